@@ -10,10 +10,19 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=TRIAD_COMMIT");
-    let package = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the package's folder"));
+    let package = PathBuf::from(
+        std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the package's folder"),
+    );
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
-    let found = || is_release.then(|| of_repository(&package).or_else(|| of_archive(&package))).flatten();
-    let commit = std::env::var("TRIAD_COMMIT").ok().filter(|commit| is_commit(commit)).or_else(found);
+    let found = || {
+        is_release
+            .then(|| of_repository(&package).or_else(|| of_archive(&package)))
+            .flatten()
+    };
+    let commit = std::env::var("TRIAD_COMMIT")
+        .ok()
+        .filter(|commit| is_commit(commit))
+        .or_else(found);
     if let Some(commit) = commit {
         println!("cargo::rustc-env=TRIAD_BUILT_FROM={commit}");
     }
@@ -29,8 +38,15 @@ fn is_commit(text: &str) -> bool {
 fn of_repository(package: &Path) -> Option<String> {
     let workspace = package.parent()?.parent()?.canonicalize().ok()?;
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").arg("-C").arg(package).args(arguments).output().ok()?;
-        let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
+        let output = Command::new("git")
+            .arg("-C")
+            .arg(package)
+            .args(arguments)
+            .output()
+            .ok()?;
+        let text = String::from_utf8(output.stdout)
+            .ok()
+            .filter(|_| output.status.success())?;
         Some(text.trim().to_owned())
     };
     let top = git(&["rev-parse", "--show-toplevel"])?;
@@ -45,8 +61,14 @@ fn of_repository(package: &Path) -> Option<String> {
         }
     }
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let is_changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|status| !status.is_empty());
-    Some(if is_changed { format!("{commit}+") } else { commit }).filter(|commit| is_commit(commit))
+    let is_changed = git(&["status", "--porcelain", "--untracked-files=no"])
+        .is_none_or(|status| !status.is_empty());
+    Some(if is_changed {
+        format!("{commit}+")
+    } else {
+        commit
+    })
+    .filter(|commit| is_commit(commit))
 }
 
 /// The commit of a source package.

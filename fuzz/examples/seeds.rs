@@ -25,10 +25,22 @@ fn main() -> Result<()> {
     };
     write("gguf", "tiny-llama", &tiny_llama().build())?;
     write("gguf", "every-format", &every_format().build())?;
-    write("gguf", "byte-level-tokenizer", &byte_level_tokenizer().build())?;
-    write("gguf", "sentence-piece-tokenizer", &sentence_piece_tokenizer().build())?;
+    write(
+        "gguf",
+        "byte-level-tokenizer",
+        &byte_level_tokenizer().build(),
+    )?;
+    write(
+        "gguf",
+        "sentence-piece-tokenizer",
+        &sentence_piece_tokenizer().build(),
+    )?;
     let header = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[2,2],"data_offsets":[8,16]},"c":{"dtype":"F16","shape":[],"data_offsets":[16,18]}}"#;
-    write("safetensors_header", "three-formats", &safetensors_file(header, &[1; 18]))?;
+    write(
+        "safetensors_header",
+        "three-formats",
+        &safetensors_file(header, &[1; 18]),
+    )?;
     write("safetensors_header", "empty", &safetensors_file("{}", &[]))?;
     for (name, config) in configs() {
         write("config", name, config.to_string().as_bytes())?;
@@ -78,18 +90,29 @@ fn tiny_package() -> Result<Vec<u8>> {
         ("tokenizer.ggml.merges", texts(&[])),
         ("tokenizer.ggml.eos_token_id", Value::Integer(3)),
     ];
-    let builder = vocabulary.into_iter().fold(tiny_llama(), |builder, (name, value)| builder.field(name, value));
+    let builder = vocabulary
+        .into_iter()
+        .fold(tiny_llama(), |builder, (name, value)| {
+            builder.field(name, value)
+        });
     fs::write(&model, builder.build())?;
     let recipe = Recipe {
         checkpoint: Arc::new(Checkpoint::open(&model).expect("a good file")),
-        text: CalibrationText { name: "letters".into(), texts: vec!["abcabca".into()] },
+        text: CalibrationText {
+            name: "letters".into(),
+            texts: vec!["abcabca".into()],
+        },
         options: PrepareOptions::default(),
         threads: Threads::Count(1),
         existing: Existing::Replace,
     };
-    package::prepare(&recipe, &destination, &Cancel::new(), &mut |_| ()).expect("a model that can be prepared");
-    let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(destination.join("package.json"))?)?;
-    let files = manifest["files"].as_object_mut().expect("the files by name");
+    package::prepare(&recipe, &destination, &Cancel::new(), &mut |_| ())
+        .expect("a model that can be prepared");
+    let mut manifest: serde_json::Value =
+        serde_json::from_slice(&fs::read(destination.join("package.json"))?)?;
+    let files = manifest["files"]
+        .as_object_mut()
+        .expect("the files by name");
     files.retain(|name, _| name == "weights.safetensors");
     let weights = fs::read(destination.join("weights.safetensors"))?;
     Ok([manifest.to_string().as_bytes(), &[0], &weights].concat())
@@ -99,7 +122,12 @@ fn every_format() -> GgufBuilder {
     let mut builder = GgufBuilder::new().field("general.alignment", Value::Integer(32));
     builder.version = 2;
     for format in Format::ALL {
-        builder = builder.tensor(format.name(), &[format.block_elements()], format, &vec![0; format.block_bytes()]);
+        builder = builder.tensor(
+            format.name(),
+            &[format.block_elements()],
+            format,
+            &vec![0; format.block_bytes()],
+        );
     }
     builder
 }
@@ -114,7 +142,10 @@ fn byte_level_tokenizer() -> GgufBuilder {
         .field("tokenizer.ggml.model", Value::String("gpt2".to_owned()))
         .field("tokenizer.ggml.pre", Value::String("qwen2".to_owned()))
         .field("tokenizer.ggml.tokens", tokens)
-        .field("tokenizer.ggml.token_type", Value::Integers(vec![1, 1, 1, 1, 1, 1, 3, 1, 1, 1]))
+        .field(
+            "tokenizer.ggml.token_type",
+            Value::Integers(vec![1, 1, 1, 1, 1, 1, 3, 1, 1, 1]),
+        )
         .field("tokenizer.ggml.merges", texts(&["a b", "Ġ ab", "l o"]))
         .field("tokenizer.ggml.eos_token_id", Value::Integer(6))
         .field("tokenizer.ggml.add_bos_token", Value::Bool(false))
@@ -134,8 +165,14 @@ fn sentence_piece_tokenizer() -> GgufBuilder {
     GgufBuilder::new()
         .field("tokenizer.ggml.model", Value::String("llama".to_owned()))
         .field("tokenizer.ggml.tokens", texts(&tokens))
-        .field("tokenizer.ggml.scores", Value::Floats((0..tokens.len()).map(|id| -(id as f32)).collect()))
-        .field("tokenizer.ggml.token_type", Value::Integers(types.collect()))
+        .field(
+            "tokenizer.ggml.scores",
+            Value::Floats((0..tokens.len()).map(|id| -(id as f32)).collect()),
+        )
+        .field(
+            "tokenizer.ggml.token_type",
+            Value::Integers(types.collect()),
+        )
         .field("tokenizer.ggml.bos_token_id", Value::Integer(1))
         .field("tokenizer.ggml.eos_token_id", Value::Integer(2))
         .field("tokenizer.ggml.unknown_token_id", Value::Integer(0))
@@ -161,11 +198,35 @@ fn configs() -> Vec<(&'static str, serde_json::Value)> {
     vec![
         ("llama", with("llama", json!({}))),
         ("llama3", with("llama", json!({"rope_scaling": llama3}))),
-        ("linear", with("llama", json!({"rope_scaling": {"type": "linear", "factor": 2.0}}))),
-        ("mistral", with("mistral", json!({"sliding_window": 16, "head_dim": 4}))),
-        ("qwen2", with("qwen2", json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0}))),
-        ("qwen3", with("qwen3", json!({"attention_bias": false, "head_dim": 4}))),
-        ("gemma", with("gemma", json!({"head_dim": 4, "hidden_act": "gelu_pytorch_tanh"}))),
+        (
+            "linear",
+            with(
+                "llama",
+                json!({"rope_scaling": {"type": "linear", "factor": 2.0}}),
+            ),
+        ),
+        (
+            "mistral",
+            with("mistral", json!({"sliding_window": 16, "head_dim": 4})),
+        ),
+        (
+            "qwen2",
+            with(
+                "qwen2",
+                json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0}),
+            ),
+        ),
+        (
+            "qwen3",
+            with("qwen3", json!({"attention_bias": false, "head_dim": 4})),
+        ),
+        (
+            "gemma",
+            with(
+                "gemma",
+                json!({"head_dim": 4, "hidden_act": "gelu_pytorch_tanh"}),
+            ),
+        ),
         (
             "gemma2",
             with(
@@ -182,7 +243,19 @@ fn configs() -> Vec<(&'static str, serde_json::Value)> {
                     "layer_types": ["sliding_attention"], "hidden_activation": "gelu_pytorch_tanh"}),
             ),
         ),
-        ("phi2", with("phi", json!({"partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5, "hidden_act": "gelu_new"}))),
-        ("phi3", with("phi3", json!({"rope_scaling": long, "original_max_position_embeddings": 16}))),
+        (
+            "phi2",
+            with(
+                "phi",
+                json!({"partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5, "hidden_act": "gelu_new"}),
+            ),
+        ),
+        (
+            "phi3",
+            with(
+                "phi3",
+                json!({"rope_scaling": long, "original_max_position_embeddings": 16}),
+            ),
+        ),
     ]
 }

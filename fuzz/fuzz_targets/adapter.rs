@@ -20,12 +20,30 @@ fuzz_target!(|bytes: &[u8]| {
     let adapter = if bytes.starts_with(&gguf::MAGIC) {
         Adapter::from_gguf(bytes, &MODEL)
     } else {
-        let Some(zero) = bytes.iter().position(|byte| *byte == 0) else { return };
-        let Ok(config) = serde_json::from_slice(&bytes[..zero]) else { return };
+        let Some(zero) = bytes.iter().position(|byte| *byte == 0) else {
+            return;
+        };
+        let Ok(config) = serde_json::from_slice(&bytes[..zero]) else {
+            return;
+        };
         Adapter::from_peft(&config, &bytes[zero + 1..], &MODEL)
     };
-    for low_rank in adapter.iter().flat_map(Adapter::blocks).flat_map(|block| block.values()) {
-        assert!(low_rank.scale.is_finite() && low_rank.a.iter().chain(&*low_rank.b).all(|value| value.is_finite()));
-        assert!(low_rank.a.len().is_multiple_of(low_rank.rank) && low_rank.b.len().is_multiple_of(low_rank.rank));
+    for low_rank in adapter
+        .iter()
+        .flat_map(Adapter::blocks)
+        .flat_map(|block| block.values())
+    {
+        assert!(
+            low_rank.scale.is_finite()
+                && low_rank
+                    .a
+                    .iter()
+                    .chain(&*low_rank.b)
+                    .all(|value| value.is_finite())
+        );
+        assert!(
+            low_rank.a.len().is_multiple_of(low_rank.rank)
+                && low_rank.b.len().is_multiple_of(low_rank.rank)
+        );
     }
 });

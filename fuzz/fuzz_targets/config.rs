@@ -24,13 +24,27 @@ const TENSORS: [(&str, &[usize]); 12] = [
 ];
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(config) = serde_json::from_slice(bytes) else { return };
+    let Ok(config) = serde_json::from_slice(bytes) else {
+        return;
+    };
     let tensor = |(name, shape): (&str, &[usize])| {
         let (name, shape) = (name.to_owned(), shape.to_vec());
-        (name.clone(), TensorInfo { name, shape, format: Format::F32, file: 0, bytes: 0..0 })
+        (
+            name.clone(),
+            TensorInfo {
+                name,
+                shape,
+                format: Format::F32,
+                file: 0,
+                bytes: 0..0,
+            },
+        )
     };
     let tensors: BTreeMap<_, _> = TENSORS.into_iter().map(tensor).collect();
     if let Ok((description, _)) = family::from_hugging_face(&config, &tensors, &|_, _| true) {
-        assert!(description.parameters() > 0 && description.kv_bytes_per_token(|head_dim| 2 * head_dim) > 0);
+        assert!(
+            description.parameters() > 0
+                && description.kv_bytes_per_token(|head_dim| 2 * head_dim) > 0
+        );
     }
 });

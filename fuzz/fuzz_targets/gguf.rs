@@ -20,7 +20,9 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = family::from_gguf(&file.metadata, &file.tensors, &read_f32);
     if let Ok(tokenizer) = Tokenizer::from_gguf(&file.metadata) {
         for special in [Special::Parsed, Special::AsText] {
-            if let Ok(tokens) = tokenizer.encode("<s>Hello, wörld! 你好 <|im_end|>\n  12345", special) {
+            if let Ok(tokens) =
+                tokenizer.encode("<s>Hello, wörld! 你好 <|im_end|>\n  12345", special)
+            {
                 tokenizer.decode(&tokens);
             }
         }

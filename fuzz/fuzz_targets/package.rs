@@ -18,11 +18,20 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 fuzz_target!(|bytes: &[u8]| {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
     let (manifest, weights) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
     fs::write(FOLDER.join("package.json"), manifest).expect("room for a file");
     fs::write(FOLDER.join("weights.safetensors"), weights).expect("room for a file");
     if let Ok(package) = Package::open(&FOLDER) {
-        let _ = Model::from_package(&package, &LoadOptions { threads: Threads::Count(1), ..Default::default() });
+        let _ = Model::from_package(
+            &package,
+            &LoadOptions {
+                threads: Threads::Count(1),
+                ..Default::default()
+            },
+        );
     }
 });

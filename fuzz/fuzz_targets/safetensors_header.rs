@@ -6,7 +6,11 @@ use triad_model::dequantize::dequantize;
 use triad_model::safetensors;
 
 fuzz_target!(|bytes: &[u8]| {
-    for tensor in safetensors::read_header(bytes, 0).into_iter().flatten().map(|(_, tensor)| tensor) {
+    for tensor in safetensors::read_header(bytes, 0)
+        .into_iter()
+        .flatten()
+        .map(|(_, tensor)| tensor)
+    {
         let mut elements = vec![0.0; tensor.elements()];
         dequantize(tensor.format, &bytes[tensor.bytes.clone()], &mut elements);
     }

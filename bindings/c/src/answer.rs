@@ -109,7 +109,8 @@ impl TriadGenerateOptions {
         let or = |value: f32, otherwise: f32| if value.is_nan() { otherwise } else { value };
         let top_k = match self.top_k {
             -1 => recommended.top_k,
-            value => usize::try_from(value).map_err(|_| Failure::argument("options->top_k", "-1 or more"))?,
+            value => usize::try_from(value)
+                .map_err(|_| Failure::argument("options->top_k", "-1 or more"))?,
         };
         let sampler = SamplerOptions {
             temperature: or(self.temperature, recommended.temperature),
@@ -122,8 +123,11 @@ impl TriadGenerateOptions {
             seed: self.seed,
             ..recommended
         };
-        let stop = slice("options->stop", self.stop, self.stop_count)?.iter().enumerate();
-        let stop = stop.map(|(index, one)| Ok(text(&format!("options->stop[{index}]"), *one)?.to_owned()));
+        let stop = slice("options->stop", self.stop, self.stop_count)?
+            .iter()
+            .enumerate();
+        let stop =
+            stop.map(|(index, one)| Ok(text(&format!("options->stop[{index}]"), *one)?.to_owned()));
         Ok(GenerateOptions {
             max_tokens: Some(self.max_tokens),
             sampler,
@@ -158,8 +162,18 @@ pub extern "C" fn triad_session_generate(
 ) -> TriadStatus {
     call(|| {
         let prompt = slice("prompt", prompt, count)?;
-        let listener = Listener { cancel, on_text, user, generation };
-        generate(reference("session", session)?, options, &listener, |_, _| Ok(prompt.to_vec()))
+        let listener = Listener {
+            cancel,
+            on_text,
+            user,
+            generation,
+        };
+        generate(
+            reference("session", session)?,
+            options,
+            &listener,
+            |_, _| Ok(prompt.to_vec()),
+        )
     })
 }
 
@@ -177,10 +191,24 @@ pub extern "C" fn triad_session_chat(
     generation: *mut TriadGeneration,
 ) -> TriadStatus {
     call(|| {
-        let (session, messages) = (reference("session", session)?, conversation(messages, count)?);
-        let listener = Listener { cancel, on_text, user, generation };
+        let (session, messages) = (
+            reference("session", session)?,
+            conversation(messages, count)?,
+        );
+        let listener = Listener {
+            cancel,
+            on_text,
+            user,
+            generation,
+        };
         generate(session, options, &listener, |model, context| {
-            chat::encode_with_tools(model, &session.name, &messages, &[], (context, &Cancel::new()))
+            chat::encode_with_tools(
+                model,
+                &session.name,
+                &messages,
+                &[],
+                (context, &Cancel::new()),
+            )
         })
     })
 }
@@ -193,7 +221,8 @@ fn generate(
 ) -> Result<(), Failure> {
     let mut session = session.lock()?;
     let usual = triad_generate_options_default();
-    let options = pointers::options(options, usual, "triad_generate_options_default")?.read(session.model())?;
+    let options = pointers::options(options, usual, "triad_generate_options_default")?
+        .read(session.model())?;
     let prompt = encode(session.model(), session.context())?;
     // What ends this answer alone leaves the caller's flag as it is.
     let cancel = cancel_of(listener.cancel).child();

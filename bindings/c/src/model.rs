@@ -11,7 +11,8 @@ use triad_frontend::open::{OpenOptions, open};
 use triad_model::tokenizer::Special;
 
 use crate::pointers::{
-    self, give, give_text, give_values, optional, reference, slice, take_back, take_text_back, take_values_back, text,
+    self, give, give_text, give_values, optional, reference, slice, take_back, take_text_back,
+    take_values_back, text,
 };
 use crate::status::{Failure, TriadStatus, c_text, call};
 
@@ -93,9 +94,18 @@ impl TriadOpenOptions {
             2 => KvFormat::F32,
             _ => return Err(Failure::argument("options->kv_format", "a TriadKvFormat")),
         };
-        let session = SessionOptions { chunk: nonzero(self.chunk).unwrap_or(usual.chunk), kv_format, ..usual };
+        let session = SessionOptions {
+            chunk: nonzero(self.chunk).unwrap_or(usual.chunk),
+            kv_format,
+            ..usual
+        };
         let threads = nonzero(self.threads).map_or(Threads::Automatic, Threads::Count);
-        Ok(OpenOptions { float: self.run_float, threads, context: nonzero(self.context), session })
+        Ok(OpenOptions {
+            float: self.run_float,
+            threads,
+            context: nonzero(self.context),
+            session,
+        })
     }
 }
 
@@ -111,14 +121,25 @@ pub extern "C" fn triad_model_open(
     call(|| {
         let name = text("name", name)?;
         reference("model", model)?;
-        let options = pointers::options(options, triad_open_options_default(), "triad_open_options_default")?;
+        let options = pointers::options(
+            options,
+            triad_open_options_default(),
+            "triad_open_options_default",
+        )?;
         let cancel = cancel_of(cancel);
         let engine = open(name, &options.read()?, &cancel, &mut |step| {
             if let Some(on_step) = options.on_step {
                 on_step(c_text(step).as_ptr(), options.user);
             }
         })?;
-        give("model", model, TriadModel { name: name.into(), engine })
+        give(
+            "model",
+            model,
+            TriadModel {
+                name: name.into(),
+                engine,
+            },
+        )
     })
 }
 
@@ -151,8 +172,16 @@ pub extern "C" fn triad_model_tokenize(
 ) -> TriadStatus {
     call(|| {
         let model = reference("model", model)?;
-        let special = if special { Special::Parsed } else { Special::AsText };
-        let encoded = model.engine.model().tokenizer()?.encode(pointers::text("text", text)?, special)?;
+        let special = if special {
+            Special::Parsed
+        } else {
+            Special::AsText
+        };
+        let encoded = model
+            .engine
+            .model()
+            .tokenizer()?
+            .encode(pointers::text("text", text)?, special)?;
         give_values("tokens", tokens, count, encoded)
     })
 }
@@ -169,9 +198,16 @@ pub extern "C" fn triad_model_detokenize(
         let (model, tokens) = (reference("model", model)?, slice("tokens", tokens, count)?);
         let vocab = model.engine.model().description().vocab;
         if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
-            return Err(Failure::argument("tokens", &format!("less than {vocab}, not {token}")));
+            return Err(Failure::argument(
+                "tokens",
+                &format!("less than {vocab}, not {token}"),
+            ));
         }
-        give_text("text", text, &model.engine.model().tokenizer()?.decode(tokens))
+        give_text(
+            "text",
+            text,
+            &model.engine.model().tokenizer()?.decode(tokens),
+        )
     })
 }
 
@@ -187,7 +223,12 @@ pub extern "C" fn triad_model_apply_template(
         let model = reference("model", model)?;
         let messages = conversation(messages, count)?;
         let template = model.engine.model().chat_template();
-        let missing = || Failure::new(TriadStatus::Model, format!("{} has no chat template", model.name));
+        let missing = || {
+            Failure::new(
+                TriadStatus::Model,
+                format!("{} has no chat template", model.name),
+            )
+        };
         let rendered = chat::render_with_tools(
             template.ok_or_else(missing)?,
             &model.name,
@@ -199,7 +240,10 @@ pub extern "C" fn triad_model_apply_template(
 }
 
 /// The messages of a conversation.
-pub(crate) fn conversation(messages: *const TriadMessage, count: usize) -> Result<Vec<Value>, Failure> {
+pub(crate) fn conversation(
+    messages: *const TriadMessage,
+    count: usize,
+) -> Result<Vec<Value>, Failure> {
     let messages = slice("messages", messages, count)?;
     if messages.is_empty() {
         return Err(Failure::argument("messages", "at least one"));

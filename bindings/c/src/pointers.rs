@@ -22,7 +22,9 @@ pub fn optional<'a, T>(pointer: *const T) -> Option<&'a T> {
 /// The options of a caller, which may be NULL for the usual ones: a structure that begins with its own size, of which no more
 /// is looked at where that is another one. `default` is the name of the function that fills it in.
 pub fn options<T: Copy>(pointer: *const T, usual: T, default: &str) -> Result<T, Failure> {
-    let Some(size) = optional(pointer.cast::<usize>()) else { return Ok(usual) };
+    let Some(size) = optional(pointer.cast::<usize>()) else {
+        return Ok(usual);
+    };
     if *size != size_of::<T>() {
         let expected = format!("{}: fill options in with {default}", size_of::<T>());
         return Err(Failure::argument("options->struct_size", &expected));
@@ -36,7 +38,10 @@ pub fn slice<'a, T>(name: &str, pointer: *const T, count: usize) -> Result<&'a [
         return Ok(&[]);
     }
     reference(name, pointer)?;
-    if count.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX as usize) {
+    if count
+        .checked_mul(size_of::<T>())
+        .is_none_or(|bytes| bytes > isize::MAX as usize)
+    {
         return Err(Failure::argument(name, "fewer values"));
     }
     // SAFETY: as in `reference`, with a size that is possible.
@@ -48,7 +53,8 @@ pub fn text<'a>(name: &str, pointer: *const c_char) -> Result<&'a str, Failure> 
     reference(name, pointer)?;
     // SAFETY: as in `reference`; texts end with NUL.
     let text = unsafe { CStr::from_ptr(pointer) };
-    text.to_str().map_err(|_| Failure::argument(name, "a text in UTF-8"))
+    text.to_str()
+        .map_err(|_| Failure::argument(name, "a text in UTF-8"))
 }
 
 /// Writes `value` to where the caller wants it.
@@ -74,7 +80,12 @@ pub fn take_back<T>(pointer: *mut T) {
 }
 
 /// Gives values to the caller: where they are, and how many.
-pub fn give_values<T>(name: &str, pointer: *mut *mut T, count: *mut usize, values: Vec<T>) -> Result<(), Failure> {
+pub fn give_values<T>(
+    name: &str,
+    pointer: *mut *mut T,
+    count: *mut usize,
+    values: Vec<T>,
+) -> Result<(), Failure> {
     reference(name, pointer)?;
     reference("count", count)?;
     let values = values.into_boxed_slice();

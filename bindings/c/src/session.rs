@@ -18,7 +18,10 @@ pub struct TriadSession {
 
 impl TriadSession {
     fn new(name: &Arc<str>, session: Session) -> Self {
-        Self { name: Arc::clone(name), session: Mutex::new(session) }
+        Self {
+            name: Arc::clone(name),
+            session: Mutex::new(session),
+        }
     }
 
     /// The session for one call.
@@ -28,7 +31,8 @@ impl TriadSession {
             // A call that panicked left it as it was between two steps.
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
-                let text = "another thread uses this session: expected one at a time, or a fork for each";
+                let text =
+                    "another thread uses this session: expected one at a time, or a fork for each";
                 Err(Failure::new(TriadStatus::Busy, text))
             }
         }
@@ -37,10 +41,17 @@ impl TriadSession {
 
 /// An empty conversation. Free it with triad_session_free.
 #[unsafe(no_mangle)]
-pub extern "C" fn triad_session_new(model: *const TriadModel, session: *mut *mut TriadSession) -> TriadStatus {
+pub extern "C" fn triad_session_new(
+    model: *const TriadModel,
+    session: *mut *mut TriadSession,
+) -> TriadStatus {
     call(|| {
         let model = reference("model", model)?;
-        give("session", session, TriadSession::new(&model.name, model.engine.session()))
+        give(
+            "session",
+            session,
+            TriadSession::new(&model.name, model.engine.session()),
+        )
     })
 }
 
@@ -53,7 +64,10 @@ pub extern "C" fn triad_session_free(session: *mut TriadSession) {
 /// Another conversation that has seen the same; memory is shared until one of the two goes on. Free it with
 /// triad_session_free.
 #[unsafe(no_mangle)]
-pub extern "C" fn triad_session_fork(session: *const TriadSession, fork: *mut *mut TriadSession) -> TriadStatus {
+pub extern "C" fn triad_session_fork(
+    session: *const TriadSession,
+    fork: *mut *mut TriadSession,
+) -> TriadStatus {
     call(|| {
         let session = reference("session", session)?;
         let copy = session.lock()?.fork();
@@ -63,7 +77,10 @@ pub extern "C" fn triad_session_fork(session: *const TriadSession, fork: *mut *m
 
 /// Forgets everything behind the first `length` tokens.
 #[unsafe(no_mangle)]
-pub extern "C" fn triad_session_truncate(session: *const TriadSession, length: usize) -> TriadStatus {
+pub extern "C" fn triad_session_truncate(
+    session: *const TriadSession,
+    length: usize,
+) -> TriadStatus {
     call(|| {
         reference("session", session)?.lock()?.truncate(length);
         Ok(())
@@ -92,8 +109,13 @@ pub extern "C" fn triad_session_prefill(
     cancel: *const TriadCancel,
 ) -> TriadStatus {
     call(|| {
-        let (session, tokens) = (reference("session", session)?, slice("tokens", tokens, count)?);
-        session.lock()?.prefill(tokens, &cancel_of(cancel), |_| {})?;
+        let (session, tokens) = (
+            reference("session", session)?,
+            slice("tokens", tokens, count)?,
+        );
+        session
+            .lock()?
+            .prefill(tokens, &cancel_of(cancel), |_| {})?;
         Ok(())
     })
 }
@@ -106,7 +128,9 @@ pub extern "C" fn triad_session_decode(
     cancel: *const TriadCancel,
 ) -> TriadStatus {
     call(|| {
-        reference("session", session)?.lock()?.decode(token, &cancel_of(cancel))?;
+        reference("session", session)?
+            .lock()?
+            .decode(token, &cancel_of(cancel))?;
         Ok(())
     })
 }
@@ -128,8 +152,15 @@ pub extern "C" fn triad_session_logits(
 
 /// Writes what a conversation has seen to a file, for triad_session_restore.
 #[unsafe(no_mangle)]
-pub extern "C" fn triad_session_save(session: *const TriadSession, path: *const c_char) -> TriadStatus {
-    call(|| Ok(reference("session", session)?.lock()?.save(Path::new(text("path", path)?))?))
+pub extern "C" fn triad_session_save(
+    session: *const TriadSession,
+    path: *const c_char,
+) -> TriadStatus {
+    call(|| {
+        Ok(reference("session", session)?
+            .lock()?
+            .save(Path::new(text("path", path)?))?)
+    })
 }
 
 /// The conversation in a file that triad_session_save wrote with the same model. Free it with triad_session_free.
@@ -149,5 +180,7 @@ pub extern "C" fn triad_session_restore(
 /// Tokens that a conversation holds, at most. 0 if `session` is NULL or in use.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_context(session: *const TriadSession) -> usize {
-    optional(session).and_then(|session| session.lock().ok()).map_or(0, |session| session.context())
+    optional(session)
+        .and_then(|session| session.lock().ok())
+        .map_or(0, |session| session.context())
 }

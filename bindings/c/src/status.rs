@@ -39,22 +39,29 @@ pub struct Failure {
 impl Failure {
     /// A failure with a sentence of its own.
     pub fn new(status: TriadStatus, text: impl Into<String>) -> Self {
-        Self { status, text: text.into() }
+        Self {
+            status,
+            text: text.into(),
+        }
     }
 
     /// An argument that cannot be used: its name, and what was expected.
     pub fn argument(name: &str, expected: &str) -> Self {
-        Self::new(TriadStatus::InvalidArgument, format!("{name}: expected {expected}"))
+        Self::new(
+            TriadStatus::InvalidArgument,
+            format!("{name}: expected {expected}"),
+        )
     }
 }
 
 impl From<FrontendError> for Failure {
     fn from(error: FrontendError) -> Self {
         let status = match (&error, error.engine()) {
-            (FrontendError::Memory { .. } | FrontendError::MemoryLimit { .. }, _) => TriadStatus::Memory,
-            (FrontendError::PromptTooLong { .. }, _) | (_, Some(EngineError::PromptTooLong { .. })) => {
-                TriadStatus::PromptTooLong
+            (FrontendError::Memory { .. } | FrontendError::MemoryLimit { .. }, _) => {
+                TriadStatus::Memory
             }
+            (FrontendError::PromptTooLong { .. }, _)
+            | (_, Some(EngineError::PromptTooLong { .. })) => TriadStatus::PromptTooLong,
             (_, Some(EngineError::Option { .. })) => TriadStatus::InvalidArgument,
             (_, Some(EngineError::Cancelled)) => TriadStatus::Cancelled,
             _ => TriadStatus::Model,
@@ -98,7 +105,10 @@ pub fn call(work: impl FnOnce() -> Result<(), Failure>) -> TriadStatus {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return TriadStatus::Ok,
         Ok(Err(failure)) => failure,
-        Err(_) => Failure::new(TriadStatus::Internal, "triad panicked; the message is on standard error"),
+        Err(_) => Failure::new(
+            TriadStatus::Internal,
+            "triad panicked; the message is on standard error",
+        ),
     };
     LATEST.with_borrow_mut(|latest| *latest = c_text(&failure.text));
     failure.status
@@ -114,9 +124,10 @@ pub extern "C" fn triad_last_error() -> *const c_char {
 /// The version of Triad.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_version() -> *const c_char {
-    const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-        Ok(version) => version,
-        Err(_) => panic!("a version has no NUL"),
-    };
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => panic!("a version has no NUL"),
+        };
     VERSION.as_ptr()
 }

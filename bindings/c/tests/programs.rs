@@ -8,11 +8,21 @@ const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
 /// Where cargo puts the libraries that tests depend on: beside this test.
 fn libraries() -> PathBuf {
-    std::env::current_exe().unwrap().parent().unwrap().to_owned()
+    std::env::current_exe()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .to_owned()
 }
 
 /// Compiles a file of this crate with one of its libraries.
-fn compile(compiler: &str, source: &str, standard: &str, library: &[String], folder: &Path) -> PathBuf {
+fn compile(
+    compiler: &str,
+    source: &str,
+    standard: &str,
+    library: &[String],
+    folder: &Path,
+) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = folder.join("program");
     let variable = if compiler == "cc" { "CC" } else { "CXX" };
@@ -28,7 +38,11 @@ fn compile(compiler: &str, source: &str, standard: &str, library: &[String], fol
         .arg(&program)
         .output()
         .expect("there is a compiler");
-    assert!(compiled.status.success(), "{source}: {}", String::from_utf8_lossy(&compiled.stderr));
+    assert!(
+        compiled.status.success(),
+        "{source}: {}",
+        String::from_utf8_lossy(&compiled.stderr)
+    );
     program
 }
 
@@ -42,43 +56,92 @@ fn linked(shared: bool, folder: &Path) -> Vec<String> {
         std::os::unix::fs::symlink(libraries().join("libtriad.so"), folder.join(name)).unwrap();
     }
     let folder = folder.display();
-    vec![format!("-L{folder}"), format!("-Wl,-rpath,{folder}"), "-ltriad".into()]
+    vec![
+        format!("-L{folder}"),
+        format!("-Wl,-rpath,{folder}"),
+        "-ltriad".into(),
+    ]
 }
 
 fn run(program: &Path, arguments: &[&str]) -> (String, String) {
     let run = Command::new(program).args(arguments).output().unwrap();
-    let (output, error) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
-    assert!(run.status.success(), "{}: {output}{error}", program.display());
+    let (output, error) = (
+        String::from_utf8_lossy(&run.stdout),
+        String::from_utf8_lossy(&run.stderr),
+    );
+    assert!(
+        run.status.success(),
+        "{}: {output}{error}",
+        program.display()
+    );
     (output.into_owned(), error.into_owned())
 }
 
 #[test]
 fn every_function_does_what_the_header_promises_and_refuses_what_it_cannot_do() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compile("cc", "tests/calls.c", "gnu11", &linked(true, folder.path()), folder.path());
-    let (output, _) = run(&program, &["smollm2-135m", folder.path().join("session").to_str().unwrap()]);
+    let program = compile(
+        "cc",
+        "tests/calls.c",
+        "gnu11",
+        &linked(true, folder.path()),
+        folder.path(),
+    );
+    let (output, _) = run(
+        &program,
+        &[
+            "smollm2-135m",
+            folder.path().join("session").to_str().unwrap(),
+        ],
+    );
     assert_eq!(output, "all calls are as they should be\n");
 }
 
 #[test]
 fn the_examples_answer_with_the_static_library() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compile("cc", "examples/chat.c", "c99", &linked(false, folder.path()), folder.path());
+    let program = compile(
+        "cc",
+        "examples/chat.c",
+        "c99",
+        &linked(false, folder.path()),
+        folder.path(),
+    );
     let (answer, notes) = run(&program, &["Name three colours."]);
     assert!(
-        answer.trim().len() > 10 && notes.contains("loading smollm2-135m") && notes.contains("a second"),
+        answer.trim().len() > 10
+            && notes.contains("loading smollm2-135m")
+            && notes.contains("a second"),
         "{notes}"
     );
-    let program = compile("c++", "examples/sessions.cpp", "c++11", &linked(false, folder.path()), folder.path());
+    let program = compile(
+        "c++",
+        "examples/sessions.cpp",
+        "c++11",
+        &linked(false, folder.path()),
+        folder.path(),
+    );
     let (answers, _) = run(&program, &[]);
-    assert!(answers.starts_with("Name three colours.\n") && answers.contains("What is a number?\n"), "{answers}");
+    assert!(
+        answers.starts_with("Name three colours.\n") && answers.contains("What is a number?\n"),
+        "{answers}"
+    );
 }
 
 #[test]
 fn an_example_that_fails_prints_why() {
     let folder = tempfile::tempdir().unwrap();
-    let program = compile("cc", "examples/chat.c", "c99", &linked(false, folder.path()), folder.path());
-    let run = Command::new(program).args(["Hello", "/nowhere.gguf"]).output().unwrap();
+    let program = compile(
+        "cc",
+        "examples/chat.c",
+        "c99",
+        &linked(false, folder.path()),
+        folder.path(),
+    );
+    let run = Command::new(program)
+        .args(["Hello", "/nowhere.gguf"])
+        .output()
+        .unwrap();
     assert_eq!(run.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&run.stderr).contains("/nowhere.gguf"));
 }

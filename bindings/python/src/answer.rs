@@ -51,7 +51,9 @@ impl Answer {
     #[getter]
     fn logprobs(&self) -> Option<Vec<TokenProbability>> {
         let each = |one: &LogProbabilities| (one.token, one.log_probability, one.likeliest.clone());
-        self.log_probabilities.as_ref().map(|all| all.iter().map(each).collect())
+        self.log_probabilities
+            .as_ref()
+            .map(|all| all.iter().map(each).collect())
     }
 
     /// Tokens of the prompt.
@@ -102,7 +104,10 @@ impl Answer {
 
     fn __repr__(&self) -> String {
         let (text, tokens) = (&self.generation.text, self.generation.tokens.len());
-        format!("<triad.Answer {text:?}, {tokens} tokens, {}>", self.finish())
+        format!(
+            "<triad.Answer {text:?}, {tokens} tokens, {}>",
+            self.finish()
+        )
     }
 }
 
@@ -115,7 +120,11 @@ pub struct Stream {
 }
 
 enum State {
-    Running { running: Running<Part, triad_frontend::Result<Generation>>, prompt_tokens: usize, parts: Option<Parts> },
+    Running {
+        running: Running<Part, triad_frontend::Result<Generation>>,
+        prompt_tokens: usize,
+        parts: Option<Parts>,
+    },
     Ended(Py<Answer>),
     Failed,
 }
@@ -130,31 +139,53 @@ type Parts = Vec<LogProbabilities>;
 
 impl Stream {
     /// Begins the answer to `prompt` behind what `session` has seen.
-    pub fn start(mut session: Lent, prompt: Vec<u32>, options: triad_engine::GenerateOptions) -> Self {
+    pub fn start(
+        mut session: Lent,
+        prompt: Vec<u32>,
+        options: triad_engine::GenerateOptions,
+    ) -> Self {
         let (prompt_tokens, parts) = (prompt.len(), options.log_probabilities.map(|_| Vec::new()));
         let running = Running::start(move |cancel, sender| {
             // Nobody may listen any more: the answer is cancelled then.
             triad_frontend::answer::stream(session.get(), &prompt, &options, cancel, &mut |event| {
                 match event {
                     Event::Text(text) => drop(sender.send(Part::Text(text.to_owned()))),
-                    Event::Token { log_probabilities: Some(one), .. } => drop(sender.send(Part::Token(one.clone()))),
+                    Event::Token {
+                        log_probabilities: Some(one),
+                        ..
+                    } => drop(sender.send(Part::Token(one.clone()))),
                     Event::Token { .. } | Event::Prefill { .. } => {}
                 }
                 Ok(())
             })
         });
         let cancel = running.canceller();
-        Self { state: Mutex::new(State::Running { running, prompt_tokens, parts }), cancel }
+        Self {
+            state: Mutex::new(State::Running {
+                running,
+                prompt_tokens,
+                parts,
+            }),
+            cancel,
+        }
     }
 
     /// The next part of the text.
     fn next(&self, py: Python) -> PyResult<Option<String>> {
-        let mut state = self.state.try_lock().map_err(|_| Busy::new_err("another thread waits for this answer"))?;
+        let mut state = self
+            .state
+            .try_lock()
+            .map_err(|_| Busy::new_err("another thread waits for this answer"))?;
         loop {
-            let State::Running { running, parts, .. } = &mut *state else { return Ok(None) };
+            let State::Running { running, parts, .. } = &mut *state else {
+                return Ok(None);
+            };
             match running.next(py) {
                 Ok(Some(Part::Text(text))) => return Ok(Some(text)),
-                Ok(Some(Part::Token(one))) => parts.as_mut().into_iter().for_each(|parts| parts.push(one.clone())),
+                Ok(Some(Part::Token(one))) => parts
+                    .as_mut()
+                    .into_iter()
+                    .for_each(|parts| parts.push(one.clone())),
                 Ok(None) => break,
                 Err(error) => {
                     *state = State::Failed;
@@ -162,12 +193,23 @@ impl Stream {
                 }
             }
         }
-        let State::Running { mut running, prompt_tokens, parts } = std::mem::replace(&mut *state, State::Failed) else {
+        let State::Running {
+            mut running,
+            prompt_tokens,
+            parts,
+        } = std::mem::replace(&mut *state, State::Failed)
+        else {
             return Ok(None);
         };
-        let Some(result) = running.result(py) else { return Ok(None) };
+        let Some(result) = running.result(py) else {
+            return Ok(None);
+        };
         let generation = result?.map_err(error::frontend)?;
-        let answer = Answer { generation, prompt_tokens, log_probabilities: parts };
+        let answer = Answer {
+            generation,
+            prompt_tokens,
+            log_probabilities: parts,
+        };
         *state = State::Ended(Py::new(py, answer)?);
         Ok(None)
     }
@@ -178,9 +220,15 @@ impl Stream {
     /// If it cannot be made, and `KeyboardInterrupt`.
     pub fn whole(&self, py: Python) -> PyResult<Py<Answer>> {
         while self.next(py)?.is_some() {}
-        match &*self.state.try_lock().map_err(|_| Busy::new_err("another thread waits for this answer"))? {
+        match &*self
+            .state
+            .try_lock()
+            .map_err(|_| Busy::new_err("another thread waits for this answer"))?
+        {
             State::Ended(answer) => Ok(answer.clone_ref(py)),
-            _ => Err(TriadError::new_err("there is no answer: its stream was interrupted or failed")),
+            _ => Err(TriadError::new_err(
+                "there is no answer: its stream was interrupted or failed",
+            )),
         }
     }
 }

@@ -6,9 +6,24 @@ use pyo3::{PyErr, create_exception};
 use triad_engine::Error as EngineError;
 use triad_frontend::Error as FrontendError;
 
-create_exception!(triad, TriadError, PyException, "A model, a file or a run is not as it has to be.");
-create_exception!(triad, PromptTooLong, TriadError, "A prompt has more tokens than the context.");
-create_exception!(triad, Busy, TriadError, "A session is computing something else.");
+create_exception!(
+    triad,
+    TriadError,
+    PyException,
+    "A model, a file or a run is not as it has to be."
+);
+create_exception!(
+    triad,
+    PromptTooLong,
+    TriadError,
+    "A prompt has more tokens than the context."
+);
+create_exception!(
+    triad,
+    Busy,
+    TriadError,
+    "A session is computing something else."
+);
 
 /// The exception for an error of the engine.
 pub fn engine(error: EngineError) -> PyErr {
@@ -16,11 +31,16 @@ pub fn engine(error: EngineError) -> PyErr {
 }
 
 /// The exception for any error that a user may cause.
-#[expect(clippy::needless_pass_by_value, reason = "it is called with the error of a failed call")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "it is called with the error of a failed call"
+)]
 pub fn frontend(error: FrontendError) -> PyErr {
     let text = chain(&error);
     match (&error, error.engine()) {
-        (FrontendError::Memory { .. } | FrontendError::MemoryLimit { .. }, _) => PyMemoryError::new_err(text),
+        (FrontendError::Memory { .. } | FrontendError::MemoryLimit { .. }, _) => {
+            PyMemoryError::new_err(text)
+        }
         (FrontendError::PromptTooLong { .. }, _) | (_, Some(EngineError::PromptTooLong { .. })) => {
             PromptTooLong::new_err(text)
         }

@@ -32,14 +32,19 @@ impl Home {
         let session = session.ok_or_else(|| {
             Busy::new_err("this session is computing: wait for its answer, cancel its stream, or use a fork of it")
         })?;
-        Ok(Lent { home: self.clone(), session: Some(session) })
+        Ok(Lent {
+            home: self.clone(),
+            session: Some(session),
+        })
     }
 }
 
 impl Lent {
     /// The session.
     pub fn get(&mut self) -> &mut Session {
-        self.session.as_mut().expect("it is there until this is dropped")
+        self.session
+            .as_mut()
+            .expect("it is there until this is dropped")
     }
 }
 

@@ -54,11 +54,21 @@ impl Model {
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let name: Name = model_name(name)?.into();
-        let session = SessionOptions { chunk, kv_format: kv_format(kv)?, ..SessionOptions::default() };
-        let options = OpenOptions { float, threads: self::threads(threads), context, session };
+        let session = SessionOptions {
+            chunk,
+            kv_format: kv_format(kv)?,
+            ..SessionOptions::default()
+        };
+        let options = OpenOptions {
+            float,
+            threads: self::threads(threads),
+            context,
+            session,
+        };
         let opened = Arc::clone(&name);
-        let engine =
-            wait(py, progress, move |cancel, step| open(&opened, &options, cancel, step).map_err(error::frontend))?;
+        let engine = wait(py, progress, move |cancel, step| {
+            open(&opened, &options, cancel, step).map_err(error::frontend)
+        })?;
         Ok(Self { name, engine })
     }
 
@@ -83,15 +93,26 @@ impl Model {
     /// Tokens that end an answer.
     #[getter]
     fn end_tokens(&self) -> PyResult<Vec<u32>> {
-        Ok(self.model().tokenizer().map_err(error::engine)?.end_tokens().to_vec())
+        Ok(self
+            .model()
+            .tokenizer()
+            .map_err(error::engine)?
+            .end_tokens()
+            .to_vec())
     }
 
     /// The tokens of a text. With `special`, texts of special tokens become those tokens.
     #[pyo3(signature = (text, *, special=false))]
     fn tokenize(&self, text: &str, special: bool) -> PyResult<Vec<u32>> {
-        let special = if special { Special::Parsed } else { Special::AsText };
+        let special = if special {
+            Special::Parsed
+        } else {
+            Special::AsText
+        };
         let tokenizer = self.model().tokenizer().map_err(error::engine)?;
-        tokenizer.encode(text, special).map_err(|source| error::frontend(source.into()))
+        tokenizer
+            .encode(text, special)
+            .map_err(|source| error::frontend(source.into()))
     }
 
     /// The text of tokens.
@@ -99,19 +120,35 @@ impl Model {
     fn detokenize(&self, tokens: Vec<u32>) -> PyResult<String> {
         let vocab = self.vocab_size();
         if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
-            return Err(TriadError::new_err(format!("token {token} is outside the vocabulary of {vocab}")));
+            return Err(TriadError::new_err(format!(
+                "token {token} is outside the vocabulary of {vocab}"
+            )));
         }
-        Ok(self.model().tokenizer().map_err(error::engine)?.decode(&tokens))
+        Ok(self
+            .model()
+            .tokenizer()
+            .map_err(error::engine)?
+            .decode(&tokens))
     }
 
     /// The text of a conversation by the model's chat template.
     #[pyo3(signature = (messages, *, add_generation_prompt=true))]
-    fn apply_template(&self, messages: &Bound<'_, PyAny>, add_generation_prompt: bool) -> PyResult<String> {
+    fn apply_template(
+        &self,
+        messages: &Bound<'_, PyAny>,
+        add_generation_prompt: bool,
+    ) -> PyResult<String> {
         let messages = conversation(messages)?;
         let template = self.model().chat_template();
-        let template = template.ok_or_else(|| TriadError::new_err(format!("{} has no chat template", self.name)))?;
-        chat::render_with_tools(template, &self.name, (&messages, &[]), (add_generation_prompt, &Cancel::new()))
-            .map_err(error::frontend)
+        let template = template
+            .ok_or_else(|| TriadError::new_err(format!("{} has no chat template", self.name)))?;
+        chat::render_with_tools(
+            template,
+            &self.name,
+            (&messages, &[]),
+            (add_generation_prompt, &Cancel::new()),
+        )
+        .map_err(error::frontend)
     }
 
     /// An empty conversation.
@@ -122,13 +159,20 @@ impl Model {
     /// A conversation that `Session.save` wrote.
     fn restore(&self, py: Python, path: PathBuf) -> PyResult<Session> {
         let engine = self.engine.clone();
-        let session = wait(py, None, move |_, _| engine.restore(&path).map_err(error::engine))?;
+        let session = wait(py, None, move |_, _| {
+            engine.restore(&path).map_err(error::engine)
+        })?;
         Ok(Session::new(Arc::clone(&self.name), session))
     }
 
     /// Continues `prompt`, a text or tokens, in a session of its own.
     #[pyo3(signature = (prompt, **options))]
-    fn generate(&self, py: Python, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Py<Answer>> {
+    fn generate(
+        &self,
+        py: Python,
+        prompt: Prompt,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<Answer>> {
         self.new_session().start(prompt, options)?.whole(py)
     }
 
@@ -146,13 +190,20 @@ impl Model {
         messages: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<Answer>> {
-        self.new_session().start(Prompt::Chat(conversation(messages)?), options)?.whole(py)
+        self.new_session()
+            .start(Prompt::Chat(conversation(messages)?), options)?
+            .whole(py)
     }
 
     /// As `chat`; the text comes part by part.
     #[pyo3(signature = (messages, **options))]
-    fn chat_stream(&self, messages: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
-        self.new_session().start(Prompt::Chat(conversation(messages)?), options)
+    fn chat_stream(
+        &self,
+        messages: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Stream> {
+        self.new_session()
+            .start(Prompt::Chat(conversation(messages)?), options)
     }
 
     /// How well the model does on the benchmark `task`, whose rows are in the file `data`: what `triad eval --json` prints
@@ -172,15 +223,24 @@ impl Model {
         let known = Task::ALL.into_iter().find(|known| known.name() == task);
         let task = known.ok_or_else(|| {
             let names = Task::ALL.map(Task::name).join(", ");
-            PyValueError::new_err(format!("there is no task {task:?}: expected one of {names}"))
+            PyValueError::new_err(format!(
+                "there is no task {task:?}: expected one of {names}"
+            ))
         })?;
         let model = Arc::clone(self.model());
-        let options = EvaluateOptions { limit, window, chunk, ..EvaluateOptions::default() };
+        let options = EvaluateOptions {
+            limit,
+            window,
+            chunk,
+            ..EvaluateOptions::default()
+        };
         let text = wait(py, None, move |cancel, _| {
             let dataset = Dataset::read(task, &data, few_shot.as_deref());
             let dataset = dataset.map_err(|error| TriadError::new_err(chain(&error)))?;
-            let evaluation = evaluate(&model, &dataset, &options, cancel, |_, _| {}).map_err(evaluation_error)?;
-            serde_json::to_string(&evaluation).map_err(|error| TriadError::new_err(error.to_string()))
+            let evaluation = evaluate(&model, &dataset, &options, cancel, |_, _| {})
+                .map_err(evaluation_error)?;
+            serde_json::to_string(&evaluation)
+                .map_err(|error| TriadError::new_err(error.to_string()))
         })?;
         from_json(py, &text)
     }

@@ -48,7 +48,10 @@ enum Texts {
 ///
 /// # Errors
 /// `TypeError` for a name that is not known or a value of another type, `ValueError` for one out of range.
-pub fn generate_options(model: &Arc<Model>, options: Option<&Bound<'_, PyDict>>) -> PyResult<GenerateOptions> {
+pub fn generate_options(
+    model: &Arc<Model>,
+    options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<GenerateOptions> {
     let recommended = SamplerOptions::recommended(model.generation_defaults());
     let Some(options) = options else {
         return Ok(GenerateOptions {
@@ -62,7 +65,9 @@ pub fn generate_options(model: &Arc<Model>, options: Option<&Bound<'_, PyDict>>)
         let name: String = name.extract()?;
         if !NAMES.contains(&name.as_str()) {
             let names = NAMES.join(", ");
-            return Err(PyTypeError::new_err(format!("there is no option {name}: expected one of {names}")));
+            return Err(PyTypeError::new_err(format!(
+                "there is no option {name}: expected one of {names}"
+            )));
         }
     }
     let sampler = SamplerOptions {
@@ -70,10 +75,15 @@ pub fn generate_options(model: &Arc<Model>, options: Option<&Bound<'_, PyDict>>)
         top_k: get(options, "top_k")?.unwrap_or(recommended.top_k),
         top_p: get(options, "top_p")?.unwrap_or(recommended.top_p),
         min_p: get(options, "min_p")?.unwrap_or(recommended.min_p),
-        repetition_penalty: get(options, "repetition_penalty")?.unwrap_or(recommended.repetition_penalty),
-        frequency_penalty: get(options, "frequency_penalty")?.unwrap_or(recommended.frequency_penalty),
+        repetition_penalty: get(options, "repetition_penalty")?
+            .unwrap_or(recommended.repetition_penalty),
+        frequency_penalty: get(options, "frequency_penalty")?
+            .unwrap_or(recommended.frequency_penalty),
         presence_penalty: get(options, "presence_penalty")?.unwrap_or(recommended.presence_penalty),
-        logit_bias: get::<BTreeMap<u32, f32>>(options, "logit_bias")?.unwrap_or_default().into_iter().collect(),
+        logit_bias: get::<BTreeMap<u32, f32>>(options, "logit_bias")?
+            .unwrap_or_default()
+            .into_iter()
+            .collect(),
         seed: get(options, "seed")?.unwrap_or(recommended.seed),
     };
     let stop = match get(options, "stop")? {
@@ -94,7 +104,9 @@ pub fn generate_options(model: &Arc<Model>, options: Option<&Bound<'_, PyDict>>)
         sampler,
         stop,
         log_probabilities: get(options, "logprobs")?,
-        speculate: get(options, "speculate")?.unwrap_or(true).then(Speculate::lookup),
+        speculate: get(options, "speculate")?
+            .unwrap_or(true)
+            .then(Speculate::lookup),
         form,
         ignores_end_tokens: false,
     })
@@ -104,17 +116,21 @@ pub fn generate_options(model: &Arc<Model>, options: Option<&Bound<'_, PyDict>>)
 fn source(options: &Bound<'_, PyDict>) -> PyResult<Option<GrammarSource>> {
     let schema = match options.get_item("schema")?.filter(|value| !value.is_none()) {
         None => None,
-        Some(schema) => Some(GrammarSource::JsonSchema(match schema.extract::<String>() {
-            Ok(text) => text,
-            Err(_) => json_text(&schema)?,
-        })),
+        Some(schema) => Some(GrammarSource::JsonSchema(
+            match schema.extract::<String>() {
+                Ok(text) => text,
+                Err(_) => json_text(&schema)?,
+            },
+        )),
     };
     let regex = get(options, "regex")?.map(GrammarSource::Regex);
     let grammar = get(options, "grammar")?.map(GrammarSource::Lark);
     let mut given = [schema, regex, grammar].into_iter().flatten();
     let first = given.next();
     if given.next().is_some() {
-        return Err(PyValueError::new_err("expected at most one of schema, regex and grammar"));
+        return Err(PyValueError::new_err(
+            "expected at most one of schema, regex and grammar",
+        ));
     }
     Ok(first)
 }
@@ -124,7 +140,9 @@ fn get<T: for<'a, 'py> FromPyObject<'a, 'py, Error: Into<PyErr>>>(
     options: &Bound<'_, PyDict>,
     name: &str,
 ) -> PyResult<Option<T>> {
-    let Some(value) = options.get_item(name)?.filter(|value| !value.is_none()) else { return Ok(None) };
+    let Some(value) = options.get_item(name)?.filter(|value| !value.is_none()) else {
+        return Ok(None);
+    };
     value.extract().map(Some).map_err(|error: T::Error| {
         let error: PyErr = error.into();
         let text = format!("{name}: {}", error.value(options.py()));
@@ -138,17 +156,23 @@ fn get<T: for<'a, 'py> FromPyObject<'a, 'py, Error: Into<PyErr>>>(
 
 /// What Python's `json` writes of a value.
 pub fn json_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
-    value.py().import("json")?.call_method1("dumps", (value,))?.extract()
+    value
+        .py()
+        .import("json")?
+        .call_method1("dumps", (value,))?
+        .extract()
 }
 
 /// A value as Python's `json` writes it.
 pub fn json_value(value: &Bound<'_, PyAny>) -> PyResult<Value> {
-    serde_json::from_str(&json_text(value)?).map_err(|error| PyValueError::new_err(error.to_string()))
+    serde_json::from_str(&json_text(value)?)
+        .map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 /// What Python's `json` reads of a value.
 pub fn from_json<'py>(py: Python<'py>, value: &impl ToString) -> PyResult<Bound<'py, PyAny>> {
-    py.import("json")?.call_method1("loads", (value.to_string(),))
+    py.import("json")?
+        .call_method1("loads", (value.to_string(),))
 }
 
 /// That many threads, or as many as there are fast cores.
@@ -162,6 +186,8 @@ pub fn kv_format(name: &str) -> PyResult<KvFormat> {
         "f16" => Ok(KvFormat::F16),
         "int8" => Ok(KvFormat::Int8),
         "f32" => Ok(KvFormat::F32),
-        other => Err(PyValueError::new_err(format!("kv is {other:?}: expected \"f16\", \"int8\" or \"f32\""))),
+        other => Err(PyValueError::new_err(format!(
+            "kv is {other:?}: expected \"f16\", \"int8\" or \"f32\""
+        ))),
     }
 }

@@ -35,7 +35,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Prompt {
         if let Ok(text) = value.extract() {
             return Ok(Self::Text(text));
         }
-        let tokens = value.extract().map_err(|_| PyTypeError::new_err("expected a text or a list of tokens"))?;
+        let tokens = value
+            .extract()
+            .map_err(|_| PyTypeError::new_err("expected a text or a list of tokens"))?;
         Ok(Self::Tokens(tokens))
     }
 }
@@ -44,9 +46,13 @@ impl Prompt {
     /// Its tokens, at most `context`.
     pub fn encode(self, model: &Model, name: &str, context: usize) -> PyResult<Vec<u32>> {
         match self {
-            Self::Text(text) => chat::encode_text(model, &text, Special::AsText, (context, &Cancel::new())),
+            Self::Text(text) => {
+                chat::encode_text(model, &text, Special::AsText, (context, &Cancel::new()))
+            }
             Self::Tokens(tokens) => Ok(tokens),
-            Self::Chat(messages) => chat::encode_with_tools(model, name, &messages, &[], (context, &Cancel::new())),
+            Self::Chat(messages) => {
+                chat::encode_with_tools(model, name, &messages, &[], (context, &Cancel::new()))
+            }
         }
         .map_err(error::frontend)
     }
@@ -56,13 +62,19 @@ impl Prompt {
 pub fn conversation(messages: &Bound<'_, PyAny>) -> PyResult<Vec<Value>> {
     match json_value(messages)? {
         Value::Array(messages) => Ok(messages),
-        _ => Err(PyTypeError::new_err("messages: expected a list of objects with role and content")),
+        _ => Err(PyTypeError::new_err(
+            "messages: expected a list of objects with role and content",
+        )),
     }
 }
 
 /// What a user calls a model by a text or a path; the default model if by nothing.
 pub fn model_name(name: Option<PathBuf>) -> PyResult<String> {
-    let Some(name) = name else { return Ok(fetch::DEFAULT_MODEL.to_owned()) };
+    let Some(name) = name else {
+        return Ok(fetch::DEFAULT_MODEL.to_owned());
+    };
     let text = name.into_os_string().into_string();
-    text.map_err(|name| PyValueError::new_err(format!("{}: expected a path in UTF-8", name.display())))
+    text.map_err(|name| {
+        PyValueError::new_err(format!("{}: expected a path in UTF-8", name.display()))
+    })
 }

@@ -25,7 +25,11 @@ impl<E: Send + 'static, R: Send + 'static> Running<E, R> {
         let (sender, events) = channel();
         let cancel = Cancel::new();
         let cancelled = cancel.clone();
-        Self { events, thread: Some(thread::spawn(move || work(&cancelled, &sender))), cancel }
+        Self {
+            events,
+            thread: Some(thread::spawn(move || work(&cancelled, &sender))),
+            cancel,
+        }
     }
 
     /// Its next event; `None` at its end.

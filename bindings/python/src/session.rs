@@ -24,7 +24,10 @@ pub struct Session {
 impl Session {
     /// Takes over a session of the engine, for the model that the user calls `name`.
     pub fn new(name: Name, session: EngineSession) -> Self {
-        Self { name, home: Home::new(session) }
+        Self {
+            name,
+            home: Home::new(session),
+        }
     }
 
     /// Begins an answer.
@@ -59,7 +62,12 @@ impl Session {
     /// Continues `prompt`, a text or tokens, which is all that there is: what the session has seen of it already is not
     /// computed again, and what it has seen beyond is forgotten.
     #[pyo3(signature = (prompt, **options))]
-    fn generate(&self, py: Python, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Py<Answer>> {
+    fn generate(
+        &self,
+        py: Python,
+        prompt: Prompt,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<Answer>> {
         self.start(prompt, options)?.whole(py)
     }
 
@@ -77,26 +85,38 @@ impl Session {
         messages: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<Answer>> {
-        self.start(Prompt::Chat(conversation(messages)?), options)?.whole(py)
+        self.start(Prompt::Chat(conversation(messages)?), options)?
+            .whole(py)
     }
 
     /// As `chat`; the text comes part by part.
     #[pyo3(signature = (messages, **options))]
-    fn chat_stream(&self, messages: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
+    fn chat_stream(
+        &self,
+        messages: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Stream> {
         self.start(Prompt::Chat(conversation(messages)?), options)
     }
 
     /// Runs `tokens` behind those that were seen. Returns the logits of the last one, `[vocab]`, or with `all` those of all
     /// of them, `[tokens, vocab]`, in the memory into which they were computed.
     #[pyo3(signature = (tokens, *, all=false))]
-    fn prefill<'py>(&self, py: Python<'py>, tokens: Vec<u32>, all: bool) -> PyResult<Bound<'py, PyAny>> {
+    fn prefill<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: Vec<u32>,
+        all: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let (mut session, count) = (self.home.lend()?, tokens.len());
         let logits = wait(py, None, move |cancel, _| {
             let session = session.get();
             let logits = if all {
                 session.prefill_all_logits(&tokens, cancel)
             } else {
-                session.prefill(&tokens, cancel, |_| {}).map(<[f32]>::to_vec)
+                session
+                    .prefill(&tokens, cancel, |_| {})
+                    .map(<[f32]>::to_vec)
             };
             logits.map_err(error::engine)
         })?;
@@ -113,7 +133,11 @@ impl Session {
     fn decode<'py>(&self, py: Python<'py>, token: u32) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let mut session = self.home.lend()?;
         let logits = wait(py, None, move |cancel, _| {
-            session.get().decode(token, cancel).map(<[f32]>::to_vec).map_err(error::engine)
+            session
+                .get()
+                .decode(token, cancel)
+                .map(<[f32]>::to_vec)
+                .map_err(error::engine)
         })?;
         Ok(row(py, logits))
     }
@@ -126,13 +150,28 @@ impl Session {
 
     /// Natural logarithms of the probabilities of `tokens[scored_from:]` for each pair `(tokens, scored_from)`, as a
     /// continuation of what the session has seen, which stays as it is; and whether each token is the likeliest one.
-    fn score(&self, py: Python, branches: Vec<(Vec<u32>, usize)>) -> PyResult<Vec<(Vec<f32>, bool)>> {
+    fn score(
+        &self,
+        py: Python,
+        branches: Vec<(Vec<u32>, usize)>,
+    ) -> PyResult<Vec<(Vec<f32>, bool)>> {
         let mut session = self.home.lend()?;
         wait(py, None, move |cancel, _| {
-            let branches: Vec<_> =
-                branches.iter().map(|(tokens, scored_from)| Branch { tokens, scored_from: *scored_from }).collect();
-            let scores = session.get().score(&branches, cancel, |_| {}).map_err(error::engine)?;
-            Ok(scores.into_iter().map(|score| (score.log_probabilities, score.greedy)).collect())
+            let branches: Vec<_> = branches
+                .iter()
+                .map(|(tokens, scored_from)| Branch {
+                    tokens,
+                    scored_from: *scored_from,
+                })
+                .collect();
+            let scores = session
+                .get()
+                .score(&branches, cancel, |_| {})
+                .map_err(error::engine)?;
+            Ok(scores
+                .into_iter()
+                .map(|score| (score.log_probabilities, score.greedy))
+                .collect())
         })
     }
 
@@ -150,6 +189,8 @@ impl Session {
     /// Writes what the session has seen to a file, for `Model.restore`.
     fn save(&self, py: Python, path: PathBuf) -> PyResult<()> {
         let mut session = self.home.lend()?;
-        wait(py, None, move |_, _| session.get().save(&path).map_err(error::engine))
+        wait(py, None, move |_, _| {
+            session.get().save(&path).map_err(error::engine)
+        })
     }
 }

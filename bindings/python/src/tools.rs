@@ -52,32 +52,57 @@ pub fn prepare(
         "tensor" => (LinearFormat::W8a8, WeightScales::Tensor),
         "int4" => (LinearFormat::W4a16, WeightScales::Channel),
         other => {
-            let text = format!("weights is {other:?}: expected \"channel\", \"tensor\" or \"int4\"");
+            let text =
+                format!("weights is {other:?}: expected \"channel\", \"tensor\" or \"int4\"");
             return Err(PyValueError::new_err(text));
         }
     };
     if linears == LinearFormat::W4a16 && prune.is_some() {
-        return Err(PyValueError::new_err("prune is for INT8: expected it without weights=\"int4\""));
+        return Err(PyValueError::new_err(
+            "prune is for INT8: expected it without weights=\"int4\"",
+        ));
     }
     let prune = match prune {
         None => usual.prune,
         Some(PruneArgument::Share(share)) if (0.0..=1.0).contains(&share) => Prune::Rate(share),
         Some(PruneArgument::Word(word)) if word == "auto" => Prune::AUTO,
         Some(PruneArgument::Word(word)) if word == "none" => Prune::Rate(0.0),
-        Some(_) => return Err(PyValueError::new_err("prune: expected a share from 0 to 1, \"auto\" or \"none\"")),
+        Some(_) => {
+            return Err(PyValueError::new_err(
+                "prune: expected a share from 0 to 1, \"auto\" or \"none\"",
+            ));
+        }
     };
-    let plan = PlanOptions { linears, weight_scales, ..usual.plan };
-    let options = PrepareOptions { plan, prune, tokens };
+    let plan = PlanOptions {
+        linears,
+        weight_scales,
+        ..usual.plan
+    };
+    let options = PrepareOptions {
+        plan,
+        prune,
+        tokens,
+    };
     let threads = chosen_threads(threads);
     let name = model_name(model)?;
     wait(py, progress, move |cancel, step| {
         let path = models::path_of(&name, &()).map_err(error::frontend)?;
         if Package::is_at(&path) {
-            return Err(TriadError::new_err(format!("{} is a package already", path.display())));
+            return Err(TriadError::new_err(format!(
+                "{} is a package already",
+                path.display()
+            )));
         }
-        let files: Result<Vec<_>, _> = calibrate.iter().map(|path| CalibrationText::read(path)).collect();
+        let files: Result<Vec<_>, _> = calibrate
+            .iter()
+            .map(|path| CalibrationText::read(path))
+            .collect();
         let files = files.map_err(|error| TriadError::new_err(chain(&error)))?;
-        let text = if files.is_empty() { CalibrationText::builtin() } else { CalibrationText::join(files) };
+        let text = if files.is_empty() {
+            CalibrationText::builtin()
+        } else {
+            CalibrationText::join(files)
+        };
         let existing = match (&output, force) {
             (_, true) => Existing::Replace,
             (Some(_), false) => Existing::Refuse,
@@ -85,10 +110,19 @@ pub fn prepare(
         };
         let destination = match output {
             Some(output) => output,
-            None => packages::cached(&path, &options, &text, &mut |_, _| {}).map_err(error::frontend)?,
+            None => {
+                packages::cached(&path, &options, &text, &mut |_, _| {}).map_err(error::frontend)?
+            }
         };
-        let checkpoint = Arc::new(Checkpoint::open(&path).map_err(|error| error::frontend(error.into()))?);
-        let recipe = Recipe { checkpoint, text, options, threads, existing };
+        let checkpoint =
+            Arc::new(Checkpoint::open(&path).map_err(|error| error::frontend(error.into()))?);
+        let recipe = Recipe {
+            checkpoint,
+            text,
+            options,
+            threads,
+            existing,
+        };
         let mut latest = "";
         let prepared = packages::prepare(&recipe, &destination, cancel, &mut |progress| {
             let next = open::sentence(progress);

@@ -130,7 +130,11 @@ impl BlockFormat {
     /// If they are no whole number of blocks.
     #[inline]
     pub fn bytes_for(self, elements: usize) -> usize {
-        assert!(elements.is_multiple_of(self.elements()), "{elements} elements in blocks of {}", self.elements());
+        assert!(
+            elements.is_multiple_of(self.elements()),
+            "{elements} elements in blocks of {}",
+            self.elements()
+        );
         elements / self.elements() * self.bytes()
     }
 }
@@ -147,19 +151,31 @@ impl fmt::Display for BlockFormat {
 /// If `bytes` is not exactly what `out.len()` elements take.
 #[inline(always)]
 pub fn dequantize(format: BlockFormat, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(bytes.len(), format.bytes_for(out.len()), "bytes of {} elements in {format}", out.len());
+    assert_eq!(
+        bytes.len(),
+        format.bytes_for(out.len()),
+        "bytes of {} elements in {format}",
+        out.len()
+    );
     with_layout!(format, Block B => dequantize_simple::<B>(bytes, out), SuperBlock B => dequantize_super_blocks::<B>(bytes, out));
 }
 
 #[inline(always)]
 fn dequantize_simple<B: Block>(bytes: &[u8], out: &mut [f32]) {
     let mut integers = [0; ELEMENTS];
-    for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.as_chunks_mut::<ELEMENTS>().0) {
+    for (block, out) in bytes
+        .chunks_exact(B::BYTES)
+        .zip(out.as_chunks_mut::<ELEMENTS>().0)
+    {
         // LLVM would else put one number of each of sixteen blocks into a register, byte by byte.
         let [scale, minimum] = B::unpack(std::hint::black_box(block), &mut integers).map(widen);
         for (out, integer) in out.iter_mut().zip(integers) {
             let value = scale * f32::from(integer);
-            *out = if B::HAS_MINIMUM { value + minimum } else { value };
+            *out = if B::HAS_MINIMUM {
+                value + minimum
+            } else {
+                value
+            };
         }
     }
 }
@@ -168,15 +184,24 @@ fn dequantize_simple<B: Block>(bytes: &[u8], out: &mut [f32]) {
 #[inline(always)]
 fn dequantize_super_blocks<B: SuperBlock>(bytes: &[u8], out: &mut [f32]) {
     let (mut integers, mut minimums) = ([0; SUPER_BLOCK], [0; PARTS]);
-    for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.as_chunks_mut::<SUPER_BLOCK>().0) {
+    for (block, out) in bytes
+        .chunks_exact(B::BYTES)
+        .zip(out.as_chunks_mut::<SUPER_BLOCK>().0)
+    {
         let [scale, minimum_scale] = B::unpack(block, &mut integers, &mut minimums).map(widen);
         let parts = out.as_chunks_mut::<{ SUPER_BLOCK / PARTS }>().0.iter_mut();
-        let parts = parts.zip(integers.as_chunks::<{ SUPER_BLOCK / PARTS }>().0).zip(minimums);
+        let parts = parts
+            .zip(integers.as_chunks::<{ SUPER_BLOCK / PARTS }>().0)
+            .zip(minimums);
         for ((out, integers), minimum) in parts {
             let minimum = minimum_scale * minimum as f32;
             for (out, integer) in out.iter_mut().zip(integers) {
                 let value = scale * f32::from(*integer);
-                *out = if B::HAS_MINIMUMS { value - minimum } else { value };
+                *out = if B::HAS_MINIMUMS {
+                    value - minimum
+                } else {
+                    value
+                };
             }
         }
     }
@@ -197,7 +222,8 @@ pub fn widen(bits: u16) -> f32 {
     let magnitude = (bits & 0x7fff) << 13;
     // Exponents of f32 are 112 larger; those of infinities and what is not a number are 255.
     let wide = match bits & 0x7c00 {
-        0 => (f32::from_bits(magnitude | SMALLEST_NORMAL) - f32::from_bits(SMALLEST_NORMAL)).to_bits(),
+        0 => (f32::from_bits(magnitude | SMALLEST_NORMAL) - f32::from_bits(SMALLEST_NORMAL))
+            .to_bits(),
         0x7c00 => magnitude | 255 << 23,
         _ => magnitude + (112 << 23),
     };
@@ -212,7 +238,10 @@ mod tests {
     fn every_f16_is_widened_to_its_value() {
         for bits in 0..=u16::MAX {
             let (wide, expected) = (widen(bits), half::f16::from_bits(bits).to_f32());
-            assert!(wide.to_bits() == expected.to_bits() || wide.is_nan() && expected.is_nan(), "{bits:#x}: {wide}");
+            assert!(
+                wide.to_bits() == expected.to_bits() || wide.is_nan() && expected.is_nan(),
+                "{bits:#x}: {wide}"
+            );
         }
     }
 }

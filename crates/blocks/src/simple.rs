@@ -109,7 +109,8 @@ fn four_bits(packed: &[u8], integers: &mut [i16; ELEMENTS], offset: i16) {
 fn five_bits(fifth: &[u8], packed: &[u8], integers: &mut [i16; ELEMENTS], offset: i16) {
     let (low, high) = integers.split_at_mut(ELEMENTS / 2);
     // Sixteen bits at a time, so that lanes are as wide as the numbers.
-    let [low_bits, high_bits] = [0, 2].map(|byte| u16::from_le_bytes([fifth[byte], fifth[byte + 1]]));
+    let [low_bits, high_bits] =
+        [0, 2].map(|byte| u16::from_le_bytes([fifth[byte], fifth[byte + 1]]));
     for (bit, ((low, high), byte)) in (0u16..).zip(low.iter_mut().zip(high).zip(packed)) {
         let fifth = |bits: u16| (bits >> bit & 1) << 4;
         *low = (u16::from(byte & 0xF) | fifth(low_bits)) as i16 - offset;

@@ -30,7 +30,11 @@ pub trait SuperBlock {
 
     /// Writes `scale · q` of each element, at most [`LARGEST`], and what [`scales`](Self::scales) does but for the scales;
     /// returns the same.
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2];
+    fn unpack(
+        block: &[u8],
+        integers: &mut [i16; SUPER_BLOCK],
+        minimums: &mut [i32; PARTS],
+    ) -> [u16; 2];
 }
 
 /// `scales: [u4 scale, u4 minimum; 16], q: [u2; 256], d: f16, dmin: f16`.
@@ -43,7 +47,11 @@ impl SuperBlock for Q2_K {
 
     #[inline(always)]
     fn scales(block: &[u8], scales: &mut [i16; PARTS], minimums: &mut [i32; PARTS]) -> [u16; 2] {
-        for ((minimum, scale), packed) in minimums.iter_mut().zip(scales).zip(array::<PARTS>(block, 0)) {
+        for ((minimum, scale), packed) in minimums
+            .iter_mut()
+            .zip(scales)
+            .zip(array::<PARTS>(block, 0))
+        {
             *minimum = i32::from(packed >> 4);
             *scale = i16::from(packed & 0xF);
         }
@@ -51,7 +59,11 @@ impl SuperBlock for Q2_K {
     }
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+    fn unpack(
+        block: &[u8],
+        integers: &mut [i16; SUPER_BLOCK],
+        minimums: &mut [i32; PARTS],
+    ) -> [u16; 2] {
         let mut scales = [0; PARTS];
         let bits = Self::scales(block, &mut scales, minimums);
         let packed = array::<64>(block, 16);
@@ -92,7 +104,11 @@ impl SuperBlock for Q3_K {
     }
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+    fn unpack(
+        block: &[u8],
+        integers: &mut [i16; SUPER_BLOCK],
+        minimums: &mut [i32; PARTS],
+    ) -> [u16; 2] {
         let mut scales = [0; PARTS];
         let bits = Self::scales(block, &mut scales, minimums);
         let (high, bytes) = (array::<32>(block, 0), array::<64>(block, 32));
@@ -125,11 +141,21 @@ impl SuperBlock for Q4_K {
     }
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+    fn unpack(
+        block: &[u8],
+        integers: &mut [i16; SUPER_BLOCK],
+        minimums: &mut [i32; PARTS],
+    ) -> [u16; 2] {
         let mut scales = [0; PARTS];
         let bits = Self::scales(block, &mut scales, minimums);
         let packed = block[16..144].as_chunks::<32>().0;
-        for (pair, (parts, bytes)) in integers.as_chunks_mut::<64>().0.iter_mut().zip(packed).enumerate() {
+        for (pair, (parts, bytes)) in integers
+            .as_chunks_mut::<64>()
+            .0
+            .iter_mut()
+            .zip(packed)
+            .enumerate()
+        {
             let [low, high] = [scales[4 * pair], scales[4 * pair + 2]];
             for index in 0..32 {
                 parts[index] = low * i16::from(bytes[index] & 0xF);
@@ -155,11 +181,21 @@ impl SuperBlock for Q5_K {
     }
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+    fn unpack(
+        block: &[u8],
+        integers: &mut [i16; SUPER_BLOCK],
+        minimums: &mut [i32; PARTS],
+    ) -> [u16; 2] {
         let mut scales = [0; PARTS];
         let bits = Self::scales(block, &mut scales, minimums);
         let (high, packed) = (&block[16..48], block[48..176].as_chunks::<32>().0);
-        for (pair, (parts, bytes)) in integers.as_chunks_mut::<64>().0.iter_mut().zip(packed).enumerate() {
+        for (pair, (parts, bytes)) in integers
+            .as_chunks_mut::<64>()
+            .0
+            .iter_mut()
+            .zip(packed)
+            .enumerate()
+        {
             let scales = [scales[4 * pair], scales[4 * pair + 2]];
             for index in 0..32 {
                 let fifth = high[index] >> (2 * pair);
@@ -188,7 +224,11 @@ impl SuperBlock for Q6_K {
     }
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+    fn unpack(
+        block: &[u8],
+        integers: &mut [i16; SUPER_BLOCK],
+        minimums: &mut [i32; PARTS],
+    ) -> [u16; 2] {
         let mut scales = [0; PARTS];
         let bits = Self::scales(block, &mut scales, minimums);
         let (low, high) = (array::<128>(block, 0), array::<64>(block, 128));
@@ -215,7 +255,11 @@ fn halves<'a>(
     integers: &'a mut [i16; SUPER_BLOCK],
     two_bits: &'a [u8; 64],
 ) -> impl Iterator<Item = (&'a mut [i16; SUPER_BLOCK / 2], &'a [u8; 32])> {
-    integers.as_chunks_mut().0.iter_mut().zip(two_bits.as_chunks().0)
+    integers
+        .as_chunks_mut()
+        .0
+        .iter_mut()
+        .zip(two_bits.as_chunks().0)
 }
 
 /// Multiplies two parts of 16 by their scales.
@@ -243,9 +287,20 @@ fn six_bits(packed: &[u8], scales: &mut [i16; PARTS], minimums: &mut [i32; PARTS
     let [first, second, third] = [word(0), word(1), word(2)];
     let upper = |word: u32| (word >> 6 & 0x0303_0303) << 4;
     let of_scales = [first & 0x3f3f_3f3f, third & 0x0f0f_0f0f | upper(first)];
-    let of_minimums = [second & 0x3f3f_3f3f, third >> 4 & 0x0f0f_0f0f | upper(second)];
-    let (of_scales, of_minimums) = (of_scales.map(u32::to_le_bytes), of_minimums.map(u32::to_le_bytes));
-    for (part, (scale, minimum)) in of_scales.as_flattened().iter().zip(of_minimums.as_flattened()).enumerate() {
+    let of_minimums = [
+        second & 0x3f3f_3f3f,
+        third >> 4 & 0x0f0f_0f0f | upper(second),
+    ];
+    let (of_scales, of_minimums) = (
+        of_scales.map(u32::to_le_bytes),
+        of_minimums.map(u32::to_le_bytes),
+    );
+    for (part, (scale, minimum)) in of_scales
+        .as_flattened()
+        .iter()
+        .zip(of_minimums.as_flattened())
+        .enumerate()
+    {
         scales[2 * part..2 * part + 2].fill(i16::from(*scale));
         minimums[2 * part..2 * part + 2].fill(i32::from(*minimum));
     }

@@ -21,12 +21,19 @@ impl FromStr for ScaledPath {
 
     /// Reads `adapter.gguf` or `adapter.gguf:0.5`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let whole = || Self { path: text.into(), scale: 1.0 };
-        let Some((path, scale)) = text.rsplit_once(':').filter(|_| !Path::new(text).exists()) else {
+        let whole = || Self {
+            path: text.into(),
+            scale: 1.0,
+        };
+        let Some((path, scale)) = text.rsplit_once(':').filter(|_| !Path::new(text).exists())
+        else {
             return Ok(whole());
         };
         match scale.parse::<f32>() {
-            Ok(scale) if scale.is_finite() => Ok(Self { path: path.into(), scale }),
+            Ok(scale) if scale.is_finite() => Ok(Self {
+                path: path.into(),
+                scale,
+            }),
             Ok(scale) => Err(format!("the scale is {scale}, expected a finite number")),
             // As in `C:\\adapter.gguf`.
             Err(_) => Ok(whole()),
@@ -36,15 +43,22 @@ impl FromStr for ScaledPath {
 
 /// Opens adapters for `model`, to be applied together.
 pub fn open(model: &Model, paths: &[ScaledPath]) -> Result<Adapters> {
-    let adapters = paths
-        .iter()
-        .map(|ScaledPath { path, scale }| Ok(ScaledAdapter { adapter: model.open_adapter(path)?, scale: *scale }));
+    let adapters = paths.iter().map(|ScaledPath { path, scale }| {
+        Ok(ScaledAdapter {
+            adapter: model.open_adapter(path)?,
+            scale: *scale,
+        })
+    });
     Ok(Adapters::new(adapters.collect::<Result<Vec<_>>>()?)?)
 }
 
 /// Prints what adapters change where other processors than CPUs compute.
 pub fn note_processors(engine: &Engine) {
-    if engine.processors().iter().any(|(_, processor)| processor.kind != ProcessorKind::Cpu) {
+    if engine
+        .processors()
+        .iter()
+        .any(|(_, processor)| processor.kind != ProcessorKind::Cpu)
+    {
         output::note(
             "note: with an adapter, the CPU computes what it adds, whole feed-forwards of an NPU or a GPU, and models that a \
              GPU runs whole",
@@ -59,7 +73,10 @@ mod tests {
     #[test]
     fn a_scale_follows_the_last_colon() {
         let read = |text: &str| text.parse::<ScaledPath>().unwrap();
-        let of = |path: &str, scale| ScaledPath { path: path.into(), scale };
+        let of = |path: &str, scale| ScaledPath {
+            path: path.into(),
+            scale,
+        };
         assert_eq!(read("a.gguf"), of("a.gguf", 1.0));
         assert_eq!(read("a.gguf:0.5"), of("a.gguf", 0.5));
         assert_eq!(read("C:/a.gguf:-2"), of("C:/a.gguf", -2.0));
@@ -68,6 +85,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a:2");
         std::fs::write(&file, "").unwrap();
-        assert_eq!(read(file.to_str().unwrap()), of(file.to_str().unwrap(), 1.0), "what is there is a path");
+        assert_eq!(
+            read(file.to_str().unwrap()),
+            of(file.to_str().unwrap(), 1.0),
+            "what is there is a path"
+        );
     }
 }

@@ -72,15 +72,27 @@ impl DescriptionArguments {
         let package = if Package::is_at(&path) {
             path
         } else {
-            preparing::cached(&path, &PrepareOptions::default(), &CalibrationText::builtin())?
+            preparing::cached(
+                &path,
+                &PrepareOptions::default(),
+                &CalibrationText::builtin(),
+            )?
         };
-        ensure!(Package::is_at(&package), "{} has no package yet: run `triad prepare` first", self.name.model);
+        ensure!(
+            Package::is_at(&package),
+            "{} has no package yet: run `triad prepare` first",
+            self.name.model
+        );
         Ok(package)
     }
 
     /// The shadows that the package of the model keeps; nothing of a shape, or where there is no package.
     pub fn shadows(&self) -> Result<Option<KeptShadows>> {
-        let package = if self.shape.is_none() { self.package().ok() } else { None };
+        let package = if self.shape.is_none() {
+            self.package().ok()
+        } else {
+            None
+        };
         let package = package.map(|path| Package::open(&path)).transpose()?;
         Ok(package.and_then(|package| package.manifest().preparation.shadows()))
     }
@@ -95,7 +107,11 @@ pub const MOST_CHUNKS: usize = 10_000;
 pub fn prompt_tokens(asked: Option<usize>, description: &ModelDescription) -> Result<usize> {
     let prompt = asked.unwrap_or(PROMPT.min(description.context));
     if prompt > description.context {
-        return Err(Error::ContextTooLong { asked: prompt, longest: description.context }.into());
+        return Err(Error::ContextTooLong {
+            asked: prompt,
+            longest: description.context,
+        }
+        .into());
     }
     Ok(prompt)
 }
@@ -186,7 +202,11 @@ impl CalibrationArguments {
             return Ok(CalibrationText::builtin());
         }
         self.calibrate.iter().for_each(|path| inputs::add(path));
-        let files = self.calibrate.iter().map(|path| CalibrationText::read(path)).collect::<Result<Vec<_>, _>>()?;
+        let files = self
+            .calibrate
+            .iter()
+            .map(|path| CalibrationText::read(path))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(CalibrationText::join(files))
     }
 }
@@ -214,20 +234,34 @@ pub struct FloatArguments {
 impl FloatArguments {
     /// How products with quantized weights of a model file are computed.
     pub fn block_arithmetic(self) -> BlockArithmetic {
-        if self.exact { BlockArithmetic::Exact } else { BlockArithmetic::Rounded }
+        if self.exact {
+            BlockArithmetic::Exact
+        } else {
+            BlockArithmetic::Rounded
+        }
     }
 }
 
 impl ModelArguments {
     /// Another model on as many threads.
     pub fn named(&self, model: &str) -> Self {
-        Self { name: ModelArgument { model: model.to_owned() }, threads: self.threads.clone() }
+        Self {
+            name: ModelArgument {
+                model: model.to_owned(),
+            },
+            threads: self.threads.clone(),
+        }
     }
 
     /// The model as it is, ready to be compared: a model file in float, its products in f32; a package as it was prepared.
     pub fn load(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;
-        Ok(Arc::new(load(&path, &self.name.model, self.threads.chosen(), BlockArithmetic::Exact)?))
+        Ok(Arc::new(load(
+            &path,
+            &self.name.model,
+            self.threads.chosen(),
+            BlockArithmetic::Exact,
+        )?))
     }
 
     /// The model in float, to be quantized in several ways; a package has been quantized in one.
@@ -238,27 +272,56 @@ impl ModelArguments {
             "{} is a package, which is quantized already: expected the model file that it was prepared from",
             path.display()
         );
-        Ok(Arc::new(load(&path, &self.name.model, self.threads.chosen(), BlockArithmetic::Exact)?))
+        Ok(Arc::new(load(
+            &path,
+            &self.name.model,
+            self.threads.chosen(),
+            BlockArithmetic::Exact,
+        )?))
     }
 
     /// The model, ready to run: prepared.
     pub fn load_prepared(&self) -> Result<Arc<Model>> {
-        self.load_for(FloatArguments { float: false, exact: false })
+        self.load_for(FloatArguments {
+            float: false,
+            exact: false,
+        })
     }
 
     /// The model, ready to run: prepared, unless it is wanted in float.
     pub fn load_for(&self, float: FloatArguments) -> Result<Arc<Model>> {
         let Self { name, threads } = self;
         let path = name.path()?;
-        let path = if float.float { path } else { preparing::package_of(&path, &name.model, threads.chosen())? };
-        Ok(Arc::new(load(&path, &name.model, threads.chosen(), float.block_arithmetic())?))
+        let path = if float.float {
+            path
+        } else {
+            preparing::package_of(&path, &name.model, threads.chosen())?
+        };
+        Ok(Arc::new(load(
+            &path,
+            &name.model,
+            threads.chosen(),
+            float.block_arithmetic(),
+        )?))
     }
 }
 
 /// The model at `path`, which the user calls `name`, ready to run.
-pub fn load(path: &Path, name: &str, threads: Threads, block_arithmetic: BlockArithmetic) -> Result<Model> {
+pub fn load(
+    path: &Path,
+    name: &str,
+    threads: Threads,
+    block_arithmetic: BlockArithmetic,
+) -> Result<Model> {
     let _spinner = progress::spinner(format!("loading {name}"));
-    Ok(models::load(path, &LoadOptions { threads, block_arithmetic }, &mut progress::checking(path))?)
+    Ok(models::load(
+        path,
+        &LoadOptions {
+            threads,
+            block_arithmetic,
+        },
+        &mut progress::checking(path),
+    )?)
 }
 
 /// Reads a number of threads.
@@ -270,9 +333,13 @@ pub fn threads(text: &str) -> Result<usize, String> {
 
 /// Refuses far more threads than the `available` ones that run at once.
 fn check_threads(count: usize, available: usize) -> Result<(), String> {
-    let most = available.saturating_mul(MOST_THREADS_PER_CORE).max(FEW_THREADS);
+    let most = available
+        .saturating_mul(MOST_THREADS_PER_CORE)
+        .max(FEW_THREADS);
     if count > most {
-        return Err(format!("this machine runs {available} threads at once: expected at most {most}"));
+        return Err(format!(
+            "this machine runs {available} threads at once: expected at most {most}"
+        ));
     }
     Ok(())
 }
@@ -289,7 +356,11 @@ pub fn count(text: &str) -> Result<usize, String> {
 
 /// Reads a share of a whole.
 pub fn share(text: &str) -> Result<f64, String> {
-    let share = text.trim().parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    let share = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "expected a number from 0 to 1".into())
 }
 
@@ -298,7 +369,9 @@ pub fn prune(text: &str) -> Result<Prune, String> {
     match text.trim() {
         "auto" => Ok(Prune::AUTO),
         "none" => Ok(Prune::Rate(0.0)),
-        rate => share(rate).map(Prune::Rate).map_err(|error| format!("{error}, `none` or `auto`")),
+        rate => share(rate)
+            .map(Prune::Rate)
+            .map_err(|error| format!("{error}, `none` or `auto`")),
     }
 }
 
@@ -310,9 +383,15 @@ pub fn device(name: &str) -> Result<DeviceProfile> {
     inputs::add(Path::new(name));
     let mut text = String::new();
     let file = File::open(name).with_context(|| format!("cannot read {name}"))?;
-    file.take(MOST_DEVICE_BYTES + 1).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
+    file.take(MOST_DEVICE_BYTES + 1)
+        .read_to_string(&mut text)
+        .with_context(|| format!("cannot read {name}"))?;
     let is_short = text.len() as u64 <= MOST_DEVICE_BYTES;
-    ensure!(is_short, "{name}: longer than {} KiB: expected the TOML file of a device", MOST_DEVICE_BYTES >> 10);
+    ensure!(
+        is_short,
+        "{name}: longer than {} KiB: expected the TOML file of a device",
+        MOST_DEVICE_BYTES >> 10
+    );
     Ok(DeviceProfile::parse(&text, name)?)
 }
 
@@ -338,7 +417,11 @@ pub fn check_floats(floats_on: FloatsOn, device: &DeviceProfile) -> Result<()> {
 /// Reads a number of sequences that run together.
 pub fn sequences(text: &str) -> Result<usize, String> {
     const MOST: usize = 1024;
-    let number = text.trim().parse().ok().filter(|number| (1..=MOST).contains(number));
+    let number = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|number| (1..=MOST).contains(number));
     number.ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
 }
 
@@ -351,8 +434,11 @@ pub fn repeats(text: &str) -> Result<usize, String> {
 pub fn duration(text: &str) -> Result<Duration, String> {
     const LONGEST: f64 = 7.0 * 24.0 * 3600.0;
     let text = text.trim();
-    let unit = |name: &str, seconds: f64| Some(text.strip_suffix(name)?.parse::<f64>().ok()? * seconds);
-    let seconds = unit("s", 1.0).or_else(|| unit("m", 60.0)).or_else(|| unit("h", 3600.0));
+    let unit =
+        |name: &str, seconds: f64| Some(text.strip_suffix(name)?.parse::<f64>().ok()? * seconds);
+    let seconds = unit("s", 1.0)
+        .or_else(|| unit("m", 60.0))
+        .or_else(|| unit("h", 3600.0));
     let seconds = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST);
     seconds
         .map(Duration::from_secs_f64)
@@ -362,13 +448,21 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Reads an amount of memory in GiB.
 pub fn gibibytes(text: &str) -> Result<usize, String> {
     const MOST: f64 = 4096.0;
-    let number = text.trim().parse::<f64>().ok().filter(|number| (0.0..=MOST).contains(number));
+    let number = text
+        .trim()
+        .parse::<f64>()
+        .ok()
+        .filter(|number| (0.0..=MOST).contains(number));
     let number = number.ok_or_else(|| format!("expected a number of GiB from 0 to {MOST}"))?;
     Ok((number * (1u64 << 30) as f64) as usize)
 }
 
 pub fn whole_number(text: &str, least: usize, most: usize) -> Result<usize, String> {
-    let number = text.trim().parse().ok().filter(|number| (least..=most).contains(number));
+    let number = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|number| (least..=most).contains(number));
     number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
 }
 
@@ -379,22 +473,39 @@ mod tests {
     #[test]
     fn numbers_out_of_range_are_refused() {
         for text in ["0", "-1", "1.5", "", "x", "99999999999999999999"] {
-            assert_eq!(threads(text).unwrap_err(), "expected a whole number from 1 to 1024", "{text}");
+            assert_eq!(
+                threads(text).unwrap_err(),
+                "expected a whole number from 1 to 1024",
+                "{text}"
+            );
         }
         assert_eq!(tokens("4096"), Ok(4096));
     }
 
     #[test]
     fn far_more_threads_than_run_at_once_are_refused() {
-        assert_eq!([check_threads(16, 1), check_threads(256, 64), check_threads(1024, 512)], [Ok(()), Ok(()), Ok(())]);
+        assert_eq!(
+            [
+                check_threads(16, 1),
+                check_threads(256, 64),
+                check_threads(1024, 512)
+            ],
+            [Ok(()), Ok(()), Ok(())]
+        );
         let error = check_threads(1024, 2).unwrap_err();
-        assert_eq!(error, "this machine runs 2 threads at once: expected at most 16");
+        assert_eq!(
+            error,
+            "this machine runs 2 threads at once: expected at most 16"
+        );
         assert!(check_threads(257, 64).unwrap_err().contains("at most 256"));
     }
 
     #[test]
     fn memory_is_read_in_gibibytes() {
-        assert_eq!(["4", "0.5", "0"].map(gibibytes), [Ok(4 << 30), Ok(1 << 29), Ok(0)]);
+        assert_eq!(
+            ["4", "0.5", "0"].map(gibibytes),
+            [Ok(4 << 30), Ok(1 << 29), Ok(0)]
+        );
         for wrong in ["", "-1", "NaN", "inf", "4 GB"] {
             assert!(gibibytes(wrong).unwrap_err().contains("GiB"), "{wrong}");
         }
@@ -403,7 +514,10 @@ mod tests {
     #[test]
     fn a_time_has_a_unit_and_an_end() {
         let seconds = |text: &str| duration(text).map(|duration| duration.as_secs_f64());
-        assert_eq!(["90s", "10m", "0.5h", " 1s "].map(seconds), [Ok(90.0), Ok(600.0), Ok(1800.0), Ok(1.0)]);
+        assert_eq!(
+            ["90s", "10m", "0.5h", " 1s "].map(seconds),
+            [Ok(90.0), Ok(600.0), Ok(1800.0), Ok(1.0)]
+        );
         for wrong in ["", "10", "m", "0s", "-1s", "NaNs", "infh", "1000h", "1d"] {
             assert!(seconds(wrong).unwrap_err().contains("90s"), "{wrong}");
         }
@@ -412,8 +526,15 @@ mod tests {
     #[test]
     fn a_rate_is_a_share_or_a_word() {
         for text in ["-1", "1.1", "NaN", "", "all"] {
-            assert_eq!(prune(text).unwrap_err(), "expected a number from 0 to 1, `none` or `auto`", "{text}");
+            assert_eq!(
+                prune(text).unwrap_err(),
+                "expected a number from 0 to 1, `none` or `auto`",
+                "{text}"
+            );
         }
-        assert_eq!(["none", "0.85", "auto"].map(prune), [Ok(Prune::Rate(0.0)), Ok(Prune::PAPER), Ok(Prune::AUTO)]);
+        assert_eq!(
+            ["none", "0.85", "auto"].map(prune),
+            [Ok(Prune::Rate(0.0)), Ok(Prune::PAPER), Ok(Prune::AUTO)]
+        );
     }
 }

@@ -34,10 +34,21 @@ impl Arithmetic {
         let higher = |a: Option<f64>, b: Option<f64>| if a > b { a } else { b };
         Self {
             threads: self.threads,
-            int8_operations_per_second: higher(self.int8_operations_per_second, other.int8_operations_per_second),
-            int16_operations_per_second: higher(self.int16_operations_per_second, other.int16_operations_per_second),
-            bf16_operations_per_second: higher(self.bf16_operations_per_second, other.bf16_operations_per_second),
-            f32_operations_per_second: self.f32_operations_per_second.max(other.f32_operations_per_second),
+            int8_operations_per_second: higher(
+                self.int8_operations_per_second,
+                other.int8_operations_per_second,
+            ),
+            int16_operations_per_second: higher(
+                self.int16_operations_per_second,
+                other.int16_operations_per_second,
+            ),
+            bf16_operations_per_second: higher(
+                self.bf16_operations_per_second,
+                other.bf16_operations_per_second,
+            ),
+            f32_operations_per_second: self
+                .f32_operations_per_second
+                .max(other.f32_operations_per_second),
         }
     }
 
@@ -56,7 +67,13 @@ impl Arithmetic {
 
     /// The highest peak of the formats that products may be rounded to where they need not be exact: bf16, INT16 or none.
     pub fn rounded_operations_per_second(&self) -> f64 {
-        let formats = [self.bf16_operations_per_second, self.int16_operations_per_second];
-        formats.into_iter().flatten().fold(self.f32_operations_per_second, f64::max)
+        let formats = [
+            self.bf16_operations_per_second,
+            self.int16_operations_per_second,
+        ];
+        formats
+            .into_iter()
+            .flatten()
+            .fold(self.f32_operations_per_second, f64::max)
     }
 }

@@ -24,7 +24,10 @@ impl FromStr for CutArgument {
     fn from_str(text: &str) -> Result<Self, String> {
         let parsed = || {
             let (role, cut) = text.split_once('=')?;
-            let role = Role::ALL.into_iter().filter(|role| role.is_product()).find(|one| one.name() == role.trim())?;
+            let role = Role::ALL
+                .into_iter()
+                .filter(|role| role.is_product())
+                .find(|one| one.name() == role.trim())?;
             let (axis, shares) = cut.split_once(':')?;
             let axis = match axis.trim() {
                 "columns" => Axis::Columns,
@@ -44,9 +47,15 @@ impl FromStr for CutArgument {
 
 impl std::fmt::Display for CutArgument {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let axis = if self.axis == Axis::Columns { "columns" } else { "rows" };
+        let axis = if self.axis == Axis::Columns {
+            "columns"
+        } else {
+            "rows"
+        };
         write!(f, "{}={axis}", self.role.name())?;
-        self.shares.iter().try_for_each(|share| write!(f, ":{share}"))
+        self.shares
+            .iter()
+            .try_for_each(|share| write!(f, ":{share}"))
     }
 }
 
@@ -62,9 +71,23 @@ impl CutArgument {
             found == processors,
             "--cut {name} has {found} shares for {processors} processors: expected one for each"
         );
-        let share = |(index, share): (usize, &f64)| Share { processor: ProcessorId::new(index), share: *share };
-        let multiple = if *axis == Axis::Columns { Int8Weight::COLUMNS } else { 1 };
-        Ok((*role, Cut::new(*axis, shares.iter().enumerate().map(share).collect(), multiple)?))
+        let share = |(index, share): (usize, &f64)| Share {
+            processor: ProcessorId::new(index),
+            share: *share,
+        };
+        let multiple = if *axis == Axis::Columns {
+            Int8Weight::COLUMNS
+        } else {
+            1
+        };
+        Ok((
+            *role,
+            Cut::new(
+                *axis,
+                shares.iter().enumerate().map(share).collect(),
+                multiple,
+            )?,
+        ))
     }
 }
 
@@ -75,15 +98,48 @@ mod tests {
     #[test]
     fn a_cut_has_a_role_an_axis_and_shares() {
         let cut: CutArgument = "down=columns:3:1".parse().unwrap();
-        assert_eq!(cut, CutArgument { role: Role::Down, axis: Axis::Columns, shares: vec![3.0, 1.0] });
+        assert_eq!(
+            cut,
+            CutArgument {
+                role: Role::Down,
+                axis: Axis::Columns,
+                shares: vec![3.0, 1.0]
+            }
+        );
         assert_eq!(cut.to_string(), "down=columns:3:1");
-        assert_eq!(cut.cut(2).unwrap().1.parts(10, 128).unwrap()[1].1.columns, 96..128);
-        assert!(cut.cut(3).unwrap_err().to_string().contains("2 shares for 3 processors"));
-        assert!("gate-up=rows:0:0".parse::<CutArgument>().unwrap().cut(2).is_err());
-        for wrong in
-            ["", "down", "down=3:1", "attention=rows:1:1", "feed-forward=rows:1:1", "down=rows:1:-1", "down=rows:"]
-        {
-            assert!(wrong.parse::<CutArgument>().unwrap_err().starts_with("expected"), "{wrong}");
+        assert_eq!(
+            cut.cut(2).unwrap().1.parts(10, 128).unwrap()[1].1.columns,
+            96..128
+        );
+        assert!(
+            cut.cut(3)
+                .unwrap_err()
+                .to_string()
+                .contains("2 shares for 3 processors")
+        );
+        assert!(
+            "gate-up=rows:0:0"
+                .parse::<CutArgument>()
+                .unwrap()
+                .cut(2)
+                .is_err()
+        );
+        for wrong in [
+            "",
+            "down",
+            "down=3:1",
+            "attention=rows:1:1",
+            "feed-forward=rows:1:1",
+            "down=rows:1:-1",
+            "down=rows:",
+        ] {
+            assert!(
+                wrong
+                    .parse::<CutArgument>()
+                    .unwrap_err()
+                    .starts_with("expected"),
+                "{wrong}"
+            );
         }
     }
 }

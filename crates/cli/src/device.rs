@@ -178,7 +178,11 @@ fn hot_rows(text: &str) -> Result<HotRowsArgument, String> {
 /// Reads milliseconds, of which there may be none.
 pub fn milliseconds(text: &str) -> Result<f64, String> {
     const MOST: f64 = 60_000.0;
-    let number = text.trim().parse().ok().filter(|number| (0.0..=MOST).contains(number));
+    let number = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|number| (0.0..=MOST).contains(number));
     number.ok_or_else(|| format!("expected a number of milliseconds from 0 to {MOST}"))
 }
 
@@ -189,7 +193,12 @@ pub fn gpu_options(name: Option<&str>, slice: f64) -> GpuOptions {
     let options = GpuOptions::from_environment();
     let slice = (slice > 0.0).then(|| std::time::Duration::from_secs_f64(slice / 1e3));
     let kept = triad_model::fetch::shaders_folder().ok();
-    GpuOptions { adapter: name.map(str::to_owned).or(options.adapter), slice, kept, ..options }
+    GpuOptions {
+        adapter: name.map(str::to_owned).or(options.adapter),
+        slice,
+        kept,
+        ..options
+    }
 }
 
 /// Without the feature there is no such NPU to name.
@@ -210,7 +219,9 @@ fn npu_sessions(text: &str) -> Result<usize, String> {
 
 /// Reads how processors wait for each other.
 fn wait(text: &str) -> Result<Wait, String> {
-    let named = Wait::ALL.into_iter().find(|wait| wait.name() == text.trim());
+    let named = Wait::ALL
+        .into_iter()
+        .find(|wait| wait.name() == text.trim());
     named.ok_or_else(|| "expected blocking or predicted".into())
 }
 
@@ -249,8 +260,11 @@ impl DeviceArguments {
             hot_rows,
             npu_activation,
         } = self;
-        let is_default =
-            *npu == Npu::Kernels && gpu.is_none() && *gpu_slice == 0.0 && window.is_none() && cuts.is_empty();
+        let is_default = *npu == Npu::Kernels
+            && gpu.is_none()
+            && *gpu_slice == 0.0
+            && window.is_none()
+            && cuts.is_empty();
         ensure!(
             npu_threads.is_none() || npu.is_hexagon(),
             "--npu-threads is for --npu hexagon: expected it, too, or no --npu-threads"
@@ -298,7 +312,9 @@ impl DeviceArguments {
     pub fn gpu_peaks(&self) -> Result<Option<Peaks>> {
         let peaks = self.open_gpu()?.device.peaks();
         Ok(peaks.unwrap_or_else(|error| {
-            output::note(&format!("note: what the GPU does at most was not measured: {error}"));
+            output::note(&format!(
+                "note: what the GPU does at most was not measured: {error}"
+            ));
             None
         }))
     }
@@ -310,18 +326,30 @@ impl DeviceArguments {
 
     /// Processors that compute all of every product, each by itself.
     pub fn uncut(&self) -> Self {
-        Self { cuts: Vec::new(), partition: None, ..self.clone() }
+        Self {
+            cuts: Vec::new(),
+            partition: None,
+            ..self.clone()
+        }
     }
 
     #[cfg(feature = "gpu")]
     fn open_gpu(&self) -> Result<Opened> {
-        let gpu = Arc::new(Gpu::open(&gpu_options(self.gpu.as_deref(), self.gpu_slice))?);
-        Ok(Opened { gpu: Some(Arc::clone(&gpu)), ..Opened::plain(gpu) })
+        let gpu = Arc::new(Gpu::open(&gpu_options(
+            self.gpu.as_deref(),
+            self.gpu_slice,
+        ))?);
+        Ok(Opened {
+            gpu: Some(Arc::clone(&gpu)),
+            ..Opened::plain(gpu)
+        })
     }
 
     #[cfg(not(feature = "gpu"))]
     fn open_gpu(&self) -> Result<Opened> {
-        anyhow::bail!("expected processors without a gpu: this program was built without the feature gpu")
+        anyhow::bail!(
+            "expected processors without a gpu: this program was built without the feature gpu"
+        )
     }
 
     /// The name of a processor of this kind for people: what takes the place of an NPU is called what it is.
@@ -358,9 +386,15 @@ impl FromStr for Npu {
             #[cfg(not(feature = "hexagon"))]
             "hexagon" => Err("this program was built without the feature hexagon".to_owned()),
             #[cfg(feature = "npu")]
-            provider => provider.parse().map(Self::OnnxRuntime).map_err(|error| format!("{error}, hexagon or kernels")),
+            provider => provider
+                .parse()
+                .map(Self::OnnxRuntime)
+                .map_err(|error| format!("{error}, hexagon or kernels")),
             #[cfg(not(feature = "npu"))]
-            _ => Err("expected hexagon or kernels: this program was built without the feature npu".to_owned()),
+            _ => Err(
+                "expected hexagon or kernels: this program was built without the feature npu"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -378,7 +412,10 @@ impl Npu {
     }
 
     /// The device that runs the programs of `model`, which `threads` drive, as `devices` has it; `None` for our own kernels.
-    #[cfg_attr(not(all(feature = "hexagon", feature = "npu")), allow(unused_variables, clippy::unnecessary_wraps))]
+    #[cfg_attr(
+        not(all(feature = "hexagon", feature = "npu")),
+        allow(unused_variables, clippy::unnecessary_wraps)
+    )]
     fn open(
         self,
         model: &Arc<Model>,
@@ -390,12 +427,19 @@ impl Npu {
             Self::Kernels => Ok(None),
             #[cfg(feature = "hexagon")]
             Self::Hexagon => {
-                use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment};
+                use triad_processors::hexagon::{
+                    Hexagon, HexagonOptions, program_from_environment,
+                };
 
                 let options = HexagonOptions::new(program_from_environment()?);
                 let window = devices.window.unwrap_or(options.window);
                 let (threads, sessions) = (devices.npu_threads, devices.npu_sessions);
-                let options = HexagonOptions { window, threads, sessions, ..options };
+                let options = HexagonOptions {
+                    window,
+                    threads,
+                    sessions,
+                    ..options
+                };
                 Ok(Some(Opened::plain(Arc::new(Hexagon::open(&options)?))))
             }
             #[cfg(feature = "npu")]
@@ -405,13 +449,27 @@ impl Npu {
 
                 let options = npu::NpuOptions::new(npu::library_from_environment()?, provider);
                 let cache = model.package().filter(|_| kept).map(Package::compiled);
-                let bytes = model.package().map(|path| Ok::<_, anyhow::Error>(Package::open(path)?.bytes()));
-                let cache_bytes = bytes.transpose()?.map_or(u64::MAX, |bytes| bytes.saturating_mul(KEPT_SETS));
+                let bytes = model
+                    .package()
+                    .map(|path| Ok::<_, anyhow::Error>(Package::open(path)?.bytes()));
+                let cache_bytes = bytes
+                    .transpose()?
+                    .map_or(u64::MAX, |bytes| bytes.saturating_mul(KEPT_SETS));
                 let (threads, driver) = (threads.count(), drivers());
                 let window = devices.window.or(options.window);
-                let options = npu::NpuOptions { threads, cache, cache_bytes, driver, window, ..options };
+                let options = npu::NpuOptions {
+                    threads,
+                    cache,
+                    cache_bytes,
+                    driver,
+                    window,
+                    ..options
+                };
                 let npu = Arc::new(npu::Npu::new(options)?);
-                Ok(Some(Opened { npu: Some(Arc::clone(&npu)), ..Opened::plain(npu) }))
+                Ok(Some(Opened {
+                    npu: Some(Arc::clone(&npu)),
+                    ..Opened::plain(npu)
+                }))
             }
         }
     }
@@ -468,7 +526,10 @@ const KEPT_SETS: u64 = 4;
 /// kernel, with which drivers come. Empty where it is not known.
 #[cfg(feature = "npu")]
 fn drivers() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+    std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }
 
 /// Sums are exact; scales and biases may be applied in another order, and the activation within a feed-forward is the

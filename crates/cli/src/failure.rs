@@ -20,5 +20,10 @@ fn engine_error(error: &anyhow::Error) -> Option<&Error> {
     let evaluate = || error.downcast_ref().and_then(triad_evaluate::Error::engine);
     let frontend = || error.downcast_ref().and_then(triad_frontend::Error::engine);
     let study = || error.downcast_ref().and_then(triad_study::Error::engine);
-    error.downcast_ref().or_else(prepare).or_else(evaluate).or_else(study).or_else(frontend)
+    error
+        .downcast_ref()
+        .or_else(prepare)
+        .or_else(evaluate)
+        .or_else(study)
+        .or_else(frontend)
 }

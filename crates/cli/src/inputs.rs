@@ -28,7 +28,9 @@ pub fn add(path: &Path) {
 
 /// Remembers that the model at `path` is read: a file, a package, or a folder of safetensors.
 pub fn add_model(path: &Path) {
-    packages::model_files(path).iter().for_each(|file| add(file));
+    packages::model_files(path)
+        .iter()
+        .for_each(|file| add(file));
 }
 
 /// Refuses to write a file or folder at `output` that is an input, by any name, or a folder that holds one.
@@ -43,7 +45,9 @@ pub fn check(output: &Path) -> Result<()> {
         }
         if input.starts_with(&resolved) {
             let (input, output) = (input.display(), output.display());
-            bail!("cannot write {output}: this command reads {input} in it: expected another folder");
+            bail!(
+                "cannot write {output}: this command reads {input} in it: expected another folder"
+            );
         }
     }
     Ok(())
@@ -52,9 +56,13 @@ pub fn check(output: &Path) -> Result<()> {
 /// `path` without symbolic links; what is not there yet is resolved as far as its folder.
 fn resolve(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.into());
-        path.file_name().map_or_else(|| folder.clone(), |name| folder.join(name))
+        path.file_name()
+            .map_or_else(|| folder.clone(), |name| folder.join(name))
     })
 }
 
@@ -83,12 +91,23 @@ mod tests {
             fs::create_dir_all(path(name).parent().unwrap()).unwrap();
             fs::write(path(name), "content").unwrap();
         };
-        for name in ["prompt.txt", "other.txt", "model/config.json", "model/model.safetensors", "model/notes.txt"] {
+        for name in [
+            "prompt.txt",
+            "other.txt",
+            "model/config.json",
+            "model/model.safetensors",
+            "model/notes.txt",
+        ] {
             write(name);
         }
         add(&path("prompt.txt"));
         add_model(&path("model"));
-        let mut refused = vec!["prompt.txt", "model/../prompt.txt", "model/config.json", "model/model.safetensors"];
+        let mut refused = vec![
+            "prompt.txt",
+            "model/../prompt.txt",
+            "model/config.json",
+            "model/model.safetensors",
+        ];
         #[cfg(unix)]
         {
             std::os::unix::fs::symlink("prompt.txt", path("link.txt")).unwrap();
@@ -98,10 +117,24 @@ mod tests {
         }
         for name in refused {
             let error = check(&path(name)).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains("this command reads it"), "{error}");
+            assert!(
+                error.contains(name) && error.contains("this command reads it"),
+                "{error}"
+            );
         }
-        assert!(check(&path("model")).unwrap_err().to_string().contains("in it: expected another folder"));
-        for name in ["other.txt", "new.txt", "model/notes.txt", "model/new.svg", "new/file.txt"] {
+        assert!(
+            check(&path("model"))
+                .unwrap_err()
+                .to_string()
+                .contains("in it: expected another folder")
+        );
+        for name in [
+            "other.txt",
+            "new.txt",
+            "model/notes.txt",
+            "model/new.svg",
+            "new/file.txt",
+        ] {
             check(&path(name)).unwrap();
         }
     }

@@ -41,8 +41,8 @@ use tracing_subscriber::filter::LevelFilter;
 #[cfg(feature = "server")]
 use commands::serve;
 use commands::{
-    bench, completions, devices, eval, fit, hwbench, info, logits, man, plan, prepare, profile, pull, reproduce, run,
-    simulate, study, tokenize, verify,
+    bench, completions, devices, eval, fit, hwbench, info, logits, man, plan, prepare, profile,
+    pull, reproduce, run, simulate, study, tokenize, verify,
 };
 use interrupt::Interrupted;
 use triad_frontend::kernels;
@@ -91,12 +91,20 @@ enum Command {
 
 fn main() -> ExitCode {
     let Cli { command, verbose } = Cli::parse();
-    let level = if verbose { LevelFilter::DEBUG } else { command.log_level() };
+    let level = if verbose {
+        LevelFilter::DEBUG
+    } else {
+        command.log_level()
+    };
     if level != LevelFilter::OFF {
-        let log = tracing_subscriber::fmt().with_writer(io::stderr).log_internal_errors(false);
+        let log = tracing_subscriber::fmt()
+            .with_writer(io::stderr)
+            .log_internal_errors(false);
         log.with_max_level(level).init();
     }
-    let tier = triad_kernels::tier::requested().map(|_| ()).map_err(anyhow::Error::msg);
+    let tier = triad_kernels::tier::requested()
+        .map(|_| ())
+        .map_err(anyhow::Error::msg);
     let done = tier.and_then(|()| interrupt::install()).and_then(|()| {
         if command.computes() {
             kernels::use_fastest(|| progress::spinner(kernels::TIMING));
@@ -122,13 +130,20 @@ impl Command {
     /// Whether it multiplies matrices of models, so that it should use the fastest kernels.
     fn computes(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Prepare(_) | Self::Profile(_) | Self::Verify(_) | Self::Fit(_) | Self::Bench(_) => {
-                true
-            }
+            Self::Run(_)
+            | Self::Prepare(_)
+            | Self::Profile(_)
+            | Self::Verify(_)
+            | Self::Fit(_)
+            | Self::Bench(_) => true,
             Self::Hwbench(_) | Self::Eval(_) | Self::Study(_) | Self::Logits(_) => true,
             #[cfg(feature = "server")]
             Self::Serve(_) => true,
-            Self::Pull(_) | Self::Info(_) | Self::Plan(_) | Self::Simulate(_) | Self::Reproduce(_) => false,
+            Self::Pull(_)
+            | Self::Info(_)
+            | Self::Plan(_)
+            | Self::Simulate(_)
+            | Self::Reproduce(_) => false,
             // `devices` shows what is chosen, and so chooses itself.
             Self::Tokenize(_) | Self::Devices(_) | Self::Completions(_) | Self::Man(_) => false,
         }
@@ -167,13 +182,18 @@ fn failure(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(interrupt::EXIT_CODE);
     }
     let reader_left = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     };
     // Whoever read our output has enough of it: `triad ... | head`.
     if error.chain().any(reader_left) {
         return ExitCode::SUCCESS;
     }
-    let sentence = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    let sentence = format!("{error:#}")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
     output::note(&format!("error: {sentence}"));
     ExitCode::FAILURE
 }

@@ -20,9 +20,10 @@ impl FromStr for NamedPath {
     /// Reads `pirate=adapter.gguf`.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
-            Some((name, path)) if !name.is_empty() && !path.is_empty() => {
-                Ok(Self { name: name.to_owned(), path: path.into() })
-            }
+            Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok(Self {
+                name: name.to_owned(),
+                path: path.into(),
+            }),
             _ => Err("expected NAME=PATH, such as pirate=adapter.gguf".to_owned()),
         }
     }
@@ -35,7 +36,10 @@ pub fn open(model: &Model, paths: &[NamedPath]) -> Result<Vec<(String, Arc<Adapt
             bail!("two adapters have the name {name}: expected one of each");
         }
     }
-    paths.iter().map(|NamedPath { name, path }| Ok((name.clone(), model.open_adapter(path)?))).collect()
+    paths
+        .iter()
+        .map(|NamedPath { name, path }| Ok((name.clone(), model.open_adapter(path)?)))
+        .collect()
 }
 
 #[cfg(test)]

@@ -14,27 +14,40 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     let json = serde_json::to_string_pretty(value).context("cannot write JSON")?;
     // JSON writes as escapes what is below a space alone; others are within strings, too.
     text(&escaped(&json, steers_terminal, |letter, escaped| {
-        letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| *escaped += &format!("\\u{unit:04x}"));
+        letter
+            .encode_utf16(&mut [0; 2])
+            .iter()
+            .for_each(|unit| *escaped += &format!("\\u{unit:04x}"));
     }))
 }
 
 /// Prints `text` and ends the line; on a terminal as [`printable`] has it.
 pub fn text(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
-    let text = if stdout.is_terminal() { printable(text) } else { text.into() };
+    let text = if stdout.is_terminal() {
+        printable(text)
+    } else {
+        text.into()
+    };
     writeln!(stdout, "{}", text.trim_end_matches('\n'))?;
     Ok(stdout.flush()?)
 }
 
 /// Writes `text` to standard error, as [`printable`] has it, and ends the line. Errors of writing are ignored.
 pub fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", printable(text).trim_end_matches('\n'));
+    let _ = writeln!(
+        io::stderr().lock(),
+        "{}",
+        printable(text).trim_end_matches('\n')
+    );
 }
 
 /// Returns `text` with escapes, such as `\u{1b}`, in the place of control characters but line ends and tabs, and of those that change the
 /// direction of letters, which could make one name look like another.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, steers_terminal, |letter, escaped| escaped.extend(letter.escape_unicode()))
+    escaped(text, steers_terminal, |letter, escaped| {
+        escaped.extend(letter.escape_unicode())
+    })
 }
 
 fn steers_terminal(letter: char) -> bool {
@@ -42,13 +55,21 @@ fn steers_terminal(letter: char) -> bool {
     is_control || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-fn escaped(text: &str, escapes: impl Fn(char) -> bool, escape: impl Fn(char, &mut String)) -> Cow<'_, str> {
+fn escaped(
+    text: &str,
+    escapes: impl Fn(char) -> bool,
+    escape: impl Fn(char, &mut String),
+) -> Cow<'_, str> {
     if !text.contains(&escapes) {
         return text.into();
     }
     let mut escaped = String::with_capacity(text.len() + 16);
     for letter in text.chars() {
-        if escapes(letter) { escape(letter, &mut escaped) } else { escaped.push(letter) }
+        if escapes(letter) {
+            escape(letter, &mut escaped)
+        } else {
+            escaped.push(letter)
+        }
     }
     escaped.into()
 }
@@ -79,7 +100,10 @@ fn write_answer(out: &mut impl Write, text: &str, is_terminal: bool) -> io::Resu
 /// Prints what names are, one a line, names in a column of one width.
 pub fn fields(fields: &[(&str, String)]) -> Result<()> {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let lines: Vec<_> = fields.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect();
+    let lines: Vec<_> = fields
+        .iter()
+        .map(|(name, value)| format!("{name:width$}  {value}"))
+        .collect();
     text(&lines.join("\n"))
 }
 
@@ -89,14 +113,29 @@ pub fn table(names: &[&str], labels: usize, rows: &[Vec<String>]) -> String {
     let lines: Vec<_> = [&names].into_iter().chain(rows).collect();
     let length = |cell: &String| cell.chars().count();
     let widths: Vec<_> = (0..names.len())
-        .map(|column| lines.iter().filter_map(|line| line.get(column)).map(length).max().unwrap_or(0))
+        .map(|column| {
+            lines
+                .iter()
+                .filter_map(|line| line.get(column))
+                .map(length)
+                .max()
+                .unwrap_or(0)
+        })
         .collect();
     let line = |cells: &Vec<String>| {
         let cell = |(column, cell): (usize, &String)| match widths[column] {
             width if column < labels => format!("{cell:width$}"),
             width => format!("{cell:>width$}"),
         };
-        cells.iter().take(widths.len()).enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        cells
+            .iter()
+            .take(widths.len())
+            .enumerate()
+            .map(cell)
+            .collect::<Vec<_>>()
+            .join("  ")
+            .trim_end()
+            .to_owned()
     };
     lines.into_iter().map(line).collect::<Vec<_>>().join("\n")
 }
@@ -113,7 +152,11 @@ pub fn bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit = next;
     }
-    if unit == "bytes" { format!("{bytes} bytes") } else { format!("{value:.1} {unit}") }
+    if unit == "bytes" {
+        format!("{bytes} bytes")
+    } else {
+        format!("{value:.1} {unit}")
+    }
 }
 
 /// Bytes for people, or that the system does not tell them.
@@ -140,11 +183,20 @@ mod tests {
 
     #[test]
     fn no_text_steers_a_terminal() {
-        let all: String = (0..=0xff_u8).map(char::from).chain("\u{202e}\u{2066}é▁漢\u{200f}".chars()).collect();
+        let all: String = (0..=0xff_u8)
+            .map(char::from)
+            .chain("\u{202e}\u{2066}é▁漢\u{200f}".chars())
+            .collect();
         let shown = printable(&all);
         assert!(!shown.chars().any(steers_terminal), "{shown:?}");
-        assert!(shown.contains("\\u{1b}") && shown.contains("\\u{9b}") && shown.contains("\\u{202e}"), "{shown:?}");
-        assert!(shown.contains("\t\n") && shown.ends_with("é▁漢\u{200f}"), "{shown:?}");
+        assert!(
+            shown.contains("\\u{1b}") && shown.contains("\\u{9b}") && shown.contains("\\u{202e}"),
+            "{shown:?}"
+        );
+        assert!(
+            shown.contains("\t\n") && shown.ends_with("é▁漢\u{200f}"),
+            "{shown:?}"
+        );
         assert!(matches!(printable("plain\ttext\n"), Cow::Borrowed(_)));
     }
 
@@ -157,7 +209,10 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         assert_eq!(written(false), answer);
-        assert_eq!(written(true), "a\\u{1b}]0;title\\u{7}\\u{9b}31m\n\t\u{202b}b");
+        assert_eq!(
+            written(true),
+            "a\\u{1b}]0;title\\u{7}\\u{9b}31m\n\t\u{202b}b"
+        );
     }
 
     #[test]
@@ -171,13 +226,22 @@ mod tests {
 
     #[test]
     fn columns_of_a_table_are_as_wide_as_their_widest_cell() {
-        let rows = [vec!["é".to_owned(), "5".into()], vec!["three".into(), "1,000".into()]];
-        assert_eq!(table(&["of", "n"], 1, &rows), "of         n\né          5\nthree  1,000");
+        let rows = [
+            vec!["é".to_owned(), "5".into()],
+            vec!["three".into(), "1,000".into()],
+        ];
+        assert_eq!(
+            table(&["of", "n"], 1, &rows),
+            "of         n\né          5\nthree  1,000"
+        );
         assert_eq!(table(&["of"], 1, &[]), "of");
     }
 
     #[test]
     fn thousands_are_set_apart() {
-        assert_eq!([count(0), count(999), count(1000), count(134_515_008)], ["0", "999", "1,000", "134,515,008"]);
+        assert_eq!(
+            [count(0), count(999), count(1000), count(134_515_008)],
+            ["0", "999", "1,000", "134,515,008"]
+        );
     }
 }

@@ -20,8 +20,12 @@ impl OutputFile {
     /// inputs that are known by now, either.
     pub fn create(path: &Path) -> Result<Self> {
         inputs::check(path)?;
-        let file = output::OutputFile::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path: path.into(), file })
+        let file = output::OutputFile::create(path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self {
+            path: path.into(),
+            file,
+        })
     }
 
     /// Lets `content` write the file, and gives it its name.
@@ -52,7 +56,10 @@ mod tests {
         assert!(format!("{:#}", failed.unwrap_err()).contains("figure.svg: the disk is full"));
         drop(OutputFile::create(&path).unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-        OutputFile::create(&path).unwrap().write(|file| file.write_all(b"new")).unwrap();
+        OutputFile::create(&path)
+            .unwrap()
+            .write(|file| file.write_all(b"new"))
+            .unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -68,10 +75,18 @@ mod tests {
         symlink("mine", path("figure.svg.part")).unwrap();
         symlink("/dev/null", path("null")).unwrap();
         for name in ["figure.svg", "null"] {
-            OutputFile::create(&path(name)).unwrap().write(|file| file.write_all(b"new")).unwrap();
+            OutputFile::create(&path(name))
+                .unwrap()
+                .write(|file| file.write_all(b"new"))
+                .unwrap();
         }
         assert_eq!(fs::read_to_string(path("mine")).unwrap(), "mine");
         assert_eq!(fs::read_to_string(path("figure.svg")).unwrap(), "new");
-        assert!(fs::metadata(path("null")).unwrap().file_type().is_char_device());
+        assert!(
+            fs::metadata(path("null"))
+                .unwrap()
+                .file_type()
+                .is_char_device()
+        );
     }
 }

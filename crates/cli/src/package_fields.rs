@@ -16,8 +16,11 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
     let manifest = package.manifest();
     let preparation = &manifest.preparation;
     let plan = &preparation.options.plan;
-    let files: Vec<_> =
-        manifest.files.iter().map(|(name, file)| format!("{name} {}", output::bytes(file.bytes))).collect();
+    let files: Vec<_> = manifest
+        .files
+        .iter()
+        .map(|(name, file)| format!("{name} {}", output::bytes(file.bytes)))
+        .collect();
     let method = match plan.linears {
         LinearFormat::W8a8 => format!(
             "W8A8, activations static per tensor, weights per {}; decode with {}",
@@ -25,18 +28,35 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
             name_of(&plan.decode_weights)
         ),
         LinearFormat::W4a16 => {
-            format!("W4A16, activations in float, weights per {GROUP} of a channel{}", not_in_int4(&manifest.model))
+            format!(
+                "W4A16, activations in float, weights per {GROUP} of a channel{}",
+                not_in_int4(&manifest.model)
+            )
         }
     };
     let mut fields = vec![
-        ("model", manifest.model.name.clone().unwrap_or_else(|| "unnamed".into())),
+        (
+            "model",
+            manifest
+                .model
+                .name
+                .clone()
+                .unwrap_or_else(|| "unnamed".into()),
+        ),
         ("family", manifest.model.family.clone()),
         ("package", package.path().display().to_string()),
-        ("size", format!("{} ({})", output::bytes(package.bytes()), files.join(", "))),
+        (
+            "size",
+            format!("{} ({})", output::bytes(package.bytes()), files.join(", ")),
+        ),
         ("method", method),
         (
             "calibration",
-            format!("{}, {} tokens", preparation.calibration_text, output::count(preparation.calibration_tokens)),
+            format!(
+                "{}, {} tokens",
+                preparation.calibration_text,
+                output::count(preparation.calibration_tokens)
+            ),
         ),
     ];
     if plan.linears == LinearFormat::W8a8 {
@@ -55,7 +75,10 @@ fn of_inputs(inputs: &[InputSummary], plan: &PlanOptions) -> [(&'static str, Str
     let values = |input: &InputSummary| input.outlier_share * input.channels as f64;
     let outliers = 100.0 * inputs.iter().map(values).sum::<f64>() / channels.max(1) as f64;
     let kept = |place: LinearInput| {
-        let kept = inputs.iter().filter(|input| input.input == place && input.shadow).count();
+        let kept = inputs
+            .iter()
+            .filter(|input| input.input == place && input.shadow)
+            .count();
         format!("{} {kept}", place.name())
     };
     let shadows = inputs.iter().filter(|input| input.shadow).count();
@@ -71,17 +94,32 @@ fn of_inputs(inputs: &[InputSummary], plan: &PlanOptions) -> [(&'static str, Str
         ),
         (
             "shadows",
-            format!("{shadows} of {} inputs keep theirs ({})", inputs.len(), LinearInput::ALL.map(kept).join(", ")),
+            format!(
+                "{shadows} of {} inputs keep theirs ({})",
+                inputs.len(),
+                LinearInput::ALL.map(kept).join(", ")
+            ),
         ),
     ]
 }
 
 /// How many layers stay in f32 though the others are in INT4.
 fn not_in_int4(model: &ModelDescription) -> String {
-    let layers: Vec<_> = model.blocks.iter().flat_map(|block| block.linears(model.hidden)).collect();
-    match layers.iter().filter(|layer| !fits_int4(layer.in_features)).count() {
+    let layers: Vec<_> = model
+        .blocks
+        .iter()
+        .flat_map(|block| block.linears(model.hidden))
+        .collect();
+    match layers
+        .iter()
+        .filter(|layer| !fits_int4(layer.in_features))
+        .count()
+    {
         0 => String::new(),
-        count => format!("; {count} of {} layers in f32, whose rows are no multiple of {GROUP}", layers.len()),
+        count => format!(
+            "; {count} of {} layers in f32, whose rows are no multiple of {GROUP}",
+            layers.len()
+        ),
     }
 }
 

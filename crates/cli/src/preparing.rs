@@ -17,22 +17,35 @@ use crate::progress::{self, Shown};
 /// The package of the model at `path`, which the user calls `name`; prints a note if it is made now.
 pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> {
     let mut read = progress::reading(path);
-    let found = shown(|cancel, show| packages::package_of(path, threads, cancel, &mut read, show), name)?;
+    let found = shown(
+        |cancel, show| packages::package_of(path, threads, cancel, &mut read, show),
+        name,
+    )?;
     if let Some(time) = found.prepared {
         let (seconds, path) = (time.as_secs_f64(), found.path.display());
-        output::note(&format!("prepared {name} for INT8 in {seconds:.1} s, once (--float runs it without): {path}"));
+        output::note(&format!(
+            "prepared {name} for INT8 in {seconds:.1} s, once (--float runs it without): {path}"
+        ));
     }
     Ok(found.path)
 }
 
 /// The path of the package of the model at `path` in the cache, with a bar while its files are read.
 pub fn cached(path: &Path, options: &PrepareOptions, text: &CalibrationText) -> Result<PathBuf> {
-    Ok(packages::cached(path, options, text, &mut progress::reading(path))?)
+    Ok(packages::cached(
+        path,
+        options,
+        text,
+        &mut progress::reading(path),
+    )?)
 }
 
 /// Prepares the model that the user calls `name`.
 pub fn prepare(recipe: &Recipe, destination: &Path, name: &str) -> Result<Prepared> {
-    shown(|cancel, show| packages::prepare(recipe, destination, cancel, show), name)
+    shown(
+        |cancel, show| packages::prepare(recipe, destination, cancel, show),
+        name,
+    )
 }
 
 fn shown<R>(
@@ -55,7 +68,9 @@ impl Screen {
     fn show(&mut self, progress: Progress) {
         let what = open::sentence(progress);
         match progress {
-            Progress::Waiting | Progress::Loading | Progress::Deciding => self.step(what, progress::spinner),
+            Progress::Waiting | Progress::Loading | Progress::Deciding => {
+                self.step(what, progress::spinner)
+            }
             Progress::Calibrating { done, total } => {
                 self.step(what, |what| progress::tokens(what, total));
                 self.set(done);

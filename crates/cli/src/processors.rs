@@ -58,8 +58,13 @@ impl FromStr for Processors {
         };
         let mut named: Vec<(&str, Vec<&str>)> = Vec::new();
         for part in text.split(',').map(str::trim) {
-            let (name, cores) = part.split_once('=').map_or((part, None), |(name, cores)| (name, Some(cores)));
-            match (part.starts_with(|letter: char| letter.is_ascii_alphabetic()), named.last_mut()) {
+            let (name, cores) = part
+                .split_once('=')
+                .map_or((part, None), |(name, cores)| (name, Some(cores)));
+            match (
+                part.starts_with(|letter: char| letter.is_ascii_alphabetic()),
+                named.last_mut(),
+            ) {
                 (true, _) => named.push((name, cores.into_iter().collect())),
                 // Another core of the same processor.
                 (false, Some((_, cores))) if !cores.is_empty() => cores.push(part),
@@ -74,54 +79,87 @@ impl FromStr for Processors {
                 "npu" => ProcessorKind::Npu,
                 _ => return Err(expected()),
             };
-            let threads = if cores.is_empty() { ONE } else { Threads::On(Cores::parse(&cores.join(","))?) };
+            let threads = if cores.is_empty() {
+                ONE
+            } else {
+                Threads::On(Cores::parse(&cores.join(","))?)
+            };
             let name = match list.iter().filter(|other| other.kind == kind).count() {
                 0 => text.to_owned(),
                 others => format!("{text}{}", others + 1),
             };
-            list.push(Named { name, kind, threads });
+            list.push(Named {
+                name,
+                kind,
+                threads,
+            });
         }
         let is_gpu_alone = matches!(&list[..], [only] if only.kind == ProcessorKind::Gpu);
         if !list.iter().any(Named::is_cpu) && !is_gpu_alone {
             return Err(expected());
         }
         let mut taken = Vec::new();
-        for cores in list
-            .iter()
-            .filter_map(|processor| if let Threads::On(cores) = &processor.threads { Some(cores) } else { None })
-        {
+        for cores in list.iter().filter_map(|processor| {
+            if let Threads::On(cores) = &processor.threads {
+                Some(cores)
+            } else {
+                None
+            }
+        }) {
             if let Some(core) = cores.iter().find(|core| taken.contains(core)) {
-                return Err(format!("core {core} is of two processors: expected cores of their own for each"));
+                return Err(format!(
+                    "core {core} is of two processors: expected cores of their own for each"
+                ));
             }
             taken.extend(cores.iter());
         }
-        Ok(Self { list, text: text.to_owned() })
+        Ok(Self {
+            list,
+            text: text.to_owned(),
+        })
     }
 }
 
 impl Processors {
     /// Threads of all of them.
     pub fn threads(&self) -> usize {
-        self.list.iter().map(|processor| processor.threads.count()).sum()
+        self.list
+            .iter()
+            .map(|processor| processor.threads.count())
+            .sum()
     }
 
     /// Starts an engine on them; what tasks take is expected as `triad profile` has measured it, if it has.
-    pub fn engine(&self, devices: &DeviceArguments, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
+    pub fn engine(
+        &self,
+        devices: &DeviceArguments,
+        model: &Arc<Model>,
+        options: EngineOptions,
+    ) -> Result<Engine> {
         ensure!(
             model.weights().is_int8() || self.cpu_alone().is_none(),
             "the layers of this model read activations in float, and the {} of --processors multiplies INT8 alone: \
              expected a package in INT8, CPUs alone, or --processors gpu, which runs this model whole",
             self.devices(devices)
         );
-        let cuts = devices.cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
+        let cuts = devices
+            .cuts
+            .iter()
+            .map(|cut| cut.cut(self.list.len()))
+            .collect::<Result<_>>()?;
         let session = &options.session;
         let (mut plans, mut joint, mut decode_plans) = (None, None, None);
         if let Some(how) = devices.partition {
-            let costs = partition::product_costs(model.package(), &self.list_key(devices), &self.text)?;
+            let costs =
+                partition::product_costs(model.package(), &self.list_key(devices), &self.text)?;
             let (description, chunk) = (model.description(), session.chunk.min(session.context));
             match how {
-                Restriction::Auto => joint = Some(costs.joint(description, chunk, &self.floats())?),
-                Restriction::Layer | Restriction::Tensor => plans = Some(costs.plans(description, chunk, how)?),
+                Restriction::Auto => {
+                    joint = Some(costs.joint(description, chunk, &self.floats())?)
+                }
+                Restriction::Layer | Restriction::Tensor => {
+                    plans = Some(costs.plans(description, chunk, how)?)
+                }
             }
             decode_plans = costs.decode_plans(description, how)?;
         }
@@ -158,7 +196,10 @@ impl Processors {
         if let Some(package) = model.package() {
             let table = CostTable::open(package)?;
             // Without those of these cuts, those of the processors: floats are the same.
-            if let Some(costs) = table.of(&self.key(devices)).or_else(|| table.of(&self.list_key(devices))) {
+            if let Some(costs) = table
+                .of(&self.key(devices))
+                .or_else(|| table.of(&self.list_key(devices)))
+            {
                 engine.set_costs(costs.clone());
             }
         }
@@ -174,25 +215,47 @@ impl Processors {
     ) -> Result<(Vec<ProcessorOptions>, Vec<Option<Opened>>)> {
         let open = |Named { kind, threads, .. }: &Named| devices.open(*kind, model, threads, kept);
         let opened: Vec<_> = self.list.iter().map(open).collect::<Result<_>>()?;
-        let describe = |(Named { name, kind, threads }, opened): (&Named, &Option<Opened>)| {
+        let describe = |(
+            Named {
+                name,
+                kind,
+                threads,
+            },
+            opened,
+        ): (&Named, &Option<Opened>)| {
             let cpu = Processor::cpu(name);
             // Threads that drive a device compute floats where everything else is lost.
             let description = match kind {
                 ProcessorKind::Cpu => cpu,
                 _ => {
                     let window = devices.window.filter(|_| *kind == ProcessorKind::Npu);
-                    Processor { kind: *kind, formats: cpu.formats, ..Processor::npu(name, window) }
+                    Processor {
+                        kind: *kind,
+                        formats: cpu.formats,
+                        ..Processor::npu(name, window)
+                    }
                 }
             };
             let device = opened.as_ref().map(|opened| Arc::clone(&opened.device));
-            ProcessorOptions { description, threads: threads.clone(), device }
+            ProcessorOptions {
+                description,
+                threads: threads.clone(),
+                device,
+            }
         };
-        Ok((self.list.iter().zip(&opened).map(describe).collect(), opened))
+        Ok((
+            self.list.iter().zip(&opened).map(describe).collect(),
+            opened,
+        ))
     }
 
     /// Those that compute floats.
     pub fn floats(&self) -> Vec<ProcessorId> {
-        let cpus = self.list.iter().enumerate().filter(|(_, processor)| processor.is_cpu());
+        let cpus = self
+            .list
+            .iter()
+            .enumerate()
+            .filter(|(_, processor)| processor.is_cpu());
         cpus.map(|(index, _)| ProcessorId::new(index)).collect()
     }
 
@@ -208,14 +271,24 @@ impl Processors {
 
     /// The CPUs of them, where there are any, and more.
     pub fn cpu_alone(&self) -> Option<Self> {
-        let list: Vec<_> = self.list.iter().filter(|processor| processor.is_cpu()).cloned().collect();
-        (!list.is_empty() && list.len() < self.list.len()).then(|| Self { list, text: self.text.clone() })
+        let list: Vec<_> = self
+            .list
+            .iter()
+            .filter(|processor| processor.is_cpu())
+            .cloned()
+            .collect();
+        (!list.is_empty() && list.len() < self.list.len()).then(|| Self {
+            list,
+            text: self.text.clone(),
+        })
     }
 
     /// What their costs are kept under: their names, and how products are cut.
     pub fn key(&self, devices: &DeviceArguments) -> String {
         let cuts = devices.cuts.iter().map(|cut| format!("; {cut}"));
-        let partition = devices.partition.map(|how| format!("; partition {}", how.name()));
+        let partition = devices
+            .partition
+            .map(|how| format!("; partition {}", how.name()));
         let fixed = devices.fixed_point().then(|| "; fixed point".to_owned());
         self.list_key(devices) + &cuts.chain(partition).chain(fixed).collect::<String>()
     }
@@ -227,19 +300,34 @@ impl Processors {
 
     /// The largest difference of logits, relative to the largest, that the rounding of its devices explains.
     pub fn rounding(&self, devices: &DeviceArguments) -> f32 {
-        self.list.iter().map(|processor| devices.rounding(processor.kind)).fold(0.0, f32::max)
+        self.list
+            .iter()
+            .map(|processor| devices.rounding(processor.kind))
+            .fold(0.0, f32::max)
     }
 
     /// Those that are no CPUs, in words.
     pub fn devices(&self, devices: &DeviceArguments) -> String {
         let names = self.list.iter().filter(|processor| !processor.is_cpu());
-        names.map(|Named { name, kind, .. }| devices.name(*kind, label(name))).collect::<Vec<_>>().join(" and ")
+        names
+            .map(|Named { name, kind, .. }| devices.name(*kind, label(name)))
+            .collect::<Vec<_>>()
+            .join(" and ")
     }
 
     /// What each is, and the first core that it is kept on, if it is.
     pub fn cores(&self) -> Vec<(String, Option<usize>)> {
-        let core = |threads: &Threads| if let Threads::On(cores) = threads { cores.iter().next() } else { None };
-        self.list.iter().map(|processor| (label(&processor.name), core(&processor.threads))).collect()
+        let core = |threads: &Threads| {
+            if let Threads::On(cores) = threads {
+                cores.iter().next()
+            } else {
+                None
+            }
+        };
+        self.list
+            .iter()
+            .map(|processor| (label(&processor.name), core(&processor.threads)))
+            .collect()
     }
 
     /// Names for people, with cores.
@@ -291,8 +379,13 @@ impl ProcessorArguments {
             inputs::check(timeline)?;
         }
         self.devices.check(self.processors.is_some())?;
-        let Some(processors) = &self.processors else { return Ok(()) };
-        ensure!(!(float && self.devices.partition.is_some()), "--partition cuts products in INT8: leave out --float");
+        let Some(processors) = &self.processors else {
+            return Ok(());
+        };
+        ensure!(
+            !(float && self.devices.partition.is_some()),
+            "--partition cuts products in INT8: leave out --float"
+        );
         let has_device = processors.cpu_alone().is_some();
         ensure!(
             !(float && has_device),
@@ -307,7 +400,12 @@ impl ProcessorArguments {
     }
 
     /// Writes the timeline of `execution` to `file`; `model` is what the user calls the model.
-    pub fn write_timeline(&self, file: Option<TimelineFile>, execution: Option<&Execution>, model: &str) -> Result<()> {
+    pub fn write_timeline(
+        &self,
+        file: Option<TimelineFile>,
+        execution: Option<&Execution>,
+        model: &str,
+    ) -> Result<()> {
         let Some(file) = file else { return Ok(()) };
         let (Some(processors), Some(execution)) = (&self.processors, execution) else {
             bail!("no prompt ran on several processors, so there is no timeline to write");
@@ -321,9 +419,21 @@ impl ProcessorArguments {
     }
 }
 
-fn record<'a>(title: &'a str, execution: &'a Execution, labels: &'a [Label], names: &'a [&'a str]) -> Record<'a> {
+fn record<'a>(
+    title: &'a str,
+    execution: &'a Execution,
+    labels: &'a [Label],
+    names: &'a [&'a str],
+) -> Record<'a> {
     let (timeline, dag) = (&execution.timeline, &execution.tasks.dag);
-    Record { title, source: Source::Measured, timeline, dag, labels, processors: names }
+    Record {
+        title,
+        source: Source::Measured,
+        timeline,
+        dag,
+        labels,
+        processors: names,
+    }
 }
 
 /// The report of a prompt that ran on several processors.
@@ -353,7 +463,14 @@ impl Executed {
         let summary = record("", execution, &labels, &names).summary();
         let (failures, waits) = (execution.failures.clone(), execution.waits.clone());
         let (policy, seconds, processors) = (execution.policy, summary.seconds, summary.processors);
-        Self { policy, seconds, processors, waits, failures, hot_rows: None }
+        Self {
+            policy,
+            seconds,
+            processors,
+            waits,
+            failures,
+            hot_rows: None,
+        }
     }
 
     /// The same, with what the rows of shadows did since `before`.
@@ -367,7 +484,11 @@ impl Executed {
 
     /// In a few words: `bubbles 3 %, 12 %`.
     pub fn bubbles(&self) -> String {
-        let rates: Vec<_> = self.processors.iter().map(|lane| format!("{:.1} %", 100.0 * lane.bubble_rate)).collect();
+        let rates: Vec<_> = self
+            .processors
+            .iter()
+            .map(|lane| format!("{:.1} %", 100.0 * lane.bubble_rate))
+            .collect();
         rates.join(", ")
     }
 }
@@ -375,14 +496,24 @@ impl Executed {
 /// Prints how many subgraphs run elsewhere since devices have no room for them.
 fn note_moved(engine: &Engine) {
     let (graph, placement) = (engine.graph(), &engine.tasks().placement);
-    let all = graph.subgraphs().iter().filter(|subgraph| subgraph.role.format() == Format::Int8).count();
+    let all = graph
+        .subgraphs()
+        .iter()
+        .filter(|subgraph| subgraph.role.format() == Format::Int8)
+        .count();
     let is_whole = |subgraph: &usize| engine.tasks().cut(*subgraph).is_none();
-    let moved = (0..graph.subgraphs().len()).filter(is_whole).map(|subgraph| placement.places()[subgraph]);
-    let moved: Vec<_> = moved.filter(|place| place.reason == Reason::WindowFull).collect();
+    let moved = (0..graph.subgraphs().len())
+        .filter(is_whole)
+        .map(|subgraph| placement.places()[subgraph]);
+    let moved: Vec<_> = moved
+        .filter(|place| place.reason == Reason::WindowFull)
+        .collect();
     if let Some(first) = moved.first() {
         let processors = engine.processors();
         let (count, on) = (moved.len(), processors[first.processor].label());
-        let full = processors.iter().filter(|(_, processor)| processor.multiplies_alone());
+        let full = processors
+            .iter()
+            .filter(|(_, processor)| processor.multiplies_alone());
         let full: Vec<_> = full.map(|(_, processor)| processor.label()).collect();
         let full = full.join(" and ");
         output::note(&format!(
@@ -393,14 +524,23 @@ fn note_moved(engine: &Engine) {
 
 /// Prints which processors failed in the latest prompt of `session`.
 pub fn note_failures(session: &Session) {
-    for failure in session.execution().iter().flat_map(|execution| &execution.failures) {
+    for failure in session
+        .execution()
+        .iter()
+        .flat_map(|execution| &execution.failures)
+    {
         output::note(&format!("note: {}", took_over(failure)));
     }
 }
 
 /// What the rows of shadows did, in a few words.
 pub fn hot_rows(usage: &HotRowUse) -> String {
-    let HotRowUse { statistics, hot_bytes, failure, .. } = usage;
+    let HotRowUse {
+        statistics,
+        hot_bytes,
+        failure,
+        ..
+    } = usage;
     if failure.is_some() {
         return "hot rows: off".into();
     }
@@ -417,19 +557,26 @@ pub fn hot_rows(usage: &HotRowUse) -> String {
 /// How many feed-forwards are computed in fixed point, where some are.
 pub fn fixed_point(engine: &Engine) -> Option<String> {
     let blocks = engine.model().description().blocks.len();
-    engine.fixed_point().map(|count| format!("fixed point: {count} of {blocks} feed-forwards of prompts"))
+    engine
+        .fixed_point()
+        .map(|count| format!("fixed point: {count} of {blocks} feed-forwards of prompts"))
 }
 
 /// Prints why shadows read the weights in place, where they do though they should not.
 pub fn note_hot_rows(engine: &Engine) {
     if let Some(failure) = engine.hot_rows().and_then(|usage| usage.failure) {
-        output::note(&format!("note: the CPU reads all weights of layers with a shadow: {failure}"));
+        output::note(&format!(
+            "note: the CPU reads all weights of layers with a shadow: {failure}"
+        ));
     }
 }
 
 fn took_over(failure: &ProcessorFailure) -> String {
     let name = label(&failure.processor);
-    format!("the {name} failed, and its work went to another processor: {}", failure.reason)
+    format!(
+        "the {name} failed, and its work went to another processor: {}",
+        failure.reason
+    )
 }
 
 /// Reads a policy.
@@ -444,7 +591,11 @@ pub fn policy(text: &str) -> Result<Policy, String> {
 /// Reads how many chunks may be in flight.
 pub fn in_flight(text: &str) -> Result<usize, String> {
     const MOST: usize = 1024;
-    let number = text.trim().parse().ok().filter(|number| (1..=MOST).contains(number));
+    let number = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|number| (1..=MOST).contains(number));
     number.ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
 }
 
@@ -454,21 +605,52 @@ mod tests {
 
     #[test]
     fn processors_are_names_and_cores() {
-        let count = |text: &str| text.parse::<Processors>().map(|processors| processors.threads());
+        let count = |text: &str| {
+            text.parse::<Processors>()
+                .map(|processors| processors.threads())
+        };
         assert_eq!(
-            ["cpu", "cpu,npu", "npu=1,cpu=0", "cpu=0-2,5,npu=3,4", "cpu,cpu=1", "cpu,gpu,npu", "gpu=1"].map(count),
+            [
+                "cpu",
+                "cpu,npu",
+                "npu=1,cpu=0",
+                "cpu=0-2,5,npu=3,4",
+                "cpu,cpu=1",
+                "cpu,gpu,npu",
+                "gpu=1"
+            ]
+            .map(count),
             [Ok(1), Ok(2), Ok(2), Ok(6), Ok(2), Ok(3), Ok(1)]
         );
-        for wrong in ["", "gpu,gpu", "gpu,npu", "npu", "cpu=,npu", "cpu=x", "0", "cpu,0", "cpu=0,npu=1,tpu=2"] {
+        for wrong in [
+            "",
+            "gpu,gpu",
+            "gpu,npu",
+            "npu",
+            "cpu=,npu",
+            "cpu=x",
+            "0",
+            "cpu,0",
+            "cpu=0,npu=1,tpu=2",
+        ] {
             assert!(count(wrong).unwrap_err().starts_with("expected"), "{wrong}");
         }
-        assert!(count("cpu=0-2,npu=2").unwrap_err().contains("core 2 is of two processors"));
+        assert!(
+            count("cpu=0-2,npu=2")
+                .unwrap_err()
+                .contains("core 2 is of two processors")
+        );
     }
 
     #[test]
     fn a_failure_names_the_processor_and_the_reason() {
-        let reason = triad_engine::execute::FailureReason::TimeOut(std::time::Duration::from_secs(60));
-        let failure = ProcessorFailure { processor: "npu".into(), task: None, reason };
+        let reason =
+            triad_engine::execute::FailureReason::TimeOut(std::time::Duration::from_secs(60));
+        let failure = ProcessorFailure {
+            processor: "npu".into(),
+            task: None,
+            reason,
+        };
         let note = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
         assert_eq!(took_over(&failure), note);
     }

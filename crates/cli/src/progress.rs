@@ -24,7 +24,11 @@ pub fn spinner(what: impl Into<String>) -> Shown {
 
 /// A bar that counts up to `total` tokens; gone when dropped.
 pub fn tokens(what: impl Into<String>, total: usize) -> Shown {
-    bar(what, total, "{msg} [{bar:30}] {pos}/{len} tokens, {per_sec:.0}")
+    bar(
+        what,
+        total,
+        "{msg} [{bar:30}] {pos}/{len} tokens, {per_sec:.0}",
+    )
 }
 
 /// A bar that counts up to `total` linear layers; gone when dropped.
@@ -72,7 +76,11 @@ fn bytes(what: String) -> impl FnMut(u64, u64) {
         }
         let new = || {
             let what = format!("{what} ({})", output::bytes(total));
-            bar(what, total as usize, "{msg} [{bar:30}] {percent} %, {binary_bytes_per_sec}")
+            bar(
+                what,
+                total as usize,
+                "{msg} [{bar:30}] {percent} %, {binary_bytes_per_sec}",
+            )
         };
         shown.get_or_insert_with(new).set(done as usize);
     }
@@ -82,7 +90,9 @@ fn bytes(what: String) -> impl FnMut(u64, u64) {
 const STEPS: usize = 1000;
 
 fn bar(what: impl Into<String>, total: usize, style: &str) -> Shown {
-    let bar = ProgressBar::new(total as u64).with_style(template(style)).with_message(message(&what.into()));
+    let bar = ProgressBar::new(total as u64)
+        .with_style(template(style))
+        .with_message(message(&what.into()));
     bar.enable_steady_tick(TICK);
     Shown(bar)
 }
@@ -93,7 +103,9 @@ fn message(what: &str) -> String {
 }
 
 fn template(style: &str) -> ProgressStyle {
-    ProgressStyle::with_template(style).expect("the template is valid").progress_chars("=> ")
+    ProgressStyle::with_template(style)
+        .expect("the template is valid")
+        .progress_chars("=> ")
 }
 
 /// A bar or spinner on the screen.
@@ -132,7 +144,10 @@ pub struct FetchProgress {
 impl FetchProgress {
     /// Draws nothing yet. The fetch ends once `cancelled` is true.
     pub fn new(cancelled: Arc<AtomicBool>) -> Self {
-        Self { shown: RefCell::new(None), cancelled }
+        Self {
+            shown: RefCell::new(None),
+            cancelled,
+        }
     }
 }
 
@@ -150,9 +165,15 @@ impl Progress for FetchProgress {
             let (bar, style) = match total {
                 Some(total) => {
                     let bar = ProgressBar::new(total);
-                    (bar, "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left")
+                    (
+                        bar,
+                        "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left",
+                    )
                 }
-                None => (ProgressBar::no_length(), "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}"),
+                None => (
+                    ProgressBar::no_length(),
+                    "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}",
+                ),
             };
             let bar = bar.with_style(template(style)).with_message(message(file));
             bar.enable_steady_tick(TICK);

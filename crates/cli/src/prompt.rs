@@ -31,7 +31,8 @@ impl PromptArguments {
         } else if let Some(path) = &self.file {
             let name = path.display().to_string();
             inputs::add(path);
-            let file = File::open(path).with_context(|| format!("cannot read the prompt file {name}"))?;
+            let file =
+                File::open(path).with_context(|| format!("cannot read the prompt file {name}"))?;
             read(file, &format!("the prompt file {name}"))?
         } else if io::stdin().is_terminal() {
             return Ok(None);
@@ -44,19 +45,32 @@ impl PromptArguments {
 
     /// As [`PromptArguments::read`], where there is no one to enter it.
     pub fn require(&self) -> Result<String> {
-        self.read()?.context("no prompt: give one with -p, with -f, or on standard input")
+        self.read()?
+            .context("no prompt: give one with -p, with -f, or on standard input")
     }
 }
 
 fn read(source: impl Read, name: &str) -> Result<String> {
     let mut bytes = Vec::new();
-    source.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {name}"))?;
-    ensure!(bytes.len() as u64 <= MOST_BYTES, "{name} is longer than {} MiB", MOST_BYTES >> 20);
+    source
+        .take(MOST_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("cannot read {name}"))?;
+    ensure!(
+        bytes.len() as u64 <= MOST_BYTES,
+        "{name} is longer than {} MiB",
+        MOST_BYTES >> 20
+    );
     let mut text = match String::from_utf8(bytes) {
         Ok(text) => text,
-        Err(error) => bail!("{name} is not UTF-8 text: byte {} is wrong", error.utf8_error().valid_up_to()),
+        Err(error) => bail!(
+            "{name} is not UTF-8 text: byte {} is wrong",
+            error.utf8_error().valid_up_to()
+        ),
     };
-    let end = text.strip_suffix('\n').map(|line| line.strip_suffix('\r').unwrap_or(line).len());
+    let end = text
+        .strip_suffix('\n')
+        .map(|line| line.strip_suffix('\r').unwrap_or(line).len());
     text.truncate(end.unwrap_or(text.len()));
     Ok(text)
 }

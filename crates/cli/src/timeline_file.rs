@@ -27,9 +27,15 @@ impl TimelineFile {
         let format = match path.extension().and_then(|extension| extension.to_str()) {
             Some("json") => Format::Trace,
             Some("svg") => Format::Picture,
-            _ => bail!("cannot write a timeline to {}: expected a name that ends in .json or .svg", path.display()),
+            _ => bail!(
+                "cannot write a timeline to {}: expected a name that ends in .json or .svg",
+                path.display()
+            ),
         };
-        Ok(Self { file: OutputFile::create(path)?, format })
+        Ok(Self {
+            file: OutputFile::create(path)?,
+            format,
+        })
     }
 
     /// As [`TimelineFile::create`] where a file is named.

@@ -10,10 +10,21 @@ pub fn version() -> &'static str {
 }
 
 fn text(commit: Option<&str>) -> String {
-    let features =
-        [("gpu", cfg!(feature = "gpu")), ("hexagon", cfg!(feature = "hexagon")), ("npu", cfg!(feature = "npu"))];
-    let features: Vec<_> = features.iter().filter(|(_, is_on)| *is_on).map(|(name, _)| *name).collect();
-    let features = if features.is_empty() { "no features".into() } else { format!("features {}", features.join(", ")) };
+    let features = [
+        ("gpu", cfg!(feature = "gpu")),
+        ("hexagon", cfg!(feature = "hexagon")),
+        ("npu", cfg!(feature = "npu")),
+    ];
+    let features: Vec<_> = features
+        .iter()
+        .filter(|(_, is_on)| *is_on)
+        .map(|(name, _)| *name)
+        .collect();
+    let features = if features.is_empty() {
+        "no features".into()
+    } else {
+        format!("features {}", features.join(", "))
+    };
     let commit = commit.map_or(String::new(), |commit| format!("commit {commit}, "));
     format!("{} ({commit}{features})", env!("CARGO_PKG_VERSION"))
 }
@@ -25,7 +36,11 @@ mod tests {
     #[test]
     fn the_version_names_the_commit_if_it_is_known_and_the_features() {
         let known = text(Some("0123456789ab"));
-        assert!(known.starts_with(env!("CARGO_PKG_VERSION")) && known.contains("(commit 0123456789ab, "), "{known}");
+        assert!(
+            known.starts_with(env!("CARGO_PKG_VERSION"))
+                && known.contains("(commit 0123456789ab, "),
+            "{known}"
+        );
         assert!(!text(None).contains("commit"));
         assert_eq!(known.contains("gpu"), cfg!(feature = "gpu"));
         assert_eq!(known.contains("npu"), cfg!(feature = "npu"));

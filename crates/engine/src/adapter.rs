@@ -56,7 +56,10 @@ impl Adapters {
             hash.update(scale.to_le_bytes());
         }
         let key = (!list.is_empty()).then(|| hash.finalize().into());
-        Ok(Self { list: list.into(), key: AdaptersKey(key) })
+        Ok(Self {
+            list: list.into(),
+            key: AdaptersKey(key),
+        })
     }
 
     /// Whether there is none.
@@ -76,9 +79,14 @@ impl Adapters {
     /// # Errors
     /// If one of them was opened for another model.
     pub(crate) fn check(&self, description: &ModelDescription) -> Result<()> {
-        let other = self.list.iter().find(|one| one.adapter.description() != description);
+        let other = self
+            .list
+            .iter()
+            .find(|one| one.adapter.description() != description);
         match other {
-            Some(one) => Err(Error::AdapterOfAnotherModel { path: one.adapter.path().to_owned() }),
+            Some(one) => Err(Error::AdapterOfAnotherModel {
+                path: one.adapter.path().to_owned(),
+            }),
             None => Ok(()),
         }
     }

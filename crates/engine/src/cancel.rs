@@ -28,14 +28,26 @@ impl Cancel {
     /// run may be stopped.
     #[cfg(any(test, feature = "testing"))]
     pub fn after(checks: usize) -> Self {
-        Self { checks: Some(Arc::new(AtomicUsize::new(checks))), ..Self::default() }
+        Self {
+            checks: Some(Arc::new(AtomicUsize::new(checks))),
+            ..Self::default()
+        }
     }
 
     /// A flag that is set when this one is; setting it leaves this one as it is.
     #[must_use]
     pub fn child(&self) -> Self {
-        let parents = self.parents.iter().chain([&self.flag]).map(Arc::clone).collect();
-        Self { flag: Arc::default(), parents, ..self.clone() }
+        let parents = self
+            .parents
+            .iter()
+            .chain([&self.flag])
+            .map(Arc::clone)
+            .collect();
+        Self {
+            flag: Arc::default(),
+            parents,
+            ..self.clone()
+        }
     }
 
     /// Asks every run with this flag to stop.
@@ -52,7 +64,9 @@ impl Cancel {
     pub fn is_cancelled(&self) -> bool {
         #[cfg(any(test, feature = "testing"))]
         if let Some(checks) = &self.checks {
-            let left = checks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            let left = checks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
             if left.is_err() {
                 self.cancel();
             }
@@ -64,7 +78,11 @@ impl Cancel {
     /// # Errors
     /// [`Error::Cancelled`] once cancelled.
     pub fn check(&self) -> Result<()> {
-        if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+        if self.is_cancelled() {
+            Err(Error::Cancelled)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -12,7 +12,9 @@ pub use failure::{FailureReason, ProcessorFailure, ProcessorFailures};
 #[derive(Debug, thiserror::Error)]
 pub enum SubgraphError {
     /// Its layers read float activations.
-    #[error("it computes in float: expected a package, whose layers read INT8 with a scale that is known before")]
+    #[error(
+        "it computes in float: expected a package, whose layers read INT8 with a scale that is known before"
+    )]
     Float,
     /// The scales of what they read depend on it.
     #[error(
@@ -45,7 +47,9 @@ pub enum Error {
         context: usize,
     },
     /// A session was requested with a context that the model was not made for.
-    #[error("a context of {asked} tokens was asked for, but the model was made for at most {longest}")]
+    #[error(
+        "a context of {asked} tokens was asked for, but the model was made for at most {longest}"
+    )]
     ContextTooLong {
         /// The requested context.
         asked: usize,
@@ -105,7 +109,9 @@ pub enum Error {
         source: Arc<triad_model::Error>,
     },
     /// Logits that are infinite or not a number: the weights are damaged, or of another kind than the file states.
-    #[error("the model computed logits that are not finite: its weights are damaged or not what the file states")]
+    #[error(
+        "the model computed logits that are not finite: its weights are damaged or not what the file states"
+    )]
     NotFinite,
     /// Another program changed a file of the model while it was in use: the model can't be run any more, until it is loaded again.
     #[error("{0}: what was computed with it is discarded; load the model again")]
@@ -237,7 +243,9 @@ pub enum Error {
         failures: ProcessorFailures,
     },
     /// A draft model whose tokens are not those of the model that it proposes for.
-    #[error("the draft model has {found}, the model has {expected}: take a draft model with the same tokenizer")]
+    #[error(
+        "the draft model has {found}, the model has {expected}: take a draft model with the same tokenizer"
+    )]
     Draft {
         /// Of the draft model.
         found: String,

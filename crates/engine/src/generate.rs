@@ -103,7 +103,11 @@ impl Timing {
 }
 
 fn rate(tokens: usize, seconds: f64) -> f64 {
-    if tokens == 0 { 0.0 } else { tokens as f64 / seconds }
+    if tokens == 0 {
+        0.0
+    } else {
+        tokens as f64 / seconds
+    }
 }
 
 /// An answer.
@@ -163,25 +167,54 @@ pub(crate) fn generate_with(
     let mut sampler = Sampler::new(&options.sampler)?;
     if prompt.len() > session.context() {
         let (prompt, context) = (prompt.len(), session.context());
-        return Err(Error::PromptTooLong { prompt, free: context, context });
+        return Err(Error::PromptTooLong {
+            prompt,
+            free: context,
+            context,
+        });
     }
-    let biased: Vec<_> = options.sampler.logit_bias.iter().map(|(token, _)| *token).collect();
+    let biased: Vec<_> = options
+        .sampler
+        .logit_bias
+        .iter()
+        .map(|(token, _)| *token)
+        .collect();
     session.check_vocabulary(&biased)?;
     sampler.begin_answer(prompt.len());
     if let Some(form) = &options.form {
         speculator.guide(Guide::new(&**form, model.description().vocab)?);
     }
     let reused = session.reuse(prompt);
-    let mut timing = Timing { reused_tokens: reused, ..Timing::default() };
-    let shown = Shown { text: String::new(), stop: StopMatcher::new(&options.stop), stopped_by: None };
+    let mut timing = Timing {
+        reused_tokens: reused,
+        ..Timing::default()
+    };
+    let shown = Shown {
+        text: String::new(),
+        stop: StopMatcher::new(&options.stop),
+        stopped_by: None,
+    };
     // A form is that of all bytes.
-    let stream = if options.form.is_some() { tokenizer.exact_stream() } else { tokenizer.stream(prompt) };
-    let mut answer = Answer { tokens: Vec::new(), stream, shown };
+    let stream = if options.form.is_some() {
+        tokenizer.exact_stream()
+    } else {
+        tokenizer.stream(prompt)
+    };
+    let mut answer = Answer {
+        tokens: Vec::new(),
+        stream,
+        shown,
+    };
 
     let prefill = session.prefill(&prompt[reused..], cancel, |done| {
-        on_event(Event::Prefill { done: reused + done, total: prompt.len() });
+        on_event(Event::Prefill {
+            done: reused + done,
+            total: prompt.len(),
+        });
     });
-    let prefill = prefill.map(|_logits| ()).and_then(|()| speculator.begin(prompt, cancel));
+    let prefill = prefill
+        .map(|_logits| ())
+        .and_then(|()| speculator.begin(prompt, cancel));
     session.share();
     timing.prefill_seconds = start.elapsed().as_secs_f64();
     timing.prefill_tokens = session.tokens().len() - reused;
@@ -197,13 +230,26 @@ pub(crate) fn generate_with(
         None => {
             let first = speculator.first(session, &mut sampler)?;
             timing.time_to_first_token_seconds = start.elapsed().as_secs_f64();
-            let end_tokens = if options.ignores_end_tokens { &[] } else { tokenizer.end_tokens() };
-            let limits =
-                Limits { max_tokens: options.max_tokens, end_tokens, log_probabilities: options.log_probabilities };
+            let end_tokens = if options.ignores_end_tokens {
+                &[]
+            } else {
+                tokenizer.end_tokens()
+            };
+            let limits = Limits {
+                max_tokens: options.max_tokens,
+                end_tokens,
+                log_probabilities: options.log_probabilities,
+            };
             match first {
-                Some(first) => {
-                    decode(session, first, (&mut sampler, &mut speculator), &mut answer, &limits, cancel, on_event)?
-                }
+                Some(first) => decode(
+                    session,
+                    first,
+                    (&mut sampler, &mut speculator),
+                    &mut answer,
+                    &limits,
+                    cancel,
+                    on_event,
+                )?,
                 None => Finish::EndToken,
             }
         }
@@ -213,7 +259,12 @@ pub(crate) fn generate_with(
     let (speculation, constraint) = (speculator.statistics(), speculator.constraint_use());
     let (generation, stopped_by) = answer.end(finish, timing, on_event);
     let stop = stopped_by.and_then(|place| options.stop.get(place).cloned());
-    Ok(Generation { stop, speculation, constraint, ..generation })
+    Ok(Generation {
+        stop,
+        speculation,
+        constraint,
+        ..generation
+    })
 }
 
 /// What ends an answer, besides its text, and what is computed of each token.
@@ -248,14 +299,20 @@ fn decode(
             return Ok(Finish::ContextFull);
         }
         // The token that follows the last proposal is one more of the answer.
-        let of_answer = limits.max_tokens.map_or(usize::MAX, |most| most - answer.tokens.len() - 1);
-        let chosen = match speculator.step(session, sampler, latest, of_answer.min(free - 1), cancel) {
-            Err(Error::Cancelled) => return Ok(Finish::Cancelled),
-            Err(error) => return Err(error),
-            Ok(chosen) => chosen,
-        };
+        let of_answer = limits
+            .max_tokens
+            .map_or(usize::MAX, |most| most - answer.tokens.len() - 1);
+        let chosen =
+            match speculator.step(session, sampler, latest, of_answer.min(free - 1), cancel) {
+                Err(Error::Cancelled) => return Ok(Finish::Cancelled),
+                Err(error) => return Err(error),
+                Ok(chosen) => chosen,
+            };
         let mut behind = chosen.len();
-        for (token, logits) in chosen.iter().zip(session.logits_of_rows().chunks_exact(vocab)) {
+        for (token, logits) in chosen
+            .iter()
+            .zip(session.logits_of_rows().chunks_exact(vocab))
+        {
             (latest, behind) = (*token, behind - 1);
             finish = answer.push(latest, logits, limits, on_event);
             if finish.is_none() && behind > 0 && cancel.check().is_err() {
@@ -277,10 +334,21 @@ struct Answer<'a> {
 
 impl Answer<'_> {
     /// Takes the next token, which was chosen by `logits[vocab]`; why the answer ends with it, if it does.
-    fn push(&mut self, token: u32, logits: &[f32], limits: &Limits, on_event: &mut dyn FnMut(Event)) -> Option<Finish> {
+    fn push(
+        &mut self,
+        token: u32,
+        logits: &[f32],
+        limits: &Limits,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Option<Finish> {
         self.tokens.push(token);
-        let log_probabilities = limits.log_probabilities.map(|count| LogProbabilities::new(logits, token, count));
-        on_event(Event::Token { token, log_probabilities: log_probabilities.as_ref() });
+        let log_probabilities = limits
+            .log_probabilities
+            .map(|count| LogProbabilities::new(logits, token, count));
+        on_event(Event::Token {
+            token,
+            log_probabilities: log_probabilities.as_ref(),
+        });
         if limits.end_tokens.contains(&token) {
             return Some(Finish::EndToken);
         }
@@ -293,8 +361,17 @@ impl Answer<'_> {
     }
 
     /// The answer, and the place of the stop string that ended it.
-    fn end(self, mut finish: Finish, timing: Timing, on_event: &mut dyn FnMut(Event)) -> (Generation, Option<usize>) {
-        let Self { tokens, stream, mut shown } = self;
+    fn end(
+        self,
+        mut finish: Finish,
+        timing: Timing,
+        on_event: &mut dyn FnMut(Event),
+    ) -> (Generation, Option<usize>) {
+        let Self {
+            tokens,
+            stream,
+            mut shown,
+        } = self;
         if finish != Finish::StopString && shown.push(&stream.finish(), on_event) {
             finish = Finish::StopString;
         }
@@ -303,7 +380,18 @@ impl Answer<'_> {
         }
         let stopped_by = shown.stopped_by;
         let (speculation, constraint) = (None, None);
-        (Generation { text: shown.text, tokens, finish, stop: None, timing, speculation, constraint }, stopped_by)
+        (
+            Generation {
+                text: shown.text,
+                tokens,
+                finish,
+                stop: None,
+                timing,
+                speculation,
+                constraint,
+            },
+            stopped_by,
+        )
     }
 }
 

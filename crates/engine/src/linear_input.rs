@@ -20,7 +20,12 @@ pub enum LinearInput {
 
 impl LinearInput {
     /// All of them, in the order in which they are computed.
-    pub const ALL: [Self; 4] = [Self::Attention, Self::AttentionOutput, Self::FeedForward, Self::Down];
+    pub const ALL: [Self; 4] = [
+        Self::Attention,
+        Self::AttentionOutput,
+        Self::FeedForward,
+        Self::Down,
+    ];
 
     /// The input that `linear` reads.
     pub fn of(linear: Linear) -> Self {
@@ -68,7 +73,12 @@ mod tests {
             for block in &description.blocks {
                 for shape in block.linears(description.hidden) {
                     let input = LinearInput::of(shape.linear);
-                    assert_eq!(input.channels(block, description.hidden), shape.in_features, "{:?}", shape.linear);
+                    assert_eq!(
+                        input.channels(block, description.hidden),
+                        shape.in_features,
+                        "{:?}",
+                        shape.linear
+                    );
                 }
             }
         }

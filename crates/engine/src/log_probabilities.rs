@@ -30,16 +30,30 @@ impl LogProbabilities {
         let normalizer = log_sum_exp(logits);
         let log_probability = |token: u32| (f64::from(logits[token as usize]) - normalizer) as f32;
         // Of equal logits the first is the likeliest, as with the sampler.
-        let likelier_first =
-            |a: &u32, b: &u32| -> Ordering { logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)) };
-        let mut tokens: Vec<u32> = if count == 0 { Vec::new() } else { (0..logits.len() as u32).collect() };
+        let likelier_first = |a: &u32, b: &u32| -> Ordering {
+            logits[*b as usize]
+                .total_cmp(&logits[*a as usize])
+                .then(a.cmp(b))
+        };
+        let mut tokens: Vec<u32> = if count == 0 {
+            Vec::new()
+        } else {
+            (0..logits.len() as u32).collect()
+        };
         if count < tokens.len() {
             tokens.select_nth_unstable_by(count, likelier_first);
             tokens.truncate(count);
         }
         tokens.sort_unstable_by(likelier_first);
-        let likeliest = tokens.into_iter().map(|token| (token, log_probability(token))).collect();
-        Self { token, log_probability: log_probability(token), likeliest }
+        let likeliest = tokens
+            .into_iter()
+            .map(|token| (token, log_probability(token)))
+            .collect();
+        Self {
+            token,
+            log_probability: log_probability(token),
+            likeliest,
+        }
     }
 }
 
@@ -68,12 +82,18 @@ impl Session {
             let logits = self.prefill_all_logits(&prompt[start..end], cancel)?;
             let targets = &prompt[start + 1..prompt.len().min(end + 1)];
             scores.extend(model.install(|| {
-                map(targets.len(), |row| LogProbabilities::new(&logits[row * vocab..][..vocab], targets[row], count))
+                map(targets.len(), |row| {
+                    LogProbabilities::new(&logits[row * vocab..][..vocab], targets[row], count)
+                })
             }));
             progress(end);
         }
         let is_finite = |score: &LogProbabilities| score.log_probability.is_finite();
-        if scores.iter().all(is_finite) { Ok(scores) } else { Err(Error::NotFinite) }
+        if scores.iter().all(is_finite) {
+            Ok(scores)
+        } else {
+            Err(Error::NotFinite)
+        }
     }
 }
 
@@ -86,16 +106,26 @@ mod tests {
         let logits = [1.0, 3.0, 3.0, 2.0, -1.0];
         let tokens = |count| {
             let of = LogProbabilities::new(&logits, 4, count);
-            of.likeliest.into_iter().map(|(token, _)| token).collect::<Vec<_>>()
+            of.likeliest
+                .into_iter()
+                .map(|(token, _)| token)
+                .collect::<Vec<_>>()
         };
-        assert_eq!([tokens(0), tokens(1), tokens(3), tokens(9)], [vec![], vec![1], vec![1, 2, 3], vec![1, 2, 3, 0, 4]]);
+        assert_eq!(
+            [tokens(0), tokens(1), tokens(3), tokens(9)],
+            [vec![], vec![1], vec![1, 2, 3], vec![1, 2, 3, 0, 4]]
+        );
     }
 
     #[test]
     fn probabilities_of_all_tokens_add_up_to_one() {
         let logits = [0.5, -2.0, 3.25, 0.0];
         let of = LogProbabilities::new(&logits, 2, logits.len());
-        let total: f32 = of.likeliest.iter().map(|(_, log_probability)| log_probability.exp()).sum();
+        let total: f32 = of
+            .likeliest
+            .iter()
+            .map(|(_, log_probability)| log_probability.exp())
+            .sum();
         assert!((total - 1.0).abs() < 1e-6, "{total}");
         assert_eq!(of.log_probability, of.likeliest[0].1);
     }

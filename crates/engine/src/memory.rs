@@ -40,7 +40,8 @@ pub fn of_session(
     Memory {
         weights,
         kv_cache: description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * context,
-        activations: Buffers::bytes_per_row(description) * chunk.min(context) + description.vocab * size_of::<f32>(),
+        activations: Buffers::bytes_per_row(description) * chunk.min(context)
+            + description.vocab * size_of::<f32>(),
     }
 }
 
@@ -57,9 +58,15 @@ pub fn of_chunks_in_flight(
     if processors.len() < 2 || chunk == 0 {
         return 0;
     }
-    let shadows_apart = processors.iter().any(|processor| processor.description.multiplies_alone());
+    let shadows_apart = processors
+        .iter()
+        .any(|processor| processor.description.multiplies_alone());
     let chunks = chunks_in_flight.min(context.div_ceil(chunk));
-    let shadows = if shadows_apart { Buffers::shadow_bytes_per_row(description) } else { 0 };
+    let shadows = if shadows_apart {
+        Buffers::shadow_bytes_per_row(description)
+    } else {
+        0
+    };
     chunk * (Buffers::bytes_per_row(description) * chunks.saturating_sub(1) + shadows * chunks)
 }
 
@@ -67,20 +74,35 @@ pub fn of_chunks_in_flight(
 /// memory is read again.
 pub fn of_weights(checkpoint: &Checkpoint) -> usize {
     let map = checkpoint.tensor_map();
-    let linears = map.blocks.iter().flat_map(|block| block.linears.values()).chain([&map.output]);
+    let linears = map
+        .blocks
+        .iter()
+        .flat_map(|block| block.linears.values())
+        .chain([&map.output]);
     let bytes_of = |slice: &TensorSlice| {
-        let Ok(info) = checkpoint.tensor(&slice.name) else { return 0 };
+        let Ok(info) = checkpoint.tensor(&slice.name) else {
+            return 0;
+        };
         let rows = info.shape.first().copied().unwrap_or(1).max(1);
         info.bytes.len() / rows * slice.rows.as_ref().map_or(rows, Range::len)
     };
-    let embedding = checkpoint.tensor(&map.embedding.name).map_or(0, |info| info.bytes.len());
-    linears.map(|linear| bytes_of(&linear.weight)).sum::<usize>() + embedding
+    let embedding = checkpoint
+        .tensor(&map.embedding.name)
+        .map_or(0, |info| info.bytes.len());
+    linears
+        .map(|linear| bytes_of(&linear.weight))
+        .sum::<usize>()
+        + embedding
 }
 
 /// Bytes of random bf16 weights in the shapes of `description`.
 pub fn of_random_weights(description: &ModelDescription) -> usize {
     let block = |block: &BlockDescription| -> usize {
-        block.linears(description.hidden).iter().map(|shape| shape.out_features * shape.in_features).sum()
+        block
+            .linears(description.hidden)
+            .iter()
+            .map(|shape| shape.out_features * shape.in_features)
+            .sum()
     };
     let matrices = if description.tied_output { 1 } else { 2 };
     let embedding = matrices * description.vocab * description.hidden;

@@ -74,8 +74,17 @@ impl Model {
     pub fn from_checkpoint(checkpoint: &Arc<Checkpoint>, options: &LoadOptions) -> Result<Self> {
         let pool = pool(options)?;
         // Tokenizer and weights have nothing to do with each other: both are read at the same time.
-        let text = || text(checkpoint.source(), checkpoint.generation_defaults(), checkpoint.path());
-        let (weights, text) = beside(|| pool.install(|| Weights::load(checkpoint, options.block_arithmetic)), text);
+        let text = || {
+            text(
+                checkpoint.source(),
+                checkpoint.generation_defaults(),
+                checkpoint.path(),
+            )
+        };
+        let (weights, text) = beside(
+            || pool.install(|| Weights::load(checkpoint, options.block_arithmetic)),
+            text,
+        );
         let model = Self {
             description: checkpoint.description().clone(),
             weights: weights?,
@@ -122,7 +131,10 @@ impl Model {
     /// # Errors
     /// [`Error::Changed`] if another program changed one in place, or truncated it.
     pub fn check_unchanged(&self) -> Result<()> {
-        self.files.iter().try_for_each(MappedFile::check_unchanged).map_err(Error::Changed)
+        self.files
+            .iter()
+            .try_for_each(MappedFile::check_unchanged)
+            .map_err(Error::Changed)
     }
 
     /// A model of this description with random weights in bf16 and no tokenizer: as fast as a real one.
@@ -136,7 +148,10 @@ impl Model {
         Ok(Self {
             description,
             weights,
-            text: Arc::new(Text { tokenizer: Err(Arc::new(no_text)), template: None }),
+            text: Arc::new(Text {
+                tokenizer: Err(Arc::new(no_text)),
+                template: None,
+            }),
             generation_defaults: GenerationDefaults::default(),
             pool,
             files: Vec::new(),
@@ -150,7 +165,13 @@ impl Model {
     /// # Errors
     /// If the threads cannot be started.
     pub fn with_threads(self, threads: usize) -> Result<Self> {
-        Ok(Self { pool: pool(&LoadOptions { threads: Threads::Count(threads), ..Default::default() })?, ..self })
+        Ok(Self {
+            pool: pool(&LoadOptions {
+                threads: Threads::Count(threads),
+                ..Default::default()
+            })?,
+            ..self
+        })
     }
 
     /// This float model with its linear layers in INT8.
@@ -167,7 +188,9 @@ impl Model {
     /// # Panics
     /// If `quantization` or `known` is for another number of blocks.
     pub fn quantize_beside(&self, known: &Self, quantization: &Quantization) -> Self {
-        self.with_weights(self.install(|| self.weights.quantize(quantization, Some(&known.weights))))
+        self.with_weights(
+            self.install(|| self.weights.quantize(quantization, Some(&known.weights))),
+        )
     }
 
     /// This float model with its linear layers in W4A16. `mean_squares` are those of the channels of each block's inputs,
@@ -175,7 +198,11 @@ impl Model {
     ///
     /// # Panics
     /// If `mean_squares` is for other blocks or channels, or the model is not in float.
-    pub fn quantize_int4(&self, mean_squares: &[[Vec<f32>; 4]], output_weights: OutputWeights) -> Self {
+    pub fn quantize_int4(
+        &self,
+        mean_squares: &[[Vec<f32>; 4]],
+        output_weights: OutputWeights,
+    ) -> Self {
         self.with_weights(self.install(|| self.weights.quantize_int4(mean_squares, output_weights)))
     }
 
@@ -230,7 +257,9 @@ impl Model {
 
     /// What the weights are called: the sha256 of those in a package, else the [fingerprint](Model::fingerprint).
     pub(crate) fn weights_name(&self) -> String {
-        self.package.as_ref().map_or_else(|| self.fingerprint(), |package| package.weights.clone())
+        self.package
+            .as_ref()
+            .map_or_else(|| self.fingerprint(), |package| package.weights.clone())
     }
 
     /// Opens a LoRA adapter for this model: a GGUF file, or a folder as PEFT writes it ([`Adapter::open`]).
@@ -246,7 +275,12 @@ impl Model {
     /// # Errors
     /// If the file has none: such a model runs on token ids only.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.text.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { source: Arc::clone(reason) })
+        self.text
+            .tokenizer
+            .as_ref()
+            .map_err(|reason| Error::NoTokenizer {
+                source: Arc::clone(reason),
+            })
     }
 
     /// Its chat template, if the file has one.
@@ -308,12 +342,17 @@ struct Text {
 fn text(source: &Source, defaults: &GenerationDefaults, path: &Path) -> Result<Text> {
     match Tokenizer::from_source(source, &defaults.end_tokens).map_err(|error| error.at(path)) {
         Ok(tokenizer) => {
-            let template = ChatTemplate::from_source(source, &tokenizer).map_err(|error| error.at(path))?;
-            Ok(Text { tokenizer: Ok(tokenizer), template })
+            let template =
+                ChatTemplate::from_source(source, &tokenizer).map_err(|error| error.at(path))?;
+            Ok(Text {
+                tokenizer: Ok(tokenizer),
+                template,
+            })
         }
-        Err(error) if error.kind() == ErrorKind::Missing => {
-            Ok(Text { tokenizer: Err(Arc::new(error)), template: None })
-        }
+        Err(error) if error.kind() == ErrorKind::Missing => Ok(Text {
+            tokenizer: Err(Arc::new(error)),
+            template: None,
+        }),
         Err(error) => Err(error.into()),
     }
 }
@@ -327,6 +366,11 @@ fn beside<A, B: Send>(first: impl FnOnce() -> A, second: impl FnOnce() -> B + Se
     std::thread::scope(|scope| {
         let second = scope.spawn(second);
         let first = first();
-        (first, second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        (
+            first,
+            second
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        )
     })
 }

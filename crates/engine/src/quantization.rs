@@ -18,7 +18,11 @@ pub const INT8_MAX: f32 = 127.0;
 pub fn usable_clip(clip: f32) -> f32 {
     // A power of two keeps 127 · (clip / 127) finite, whatever is rounded.
     const MOST: f32 = f32::MAX / 2.0;
-    if clip > 0.0 { clip.clamp(INT8_MAX * f32::MIN_POSITIVE * 2.0, MOST) } else { 1.0 }
+    if clip > 0.0 {
+        clip.clamp(INT8_MAX * f32::MIN_POSITIVE * 2.0, MOST)
+    } else {
+        1.0
+    }
 }
 
 /// Number formats of the linear layers of the blocks.
@@ -112,9 +116,15 @@ impl InputQuantization {
     /// As devices take it; `None` where scales are found for each token.
     pub(crate) fn fixed(&self) -> Option<Int8Input<'_>> {
         match self {
-            Self::Static { clip, shadow, smoothing } => {
-                Some(Int8Input { scale: clip / INT8_MAX, smoothing: smoothing.as_deref(), has_shadow: *shadow })
-            }
+            Self::Static {
+                clip,
+                shadow,
+                smoothing,
+            } => Some(Int8Input {
+                scale: clip / INT8_MAX,
+                smoothing: smoothing.as_deref(),
+                has_shadow: *shadow,
+            }),
             Self::Dynamic { .. } => None,
         }
     }
@@ -133,7 +143,11 @@ impl Quantization {
 
     /// Inputs whose shadow is kept.
     pub fn shadows(&self) -> usize {
-        self.blocks.iter().flatten().filter(|input| input.has_shadow()).count()
+        self.blocks
+            .iter()
+            .flatten()
+            .filter(|input| input.has_shadow())
+            .count()
     }
 }
 
@@ -145,8 +159,18 @@ mod tests {
 
     #[test]
     fn every_clip_threshold_that_is_made_usable_quantizes_any_activations() {
-        let extremes =
-            [0.0, f32::from_bits(1), f32::MIN_POSITIVE, 1e-37, 1.0, 3.4e38, f32::MAX, f32::INFINITY, f32::NAN, -1.0];
+        let extremes = [
+            0.0,
+            f32::from_bits(1),
+            f32::MIN_POSITIVE,
+            1e-37,
+            1.0,
+            3.4e38,
+            f32::MAX,
+            f32::INFINITY,
+            f32::NAN,
+            -1.0,
+        ];
         for clip in extremes.map(usable_clip) {
             assert_eq!(usable_clip(clip), clip);
             for shadow in [false, true] {

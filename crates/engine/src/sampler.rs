@@ -61,27 +61,64 @@ impl SamplerOptions {
             top_k: defaults.top_k.unwrap_or(greedy.top_k),
             top_p: defaults.top_p.unwrap_or(greedy.top_p),
             min_p: defaults.min_p.unwrap_or(greedy.min_p),
-            repetition_penalty: defaults.repetition_penalty.unwrap_or(greedy.repetition_penalty),
+            repetition_penalty: defaults
+                .repetition_penalty
+                .unwrap_or(greedy.repetition_penalty),
             ..greedy
         }
     }
 
     fn check(&self) -> Result<()> {
         let one_to = |name, value: f32, valid: bool, expected| {
-            if valid { Ok(()) } else { Err(Error::Option { name, value: value.to_string(), expected }) }
+            if valid {
+                Ok(())
+            } else {
+                Err(Error::Option {
+                    name,
+                    value: value.to_string(),
+                    expected,
+                })
+            }
         };
         let share = |value: f32| (0.0..=1.0).contains(&value);
         let temperature = self.temperature;
-        one_to("temperature", temperature, temperature >= 0.0 && temperature.is_finite(), "0 (greedy) or more")?;
-        one_to("top-p", self.top_p, share(self.top_p) && self.top_p > 0.0, "more than 0 and at most 1")?;
+        one_to(
+            "temperature",
+            temperature,
+            temperature >= 0.0 && temperature.is_finite(),
+            "0 (greedy) or more",
+        )?;
+        one_to(
+            "top-p",
+            self.top_p,
+            share(self.top_p) && self.top_p > 0.0,
+            "more than 0 and at most 1",
+        )?;
         one_to("min-p", self.min_p, share(self.min_p), "0 to 1")?;
         let penalty = self.repetition_penalty;
-        one_to("repetition penalty", penalty, (0.01..=100.0).contains(&penalty), "0.01 to 100 (1 changes nothing)")?;
+        one_to(
+            "repetition penalty",
+            penalty,
+            (0.01..=100.0).contains(&penalty),
+            "0.01 to 100 (1 changes nothing)",
+        )?;
         let (frequency, presence) = (self.frequency_penalty, self.presence_penalty);
-        one_to("frequency penalty", frequency, frequency.is_finite(), "a finite number (0 changes nothing)")?;
-        one_to("presence penalty", presence, presence.is_finite(), "a finite number (0 changes nothing)")?;
+        one_to(
+            "frequency penalty",
+            frequency,
+            frequency.is_finite(),
+            "a finite number (0 changes nothing)",
+        )?;
+        one_to(
+            "presence penalty",
+            presence,
+            presence.is_finite(),
+            "a finite number (0 changes nothing)",
+        )?;
         let infinite = self.logit_bias.iter().find(|(_, bias)| !bias.is_finite());
-        infinite.map_or(Ok(()), |(_, bias)| one_to("logit bias", *bias, false, "a finite number"))
+        infinite.map_or(Ok(()), |(_, bias)| {
+            one_to("logit bias", *bias, false, "a finite number")
+        })
     }
 }
 
@@ -111,7 +148,13 @@ impl Sampler {
     pub fn new(options: &SamplerOptions) -> Result<Self> {
         options.check()?;
         let random = ChaCha8Rng::seed_from_u64(options.seed);
-        Ok(Self { options: options.clone(), random, candidates: Vec::new(), prompt: 0, allowed: None })
+        Ok(Self {
+            options: options.clone(),
+            random,
+            candidates: Vec::new(),
+            prompt: 0,
+            allowed: None,
+        })
     }
 
     /// The first `tokens` of those seen are a prompt, in which frequency and presence are not counted.
@@ -133,7 +176,8 @@ impl Sampler {
     /// What [`Sampler::sample`] draws from: temperature and filters have been applied.
     pub fn distribution(&mut self, logits: &[f32], seen: &[u32]) -> Distribution {
         self.weigh(logits, seen);
-        Distribution::normalized(self.candidates.clone()).expect("the likeliest candidate has weight 1")
+        Distribution::normalized(self.candidates.clone())
+            .expect("the likeliest candidate has weight 1")
     }
 
     /// A token of `distribution`, drawn with this sampler's random numbers.
@@ -151,7 +195,10 @@ impl Sampler {
     fn weigh(&mut self, logits: &[f32], seen: &[u32]) {
         let options = &self.options;
         self.candidates.clear();
-        let candidates = logits.iter().zip(0..).map(|(logit, token)| Candidate { token, weight: *logit });
+        let candidates = logits.iter().zip(0..).map(|(logit, token)| Candidate {
+            token,
+            weight: *logit,
+        });
         self.candidates.extend(candidates);
         for (token, bias) in &options.logit_bias {
             if let Some(candidate) = self.candidates.get_mut(*token as usize) {
@@ -161,19 +208,26 @@ impl Sampler {
         if options.repetition_penalty != 1.0 {
             for token in seen.iter().collect::<HashSet<_>>() {
                 let logit = &mut self.candidates[*token as usize].weight;
-                *logit *= if *logit > 0.0 { 1.0 / options.repetition_penalty } else { options.repetition_penalty };
+                *logit *= if *logit > 0.0 {
+                    1.0 / options.repetition_penalty
+                } else {
+                    options.repetition_penalty
+                };
             }
         }
         if options.frequency_penalty != 0.0 || options.presence_penalty != 0.0 {
             let mut counts = HashMap::<u32, f32>::new();
-            seen.iter().skip(self.prompt).for_each(|token| *counts.entry(*token).or_default() += 1.0);
+            seen.iter()
+                .skip(self.prompt)
+                .for_each(|token| *counts.entry(*token).or_default() += 1.0);
             for (token, count) in counts {
                 let penalty = options.frequency_penalty * count + options.presence_penalty;
                 self.candidates[token as usize].weight -= penalty;
             }
         }
         if let Some(allowed) = &self.allowed {
-            self.candidates.retain(|candidate| allowed.allows(candidate.token));
+            self.candidates
+                .retain(|candidate| allowed.allows(candidate.token));
         }
         if options.temperature == 0.0 {
             let token = likeliest(&self.candidates).token;
@@ -190,7 +244,8 @@ impl Sampler {
     fn keep_top_k(&mut self) {
         let top_k = self.options.top_k;
         if top_k > 0 && top_k < self.candidates.len() {
-            self.candidates.select_nth_unstable_by(top_k - 1, likelier_first);
+            self.candidates
+                .select_nth_unstable_by(top_k - 1, likelier_first);
             self.candidates.truncate(top_k);
         }
         // A fixed order, whatever the selection left: the draw must not depend on it.
@@ -223,7 +278,8 @@ impl Sampler {
     /// The likeliest token has weight 1.
     fn keep_min_p(&mut self) {
         let least = self.options.min_p;
-        self.candidates.retain(|candidate| candidate.weight >= least);
+        self.candidates
+            .retain(|candidate| candidate.weight >= least);
     }
 
     fn draw(&mut self) -> u32 {
@@ -254,23 +310,35 @@ impl Distribution {
     fn normalized(mut candidates: Vec<Candidate>) -> Option<Self> {
         candidates.retain(|candidate| candidate.weight > 0.0);
         let total = total(&candidates);
-        candidates.iter_mut().for_each(|candidate| candidate.weight /= total);
+        candidates
+            .iter_mut()
+            .for_each(|candidate| candidate.weight /= total);
         (!candidates.is_empty()).then_some(Self { candidates })
     }
 
     /// The probability of `token`.
     pub fn probability(&self, token: u32) -> f32 {
-        self.candidates.iter().find(|candidate| candidate.token == token).map_or(0.0, |candidate| candidate.weight)
+        self.candidates
+            .iter()
+            .find(|candidate| candidate.token == token)
+            .map_or(0.0, |candidate| candidate.weight)
     }
 
     /// What is drawn from where a token of `proposed_from` is rejected: max(0, p − q), normalized (Leviathan et al.,
     /// "Fast Inference from Transformers via Speculative Decoding", §2.3). `None` where both are the same.
     #[must_use]
     pub fn residual(&self, proposed_from: &Self) -> Option<Self> {
-        let proposed: HashMap<_, _> = proposed_from.candidates.iter().map(|one| (one.token, one.weight)).collect();
+        let proposed: HashMap<_, _> = proposed_from
+            .candidates
+            .iter()
+            .map(|one| (one.token, one.weight))
+            .collect();
         let rest = |candidate: &Candidate| {
             let weight = candidate.weight - proposed.get(&candidate.token).copied().unwrap_or(0.0);
-            Candidate { weight, ..*candidate }
+            Candidate {
+                weight,
+                ..*candidate
+            }
         };
         Self::normalized(self.candidates.iter().map(rest).collect())
     }
@@ -286,7 +354,10 @@ fn likelier_first(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
 }
 
 fn likeliest(candidates: &[Candidate]) -> Candidate {
-    *candidates.iter().min_by(|a, b| likelier_first(a, b)).expect("a vocabulary has at least one token")
+    *candidates
+        .iter()
+        .min_by(|a, b| likelier_first(a, b))
+        .expect("a vocabulary has at least one token")
 }
 
 #[cfg(test)]
@@ -309,26 +380,56 @@ mod tests {
 
     #[test]
     fn the_same_seed_draws_the_same_tokens_and_another_seed_others() {
-        let options = SamplerOptions { temperature: 1.0, seed: 7, ..SamplerOptions::default() };
+        let options = SamplerOptions {
+            temperature: 1.0,
+            seed: 7,
+            ..SamplerOptions::default()
+        };
         assert_eq!(drawn(&options, &LOGITS, 50), drawn(&options, &LOGITS, 50));
-        assert_ne!(drawn(&options, &LOGITS, 50), drawn(&SamplerOptions { seed: 8, ..options.clone() }, &LOGITS, 50));
+        assert_ne!(
+            drawn(&options, &LOGITS, 50),
+            drawn(
+                &SamplerOptions {
+                    seed: 8,
+                    ..options.clone()
+                },
+                &LOGITS,
+                50
+            )
+        );
     }
 
     #[test]
     fn tokens_are_drawn_as_often_as_they_are_likely() {
-        let options = SamplerOptions { temperature: 0.5, ..SamplerOptions::default() };
+        let options = SamplerOptions {
+            temperature: 0.5,
+            ..SamplerOptions::default()
+        };
         let tokens = drawn(&options, &LOGITS, 20_000);
-        let weights: Vec<f64> = LOGITS.iter().map(|logit| f64::from(logit / 0.5).exp()).collect();
+        let weights: Vec<f64> = LOGITS
+            .iter()
+            .map(|logit| f64::from(logit / 0.5).exp())
+            .collect();
         for (token, weight) in weights.iter().enumerate() {
             let expected = weight / weights.iter().sum::<f64>();
-            let share = tokens.iter().filter(|drawn| **drawn as usize == token).count() as f64 / tokens.len() as f64;
-            assert!((share - expected).abs() < 0.015, "token {token}: {share} of the draws, expected {expected}");
+            let share = tokens
+                .iter()
+                .filter(|drawn| **drawn as usize == token)
+                .count() as f64
+                / tokens.len() as f64;
+            assert!(
+                (share - expected).abs() < 0.015,
+                "token {token}: {share} of the draws, expected {expected}"
+            );
         }
     }
 
     #[test]
     fn filters_keep_what_they_promise() {
-        let hot = SamplerOptions { temperature: 100.0, ..SamplerOptions::default() };
+        let hot = SamplerOptions {
+            temperature: 100.0,
+            ..SamplerOptions::default()
+        };
         let kept = |options: SamplerOptions| {
             let mut tokens = drawn(&options, &LOGITS, 500);
             tokens.sort_unstable();
@@ -336,37 +437,114 @@ mod tests {
             tokens
         };
         assert_eq!(kept(hot.clone()), [0, 1, 2, 3, 4]);
-        assert_eq!(kept(SamplerOptions { top_k: 2, ..hot.clone() }), [1, 4]);
-        assert_eq!(kept(SamplerOptions { top_p: 0.5, ..hot.clone() }), [1, 2, 4]);
-        assert_eq!(kept(SamplerOptions { top_p: 1e-6, ..hot.clone() }), [1]);
-        let warm = SamplerOptions { temperature: 1.0, ..SamplerOptions::default() };
+        assert_eq!(
+            kept(SamplerOptions {
+                top_k: 2,
+                ..hot.clone()
+            }),
+            [1, 4]
+        );
+        assert_eq!(
+            kept(SamplerOptions {
+                top_p: 0.5,
+                ..hot.clone()
+            }),
+            [1, 2, 4]
+        );
+        assert_eq!(
+            kept(SamplerOptions {
+                top_p: 1e-6,
+                ..hot.clone()
+            }),
+            [1]
+        );
+        let warm = SamplerOptions {
+            temperature: 1.0,
+            ..SamplerOptions::default()
+        };
         assert_eq!(kept(SamplerOptions { min_p: 0.3, ..warm }), [1, 2, 4]);
     }
 
     #[test]
     fn a_repetition_penalty_makes_seen_tokens_less_likely() {
-        let options = SamplerOptions { repetition_penalty: 1.5, ..SamplerOptions::default() };
-        assert_eq!(Sampler::new(&options).unwrap().sample(&[3.0, 2.5], &[0, 0]), 1);
-        assert_eq!(Sampler::new(&options).unwrap().sample(&[-2.0, -2.5], &[0]), 1);
+        let options = SamplerOptions {
+            repetition_penalty: 1.5,
+            ..SamplerOptions::default()
+        };
+        assert_eq!(
+            Sampler::new(&options).unwrap().sample(&[3.0, 2.5], &[0, 0]),
+            1
+        );
+        assert_eq!(
+            Sampler::new(&options).unwrap().sample(&[-2.0, -2.5], &[0]),
+            1
+        );
     }
 
     #[test]
     fn an_option_out_of_range_is_named() {
         let cases = [
-            (SamplerOptions { temperature: -1.0, ..SamplerOptions::default() }, "temperature is -1"),
-            (SamplerOptions { temperature: f32::NAN, ..SamplerOptions::default() }, "temperature is NaN"),
-            (SamplerOptions { top_p: 0.0, ..SamplerOptions::default() }, "top-p is 0"),
-            (SamplerOptions { min_p: 1.5, ..SamplerOptions::default() }, "min-p is 1.5"),
-            (SamplerOptions { repetition_penalty: 0.0, ..SamplerOptions::default() }, "repetition penalty is 0"),
-            (SamplerOptions { frequency_penalty: f32::NAN, ..SamplerOptions::default() }, "frequency penalty is NaN"),
             (
-                SamplerOptions { presence_penalty: f32::INFINITY, ..SamplerOptions::default() },
+                SamplerOptions {
+                    temperature: -1.0,
+                    ..SamplerOptions::default()
+                },
+                "temperature is -1",
+            ),
+            (
+                SamplerOptions {
+                    temperature: f32::NAN,
+                    ..SamplerOptions::default()
+                },
+                "temperature is NaN",
+            ),
+            (
+                SamplerOptions {
+                    top_p: 0.0,
+                    ..SamplerOptions::default()
+                },
+                "top-p is 0",
+            ),
+            (
+                SamplerOptions {
+                    min_p: 1.5,
+                    ..SamplerOptions::default()
+                },
+                "min-p is 1.5",
+            ),
+            (
+                SamplerOptions {
+                    repetition_penalty: 0.0,
+                    ..SamplerOptions::default()
+                },
+                "repetition penalty is 0",
+            ),
+            (
+                SamplerOptions {
+                    frequency_penalty: f32::NAN,
+                    ..SamplerOptions::default()
+                },
+                "frequency penalty is NaN",
+            ),
+            (
+                SamplerOptions {
+                    presence_penalty: f32::INFINITY,
+                    ..SamplerOptions::default()
+                },
                 "presence penalty is inf",
             ),
-            (SamplerOptions { logit_bias: vec![(0, f32::INFINITY)], ..SamplerOptions::default() }, "logit bias is inf"),
+            (
+                SamplerOptions {
+                    logit_bias: vec![(0, f32::INFINITY)],
+                    ..SamplerOptions::default()
+                },
+                "logit bias is inf",
+            ),
         ];
         for (options, message) in cases {
-            let Err(error) = Sampler::new(&options) else { panic!("{options:?} is accepted") };
+            let Err(error) = Sampler::new(&options) else {
+                panic!("{options:?} is accepted")
+            };
             assert!(error.to_string().starts_with(message), "{error}");
         }
     }

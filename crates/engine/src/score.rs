@@ -38,7 +38,10 @@ pub struct Score {
 impl Score {
     /// Natural logarithm of the probability of all scored tokens together.
     pub fn log_likelihood(&self) -> f64 {
-        self.log_probabilities.iter().map(|value| f64::from(*value)).sum()
+        self.log_probabilities
+            .iter()
+            .map(|value| f64::from(*value))
+            .sum()
     }
 }
 
@@ -67,9 +70,16 @@ impl Session {
         cancel: &Cancel,
         mut progress: impl FnMut(usize),
     ) -> Result<Vec<Score>> {
-        for Branch { tokens, scored_from } in branches {
+        for Branch {
+            tokens,
+            scored_from,
+        } in branches
+        {
             if *scored_from == 0 || *scored_from >= tokens.len() {
-                return Err(Error::Unscorable { tokens: tokens.len(), scored_from: *scored_from });
+                return Err(Error::Unscorable {
+                    tokens: tokens.len(),
+                    scored_from: *scored_from,
+                });
             }
             self.check(&tokens[..tokens.len() - 1])?;
             self.check_vocabulary(tokens)?;
@@ -82,7 +92,9 @@ impl Session {
         let model = Arc::clone(self.model());
         let mut done = 0;
         for pass in passes(branches, self.chunk()) {
-            model.pool().install(|| self.score_pass(branches, &pass, &mut scores, cancel))?;
+            model
+                .pool()
+                .install(|| self.score_pass(branches, &pass, &mut scores, cancel))?;
             done += pass.iter().map(|(_, part)| part.len()).sum::<usize>();
             progress(done);
         }
@@ -102,10 +114,17 @@ impl Session {
         let cache = self.reserve(longest)?;
         let (mut tokens, mut segments, mut targets) = (Vec::new(), Vec::new(), Vec::new());
         for (branch, part) in pass {
-            let Branch { tokens: all, scored_from } = branches[*branch];
+            let Branch {
+                tokens: all,
+                scored_from,
+            } = branches[*branch];
             let row = tokens.len();
             let position = self.tokens().len() + part.start;
-            segments.push(Segment { cache: &cache, rows: row..row + part.len(), position });
+            segments.push(Segment {
+                cache: &cache,
+                rows: row..row + part.len(),
+                position,
+            });
             tokens.extend_from_slice(&all[part.clone()]);
             let scored = part.clone().filter(|index| index + 1 >= scored_from);
             targets.extend(scored.map(|index| Target {
@@ -121,7 +140,12 @@ impl Session {
         for targets in targets.chunks(slab) {
             cancel.check()?;
             let logits = &mut logits[..targets.len() * vocab];
-            forward.pass.logits(forward.buffers, targets.iter().map(|target| target.row), Phase::Prefill, logits);
+            forward.pass.logits(
+                forward.buffers,
+                targets.iter().map(|target| target.row),
+                Phase::Prefill,
+                logits,
+            );
             let scored = map(targets.len(), |index| {
                 let (logits, token) = (&logits[index * vocab..][..vocab], targets[index].token);
                 (log_probability(logits, token), is_likeliest(logits, token))
@@ -130,7 +154,9 @@ impl Session {
                 if !log_probability.is_finite() {
                     return Err(Error::NotFinite);
                 }
-                scores[target.branch].log_probabilities.push(log_probability);
+                scores[target.branch]
+                    .log_probabilities
+                    .push(log_probability);
                 scores[target.branch].greedy &= likeliest;
             }
         }
@@ -146,9 +172,18 @@ pub fn tokens_to_run(branches: &[Branch]) -> usize {
 /// Which of its tokens each branch runs: those behind what it shares with the branch before it, whose keys and values
 /// are in the cache when its turn comes. The token before the first scored one is run in any case, for its logits.
 fn parts_to_run<'a>(branches: &'a [Branch]) -> impl Iterator<Item = Range<usize>> + 'a {
-    let before = iter::once(&[][..]).chain(branches.iter().map(|branch| &branch.tokens[..branch.tokens.len() - 1]));
+    let before = iter::once(&[][..]).chain(
+        branches
+            .iter()
+            .map(|branch| &branch.tokens[..branch.tokens.len() - 1]),
+    );
     branches.iter().zip(before).map(|(branch, before)| {
-        let shared = branch.tokens.iter().zip(before).take_while(|(token, before)| token == before).count();
+        let shared = branch
+            .tokens
+            .iter()
+            .zip(before)
+            .take_while(|(token, before)| token == before)
+            .count();
         shared.min(branch.scored_from - 1)..branch.tokens.len() - 1
     })
 }
@@ -193,25 +228,47 @@ mod tests {
     #[test]
     fn passes_are_full_and_keep_the_order() {
         let tokens = [[1; 12], [2; 12], [3; 12]];
-        let branch = |index: usize, length: usize| Branch { tokens: &tokens[index][..length], scored_from: 1 };
+        let branch = |index: usize, length: usize| Branch {
+            tokens: &tokens[index][..length],
+            scored_from: 1,
+        };
         let branches = [branch(0, 4), branch(1, 12), branch(2, 2)];
         let cut = passes(&branches, 5);
-        assert_eq!(cut, [vec![(0, 0..3), (1, 0..2)], vec![(1, 2..7)], vec![(1, 7..11), (2, 0..1)]]);
+        assert_eq!(
+            cut,
+            [
+                vec![(0, 0..3), (1, 0..2)],
+                vec![(1, 2..7)],
+                vec![(1, 7..11), (2, 0..1)]
+            ]
+        );
         assert_eq!(tokens_to_run(&branches), 15);
         assert!(passes(&[], 5).is_empty());
     }
 
     #[test]
     fn what_two_branches_share_is_run_once() {
-        let branch = |tokens, scored_from| Branch { tokens, scored_from };
-        let branches =
-            [branch(&[1, 2, 3, 4, 5][..], 3), branch(&[1, 2, 3, 9], 3), branch(&[1, 2, 8], 1), branch(&[7, 2], 1)];
-        assert_eq!(parts_to_run(&branches).collect::<Vec<_>>(), [0..4, 2..3, 0..2, 0..1]);
+        let branch = |tokens, scored_from| Branch {
+            tokens,
+            scored_from,
+        };
+        let branches = [
+            branch(&[1, 2, 3, 4, 5][..], 3),
+            branch(&[1, 2, 3, 9], 3),
+            branch(&[1, 2, 8], 1),
+            branch(&[7, 2], 1),
+        ];
+        assert_eq!(
+            parts_to_run(&branches).collect::<Vec<_>>(),
+            [0..4, 2..3, 0..2, 0..1]
+        );
     }
 
     #[test]
     fn of_equal_logits_the_first_is_the_likeliest() {
-        let likeliest: Vec<_> = (0..4).map(|token| is_likeliest(&[1.0, 3.0, 3.0, 2.0], token)).collect();
+        let likeliest: Vec<_> = (0..4)
+            .map(|token| is_likeliest(&[1.0, 3.0, 3.0, 2.0], token))
+            .collect();
         assert_eq!(likeliest, [false, true, false, false]);
     }
 }

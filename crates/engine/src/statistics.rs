@@ -140,7 +140,11 @@ pub struct Bytes {
 impl Bytes {
     /// Of arrays that are read and written, and bytes of weights.
     pub(crate) fn of(read: usize, written: usize, weights: usize) -> Self {
-        Self { read: read as u64, written: written as u64, weights: weights as u64 }
+        Self {
+            read: read as u64,
+            written: written as u64,
+            weights: weights as u64,
+        }
     }
 }
 
@@ -189,10 +193,19 @@ impl Statistics {
     /// Those of layers that compute in INT8. Where others computed in float meanwhile, their products are counted, too.
     pub fn int8(&self) -> Int8Statistics {
         let seconds = |operator| self.of(operator).time.as_secs_f64();
-        let products = [Operator::QueryKeyValue, Operator::AttentionOutput, Operator::GateUp, Operator::Down];
+        let products = [
+            Operator::QueryKeyValue,
+            Operator::AttentionOutput,
+            Operator::GateUp,
+            Operator::Down,
+        ];
         Int8Statistics {
             quantize_seconds: seconds(Operator::Quantize),
-            matmul_seconds: products.into_iter().chain([Operator::Gated, Operator::FeedForward]).map(seconds).sum(),
+            matmul_seconds: products
+                .into_iter()
+                .chain([Operator::Gated, Operator::FeedForward])
+                .map(seconds)
+                .sum(),
             shadow_seconds: seconds(Operator::Shadows),
             values: self.values,
             outliers: self.outliers,
@@ -212,7 +225,11 @@ impl Sub for Statistics {
             now.bytes.written -= then.bytes.written;
             now.bytes.weights -= then.bytes.weights;
         }
-        Self { values: self.values - earlier.values, outliers: self.outliers - earlier.outliers, ..self }
+        Self {
+            values: self.values - earlier.values,
+            outliers: self.outliers - earlier.outliers,
+            ..self
+        }
     }
 }
 
@@ -236,7 +253,11 @@ impl Int8Statistics {
     /// Share of the linear layers' time that shadows take, those of [`Operator::Gated`] not counted.
     pub fn shadow_share(&self) -> f64 {
         let total = self.quantize_seconds + self.matmul_seconds + self.shadow_seconds;
-        if total > 0.0 { self.shadow_seconds / total } else { 0.0 }
+        if total > 0.0 {
+            self.shadow_seconds / total
+        } else {
+            0.0
+        }
     }
 }
 
@@ -322,17 +343,42 @@ mod tests {
         let counters = Counters::default();
         let run = || {
             let begun = counters.begin();
-            counters.end_with(begun, Operator::Norm, || Bytes::of(1, 2, 3), |statistics| statistics.values += 5);
+            counters.end_with(
+                begun,
+                Operator::Norm,
+                || Bytes::of(1, 2, 3),
+                |statistics| statistics.values += 5,
+            );
             counters.statistics()
         };
         assert_eq!(run(), Statistics::default());
         counters.turn(true);
         let once = run();
         let OperatorUse { runs, bytes, .. } = once.of(Operator::Norm);
-        assert_eq!((runs, bytes, once.values), (1, Bytes { read: 1, written: 2, weights: 3 }, 5));
+        assert_eq!(
+            (runs, bytes, once.values),
+            (
+                1,
+                Bytes {
+                    read: 1,
+                    written: 2,
+                    weights: 3
+                },
+                5
+            )
+        );
         let difference = run() - once;
-        assert_eq!((difference.of(Operator::Norm).runs, difference.of(Operator::Norm).bytes), (1, bytes));
-        assert_eq!((difference.values, difference.of(Operator::Residual)), (5, OperatorUse::default()));
+        assert_eq!(
+            (
+                difference.of(Operator::Norm).runs,
+                difference.of(Operator::Norm).bytes
+            ),
+            (1, bytes)
+        );
+        assert_eq!(
+            (difference.values, difference.of(Operator::Residual)),
+            (5, OperatorUse::default())
+        );
         counters.turn(false);
         let before = counters.statistics();
         assert_eq!(run(), before);

@@ -16,21 +16,39 @@ pub(crate) struct Step {
 
 impl<'a> StopMatcher<'a> {
     pub(crate) fn new(stops: &'a [String]) -> Self {
-        Self { stops, held: String::new() }
+        Self {
+            stops,
+            held: String::new(),
+        }
     }
 
     pub(crate) fn push(&mut self, text: &str) -> Step {
         self.held.push_str(text);
-        let stops = self.stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty());
+        let stops = self
+            .stops
+            .iter()
+            .enumerate()
+            .filter(|(_, stop)| !stop.is_empty());
         // Of those that begin together the shortest, which is whole first.
-        let found = stops.filter_map(|(place, stop)| Some((self.held.find(stop.as_str())?, stop.len(), place)));
+        let found = stops
+            .filter_map(|(place, stop)| Some((self.held.find(stop.as_str())?, stop.len(), place)));
         if let Some((start, _, place)) = found.min() {
             self.held.truncate(start);
-            return Step { text: std::mem::take(&mut self.held), stopped_by: Some(place) };
+            return Step {
+                text: std::mem::take(&mut self.held),
+                stopped_by: Some(place),
+            };
         }
-        let possible = self.held.char_indices().map(|(index, _)| index).find(|index| self.may_start_at(*index));
+        let possible = self
+            .held
+            .char_indices()
+            .map(|(index, _)| index)
+            .find(|index| self.may_start_at(*index));
         let rest = self.held.split_off(possible.unwrap_or(self.held.len()));
-        Step { text: std::mem::replace(&mut self.held, rest), stopped_by: None }
+        Step {
+            text: std::mem::replace(&mut self.held, rest),
+            stopped_by: None,
+        }
     }
 
     /// What was held back, when no more text comes.
@@ -40,7 +58,9 @@ impl<'a> StopMatcher<'a> {
 
     fn may_start_at(&self, index: usize) -> bool {
         let tail = &self.held[index..];
-        self.stops.iter().any(|stop| stop.len() > tail.len() && stop.starts_with(tail))
+        self.stops
+            .iter()
+            .any(|stop| stop.len() > tail.len() && stop.starts_with(tail))
     }
 }
 
@@ -65,12 +85,18 @@ mod tests {
 
     #[test]
     fn a_stop_string_over_several_pieces_is_found_and_not_shown() {
-        assert_eq!(shown(&["\nUser:"], &["Hi", "\nUs", "er", ": more"]), ("Hi".into(), true));
+        assert_eq!(
+            shown(&["\nUser:"], &["Hi", "\nUs", "er", ": more"]),
+            ("Hi".into(), true)
+        );
     }
 
     #[test]
     fn a_false_start_is_shown_after_all() {
-        assert_eq!(shown(&["\nUser:"], &["Hi\nUs", "ually"]), ("Hi\nUsually".into(), false));
+        assert_eq!(
+            shown(&["\nUser:"], &["Hi\nUs", "ually"]),
+            ("Hi\nUsually".into(), false)
+        );
         assert_eq!(shown(&["END"], &["the EN"]), ("the EN".into(), false));
     }
 
@@ -78,7 +104,10 @@ mod tests {
     fn the_earliest_of_several_stop_strings_counts() {
         assert_eq!(shown(&["b", "a"], &["xxabx"]), ("xx".into(), true));
         let stops = ["b", "abc", "ab", "a"].map(str::to_owned);
-        assert_eq!(StopMatcher::new(&stops[..3]).push("xxabc").stopped_by, Some(2));
+        assert_eq!(
+            StopMatcher::new(&stops[..3]).push("xxabc").stopped_by,
+            Some(2)
+        );
         assert_eq!(StopMatcher::new(&stops).push("xxabc").stopped_by, Some(3));
     }
 

@@ -9,7 +9,9 @@ use crate::cancel::Cancel;
 use crate::execute::{Session, SessionOptions};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
-use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales, usable_clip};
+use crate::quantization::{
+    DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales, usable_clip,
+};
 
 /// Share of an input's values beyond its clip threshold, where it has a shadow.
 const OUTLIER_SHARE: f64 = 0.01;
@@ -29,14 +31,28 @@ impl Seen {
         let magnitudes: Vec<f32> = x.iter().map(|x| x.abs()).collect();
         let mut ascending = magnitudes.clone();
         ascending.sort_by(f32::total_cmp);
-        let clip = usable_clip(ascending[((1.0 - OUTLIER_SHARE) * (ascending.len() - 1) as f64) as usize]);
-        Self { block, magnitudes, channels, clip }
+        let clip =
+            usable_clip(ascending[((1.0 - OUTLIER_SHARE) * (ascending.len() - 1) as f64) as usize]);
+        Self {
+            block,
+            magnitudes,
+            channels,
+            clip,
+        }
     }
 
     /// The largest magnitude of each channel.
     fn largest(&self) -> Vec<f32> {
-        let of_channel = |channel| self.magnitudes.iter().skip(channel).step_by(self.channels).copied();
-        (0..self.channels).map(|channel| of_channel(channel).fold(0.0, f32::max)).collect()
+        let of_channel = |channel| {
+            self.magnitudes
+                .iter()
+                .skip(channel)
+                .step_by(self.channels)
+                .copied()
+        };
+        (0..self.channels)
+            .map(|channel| of_channel(channel).fold(0.0, f32::max))
+            .collect()
     }
 
     fn importance(&self) -> f32 {
@@ -46,13 +62,31 @@ impl Seen {
     /// Clipped with a shadow; or without one, channels with outliers scaled down by most of what they exceed.
     fn quantization(&self, shadow: bool) -> InputQuantization {
         if shadow {
-            return InputQuantization::Static { clip: self.clip, shadow, smoothing: None };
+            return InputQuantization::Static {
+                clip: self.clip,
+                shadow,
+                smoothing: None,
+            };
         }
         let largest = self.largest();
-        let factors: Vec<f32> = largest.iter().map(|largest| (self.clip / largest).powf(0.7).min(1.0)).collect();
-        let clip = largest.iter().zip(&factors).map(|(largest, factor)| largest * factor).fold(self.clip, f32::max);
-        let smoothing = factors.iter().any(|factor| *factor < 1.0).then_some(factors);
-        InputQuantization::Static { clip, shadow, smoothing }
+        let factors: Vec<f32> = largest
+            .iter()
+            .map(|largest| (self.clip / largest).powf(0.7).min(1.0))
+            .collect();
+        let clip = largest
+            .iter()
+            .zip(&factors)
+            .map(|(largest, factor)| largest * factor)
+            .fold(self.clip, f32::max);
+        let smoothing = factors
+            .iter()
+            .any(|factor| *factor < 1.0)
+            .then_some(factors);
+        InputQuantization::Static {
+            clip,
+            shadow,
+            smoothing,
+        }
     }
 }
 
@@ -61,20 +95,39 @@ impl Seen {
 ///
 /// # Panics
 /// If `tokens` cannot be run.
-pub fn quantize(model: &Arc<Model>, tokens: &[u32], pruned: f64, decode_weights: DecodeWeights) -> Model {
-    let options = SessionOptions { context: tokens.len(), chunk: tokens.len(), ..SessionOptions::default() };
+pub fn quantize(
+    model: &Arc<Model>,
+    tokens: &[u32],
+    pruned: f64,
+    decode_weights: DecodeWeights,
+) -> Model {
+    let options = SessionOptions {
+        context: tokens.len(),
+        chunk: tokens.len(),
+        ..SessionOptions::default()
+    };
     let mut session = Session::new(model, &options).expect("a prompt that fits the model");
     let mut inputs = Vec::new();
-    let mut observe = |block, _: LinearInput, x: &[f32]| inputs.push(Seen::new(block, x, x.len() / tokens.len()));
-    session.observe(tokens, &Cancel::new(), &mut observe).expect("a model that runs");
+    let mut observe =
+        |block, _: LinearInput, x: &[f32]| inputs.push(Seen::new(block, x, x.len() / tokens.len()));
+    session
+        .observe(tokens, &Cancel::new(), &mut observe)
+        .expect("a model that runs");
     let mut ascending: Vec<f32> = inputs.iter().map(Seen::importance).collect();
     ascending.sort_by(f32::total_cmp);
-    let least = ascending.get((pruned * inputs.len() as f64).round() as usize).copied().unwrap_or(f32::INFINITY);
+    let least = ascending
+        .get((pruned * inputs.len() as f64).round() as usize)
+        .copied()
+        .unwrap_or(f32::INFINITY);
     let mut blocks = vec![Vec::new(); model.description().blocks.len()];
     for input in &inputs {
         blocks[input.block].push(input.quantization(input.importance() >= least));
     }
-    let blocks = blocks.into_iter().map(|inputs| inputs.try_into().expect("four inputs of a block were observed"));
+    let blocks = blocks.into_iter().map(|inputs| {
+        inputs
+            .try_into()
+            .expect("four inputs of a block were observed")
+    });
     model.quantize(&Quantization {
         weight_scales: WeightScales::Channel,
         decode_weights,
@@ -87,16 +140,17 @@ pub fn quantize(model: &Arc<Model>, tokens: &[u32], pruned: f64, decode_weights:
 pub fn quantize_int4(model: &Model) -> Model {
     let description = model.description();
     let squares = |channels: usize| (1..=channels).map(|channel| channel as f32).collect();
-    let mean_squares = description
-        .blocks
-        .iter()
-        .map(|block| LinearInput::ALL.map(|input| squares(input.channels(block, description.hidden))));
+    let mean_squares = description.blocks.iter().map(|block| {
+        LinearInput::ALL.map(|input| squares(input.channels(block, description.hidden)))
+    });
     model.quantize_int4(&mean_squares.collect::<Vec<_>>(), OutputWeights::Int8)
 }
 
 /// The float `model` in INT8 with one scale for each token, and all values beyond 6 in float (LLM.int8()).
 pub fn quantize_dynamic(model: &Model) -> Model {
-    let input = InputQuantization::Dynamic { outlier_threshold: 6.0 };
+    let input = InputQuantization::Dynamic {
+        outlier_threshold: 6.0,
+    };
     let block = [(); LinearInput::ALL.len()].map(|()| input.clone());
     model.quantize(&Quantization {
         weight_scales: WeightScales::Channel,

@@ -39,7 +39,11 @@ impl Threads {
         let threads = self.count();
         if !(1..=1024).contains(&threads) {
             let value = threads.to_string();
-            return Err(Error::Option { name: "the number of threads", value, expected: "1 to 1024" });
+            return Err(Error::Option {
+                name: "the number of threads",
+                value,
+                expected: "1 to 1024",
+            });
         }
         let pool = match self {
             Self::On(cores) => Pool::pinned(cores),

@@ -25,14 +25,20 @@ impl TokenMask {
 
     /// How many tokens below `vocab` are in it.
     pub fn count(&self, vocab: usize) -> usize {
-        (0..vocab as u32).filter(|token| self.allows(*token)).count()
+        (0..vocab as u32)
+            .filter(|token| self.allows(*token))
+            .count()
     }
 
     /// Whether no token below `vocab` is in it.
     pub(crate) fn is_empty(&self, vocab: usize) -> bool {
         let (whole, rest) = (vocab / BITS, vocab % BITS);
         let is_zero = self.words.iter().take(whole).all(|word| *word == 0);
-        is_zero && self.words.get(whole).is_none_or(|word| word & ((1 << rest) - 1) == 0)
+        is_zero
+            && self
+                .words
+                .get(whole)
+                .is_none_or(|word| word & ((1 << rest) - 1) == 0)
     }
 }
 
@@ -65,7 +71,14 @@ mod tests {
     #[test]
     fn a_mask_is_empty_for_a_vocabulary_that_has_none_of_its_tokens() {
         let mask: TokenMask = [40, 64].into_iter().collect();
-        for (vocab, is_empty) in [(0, true), (32, true), (40, true), (41, false), (64, false), (1000, false)] {
+        for (vocab, is_empty) in [
+            (0, true),
+            (32, true),
+            (40, true),
+            (41, false),
+            (64, false),
+            (1000, false),
+        ] {
             assert_eq!(mask.is_empty(vocab), is_empty, "{vocab}");
         }
         assert!(TokenMask::default().is_empty(100));

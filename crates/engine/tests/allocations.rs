@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use triad_engine::quantization::DecodeWeights;
 use triad_engine::{
-    Cancel, Cores, Engine, EngineOptions, LoadOptions, Model, Session, SessionOptions, Threads, testing,
+    Cancel, Cores, Engine, EngineOptions, LoadOptions, Model, Session, SessionOptions, Threads,
+    testing,
 };
 
 /// The system's allocator, how often it was asked, and for how many bytes.
@@ -36,7 +37,9 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn int8(model: &Arc<Model>, decode_weights: DecodeWeights) -> Model {
-    let tokens: Vec<u32> = (0..40).map(|index| index * 7 % model.description().vocab as u32).collect();
+    let tokens: Vec<u32> = (0..40)
+        .map(|index| index * 7 % model.description().vocab as u32)
+        .collect();
     testing::quantize(model, &tokens, 0.0, decode_weights)
 }
 
@@ -48,34 +51,64 @@ const OF_SEQUENCE: (usize, usize) = (5, 600);
 fn of_tokens(model: &Arc<Model>, context: usize, sequences: usize) -> (usize, usize) {
     const TOKENS: usize = 40;
     let list: Vec<u32> = (0..TOKENS as u32).collect();
-    let options = SessionOptions { context, ..SessionOptions::default() };
-    let engine = Engine::new(model, EngineOptions { session: options, ..EngineOptions::default() }).unwrap();
+    let options = SessionOptions {
+        context,
+        ..SessionOptions::default()
+    };
+    let engine = Engine::new(
+        model,
+        EngineOptions {
+            session: options,
+            ..EngineOptions::default()
+        },
+    )
+    .unwrap();
     let cancel = Cancel::new();
     let mut sessions: Vec<_> = (0..sequences).map(|_| engine.session()).collect();
     for session in &mut sessions {
         session.prefill(&[1, 2, 3], &cancel, |_| {}).unwrap();
     }
     let mut decode = |token: usize| {
-        let together = sessions.iter_mut().map(|session| (session, &list[token..=token]));
+        let together = sessions
+            .iter_mut()
+            .map(|session| (session, &list[token..=token]));
         Session::decode_together(together, &cancel).unwrap();
     };
     // The first tokens find out how much memory the threads need.
     (0..8).for_each(&mut decode);
-    let before = (ALLOCATIONS.load(Ordering::SeqCst), BYTES.load(Ordering::SeqCst));
+    let before = (
+        ALLOCATIONS.load(Ordering::SeqCst),
+        BYTES.load(Ordering::SeqCst),
+    );
     (0..TOKENS).for_each(&mut decode);
     let [count, bytes] = [&ALLOCATIONS, &BYTES].map(|counter| counter.load(Ordering::SeqCst));
-    ((count - before.0).div_ceil(TOKENS), (bytes - before.1).div_ceil(TOKENS))
+    (
+        (count - before.0).div_ceil(TOKENS),
+        (bytes - before.1).div_ceil(TOKENS),
+    )
 }
 
 // One test, so that no other one allocates beside it.
 #[test]
 fn a_token_of_an_answer_allocates_the_same_few_bytes_whatever_the_model_and_the_context() {
-    let path = format!("{}/../../tests/golden/families/gemma3", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/../../tests/golden/families/gemma3",
+        env!("CARGO_MANIFEST_DIR")
+    );
     // On one thread: another one allocates its buffers when it is first faster than the others, whenever that is.
     let float = Arc::new(
-        Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap(),
+        Model::load(
+            path.as_ref(),
+            &LoadOptions {
+                threads: Threads::Count(1),
+                ..Default::default()
+            },
+        )
+        .unwrap(),
     );
-    let core = Cores::of_this_thread().and_then(|cores| cores.iter().next()).map(|core| Cores::from_iter([core]));
+    let core = Cores::of_this_thread()
+        .and_then(|cores| cores.iter().next())
+        .map(|core| Cores::from_iter([core]));
     let pinned = core.map_or(Threads::Count(1), Threads::On);
     let mut deep = triad_model::family::shape("smollm2-135m").unwrap();
     deep.vocab = 500;
@@ -83,7 +116,16 @@ fn a_token_of_an_answer_allocates_the_same_few_bytes_whatever_the_model_and_the_
     let models = [
         (
             "float on a core",
-            Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: pinned, ..Default::default() }).unwrap()),
+            Arc::new(
+                Model::load(
+                    path.as_ref(),
+                    &LoadOptions {
+                        threads: pinned,
+                        ..Default::default()
+                    },
+                )
+                .unwrap(),
+            ),
         ),
         ("INT8", Arc::new(int8(&float, DecodeWeights::Int8))),
         ("INT4", Arc::new(int8(&float, DecodeWeights::Int4))),
@@ -91,7 +133,15 @@ fn a_token_of_an_answer_allocates_the_same_few_bytes_whatever_the_model_and_the_
         (
             "sixteen blocks",
             Arc::new(
-                Model::random(deep, &LoadOptions { threads: Threads::Count(1), ..Default::default() }, 1).unwrap(),
+                Model::random(
+                    deep,
+                    &LoadOptions {
+                        threads: Threads::Count(1),
+                        ..Default::default()
+                    },
+                    1,
+                )
+                .unwrap(),
             ),
         ),
         ("float", float),
@@ -101,8 +151,12 @@ fn a_token_of_an_answer_allocates_the_same_few_bytes_whatever_the_model_and_the_
             for sequences in [1, 4] {
                 let (count, bytes) = of_tokens(&model, context, sequences);
                 let most = |step, sequence| step + sequence * (sequences - 1);
-                let is_few = count <= most(OF_STEP.0, OF_SEQUENCE.0) && bytes <= most(OF_STEP.1, OF_SEQUENCE.1);
-                assert!(is_few, "{name}, {sequences} sequences: {count} allocations of {bytes} bytes");
+                let is_few = count <= most(OF_STEP.0, OF_SEQUENCE.0)
+                    && bytes <= most(OF_STEP.1, OF_SEQUENCE.1);
+                assert!(
+                    is_few,
+                    "{name}, {sequences} sequences: {count} allocations of {bytes} bytes"
+                );
             }
         }
     }

@@ -51,34 +51,68 @@ fn golden(session: &str) -> (Vec<u32>, Vec<f32>) {
         let tensor = golden.tensor(&format!("{session}.{name}")).expect(session);
         tensor.data().as_chunks().0.to_vec()
     };
-    let tokens = words("tokens").into_iter().map(u32::from_le_bytes).collect();
-    (tokens, words("logits").into_iter().map(f32::from_le_bytes).collect())
+    let tokens = words("tokens")
+        .into_iter()
+        .map(u32::from_le_bytes)
+        .collect();
+    (
+        tokens,
+        words("logits")
+            .into_iter()
+            .map(f32::from_le_bytes)
+            .collect(),
+    )
 }
 
 fn model(checkpoint: &str) -> Arc<Model> {
     Arc::new(
-        Model::load(&folder().join(checkpoint), &LoadOptions { threads: Threads::Count(2), ..Default::default() })
-            .expect(checkpoint),
+        Model::load(
+            &folder().join(checkpoint),
+            &LoadOptions {
+                threads: Threads::Count(2),
+                ..Default::default()
+            },
+        )
+        .expect(checkpoint),
     )
 }
 
 fn logits(model: &Arc<Model>, tokens: &[u32], context: usize, chunk: usize) -> Vec<f32> {
-    let options = SessionOptions { context, chunk, kv_format: KvFormat::F32 };
+    let options = SessionOptions {
+        context,
+        chunk,
+        kv_format: KvFormat::F32,
+    };
     let mut session = Session::new(model, &options).expect("a session");
-    session.prefill_all_logits(tokens, &Cancel::new()).expect("logits")
+    session
+        .prefill_all_logits(tokens, &Cancel::new())
+        .expect("logits")
 }
 
 /// Largest difference relative to the largest of `expected`.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
-    let largest = expected.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
-    let apart = found.iter().zip(expected).map(|(one, other)| (one - other).abs());
-    apart.fold(0.0, |most: f32, apart| if apart.is_nan() { f32::INFINITY } else { most.max(apart) }) / largest
+    let largest = expected
+        .iter()
+        .fold(0.0, |largest: f32, value| largest.max(value.abs()));
+    let apart = found
+        .iter()
+        .zip(expected)
+        .map(|(one, other)| (one - other).abs());
+    apart.fold(0.0, |most: f32, apart| {
+        if apart.is_nan() {
+            f32::INFINITY
+        } else {
+            most.max(apart)
+        }
+    }) / largest
 }
 
 #[test]
 fn every_family_gives_the_logits_of_transformers() {
-    println!("| checkpoint | family | tokens | largest relative difference |\n| --- | --- | --- | --- |");
+    println!(
+        "| checkpoint | family | tokens | largest relative difference |\n| --- | --- | --- | --- |"
+    );
     let mut failed = Vec::new();
     for (checkpoint, session, context) in CASES {
         let (tokens, expected) = golden(session);
@@ -100,7 +134,10 @@ fn the_length_of_chunks_does_not_change_the_logits() {
         let model = model(checkpoint);
         for chunk in [1, 7, 64, 256, tokens.len()] {
             let apart = difference(&logits(&model, &tokens, context, chunk), &expected);
-            assert!(apart < TOLERANCE, "{checkpoint}, {session}, chunks of {chunk}: {apart:.1e}");
+            assert!(
+                apart < TOLERANCE,
+                "{checkpoint}, {session}, chunks of {chunk}: {apart:.1e}"
+            );
         }
     }
 }
@@ -109,8 +146,14 @@ fn the_length_of_chunks_does_not_change_the_logits() {
 fn long_rope_depends_on_the_context_of_the_session() {
     let (tokens, _) = golden("phi3-longrope-short");
     let model = model("phi3-longrope");
-    let (short, long) = (logits(&model, &tokens, 64, 256), logits(&model, &tokens, 65, 256));
-    assert!(difference(&long, &short) > 1e-2, "64 tokens are the context of pre-training, 65 are beyond it");
+    let (short, long) = (
+        logits(&model, &tokens, 64, 256),
+        logits(&model, &tokens, 65, 256),
+    );
+    assert!(
+        difference(&long, &short) > 1e-2,
+        "64 tokens are the context of pre-training, 65 are beyond it"
+    );
 }
 
 #[test]
@@ -121,10 +164,22 @@ fn a_changed_weight_anywhere_gives_another_fingerprint() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
     }
-    let load = || Model::load(copy.path(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap();
+    let load = || {
+        Model::load(
+            copy.path(),
+            &LoadOptions {
+                threads: Threads::Count(1),
+                ..Default::default()
+            },
+        )
+        .unwrap()
+    };
     let whole = load().fingerprint();
     assert_eq!(whole, load().fingerprint());
-    for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+    for shard in [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    ] {
         let weights = copy.path().join(shard);
         let bytes = std::fs::read(&weights).unwrap();
         let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

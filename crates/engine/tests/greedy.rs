@@ -13,7 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use triad_engine::{Cancel, Finish, GenerateOptions, KvFormat, LoadOptions, Model, Session, SessionOptions, generate};
+use triad_engine::{
+    Cancel, Finish, GenerateOptions, KvFormat, LoadOptions, Model, Session, SessionOptions,
+    generate,
+};
 use triad_kernels::BlockArithmetic;
 use triad_model::fetch;
 use triad_model::tokenizer::Special;
@@ -63,16 +66,31 @@ fn load(path: &Path) -> Arc<Model> {
 }
 
 fn load_with(path: &Path, block_arithmetic: BlockArithmetic) -> Arc<Model> {
-    let options = LoadOptions { block_arithmetic, ..Default::default() };
+    let options = LoadOptions {
+        block_arithmetic,
+        ..Default::default()
+    };
     Arc::new(Model::load(path, &options).expect("a model that loads"))
 }
 
 fn session(model: &Arc<Model>) -> Session {
-    Session::new(model, &SessionOptions { context: 512, chunk: 256, kv_format: KvFormat::F32 }).expect("a session")
+    Session::new(
+        model,
+        &SessionOptions {
+            context: 512,
+            chunk: 256,
+            kv_format: KvFormat::F32,
+        },
+    )
+    .expect("a session")
 }
 
 fn likeliest(logits: &[f32]) -> u32 {
-    let (token, _) = logits.iter().enumerate().max_by(|(_, one), (_, other)| one.total_cmp(other)).expect("a logit");
+    let (token, _) = logits
+        .iter()
+        .enumerate()
+        .max_by(|(_, one), (_, other)| one.total_cmp(other))
+        .expect("a logit");
     u32::try_from(token).expect("a token id")
 }
 
@@ -83,13 +101,28 @@ fn compare(name: &str, path: &Path) {
     let tokenizer = model.tokenizer().expect("a tokenizer");
     let (mut steps, mut ties) = (0, Vec::new());
     for prompt in golden(name) {
-        let special = if prompt.has_template() { Special::Parsed } else { Special::AsText };
-        assert_eq!(tokenizer.encode(&prompt.rendered, special).expect("tokens"), prompt.tokens, "{}", prompt.text);
+        let special = if prompt.has_template() {
+            Special::Parsed
+        } else {
+            Special::AsText
+        };
+        assert_eq!(
+            tokenizer.encode(&prompt.rendered, special).expect("tokens"),
+            prompt.tokens,
+            "{}",
+            prompt.text
+        );
 
         let (_, before_last) = prompt.greedy.split_last().expect("an answer");
         let tokens = [&prompt.tokens, before_last].concat();
-        let logits = session(&model).prefill_all_logits(&tokens, &Cancel::new()).expect("logits");
-        for (step, logits) in logits.chunks(vocab).skip(prompt.tokens.len() - 1).enumerate() {
+        let logits = session(&model)
+            .prefill_all_logits(&tokens, &Cancel::new())
+            .expect("logits");
+        for (step, logits) in logits
+            .chunks(vocab)
+            .skip(prompt.tokens.len() - 1)
+            .enumerate()
+        {
             let found = likeliest(logits);
             steps += 1;
             if found != prompt.greedy[step] {
@@ -105,11 +138,15 @@ fn compare(name: &str, path: &Path) {
             }
         }
     }
-    println!("{name}: {steps} steps, {} ties taken the other way: {ties:?}", ties.len());
+    println!(
+        "{name}: {steps} steps, {} ties taken the other way: {ties:?}",
+        ties.len()
+    );
 }
 
 fn default_model() -> PathBuf {
-    opted_in("smollm2-135m").unwrap_or_else(|| fetch::resolve(fetch::DEFAULT_MODEL, &()).expect("the default model"))
+    opted_in("smollm2-135m")
+        .unwrap_or_else(|| fetch::resolve(fetch::DEFAULT_MODEL, &()).expect("the default model"))
 }
 
 #[test]
@@ -132,11 +169,21 @@ fn an_answer_of_the_default_model_is_the_one_that_llama_cpp_gives() {
     let model = load(&default_model());
     // The first answer without a step that is nearly a tie, and with an end.
     let prompts = golden("smollm2-135m");
-    let clear = |prompt: &&Prompt| prompt.gaps.iter().all(|gap| *gap >= TIE) && prompt.greedy.len() < 64;
+    let clear =
+        |prompt: &&Prompt| prompt.gaps.iter().all(|gap| *gap >= TIE) && prompt.greedy.len() < 64;
     let prompt = prompts.iter().find(clear).expect("an answer without a tie");
-    let options = GenerateOptions { max_tokens: Some(64), ..GenerateOptions::default() };
-    let answer =
-        generate(&mut session(&model), &prompt.tokens, &options, &Cancel::new(), &mut |_| {}).expect("an answer");
+    let options = GenerateOptions {
+        max_tokens: Some(64),
+        ..GenerateOptions::default()
+    };
+    let answer = generate(
+        &mut session(&model),
+        &prompt.tokens,
+        &options,
+        &Cancel::new(),
+        &mut |_| {},
+    )
+    .expect("an answer");
     assert_eq!(answer.tokens, prompt.greedy);
     assert_eq!(answer.finish, Finish::EndToken);
 }
@@ -144,17 +191,33 @@ fn an_answer_of_the_default_model_is_the_one_that_llama_cpp_gives() {
 #[test]
 fn rounding_activations_beside_quantized_weights_moves_logits_little_in_both_phases() {
     let path = default_model();
-    let [exact, rounded] = [BlockArithmetic::Exact, BlockArithmetic::Rounded].map(|way| load_with(&path, way));
+    let [exact, rounded] =
+        [BlockArithmetic::Exact, BlockArithmetic::Rounded].map(|way| load_with(&path, way));
     let prompt = &golden("smollm2-135m")[0];
     let logits = |model: &Arc<Model>| {
         let mut session = session(model);
-        let mut logits = session.prefill_all_logits(&prompt.tokens, &Cancel::new()).expect("logits");
-        logits.extend(session.decode(prompt.greedy[0], &Cancel::new()).expect("logits"));
+        let mut logits = session
+            .prefill_all_logits(&prompt.tokens, &Cancel::new())
+            .expect("logits");
+        logits.extend(
+            session
+                .decode(prompt.greedy[0], &Cancel::new())
+                .expect("logits"),
+        );
         logits
     };
     let (exact, rounded) = (logits(&exact), logits(&rounded));
-    let largest = exact.iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
-    let moved = exact.iter().zip(&rounded).map(|(exact, rounded)| (exact - rounded).abs()).fold(0.0, f32::max);
+    let largest = exact
+        .iter()
+        .fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+    let moved = exact
+        .iter()
+        .zip(&rounded)
+        .map(|(exact, rounded)| (exact - rounded).abs())
+        .fold(0.0, f32::max);
     println!("logits up to {largest} move by up to {moved}");
-    assert!(moved > 0.0 && moved < MOVES * largest, "{moved} of {largest}");
+    assert!(
+        moved > 0.0 && moved < MOVES * largest,
+        "{moved} of {largest}"
+    );
 }

@@ -6,16 +6,28 @@ use std::sync::Arc;
 
 use common::{CONTEXT, VOCAB, models};
 use proptest::prelude::*;
-use triad_engine::{Branch, Cancel, Error, KvFormat, Model, Score, Session, SessionOptions, tokens_to_run};
+use triad_engine::{
+    Branch, Cancel, Error, KvFormat, Model, Score, Session, SessionOptions, tokens_to_run,
+};
 
 fn session(model: &Arc<Model>, chunk: usize, kv_format: KvFormat) -> Session {
-    Session::new(model, &SessionOptions { context: CONTEXT, chunk, kv_format }).unwrap()
+    Session::new(
+        model,
+        &SessionOptions {
+            context: CONTEXT,
+            chunk,
+            kv_format,
+        },
+    )
+    .unwrap()
 }
 
 /// The definition: the log-softmax of all logits of the prefix and one branch.
 fn expected(model: &Arc<Model>, prefix: &[u32], branch: Branch, kv_format: KvFormat) -> Vec<f64> {
     let all = [prefix, branch.tokens].concat();
-    let logits = session(model, CONTEXT, kv_format).prefill_all_logits(&all, &Cancel::new()).unwrap();
+    let logits = session(model, CONTEXT, kv_format)
+        .prefill_all_logits(&all, &Cancel::new())
+        .unwrap();
     let scored = prefix.len() + branch.scored_from..all.len();
     scored
         .map(|index| {
@@ -131,14 +143,27 @@ fn what_cannot_be_scored_is_refused_by_name() {
     let model = Arc::new(
         Model::random(
             description,
-            &triad_engine::LoadOptions { threads: triad_engine::Threads::Count(1), ..Default::default() },
+            &triad_engine::LoadOptions {
+                threads: triad_engine::Threads::Count(1),
+                ..Default::default()
+            },
             1,
         )
         .unwrap(),
     );
     let mut session = session(&model, 16, KvFormat::F16);
     let mut message = |tokens: &[u32], scored_from| {
-        session.score(&[Branch { tokens, scored_from }], &Cancel::new(), |_| {}).unwrap_err().to_string()
+        session
+            .score(
+                &[Branch {
+                    tokens,
+                    scored_from,
+                }],
+                &Cancel::new(),
+                |_| {},
+            )
+            .unwrap_err()
+            .to_string()
     };
     for scored_from in [0, 3] {
         let expected = format!(
@@ -146,15 +171,38 @@ fn what_cannot_be_scored_is_refused_by_name() {
         );
         assert_eq!(message(&[1, 2, 3], scored_from), expected);
     }
-    assert_eq!(message(&[1, 2, 97], 1), "token 97 is outside the vocabulary of 97");
+    assert_eq!(
+        message(&[1, 2, 97], 1),
+        "token 97 is outside the vocabulary of 97"
+    );
     let longest = [1; CONTEXT + 2];
-    assert_eq!(message(&longest, 1), "the prompt has 81 tokens, but only 80 of the context of 80 are free");
+    assert_eq!(
+        message(&longest, 1),
+        "the prompt has 81 tokens, but only 80 of the context of 80 are free"
+    );
     // The last token is a target only, and needs no room.
-    let scores =
-        session.score(&[Branch { tokens: &longest[1..], scored_from: CONTEXT }], &Cancel::new(), |_| {}).unwrap();
-    assert!(matches!(&scores[..], [Score { log_probabilities, .. }] if log_probabilities.len() == 1));
+    let scores = session
+        .score(
+            &[Branch {
+                tokens: &longest[1..],
+                scored_from: CONTEXT,
+            }],
+            &Cancel::new(),
+            |_| {},
+        )
+        .unwrap();
+    assert!(
+        matches!(&scores[..], [Score { log_probabilities, .. }] if log_probabilities.len() == 1)
+    );
     let cancel = Cancel::new();
     cancel.cancel();
-    let stopped = session.score(&[Branch { tokens: &[1, 2], scored_from: 1 }], &cancel, |_| {});
+    let stopped = session.score(
+        &[Branch {
+            tokens: &[1, 2],
+            scored_from: 1,
+        }],
+        &cancel,
+        |_| {},
+    );
     assert!(matches!(stopped, Err(Error::Cancelled)));
 }

@@ -14,18 +14,33 @@ use triad_engine::{Cancel, Error, KvFormat, LoadOptions, Model, Session, Session
 const F16_BOUND: f32 = 5e-3;
 
 fn session(model: &Arc<Model>, chunk: usize) -> Session {
-    Session::new(model, &SessionOptions { context: CONTEXT, chunk, kv_format: KvFormat::F16 }).unwrap()
+    Session::new(
+        model,
+        &SessionOptions {
+            context: CONTEXT,
+            chunk,
+            kv_format: KvFormat::F16,
+        },
+    )
+    .unwrap()
 }
 
 fn prompt(length: usize) -> Vec<u32> {
-    (0..length).map(|index| (index * 31 % VOCAB) as u32).collect()
+    (0..length)
+        .map(|index| (index * 31 % VOCAB) as u32)
+        .collect()
 }
 
 /// Largest difference relative to the largest logit.
 fn difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
-    let largest = a.iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
-    a.iter().zip(b).fold(0.0f32, |worst, (a, b)| worst.max((a - b).abs())) / largest
+    let largest = a
+        .iter()
+        .fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+    a.iter()
+        .zip(b)
+        .fold(0.0f32, |worst, (a, b)| worst.max((a - b).abs()))
+        / largest
 }
 
 proptest! {
@@ -117,7 +132,17 @@ fn tiny() -> Arc<Model> {
     description.blocks.truncate(1);
     description.vocab = VOCAB;
     description.context = CONTEXT;
-    Arc::new(Model::random(description, &LoadOptions { threads: Threads::Count(1), ..Default::default() }, 1).unwrap())
+    Arc::new(
+        Model::random(
+            description,
+            &LoadOptions {
+                threads: Threads::Count(1),
+                ..Default::default()
+            },
+            1,
+        )
+        .unwrap(),
+    )
 }
 
 fn message<T>(result: Result<T, Error>) -> String {
@@ -132,28 +157,51 @@ fn a_prompt_longer_than_the_context_is_an_error_with_both_numbers() {
     let model = tiny();
     let mut session = session(&model, 16);
     let error = message(session.prefill(&prompt(CONTEXT + 1), &Cancel::new(), |_| {}));
-    assert_eq!(error, "the prompt has 81 tokens, but only 80 of the context of 80 are free");
-    session.prefill(&prompt(70), &Cancel::new(), |_| {}).unwrap();
+    assert_eq!(
+        error,
+        "the prompt has 81 tokens, but only 80 of the context of 80 are free"
+    );
+    session
+        .prefill(&prompt(70), &Cancel::new(), |_| {})
+        .unwrap();
     let error = message(session.prefill(&prompt(11), &Cancel::new(), |_| {}));
-    assert_eq!(error, "the prompt has 11 tokens, but only 10 of the context of 80 are free");
-    session.prefill(&prompt(10), &Cancel::new(), |_| {}).unwrap();
+    assert_eq!(
+        error,
+        "the prompt has 11 tokens, but only 10 of the context of 80 are free"
+    );
+    session
+        .prefill(&prompt(10), &Cancel::new(), |_| {})
+        .unwrap();
 }
 
 #[test]
 fn what_cannot_be_run_is_refused_by_name() {
     let model = tiny();
     let mut session = session(&model, 16);
-    assert_eq!(message(session.prefill(&[], &Cancel::new(), |_| {})), "the prompt is empty: give at least one token");
+    assert_eq!(
+        message(session.prefill(&[], &Cancel::new(), |_| {})),
+        "the prompt is empty: give at least one token"
+    );
     let error = message(session.prefill(&[3, 97], &Cancel::new(), |_| {}));
     assert_eq!(error, "token 97 is outside the vocabulary of 97");
-    let options = |context, chunk| SessionOptions { context, chunk, ..SessionOptions::default() };
+    let options = |context, chunk| SessionOptions {
+        context,
+        chunk,
+        ..SessionOptions::default()
+    };
     let error = message(Session::new(&model, &options(81, 1)));
-    assert_eq!(error, "a context of 81 tokens was asked for, but the model was made for at most 80");
+    assert_eq!(
+        error,
+        "a context of 81 tokens was asked for, but the model was made for at most 80"
+    );
     let error = message(Session::new(&model, &options(80, 0)));
     assert_eq!(error, "the chunk length is 0, expected at least 1 token");
     let threads = message(Model::random(
         model.description().clone(),
-        &LoadOptions { threads: Threads::Count(0), ..Default::default() },
+        &LoadOptions {
+            threads: Threads::Count(0),
+            ..Default::default()
+        },
         1,
     ));
     assert_eq!(threads, "the number of threads is 0, expected 1 to 1024");
@@ -164,8 +212,18 @@ fn weights_that_are_not_finite_are_an_error_not_an_answer() {
     let mut description = tiny().description().clone();
     description.embedding_scale = f32::INFINITY;
     let model = Arc::new(
-        Model::random(description, &LoadOptions { threads: Threads::Count(1), ..Default::default() }, 1).unwrap(),
+        Model::random(
+            description,
+            &LoadOptions {
+                threads: Threads::Count(1),
+                ..Default::default()
+            },
+            1,
+        )
+        .unwrap(),
     );
-    let result = session(&model, 16).prefill(&[1], &Cancel::new(), |_| {}).map(<[f32]>::to_vec);
+    let result = session(&model, 16)
+        .prefill(&[1], &Cancel::new(), |_| {})
+        .map(<[f32]>::to_vec);
     assert!(matches!(result, Err(Error::NotFinite)));
 }

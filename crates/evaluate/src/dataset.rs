@@ -28,8 +28,14 @@ pub enum Task {
 
 impl Task {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Lambada, Self::HellaSwag, Self::WinoGrande, Self::OpenBookQa, Self::Mmlu, Self::Perplexity];
+    pub const ALL: [Self; 6] = [
+        Self::Lambada,
+        Self::HellaSwag,
+        Self::WinoGrande,
+        Self::OpenBookQa,
+        Self::Mmlu,
+        Self::Perplexity,
+    ];
 
     /// The name, in lower case.
     pub fn name(self) -> &'static str {
@@ -67,7 +73,11 @@ impl Dataset {
     /// field.
     pub fn read(task: Task, file: &Path, few_shot: Option<&Path>) -> Result<Self, DataError> {
         let each = |question: &dyn Fn(&Row) -> Result<Question, DataError>| {
-            rows::rows(file)?.iter().map(question).collect::<Result<Vec<_>, _>>().map(Content::Questions)
+            rows::rows(file)?
+                .iter()
+                .map(question)
+                .collect::<Result<Vec<_>, _>>()
+                .map(Content::Questions)
         };
         let content = match task {
             Task::Lambada => each(&lambada::question)?,
@@ -81,7 +91,11 @@ impl Dataset {
             }
             Task::Perplexity => Content::Text(rows::text(file)?),
         };
-        Ok(Self { task, file: file.into(), content })
+        Ok(Self {
+            task,
+            file: file.into(),
+            content,
+        })
     }
 
     /// What it is for.

@@ -14,7 +14,10 @@ pub(super) struct Encoded {
 
 impl Encoded {
     pub(super) fn branch(&self) -> Branch<'_> {
-        Branch { tokens: &self.tokens, scored_from: self.scored_from }
+        Branch {
+            tokens: &self.tokens,
+            scored_from: self.scored_from,
+        }
     }
 
     /// Context that a session needs for it: the last token is not run.
@@ -33,7 +36,10 @@ impl<'a> Encoder<'a> {
     pub(super) fn new(model: &'a Model) -> Result<Self> {
         let tokenizer = model.tokenizer()?;
         let probe = tokenizer.encode("a", Special::AsText)?;
-        Ok(Self { tokenizer, ends_with_eos: tokenizer.eos().is_some() && probe.last().copied() == tokenizer.eos() })
+        Ok(Self {
+            tokenizer,
+            ends_with_eos: tokenizer.eos().is_some() && probe.last().copied() == tokenizer.eos(),
+        })
     }
 
     /// The tokens of `text` with BOS before it if the model expects that, but no EOS: the text goes on.
@@ -66,10 +72,15 @@ impl<'a> Encoder<'a> {
             context => self.text(context)?.len(),
         };
         if scored_from == 0 {
-            let Some(start) = self.start() else { return Ok(None) };
+            let Some(start) = self.start() else {
+                return Ok(None);
+            };
             tokens.insert(0, start);
             scored_from = 1;
         }
-        Ok((scored_from < tokens.len()).then_some(Encoded { tokens, scored_from }))
+        Ok((scored_from < tokens.len()).then_some(Encoded {
+            tokens,
+            scored_from,
+        }))
     }
 }

@@ -15,7 +15,8 @@ impl Task {
     /// # Errors
     /// If the folder cannot be read, or has no such file or several.
     pub fn file_in(self, folder: &Path) -> Result<PathBuf, DataError> {
-        let cannot_read = |error| DataError::new(folder, None, "cannot read the folder").caused_by(error);
+        let cannot_read =
+            |error| DataError::new(folder, None, "cannot read the folder").caused_by(error);
         let mut names = Vec::new();
         for entry in folder.read_dir().map_err(cannot_read)? {
             let name = entry.map_err(cannot_read)?.file_name();
@@ -28,10 +29,15 @@ impl Task {
         let has = match &names[..] {
             [name] => return Ok(folder.join(name)),
             [] => "no file".into(),
-            names => names.iter().map(|name| name.to_string_lossy()).collect::<Vec<_>>().join(" and "),
+            names => names
+                .iter()
+                .map(|name| name.to_string_lossy())
+                .collect::<Vec<_>>()
+                .join(" and "),
         };
-        let message =
-            format!("the folder has {has} for {task}: expected one file {pattern}, without {others} in its name");
+        let message = format!(
+            "the folder has {has} for {task}: expected one file {pattern}, without {others} in its name"
+        );
         Err(DataError::new(folder, None, message))
     }
 
@@ -58,7 +64,13 @@ mod tests {
     #[test]
     fn of_each_task_the_one_file_is_found_that_is_not_for_training() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["lambada_dev.jsonl", "Winogrande.jsonl", "winogrande_train_s.jsonl", "mmlu.jsonl", "README.md"] {
+        for name in [
+            "lambada_dev.jsonl",
+            "Winogrande.jsonl",
+            "winogrande_train_s.jsonl",
+            "mmlu.jsonl",
+            "README.md",
+        ] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
         std::fs::write(folder.path().join("mmlu_fewshot.jsonl"), "").unwrap();
@@ -69,7 +81,10 @@ mod tests {
             (Task::Mmlu, "mmlu.jsonl"),
             (Task::Perplexity, "wikitext2.txt"),
         ] {
-            assert_eq!(task.file_in(folder.path()).unwrap(), folder.path().join(name));
+            assert_eq!(
+                task.file_in(folder.path()).unwrap(),
+                folder.path().join(name)
+            );
         }
     }
 
@@ -78,12 +93,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let message = |task: Task| task.file_in(folder.path()).unwrap_err().message;
         let expected = "expected one file hellaswag*.jsonl, without train or fewshot in its name";
-        assert_eq!(message(Task::HellaSwag), format!("the folder has no file for hellaswag: {expected}"));
+        assert_eq!(
+            message(Task::HellaSwag),
+            format!("the folder has no file for hellaswag: {expected}")
+        );
         for name in ["hellaswag_b.jsonl", "hellaswag_a.jsonl"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
         let files = "hellaswag_a.jsonl and hellaswag_b.jsonl";
-        assert_eq!(message(Task::HellaSwag), format!("the folder has {files} for hellaswag: {expected}"));
+        assert_eq!(
+            message(Task::HellaSwag),
+            format!("the folder has {files} for hellaswag: {expected}")
+        );
         assert!(message(Task::Perplexity).contains("expected one file *.txt"));
     }
 }

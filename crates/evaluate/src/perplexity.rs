@@ -22,7 +22,13 @@ impl Text {
             tokens.remove(0);
         }
         let words = text.split_whitespace().count();
-        Ok(Self { tokens, start: encoder.start(), starts_windows: encoder.adds_bos(), words, bytes: text.len() })
+        Ok(Self {
+            tokens,
+            start: encoder.start(),
+            starts_windows: encoder.adds_bos(),
+            words,
+            bytes: text.len(),
+        })
     }
 
     pub(super) fn tokens(&self) -> usize {
@@ -40,7 +46,10 @@ impl Text {
             if !self.starts_windows {
                 before = window.last().copied();
             }
-            Encoded { tokens, scored_from: 1 }
+            Encoded {
+                tokens,
+                scored_from: 1,
+            }
         });
         windows.filter(|window| window.tokens.len() > 1).collect()
     }
@@ -51,14 +60,29 @@ mod tests {
     use super::*;
 
     fn windows(start: Option<u32>, starts_windows: bool) -> Vec<Vec<u32>> {
-        let text = Text { tokens: vec![1, 2, 3, 4, 5], start, starts_windows, words: 1, bytes: 1 };
-        text.windows(2).into_iter().map(|window| window.tokens).collect()
+        let text = Text {
+            tokens: vec![1, 2, 3, 4, 5],
+            start,
+            starts_windows,
+            words: 1,
+            bytes: 1,
+        };
+        text.windows(2)
+            .into_iter()
+            .map(|window| window.tokens)
+            .collect()
     }
 
     #[test]
     fn every_token_is_scored_once() {
-        assert_eq!(windows(Some(0), false), [&[0, 1, 2][..], &[2, 3, 4], &[4, 5]]);
-        assert_eq!(windows(Some(0), true), [&[0, 1, 2][..], &[0, 3, 4], &[0, 5]]);
+        assert_eq!(
+            windows(Some(0), false),
+            [&[0, 1, 2][..], &[2, 3, 4], &[4, 5]]
+        );
+        assert_eq!(
+            windows(Some(0), true),
+            [&[0, 1, 2][..], &[0, 3, 4], &[0, 5]]
+        );
         assert_eq!(windows(None, false), [&[1, 2][..], &[2, 3, 4], &[4, 5]]);
     }
 }

@@ -42,14 +42,22 @@ pub(super) enum Judgement {
 impl Question {
     /// A question without a preamble.
     pub(super) fn new(line: usize, choices: Vec<Choice>, judgement: Judgement) -> Self {
-        Self { line, preamble: Arc::default(), choices, judgement }
+        Self {
+            line,
+            preamble: Arc::default(),
+            choices,
+            judgement,
+        }
     }
 }
 
 impl Choice {
     /// `continuation` behind `context`, and the space between them.
     pub(super) fn after_space(context: impl Into<String>, continuation: &str) -> Self {
-        Self { context: context.into(), continuation: format!(" {continuation}") }
+        Self {
+            context: context.into(),
+            continuation: format!(" {continuation}"),
+        }
     }
 
     /// Characters that the likelihood per character is divided by: those behind the space.

@@ -63,7 +63,10 @@ pub(super) fn questions(questions: &[&Question], scores: &[Score]) -> (Vec<Metri
     let mut log_likelihoods = Vec::with_capacity(questions.len());
     for question in questions {
         let of_choices: Vec<_> = scores.by_ref().take(question.choices.len()).collect();
-        let likelihoods: Vec<_> = of_choices.iter().map(|score| score.log_likelihood()).collect();
+        let likelihoods: Vec<_> = of_choices
+            .iter()
+            .map(|score| score.log_likelihood())
+            .collect();
         match question.judgement {
             Judgement::Greedy => {
                 right.push(of_choices.iter().all(|score| score.greedy));
@@ -73,8 +76,9 @@ pub(super) fn questions(questions: &[&Question], scores: &[Score]) -> (Vec<Metri
             Judgement::LikeliestPerCharacter { right: index } => {
                 right.push(likeliest(&likelihoods) == index);
                 let choices = likelihoods.iter().zip(&question.choices);
-                let normalized: Vec<_> =
-                    choices.map(|(likelihood, choice)| likelihood / choice.characters() as f64).collect();
+                let normalized: Vec<_> = choices
+                    .map(|(likelihood, choice)| likelihood / choice.characters() as f64)
+                    .collect();
                 right_per_character.push(likeliest(&normalized) == index);
             }
         }
@@ -86,23 +90,47 @@ pub(super) fn questions(questions: &[&Question], scores: &[Score]) -> (Vec<Metri
         right = right_per_character;
     }
     if !last_words.is_empty() {
-        metrics.push(exponential("perplexity", mean(&last_words), standard_error(&last_words), 1.0));
+        metrics.push(exponential(
+            "perplexity",
+            mean(&last_words),
+            standard_error(&last_words),
+            1.0,
+        ));
     }
-    (metrics, Rows::Questions { correct: right, log_likelihoods })
+    (
+        metrics,
+        Rows::Questions {
+            correct: right,
+            log_likelihoods,
+        },
+    )
 }
 
 /// Metrics and rows of windows of a text that has so many tokens for each of its words and bytes.
-pub(super) fn windows(scores: &[Score], tokens_per_word: f64, tokens_per_byte: f64) -> (Vec<Metric>, Rows) {
-    let losses: Vec<_> =
-        scores.iter().map(|score| -score.log_likelihood() / score.log_probabilities.len() as f64).collect();
-    let tokens: usize = scores.iter().map(|score| score.log_probabilities.len()).sum();
+pub(super) fn windows(
+    scores: &[Score],
+    tokens_per_word: f64,
+    tokens_per_byte: f64,
+) -> (Vec<Metric>, Rows) {
+    let losses: Vec<_> = scores
+        .iter()
+        .map(|score| -score.log_likelihood() / score.log_probabilities.len() as f64)
+        .collect();
+    let tokens: usize = scores
+        .iter()
+        .map(|score| score.log_probabilities.len())
+        .sum();
     let loss = -scores.iter().map(Score::log_likelihood).sum::<f64>() / tokens as f64;
     let error = standard_error(&losses);
     let metrics = vec![
         exponential("token_perplexity", loss, error, 1.0),
         exponential("word_perplexity", loss, error, tokens_per_word),
         exponential("byte_perplexity", loss, error, tokens_per_byte),
-        Metric { name: "loss", value: loss, standard_error: error },
+        Metric {
+            name: "loss",
+            value: loss,
+            standard_error: error,
+        },
     ];
     (metrics, Rows::Windows { losses })
 }
@@ -119,14 +147,25 @@ fn likeliest(values: &[f64]) -> usize {
 }
 
 fn accuracy(name: &'static str, right: &[bool]) -> Metric {
-    let values: Vec<_> = right.iter().map(|right| f64::from(u8::from(*right))).collect();
-    Metric { name, value: mean(&values), standard_error: standard_error(&values) }
+    let values: Vec<_> = right
+        .iter()
+        .map(|right| f64::from(u8::from(*right)))
+        .collect();
+    Metric {
+        name,
+        value: mean(&values),
+        standard_error: standard_error(&values),
+    }
 }
 
 /// e to the power of `factor` losses, and its error to first order.
 fn exponential(name: &'static str, loss: f64, error: f64, factor: f64) -> Metric {
     let value = (loss * factor).exp();
-    Metric { name, value, standard_error: value * factor * error }
+    Metric {
+        name,
+        value,
+        standard_error: value * factor * error,
+    }
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -139,7 +178,13 @@ fn standard_error(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return f64::INFINITY;
     }
-    (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0) / count).sqrt()
+    (values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / (count - 1.0)
+        / count)
+        .sqrt()
 }
 
 #[cfg(test)]
@@ -148,47 +193,93 @@ mod tests {
     use super::*;
 
     fn score(log_probabilities: &[f32], greedy: bool) -> Score {
-        Score { log_probabilities: log_probabilities.to_vec(), greedy }
+        Score {
+            log_probabilities: log_probabilities.to_vec(),
+            greedy,
+        }
     }
 
     fn close(metric: &Metric, name: &str, value: f64, error: f64) {
         assert_eq!(metric.name, name);
         assert!(
-            (metric.value - value).abs() <= 1e-9 * value && (metric.standard_error - error).abs() < 1e-6,
+            (metric.value - value).abs() <= 1e-9 * value
+                && (metric.standard_error - error).abs() < 1e-6,
             "{metric:?}"
         );
     }
 
     #[test]
     fn choices_are_judged_by_likelihood_and_by_likelihood_per_character() {
-        let choices = vec![Choice::after_space("x", "ab"), Choice::after_space("x", "abcdefgh")];
+        let choices = vec![
+            Choice::after_space("x", "ab"),
+            Choice::after_space("x", "abcdefgh"),
+        ];
         let question = Question::new(1, choices, Judgement::LikeliestPerCharacter { right: 1 });
         // The first is likelier; for each of its characters the second is.
-        let scores = [score(&[-2.0], false), score(&[-1.0, -3.0], false), score(&[-1.0], false), score(&[-9.0], false)];
+        let scores = [
+            score(&[-2.0], false),
+            score(&[-1.0, -3.0], false),
+            score(&[-1.0], false),
+            score(&[-9.0], false),
+        ];
         let (metrics, rows) = questions(&[&question, &question], &scores);
         close(&metrics[0], "acc_norm", 0.5, 0.5);
         close(&metrics[1], "acc", 0.0, 0.0);
         let log_likelihoods = vec![vec![-2.0, -4.0], vec![-1.0, -9.0]];
-        assert_eq!(rows, Rows::Questions { correct: vec![true, false], log_likelihoods });
+        assert_eq!(
+            rows,
+            Rows::Questions {
+                correct: vec![true, false],
+                log_likelihoods
+            }
+        );
     }
 
     #[test]
     fn last_words_are_right_when_the_model_would_say_them() {
         let question = Question::new(1, vec![Choice::after_space("x", "y")], Judgement::Greedy);
-        let scores = [score(&[-0.5, -0.5], true), score(&[-3.0], false), score(&[-2.0], true)];
+        let scores = [
+            score(&[-0.5, -0.5], true),
+            score(&[-3.0], false),
+            score(&[-2.0], true),
+        ];
         let (metrics, _) = questions(&[&question; 3], &scores);
         close(&metrics[0], "acc", 2.0 / 3.0, (2.0f64 / 9.0 / 2.0).sqrt());
-        close(&metrics[1], "perplexity", 2f64.exp(), 2f64.exp() / 3f64.sqrt());
+        close(
+            &metrics[1],
+            "perplexity",
+            2f64.exp(),
+            2f64.exp() / 3f64.sqrt(),
+        );
     }
 
     #[test]
     fn perplexity_counts_every_token_once() {
-        let (metrics, rows) = windows(&[score(&[-1.0, -3.0, -2.0], false), score(&[-4.0], false)], 1.5, 0.25);
+        let (metrics, rows) = windows(
+            &[score(&[-1.0, -3.0, -2.0], false), score(&[-4.0], false)],
+            1.5,
+            0.25,
+        );
         close(&metrics[3], "loss", 2.5, 1.0);
         close(&metrics[0], "token_perplexity", 2.5f64.exp(), 2.5f64.exp());
-        close(&metrics[1], "word_perplexity", 3.75f64.exp(), 3.75f64.exp() * 1.5);
-        close(&metrics[2], "byte_perplexity", 0.625f64.exp(), 0.625f64.exp() * 0.25);
-        assert_eq!(rows, Rows::Windows { losses: vec![2.0, 4.0] });
+        close(
+            &metrics[1],
+            "word_perplexity",
+            3.75f64.exp(),
+            3.75f64.exp() * 1.5,
+        );
+        close(
+            &metrics[2],
+            "byte_perplexity",
+            0.625f64.exp(),
+            0.625f64.exp() * 0.25,
+        );
+        assert_eq!(
+            rows,
+            Rows::Windows {
+                losses: vec![2.0, 4.0]
+            }
+        );
     }
 
     #[test]

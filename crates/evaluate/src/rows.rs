@@ -26,11 +26,19 @@ pub struct DataError {
 
 impl DataError {
     pub(super) fn new(file: &Path, line: Option<usize>, message: impl Into<String>) -> Self {
-        Self { file: file.into(), line, message: message.into(), source: None }
+        Self {
+            file: file.into(),
+            line,
+            message: message.into(),
+            source: None,
+        }
     }
 
     pub(super) fn caused_by(self, source: std::io::Error) -> Self {
-        Self { source: Some(source), ..self }
+        Self {
+            source: Some(source),
+            ..self
+        }
     }
 }
 
@@ -40,29 +48,53 @@ pub(super) fn text(path: &Path) -> Result<String, DataError> {
     let cannot_read = |reason| error("cannot read the data file".into()).caused_by(reason);
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(cannot_read)?;
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(cannot_read)?;
+    file.take(MOST_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(cannot_read)?;
     if bytes.len() as u64 > MOST_BYTES {
-        return Err(error(format!("the data file is longer than {} MiB", MOST_BYTES >> 20)));
+        return Err(error(format!(
+            "the data file is longer than {} MiB",
+            MOST_BYTES >> 20
+        )));
     }
-    let text = String::from_utf8(bytes)
-        .map_err(|wrong| error(format!("not UTF-8 text: byte {} is wrong", wrong.utf8_error().valid_up_to())))?;
+    let text = String::from_utf8(bytes).map_err(|wrong| {
+        error(format!(
+            "not UTF-8 text: byte {} is wrong",
+            wrong.utf8_error().valid_up_to()
+        ))
+    })?;
     // It would be a token of the text, and no line of JSON may begin with it.
     if text.starts_with('\u{feff}') {
-        return Err(error("begins with a byte order mark: expected UTF-8 without one".into()));
+        return Err(error(
+            "begins with a byte order mark: expected UTF-8 without one".into(),
+        ));
     }
-    if text.trim().is_empty() { Err(error("the data file is empty".into())) } else { Ok(text) }
+    if text.trim().is_empty() {
+        Err(error("the data file is empty".into()))
+    } else {
+        Ok(text)
+    }
 }
 
 /// The rows of a file with one JSON object a line; empty lines are passed over.
 pub(super) fn rows(path: &Path) -> Result<Vec<Row>, DataError> {
     let text = text(path)?;
-    let lines = (1..).zip(text.lines()).filter(|(_, content)| !content.trim().is_empty());
+    let lines = (1..)
+        .zip(text.lines())
+        .filter(|(_, content)| !content.trim().is_empty());
     lines
         .map(|(line, content)| match serde_json::from_str(content) {
-            Ok(Value::Object(fields)) => Ok(Row { file: path.into(), line, fields }),
+            Ok(Value::Object(fields)) => Ok(Row {
+                file: path.into(),
+                line,
+                fields,
+            }),
             Ok(_) => Err(DataError::new(path, Some(line), "expected a JSON object")),
             Err(error) => {
-                let message = format!("not JSON (column {}): expected one object a line", error.column());
+                let message = format!(
+                    "not JSON (column {}): expected one object a line",
+                    error.column()
+                );
                 Err(DataError::new(path, Some(line), message))
             }
         })
@@ -79,7 +111,11 @@ pub(super) struct Row {
 impl Row {
     /// That `field` is not what it should be.
     pub(super) fn wrong(&self, field: &str, is: impl Display, expected: impl Display) -> DataError {
-        DataError::new(&self.file, Some(self.line), format!("field {field:?} {is}: expected {expected}"))
+        DataError::new(
+            &self.file,
+            Some(self.line),
+            format!("field {field:?} {is}: expected {expected}"),
+        )
     }
 
     pub(super) fn has(&self, field: &str) -> bool {
@@ -87,13 +123,17 @@ impl Row {
     }
 
     fn field(&self, field: &str, expected: &str) -> Result<&Value, DataError> {
-        self.fields.get(field).ok_or_else(|| self.wrong(field, "is missing", expected))
+        self.fields
+            .get(field)
+            .ok_or_else(|| self.wrong(field, "is missing", expected))
     }
 
     /// A text that is not empty.
     pub(super) fn text(&self, field: &str) -> Result<&str, DataError> {
         match self.field(field, "a text")? {
-            Value::String(text) if text.trim().is_empty() => Err(self.wrong(field, "is empty", "a text")),
+            Value::String(text) if text.trim().is_empty() => {
+                Err(self.wrong(field, "is empty", "a text"))
+            }
             Value::String(text) => Ok(text),
             other => Err(self.wrong(field, format!("is {}", kind(other)), "a text")),
         }
@@ -105,11 +145,19 @@ impl Row {
         let Value::Array(values) = self.field(field, &expected)? else {
             return Err(self.wrong(field, "is no list", expected));
         };
-        let texts: Vec<_> = values.iter().filter_map(Value::as_str).filter(|text| !text.trim().is_empty()).collect();
+        let texts: Vec<_> = values
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|text| !text.trim().is_empty())
+            .collect();
         if values.len() != count {
             return Err(self.wrong(field, format!("has {} entries", values.len()), expected));
         }
-        if texts.len() == count { Ok(texts) } else { Err(self.wrong(field, "has an entry that is no text", expected)) }
+        if texts.len() == count {
+            Ok(texts)
+        } else {
+            Err(self.wrong(field, "has an entry that is no text", expected))
+        }
     }
 
     /// Which of `names` the field is, as a text or a number.
@@ -142,15 +190,25 @@ pub(super) mod tests {
 
     /// The first row of a file with this content.
     pub fn row(content: &str) -> Row {
-        let Value::Object(fields) = serde_json::from_str(content).unwrap() else { panic!("{content}") };
-        Row { file: "data.jsonl".into(), line: 7, fields }
+        let Value::Object(fields) = serde_json::from_str(content).unwrap() else {
+            panic!("{content}")
+        };
+        Row {
+            file: "data.jsonl".into(),
+            line: 7,
+            fields,
+        }
     }
 
     #[test]
     fn errors_name_file_line_and_field() {
         let row = row(r#"{"text": " ", "number": 3, "texts": ["a", 1], "answer": "E"}"#);
-        let message = |result: Result<_, DataError>| result.map(|_: ()| ()).unwrap_err().to_string();
-        assert_eq!(message(row.text("text").map(drop)), "data.jsonl, line 7: field \"text\" is empty: expected a text");
+        let message =
+            |result: Result<_, DataError>| result.map(|_: ()| ()).unwrap_err().to_string();
+        assert_eq!(
+            message(row.text("text").map(drop)),
+            "data.jsonl, line 7: field \"text\" is empty: expected a text"
+        );
         assert_eq!(
             message(row.text("none").map(drop)),
             "data.jsonl, line 7: field \"none\" is missing: expected a text"
@@ -163,8 +221,14 @@ pub(super) mod tests {
             message(row.texts("texts", 2).map(drop))
                 .ends_with("has an entry that is no text: expected a list of 2 texts")
         );
-        assert!(message(row.texts("texts", 3).map(drop)).ends_with("has 2 entries: expected a list of 3 texts"));
-        assert!(message(row.one_of("answer", &["A", "B"]).map(drop)).ends_with("is \"E\": expected one of A, B"));
+        assert!(
+            message(row.texts("texts", 3).map(drop))
+                .ends_with("has 2 entries: expected a list of 3 texts")
+        );
+        assert!(
+            message(row.one_of("answer", &["A", "B"]).map(drop))
+                .ends_with("is \"E\": expected one of A, B")
+        );
     }
 
     #[test]

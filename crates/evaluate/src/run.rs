@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use triad_engine::{Branch, Cancel, Engine, EngineOptions, KvFormat, Model, Score, SessionOptions, tokens_to_run};
+use triad_engine::{
+    Branch, Cancel, Engine, EngineOptions, KvFormat, Model, Score, SessionOptions, tokens_to_run,
+};
 
 use super::dataset::{Content, Dataset};
 use super::encode::{Encoded, Encoder};
@@ -32,7 +34,13 @@ pub struct EvaluateOptions {
 
 impl Default for EvaluateOptions {
     fn default() -> Self {
-        Self { limit: None, window: 1024, chunk: 512, kv_format: KvFormat::F16, fixed_point: false }
+        Self {
+            limit: None,
+            window: 1024,
+            chunk: 512,
+            kv_format: KvFormat::F16,
+            fixed_point: false,
+        }
     }
 }
 
@@ -48,25 +56,51 @@ pub fn evaluate(
     cancel: &Cancel,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Evaluation> {
-    for (name, value) in [("the limit", options.limit), ("the window", Some(options.window))] {
+    for (name, value) in [
+        ("the limit", options.limit),
+        ("the window", Some(options.window)),
+    ] {
         if value == Some(0) {
-            return Err(triad_engine::Error::Option { name, value: "0".into(), expected: "at least 1" }.into());
+            return Err(triad_engine::Error::Option {
+                name,
+                value: "0".into(),
+                expected: "at least 1",
+            }
+            .into());
         }
     }
     let encoder = Encoder::new(model)?;
-    let mut run = Run { model, options, cancel, progress: &mut progress, tokens: 0, seconds: 0.0 };
+    let mut run = Run {
+        model,
+        options,
+        cancel,
+        progress: &mut progress,
+        tokens: 0,
+        seconds: 0.0,
+    };
     let mut notes = Vec::new();
     let (metrics, rows) = match &dataset.content {
         Content::Questions(questions) => run.questions(dataset, questions, &encoder, &mut notes)?,
         Content::Text(text) => run.text(dataset, text, &encoder)?,
     };
-    let Run { tokens, seconds, .. } = run;
+    let Run {
+        tokens, seconds, ..
+    } = run;
     let count = match &rows {
         Rows::Questions { correct, .. } => correct.len(),
         Rows::Windows { losses } => losses.len(),
     };
     let tokens_per_second = tokens as f64 / seconds;
-    Ok(Evaluation { task: dataset.task(), metrics, count, tokens, seconds, tokens_per_second, notes, rows })
+    Ok(Evaluation {
+        task: dataset.task(),
+        metrics,
+        count,
+        tokens,
+        seconds,
+        tokens_per_second,
+        notes,
+        rows,
+    })
 }
 
 struct Run<'a> {
@@ -96,7 +130,9 @@ impl Run<'_> {
             encoded.push(choices);
         }
         if cut > 0 {
-            notes.push(format!("{cut} questions have fewer solved examples than others, to fit the model's context"));
+            notes.push(format!(
+                "{cut} questions have fewer solved examples than others, to fit the model's context"
+            ));
         }
         // Questions with the same examples are consecutive, so that these are run once.
         let mut order: Vec<_> = (0..questions.len()).collect();
@@ -112,7 +148,12 @@ impl Run<'_> {
     }
 
     /// The choices of one question, and with how many solved examples they fit the model's context.
-    fn encode(&self, dataset: &Dataset, question: &Question, encoder: &Encoder) -> Result<(Vec<Encoded>, usize)> {
+    fn encode(
+        &self,
+        dataset: &Dataset,
+        question: &Question,
+        encoder: &Encoder,
+    ) -> Result<(Vec<Encoded>, usize)> {
         let preamble = &question.preamble;
         let error = |message| DataError::new(&dataset.file, Some(question.line), message);
         let longest = self.model.description().context;
@@ -121,8 +162,14 @@ impl Run<'_> {
             let before = preamble.description.clone() + &preamble.examples[..examples].concat();
             let mut choices = Vec::with_capacity(question.choices.len());
             for choice in &question.choices {
-                let pair = encoder.pair(&(before.clone() + &choice.context), &choice.continuation)?;
-                let none = || error(format!("{:?} has no token of its own to score", choice.continuation));
+                let pair =
+                    encoder.pair(&(before.clone() + &choice.context), &choice.continuation)?;
+                let none = || {
+                    error(format!(
+                        "{:?} has no token of its own to score",
+                        choice.continuation
+                    ))
+                };
                 choices.push(pair.ok_or_else(none)?);
             }
             let needed = choices.iter().map(Encoded::context).max().unwrap_or(0);
@@ -130,41 +177,79 @@ impl Run<'_> {
                 return Ok((choices, examples));
             }
             if examples == 0 {
-                let message =
-                    format!("the row needs a context of {needed} tokens: expected at most the model's {longest}");
+                let message = format!(
+                    "the row needs a context of {needed} tokens: expected at most the model's {longest}"
+                );
                 return Err(error(message).into());
             }
             examples -= 1;
         }
     }
 
-    fn text(&mut self, dataset: &Dataset, text: &str, encoder: &Encoder) -> Result<(Vec<Metric>, Rows)> {
+    fn text(
+        &mut self,
+        dataset: &Dataset,
+        text: &str,
+        encoder: &Encoder,
+    ) -> Result<(Vec<Metric>, Rows)> {
         let text = Text::new(text, encoder)?;
         let windows = text.windows(self.options.window.min(self.model.description().context));
         if windows.is_empty() {
-            return Err(DataError::new(&dataset.file, None, "the text has no token that follows another").into());
+            return Err(DataError::new(
+                &dataset.file,
+                None,
+                "the text has no token that follows another",
+            )
+            .into());
         }
         let windows: Vec<_> = self.some(&windows).collect();
         let scores = self.score(&windows)?;
         let tokens = text.tokens() as f64;
-        Ok(report::windows(&scores, tokens / text.words as f64, tokens / text.bytes as f64))
+        Ok(report::windows(
+            &scores,
+            tokens / text.words as f64,
+            tokens / text.bytes as f64,
+        ))
     }
 
     /// As many of `all` as the limit allows, taken evenly: a file is often in order of its subjects.
     fn some<'b, T>(&self, all: &'b [T]) -> impl Iterator<Item = &'b T> + use<'b, T> {
-        let count = self.options.limit.map_or(all.len(), |limit| limit.min(all.len()));
+        let count = self
+            .options
+            .limit
+            .map_or(all.len(), |limit| limit.min(all.len()));
         (0..count).map(move |index| &all[index * all.len() / count])
     }
 
     /// Scores all in one go, so that passes are full and what neighbours share is run once.
     fn score(&mut self, encoded: &[&Encoded]) -> Result<Vec<Score>> {
         let branches: Vec<Branch> = encoded.iter().map(|encoded| encoded.branch()).collect();
-        let context = encoded.iter().map(|encoded| encoded.context()).max().unwrap_or(1);
-        let EvaluateOptions { chunk, kv_format, fixed_point, .. } = *self.options;
+        let context = encoded
+            .iter()
+            .map(|encoded| encoded.context())
+            .max()
+            .unwrap_or(1);
+        let EvaluateOptions {
+            chunk,
+            kv_format,
+            fixed_point,
+            ..
+        } = *self.options;
         // A chunk may be longer than the longest text: it holds several.
         let context = context.max(chunk).min(self.model.description().context);
-        let session = SessionOptions { context, chunk, kv_format };
-        let engine = Engine::new(self.model, EngineOptions { session, fixed_point, ..EngineOptions::default() })?;
+        let session = SessionOptions {
+            context,
+            chunk,
+            kv_format,
+        };
+        let engine = Engine::new(
+            self.model,
+            EngineOptions {
+                session,
+                fixed_point,
+                ..EngineOptions::default()
+            },
+        )?;
         let mut session = engine.session();
         self.tokens = tokens_to_run(&branches);
         let (total, progress) = (self.tokens, &mut *self.progress);

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use triad_engine::{
-    Cancel, Engine, EngineOptions, Error as EngineError, Event, GenerateOptions, Generation, Model, Session,
-    SessionOptions, generate, memory,
+    Cancel, Engine, EngineOptions, Error as EngineError, Event, GenerateOptions, Generation, Model,
+    Session, SessionOptions, generate, memory,
 };
 
 use crate::error::{Error, Result};
@@ -16,17 +16,35 @@ use crate::machine;
 ///
 /// # Errors
 /// If the context is longer than the model was made for, or does not fit into memory; as [`Engine::new`].
-pub fn engine(model: &Arc<Model>, options: EngineOptions, progress: &mut dyn FnMut(usize, usize)) -> Result<Engine> {
-    let SessionOptions { context, chunk, kv_format } = options.session;
+pub fn engine(
+    model: &Arc<Model>,
+    options: EngineOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Engine> {
+    let SessionOptions {
+        context,
+        chunk,
+        kv_format,
+    } = options.session;
     let description = model.description();
     if context > description.context {
-        return Err(EngineError::ContextTooLong { asked: context, longest: description.context }.into());
+        return Err(EngineError::ContextTooLong {
+            asked: context,
+            longest: description.context,
+        }
+        .into());
     }
     let needed = memory::of_session(description, 0, context, chunk, kv_format);
     // What the engine may hold of keys and values has to fit, where that is more than one session's.
-    let memory = needed.total() - needed.kv_cache + needed.kv_cache.max(options.kv_memory.unwrap_or(0));
-    let EngineOptions { processors, chunks_in_flight, .. } = &options;
-    let more = memory::of_chunks_in_flight(description, context, chunk, *chunks_in_flight, processors);
+    let memory =
+        needed.total() - needed.kv_cache + needed.kv_cache.max(options.kv_memory.unwrap_or(0));
+    let EngineOptions {
+        processors,
+        chunks_in_flight,
+        ..
+    } = &options;
+    let more =
+        memory::of_chunks_in_flight(description, context, chunk, *chunks_in_flight, processors);
     machine::check_memory(&format!("a context of {context} tokens"), memory + more)?;
     Ok(Engine::with_progress(model, options, progress)?)
 }

@@ -30,9 +30,15 @@ pub fn encode_messages(
     (messages, keeps_letters): (&[Message], bool),
     context: usize,
 ) -> Result<Vec<u32>> {
-    let messages = messages.iter().map(|Message { role, content }| json!({ "role": role, "content": content }));
+    let messages = messages
+        .iter()
+        .map(|Message { role, content }| json!({ "role": role, "content": content }));
     let messages: Vec<_> = messages.collect();
-    let conversation = Conversation { messages: &messages, keeps_letters, ..Conversation::default() };
+    let conversation = Conversation {
+        messages: &messages,
+        keeps_letters,
+        ..Conversation::default()
+    };
     encode_conversation(model, name, &conversation, (context, &Cancel::new()))
 }
 
@@ -80,7 +86,10 @@ pub fn encode_conversation(
     (context, cancel): (usize, &Cancel),
 ) -> Result<Vec<u32>> {
     let Some(template) = model.chat_template() else {
-        let last = conversation.messages.last().map_or_else(String::new, content);
+        let last = conversation
+            .messages
+            .last()
+            .map_or_else(String::new, content);
         return encode_text(model, &last, Special::AsText, (context, cancel));
     };
     if !conversation.keeps_letters {
@@ -88,9 +97,24 @@ pub fn encode_conversation(
         return encode_text(model, &text, Special::Parsed, (context, cancel));
     }
     let marks = letters::marks(model.tokenizer()?, conversation.messages)?;
-    let messages: Vec<_> = conversation.messages.iter().map(|message| letters::marked(&marks, message)).collect();
-    let text = render_conversation(template, name, &Conversation { messages: &messages, ..*conversation }, cancel)?;
-    whole(marks.encode_within(&text, context, &|| cancel.is_cancelled())?, context)
+    let messages: Vec<_> = conversation
+        .messages
+        .iter()
+        .map(|message| letters::marked(&marks, message))
+        .collect();
+    let text = render_conversation(
+        template,
+        name,
+        &Conversation {
+            messages: &messages,
+            ..*conversation
+        },
+        cancel,
+    )?;
+    whole(
+        marks.encode_within(&text, context, &|| cancel.is_cancelled())?,
+        context,
+    )
 }
 
 /// Returns the tokens of `messages` in OpenAI's form, as [`encode_conversation`] does, with `tools` that the model may call.
@@ -104,7 +128,16 @@ pub fn encode_with_tools(
     tools: &[Tool],
     within: (usize, &Cancel),
 ) -> Result<Vec<u32>> {
-    encode_conversation(model, name, &Conversation { messages, tools, ..Conversation::default() }, within)
+    encode_conversation(
+        model,
+        name,
+        &Conversation {
+            messages,
+            tools,
+            ..Conversation::default()
+        },
+        within,
+    )
 }
 
 /// Returns the text of a conversation with `tools` that the model may call, by the `template` of the model that the user
@@ -118,8 +151,22 @@ pub fn render_with_tools(
     (messages, tools): (&[Value], &[Tool]),
     (add_generation_prompt, cancel): (bool, &Cancel),
 ) -> Result<String> {
-    let end = if add_generation_prompt { PromptEnd::Answer } else { PromptEnd::Messages };
-    render_conversation(template, name, &Conversation { messages, tools, end, ..Conversation::default() }, cancel)
+    let end = if add_generation_prompt {
+        PromptEnd::Answer
+    } else {
+        PromptEnd::Messages
+    };
+    render_conversation(
+        template,
+        name,
+        &Conversation {
+            messages,
+            tools,
+            end,
+            ..Conversation::default()
+        },
+        cancel,
+    )
 }
 
 /// Returns the text of a conversation, by the `template` of the model that the user calls `name`.
@@ -132,15 +179,30 @@ pub fn render_conversation(
     conversation: &Conversation<'_>,
     cancel: &Cancel,
 ) -> Result<String> {
-    let Conversation { messages, tools, documents, variables, end, .. } = *conversation;
-    let template = if tools.is_empty() { template } else { template.for_tools() };
+    let Conversation {
+        messages,
+        tools,
+        documents,
+        variables,
+        end,
+        ..
+    } = *conversation;
+    let template = if tools.is_empty() {
+        template
+    } else {
+        template.for_tools()
+    };
     let lists_tools = tool_calls::template_lists_tools(template.source());
     let messages = if lists_tools {
         messages.iter().map(with_objects).collect()
     } else {
         plain_messages(messages, tools, template.reads_system() || tools.is_empty())?
     };
-    let tools: Vec<_> = if lists_tools { tools.iter().map(Tool::to_json).collect() } else { Vec::new() };
+    let tools: Vec<_> = if lists_tools {
+        tools.iter().map(Tool::to_json).collect()
+    } else {
+        Vec::new()
+    };
     let options = RenderOptions {
         tools: &tools,
         documents,
@@ -150,18 +212,31 @@ pub fn render_conversation(
     };
     let cancel = cancel.clone();
     let stop: Stop = Arc::new(move || cancel.is_cancelled());
-    Ok(template.render_conversation(&messages, &options, Some(stop)).map_err(|error| error.at(name))?)
+    Ok(template
+        .render_conversation(&messages, &options, Some(stop))
+        .map_err(|error| error.at(name))?)
 }
 
 /// A message whose calls have objects as arguments, as templates write them.
 fn with_objects(message: &Value) -> Value {
     let mut message = message.clone();
-    for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
-        let function = if call.get("function").is_some() { &mut call["function"] } else { call };
+    for call in message
+        .get_mut("tool_calls")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let function = if call.get("function").is_some() {
+            &mut call["function"]
+        } else {
+            call
+        };
         match function.get("arguments") {
             // A call without arguments.
             Some(Value::Null) => function["arguments"] = json!({}),
-            Some(Value::String(text)) if text.trim().is_empty() => function["arguments"] = json!({}),
+            Some(Value::String(text)) if text.trim().is_empty() => {
+                function["arguments"] = json!({})
+            }
             Some(Value::String(text)) => {
                 if let Ok(arguments @ Value::Object(_)) = serde_json::from_str(text) {
                     function["arguments"] = arguments;
@@ -178,7 +253,9 @@ fn with_objects(message: &Value) -> Value {
 fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Result<Vec<Value>> {
     let (mut plain, mut is_results) = (Vec::<Value>::new(), false);
     for message in messages {
-        let role = message["role"].as_str().ok_or(Error::Message { expected: "role" })?;
+        let role = message["role"]
+            .as_str()
+            .ok_or(Error::Message { expected: "role" })?;
         let mut calls = Vec::new();
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             let call = with_objects(&json!({ "tool_calls": [call] }))["tool_calls"][0].clone();
@@ -190,7 +267,12 @@ fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Res
             let mut message = message.clone();
             if !calls.is_empty() {
                 let text = Some(content(&message)).filter(|text| !text.is_empty());
-                message["content"] = text.into_iter().chain(calls).collect::<Vec<_>>().join("\n").into();
+                message["content"] = text
+                    .into_iter()
+                    .chain(calls)
+                    .collect::<Vec<_>>()
+                    .join("\n")
+                    .into();
             } else if message["content"].is_null() {
                 message["content"] = "".into();
             }
@@ -213,10 +295,16 @@ fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Res
         let instructions = tool_calls::instructions(tools);
         let system = plain.first_mut().filter(|first| first["role"] == "system");
         match system {
-            Some(system) => system["content"] = format!("{}\n\n{instructions}", content(system)).into(),
-            None if reads_system => plain.insert(0, json!({ "role": "system", "content": instructions })),
+            Some(system) => {
+                system["content"] = format!("{}\n\n{instructions}", content(system)).into()
+            }
+            None if reads_system => {
+                plain.insert(0, json!({ "role": "system", "content": instructions }))
+            }
             None => match plain.iter_mut().find(|message| message["role"] == "user") {
-                Some(first) => first["content"] = format!("{instructions}\n\n{}", content(first)).into(),
+                Some(first) => {
+                    first["content"] = format!("{instructions}\n\n{}", content(first)).into()
+                }
                 None => plain.insert(0, json!({ "role": "user", "content": instructions })),
             },
         }
@@ -227,7 +315,11 @@ fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Res
 /// Returns the text of a message's content.
 fn content(message: &Value) -> String {
     match &message["content"] {
-        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n"),
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect::<Vec<_>>()
+            .join("\n"),
         content => content.as_str().unwrap_or_default().to_owned(),
     }
 }
@@ -237,7 +329,9 @@ fn content(message: &Value) -> String {
 /// # Errors
 /// As [`encode_text`].
 pub fn encode_plain(model: &Model, messages: &[Message], context: usize) -> Result<Vec<u32>> {
-    let last = messages.last().map_or("", |message| message.content.as_str());
+    let last = messages
+        .last()
+        .map_or("", |message| message.content.as_str());
     encode_text(model, last, Special::AsText, (context, &Cancel::new()))
 }
 
@@ -247,7 +341,12 @@ pub fn encode_plain(model: &Model, messages: &[Message], context: usize) -> Resu
 ///
 /// # Errors
 /// If the model has no tokenizer, the tokens are too many, or `cancel` is set meanwhile.
-pub fn encode_text(model: &Model, text: &str, special: Special, within: (usize, &Cancel)) -> Result<Vec<u32>> {
+pub fn encode_text(
+    model: &Model,
+    text: &str,
+    special: Special,
+    within: (usize, &Cancel),
+) -> Result<Vec<u32>> {
     encode_around(model, text, (special, special == Special::AsText), within)
 }
 
@@ -261,17 +360,28 @@ pub fn encode_around(
     reading: (Special, bool),
     (context, cancel): (usize, &Cancel),
 ) -> Result<Vec<u32>> {
-    whole(model.tokenizer()?.encode_within(text, reading, context, &|| cancel.is_cancelled())?, context)
+    whole(
+        model
+            .tokenizer()?
+            .encode_within(text, reading, context, &|| cancel.is_cancelled())?,
+        context,
+    )
 }
 
 /// Returns the tokens of a text that is to have at most `context`.
 fn whole(encoded: Encoded, context: usize) -> Result<Vec<u32>> {
     match encoded {
-        Encoded::Whole(tokens) if tokens.len() > context => {
-            Err(Error::PromptTooLong { tokens: tokens.len(), more: false, context })
-        }
+        Encoded::Whole(tokens) if tokens.len() > context => Err(Error::PromptTooLong {
+            tokens: tokens.len(),
+            more: false,
+            context,
+        }),
         Encoded::Whole(tokens) => Ok(tokens),
-        Encoded::TooMany(tokens) => Err(Error::PromptTooLong { tokens, more: true, context }),
+        Encoded::TooMany(tokens) => Err(Error::PromptTooLong {
+            tokens,
+            more: true,
+            context,
+        }),
         Encoded::Stopped => Err(triad_engine::Error::Cancelled.into()),
     }
 }

@@ -30,28 +30,43 @@ impl EnergyCounters {
 
     /// Those below another root.
     fn find_in(sys: &Path) -> Option<Self> {
-        let zones = fs::read_dir(sys.join("class/powercap")).into_iter().flatten().flatten();
+        let zones = fs::read_dir(sys.join("class/powercap"))
+            .into_iter()
+            .flatten()
+            .flatten();
         // `intel-rapl:0` is a processor, `intel-rapl:0:1` a part of it, which it counts, too.
         let is_processor = |name: &str| {
             let number = name.strip_prefix("intel-rapl:");
-            number.is_some_and(|number| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()))
+            number.is_some_and(|number| {
+                !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+            })
         };
         let mut folders: Vec<_> = zones
             .filter(|zone| zone.file_name().to_str().is_some_and(is_processor))
             .map(|zone| zone.path())
             // `psys` counts the whole platform, its processors included.
             .filter(|folder| {
-                fs::read_to_string(folder.join("name")).is_ok_and(|name| name.trim().starts_with("package"))
+                fs::read_to_string(folder.join("name"))
+                    .is_ok_and(|name| name.trim().starts_with("package"))
             })
             .collect();
         folders.sort();
         let counter = |folder: PathBuf| {
             let range = number(&folder.join("max_energy_range_uj"))?;
-            Some(Counter { energy: folder.join("energy_uj"), range })
+            Some(Counter {
+                energy: folder.join("energy_uj"),
+                range,
+            })
         };
-        let counters = folders.into_iter().map(counter).collect::<Option<Vec<_>>>()?;
+        let counters = folders
+            .into_iter()
+            .map(counter)
+            .collect::<Option<Vec<_>>>()?;
         let first = read(&counters)?;
-        (!counters.is_empty()).then(|| Self { counters, last: Mutex::new((first, 0.0)) })
+        (!counters.is_empty()).then(|| Self {
+            counters,
+            last: Mutex::new((first, 0.0)),
+        })
     }
 
     /// Joules of all processors since the counters were found, whoever made them work; `None` if a counter cannot be read
@@ -60,8 +75,12 @@ impl EnergyCounters {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = read(&self.counters)?;
         let (before, sum) = &mut *last;
-        for ((now, before), Counter { range, .. }) in now.iter().zip(before.iter_mut()).zip(&self.counters) {
-            let more = now.checked_sub(*before).unwrap_or_else(|| range.saturating_sub(*before).saturating_add(*now));
+        for ((now, before), Counter { range, .. }) in
+            now.iter().zip(before.iter_mut()).zip(&self.counters)
+        {
+            let more = now
+                .checked_sub(*before)
+                .unwrap_or_else(|| range.saturating_sub(*before).saturating_add(*now));
             *sum += more as f64 / 1e6;
             *before = *now;
         }
@@ -70,7 +89,10 @@ impl EnergyCounters {
 }
 
 fn read(counters: &[Counter]) -> Option<Vec<u64>> {
-    counters.iter().map(|counter| number(&counter.energy)).collect()
+    counters
+        .iter()
+        .map(|counter| number(&counter.energy))
+        .collect()
 }
 
 fn number(file: &Path) -> Option<u64> {

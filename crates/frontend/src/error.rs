@@ -124,7 +124,11 @@ fn bytes(bytes: u64) -> String {
         }
         (value, unit) = (value / 1024.0, next);
     }
-    if unit == "bytes" { format!("{bytes} bytes") } else { format!("{value:.1} {unit}") }
+    if unit == "bytes" {
+        format!("{bytes} bytes")
+    } else {
+        format!("{value:.1} {unit}")
+    }
 }
 
 /// Result of this crate's functions.

@@ -41,22 +41,38 @@ struct State {
 impl State {
     fn of(path: &Path) -> io::Result<Self> {
         let metadata = fs::metadata(path)?;
-        let nanoseconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+        let nanoseconds = |time: SystemTime| {
+            time.duration_since(UNIX_EPOCH)
+                .map_or(0, |time| time.as_nanos() as u64)
+        };
         let modified = nanoseconds(metadata.modified()?);
         #[cfg(unix)]
         let (changed, device, number) = {
             use std::os::unix::fs::MetadataExt;
-            let changed = i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec());
-            (u64::try_from(changed).unwrap_or(0), metadata.dev(), metadata.ino())
+            let changed =
+                i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec());
+            (
+                u64::try_from(changed).unwrap_or(0),
+                metadata.dev(),
+                metadata.ino(),
+            )
         };
         #[cfg(not(unix))]
         let (changed, device, number) = (modified, 0, 0);
-        Ok(Self { bytes: metadata.len(), modified, changed, device, number })
+        Ok(Self {
+            bytes: metadata.len(),
+            modified,
+            changed,
+            device,
+            number,
+        })
     }
 
     /// How long to wait until any further change has another time; none if that takes too long to wait for.
     fn unsettled(&self) -> Option<Duration> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let age = now.saturating_sub(Duration::from_nanos(self.changed));
         if self.changed.is_multiple_of(1_000_000_000) && age < LONG_TICK {
             return None;
@@ -92,9 +108,15 @@ impl Hashes {
         let name = package::sha256(subject.as_os_str().as_encoded_bytes());
         let record = folder.map(|folder| folder.join(format!("{}.json", &name[..32])));
         // What is damaged or of another version is as good as none.
-        let read = |record: &PathBuf| serde_json::from_slice(&files::read(record, cache_file::MOST_BYTES).ok()?).ok();
+        let read = |record: &PathBuf| {
+            serde_json::from_slice(&files::read(record, cache_file::MOST_BYTES).ok()?).ok()
+        };
         let files = record.as_ref().and_then(read).unwrap_or_default();
-        Self { record, files, is_new: false }
+        Self {
+            record,
+            files,
+            is_new: false,
+        }
     }
 
     /// The hash of the file at `path`, if the file has not changed since.
@@ -115,7 +137,13 @@ impl Hashes {
             return Ok(known.to_owned());
         }
         settle(path);
-        let state = || State::of(path).map_err(|source| Error::File { what: "read", path: path.into(), source });
+        let state = || {
+            State::of(path).map_err(|source| Error::File {
+                what: "read",
+                path: path.into(),
+                source,
+            })
+        };
         let mut before = state()?;
         let settles = before.unsettled();
         if let Some(wait) = settles.filter(|wait| !wait.is_zero()) {
@@ -128,7 +156,13 @@ impl Hashes {
             && state()? == before
             && let Ok(path) = path.canonicalize()
         {
-            self.files.insert(path, Hashed { state: before, sha256: sha256.clone() });
+            self.files.insert(
+                path,
+                Hashed {
+                    state: before,
+                    sha256: sha256.clone(),
+                },
+            );
             self.is_new = true;
         }
         Ok(sha256)
@@ -139,22 +173,33 @@ impl Hashes {
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn of_files(&mut self, files: &[PathBuf], read: &mut dyn FnMut(u64, u64)) -> Result<Vec<String>> {
+    pub fn of_files(
+        &mut self,
+        files: &[PathBuf],
+        read: &mut dyn FnMut(u64, u64),
+    ) -> Result<Vec<String>> {
         let unknown = files.iter().filter(|file| self.known(file).is_none());
-        let total = unknown.filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum();
+        let total = unknown
+            .filter_map(|file| Some(fs::metadata(file).ok()?.len()))
+            .sum();
         let mut done = 0;
         let mut progress = |bytes| {
             done += bytes;
             read(done, total);
         };
-        let found = files.iter().map(|file| self.sha256(file, &mut progress)).collect();
+        let found = files
+            .iter()
+            .map(|file| self.sha256(file, &mut progress))
+            .collect();
         self.save();
         found
     }
 
     /// Keeps what was read, where that is possible.
     pub fn save(&self) {
-        let Some(record) = self.record.as_ref().filter(|_| self.is_new) else { return };
+        let Some(record) = self.record.as_ref().filter(|_| self.is_new) else {
+            return;
+        };
         // What is not kept is hashed again.
         let _ = serde_json::to_vec(&self.files).map(|content| cache_file::write(record, &content));
     }
@@ -224,10 +269,19 @@ mod tests {
         {
             let modified = fs::metadata(&file).unwrap().modified().unwrap();
             fs::write(&file, "six").unwrap();
-            fs::File::options().write(true).open(&file).unwrap().set_modified(modified).unwrap();
+            fs::File::options()
+                .write(true)
+                .open(&file)
+                .unwrap()
+                .set_modified(modified)
+                .unwrap();
             assert_eq!(read(), (package::sha256(b"six"), 3));
         }
-        fs::write(records.read_dir().unwrap().next().unwrap().unwrap().path(), "{").unwrap();
+        fs::write(
+            records.read_dir().unwrap().next().unwrap().unwrap().path(),
+            "{",
+        )
+        .unwrap();
         assert_eq!(read().1, 3, "a damaged record is none");
         assert_eq!(records.read_dir().unwrap().count(), 1);
     }

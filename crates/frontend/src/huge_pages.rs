@@ -29,7 +29,11 @@ pub fn are_worth_it(bytes: u64) -> Result<bool> {
         return Ok(decided);
     }
     let enabled = fs::read_to_string(ENABLED).unwrap_or_default();
-    let rooms = [machine::available_memory(), machine::available_addresses(), group_limit()];
+    let rooms = [
+        machine::available_memory(),
+        machine::available_addresses(),
+        group_limit(),
+    ];
     Ok(are_enabled(&enabled) && has_room(bytes, rooms))
 }
 
@@ -39,18 +43,27 @@ fn requested(value: &str) -> Result<Option<bool>> {
         "" => Ok(None),
         "on" => Ok(Some(true)),
         "off" => Ok(Some(false)),
-        _ => Err(Error::Variable { name: VARIABLE, value: value.to_owned(), expected: "on or off" }),
+        _ => Err(Error::Variable {
+            name: VARIABLE,
+            value: value.to_owned(),
+            expected: "on or off",
+        }),
     }
 }
 
 /// Whether a program that asks for huge pages gets them, by the content of [`ENABLED`].
 fn are_enabled(content: &str) -> bool {
-    ["[always]", "[madvise]"].iter().any(|chosen| content.contains(chosen))
+    ["[always]", "[madvise]"]
+        .iter()
+        .any(|chosen| content.contains(chosen))
 }
 
 /// Whether there is enough of all that is known.
 fn has_room(bytes: u64, rooms: [Option<u64>; 3]) -> bool {
-    rooms.iter().flatten().all(|room| bytes.saturating_mul(ROOM) <= *room)
+    rooms
+        .iter()
+        .flatten()
+        .all(|room| bytes.saturating_mul(ROOM) <= *room)
 }
 
 /// Bytes that the control group of this process may take, a container mostly; `None` without a limit.
@@ -58,10 +71,17 @@ fn group_limit() -> Option<u64> {
     let root = Path::new("/sys/fs/cgroup");
     // In a container its own group is the root; elsewhere it is named.
     let named = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let named = named.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let named = named
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))
+        .unwrap_or_default();
     let folders = [root.to_owned(), root.join(named)];
-    let files = folders.iter().flat_map(|folder| LIMITS.map(|limit| folder.join(limit)));
-    files.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok()).min()
+    let files = folders
+        .iter()
+        .flat_map(|folder| LIMITS.map(|limit| folder.join(limit)));
+    files
+        .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
+        .min()
 }
 
 #[cfg(test)]
@@ -73,13 +93,18 @@ mod tests {
         assert!(are_enabled("always [madvise] never\n") && are_enabled("[always] madvise never\n"));
         assert!(!are_enabled("always madvise [never]\n") && !are_enabled(""));
         assert!(has_room(50, [Some(100), None, Some(1000)]) && has_room(u64::MAX, [None; 3]));
-        assert!(!has_room(51, [Some(100), None, None]) && !has_room(50, [Some(100), Some(99), None]));
+        assert!(
+            !has_room(51, [Some(100), None, None]) && !has_room(50, [Some(100), Some(99), None])
+        );
         assert!(!has_room(u64::MAX, [Some(u64::MAX - 1), None, None]));
     }
 
     #[test]
     fn the_variable_is_on_or_off() {
-        assert_eq!([requested("").unwrap(), requested("on").unwrap()], [None, Some(true)]);
+        assert_eq!(
+            [requested("").unwrap(), requested("on").unwrap()],
+            [None, Some(true)]
+        );
         assert_eq!(requested("off").unwrap(), Some(false));
         let refused = requested("yes").unwrap_err().to_string();
         assert_eq!(refused, r#"TRIAD_HUGE_PAGES is "yes": expected on or off"#);

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use triad_kernels::tier::{self, Tier};
-use triad_kernels::{Choice, ProductKind, TimedKernel, choose_kernels, refused_kernels, use_kernels};
+use triad_kernels::{
+    Choice, ProductKind, TimedKernel, choose_kernels, refused_kernels, use_kernels,
+};
 use triad_model::{fetch, files};
 
 use crate::{cache_file, machine};
@@ -86,7 +88,10 @@ impl Timed {
             threads: machine::threads(),
             version: env!("CARGO_PKG_VERSION").into(),
             instructions: Tier::supported().map(|tier| tier.name().into()).collect(),
-            refused: refused_kernels().iter().map(|refused| refused.kernel.into()).collect(),
+            refused: refused_kernels()
+                .iter()
+                .map(|refused| refused.kernel.into())
+                .collect(),
         }
     }
 }
@@ -95,9 +100,22 @@ impl ProductChoice {
     /// The kernel that is used, and how it compares with each other one.
     pub fn sentence(&self) -> String {
         let mean = |kernel: &KernelRates| kernel.operations_per_second;
-        let chosen = self.timed.iter().find(|kernel| kernel.kernel == self.chosen).map_or(0.0, mean);
-        let others = self.timed.iter().filter(|kernel| kernel.kernel != self.chosen);
-        let others = others.map(|other| format!(", {:.2} × as fast as {}", chosen / mean(other), other.kernel));
+        let chosen = self
+            .timed
+            .iter()
+            .find(|kernel| kernel.kernel == self.chosen)
+            .map_or(0.0, mean);
+        let others = self
+            .timed
+            .iter()
+            .filter(|kernel| kernel.kernel != self.chosen);
+        let others = others.map(|other| {
+            format!(
+                ", {:.2} × as fast as {}",
+                chosen / mean(other),
+                other.kernel
+            )
+        });
         format!("{}{}", self.chosen, others.collect::<String>())
     }
 }
@@ -134,7 +152,10 @@ pub fn use_fastest<T>(timing: impl FnOnce() -> T) -> Option<KernelChoices> {
     }
     let record = record();
     let here = Timed::here();
-    let known = record.as_deref().and_then(|path| read(path, &here)).filter(|known| known.apply().is_ok());
+    let known = record
+        .as_deref()
+        .and_then(|path| read(path, &here))
+        .filter(|known| known.apply().is_ok());
     Some(known.unwrap_or_else(|| {
         let _shown = timing();
         let choices = time(here);
@@ -150,8 +171,14 @@ pub fn time_again() -> KernelChoices {
 }
 
 fn time(here: Timed) -> KernelChoices {
-    let products = choose_kernels(here.threads).iter().map(ProductChoice::from).collect();
-    let choices = KernelChoices { machine: here, products };
+    let products = choose_kernels(here.threads)
+        .iter()
+        .map(ProductChoice::from)
+        .collect();
+    let choices = KernelChoices {
+        machine: here,
+        products,
+    };
     if let (Some(record), Ok(content)) = (record(), serde_json::to_vec_pretty(&choices)) {
         cache_file::write(&record, &content);
     }
@@ -164,8 +191,11 @@ fn record() -> Option<PathBuf> {
 
 /// What the file has, if it holds here. What is damaged or of another version is as good as none.
 fn read(path: &Path, here: &Timed) -> Option<KernelChoices> {
-    let choices: KernelChoices = serde_json::from_slice(&files::read(path, cache_file::MOST_BYTES).ok()?).ok()?;
-    let has_all = ProductKind::ALL.iter().all(|kind| choices.of(*kind).is_some());
+    let choices: KernelChoices =
+        serde_json::from_slice(&files::read(path, cache_file::MOST_BYTES).ok()?).ok()?;
+    let has_all = ProductKind::ALL
+        .iter()
+        .all(|kind| choices.of(*kind).is_some());
     (choices.machine == *here && has_all).then_some(choices)
 }
 
@@ -176,7 +206,9 @@ impl KernelChoices {
     }
 
     fn of(&self, kind: ProductKind) -> Option<&ProductChoice> {
-        self.products.iter().find(|choice| choice.product == kind.name())
+        self.products
+            .iter()
+            .find(|choice| choice.product == kind.name())
     }
 }
 
@@ -193,16 +225,37 @@ mod tests {
         let here = Timed::here();
         assert_eq!(read(&path, &here), None);
         let products = choose_kernels(1).iter().map(ProductChoice::from).collect();
-        let choices = KernelChoices { machine: here.clone(), products };
+        let choices = KernelChoices {
+            machine: here.clone(),
+            products,
+        };
         cache_file::write(&path, &serde_json::to_vec_pretty(&choices).unwrap());
         assert_eq!(read(&path, &here), Some(choices.clone()));
         let others = [
-            Timed { processor: Some("another one".into()), ..here.clone() },
-            Timed { microcode: Some("0".into()), ..here.clone() },
-            Timed { threads: here.threads + 1, ..here.clone() },
-            Timed { version: "0.0.0".into(), ..here.clone() },
-            Timed { instructions: vec!["sse9".into()], ..here.clone() },
-            Timed { refused: vec!["sse9".into()], ..here.clone() },
+            Timed {
+                processor: Some("another one".into()),
+                ..here.clone()
+            },
+            Timed {
+                microcode: Some("0".into()),
+                ..here.clone()
+            },
+            Timed {
+                threads: here.threads + 1,
+                ..here.clone()
+            },
+            Timed {
+                version: "0.0.0".into(),
+                ..here.clone()
+            },
+            Timed {
+                instructions: vec!["sse9".into()],
+                ..here.clone()
+            },
+            Timed {
+                refused: vec!["sse9".into()],
+                ..here.clone()
+            },
         ];
         for other in others {
             assert_eq!(read(&path, &other), None, "{other:?}");
@@ -224,11 +277,20 @@ mod tests {
     #[test]
     fn every_kind_of_product_is_among_the_choices_by_its_name() {
         let products: Vec<_> = choose_kernels(1).iter().map(ProductChoice::from).collect();
-        let names: Vec<_> = products.iter().map(|choice| choice.product.as_str()).collect();
+        let names: Vec<_> = products
+            .iter()
+            .map(|choice| choice.product.as_str())
+            .collect();
         assert_eq!(names, ProductKind::ALL.map(ProductKind::name));
         for choice in products {
-            let mean =
-                |name: &str| choice.timed.iter().find(|timed| timed.kernel == name).unwrap().operations_per_second;
+            let mean = |name: &str| {
+                choice
+                    .timed
+                    .iter()
+                    .find(|timed| timed.kernel == name)
+                    .unwrap()
+                    .operations_per_second
+            };
             let ratio = mean(&choice.chosen) / mean(&choice.by_instructions);
             assert!((choice.gain / ratio - 1.0).abs() < 1e-3, "{choice:?}");
         }

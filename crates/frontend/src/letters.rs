@@ -10,7 +10,10 @@ use crate::error::Result;
 /// # Errors
 /// As [`Letters::new`].
 pub(crate) fn marks<'a>(tokenizer: &'a Tokenizer, messages: &[Value]) -> Result<Letters<'a>> {
-    Ok(Letters::new(tokenizer, &messages.iter().flat_map(texts).collect::<Vec<_>>())?)
+    Ok(Letters::new(
+        tokenizer,
+        &messages.iter().flat_map(texts).collect::<Vec<_>>(),
+    )?)
 }
 
 /// Returns `message` with marks in its content. Messages of the model are left as they are: templates look for the words in
@@ -37,5 +40,8 @@ pub(crate) fn marked(letters: &Letters<'_>, message: &Value) -> Value {
 fn texts(message: &Value) -> impl Iterator<Item = &str> {
     let content = &message["content"];
     let parts = content.as_array().into_iter().flatten();
-    content.as_str().into_iter().chain(parts.filter_map(|part| part["text"].as_str()))
+    content
+        .as_str()
+        .into_iter()
+        .chain(parts.filter_map(|part| part["text"].as_str()))
 }

@@ -84,8 +84,12 @@ impl Machine {
     pub fn detect() -> Self {
         let (cpus, kernels) = (cpu_folders(), kernel_names());
         let refused = refused_kernels().iter();
-        let refused =
-            refused.map(|refused| RefusedKernel { kernel: refused.kernel, reason: &refused.reason }).collect();
+        let refused = refused
+            .map(|refused| RefusedKernel {
+                kernel: refused.kernel,
+                reason: &refused.reason,
+            })
+            .collect();
         let kernels = Kernels {
             int8: kernels.int8,
             f32: kernels.f32,
@@ -111,7 +115,9 @@ impl Machine {
 /// The name that the processor gives itself.
 pub(crate) fn processor() -> Option<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").ok()?;
-    ["model name", "Hardware", "Processor"].iter().find_map(|key| field(&cpuinfo, key))
+    ["model name", "Hardware", "Processor"]
+        .iter()
+        .find_map(|key| field(&cpuinfo, key))
 }
 
 /// The version of the processor's microcode, where the system reports it.
@@ -137,7 +143,9 @@ pub(crate) fn available_addresses() -> Option<u64> {
 
 /// The limit in force, in a file as `/proc/self/limits`.
 fn address_limit(limits: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max address space"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
@@ -160,14 +168,22 @@ pub fn check_memory(what: &str, bytes: usize) -> Result<()> {
 fn fits_limit(what: &str, needed: u64, available: u64) -> Result<()> {
     if needed.saturating_add(OTHER_ADDRESSES) > available {
         let available = available.saturating_sub(OTHER_ADDRESSES);
-        return Err(Error::MemoryLimit { what: what.into(), needed, available });
+        return Err(Error::MemoryLimit {
+            what: what.into(),
+            needed,
+            available,
+        });
     }
     Ok(())
 }
 
 fn fits(what: &str, needed: u64, available: u64) -> Result<()> {
     if needed > available {
-        return Err(Error::Memory { what: what.into(), needed, available });
+        return Err(Error::Memory {
+            what: what.into(),
+            needed,
+            available,
+        });
     }
     Ok(())
 }
@@ -193,14 +209,25 @@ pub struct Resident {
 /// What this process holds now, where the system reports it.
 pub fn resident() -> Option<Resident> {
     let of = |key| memory("/proc/self/status", key);
-    let (anonymous_bytes, file_bytes, shared_bytes) = (of("RssAnon")?, of("RssFile")?, of("RssShmem")?);
-    Some(Resident { bytes: of("VmRSS")?, anonymous_bytes, file_bytes, shared_bytes })
+    let (anonymous_bytes, file_bytes, shared_bytes) =
+        (of("RssAnon")?, of("RssFile")?, of("RssShmem")?);
+    Some(Resident {
+        bytes: of("VmRSS")?,
+        anonymous_bytes,
+        file_bytes,
+        shared_bytes,
+    })
 }
 
 /// A line `key: 123 kB` of a file in /proc, in bytes.
 fn memory(file: &str, key: &str) -> Option<u64> {
     let value = field(&fs::read_to_string(file).ok()?, key)?;
-    value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    value
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 fn field(text: &str, key: &str) -> Option<String> {
@@ -212,21 +239,39 @@ fn field(text: &str, key: &str) -> Option<String> {
 
 /// One folder a hardware thread.
 fn cpu_folders() -> Vec<std::path::PathBuf> {
-    let entries = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten();
+    let entries = fs::read_dir("/sys/devices/system/cpu")
+        .into_iter()
+        .flatten();
     let is_cpu = |path: &Path| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.strip_prefix("cpu").is_some_and(|number| number.parse::<usize>().is_ok())
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        name.strip_prefix("cpu")
+            .is_some_and(|number| number.parse::<usize>().is_ok())
     };
-    entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_cpu(path)).collect()
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| is_cpu(path))
+        .collect()
 }
 
 fn read(folder: &Path, file: &str) -> Option<String> {
-    Some(fs::read_to_string(folder.join(file)).ok()?.trim().to_owned())
+    Some(
+        fs::read_to_string(folder.join(file))
+            .ok()?
+            .trim()
+            .to_owned(),
+    )
 }
 
 fn cores(cpus: &[std::path::PathBuf]) -> Option<usize> {
-    let core =
-        |cpu: &std::path::PathBuf| Some((read(cpu, "topology/physical_package_id")?, read(cpu, "topology/core_id")?));
+    let core = |cpu: &std::path::PathBuf| {
+        Some((
+            read(cpu, "topology/physical_package_id")?,
+            read(cpu, "topology/core_id")?,
+        ))
+    };
     let cores: BTreeSet<_> = cpus.iter().filter_map(core).collect();
     Some(cores.len()).filter(|count| *count > 0)
 }
@@ -234,12 +279,17 @@ fn cores(cpus: &[std::path::PathBuf]) -> Option<usize> {
 fn core_groups(cpus: &[std::path::PathBuf]) -> Vec<CoreGroup> {
     let mut groups = BTreeMap::new();
     for cpu in cpus {
-        let kilohertz = read(cpu, "cpufreq/cpuinfo_max_freq").and_then(|text| text.parse::<u64>().ok());
+        let kilohertz =
+            read(cpu, "cpufreq/cpuinfo_max_freq").and_then(|text| text.parse::<u64>().ok());
         if let Some(kilohertz) = kilohertz {
             *groups.entry(kilohertz / 1000).or_insert(0) += 1;
         }
     }
-    groups.into_iter().rev().map(|(megahertz, threads)| CoreGroup { threads, megahertz }).collect()
+    groups
+        .into_iter()
+        .rev()
+        .map(|(megahertz, threads)| CoreGroup { threads, megahertz })
+        .collect()
 }
 
 fn caches(cpus: &[std::path::PathBuf]) -> Vec<Cache> {
@@ -253,7 +303,9 @@ fn caches(cpus: &[std::path::PathBuf]) -> Vec<Cache> {
             let level = read(&folder, "level").and_then(|text| text.parse::<u32>().ok());
             let bytes = read(&folder, "size").and_then(|text| size(&text));
             // The threads that share an instance are its identity.
-            if let (Some(level), Some(bytes), Some(shared)) = (level, bytes, read(&folder, "shared_cpu_list")) {
+            if let (Some(level), Some(bytes), Some(shared)) =
+                (level, bytes, read(&folder, "shared_cpu_list"))
+            {
                 instances.insert((level, bytes, shared));
             }
         }
@@ -262,14 +314,23 @@ fn caches(cpus: &[std::path::PathBuf]) -> Vec<Cache> {
     for (level, bytes, _) in instances {
         *counts.entry((level, bytes)).or_insert(0) += 1;
     }
-    counts.into_iter().map(|((level, bytes), count)| Cache { level, bytes, count }).collect()
+    counts
+        .into_iter()
+        .map(|((level, bytes), count)| Cache {
+            level,
+            bytes,
+            count,
+        })
+        .collect()
 }
 
 /// `48K`, `2M`.
 fn size(text: &str) -> Option<u64> {
     let (number, unit) = match text.strip_suffix('K') {
         Some(number) => (number, 1 << 10),
-        None => text.strip_suffix('M').map_or((text, 1), |number| (number, 1 << 20)),
+        None => text
+            .strip_suffix('M')
+            .map_or((text, 1), |number| (number, 1 << 20)),
     };
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
@@ -288,16 +349,23 @@ fn instruction_sets() -> Vec<&'static str> {
         "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16", "avx512fp16",
     );
     // Rust has no macro for it; the system must permit it, too.
-    sets.extend(triad_kernels::tier::Tier::Amx.is_supported().then_some("amx"));
+    sets.extend(
+        triad_kernels::tier::Tier::Amx
+            .is_supported()
+            .then_some("amx"),
+    );
     sets
 }
 
 #[cfg(target_arch = "aarch64")]
 fn instruction_sets() -> Vec<&'static str> {
-    let mut found: Vec<_> =
-        detected!(is_aarch64_feature_detected: "neon", "fp16", "dotprod", "i8mm", "bf16", "sve", "sve2");
+    let mut found: Vec<_> = detected!(is_aarch64_feature_detected: "neon", "fp16", "dotprod", "i8mm", "bf16", "sve", "sve2");
     // Its detection in the standard library is unstable.
-    found.extend(triad_kernels::tier::Tier::Sme.is_supported().then_some("sme"));
+    found.extend(
+        triad_kernels::tier::Tier::Sme
+            .is_supported()
+            .then_some("sme"),
+    );
     found
 }
 
@@ -320,8 +388,13 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_both_numbers() {
-        let error = fits("llama-2-7b", 13 << 30, 4 << 30).unwrap_err().to_string();
-        assert_eq!(error, "llama-2-7b needs 13.0 GiB of memory, but 4.0 GiB are available on this machine");
+        let error = fits("llama-2-7b", 13 << 30, 4 << 30)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "llama-2-7b needs 13.0 GiB of memory, but 4.0 GiB are available on this machine"
+        );
         fits("llama-2-7b", 4 << 30, 4 << 30).unwrap();
     }
 
@@ -331,8 +404,13 @@ mod tests {
                       Max cpu time              unlimited            unlimited            seconds\n\
                       Max address space         4194304000           unlimited            bytes\n";
         assert_eq!(address_limit(limits), Some(4_194_304_000));
-        assert_eq!(address_limit(&limits.replace("4194304000", "unlimited ")), None);
-        let error = fits_limit("a context of 8192 tokens", 2 << 30, 1 << 30).unwrap_err().to_string();
+        assert_eq!(
+            address_limit(&limits.replace("4194304000", "unlimited ")),
+            None
+        );
+        let error = fits_limit("a context of 8192 tokens", 2 << 30, 1 << 30)
+            .unwrap_err()
+            .to_string();
         let expected = "a context of 8192 tokens needs 2.0 GiB of memory, but the limit of this process leaves 896.0 MiB: \
                         raise it (ulimit -v), or ask for less";
         assert_eq!(error, expected);
@@ -341,7 +419,10 @@ mod tests {
 
     #[test]
     fn cache_sizes_have_units() {
-        assert_eq!([size("48K"), size("2M"), size("512"), size("x")], [Some(48 << 10), Some(2 << 20), Some(512), None]);
+        assert_eq!(
+            [size("48K"), size("2M"), size("512"), size("x")],
+            [Some(48 << 10), Some(2 << 20), Some(512), None]
+        );
     }
 
     #[test]

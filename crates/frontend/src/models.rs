@@ -33,13 +33,17 @@ pub fn load(path: &Path, options: &LoadOptions, read: &mut dyn FnMut(u64, u64)) 
     if Package::is_at(path) {
         let mut package = hashes::open_package(path, read)?;
         if huge_pages::are_worth_it(package.weight_bytes())? {
-            package.read_into_huge_pages().map_err(triad_engine::Error::from)?;
+            package
+                .read_into_huge_pages()
+                .map_err(triad_engine::Error::from)?;
         }
         return Ok(Model::from_package(&package, options)?);
     }
     let mut checkpoint = Checkpoint::open(path).map_err(triad_engine::Error::from)?;
     if huge_pages::are_worth_it(checkpoint.weight_bytes())? {
-        checkpoint.read_into_huge_pages().map_err(triad_engine::Error::from)?;
+        checkpoint
+            .read_into_huge_pages()
+            .map_err(triad_engine::Error::from)?;
     }
     Ok(Model::from_checkpoint(&Arc::new(checkpoint), options)?)
 }
@@ -62,8 +66,12 @@ pub fn description(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<ModelD
 /// If they cannot be read.
 pub fn weight_bytes(path: &Path) -> Result<u64> {
     if Package::is_at(path) {
-        let files = std::fs::read_dir(path).and_then(|files| files.map(|file| file?.metadata()).collect());
-        let error = |source| triad_engine::Error::Io { path: path.to_owned(), source };
+        let files =
+            std::fs::read_dir(path).and_then(|files| files.map(|file| file?.metadata()).collect());
+        let error = |source| triad_engine::Error::Io {
+            path: path.to_owned(),
+            source,
+        };
         let files: Vec<std::fs::Metadata> = files.map_err(error)?;
         return Ok(files.iter().map(std::fs::Metadata::len).sum());
     }
@@ -77,7 +85,10 @@ pub fn weight_bytes(path: &Path) -> Result<u64> {
 pub fn tokenizer(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Tokenizer> {
     if Package::is_at(path) {
         let package = hashes::open_package(path, read)?;
-        return Ok(Tokenizer::from_source(&package.source()?, &package.manifest().generation.end_tokens)?);
+        return Ok(Tokenizer::from_source(
+            &package.source()?,
+            &package.manifest().generation.end_tokens,
+        )?);
     }
     Ok(Tokenizer::from_checkpoint(&Checkpoint::open(path)?)?)
 }

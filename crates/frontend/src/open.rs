@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use triad_engine::{Cancel, Engine, EngineOptions, Error as EngineError, LoadOptions, SessionOptions, Threads};
+use triad_engine::{
+    Cancel, Engine, EngineOptions, Error as EngineError, LoadOptions, SessionOptions, Threads,
+};
 use triad_model::fetch;
 use triad_prepare::package::Progress;
 
@@ -32,10 +34,18 @@ pub struct OpenOptions {
 ///
 /// # Errors
 /// If there is no such model, it cannot be fetched, read or prepared, or does not fit into memory; if `cancel` is set.
-pub fn open(name: &str, options: &OpenOptions, cancel: &Cancel, step: &mut dyn FnMut(&str)) -> Result<Engine> {
+pub fn open(
+    name: &str,
+    options: &OpenOptions,
+    cancel: &Cancel,
+    step: &mut dyn FnMut(&str),
+) -> Result<Engine> {
     kernels::use_fastest(|| step(kernels::TIMING));
     let path = {
-        let steps = Steps { step: RefCell::new(step), cancel };
+        let steps = Steps {
+            step: RefCell::new(step),
+            cancel,
+        };
         let path = models::path_of(name, &steps);
         cancel.check()?;
         path?
@@ -51,19 +61,46 @@ pub fn open(name: &str, options: &OpenOptions, cancel: &Cancel, step: &mut dyn F
     let path = if options.float {
         path
     } else {
-        packages::package_of(&path, options.threads.clone(), cancel, &mut |_, _| {}, &mut prepare)?.path
+        packages::package_of(
+            &path,
+            options.threads.clone(),
+            cancel,
+            &mut |_, _| {},
+            &mut prepare,
+        )?
+        .path
     };
     cancel.check()?;
     step(&format!("loading {name}"));
-    let load = LoadOptions { threads: options.threads.clone(), ..Default::default() };
+    let load = LoadOptions {
+        threads: options.threads.clone(),
+        ..Default::default()
+    };
     let model = Arc::new(models::load(&path, &load, &mut |_, _| {})?);
     cancel.check()?;
-    let context = options.context.unwrap_or(CONTEXT.min(model.description().context));
+    let context = options
+        .context
+        .unwrap_or(CONTEXT.min(model.description().context));
     if context == 0 {
-        return Err(EngineError::Option { name: "the context", value: "0".into(), expected: "at least 1" }.into());
+        return Err(EngineError::Option {
+            name: "the context",
+            value: "0".into(),
+            expected: "at least 1",
+        }
+        .into());
     }
-    let session = SessionOptions { context, ..options.session.clone() };
-    answer::engine(&model, EngineOptions { session, ..EngineOptions::default() }, &mut |_, _| {})
+    let session = SessionOptions {
+        context,
+        ..options.session.clone()
+    };
+    answer::engine(
+        &model,
+        EngineOptions {
+            session,
+            ..EngineOptions::default()
+        },
+        &mut |_, _| {},
+    )
 }
 
 /// What a preparation does, in a few words.
@@ -107,14 +144,30 @@ mod tests {
         std::fs::write(&path, tiny_llama().build()).unwrap();
         let name = path.to_str().unwrap();
         let opened = |context| {
-            let options = OpenOptions { float: true, context, threads: Threads::Count(1), ..OpenOptions::default() };
+            let options = OpenOptions {
+                float: true,
+                context,
+                threads: Threads::Count(1),
+                ..OpenOptions::default()
+            };
             let mut steps = Vec::new();
-            let engine = open(name, &options, &Cancel::new(), &mut |step| steps.push(step.to_owned()));
-            engine.map(|engine| (engine.context(), engine.model().description().context, steps))
+            let engine = open(name, &options, &Cancel::new(), &mut |step| {
+                steps.push(step.to_owned())
+            });
+            engine.map(|engine| {
+                (
+                    engine.context(),
+                    engine.model().description().context,
+                    steps,
+                )
+            })
         };
         let (context, longest, steps) = opened(None).unwrap();
         assert_eq!(context, longest.min(CONTEXT));
-        let steps: Vec<_> = steps.into_iter().filter(|step| step != kernels::TIMING).collect();
+        let steps: Vec<_> = steps
+            .into_iter()
+            .filter(|step| step != kernels::TIMING)
+            .collect();
         assert_eq!(steps, [format!("loading {name}")]);
         assert_eq!(opened(Some(8)).unwrap().0, 8);
         assert!(opened(Some(0)).unwrap_err().to_string().contains("context"));
@@ -128,8 +181,14 @@ mod tests {
         std::fs::write(&path, tiny_llama().build()).unwrap();
         let cancel = Cancel::new();
         cancel.cancel();
-        let options = OpenOptions { float: true, ..OpenOptions::default() };
+        let options = OpenOptions {
+            float: true,
+            ..OpenOptions::default()
+        };
         let error = open(path.to_str().unwrap(), &options, &cancel, &mut |_| {}).unwrap_err();
-        assert!(matches!(error.engine(), Some(EngineError::Cancelled)), "{error}");
+        assert!(
+            matches!(error.engine(), Some(EngineError::Cancelled)),
+            "{error}"
+        );
     }
 }

@@ -43,23 +43,41 @@ pub fn package_of(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Found> {
     if Package::is_at(path) {
-        return Ok(Found { path: path.into(), prepared: None });
+        return Ok(Found {
+            path: path.into(),
+            prepared: None,
+        });
     }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
     let known = Hashes::of(path);
-    if model_files(path).iter().any(|file| known.known(file).is_none()) {
+    if model_files(path)
+        .iter()
+        .any(|file| known.known(file).is_none())
+    {
         // What is no model is refused before all of it is read.
         Checkpoint::open(path)?;
     }
     let destination = cached(path, &options, &text, read)?;
     if Package::is_at(&destination) {
-        return Ok(Found { path: destination, prepared: None });
+        return Ok(Found {
+            path: destination,
+            prepared: None,
+        });
     }
     let start = Instant::now();
     let checkpoint = Arc::new(Checkpoint::open(path)?);
-    let recipe = Recipe { checkpoint, text, options, threads, existing: Existing::Keep };
+    let recipe = Recipe {
+        checkpoint,
+        text,
+        options,
+        threads,
+        existing: Existing::Keep,
+    };
     prepare(&recipe, &destination, cancel, progress)?;
-    Ok(Found { path: destination, prepared: Some(start.elapsed()) })
+    Ok(Found {
+        path: destination,
+        prepared: Some(start.elapsed()),
+    })
 }
 
 /// The path of the package of the model at `path` in the cache: each model, as its files are now, and each way to
@@ -75,7 +93,14 @@ pub fn cached(
     text: &CalibrationText,
     read: &mut dyn FnMut(u64, u64),
 ) -> Result<PathBuf> {
-    cached_in(&fetch::packages_folder()?, &mut Hashes::of(path), path, options, text, read)
+    cached_in(
+        &fetch::packages_folder()?,
+        &mut Hashes::of(path),
+        path,
+        options,
+        text,
+        read,
+    )
 }
 
 fn cached_in(
@@ -88,7 +113,12 @@ fn cached_in(
 ) -> Result<PathBuf> {
     let files = model_files(path);
     let hashes = hashes.of_files(&files, read)?;
-    let file_name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let file_name = |file: &PathBuf| {
+        file.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
     // The parts of a folder have their names for a reason, a single file may be called anything.
     let files: Vec<_> = match &hashes[..] {
         [single] => vec![(String::new(), single.clone())],
@@ -105,34 +135,69 @@ fn cached_in(
     let key = &package::sha256(key.to_string().as_bytes())[..KEY_DIGITS];
     // A copy of the model may have had another name when its package was made.
     let end = format!("-{key}");
-    let made = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_made = |place: &PathBuf| place.to_string_lossy().ends_with(&end) && Package::is_at(place);
+    let made = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let is_made =
+        |place: &PathBuf| place.to_string_lossy().ends_with(&end) && Package::is_at(place);
     if let Some(made) = made.filter(is_made).min() {
         return Ok(made);
     }
-    let path = path.canonicalize().map_err(|source| file("read", path, source))?;
-    let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
-    let name = name.unwrap_or_default().to_string_lossy().replace(|letter: char| !is_plain(letter), "-");
+    let path = path
+        .canonicalize()
+        .map_err(|source| file("read", path, source))?;
+    let name = if path.is_dir() {
+        path.file_name()
+    } else {
+        path.file_stem()
+    };
+    let name = name
+        .unwrap_or_default()
+        .to_string_lossy()
+        .replace(|letter: char| !is_plain(letter), "-");
     Ok(folder.join(name + &end))
 }
 
 /// The files of the model at `path`, sorted: it is one of them, with those beside it that describe it, or the folder that
 /// holds them. A folder may hold more, such as what an earlier command wrote into it.
 pub fn model_files(path: &Path) -> Vec<PathBuf> {
-    const DESCRIPTIONS: [&str; 5] =
-        ["package.json", "package.json.sha256", "config.json", "generation_config.json", "chat_template.jinja"];
+    const DESCRIPTIONS: [&str; 5] = [
+        "package.json",
+        "package.json.sha256",
+        "config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+    ];
     const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
     let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");
-    let holds_weights = |name: &str| WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end));
+    let holds_weights = |name: &str| {
+        WEIGHTS
+            .iter()
+            .any(|end| name.to_ascii_lowercase().ends_with(end))
+    };
     let within = |folder: &Path, belongs: &dyn Fn(&str) -> bool| -> Vec<_> {
-        let names = |path: &PathBuf| path.file_name().is_some_and(|name| belongs(&name.to_string_lossy()));
+        let names = |path: &PathBuf| {
+            path.file_name()
+                .is_some_and(|name| belongs(&name.to_string_lossy()))
+        };
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).filter(|path| path.is_file() && names(path)).collect()
+        entries
+            .map(|entry| entry.path())
+            .filter(|path| path.is_file() && names(path))
+            .collect()
     };
     let mut files = if path.is_dir() {
         within(path, &|name| describes(name) || holds_weights(name))
-    } else if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors")) {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    } else if path
+        .extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors"))
+    {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         let mut files = within(folder, &describes);
         files.push(path.into());
         files
@@ -161,11 +226,20 @@ pub fn prepare(
     if let Some(parent) = destination.parent() {
         fs::create_dir_all(parent).map_err(|source| file("create", parent, source))?;
     }
-    Ok(triad_prepare::package::prepare(recipe, destination, cancel, progress)?)
+    Ok(triad_prepare::package::prepare(
+        recipe,
+        destination,
+        cancel,
+        progress,
+    )?)
 }
 
 fn file(what: &'static str, path: &Path, source: std::io::Error) -> Error {
-    Error::File { what, path: path.into(), source }
+    Error::File {
+        what,
+        path: path.into(),
+        source,
+    }
 }
 
 #[cfg(test)]
@@ -187,10 +261,25 @@ mod tests {
         let (usual, text) = (PrepareOptions::default(), CalibrationText::builtin());
         let first = cached(&path, &usual, &text).unwrap();
         assert_eq!(cached(&path, &usual, &text).unwrap(), first);
-        assert!(first.file_name().unwrap().to_str().unwrap().starts_with("model-"), "{}", first.display());
-        let options = PrepareOptions { prune: Prune::PAPER, ..usual };
+        assert!(
+            first
+                .file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with("model-"),
+            "{}",
+            first.display()
+        );
+        let options = PrepareOptions {
+            prune: Prune::PAPER,
+            ..usual
+        };
         assert_ne!(cached(&path, &options, &text).unwrap(), first);
-        let other = CalibrationText { name: "other".into(), texts: vec!["abc".into()] };
+        let other = CalibrationText {
+            name: "other".into(),
+            texts: vec!["abc".into()],
+        };
         assert_ne!(cached(&path, &usual, &other).unwrap(), first);
         // A copy finds the package that the model has by then.
         let copy = folder.path().join("copy.gguf");
@@ -201,9 +290,19 @@ mod tests {
         let mut model = fs::read(&path).unwrap();
         *model.last_mut().unwrap() ^= 1;
         fs::write(&path, model).unwrap();
-        assert_ne!(cached(&path, &usual, &text).unwrap(), first, "another model at the same place");
+        assert_ne!(
+            cached(&path, &usual, &text).unwrap(),
+            first,
+            "another model at the same place"
+        );
         let error = cached(&folder.path().join("none"), &usual, &text).unwrap_err();
-        assert!(error.to_string().starts_with("cannot read ") && error.to_string().ends_with("none"), "{error}");
-        assert!(std::error::Error::source(&error).is_some(), "an error keeps its source");
+        assert!(
+            error.to_string().starts_with("cannot read ") && error.to_string().ends_with("none"),
+            "{error}"
+        );
+        assert!(
+            std::error::Error::source(&error).is_some(),
+            "an error keeps its source"
+        );
     }
 }

@@ -24,16 +24,24 @@ impl Sensors {
     /// Those below other roots.
     fn find_in(sys: &Path, proc: &Path) -> Self {
         let folders = |folder: &str, prefix: &str| {
-            let entries = fs::read_dir(sys.join(folder)).into_iter().flatten().flatten();
+            let entries = fs::read_dir(sys.join(folder))
+                .into_iter()
+                .flatten()
+                .flatten();
             let number = |path: &PathBuf| {
-                path.file_name().and_then(|name| name.to_str()?.strip_prefix(prefix)?.parse::<usize>().ok())
+                path.file_name()
+                    .and_then(|name| name.to_str()?.strip_prefix(prefix)?.parse::<usize>().ok())
             };
-            let mut found: Vec<_> = entries.filter_map(|entry| Some((number(&entry.path())?, entry.path()))).collect();
+            let mut found: Vec<_> = entries
+                .filter_map(|entry| Some((number(&entry.path())?, entry.path())))
+                .collect();
             found.sort();
             found
         };
         let clocks = folders("devices/system/cpu", "cpu").into_iter();
-        let clocks = clocks.map(|(_, folder)| folder.join("cpufreq/scaling_cur_freq")).filter(|file| file.exists());
+        let clocks = clocks
+            .map(|(_, folder)| folder.join("cpufreq/scaling_cur_freq"))
+            .filter(|file| file.exists());
         let zone = |(number, folder): (usize, PathBuf)| {
             let kind = fs::read_to_string(folder.join("type")).unwrap_or_default();
             let name = match kind.trim() {
@@ -45,7 +53,10 @@ impl Sensors {
         Self {
             clocks: clocks.collect(),
             cpuinfo: proc.join("cpuinfo"),
-            zones: folders("class/thermal", "thermal_zone").into_iter().map(zone).collect(),
+            zones: folders("class/thermal", "thermal_zone")
+                .into_iter()
+                .map(zone)
+                .collect(),
         }
     }
 
@@ -58,19 +69,34 @@ impl Sensors {
         let text = fs::read_to_string(&self.cpuinfo).ok()?;
         let clocks: Vec<_> = text
             .lines()
-            .filter_map(|line| line.split_once(':').filter(|(name, _)| name.trim() == "cpu MHz")?.1.trim().parse().ok())
+            .filter_map(|line| {
+                line.split_once(':')
+                    .filter(|(name, _)| name.trim() == "cpu MHz")?
+                    .1
+                    .trim()
+                    .parse()
+                    .ok()
+            })
             .collect();
         (!clocks.is_empty()).then(|| mean(&clocks))
     }
 
     /// Temperatures in °C now, by the names of what they are of; empty where the system reports none.
     pub fn celsius(&self) -> BTreeMap<String, f64> {
-        self.zones.iter().filter_map(|(name, file)| Some((name.clone(), number(file)? / 1e3))).collect()
+        self.zones
+            .iter()
+            .filter_map(|(name, file)| Some((name.clone(), number(file)? / 1e3)))
+            .collect()
     }
 }
 
 fn number(file: &Path) -> Option<f64> {
-    fs::read_to_string(file).ok()?.trim().parse().ok().filter(|number: &f64| number.is_finite())
+    fs::read_to_string(file)
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+        .filter(|number: &f64| number.is_finite())
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -91,8 +117,16 @@ mod tests {
     fn clocks_are_the_mean_of_all_cores_and_temperatures_have_the_names_of_their_zones() {
         let root = tempfile::tempdir().unwrap();
         let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
-        write(&sys, "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "2000000\n");
-        write(&sys, "devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "3000000\n");
+        write(
+            &sys,
+            "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq",
+            "2000000\n",
+        );
+        write(
+            &sys,
+            "devices/system/cpu/cpu1/cpufreq/scaling_cur_freq",
+            "3000000\n",
+        );
         write(&sys, "devices/system/cpu/cpufreq/scaling_cur_freq", "9\n");
         write(&sys, "class/thermal/thermal_zone1/type", "x86_pkg_temp\n");
         write(&sys, "class/thermal/thermal_zone1/temp", "45500\n");
@@ -101,7 +135,10 @@ mod tests {
         write(&sys, "class/thermal/cooling_device0/temp", "1\n");
         let sensors = Sensors::find_in(&sys, &proc);
         assert_eq!(sensors.megahertz(), Some(2500.0));
-        assert_eq!(sensors.celsius(), BTreeMap::from([("x86_pkg_temp (1)".to_owned(), 45.5)]));
+        assert_eq!(
+            sensors.celsius(),
+            BTreeMap::from([("x86_pkg_temp (1)".to_owned(), 45.5)])
+        );
     }
 
     #[test]
@@ -109,7 +146,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
         assert_eq!(Sensors::find_in(&sys, &proc).megahertz(), None);
-        write(&proc, "cpuinfo", "processor\t: 0\ncpu MHz\t\t: 2400.5\ncache size\t: 1 KB\ncpu MHz\t\t: 2600.5\n");
+        write(
+            &proc,
+            "cpuinfo",
+            "processor\t: 0\ncpu MHz\t\t: 2400.5\ncache size\t: 1 KB\ncpu MHz\t\t: 2600.5\n",
+        );
         let sensors = Sensors::find_in(&sys, &proc);
         assert_eq!(sensors.megahertz(), Some(2500.5));
         assert!(sensors.celsius().is_empty());

@@ -46,7 +46,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&Checkpoint::open(&model)?)?);
     let start = Instant::now();
     let grammars = Grammars::new(Arc::clone(&tokenizer) as _)?;
-    println!("{} tokens, ready after {:.0} ms", tokenizer.vocab_size(), start.elapsed().as_secs_f64() * 1e3);
+    println!(
+        "{} tokens, ready after {:.0} ms",
+        tokenizer.vocab_size(),
+        start.elapsed().as_secs_f64() * 1e3
+    );
     for folder in arguments {
         let mut files = Vec::new();
         find(&folder, &mut files)?;
@@ -54,7 +58,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut counts = Counts::default();
         for file in &files {
             let cases: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
-            let cases = if cases.is_array() { cases } else { Value::Array(vec![cases]) };
+            let cases = if cases.is_array() {
+                cases
+            } else {
+                Value::Array(vec![cases])
+            };
             for case in cases.as_array().into_iter().flatten() {
                 measure(&grammars, &tokenizer, case, &mut counts);
             }
@@ -69,7 +77,10 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
         let path = entry?.path();
         if path.is_dir() {
             find(&path, files)?;
-        } else if path.extension().is_some_and(|extension| extension == "json") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
             files.push(path);
         }
     }
@@ -77,16 +88,28 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 }
 
 fn measure(grammars: &Grammars, tokenizer: &Tokenizer, case: &Value, counts: &mut Counts) {
-    let Some(schema) = case.get("schema") else { return };
+    let Some(schema) = case.get("schema") else {
+        return;
+    };
     counts.schemas += 1;
     let start = Instant::now();
-    let Ok(grammar) = grammars.compile(&GrammarSource::JsonSchema(schema.to_string())) else { return };
+    let Ok(grammar) = grammars.compile(&GrammarSource::JsonSchema(schema.to_string())) else {
+        return;
+    };
     counts.compile_seconds.push(start.elapsed().as_secs_f64());
     counts.supported += 1;
     for test in case["tests"].as_array().into_iter().flatten() {
-        let (Some(data), Some(is_valid)) = (test.get("data"), test["valid"].as_bool()) else { continue };
-        let Some(could_be) = follow(&grammar, tokenizer, data, counts) else { continue };
-        let count = if is_valid { &mut counts.valid } else { &mut counts.invalid };
+        let (Some(data), Some(is_valid)) = (test.get("data"), test["valid"].as_bool()) else {
+            continue;
+        };
+        let Some(could_be) = follow(&grammar, tokenizer, data, counts) else {
+            continue;
+        };
+        let count = if is_valid {
+            &mut counts.valid
+        } else {
+            &mut counts.invalid
+        };
         count.0 += 1;
         count.1 += usize::from(could_be == is_valid);
         if could_be && !is_valid {
@@ -95,8 +118,12 @@ fn measure(grammars: &Grammars, tokenizer: &Tokenizer, case: &Value, counts: &mu
     }
     if let Some(text) = answer(&grammar, tokenizer, counts) {
         counts.answers.0 += 1;
-        let validator = jsonschema::options().should_validate_formats(true).build(schema);
-        let value: Option<Value> = serde_json::from_slice(&text).ok().map(without_negative_zeros);
+        let validator = jsonschema::options()
+            .should_validate_formats(true)
+            .build(schema);
+        let value: Option<Value> = serde_json::from_slice(&text)
+            .ok()
+            .map(without_negative_zeros);
         let is_valid = match (validator, value) {
             (Ok(validator), Some(value)) => validator.is_valid(&value),
             // A schema that the validator refuses: then at least JSON.
@@ -111,8 +138,16 @@ fn measure(grammars: &Grammars, tokenizer: &Tokenizer, case: &Value, counts: &mu
 }
 
 /// Whether an answer could be `data`; `None` if that is too long.
-fn follow(grammar: &Grammar, tokenizer: &Tokenizer, data: &Value, counts: &mut Counts) -> Option<bool> {
-    let tokens = tokenizer.encode_part(&data.to_string()).ok().filter(|tokens| tokens.len() <= LONGEST)?;
+fn follow(
+    grammar: &Grammar,
+    tokenizer: &Tokenizer,
+    data: &Value,
+    counts: &mut Counts,
+) -> Option<bool> {
+    let tokens = tokenizer
+        .encode_part(&data.to_string())
+        .ok()
+        .filter(|tokens| tokens.len() <= LONGEST)?;
     let mut constraint = grammar.begin();
     for token in tokens {
         if constraint.is_complete() {
@@ -139,16 +174,18 @@ fn without_negative_zeros(value: Value) -> Value {
     match value {
         Value::Number(number) if number.as_f64() == Some(0.0) => Value::from(0),
         Value::Array(items) => items.into_iter().map(without_negative_zeros).collect(),
-        Value::Object(fields) => {
-            fields.into_iter().map(|(name, value)| (name, without_negative_zeros(value))).collect()
-        }
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (name, without_negative_zeros(value)))
+            .collect(),
         other => other,
     }
 }
 
 /// An answer of random logits, of which those that end things are larger; `None` if it does not end.
 fn answer(grammar: &Grammar, tokenizer: &Tokenizer, counts: &mut Counts) -> Option<Vec<u8>> {
-    let (mut constraint, mut random, mut text) = (grammar.begin(), ChaCha8Rng::seed_from_u64(0), Vec::new());
+    let (mut constraint, mut random, mut text) =
+        (grammar.begin(), ChaCha8Rng::seed_from_u64(0), Vec::new());
     for _ in 0..LONGEST {
         if constraint.is_complete() {
             return Some(text);
@@ -166,7 +203,10 @@ fn answer(grammar: &Grammar, tokenizer: &Tokenizer, counts: &mut Counts) -> Opti
             let ends = bytes.is_empty() || (bytes.len() == 1 && b"\"]}".contains(&bytes[0]));
             (random.next_u32() >> 8) + if ends { 1 << 24 } else { 0 }
         };
-        let next = allowed.map(|token| (weight(&token, &mut random), token)).max()?.1;
+        let next = allowed
+            .map(|token| (weight(&token, &mut random), token))
+            .max()?
+            .1;
         constraint.accept(next).ok()?;
         text.extend(tokenizer.bytes(next));
     }
@@ -175,18 +215,35 @@ fn answer(grammar: &Grammar, tokenizer: &Tokenizer, counts: &mut Counts) -> Opti
 
 impl Counts {
     fn print(mut self, folder: &Path) {
-        let share =
-            |(all, some): (usize, usize)| format!("{some} of {all} ({:.1} %)", 100.0 * some as f64 / all.max(1) as f64);
+        let share = |(all, some): (usize, usize)| {
+            format!(
+                "{some} of {all} ({:.1} %)",
+                100.0 * some as f64 / all.max(1) as f64
+            )
+        };
         println!("{}", folder.display());
-        println!("  supported schemas: {}", share((self.schemas, self.supported)));
-        println!("  valid instances that an answer could be: {}", share(self.valid));
-        println!("  invalid instances that no answer could be: {}", share(self.invalid));
+        println!(
+            "  supported schemas: {}",
+            share((self.schemas, self.supported))
+        );
+        println!(
+            "  valid instances that an answer could be: {}",
+            share(self.valid)
+        );
+        println!(
+            "  invalid instances that no answer could be: {}",
+            share(self.invalid)
+        );
         println!(
             "  random answers that ended: {}; valid: {}",
             share((self.supported, self.answers.0)),
             share(self.answers)
         );
-        println!("  masks beyond a limit: {} of {}", self.limits, self.mask_seconds.len());
+        println!(
+            "  masks beyond a limit: {} of {}",
+            self.limits,
+            self.mask_seconds.len()
+        );
         println!("  compiling: {}", times(&mut self.compile_seconds));
         println!("  a mask: {}", times(&mut self.mask_seconds));
     }
@@ -194,7 +251,18 @@ impl Counts {
 
 fn times(seconds: &mut [f64]) -> String {
     seconds.sort_by(f64::total_cmp);
-    let at = |share: f64| seconds.get(((seconds.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(0.0) * 1e6;
+    let at = |share: f64| {
+        seconds
+            .get(((seconds.len() as f64 - 1.0) * share) as usize)
+            .copied()
+            .unwrap_or(0.0)
+            * 1e6
+    };
     let mean = seconds.iter().sum::<f64>() / seconds.len().max(1) as f64 * 1e6;
-    format!("mean {mean:.0} µs, median {:.0} µs, 99 % within {:.0} µs, longest {:.0} µs", at(0.5), at(0.99), at(1.0))
+    format!(
+        "mean {mean:.0} µs, median {:.0} µs, 99 % within {:.0} µs, longest {:.0} µs",
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    )
 }

@@ -50,7 +50,10 @@ impl Drop for Counted {
 
 /// What a parser may take: of a grammar's size, and of each mask in time.
 pub(crate) fn limits() -> ParserLimits {
-    ParserLimits { verbose_errors: false, ..ParserLimits::default() }
+    ParserLimits {
+        verbose_errors: false,
+        ..ParserLimits::default()
+    }
 }
 
 /// The parser of `source` at its beginning.
@@ -63,7 +66,9 @@ pub(crate) fn compile(factory: &Arc<ParserFactory>, source: &GrammarSource) -> R
     let failed = |problem: String| Error::Unsupported { kind, problem };
     let grammar = match source {
         GrammarSource::JsonSchema(text) => GrammarWithLexer::from_json_schema(schema(text)?),
-        GrammarSource::JsonObject => GrammarWithLexer::from_json_schema(schema(r#"{"type": "object"}"#)?),
+        GrammarSource::JsonObject => {
+            GrammarWithLexer::from_json_schema(schema(r#"{"type": "object"}"#)?)
+        }
         GrammarSource::Regex(text) => GrammarWithLexer::from_regex(text),
         GrammarSource::Lark(text) => GrammarWithLexer::from_lark(text.clone()),
     };
@@ -77,12 +82,24 @@ pub(crate) fn compile(factory: &Arc<ParserFactory>, source: &GrammarSource) -> R
         // Nobody may wait for it any more.
         let _ = result.send(matcher);
     };
-    let thread = thread::Builder::new().name("grammar".into()).stack_size(STACK).spawn(run);
-    thread.map_err(|error| Error::NoThread { problem: error.to_string() })?;
+    let thread = thread::Builder::new()
+        .name("grammar".into())
+        .stack_size(STACK)
+        .spawn(run);
+    thread.map_err(|error| Error::NoThread {
+        problem: error.to_string(),
+    })?;
     let matcher = match compiled.recv_timeout(LONGEST) {
         Ok(matcher) => matcher.map_err(|error| failed(problem(kind, &format!("{error:#}"))))?,
-        Err(RecvTimeoutError::Timeout) => return Err(Error::TooSlow { kind, limit: LONGEST }),
-        Err(RecvTimeoutError::Disconnected) => return Err(failed("the compiler cannot process it".into())),
+        Err(RecvTimeoutError::Timeout) => {
+            return Err(Error::TooSlow {
+                kind,
+                limit: LONGEST,
+            });
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            return Err(failed("the compiler cannot process it".into()));
+        }
     };
     match matcher.get_error() {
         Some(error) => Err(failed(problem(kind, &error))),
@@ -92,12 +109,20 @@ pub(crate) fn compile(factory: &Arc<ParserFactory>, source: &GrammarSource) -> R
 
 /// A message of llguidance as far as it is for people.
 pub(crate) fn problem(kind: Kind, message: &str) -> String {
-    let end = ["\n<", "<backtrace>"].iter().filter_map(|mark| message.find(mark)).min();
+    let end = ["\n<", "<backtrace>"]
+        .iter()
+        .filter_map(|mark| message.find(mark))
+        .min();
     let message = message[..end.unwrap_or(message.len())].trim();
     let message = match message.strip_prefix("Unimplemented keys: ") {
-        Some(keys) if kind == Kind::JsonSchema => format!("keywords that are not supported: {keys}"),
+        Some(keys) if kind == Kind::JsonSchema => {
+            format!("keywords that are not supported: {keys}")
+        }
         _ => message.to_owned(),
     };
-    let mut lines = message.lines().map(str::trim_end).filter(|line| !line.is_empty());
+    let mut lines = message
+        .lines()
+        .map(str::trim_end)
+        .filter(|line| !line.is_empty());
     lines.by_ref().take(6).collect::<Vec<_>>().join("\n")
 }

@@ -21,7 +21,10 @@ pub struct Grammar {
 
 impl Grammar {
     pub(crate) fn new(source: GrammarSource, matcher: Matcher) -> Self {
-        Self { source, matcher: Mutex::new(matcher) }
+        Self {
+            source,
+            matcher: Mutex::new(matcher),
+        }
     }
 
     /// What it was compiled from.
@@ -32,9 +35,19 @@ impl Grammar {
     /// What may come next in an answer, at its beginning.
     pub fn begin(&self) -> GrammarConstraint {
         // With caches of its own: what one answer needs of a limit, no other one lacks.
-        let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone().into_cancellable();
-        let watched = Watched::new(&matcher).map_err(|error| format!("no thread can be started for it: {error}"));
-        GrammarConstraint { matcher, watched, kind: self.source.kind() }
+        let matcher = self
+            .matcher
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .deep_clone()
+            .into_cancellable();
+        let watched = Watched::new(&matcher)
+            .map_err(|error| format!("no thread can be started for it: {error}"));
+        GrammarConstraint {
+            matcher,
+            watched,
+            kind: self.source.kind(),
+        }
     }
 }
 
@@ -79,7 +92,11 @@ impl GrammarConstraint {
     fn error(&self, error: impl fmt::Display) -> ConstraintError {
         if self.matcher.is_cancelled() {
             let limit = watch::LONGEST;
-            return format!("a token of the {} takes longer than {limit:?}: make it simpler", self.kind).into();
+            return format!(
+                "a token of the {} takes longer than {limit:?}: make it simpler",
+                self.kind
+            )
+            .into();
         }
         let problem = problem(self.kind, &error.to_string());
         format!("{} ({})", problem, self.matcher.stop_reason()).into()
@@ -88,16 +105,22 @@ impl GrammarConstraint {
 
 impl Constraint for GrammarConstraint {
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
-        self.step(|matcher| matcher.consume_token(token)).map_err(|error| self.error(error))
+        self.step(|matcher| matcher.consume_token(token))
+            .map_err(|error| self.error(error))
     }
 
     fn take_back(&mut self, count: usize) -> Result<(), ConstraintError> {
-        self.step(|matcher| matcher.rollback(count)).map_err(|error| self.error(error))
+        self.step(|matcher| matcher.rollback(count))
+            .map_err(|error| self.error(error))
     }
 
     fn is_complete(&mut self) -> bool {
         use StopReason::{EndOfSentence, NoExtension, NoExtensionBias};
-        self.matcher.is_stopped() && matches!(self.matcher.stop_reason(), EndOfSentence | NoExtension | NoExtensionBias)
+        self.matcher.is_stopped()
+            && matches!(
+                self.matcher.stop_reason(),
+                EndOfSentence | NoExtension | NoExtensionBias
+            )
     }
 
     fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
@@ -109,11 +132,14 @@ impl Constraint for GrammarConstraint {
     }
 
     fn allowed(&mut self, tokens: &[u32]) -> Result<usize, ConstraintError> {
-        self.step(|matcher| matcher.validate_tokens(tokens)).map_err(|error| self.error(error))
+        self.step(|matcher| matcher.validate_tokens(tokens))
+            .map_err(|error| self.error(error))
     }
 
     fn mask(&mut self) -> Result<TokenMask, ConstraintError> {
-        let mask = self.step(Matcher::compute_mask).map_err(|error| self.error(error))?;
+        let mask = self
+            .step(Matcher::compute_mask)
+            .map_err(|error| self.error(error))?;
         Ok(TokenMask::from_words(mask.as_slice().to_vec()))
     }
 }

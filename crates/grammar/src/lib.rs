@@ -65,10 +65,15 @@ impl Grammars {
     pub fn new(tokenizer: Arc<dyn HasTokenizer>) -> Result<Self> {
         let environment = tokens::environment(tokenizer)?;
         let mut factory =
-            ParserFactory::new_simple(&environment).map_err(|error| Error::Tokenizer { problem: error.to_string() })?;
+            ParserFactory::new_simple(&environment).map_err(|error| Error::Tokenizer {
+                problem: error.to_string(),
+            })?;
         factory.quiet();
         *factory.limits_mut() = compile::limits();
-        Ok(Self { factory: Arc::new(factory), kept: Mutex::default() })
+        Ok(Self {
+            factory: Arc::new(factory),
+            kept: Mutex::default(),
+        })
     }
 
     /// The grammar of `source`.
@@ -88,7 +93,10 @@ impl Grammars {
         if let Some(grammar) = self.find(owner, source) {
             return Ok(grammar);
         }
-        let grammar = Arc::new(Grammar::new(source.clone(), compile::compile(&self.factory, source)?));
+        let grammar = Arc::new(Grammar::new(
+            source.clone(),
+            compile::compile(&self.factory, source)?,
+        ));
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() == KEPT {
             kept.remove(0);
@@ -99,7 +107,9 @@ impl Grammars {
 
     fn find(&self, owner: [u8; 32], source: &GrammarSource) -> Option<Arc<Grammar>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = kept.iter().position(|(of, grammar)| *of == owner && grammar.source() == source)?;
+        let place = kept
+            .iter()
+            .position(|(of, grammar)| *of == owner && grammar.source() == source)?;
         let (_, grammar) = kept.remove(place);
         kept.push((owner, Arc::clone(&grammar)));
         Some(grammar)

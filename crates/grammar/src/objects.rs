@@ -18,15 +18,21 @@ const IN_PLACE: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
 /// Keywords with schemas by names that are no keywords.
 pub(crate) const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 /// Keywords that are refused later, so that nothing in them matters.
-const REFUSED: [&str; 6] = ["not", "if", "then", "else", "dependentSchemas", "dependencies"];
+const REFUSED: [&str; 6] = [
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentSchemas",
+    "dependencies",
+];
 
 /// A schema whose parts have too many names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TooManyNames;
 
 impl TooManyNames {
-    pub(crate) const TEXT: &'static str =
-        "objects that allOf, anyOf and $ref make of parts with too many names: set additionalProperties in each part";
+    pub(crate) const TEXT: &'static str = "objects that allOf, anyOf and $ref make of parts with too many names: set additionalProperties in each part";
 }
 
 /// Returns `schema` with closed objects.
@@ -34,7 +40,13 @@ impl TooManyNames {
 /// # Errors
 /// If that takes too many names.
 pub(crate) fn closed(schema: &Value) -> Result<Value, TooManyNames> {
-    let mut closer = Closer { root: schema, copies: BTreeMap::new(), wanted: Vec::new(), left: MOST_NAMES, objects: 0 };
+    let mut closer = Closer {
+        root: schema,
+        copies: BTreeMap::new(),
+        wanted: Vec::new(),
+        left: MOST_NAMES,
+        objects: 0,
+    };
     let mut made = closer.closed(schema)?;
     let mut copies = Vec::new();
     while let Some((name, part, object)) = closer.wanted.pop() {
@@ -66,19 +78,31 @@ struct Names {
 impl Names {
     /// Adds the names in `keywords` itself.
     fn add(&mut self, keywords: &Map<String, Value>) {
-        for (keyword, names) in [("properties", &mut self.properties), ("patternProperties", &mut self.patterns)] {
+        for (keyword, names) in [
+            ("properties", &mut self.properties),
+            ("patternProperties", &mut self.patterns),
+        ] {
             if let Some(Value::Object(given)) = keywords.get(keyword) {
                 self.has_properties = true;
                 names.extend(given.keys().map(|name| (name.clone(), Value::Bool(true))));
             }
         }
-        let required = keywords.get("required").and_then(Value::as_array).into_iter().flatten();
+        let required = keywords
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
         for name in required.filter_map(Value::as_str) {
             self.properties.entry(name).or_insert(Value::Bool(true));
         }
-        self.is_explicit |=
-            keywords.contains_key("additionalProperties") || keywords.contains_key("unevaluatedProperties");
-        self.least = self.least.max(keywords.get("minProperties").and_then(Value::as_u64).unwrap_or(0));
+        self.is_explicit |= keywords.contains_key("additionalProperties")
+            || keywords.contains_key("unevaluatedProperties");
+        self.least = self.least.max(
+            keywords
+                .get("minProperties")
+                .and_then(Value::as_u64)
+                .unwrap_or(0),
+        );
     }
 
     /// Whether an object can be closed with these names.
@@ -143,8 +167,16 @@ impl<'a> Closer<'a> {
         let mut own = Names::default();
         own.add(keywords);
         self.spend(1 + own.len())?;
-        let parts = |keyword: &str| keywords.get(keyword).and_then(Value::as_array).map_or(0, Vec::len);
-        let in_place: Vec<_> = IN_PLACE.into_iter().filter(|keyword| keywords.contains_key(*keyword)).collect();
+        let parts = |keyword: &str| {
+            keywords
+                .get(keyword)
+                .and_then(Value::as_array)
+                .map_or(0, Vec::len)
+        };
+        let in_place: Vec<_> = IN_PLACE
+            .into_iter()
+            .filter(|keyword| keywords.contains_key(*keyword))
+            .collect();
         match in_place[..] {
             [] => {
                 let mut made = self.children(keywords)?;
@@ -160,7 +192,11 @@ impl<'a> Closer<'a> {
                 Ok(Value::Object(made))
             }
             // One schema describes the object, or one of several does.
-            [keyword] if own.len() == 0 && !own.is_explicit && (keyword != "allOf" || parts(keyword) == 1) => {
+            [keyword]
+                if own.len() == 0
+                    && !own.is_explicit
+                    && (keyword != "allOf" || parts(keyword) == 1) =>
+            {
                 let mut made = self.children(keywords)?;
                 if keyword != "$ref" {
                     made.insert(keyword.into(), self.closed(&keywords[keyword])?);
@@ -170,7 +206,11 @@ impl<'a> Closer<'a> {
             _ => {
                 let names = self.names(schema, None)?;
                 self.objects += 1;
-                let object = Rc::new(Object { index: self.objects, schema, is_closed: names.can_close() });
+                let object = Rc::new(Object {
+                    index: self.objects,
+                    schema,
+                    is_closed: names.can_close(),
+                });
                 let mut made = self.open(schema, &object)?;
                 if object.is_closed {
                     self.add_part(&mut made, &names)?;
@@ -182,17 +222,25 @@ impl<'a> Closer<'a> {
 
     /// Returns a part of `object`: what is in other places is closed, and each alternative to the names of the others.
     fn open(&mut self, schema: &'a Value, object: &Rc<Object<'a>>) -> Result<Value, TooManyNames> {
-        let Value::Object(keywords) = schema else { return Ok(schema.clone()) };
+        let Value::Object(keywords) = schema else {
+            return Ok(schema.clone());
+        };
         self.spend(1)?;
         let mut made = self.children(keywords)?;
         for keyword in IN_PLACE {
             let part = match (keyword, keywords.get(keyword)) {
                 ("$ref", Some(Value::String(reference))) => self.copy(reference, object).into(),
-                ("allOf", Some(Value::Array(parts))) => {
-                    Value::Array(parts.iter().map(|part| self.open(part, object)).collect::<Result<_, _>>()?)
-                }
+                ("allOf", Some(Value::Array(parts))) => Value::Array(
+                    parts
+                        .iter()
+                        .map(|part| self.open(part, object))
+                        .collect::<Result<_, _>>()?,
+                ),
                 (_, Some(Value::Array(options))) => Value::Array(
-                    options.iter().map(|option| self.option(option, options, object)).collect::<Result<_, _>>()?,
+                    options
+                        .iter()
+                        .map(|option| self.option(option, options, object))
+                        .collect::<Result<_, _>>()?,
                 ),
                 _ => continue,
             };
@@ -233,27 +281,41 @@ impl<'a> Closer<'a> {
     fn copy(&mut self, reference: &str, object: &Rc<Object<'a>>) -> String {
         let root = self.root;
         let found = pointer(reference).and_then(|pointer| Some((root.pointer(&pointer)?, pointer)));
-        let Some((original, pointer)) = found else { return reference.to_owned() };
+        let Some((original, pointer)) = found else {
+            return reference.to_owned();
+        };
         let (next, wanted) = (self.copies.len(), &mut self.wanted);
-        let name = self.copies.entry((object.index, pointer)).or_insert_with(|| {
-            let is_taken = |name: &String| root["$defs"].get(name).is_some();
-            let name = |underlines| format!("part{}{next}", "_".repeat(underlines));
-            let name = (0..).map(name).find(|name| !is_taken(name)).unwrap_or_default();
-            wanted.push((name.clone(), original, Rc::clone(object)));
-            name
-        });
+        let name = self
+            .copies
+            .entry((object.index, pointer))
+            .or_insert_with(|| {
+                let is_taken = |name: &String| root["$defs"].get(name).is_some();
+                let name = |underlines| format!("part{}{next}", "_".repeat(underlines));
+                let name = (0..)
+                    .map(name)
+                    .find(|name| !is_taken(name))
+                    .unwrap_or_default();
+                wanted.push((name.clone(), original, Rc::clone(object)));
+                name
+            });
         format!("#/$defs/{name}")
     }
 
     /// Returns the keywords with closed schemas of what is in other places; what holds in this place is as it was.
-    fn children(&mut self, keywords: &'a Map<String, Value>) -> Result<Map<String, Value>, TooManyNames> {
+    fn children(
+        &mut self,
+        keywords: &'a Map<String, Value>,
+    ) -> Result<Map<String, Value>, TooManyNames> {
         let mut made = Map::new();
         for (keyword, value) in keywords {
-            let is_kept = is_value(keyword) || IN_PLACE.iter().chain(&REFUSED).any(|kept| kept == keyword);
+            let is_kept =
+                is_value(keyword) || IN_PLACE.iter().chain(&REFUSED).any(|kept| kept == keyword);
             let value = match value {
                 value if is_kept => value.clone(),
                 Value::Object(schemas) if NAMED.contains(&keyword.as_str()) => {
-                    let each = schemas.iter().map(|(name, schema)| Ok((name.clone(), self.closed(schema)?)));
+                    let each = schemas
+                        .iter()
+                        .map(|(name, schema)| Ok((name.clone(), self.closed(schema)?)));
                     Value::Object(each.collect::<Result<_, _>>()?)
                 }
                 // Others may have definitions anywhere.
@@ -265,16 +327,38 @@ impl<'a> Closer<'a> {
     }
 
     /// Returns the names by all schemas that hold where `schema` does, but for those in the alternatives `without`.
-    fn names(&mut self, schema: &'a Value, without: Option<&'a [Value]>) -> Result<Names, TooManyNames> {
+    fn names(
+        &mut self,
+        schema: &'a Value,
+        without: Option<&'a [Value]>,
+    ) -> Result<Names, TooManyNames> {
         let (mut names, mut seen, mut left) = (Names::default(), BTreeSet::new(), vec![schema]);
         while let Some(schema) = left.pop() {
-            let Value::Object(keywords) = schema else { continue };
+            let Value::Object(keywords) = schema else {
+                continue;
+            };
             names.add(keywords);
-            self.spend(1 + keywords.get("properties").and_then(Value::as_object).map_or(0, Map::len))?;
-            if let Some(pointer) = keywords.get("$ref").and_then(Value::as_str).and_then(pointer) {
-                left.extend(self.root.pointer(&pointer).filter(|_| seen.insert(pointer.clone())));
+            self.spend(
+                1 + keywords
+                    .get("properties")
+                    .and_then(Value::as_object)
+                    .map_or(0, Map::len),
+            )?;
+            if let Some(pointer) = keywords
+                .get("$ref")
+                .and_then(Value::as_str)
+                .and_then(pointer)
+            {
+                left.extend(
+                    self.root
+                        .pointer(&pointer)
+                        .filter(|_| seen.insert(pointer.clone())),
+                );
             }
-            for parts in ["allOf", "anyOf", "oneOf"].iter().filter_map(|keyword| keywords.get(*keyword)?.as_array()) {
+            for parts in ["allOf", "anyOf", "oneOf"]
+                .iter()
+                .filter_map(|keyword| keywords.get(*keyword)?.as_array())
+            {
                 if !without.is_some_and(|without| std::ptr::eq(without, parts.as_slice())) {
                     left.extend(parts);
                 }
@@ -304,7 +388,10 @@ mod tests {
         let any = json!({"type": "object"});
         for (schema, expected) in [
             (any.clone(), any.clone()),
-            (json!({"properties": {"a": any}}), json!({"properties": {"a": any}, "additionalProperties": false})),
+            (
+                json!({"properties": {"a": any}}),
+                json!({"properties": {"a": any}, "additionalProperties": false}),
+            ),
             // One that is required has to stay possible.
             (
                 json!({"properties": {}, "required": ["b"]}),
@@ -318,7 +405,10 @@ mod tests {
                 json!({"properties": {"a": {}}, "minProperties": 2}),
                 json!({"properties": {"a": {}}, "minProperties": 2}),
             ),
-            (json!({"const": {"properties": {"a": 1}}}), json!({"const": {"properties": {"a": 1}}})),
+            (
+                json!({"const": {"properties": {"a": 1}}}),
+                json!({"const": {"properties": {"a": 1}}}),
+            ),
             (
                 json!({"anyOf": [{"items": {"properties": {"properties": {}}}}, {"type": "null"}]}),
                 json!({"anyOf": [
@@ -354,17 +444,25 @@ mod tests {
         assert_eq!(made["$defs"]["node"]["additionalProperties"], false);
         assert_eq!(made["$defs"]["part_0"], node);
         let names = json!({"name": true, "first": true, "next": true});
-        assert_eq!(made["allOf"], json!([{"properties": names, "additionalProperties": false}]));
+        assert_eq!(
+            made["allOf"],
+            json!([{"properties": names, "additionalProperties": false}])
+        );
     }
 
     #[test]
     fn names_that_multiply_are_refused() {
-        let many: Map<_, _> = (0..2000).map(|name| (name.to_string(), json!({}))).collect();
-        let parts: Vec<_> = (0..2000).map(|_| json!({"$ref": "#/$defs/many", "required": ["a"]})).collect();
+        let many: Map<_, _> = (0..2000)
+            .map(|name| (name.to_string(), json!({})))
+            .collect();
+        let parts: Vec<_> = (0..2000)
+            .map(|_| json!({"$ref": "#/$defs/many", "required": ["a"]}))
+            .collect();
         let schema = json!({"prefixItems": parts, "$defs": {"many": {"properties": many}}});
         assert!(closed(&schema).is_err());
         // References in a circle end.
-        let circle = json!({"allOf": [{"$ref": "#"}, {"$ref": "#/allOf/0"}], "properties": {"a": {}}});
+        let circle =
+            json!({"allOf": [{"$ref": "#"}, {"$ref": "#/allOf/0"}], "properties": {"a": {}}});
         assert!(closed(&circle).is_ok());
     }
 }

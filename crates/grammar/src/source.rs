@@ -57,9 +57,17 @@ impl GrammarSource {
     /// Refuses texts that are too long or too deep.
     pub(crate) fn check(&self) -> Result<()> {
         let (kind, text) = (self.kind(), self.text());
-        let most = if kind == Kind::Regex { LONGEST_REGEX } else { LONGEST };
+        let most = if kind == Kind::Regex {
+            LONGEST_REGEX
+        } else {
+            LONGEST
+        };
         if text.len() > most {
-            return Err(Error::TooLong { kind, bytes: text.len(), most });
+            return Err(Error::TooLong {
+                kind,
+                bytes: text.len(),
+                most,
+            });
         }
         if kind != Kind::JsonSchema {
             check_depth(kind, text)?;
@@ -77,7 +85,10 @@ fn check_rules(text: &str) -> Result<()> {
     let (mut rest, mut rules, mut parts) = (text, 0, 0);
     while !rest.is_empty() {
         let end = rest.find(JSON_IN_LARK).unwrap_or(rest.len());
-        rules += rest[..end].bytes().filter(|byte| matches!(byte, b'|' | b'\n')).count();
+        rules += rest[..end]
+            .bytes()
+            .filter(|byte| matches!(byte, b'|' | b'\n'))
+            .count();
         rest = rest[end..].strip_prefix(JSON_IN_LARK).unwrap_or_default();
         // What is no JSON is left to the compiler, which names the place.
         let mut schemas = serde_json::Deserializer::from_str(rest).into_iter();
@@ -87,7 +98,12 @@ fn check_rules(text: &str) -> Result<()> {
         }
     }
     if rules > MOST_RULES {
-        return Err(Error::TooMany { kind, what: "lines and options", count: rules, most: MOST_RULES });
+        return Err(Error::TooMany {
+            kind,
+            what: "lines and options",
+            count: rules,
+            most: MOST_RULES,
+        });
     }
     check_parts(kind, parts)
 }
@@ -95,7 +111,12 @@ fn check_rules(text: &str) -> Result<()> {
 /// Refuses more properties and options of schemas than in any in use.
 fn check_parts(kind: Kind, count: usize) -> Result<()> {
     if count > MOST_PARTS {
-        return Err(Error::TooMany { kind, what: "properties and options", count, most: MOST_PARTS });
+        return Err(Error::TooMany {
+            kind,
+            what: "properties and options",
+            count,
+            most: MOST_PARTS,
+        });
     }
     Ok(())
 }
@@ -111,10 +132,16 @@ fn count_parts(schema: &Value) -> Result<usize> {
         match value {
             Value::Array(items) => left.extend(items),
             Value::Object(keywords) => {
-                for (keyword, part) in keywords.iter().filter(|(keyword, _)| !objects::is_value(keyword)) {
+                for (keyword, part) in keywords
+                    .iter()
+                    .filter(|(keyword, _)| !objects::is_value(keyword))
+                {
                     let siblings = match (keyword.as_str(), part) {
                         ("properties" | "patternProperties", Value::Object(parts)) => parts.len(),
-                        ("required" | "anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(parts)) => parts.len(),
+                        (
+                            "required" | "anyOf" | "oneOf" | "allOf" | "prefixItems",
+                            Value::Array(parts),
+                        ) => parts.len(),
                         ("$defs" | "definitions", Value::Object(parts)) => {
                             count += parts.len();
                             0
@@ -123,7 +150,12 @@ fn count_parts(schema: &Value) -> Result<usize> {
                     };
                     if siblings > MOST_SIBLINGS {
                         let what = "properties or options next to each other";
-                        return Err(Error::TooMany { kind, what, count: siblings, most: MOST_SIBLINGS });
+                        return Err(Error::TooMany {
+                            kind,
+                            what,
+                            count: siblings,
+                            most: MOST_SIBLINGS,
+                        });
                     }
                     if keyword != "required" {
                         count += siblings;
@@ -148,7 +180,12 @@ fn check_depth(kind: Kind, text: &str) -> Result<()> {
             _ => {}
         }
         if depth > DEEPEST {
-            return Err(Error::TooDeep { kind, line, depth, most: DEEPEST });
+            return Err(Error::TooDeep {
+                kind,
+                line,
+                depth,
+                most: DEEPEST,
+            });
         }
     }
     Ok(())
@@ -159,8 +196,16 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
     let schema = serde_json::from_str(text).map_err(|error| {
         let problem = error.to_string();
         // The place is a part of the message, at its end.
-        let problem = problem.split(" at line ").next().unwrap_or_default().to_owned();
-        Error::Json { line: error.line(), column: error.column(), problem }
+        let problem = problem
+            .split(" at line ")
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        Error::Json {
+            line: error.line(),
+            column: error.column(),
+            problem,
+        }
     })?;
     let schema = match schema {
         Value::Bool(true) => json!({}),
@@ -174,7 +219,10 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
 }
 
 fn too_many_names() -> Error {
-    Error::Unsupported { kind: Kind::JsonSchema, problem: TooManyNames::TEXT.into() }
+    Error::Unsupported {
+        kind: Kind::JsonSchema,
+        problem: TooManyNames::TEXT.into(),
+    }
 }
 
 /// Refuses objects that need more properties than they name: an answer may have a free name twice, which llguidance counts
@@ -183,7 +231,11 @@ fn check_counts(schema: &Value) -> Result<()> {
     match schema {
         Value::Array(items) => items.iter().try_for_each(check_counts),
         Value::Object(keywords) => {
-            let named = keywords.get("required").and_then(Value::as_array).map_or(0, Vec::len).max(1);
+            let named = keywords
+                .get("required")
+                .and_then(Value::as_array)
+                .map_or(0, Vec::len)
+                .max(1);
             let are_all_named = keywords.get("additionalProperties") == Some(&Value::Bool(false))
                 && !keywords.contains_key("patternProperties");
             match keywords.get("minProperties").and_then(Value::as_u64) {
@@ -210,7 +262,8 @@ fn check_counts(schema: &Value) -> Result<()> {
 pub fn for_llguidance(schema: Value) -> Value {
     let schema = without_annotations(schema);
     // Refused by the text of its type.
-    let mut schema = objects::closed(&schema).unwrap_or_else(|_| json!({ "type": TooManyNames::TEXT }));
+    let mut schema =
+        objects::closed(&schema).unwrap_or_else(|_| json!({ "type": TooManyNames::TEXT }));
     adapt(&mut schema);
     schema
 }
@@ -219,13 +272,22 @@ pub fn for_llguidance(schema: Value) -> Value {
 fn adapt(schema: &mut Value) {
     narrow_formats(schema);
     if let Some(keywords) = schema.as_object_mut() {
-        keywords.entry("x-guidance").or_insert_with(|| json!({ "whitespace_pattern": SPACE }));
+        keywords
+            .entry("x-guidance")
+            .or_insert_with(|| json!({ "whitespace_pattern": SPACE }));
     }
 }
 
 /// Keywords that restrict nothing, which llguidance does not know as such: next to a reference it takes them for a
 /// restriction, and refuses references in a circle.
-const ANNOTATIONS: [&str; 6] = ["deprecated", "discriminator", "example", "externalDocs", "nullable", "xml"];
+const ANNOTATIONS: [&str; 6] = [
+    "deprecated",
+    "discriminator",
+    "example",
+    "externalDocs",
+    "nullable",
+    "xml",
+];
 
 /// Formats that JSON Schema defines: those that llguidance lacks are refused. All others are annotations.
 const FORMATS: [&str; 20] = [
@@ -266,18 +328,27 @@ fn without_annotations(schema: Value) -> Value {
                 return Value::Bool(false);
             }
             let restricts = |keyword: &str, value: &Value| match keyword {
-                "format" => value.as_str().is_none_or(|format| FORMATS.contains(&format)),
+                "format" => value
+                    .as_str()
+                    .is_none_or(|format| FORMATS.contains(&format)),
                 "not" => not != Some(false),
                 keyword => !ANNOTATIONS.contains(&keyword),
             };
-            let kept = keywords.into_iter().filter(|(keyword, value)| restricts(keyword, value));
+            let kept = keywords
+                .into_iter()
+                .filter(|(keyword, value)| restricts(keyword, value));
             let kept = kept.map(|(keyword, value)| {
                 let value = match value {
                     value if objects::is_value(&keyword) => value,
                     // Its keys are names, not keywords.
-                    Value::Object(schemas) if objects::NAMED.contains(&keyword.as_str()) => Value::Object(
-                        schemas.into_iter().map(|(name, schema)| (name, without_annotations(schema))).collect(),
-                    ),
+                    Value::Object(schemas) if objects::NAMED.contains(&keyword.as_str()) => {
+                        Value::Object(
+                            schemas
+                                .into_iter()
+                                .map(|(name, schema)| (name, without_annotations(schema)))
+                                .collect(),
+                        )
+                    }
                     value => without_annotations(value),
                 };
                 (keyword, value)
@@ -301,7 +372,10 @@ macro_rules! existing_date {
 const NARROWER: [(&str, &str); 3] = [
     ("date", concat!("^", existing_date!(), "$")),
     ("time", "^[0-9]+:[0-9]+:[0-5]"),
-    ("date-time", concat!("^", existing_date!(), "[tT][0-9]+:[0-9]+:[0-5]")),
+    (
+        "date-time",
+        concat!("^", existing_date!(), "[tT][0-9]+:[0-9]+:[0-5]"),
+    ),
 ];
 
 /// Adds [patterns](NARROWER) beside formats, wherever `schema` has schemas: values that are compared as they are stay.
@@ -310,11 +384,18 @@ fn narrow_formats(schema: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(narrow_formats),
         Value::Object(keywords) => {
             let format = keywords.get("format").and_then(Value::as_str);
-            let narrower = NARROWER.iter().find(|(name, _)| Some(*name) == format).map(|(_, pattern)| *pattern);
+            let narrower = NARROWER
+                .iter()
+                .find(|(name, _)| Some(*name) == format)
+                .map(|(_, pattern)| *pattern);
             if let Some(pattern) = narrower.map(Value::from) {
                 if !keywords.contains_key("pattern") {
                     keywords.insert("pattern".into(), pattern);
-                } else if let Some(all) = keywords.entry("allOf").or_insert_with(|| json!([])).as_array_mut() {
+                } else if let Some(all) = keywords
+                    .entry("allOf")
+                    .or_insert_with(|| json!([]))
+                    .as_array_mut()
+                {
                     all.push(json!({ "pattern": pattern }));
                 }
             }
@@ -333,10 +414,22 @@ mod tests {
 
     #[test]
     fn a_text_that_is_too_long_or_too_deep_is_refused_unread() {
-        let long = GrammarSource::JsonSchema(" ".repeat(LONGEST + 1)).check().unwrap_err().to_string();
-        assert_eq!(long, "the JSON schema has 1048577 bytes, expected at most 1048576");
-        let deep = GrammarSource::Lark(format!("start: \n{}", "(".repeat(1000))).check().unwrap_err().to_string();
-        assert_eq!(deep, "line 2 of the Lark grammar: brackets are 201 deep, expected at most 200");
+        let long = GrammarSource::JsonSchema(" ".repeat(LONGEST + 1))
+            .check()
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            long,
+            "the JSON schema has 1048577 bytes, expected at most 1048576"
+        );
+        let deep = GrammarSource::Lark(format!("start: \n{}", "(".repeat(1000)))
+            .check()
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            deep,
+            "line 2 of the Lark grammar: brackets are 201 deep, expected at most 200"
+        );
         GrammarSource::Regex("(a)".repeat(1000)).check().unwrap();
     }
 
@@ -344,23 +437,34 @@ mod tests {
     fn an_object_that_needs_more_properties_than_it_names_is_refused() {
         let is_refused = |text: &str| {
             let result = schema(text).map_err(|error| error.to_string());
-            result.is_err_and(|error| error.contains("minProperties") && error.contains("`required`"))
+            result
+                .is_err_and(|error| error.contains("minProperties") && error.contains("`required`"))
         };
         assert!(is_refused(r#"{"type": "object", "minProperties": 2}"#));
-        assert!(is_refused(r#"{"anyOf": [{"items": {"required": ["a"], "minProperties": 2}}]}"#));
-        assert!(is_refused(r#"{"additionalProperties": false, "patternProperties": {"a": {}}, "minProperties": 2}"#));
+        assert!(is_refused(
+            r#"{"anyOf": [{"items": {"required": ["a"], "minProperties": 2}}]}"#
+        ));
+        assert!(is_refused(
+            r#"{"additionalProperties": false, "patternProperties": {"a": {}}, "minProperties": 2}"#
+        ));
         assert!(!is_refused(r#"{"minProperties": 1}"#));
-        assert!(!is_refused(r#"{"required": ["a", "b"], "minProperties": 2}"#));
+        assert!(!is_refused(
+            r#"{"required": ["a", "b"], "minProperties": 2}"#
+        ));
         assert!(!is_refused(
             r#"{"properties": {"a": {}, "b": {}}, "additionalProperties": false, "minProperties": 2}"#
         ));
-        assert!(!is_refused(r#"{"properties": {"minProperties": {"type": "integer"}}}"#));
+        assert!(!is_refused(
+            r#"{"properties": {"minProperties": {"type": "integer"}}}"#
+        ));
         assert!(!is_refused(r#"{"const": {"minProperties": 5}}"#));
     }
 
     #[test]
     fn a_schema_that_is_not_json_names_the_place() {
-        let error = schema("{\n  \"type\": \"object\",\n}").unwrap_err().to_string();
+        let error = schema("{\n  \"type\": \"object\",\n}")
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, "line 3, column 1 of the JSON schema: trailing comma");
         let deep = schema(&"[".repeat(100_000)).unwrap_err().to_string();
         assert!(deep.contains("recursion limit"), "{deep}");

@@ -25,7 +25,9 @@ impl HasTokenizer for Tokenizer {
 
 impl HasTokenizer for Model {
     fn tokenizer(&self) -> Result<&Tokenizer> {
-        Self::tokenizer(self).map_err(|error| Error::Tokenizer { problem: error.to_string() })
+        Self::tokenizer(self).map_err(|error| Error::Tokenizer {
+            problem: error.to_string(),
+        })
     }
 }
 
@@ -38,12 +40,18 @@ struct Tokens {
 pub(crate) fn environment(owner: Arc<dyn HasTokenizer>) -> Result<TokEnv> {
     let tokenizer = owner.tokenizer()?;
     let Some(end) = tokenizer.end_tokens().first() else {
-        return Err(Error::Tokenizer { problem: "its tokenizer has no end token".into() });
+        return Err(Error::Tokenizer {
+            problem: "its tokenizer has no end token".into(),
+        });
     };
     let count = tokenizer.vocab_size() as u32;
     let words: Vec<_> = (0..count).map(|token| word(tokenizer, token)).collect();
-    let trie = TokTrie::from(&TokRxInfo::new(count, *end), &words).with_eos_tokens(tokenizer.end_tokens());
-    Ok(Arc::new(Tokens { tokenizer: owner, trie }))
+    let trie =
+        TokTrie::from(&TokRxInfo::new(count, *end), &words).with_eos_tokens(tokenizer.end_tokens());
+    Ok(Arc::new(Tokens {
+        tokenizer: owner,
+        trie,
+    }))
 }
 
 /// The bytes of `token`; of a control token its name, behind a byte that no text has.
@@ -51,7 +59,11 @@ fn word(tokenizer: &Tokenizer, token: u32) -> Vec<u8> {
     match tokenizer.token_kind(token) {
         TokenKind::Control => {
             let name = tokenizer.piece(token).unwrap_or_default();
-            if name.is_empty() { Vec::new() } else { [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat() }
+            if name.is_empty() {
+                Vec::new()
+            } else {
+                [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
+            }
         }
         _ => tokenizer.bytes(token),
     }
@@ -62,7 +74,10 @@ impl Tokens {
     fn encode(&self, text: &str) -> Option<Vec<u32>> {
         let tokenizer = self.tokenizer.tokenizer().ok()?;
         let tokens = tokenizer.encode_part(text).ok()?;
-        let bytes: Vec<u8> = tokens.iter().flat_map(|token| tokenizer.bytes(*token)).collect();
+        let bytes: Vec<u8> = tokens
+            .iter()
+            .flat_map(|token| tokenizer.bytes(*token))
+            .collect();
         (bytes == text.as_bytes()).then_some(tokens)
     }
 }
@@ -73,12 +88,17 @@ impl TokenizerEnv for Tokens {
     }
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
-        let encode = |text: &str| self.encode(text).unwrap_or_else(|| self.trie.greedy_tokenize(text.as_bytes()));
+        let encode = |text: &str| {
+            self.encode(text)
+                .unwrap_or_else(|| self.trie.greedy_tokenize(text.as_bytes()))
+        };
         self.trie.tokenize_with_greedy_fallback(bytes, encode)
     }
 
     /// SentencePiece begins every text with a space: what it makes of a part of a text is not what the whole has there.
     fn tokenize_is_canonical(&self) -> bool {
-        self.tokenizer.tokenizer().is_ok_and(|tokenizer| tokenizer.kind() == TokenizerKind::ByteLevelBpe)
+        self.tokenizer
+            .tokenizer()
+            .is_ok_and(|tokenizer| tokenizer.kind() == TokenizerKind::ByteLevelBpe)
     }
 }

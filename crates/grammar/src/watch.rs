@@ -52,10 +52,19 @@ impl Watched {
     /// If the thread that watches can't be started.
     pub(crate) fn new(matcher: &Matcher) -> std::io::Result<Self> {
         let cancellation = matcher.cancellation_handle().unwrap_or_default();
-        let state = Arc::new(State { begun: AtomicU64::new(IDLE), cancellation });
-        let mut watched = watch().watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = Arc::new(State {
+            begun: AtomicU64::new(IDLE),
+            cancellation,
+        });
+        let mut watched = watch()
+            .watched
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if !watched.1 {
-            thread::Builder::new().name("grammar watch".into()).stack_size(64 << 10).spawn(look)?;
+            thread::Builder::new()
+                .name("grammar watch".into())
+                .stack_size(64 << 10)
+                .spawn(look)?;
             watched.1 = true;
         }
         watched.0.push(Arc::downgrade(&state));
@@ -81,7 +90,9 @@ fn look() {
         let longest = LONGEST.as_millis() as u64;
         let now = start().elapsed().as_millis() as u64 + 1;
         watched.0.retain(|state| {
-            let Some(state) = state.upgrade() else { return false };
+            let Some(state) = state.upgrade() else {
+                return false;
+            };
             let begun = state.begun.load(Ordering::Relaxed);
             if begun != IDLE && now.saturating_sub(begun) > longest {
                 state.cancellation.cancel();
@@ -89,9 +100,16 @@ fn look() {
             true
         });
         watched = if watched.0.is_empty() {
-            watch.more.wait(watched).unwrap_or_else(PoisonError::into_inner)
+            watch
+                .more
+                .wait(watched)
+                .unwrap_or_else(PoisonError::into_inner)
         } else {
-            watch.more.wait_timeout(watched, LOOK).unwrap_or_else(PoisonError::into_inner).0
+            watch
+                .more
+                .wait_timeout(watched, LOOK)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0
         };
     }
 }

@@ -46,7 +46,10 @@ pub fn activate_and_multiply(gate: &mut [f32], up: &[f32], activation: Activatio
 /// # Panics
 /// If they are not equally long.
 pub fn activated_product(gate: &[f32], up: &[f32], activation: Activation, out: &mut [f32]) {
-    assert!(gate.len() == up.len() && gate.len() == out.len(), "gate, up and their product have one shape");
+    assert!(
+        gate.len() == up.len() && gate.len() == out.len(),
+        "gate, up and their product have one shape"
+    );
     vectorize_fused(
         #[inline(always)]
         |fused| match activation {
@@ -133,7 +136,11 @@ pub(crate) fn exp(x: f32, fused: Fused) -> f32 {
     let shifted = fused.multiply_add(bounded, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = fused.multiply_add(n, -LN_2_LOW, fused.multiply_add(n, -LN_2_HIGH, bounded));
-    if x < SMALLEST { 0.0 } else { exp_of_rest(r, fused) * power_of_two(shifted) }
+    if x < SMALLEST {
+        0.0
+    } else {
+        exp_of_rest(r, fused) * power_of_two(shifted)
+    }
 }
 
 /// 2ˣ, as [`exp`] is eˣ; zero below the smallest normal number, for x up to 127.
@@ -143,7 +150,11 @@ pub(crate) fn exp2(x: f32, fused: Fused) -> f32 {
     let bounded = if x < SMALLEST { SMALLEST } else { x };
     let shifted = bounded + ROUND;
     let r = (bounded - (shifted - ROUND)) * std::f32::consts::LN_2;
-    if x < SMALLEST { 0.0 } else { exp_of_rest(r, fused) * power_of_two(shifted) }
+    if x < SMALLEST {
+        0.0
+    } else {
+        exp_of_rest(r, fused) * power_of_two(shifted)
+    }
 }
 
 /// Adding 1.5 · 2²³ to a number leaves it, rounded to an integer, in the lowest bits.

@@ -31,7 +31,10 @@ impl<T: Copy + Default> Sums<T> {
 
     pub(crate) fn place(&mut self) -> Place<T> {
         let (first, stride) = (self.0.as_mut_ptr().cast::<T>(), 2 * LANES);
-        Place { tiles: [first, first.wrapping_add(ROWS * stride)], stride }
+        Place {
+            tiles: [first, first.wrapping_add(ROWS * stride)],
+            stride,
+        }
     }
 }
 
@@ -98,7 +101,13 @@ impl<T: Tiles> Ready<T> {
     /// # Safety
     /// All bytes of `operands` can be read, and all sums read and written; there is a step at least.
     #[allow(unsafe_code)]
-    pub(crate) unsafe fn add_int8(&self, operands: &Operands, ahead: *const u8, sums: Place<i32>, first: bool) {
+    pub(crate) unsafe fn add_int8(
+        &self,
+        operands: &Operands,
+        ahead: *const u8,
+        sums: Place<i32>,
+        first: bool,
+    ) {
         // SAFETY: as the caller promises; the unit is ready.
         unsafe { self.0.add_int8(operands, ahead, sums, first) };
     }
@@ -138,7 +147,8 @@ fn has_instructions() -> bool {
     const TILE: u32 = 1 << 24;
     const INT8: u32 = 1 << 25;
     let highest = std::arch::x86_64::__cpuid(0).eax;
-    highest >= 7 && std::arch::x86_64::__cpuid_count(7, 0).edx & (BF16 | TILE | INT8) == BF16 | TILE | INT8
+    highest >= 7
+        && std::arch::x86_64::__cpuid_count(7, 0).edx & (BF16 | TILE | INT8) == BF16 | TILE | INT8
 }
 
 /// Asks Linux to keep the tiles of this process's threads (`arch_prctl` with `ARCH_REQ_XCOMP_PERM`).
@@ -314,7 +324,14 @@ impl Tiles for Native {
 
     #[allow(unsafe_code)]
     unsafe fn add_bf16(self, operands: &Operands, sums: Place<f32>, first: bool) {
-        add_products!("tdpbf16ps", operands, operands.columns[0], sums, first, ["/* {ahead} */"]);
+        add_products!(
+            "tdpbf16ps",
+            operands,
+            operands.columns[0],
+            sums,
+            first,
+            ["/* {ahead} */"]
+        );
     }
 }
 
@@ -338,11 +355,17 @@ pub(crate) fn bf16_operations(unit: Native) -> f64 {
     let mut sums = Sums::new();
     // SAFETY: `operations` passes what can be read.
     #[allow(unsafe_code)]
-    operations(unit, BYTES / 2, |ready, operands| unsafe { ready.add_bf16(operands, sums.place(), true) })
+    operations(unit, BYTES / 2, |ready, operands| unsafe {
+        ready.add_bf16(operands, sums.place(), true)
+    })
 }
 
 /// `depth` products of a row of a tile and a column.
-fn operations(unit: Native, depth: usize, mut multiply: impl FnMut(&Ready<Native>, &Operands)) -> f64 {
+fn operations(
+    unit: Native,
+    depth: usize,
+    mut multiply: impl FnMut(&Ready<Native>, &Operands),
+) -> f64 {
     // Rows overlap: those of a step begin a line behind those of the one before.
     let [mut rows, mut columns] = [Lines::<u8>::default(), Lines::default()];
     rows.resize((ROWS + STEPS) * BYTES);
@@ -382,10 +405,17 @@ impl Emulated {
     ) {
         let places = || (0..2 * ROWS).flat_map(|row| (0..2 * LANES).map(move |place| (row, place)));
         // SAFETY: as the caller promises.
-        let sum =
-            |(row, place): (usize, usize)| unsafe { sums.tiles[row / ROWS].add(row % ROWS * sums.stride + place) };
+        let sum = |(row, place): (usize, usize)| unsafe {
+            sums.tiles[row / ROWS].add(row % ROWS * sums.stride + place)
+        };
         // SAFETY: as the caller promises.
-        let before = |at| if first { T::default() } else { unsafe { *sum(at) } };
+        let before = |at| {
+            if first {
+                T::default()
+            } else {
+                unsafe { *sum(at) }
+            }
+        };
         // Tiles may share rows: all are read before one is written.
         let mut after: Vec<T> = places().map(before).collect();
         for (after, (row, place)) in after.iter_mut().zip(places()) {
@@ -396,13 +426,20 @@ impl Emulated {
                     let row = row * operands.row_stride + step * BYTES + 4 * four;
                     let column = (step * ROWS + four) * operands.column_stride + 4 * column;
                     // SAFETY: as the caller promises.
-                    unsafe { (*rows.add(row).cast::<[u8; 4]>(), *columns.add(column).cast::<[u8; 4]>()) }
+                    unsafe {
+                        (
+                            *rows.add(row).cast::<[u8; 4]>(),
+                            *columns.add(column).cast::<[u8; 4]>(),
+                        )
+                    }
                 });
                 add(after, &fours);
             }
         }
         // SAFETY: as the caller promises.
-        places().zip(after).for_each(|(at, after)| unsafe { *sum(at) = after });
+        places()
+            .zip(after)
+            .for_each(|(at, after)| unsafe { *sum(at) = after });
     }
 }
 
@@ -415,7 +452,10 @@ impl Tiles for Emulated {
     #[allow(unsafe_code)]
     unsafe fn add_int8(self, operands: &Operands, _: *const u8, sums: Place<i32>, first: bool) {
         let add = |sum: &mut i32, fours: &[([u8; 4], [u8; 4])]| {
-            for (x, weight) in fours.iter().flat_map(|(row, column)| row.iter().zip(column)) {
+            for (x, weight) in fours
+                .iter()
+                .flat_map(|(row, column)| row.iter().zip(column))
+            {
                 *sum = sum.wrapping_add(i32::from(*x) * i32::from(*weight as i8));
             }
         };
@@ -430,7 +470,8 @@ impl Tiles for Emulated {
             let mut halves = [0.0f32; 2];
             for (x, weight) in fours {
                 for (half, place) in halves.iter_mut().zip([0, 2]) {
-                    *half += widen([x[place], x[place + 1]]) * widen([weight[place], weight[place + 1]]);
+                    *half +=
+                        widen([x[place], x[place + 1]]) * widen([weight[place], weight[place + 1]]);
                 }
             }
             *sum += halves[0] + halves[1];

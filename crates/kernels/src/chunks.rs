@@ -39,7 +39,12 @@ unsafe impl<T: Send> Sync for ChunksMut<'_, T> {}
 /// If `length` is zero.
 pub fn chunks_mut<T: Send>(values: &mut [T], length: usize) -> ChunksMut<'_, T> {
     assert!(length > 0, "chunks of something");
-    ChunksMut { pointer: values.as_mut_ptr(), values: values.len(), length, lifetime: PhantomData }
+    ChunksMut {
+        pointer: values.as_mut_ptr(),
+        values: values.len(),
+        length,
+        lifetime: PhantomData,
+    }
 }
 
 #[allow(unsafe_code)]
@@ -54,7 +59,12 @@ impl<'a, T: Send> Chunks for ChunksMut<'a, T> {
         assert!(index < self.count());
         let start = index * self.length;
         // SAFETY: in bounds; no other chunk overlaps it, and the caller takes each once.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(start), self.length.min(self.values - start)) }
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.pointer.add(start),
+                self.length.min(self.values - start),
+            )
+        }
     }
 }
 
@@ -88,7 +98,10 @@ impl<A: Chunks, B: Chunks> Chunks for (A, B) {
 
 /// Calls `work` with the index of each chunk and the chunk; threads take `grain` of them at a time, as in
 /// [`pool::for_each`].
-#[allow(clippy::needless_pass_by_value, reason = "the borrow is handed out in chunks")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "the borrow is handed out in chunks"
+)]
 pub fn for_each_chunk<C: Chunks>(chunks: C, grain: usize, work: impl Fn(usize, C::Chunk) + Sync) {
     pool::for_each(chunks.count(), grain, |index| {
         // SAFETY: `for_each` calls with each number once.
@@ -101,8 +114,13 @@ pub fn for_each_chunk<C: Chunks>(chunks: C, grain: usize, work: impl Fn(usize, C
 /// Returns the results of `work` for each number below `tasks`, in order.
 pub fn map<R: Send>(tasks: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let mut results: Vec<Option<R>> = (0..tasks).map(|_| None).collect();
-    for_each_chunk(chunks_mut(&mut results, 1), 1, |task, result| result[0] = Some(work(task)));
-    results.into_iter().map(|result| result.expect("every task ran")).collect()
+    for_each_chunk(chunks_mut(&mut results, 1), 1, |task, result| {
+        result[0] = Some(work(task))
+    });
+    results
+        .into_iter()
+        .map(|result| result.expect("every task ran"))
+        .collect()
 }
 
 /// Cuts `count` into parts of at most `most`, as even as can be.

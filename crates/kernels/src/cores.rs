@@ -21,11 +21,21 @@ impl Cores {
     /// # Errors
     /// What was expected, if it is no such list, or names a core twice or one beyond 1023.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let expected = || format!("expected numbers of cores from 0 to {}, each once, such as 0-3,6", MOST - 1);
+        let expected = || {
+            format!(
+                "expected numbers of cores from 0 to {}, each once, such as 0-3,6",
+                MOST - 1
+            )
+        };
         let mut cores = Self::from_iter([]);
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number = |text: &str| text.trim().parse::<usize>().ok().filter(|core| *core < MOST);
+            let number = |text: &str| {
+                text.trim()
+                    .parse::<usize>()
+                    .ok()
+                    .filter(|core| *core < MOST)
+            };
             let (first, last) = number(first).zip(number(last)).ok_or_else(expected)?;
             if first > last || (first..=last).any(|core| cores.contains(core)) {
                 return Err(expected());
@@ -58,14 +68,20 @@ impl Cores {
     /// the system's capacities or else highest clocks. `None` if all are, or if the system does not report them.
     pub fn fast() -> Option<Self> {
         let all = Self::of_this_thread()?;
-        let speeds = ["cpu_capacity", "cpufreq/cpuinfo_max_freq"].iter().find_map(|file| speeds(&all, file))?;
+        let speeds = ["cpu_capacity", "cpufreq/cpuinfo_max_freq"]
+            .iter()
+            .find_map(|file| speeds(&all, file))?;
         all.fast_of(&speeds)
     }
 
     fn fast_of(&self, speeds: &[u64]) -> Option<Self> {
         let fastest = *speeds.iter().max()?;
         let fast = |speed: u64| speed.saturating_mul(5) >= fastest.saturating_mul(4);
-        let fast: Self = self.iter().zip(speeds).filter_map(|(core, speed)| fast(*speed).then_some(core)).collect();
+        let fast: Self = self
+            .iter()
+            .zip(speeds)
+            .filter_map(|(core, speed)| fast(*speed).then_some(core))
+            .collect();
         (fast.len() < self.len()).then_some(fast)
     }
 }
@@ -89,7 +105,8 @@ impl std::fmt::Debug for Cores {
 /// A speed of each core, from a file in its folder; `None` if one has none.
 fn speeds(cores: &Cores, file: &str) -> Option<Vec<u64>> {
     let speed = |core| {
-        let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{core}/{file}")).ok()?;
+        let text =
+            std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{core}/{file}")).ok()?;
         text.trim().parse().ok()
     };
     cores.iter().map(speed).collect()
@@ -112,7 +129,10 @@ impl Cores {
         self.iter().for_each(|core| set.set(core));
         rustix::thread::sched_setaffinity(None, &set).map_err(|error| {
             let list: Vec<_> = self.iter().map(|core| core.to_string()).collect();
-            io::Error::new(error.kind(), format!("no thread can be kept on core {}: {error}", list.join(", ")))
+            io::Error::new(
+                error.kind(),
+                format!("no thread can be kept on core {}: {error}", list.join(", ")),
+            )
         })
     }
 }
@@ -129,7 +149,10 @@ impl Cores {
     /// # Errors
     /// Always: this system has no call for it.
     pub fn keep_this_thread(&self) -> io::Result<()> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "this system does not keep threads on cores"))
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this system does not keep threads on cores",
+        ))
     }
 }
 
@@ -141,8 +164,23 @@ mod tests {
     fn cores_are_read_as_the_system_writes_them() {
         assert_eq!(Cores::parse("0-2, 6"), Ok(Cores::from_iter([0, 1, 2, 6])));
         assert_eq!(Cores::parse("3"), Ok(Cores::from_iter([3])));
-        for wrong in ["", "x", "1-", "3-1", "1,1", "0-2,2", "1024", "0-99999999999", "-1"] {
-            assert!(Cores::parse(wrong).unwrap_err().starts_with("expected numbers of cores"), "{wrong}");
+        for wrong in [
+            "",
+            "x",
+            "1-",
+            "3-1",
+            "1,1",
+            "0-2,2",
+            "1024",
+            "0-99999999999",
+            "-1",
+        ] {
+            assert!(
+                Cores::parse(wrong)
+                    .unwrap_err()
+                    .starts_with("expected numbers of cores"),
+                "{wrong}"
+            );
         }
     }
 
@@ -151,6 +189,10 @@ mod tests {
         let eight: Cores = (0..8).collect();
         let speeds = [300, 300, 300, 300, 850, 850, 850, 1024];
         assert_eq!(eight.fast_of(&speeds), Some(Cores::from_iter([4, 5, 6, 7])));
-        assert_eq!(eight.fast_of(&[5; 8]), None, "cores of one speed are not distinguished");
+        assert_eq!(
+            eight.fast_of(&[5; 8]),
+            None,
+            "cores of one speed are not distinguished"
+        );
     }
 }

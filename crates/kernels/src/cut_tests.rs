@@ -7,30 +7,45 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use crate::int8::{
-    Int8Product, Int8Weight, QuantizedRows, QuantizedView, matmul_int8_each, pack, packed_len, row_sums, shadow,
-    shadow_apart, shadow_float,
+    Int8Product, Int8Weight, QuantizedRows, QuantizedView, matmul_int8_each, pack, packed_len,
+    row_sums, shadow, shadow_apart, shadow_float,
 };
 use crate::kernel::tested;
 use crate::testing::{bits, blocks, values};
-use crate::{BlockArithmetic, BlockFormat, Blocks, Matrix, OutputMut, Phase, Product, int4, matmul_each, pool};
+use crate::{
+    BlockArithmetic, BlockFormat, Blocks, Matrix, OutputMut, Phase, Product, int4, matmul_each,
+    pool,
+};
 
 /// Rows and columns of a part.
 type Part = (Range<usize>, Range<usize>);
 
 /// Cuts `count` at random multiples of `step`.
 fn cut(count: usize, step: usize, places: &[usize]) -> Vec<Range<usize>> {
-    let mut ends: Vec<_> = places.iter().map(|place| place % (count / step + 1) * step).chain([0, count]).collect();
+    let mut ends: Vec<_> = places
+        .iter()
+        .map(|place| place % (count / step + 1) * step)
+        .chain([0, count])
+        .collect();
     ends.sort_unstable();
     ends.windows(2).map(|ends| ends[0]..ends[1]).collect()
 }
 
 /// The parts of `[rows, columns]` that both cuts make, some columns of all rows behind each other.
 fn parts(rows: &[Range<usize>], columns: &[Range<usize>]) -> Vec<Part> {
-    columns.iter().flat_map(|columns| rows.iter().map(move |rows| (rows.clone(), columns.clone()))).collect()
+    columns
+        .iter()
+        .flat_map(|columns| rows.iter().map(move |rows| (rows.clone(), columns.clone())))
+        .collect()
 }
 
 /// Has `compute` write each part of `[rows, columns]` in its place, and returns the bits.
-fn in_parts(before: &[f32], columns: usize, parts: &[Part], mut compute: impl FnMut(&Part, OutputMut)) -> Vec<u32> {
+fn in_parts(
+    before: &[f32],
+    columns: usize,
+    parts: &[Part],
+    mut compute: impl FnMut(&Part, OutputMut),
+) -> Vec<u32> {
     let mut out = before.to_vec();
     for part in parts {
         let (rows, of_part) = part;
@@ -53,24 +68,47 @@ struct Owned {
 
 impl Owned {
     fn new(out_features: usize, in_features: usize, seed: u64) -> Self {
-        let row_major: Vec<i8> = values(out_features * in_features, seed).iter().map(|x| (x * 127.0) as i8).collect();
+        let row_major: Vec<i8> = values(out_features * in_features, seed)
+            .iter()
+            .map(|x| (x * 127.0) as i8)
+            .collect();
         let mut packed = vec![0; packed_len(out_features, in_features).unwrap()];
         pack(&row_major, out_features, in_features, &mut packed);
         let mut sums = vec![0; out_features];
         row_sums(&row_major, in_features, &mut sums);
-        Self { in_features, packed, scales: values(out_features, seed ^ 3), sums }
+        Self {
+            in_features,
+            packed,
+            scales: values(out_features, seed ^ 3),
+            sums,
+        }
     }
 
     fn view(&self) -> Int8Weight<'_> {
-        let Self { in_features, packed, scales, sums } = self;
-        Int8Weight { out_features: scales.len(), in_features: *in_features, packed, scales, sums }
+        let Self {
+            in_features,
+            packed,
+            scales,
+            sums,
+        } = self;
+        Int8Weight {
+            out_features: scales.len(),
+            in_features: *in_features,
+            packed,
+            scales,
+            sums,
+        }
     }
 }
 
 /// Numbers of which some are beyond 1.
 fn activations(count: usize, seed: u64) -> Vec<f32> {
     let beyond = values(count, seed ^ 0x99);
-    values(count, seed).iter().zip(beyond).map(|(x, beyond)| if beyond > 0.9 { x * 40.0 } else { *x }).collect()
+    values(count, seed)
+        .iter()
+        .zip(beyond)
+        .map(|(x, beyond)| if beyond > 0.9 { x * 40.0 } else { *x })
+        .collect()
 }
 
 proptest! {

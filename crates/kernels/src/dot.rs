@@ -17,7 +17,9 @@ pub(crate) fn dot(a: &[f32], b: &[f32], fused: Fused) -> f32 {
 /// Σ a·b with `b` in bf16.
 #[inline(always)]
 pub(crate) fn dot_bf16(a: &[f32], b: &[bf16], fused: Fused) -> f32 {
-    dot_with(a, b, fused, |b| f32::from_bits(u32::from(b.to_bits()) << 16))
+    dot_with(a, b, fused, |b| {
+        f32::from_bits(u32::from(b.to_bits()) << 16)
+    })
 }
 
 #[inline(always)]
@@ -85,7 +87,10 @@ fn widen_blocks(from: &[[f16; 16]], to: &mut [[f32; 16]]) {
         // SAFETY: sixteen numbers each.
         #[allow(unsafe_code)]
         unsafe {
-            _mm512_storeu_ps(to.as_mut_ptr(), _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())));
+            _mm512_storeu_ps(
+                to.as_mut_ptr(),
+                _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())),
+            );
         }
     }
 }
@@ -114,12 +119,15 @@ pub fn narrow_f16(from: &[f32], to: &mut [f16]) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn narrow_blocks(from: &[[f32; 16]], to: &mut [[f16; 16]]) {
-    use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm256_storeu_si256, _mm512_cvtps_ph, _mm512_loadu_ps};
+    use std::arch::x86_64::{
+        _MM_FROUND_TO_NEAREST_INT, _mm256_storeu_si256, _mm512_cvtps_ph, _mm512_loadu_ps,
+    };
     for (from, to) in from.iter().zip(to) {
         // SAFETY: sixteen numbers each.
         #[allow(unsafe_code)]
         unsafe {
-            let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm512_loadu_ps(from.as_ptr()));
+            let halves =
+                _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm512_loadu_ps(from.as_ptr()));
             _mm256_storeu_si256(to.as_mut_ptr().cast(), halves);
         }
     }
@@ -132,10 +140,11 @@ mod tests {
     #[test]
     fn every_float_becomes_the_nearest_f16() {
         // Every sign and exponent, with fractions on, below and above what f16 has and the middle between two of them.
-        let fractions =
-            (0..1u32 << 10).flat_map(|high| [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff].map(|low| high << 13 | low));
+        let fractions = (0..1u32 << 10)
+            .flat_map(|high| [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff].map(|low| high << 13 | low));
         let fractions: Vec<u32> = fractions.step_by(7).collect();
-        let bits = (0..1u32 << 9).flat_map(|top| fractions.iter().map(move |fraction| top << 23 | fraction));
+        let bits = (0..1u32 << 9)
+            .flat_map(|top| fractions.iter().map(move |fraction| top << 23 | fraction));
         let floats: Vec<f32> = bits.map(f32::from_bits).collect();
         for skipped in [0, 5] {
             let floats = &floats[skipped..];
@@ -143,7 +152,8 @@ mod tests {
             narrow_f16(floats, &mut narrow);
             for (float, narrow) in floats.iter().zip(narrow) {
                 let expected = f16::from_f32_const(*float);
-                let is_same = narrow.to_bits() == expected.to_bits() || narrow.is_nan() && expected.is_nan();
+                let is_same =
+                    narrow.to_bits() == expected.to_bits() || narrow.is_nan() && expected.is_nan();
                 assert!(is_same, "{float:e} became {narrow}, not {expected}");
             }
         }
@@ -157,7 +167,10 @@ mod tests {
             let mut widened = vec![0.0; halves.len()];
             widen_f16(halves, &mut widened);
             for (half, float) in halves.iter().zip(widened) {
-                assert!(float == half.to_f32() || float.is_nan() && half.is_nan(), "{half} became {float}");
+                assert!(
+                    float == half.to_f32() || float.is_nan() && half.is_nan(),
+                    "{half} became {float}"
+                );
             }
         }
     }

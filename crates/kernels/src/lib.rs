@@ -55,8 +55,8 @@ pub use attention::{attention, attention_of_rows};
 pub use cores::Cores;
 pub use dot::narrow_f16;
 pub use kernel::{
-    Choice, KernelNames, ProductKind, Rate, RefusedKernel, TimedKernel, choose_kernels, kernel_names, refused_kernels,
-    use_kernels,
+    Choice, KernelNames, ProductKind, Rate, RefusedKernel, TimedKernel, choose_kernels,
+    kernel_names, refused_kernels, use_kernels,
 };
 pub use matmul::{Product, matmul, matmul_each};
 pub use matrix::{BlockArithmetic, Blocks, Matrix};

@@ -32,7 +32,8 @@ impl<T: Pod> Lines<T> {
     /// Changes how many numbers there are. Those that stay are what they were; what new ones are is not specified.
     pub(crate) fn resize(&mut self, length: usize) {
         let lines = (length * size_of::<T>()).div_ceil(LINE);
-        self.lines.resize(lines.max(self.lines.len()), Line::zeroed());
+        self.lines
+            .resize(lines.max(self.lines.len()), Line::zeroed());
         self.length = length;
     }
 }

@@ -39,7 +39,11 @@ pub(crate) fn largest(x: &[f32]) -> f32 {
     while width > 1 {
         width /= 2;
         for lane in 0..width {
-            largest[lane] = if largest[lane] > largest[lane + width] { largest[lane] } else { largest[lane + width] };
+            largest[lane] = if largest[lane] > largest[lane + width] {
+                largest[lane]
+            } else {
+                largest[lane + width]
+            };
         }
     }
     rest.iter().copied().fold(largest[0], f32::max)

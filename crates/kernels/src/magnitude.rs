@@ -14,5 +14,9 @@ pub(crate) fn largest_magnitude(values: &[f32]) -> f32 {
 #[inline(always)]
 pub(crate) fn largest_magnitude_inline(values: &[f32]) -> f32 {
     // Magnitudes order as their bits do, with NaN above infinity; integers have a vector maximum.
-    f32::from_bits(values.iter().fold(0, |largest: u32, value| largest.max(value.abs().to_bits())))
+    f32::from_bits(
+        values
+            .iter()
+            .fold(0, |largest: u32, value| largest.max(value.abs().to_bits())),
+    )
 }

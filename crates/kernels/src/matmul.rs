@@ -45,12 +45,20 @@ impl<'a> Product<'a> {
     ///
     /// A product of any range of output features ([`Matrix::rows`]) and of any rows has the bits of these in the whole.
     pub fn new(weight: Matrix<'a>, bias: Option<&'a [f32]>, out: OutputMut<'a>) -> Self {
-        Self { weight, bias, out: out.into_shared() }
+        Self {
+            weight,
+            bias,
+            out: out.into_shared(),
+        }
     }
 
     fn check(&self, rows: usize, in_features: usize) {
         let (weight, out_features) = (self.weight, self.out.columns());
-        assert_eq!(weight.len(), out_features * in_features, "weight is [{out_features}, {in_features}]");
+        assert_eq!(
+            weight.len(),
+            out_features * in_features,
+            "weight is [{out_features}, {in_features}]"
+        );
         weight.check(out_features, in_features);
         self.out.check(rows, out_features);
         if let Some(bias) = self.bias {
@@ -64,7 +72,9 @@ impl<'a> Product<'a> {
             return PANEL;
         }
         // Long stretches, which the processor fetches ahead, and two for each thread, in case one has less of its core.
-        DOT_WEIGHTS.max(self.weight.len() / (2 * pool::threads())).div_ceil(in_features)
+        DOT_WEIGHTS
+            .max(self.weight.len() / (2 * pool::threads()))
+            .div_ceil(in_features)
     }
 }
 
@@ -77,21 +87,40 @@ pub fn matmul_each(x: &[f32], rows: usize, phase: Phase, products: &mut [Product
     if rows == 0 {
         return;
     }
-    assert!(x.len().is_multiple_of(rows), "{} activations in {rows} rows", x.len());
+    assert!(
+        x.len().is_multiple_of(rows),
+        "{} activations in {rows} rows",
+        x.len()
+    );
     let in_features = x.len() / rows;
     assert!(in_features > 0, "a linear layer reads something");
-    products.iter().for_each(|product| product.check(rows, in_features));
+    products
+        .iter()
+        .for_each(|product| product.check(rows, in_features));
     let (products, kernels) = (&*products, best());
     let mut forms = FORMS.take();
     forms.fill(x, phase, in_features, products);
-    let counts =
-        products.iter().map(|product| product.out.columns().div_ceil(product.task_columns(phase, in_features)));
+    let counts = products.iter().map(|product| {
+        product
+            .out
+            .columns()
+            .div_ceil(product.task_columns(phase, in_features))
+    });
     pool::for_each_of(&counts, |index, task| {
         let Product { weight, bias, out } = products[index];
         let task_columns = products[index].task_columns(phase, in_features);
         let columns = task * task_columns..((task + 1) * task_columns).min(out.columns());
         let weight = weight.rows(columns.clone(), in_features);
-        let task = Task { kernels, x, forms: &forms, rows, in_features, weight, columns, out };
+        let task = Task {
+            kernels,
+            x,
+            forms: &forms,
+            rows,
+            in_features,
+            weight,
+            columns,
+            out,
+        };
         match phase {
             Phase::Prefill => task.by_product(),
             Phase::Decode => task.by_dot(),
@@ -149,18 +178,56 @@ struct Task<'a> {
 
 impl Task<'_> {
     fn by_dot(&self) {
-        let (x, columns, out, kernel) = (&self.forms.int16, self.columns.clone(), self.out, self.kernels.int16);
+        let (x, columns, out, kernel) = (
+            &self.forms.int16,
+            self.columns.clone(),
+            self.out,
+            self.kernels.int16,
+        );
         match self.weight {
-            Matrix::Int8 { values: weights, scales } => {
-                Int8Columns { x, weights, scales, columns, out }.multiply(kernel);
+            Matrix::Int8 {
+                values: weights,
+                scales,
+            } => {
+                Int8Columns {
+                    x,
+                    weights,
+                    scales,
+                    columns,
+                    out,
+                }
+                .multiply(kernel);
             }
-            Matrix::Int4 { values: weights, scales } => {
-                Int4Columns { x, weights, scales, columns, out }.multiply(kernel);
+            Matrix::Int4 {
+                values: weights,
+                scales,
+            } => {
+                Int4Columns {
+                    x,
+                    weights,
+                    scales,
+                    columns,
+                    out,
+                }
+                .multiply(kernel);
             }
-            Matrix::Blocks(Blocks { format, bytes, arithmetic: BlockArithmetic::Rounded }) => {
-                BlockColumns { x, format, bytes, columns, out }.multiply(kernel);
+            Matrix::Blocks(Blocks {
+                format,
+                bytes,
+                arithmetic: BlockArithmetic::Rounded,
+            }) => {
+                BlockColumns {
+                    x,
+                    format,
+                    bytes,
+                    columns,
+                    out,
+                }
+                .multiply(kernel);
             }
-            Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) | Matrix::Blocks(_) => self.by_float_dot(),
+            Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) | Matrix::Blocks(_) => {
+                self.by_float_dot()
+            }
         }
     }
 
@@ -171,7 +238,9 @@ impl Task<'_> {
                 |fused| {
                     for (index, column) in self.columns.clone().enumerate() {
                         let weight = match self.weight.rows(index..index + 1, self.in_features) {
-                            narrow @ (Matrix::F16(_) | Matrix::Blocks(_)) => Matrix::F32(narrow.as_f32(scratch)),
+                            narrow @ (Matrix::F16(_) | Matrix::Blocks(_)) => {
+                                Matrix::F32(narrow.as_f32(scratch))
+                            }
                             weight => weight,
                         };
                         for (row, x) in self.x.chunks_exact(self.in_features).enumerate() {
@@ -192,11 +261,24 @@ impl Task<'_> {
 
     fn by_product(&self) {
         let (out, columns) = (self.out, self.columns.clone());
-        let Some(x) = self.forms.rounded.as_ref().filter(|_| self.weight.rounds_activations()) else {
+        let Some(x) = self
+            .forms
+            .rounded
+            .as_ref()
+            .filter(|_| self.weight.rounds_activations())
+        else {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
             return unsafe {
-                product(self.kernels.float, self.x, self.in_features, self.weight, out, columns, Write::Replace);
+                product(
+                    self.kernels.float,
+                    self.x,
+                    self.in_features,
+                    self.weight,
+                    out,
+                    columns,
+                    Write::Replace,
+                );
             };
         };
         // SAFETY: as above.
@@ -212,7 +294,9 @@ impl Task<'_> {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
             let out = unsafe { self.out.row(row, self.columns.clone()) };
-            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            out.iter_mut()
+                .zip(bias)
+                .for_each(|(out, bias)| *out += bias);
         }
     }
 }

@@ -69,7 +69,10 @@ impl Blocks<'_> {
     /// Some blocks; starts and ends in elements.
     fn part(self, elements: Range<usize>) -> Self {
         let place = |elements: usize| elements / self.format.elements() * self.format.bytes();
-        Self { bytes: &self.bytes[place(elements.start)..place(elements.end)], ..self }
+        Self {
+            bytes: &self.bytes[place(elements.start)..place(elements.end)],
+            ..self
+        }
     }
 }
 
@@ -93,7 +96,11 @@ impl<'a> Matrix<'a> {
             Self::F32(_) | Self::F16(_) | Self::Bf16(_) => {}
             Self::Int8 { scales, .. } => assert_eq!(scales.len(), rows, "one scale for each row"),
             Self::Int4 { values, scales } => {
-                assert!(columns.is_multiple_of(int4::GROUP), "{columns} columns in groups of {}", int4::GROUP);
+                assert!(
+                    columns.is_multiple_of(int4::GROUP),
+                    "{columns} columns in groups of {}",
+                    int4::GROUP
+                );
                 int4::check(values, scales);
             }
             Self::Blocks(Blocks { format, bytes, .. }) => {
@@ -102,7 +109,11 @@ impl<'a> Matrix<'a> {
                     "{columns} columns in blocks of {}",
                     format.elements()
                 );
-                assert!(bytes.len().is_multiple_of(format.bytes()), "{} bytes in blocks of {format}", bytes.len());
+                assert!(
+                    bytes.len().is_multiple_of(format.bytes()),
+                    "{} bytes in blocks of {format}",
+                    bytes.len()
+                );
             }
         }
     }
@@ -127,23 +138,35 @@ impl<'a> Matrix<'a> {
             Self::F32(values) => Self::F32(&values[per(1)]),
             Self::F16(values) => Self::F16(&values[per(1)]),
             Self::Bf16(values) => Self::Bf16(&values[per(1)]),
-            Self::Int8 { values, scales } => Self::Int8 { values: &values[per(1)], scales: &scales[rows] },
-            Self::Int4 { values, scales } => Self::Int4 { values: &values[per(2)], scales: &scales[per(int4::GROUP)] },
+            Self::Int8 { values, scales } => Self::Int8 {
+                values: &values[per(1)],
+                scales: &scales[rows],
+            },
+            Self::Int4 { values, scales } => Self::Int4 {
+                values: &values[per(2)],
+                scales: &scales[per(int4::GROUP)],
+            },
             Self::Blocks(blocks) => Self::Blocks(blocks.part(per(1))),
         }
     }
 
     /// Columns of one row, of a matrix with this many; groups of INT4 and blocks must be whole.
     pub(crate) fn part(self, row: usize, part: Range<usize>, columns: usize) -> Self {
-        let range = |divisor: usize| (row * columns + part.start) / divisor..(row * columns + part.end) / divisor;
+        let range = |divisor: usize| {
+            (row * columns + part.start) / divisor..(row * columns + part.end) / divisor
+        };
         match self {
             Self::F32(values) => Self::F32(&values[range(1)]),
             Self::F16(values) => Self::F16(&values[range(1)]),
             Self::Bf16(values) => Self::Bf16(&values[range(1)]),
-            Self::Int8 { values, scales } => Self::Int8 { values: &values[range(1)], scales: &scales[row..=row] },
-            Self::Int4 { values, scales } => {
-                Self::Int4 { values: &values[range(2)], scales: &scales[range(int4::GROUP)] }
-            }
+            Self::Int8 { values, scales } => Self::Int8 {
+                values: &values[range(1)],
+                scales: &scales[row..=row],
+            },
+            Self::Int4 { values, scales } => Self::Int4 {
+                values: &values[range(2)],
+                scales: &scales[range(int4::GROUP)],
+            },
             Self::Blocks(blocks) => Self::Blocks(blocks.part(range(1))),
         }
     }
@@ -197,7 +220,9 @@ impl<'a> Matrix<'a> {
 #[inline(always)]
 fn widen_int8(values: &[i8], scales: &[f32], wide: &mut [f32]) {
     let columns = values.len() / scales.len().max(1);
-    let rows = values.chunks_exact(columns.max(1)).zip(wide.chunks_exact_mut(columns.max(1)));
+    let rows = values
+        .chunks_exact(columns.max(1))
+        .zip(wide.chunks_exact_mut(columns.max(1)));
     for ((values, wide), scale) in rows.zip(scales) {
         for (value, wide) in values.iter().zip(wide) {
             *wide = f32::from(*value) * scale;

@@ -8,7 +8,10 @@ pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     vectorize(
         #[inline(always)]
         || {
-            for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+            for (x, out) in x
+                .chunks_exact(weight.len())
+                .zip(out.chunks_exact_mut(weight.len()))
+            {
                 let factor = inverse_rms(x, epsilon);
                 for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
                     *out = x * factor * weight;
@@ -40,7 +43,10 @@ pub fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &m
     vectorize(
         #[inline(always)]
         || {
-            for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+            for (x, out) in x
+                .chunks_exact(weight.len())
+                .zip(out.chunks_exact_mut(weight.len()))
+            {
                 let mean = sum(x, |x| x) / x.len() as f32;
                 let variance = sum(x, |x| (x - mean) * (x - mean)) / x.len() as f32;
                 let factor = 1.0 / (variance + epsilon).sqrt();

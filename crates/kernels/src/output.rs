@@ -32,7 +32,9 @@ impl<'a> OutputMut<'a> {
     /// # Panics
     /// If `columns` is zero, or `values` are no whole rows.
     pub fn new(values: &'a mut [f32], columns: usize) -> Self {
-        Self { shared: SharedOutput::new(values, columns) }
+        Self {
+            shared: SharedOutput::new(values, columns),
+        }
     }
 
     /// Returns a view of `[rows, columns]` values at `pointer`, each row `stride` values behind the one before it.
@@ -40,8 +42,21 @@ impl<'a> OutputMut<'a> {
     /// # Safety
     /// As long as `'a` lasts, these values can be read and written, and nobody but the view does.
     #[allow(unsafe_code)]
-    pub(crate) unsafe fn from_raw(pointer: *mut f32, rows: usize, columns: usize, stride: usize) -> Self {
-        Self { shared: SharedOutput { pointer, rows, columns, stride, lifetime: PhantomData } }
+    pub(crate) unsafe fn from_raw(
+        pointer: *mut f32,
+        rows: usize,
+        columns: usize,
+        stride: usize,
+    ) -> Self {
+        Self {
+            shared: SharedOutput {
+                pointer,
+                rows,
+                columns,
+                stride,
+                lifetime: PhantomData,
+            },
+        }
     }
 
     /// Number of rows.
@@ -56,7 +71,9 @@ impl<'a> OutputMut<'a> {
 
     /// Returns the view for a shorter time, after which this one can be used again.
     pub fn reborrow(&mut self) -> OutputMut<'_> {
-        OutputMut { shared: self.shared }
+        OutputMut {
+            shared: self.shared,
+        }
     }
 
     /// Returns the columns before `at` and the others, of all rows.
@@ -66,9 +83,16 @@ impl<'a> OutputMut<'a> {
     pub fn split_at_column(self, at: usize) -> (Self, Self) {
         let shared = self.shared;
         assert!(at <= shared.columns, "column {at} of {}", shared.columns);
-        let left = SharedOutput { columns: at, ..shared };
+        let left = SharedOutput {
+            columns: at,
+            ..shared
+        };
         // Without rows the pointer may be anywhere, and is not used.
-        let right = SharedOutput { pointer: shared.pointer.wrapping_add(at), columns: shared.columns - at, ..shared };
+        let right = SharedOutput {
+            pointer: shared.pointer.wrapping_add(at),
+            columns: shared.columns - at,
+            ..shared
+        };
         (Self { shared: left }, Self { shared: right })
     }
 
@@ -82,7 +106,11 @@ impl<'a> OutputMut<'a> {
         let top = SharedOutput { rows: at, ..shared };
         // Behind the last row there may be nothing; the pointer is not used then.
         let pointer = shared.pointer.wrapping_add(at * shared.stride);
-        let bottom = SharedOutput { pointer, rows: shared.rows - at, ..shared };
+        let bottom = SharedOutput {
+            pointer,
+            rows: shared.rows - at,
+            ..shared
+        };
         (Self { shared: top }, Self { shared: bottom })
     }
 
@@ -100,13 +128,20 @@ impl<'a> OutputMut<'a> {
 
     /// Returns all values, `[rows, columns]`, if no others are between them.
     pub fn as_contiguous(&mut self) -> Option<&mut [f32]> {
-        let SharedOutput { pointer, rows, columns, stride, .. } = self.shared;
+        let SharedOutput {
+            pointer,
+            rows,
+            columns,
+            stride,
+            ..
+        } = self.shared;
         if rows == 0 || columns == 0 {
             return Some(&mut []);
         }
         // SAFETY: rows follow each other, all of them in this view, which is borrowed exclusively.
         #[allow(unsafe_code)]
-        (rows == 1 || stride == columns).then(|| unsafe { std::slice::from_raw_parts_mut(pointer, rows * columns) })
+        (rows == 1 || stride == columns)
+            .then(|| unsafe { std::slice::from_raw_parts_mut(pointer, rows * columns) })
     }
 
     /// Sets all values.
@@ -121,7 +156,10 @@ impl<'a> OutputMut<'a> {
     pub fn copy_from_rows(&mut self, values: &[f32], stride: usize) {
         let columns = self.columns();
         assert!(columns <= stride, "{columns} columns of rows of {stride}");
-        (0..self.rows()).for_each(|row| self.row_mut(row).copy_from_slice(&values[row * stride..][..columns]));
+        (0..self.rows()).for_each(|row| {
+            self.row_mut(row)
+                .copy_from_slice(&values[row * stride..][..columns])
+        });
     }
 
     /// Returns the view as tasks write it.
@@ -154,9 +192,19 @@ impl<'a, T> SharedOutput<'a, T> {
     /// # Panics
     /// If `columns` is zero, or `values` are no whole rows.
     pub(crate) fn new(values: &'a mut [T], columns: usize) -> Self {
-        assert!(columns > 0 && values.len().is_multiple_of(columns), "{} values in rows of {columns}", values.len());
+        assert!(
+            columns > 0 && values.len().is_multiple_of(columns),
+            "{} values in rows of {columns}",
+            values.len()
+        );
         let rows = values.len() / columns;
-        Self { pointer: values.as_mut_ptr(), rows, columns, stride: columns, lifetime: PhantomData }
+        Self {
+            pointer: values.as_mut_ptr(),
+            rows,
+            columns,
+            stride: columns,
+            lifetime: PhantomData,
+        }
     }
 
     /// Returns columns of one row.
@@ -183,7 +231,9 @@ impl SharedOutput<'_> {
         /// Numbers of a cache line.
         const LINE: usize = 16;
         for line in 0..LINES {
-            let place = self.pointer.wrapping_add(row * self.stride + column + line * LINE);
+            let place = self
+                .pointer
+                .wrapping_add(row * self.stride + column + line * LINE);
             // SAFETY: fetching ahead reads nothing, wherever it points.
             #[allow(unsafe_code)]
             unsafe {
@@ -194,7 +244,11 @@ impl SharedOutput<'_> {
 
     /// Asserts that it is `[rows, columns]`.
     pub(crate) fn check(&self, rows: usize, columns: usize) {
-        assert_eq!([self.rows, self.columns], [rows, columns], "output is [{rows}, {columns}]");
+        assert_eq!(
+            [self.rows, self.columns],
+            [rows, columns],
+            "output is [{rows}, {columns}]"
+        );
     }
 
     /// Returns where a number is, which is only valid if it is there.

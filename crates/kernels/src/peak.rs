@@ -30,12 +30,18 @@ const LOOKS: u32 = 4096;
 /// Peak f32 arithmetic of `threads` threads at once, in operations a second (a fused multiply-add counts
 /// two): multiply-adds in registers, the best of thirty rounds.
 pub fn f32_operations_per_second(threads: usize) -> f64 {
-    best(threads, ROUNDS, || || pulp::Arch::new().dispatch(MultiplyAdd))
+    best(threads, ROUNDS, || {
+        || pulp::Arch::new().dispatch(MultiplyAdd)
+    })
 }
 
 /// What some threads do together in a second in the best of many rounds, which all of them begin at once. Each thread
 /// prepares a round, which returns the number of its operations (or bytes).
-pub(crate) fn best<R: FnMut() -> f64>(threads: usize, rounds: usize, prepare: impl Fn() -> R + Sync) -> f64 {
+pub(crate) fn best<R: FnMut() -> f64>(
+    threads: usize,
+    rounds: usize,
+    prepare: impl Fn() -> R + Sync,
+) -> f64 {
     let arrived = AtomicUsize::new(0);
     let work = || {
         let mut round = prepare();
@@ -59,7 +65,10 @@ pub(crate) fn best<R: FnMut() -> f64>(threads: usize, rounds: usize, prepare: im
     };
     let of_threads: Vec<_> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().map(|worker| worker.join().expect("a measuring thread does not panic")).collect()
+        workers
+            .into_iter()
+            .map(|worker| worker.join().expect("a measuring thread does not panic"))
+            .collect()
     });
     let rates = (0..rounds).filter_map(|round| {
         let of_round = of_threads.iter().map(|rounds| rounds[round]);
@@ -79,7 +88,10 @@ impl pulp::WithSimd for MultiplyAdd {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) -> f64 {
-        let (factor, summand) = (simd.splat_f32s(black_box(0.999)), simd.splat_f32s(black_box(0.001)));
+        let (factor, summand) = (
+            simd.splat_f32s(black_box(0.999)),
+            simd.splat_f32s(black_box(0.001)),
+        );
         if S::REGISTER_COUNT > ACCUMULATORS {
             multiply_add::<S, ACCUMULATORS>(simd, factor, summand)
         } else {
@@ -89,7 +101,11 @@ impl pulp::WithSimd for MultiplyAdd {
 }
 
 #[inline(always)]
-fn multiply_add<S: pulp::Simd, const SUMS: usize>(simd: S, factor: S::f32s, summand: S::f32s) -> f64 {
+fn multiply_add<S: pulp::Simd, const SUMS: usize>(
+    simd: S,
+    factor: S::f32s,
+    summand: S::f32s,
+) -> f64 {
     let mut sums = [simd.splat_f32s(black_box(1.0)); SUMS];
     for _ in 0..ITERATIONS {
         for sum in &mut sums {
@@ -152,7 +168,11 @@ pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
         // Written, so that it is memory and not the system's one page of zeros.
         let buffer = vec![black_box(1u64); (bytes / threads.max(1) / size_of::<u64>()).max(64)];
         let stretch = buffer.len().min(READ / size_of::<u64>());
-        let times = if buffer.len() > stretch { 1 } else { READ_AGAIN.div_ceil(size_of_val(&buffer[..])) };
+        let times = if buffer.len() > stretch {
+            1
+        } else {
+            READ_AGAIN.div_ceil(size_of_val(&buffer[..]))
+        };
         let mut first = 0;
         let read_once = |buffer: &[u64]| {
             vectorize(
@@ -171,7 +191,11 @@ pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
         move || {
             let stretch = &buffer[first..first + stretch];
             first += stretch.len();
-            first = if first + stretch.len() > buffer.len() { 0 } else { first };
+            first = if first + stretch.len() > buffer.len() {
+                0
+            } else {
+                first
+            };
             (0..times).for_each(|_| read_once(stretch));
             (times * size_of_val(stretch)) as f64
         }

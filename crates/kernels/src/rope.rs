@@ -21,7 +21,12 @@ pub struct Angles {
 
 impl Angles {
     /// Replaces the angles by those of `positions`: position · frequency, cosine and sine times `factor`.
-    pub fn fill(&mut self, positions: impl IntoIterator<Item = usize>, frequencies: &[f32], factor: f32) {
+    pub fn fill(
+        &mut self,
+        positions: impl IntoIterator<Item = usize>,
+        frequencies: &[f32],
+        factor: f32,
+    ) {
         self.pairs = frequencies.len();
         self.cosines.clear();
         self.sines.clear();
@@ -40,19 +45,31 @@ impl Angles {
 ///
 /// # Panics
 /// If `angles` has fewer rows than that, or a head fewer dimensions than `2 · pairs`.
-pub fn rope(x: &mut [f32], head_dim: usize, heads: usize, angles: &Angles, first: usize, pairing: Pairing) {
+pub fn rope(
+    x: &mut [f32],
+    head_dim: usize,
+    heads: usize,
+    angles: &Angles,
+    first: usize,
+    pairing: Pairing,
+) {
     let pairs = angles.pairs;
     if pairs == 0 {
         return;
     }
     let mut rows = x.chunks_exact_mut(heads * head_dim);
-    let angles = angles.cosines.chunks_exact(pairs).zip(angles.sines.chunks_exact(pairs)).skip(first);
+    let angles = angles
+        .cosines
+        .chunks_exact(pairs)
+        .zip(angles.sines.chunks_exact(pairs))
+        .skip(first);
     assert!(rows.len() <= angles.len(), "an angle for every row");
     vectorize(
         #[inline(always)]
         || {
             for (row, (cosines, sines)) in rows.by_ref().zip(angles.clone()) {
-                row.chunks_exact_mut(head_dim).for_each(|head| rotate(&mut head[..2 * pairs], cosines, sines, pairing));
+                row.chunks_exact_mut(head_dim)
+                    .for_each(|head| rotate(&mut head[..2 * pairs], cosines, sines, pairing));
             }
         },
     );
@@ -67,11 +84,18 @@ fn rotate(head: &mut [f32], cosines: &[f32], sines: &[f32], pairing: Pairing) {
     match pairing {
         Pairing::Halves => {
             let (first, second) = head.split_at_mut(cosines.len());
-            first.iter_mut().zip(second).zip(angles).for_each(|(pair, angle)| rotate_pair(pair, angle));
+            first
+                .iter_mut()
+                .zip(second)
+                .zip(angles)
+                .for_each(|(pair, angle)| rotate_pair(pair, angle));
         }
         Pairing::Adjacent => {
             let (pairs, _) = head.as_chunks_mut::<2>();
-            pairs.iter_mut().zip(angles).for_each(|([a, b], angle)| rotate_pair((a, b), angle));
+            pairs
+                .iter_mut()
+                .zip(angles)
+                .for_each(|([a, b], angle)| rotate_pair((a, b), angle));
         }
     }
 }

@@ -45,5 +45,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// [`Condvar::wait`], also after a panic.
 pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    condition
+        .wait(guard)
+        .unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,10 @@ use triad_blocks::BlockFormat;
 /// Numbers from -1 to 1 that look random, the same for the same seed.
 pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
     (0..count)
-        .map(|i| ((i as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 23) as f32 - 1.0)
+        .map(|i| {
+            ((i as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 23) as f32
+                - 1.0
+        })
         .collect()
 }
 
@@ -16,7 +19,10 @@ pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
 
 /// So many quantized blocks of numbers that look random, with scales and minimums from −1/16 to 1/16.
 pub(crate) fn blocks(format: BlockFormat, count: usize, seed: u64) -> Vec<u8> {
-    let bytes = values(count * format.bytes(), seed).iter().map(|x| (x * 128.0) as i8 as u8).collect();
+    let bytes = values(count * format.bytes(), seed)
+        .iter()
+        .map(|x| (x * 128.0) as i8 as u8)
+        .collect();
     with_scales(format, bytes, seed ^ 9)
 }
 

@@ -106,16 +106,24 @@ impl Tier {
     /// # Errors
     /// If there is none, or this processor lacks its instructions: the names that it could have been.
     pub fn named(name: &str) -> Result<Self, String> {
-        Self::supported().find(|tier| tier.name() == name).ok_or_else(|| {
-            let names: Vec<_> = Self::supported().map(Self::name).collect();
-            format!("{VARIABLE} is {name:?}, expected what this processor has: {}", names.join(", "))
-        })
+        Self::supported()
+            .find(|tier| tier.name() == name)
+            .ok_or_else(|| {
+                let names: Vec<_> = Self::supported().map(Self::name).collect();
+                format!(
+                    "{VARIABLE} is {name:?}, expected what this processor has: {}",
+                    names.join(", ")
+                )
+            })
     }
 }
 
 /// Whether this processor has the Scalable Matrix Extension, whose detection in the standard library is unstable, and the
 /// system lets programs use it.
-#[cfg(all(target_arch = "aarch64", any(target_os = "linux", target_os = "android")))]
+#[cfg(all(
+    target_arch = "aarch64",
+    any(target_os = "linux", target_os = "android")
+))]
 fn has_sme() -> bool {
     /// Of `AT_HWCAP2`: the extension, and its outer products of bytes that are added to 32-bit sums.
     const SME: usize = 1 << 23;
@@ -144,13 +152,22 @@ fn has_sme() -> bool {
     #[allow(unsafe_code)]
     let error = unsafe {
         let name = c"hw.optional.arm.FEAT_SME".as_ptr();
-        sysctlbyname(name, (&raw mut found).cast(), &raw mut len, std::ptr::null_mut(), 0)
+        sysctlbyname(
+            name,
+            (&raw mut found).cast(),
+            &raw mut len,
+            std::ptr::null_mut(),
+            0,
+        )
     };
     error == 0 && found != 0
 }
 
 /// Other systems are not asked.
-#[cfg(all(target_arch = "aarch64", not(any(target_os = "linux", target_os = "android", target_os = "macos"))))]
+#[cfg(all(
+    target_arch = "aarch64",
+    not(any(target_os = "linux", target_os = "android", target_os = "macos"))
+))]
 fn has_sme() -> bool {
     false
 }
@@ -162,7 +179,11 @@ fn has_sme() -> bool {
 pub fn requested() -> Result<Option<Tier>, String> {
     let name = std::env::var_os(VARIABLE).unwrap_or_default();
     let name = name.to_string_lossy();
-    if name.is_empty() { Ok(None) } else { Tier::named(&name).map(Some) }
+    if name.is_empty() {
+        Ok(None)
+    } else {
+        Tier::named(&name).map(Some)
+    }
 }
 
 /// Whether a kernel of `tier` may be used: none better than the requested one. An invalid request counts as none: programs
@@ -183,7 +204,10 @@ mod tests {
         }
         for wrong in ["sse9", "", "AVX2"] {
             let error = Tier::named(wrong).unwrap_err();
-            assert!(error.contains(VARIABLE) && error.contains(wrong) && error.ends_with("reference"), "{error}");
+            assert!(
+                error.contains(VARIABLE) && error.contains(wrong) && error.ends_with("reference"),
+                "{error}"
+            );
         }
         // No processor has both.
         assert!(!(Tier::Avx2.is_supported() && Tier::Neon.is_supported()));

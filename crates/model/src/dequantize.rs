@@ -13,7 +13,12 @@ use crate::tensor::Format;
 /// If `bytes` is not exactly what `out.len()` elements take: a [`crate::tensor::TensorInfo`] is checked
 /// when its file is opened.
 pub fn dequantize(format: Format, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(Some(bytes.len()), format.bytes_for(out.len()), "bytes of {} elements in {format}", out.len());
+    assert_eq!(
+        Some(bytes.len()),
+        format.bytes_for(out.len()),
+        "bytes of {} elements in {format}",
+        out.len()
+    );
     match format {
         Format::F32 => {
             for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
@@ -33,7 +38,10 @@ pub fn dequantize(format: Format, bytes: &[u8], out: &mut [f32]) {
 /// Converted many at a time: whether the CPU has an instruction for it is checked once a call.
 fn f16_values(bytes: &[u8], out: &mut [f32]) {
     let mut values = [f16::ZERO; 256];
-    for (bytes, out) in bytes.chunks(2 * values.len()).zip(out.chunks_mut(values.len())) {
+    for (bytes, out) in bytes
+        .chunks(2 * values.len())
+        .zip(out.chunks_mut(values.len()))
+    {
         let values = &mut values[..out.len()];
         for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
             *value = f16::from_le_bytes(*bytes);

@@ -201,12 +201,23 @@ impl ModelDescription {
                     Residual::SerialPostNorm => 4,
                     Residual::Parallel => 1,
                 };
-                let qk_norm = block.attention.qk_norm.map_or(0, |_| 2 * block.attention.head_dim);
-                let linears: usize = block.linears(self.hidden).iter().map(LinearShape::parameters).sum();
+                let qk_norm = block
+                    .attention
+                    .qk_norm
+                    .map_or(0, |_| 2 * block.attention.head_dim);
+                let linears: usize = block
+                    .linears(self.hidden)
+                    .iter()
+                    .map(LinearShape::parameters)
+                    .sum();
                 linears + norms * norm(&block.norm) + qk_norm
             })
             .sum();
-        let output = if self.tied_output { 0 } else { self.vocab * self.hidden };
+        let output = if self.tied_output {
+            0
+        } else {
+            self.vocab * self.hidden
+        };
         let output_bias = if self.output_bias { self.vocab } else { 0 };
         self.vocab * self.hidden + blocks + norm(&self.output_norm) + output + output_bias
     }
@@ -214,8 +225,9 @@ impl ModelDescription {
     /// Bytes of keys and values for one token of context, where `bytes_per_head` returns what one key or value of a
     /// head's width takes (twice the width in f16).
     pub fn kv_bytes_per_token(&self, bytes_per_head: impl Fn(usize) -> usize) -> usize {
-        let of_block =
-            |block: &BlockDescription| 2 * block.attention.kv_heads * bytes_per_head(block.attention.head_dim);
+        let of_block = |block: &BlockDescription| {
+            2 * block.attention.kv_heads * bytes_per_head(block.attention.head_dim)
+        };
         self.blocks.iter().map(of_block).sum()
     }
 }
@@ -268,12 +280,22 @@ impl BlockDescription {
         let key_value = attention.kv_heads * attention.head_dim;
         let width = self.feed_forward.width;
         let bias = self.feed_forward.bias;
-        let shape = |linear, out_features, in_features, bias| LinearShape { linear, out_features, in_features, bias };
+        let shape = |linear, out_features, in_features, bias| LinearShape {
+            linear,
+            out_features,
+            in_features,
+            bias,
+        };
         let mut linears = vec![
             shape(Linear::Query, query, hidden, attention.qkv_bias),
             shape(Linear::Key, key_value, hidden, attention.qkv_bias),
             shape(Linear::Value, key_value, hidden, attention.qkv_bias),
-            shape(Linear::AttentionOutput, hidden, query, attention.output_bias),
+            shape(
+                Linear::AttentionOutput,
+                hidden,
+                query,
+                attention.output_bias,
+            ),
         ];
         if self.feed_forward.gated {
             linears.push(shape(Linear::Gate, width, hidden, bias));

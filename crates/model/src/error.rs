@@ -41,7 +41,12 @@ fn location(path: Option<&Path>) -> String {
 impl Error {
     /// An error of `kind`; `message` names the field and what was expected of it.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, path: None, message: message.into(), source: None }
+        Self {
+            kind,
+            path: None,
+            message: message.into(),
+            source: None,
+        }
     }
 
     /// The same error for the file at `path`, unless it already names one.
@@ -53,7 +58,10 @@ impl Error {
 
     /// The same error with what caused it, which the message need not repeat.
     #[must_use]
-    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn caused_by(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
         self.source = Some(source.into());
         self
     }

@@ -15,12 +15,18 @@ pub fn open(path: &Path) -> io::Result<File> {
     options.read(true);
     // Opening a named pipe would wait for its other end, and opening some devices changes them.
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    std::os::unix::fs::OpenOptionsExt::custom_flags(
+        &mut options,
+        libc::O_NONBLOCK | libc::O_NOCTTY,
+    );
     let file = options.open(path)?;
     if file.metadata()?.is_file() {
         Ok(file)
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"))
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "expected a regular file",
+        ))
     }
 }
 
@@ -31,13 +37,22 @@ pub fn open(path: &Path) -> io::Result<File> {
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let length = file.metadata()?.len();
-    let too_long = || io::Error::new(io::ErrorKind::FileTooLarge, format!("expected at most {most} bytes"));
+    let too_long = || {
+        io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("expected at most {most} bytes"),
+        )
+    };
     if length > most {
         return Err(too_long());
     }
     let mut bytes = Vec::with_capacity(length as usize);
     file.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most { Err(too_long()) } else { Ok(bytes) }
+    if bytes.len() as u64 > most {
+        Err(too_long())
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// Reads the text file at `path`, of at most `most` bytes.
@@ -45,7 +60,8 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`]; if it is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
-    String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "expected UTF-8 text"))
+    String::from_utf8(read(path, most)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "expected UTF-8 text"))
 }
 
 #[cfg(test)]
@@ -58,18 +74,34 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, "text").unwrap();
         assert_eq!(read_text(&path, 4).unwrap(), "text");
-        assert_eq!(read(&path, 3).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(
+            read(&path, 3).unwrap_err().kind(),
+            io::ErrorKind::FileTooLarge
+        );
         std::fs::write(&path, b"\xff").unwrap();
-        assert_eq!(read_text(&path, 4).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(open(folder.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            read_text(&path, 4).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
+        assert_eq!(
+            open(folder.path()).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
     }
 
     #[test]
     #[cfg(unix)]
     fn devices_and_pipes_are_refused_by_any_name_and_nothing_waits() {
         let folder = tempfile::tempdir().unwrap();
-        let (pipe, link, file) = (folder.path().join("pipe"), folder.path().join("link"), folder.path().join("file"));
-        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        let (pipe, link, file) = (
+            folder.path().join("pipe"),
+            folder.path().join("link"),
+            folder.path().join("file"),
+        );
+        let made = std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap();
         assert!(made.success());
         std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
         let socket = folder.path().join("socket");

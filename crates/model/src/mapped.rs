@@ -61,7 +61,10 @@ struct State {
 impl State {
     fn of(file: &File) -> std::io::Result<Self> {
         let metadata = file.metadata()?;
-        Ok(Self { bytes: metadata.len(), modified: metadata.modified().ok() })
+        Ok(Self {
+            bytes: metadata.len(),
+            modified: metadata.modified().ok(),
+        })
     }
 }
 
@@ -93,7 +96,9 @@ impl MappedFile {
             watched,
             bytes,
         };
-        Ok(Self { shared: Arc::new(mapping) })
+        Ok(Self {
+            shared: Arc::new(mapping),
+        })
     }
 
     /// The same bytes, read into memory in huge pages (2 MiB on most processors) where the system has them. Pages of a
@@ -105,12 +110,22 @@ impl MappedFile {
     pub fn in_huge_pages(&self) -> Result<Self> {
         #[cfg(unix)]
         {
-            let Mapping { path, file, bytes, mapped, .. } = &*self.shared;
+            let Mapping {
+                path,
+                file,
+                bytes,
+                mapped,
+                ..
+            } = &*self.shared;
             if bytes.is_empty() || mapped.is_none() {
                 return Ok(self.clone());
             }
             let failed = |error: std::io::Error| {
-                Error::new(ErrorKind::Io, format!("cannot read the file into memory: {error}")).at(path)
+                Error::new(
+                    ErrorKind::Io,
+                    format!("cannot read the file into memory: {error}"),
+                )
+                .at(path)
             };
             let mut copy = MmapMut::map_anon(bytes.len()).map_err(failed)?;
             #[cfg(target_os = "linux")]
@@ -122,7 +137,15 @@ impl MappedFile {
             self.check_unchanged()?;
             let bytes = copy.make_read_only().map_err(failed)?;
             let file = file.try_clone().map_err(failed)?;
-            Ok(Self { shared: Arc::new(Mapping { path: path.clone(), file, mapped: None, watched: None, bytes }) })
+            Ok(Self {
+                shared: Arc::new(Mapping {
+                    path: path.clone(),
+                    file,
+                    mapped: None,
+                    watched: None,
+                    bytes,
+                }),
+            })
         }
         #[cfg(not(unix))]
         Ok(self.clone())
@@ -134,24 +157,42 @@ impl MappedFile {
     /// # Errors
     /// [`ErrorKind::Io`] if they are not.
     pub fn check_unchanged(&self) -> Result<()> {
-        let Mapping { path, file, mapped: Some(mapped), .. } = &*self.shared else { return Ok(()) };
+        let Mapping {
+            path,
+            file,
+            mapped: Some(mapped),
+            ..
+        } = &*self.shared
+        else {
+            return Ok(());
+        };
         #[cfg(unix)]
-        let is_lost = self.shared.watched.as_ref().is_some_and(lost_pages::Watched::is_lost);
+        let is_lost = self
+            .shared
+            .watched
+            .as_ref()
+            .is_some_and(lost_pages::Watched::is_lost);
         #[cfg(not(unix))]
         let is_lost = false;
         match State::of(file) {
             Ok(state) if state == *mapped && !is_lost => Ok(()),
             Ok(State { bytes, .. }) if bytes < mapped.bytes => {
-                let message =
-                    format!("the file was truncated while it was in use: {bytes} bytes, expected {}", mapped.bytes);
+                let message = format!(
+                    "the file was truncated while it was in use: {bytes} bytes, expected {}",
+                    mapped.bytes
+                );
                 Err(Error::new(ErrorKind::Io, message).at(path))
             }
-            Ok(_) => {
-                Err(Error::new(ErrorKind::Io, "the file was changed while it was in use, or cannot be read").at(path))
-            }
-            Err(error) => {
-                Err(Error::new(ErrorKind::Io, format!("the file cannot be read while it is in use: {error}")).at(path))
-            }
+            Ok(_) => Err(Error::new(
+                ErrorKind::Io,
+                "the file was changed while it was in use, or cannot be read",
+            )
+            .at(path)),
+            Err(error) => Err(Error::new(
+                ErrorKind::Io,
+                format!("the file cannot be read while it is in use: {error}"),
+            )
+            .at(path)),
         }
     }
 
@@ -170,8 +211,14 @@ impl MappedFile {
     /// # Panics
     /// If `range` reaches outside the file: callers check ranges when they read a file's tables.
     pub fn part(&self, range: Range<usize>) -> MappedBytes {
-        assert!(range.start <= range.end && range.end <= self.bytes().len(), "{range:?} is outside the file");
-        MappedBytes { file: self.clone(), range }
+        assert!(
+            range.start <= range.end && range.end <= self.bytes().len(),
+            "{range:?} is outside the file"
+        );
+        MappedBytes {
+            file: self.clone(),
+            range,
+        }
     }
 
     /// Tells the system that the pages under `range` are not needed in memory for now. Their content
@@ -186,7 +233,11 @@ impl MappedFile {
                 // written to, so dropped pages read back as the same bytes.
                 let advised = unsafe {
                     let length = end - range.start;
-                    self.shared.bytes.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, length)
+                    self.shared.bytes.unchecked_advise_range(
+                        memmap2::UncheckedAdvice::DontNeed,
+                        range.start,
+                        length,
+                    )
                 };
                 if let Err(error) = advised {
                     tracing::debug!(path = %self.path().display(), %error, "pages not released");
@@ -204,15 +255,23 @@ fn read_all(file: &File, bytes: &mut [u8]) -> std::io::Result<()> {
     use std::os::unix::fs::FileExt;
 
     // Pages are cleared before they are read into: one thread does not keep up with the memory.
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_READERS);
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(MOST_READERS);
     let length = bytes.len().div_ceil(threads).next_multiple_of(LEAST_READ);
     std::thread::scope(|scope| {
-        let read = |(index, part): (usize, &mut [u8])| file.read_exact_at(part, (index * length) as u64);
-        let readers: Vec<_> =
-            bytes.chunks_mut(length).enumerate().map(|part| scope.spawn(move || read(part))).collect();
-        readers
-            .into_iter()
-            .try_for_each(|reader| reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let read =
+            |(index, part): (usize, &mut [u8])| file.read_exact_at(part, (index * length) as u64);
+        let readers: Vec<_> = bytes
+            .chunks_mut(length)
+            .enumerate()
+            .map(|part| scope.spawn(move || read(part)))
+            .collect();
+        readers.into_iter().try_for_each(|reader| {
+            reader
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     })
 }
 
@@ -229,9 +288,16 @@ impl MappedBytes {
     /// # Panics
     /// If `range` leaves them.
     pub fn part(&self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.range.len(), "{range:?} of {}", self.range.len());
+        assert!(
+            range.start <= range.end && range.end <= self.range.len(),
+            "{range:?} of {}",
+            self.range.len()
+        );
         let start = self.range.start;
-        Self { file: self.file.clone(), range: start + range.start..start + range.end }
+        Self {
+            file: self.file.clone(),
+            range: start + range.start..start + range.end,
+        }
     }
 
     /// As [`MappedFile::release`].
@@ -277,10 +343,18 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn a_copy_in_huge_pages_has_the_bytes_that_the_file_had_and_keeps_them() {
-        let content: Vec<u8> = (0..(5 * LEAST_READ + 12_345) as u32).map(|index| (index % 251) as u8).collect();
+        let content: Vec<u8> = (0..(5 * LEAST_READ + 12_345) as u32)
+            .map(|index| (index % 251) as u8)
+            .collect();
         let file = temporary(&content);
-        let copy = MappedFile::open(file.path()).unwrap().in_huge_pages().unwrap();
-        assert!(Arc::ptr_eq(&copy.shared, &copy.in_huge_pages().unwrap().shared), "copied once");
+        let copy = MappedFile::open(file.path())
+            .unwrap()
+            .in_huge_pages()
+            .unwrap();
+        assert!(
+            Arc::ptr_eq(&copy.shared, &copy.in_huge_pages().unwrap().shared),
+            "copied once"
+        );
         let part = copy.part(7..content.len() - 3);
         assert!(*part == content[7..content.len() - 3]);
         file.as_file().write_all_at(b"changed", 100_000).unwrap();
@@ -295,7 +369,10 @@ mod tests {
         let mapped = MappedFile::open(file.path()).unwrap();
         file.as_file().set_len(9_999).unwrap();
         let error = mapped.in_huge_pages().unwrap_err();
-        assert_eq!((error.kind(), error.path()), (ErrorKind::Io, Some(file.path())));
+        assert_eq!(
+            (error.kind(), error.path()),
+            (ErrorKind::Io, Some(file.path()))
+        );
     }
 
     #[test]
@@ -303,18 +380,36 @@ mod tests {
     fn a_mapped_file_that_is_truncated_reads_as_zeros_on_every_thread_and_is_not_unchanged() {
         const LENGTH: usize = 1 << 20;
         let files = [1, 2].map(|byte| temporary(&[byte; LENGTH]));
-        let [mapped, other] = files.each_ref().map(|file| MappedFile::open(file.path()).unwrap());
+        let [mapped, other] = files
+            .each_ref()
+            .map(|file| MappedFile::open(file.path()).unwrap());
         for (left, rest) in [(LENGTH as u64 - 1, 1), (LENGTH as u64 / 2 + 5, 1), (0, 0)] {
-            mapped.check_unchanged().unwrap_or_else(|error| assert!(left < LENGTH as u64 - 1, "{error}"));
+            mapped
+                .check_unchanged()
+                .unwrap_or_else(|error| assert!(left < LENGTH as u64 - 1, "{error}"));
             files[0].as_file().set_len(left).unwrap();
             std::thread::scope(|scope| {
                 for _ in 0..4 {
-                    scope.spawn(|| assert!(mapped.bytes()[left as usize..].iter().all(|byte| *byte == 0)));
+                    scope.spawn(|| {
+                        assert!(
+                            mapped.bytes()[left as usize..]
+                                .iter()
+                                .all(|byte| *byte == 0)
+                        )
+                    });
                 }
             });
-            assert_eq!(mapped.bytes()[..left as usize].iter().all(|byte| *byte == 1), rest == 1 || left == 0);
+            assert_eq!(
+                mapped.bytes()[..left as usize]
+                    .iter()
+                    .all(|byte| *byte == 1),
+                rest == 1 || left == 0
+            );
             let error = mapped.check_unchanged().unwrap_err();
-            assert_eq!((error.kind(), error.path()), (ErrorKind::Io, Some(files[0].path())));
+            assert_eq!(
+                (error.kind(), error.path()),
+                (ErrorKind::Io, Some(files[0].path()))
+            );
             assert!(error.to_string().contains("truncated"), "{error}");
         }
         // It stays so when the file is as long as it was.
@@ -329,7 +424,10 @@ mod tests {
     #[cfg(unix)]
     fn a_copy_in_huge_pages_stays_unchanged() {
         let file = temporary(&[1; 10_000]);
-        let copy = MappedFile::open(file.path()).unwrap().in_huge_pages().unwrap();
+        let copy = MappedFile::open(file.path())
+            .unwrap()
+            .in_huge_pages()
+            .unwrap();
         file.as_file().set_len(0).unwrap();
         copy.check_unchanged().unwrap();
         assert!(copy.bytes().iter().all(|byte| *byte == 1));
@@ -370,13 +468,19 @@ mod tests {
     fn an_empty_file_maps_to_no_bytes() {
         let file = temporary(b"");
         let mapped = MappedFile::open(file.path()).unwrap();
-        assert_eq!((mapped.bytes(), mapped.in_huge_pages().unwrap().bytes()), (&b""[..], &b""[..]));
+        assert_eq!(
+            (mapped.bytes(), mapped.in_huge_pages().unwrap().bytes()),
+            (&b""[..], &b""[..])
+        );
     }
 
     #[test]
     fn a_folder_or_an_absent_file_is_an_io_error_that_names_it() {
         let folder = tempfile::tempdir().unwrap();
-        for path in [folder.path().to_path_buf(), folder.path().join("absent.gguf")] {
+        for path in [
+            folder.path().to_path_buf(),
+            folder.path().join("absent.gguf"),
+        ] {
             let error = MappedFile::open(&path).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Io);
             assert_eq!(error.path(), Some(path.as_path()));

@@ -50,7 +50,11 @@ pub struct OutputFile(Sink);
 
 #[derive(Debug)]
 enum Sink {
-    Replacing { part: Unfinished, file: File, target: PathBuf },
+    Replacing {
+        part: Unfinished,
+        file: File,
+        target: PathBuf,
+    },
     Through(File),
 }
 
@@ -109,7 +113,9 @@ impl OutputFile {
                 Self::replacing(path.canonicalize()?, mode)
             }
             Ok(file) => Ok(Self(Sink::Through(file))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Self::replacing(followed(path)?, mode),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Self::replacing(followed(path)?, mode)
+            }
             Err(error) => Err(error),
         }
     }
@@ -118,7 +124,9 @@ impl OutputFile {
         let mut builder = tempfile::Builder::new();
         builder.prefix(UNFINISHED[0]).suffix(UNFINISHED[1]);
         // Opened here: errors of `tempfile_in` name the random path.
-        let (file, part) = builder.make_in(folder(&target), |path| new_file(path, mode))?.into_parts();
+        let (file, part) = builder
+            .make_in(folder(&target), |path| new_file(path, mode))?
+            .into_parts();
         parts().insert(part.to_path_buf());
         let part = Unfinished(Some(part));
         keep_permissions(&target, &file)?;
@@ -150,7 +158,11 @@ impl OutputFile {
     pub fn finish_early(self) -> io::Result<File> {
         match self.0 {
             Sink::Through(mut file) => file.flush().map(|()| file),
-            Sink::Replacing { mut part, file, target } => {
+            Sink::Replacing {
+                mut part,
+                file,
+                target,
+            } => {
                 let path = part.0.take().expect("the file is not finished");
                 let unfinished = path.to_path_buf();
                 let named = NamedTempFile::from_parts(file, path).persist(target);
@@ -190,10 +202,17 @@ pub(crate) fn write_new_private(path: &Path, content: &[u8]) -> io::Result<()> {
     output.write_all(content)?;
     output.file().sync_all()?;
     match output.0 {
-        Sink::Replacing { mut part, file, target } => {
+        Sink::Replacing {
+            mut part,
+            file,
+            target,
+        } => {
             let path = part.0.take().expect("the file is not finished");
             parts().remove(path.to_path_buf().as_path());
-            NamedTempFile::from_parts(file, path).persist_noclobber(target).map(drop).map_err(|failed| failed.error)
+            NamedTempFile::from_parts(file, path)
+                .persist_noclobber(target)
+                .map(drop)
+                .map_err(|failed| failed.error)
         }
         Sink::Through(_) => unreachable!("files of the program replace what is there"),
     }
@@ -218,7 +237,11 @@ pub fn open_own(path: &Path) -> io::Result<File> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         _ => fs::remove_file(path)?,
     }
-    File::options().read(true).write(true).create_new(true).open(path)
+    File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
 }
 
 /// Opens the file at `path` to be locked; makes it if there is none. It may be another user's, but no link.
@@ -246,7 +269,9 @@ pub fn is_of_this_user(_: &fs::Metadata) -> bool {
 /// Returns whether this is a plain file of this user that has one name.
 #[cfg(unix)]
 fn is_own(metadata: &fs::Metadata) -> bool {
-    metadata.is_file() && std::os::unix::fs::MetadataExt::nlink(metadata) == 1 && is_of_this_user(metadata)
+    metadata.is_file()
+        && std::os::unix::fs::MetadataExt::nlink(metadata) == 1
+        && is_of_this_user(metadata)
 }
 
 #[cfg(not(unix))]
@@ -257,7 +282,8 @@ fn is_own(metadata: &fs::Metadata) -> bool {
 /// Returns whether this is a plain file of this user, which others cannot read.
 #[cfg(unix)]
 pub(crate) fn is_private(metadata: &fs::Metadata) -> bool {
-    is_own(metadata) && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 == 0
+    is_own(metadata)
+        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 == 0
 }
 
 /// Returns whether this is a plain file.
@@ -283,12 +309,21 @@ fn without_links(options: &mut OpenOptions) -> &mut OpenOptions {
 #[cfg(unix)]
 fn new_file(path: &Path, mode: u32) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    File::options().read(true).write(true).create_new(true).mode(mode).open(path)
+    File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)
 }
 
 #[cfg(not(unix))]
 fn new_file(path: &Path, _: u32) -> io::Result<File> {
-    File::options().read(true).write(true).create_new(true).open(path)
+    File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
 }
 
 /// Gives `file` the permissions of the plain file at `target`, if there is one.
@@ -296,9 +331,9 @@ fn new_file(path: &Path, _: u32) -> io::Result<File> {
 fn keep_permissions(target: &Path, file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     match fs::symlink_metadata(target) {
-        Ok(metadata) if metadata.is_file() => {
-            file.set_permissions(fs::Permissions::from_mode(metadata.permissions().mode() & 0o777))
-        }
+        Ok(metadata) if metadata.is_file() => file.set_permissions(fs::Permissions::from_mode(
+            metadata.permissions().mode() & 0o777,
+        )),
         _ => Ok(()),
     }
 }
@@ -310,14 +345,18 @@ fn keep_permissions(_: &Path, _: &File) -> io::Result<()> {
 
 /// The folder of the file at `path`.
 fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// The path where a file that is not there yet is to be made: where links end.
 fn followed(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
-        let Ok(next) = fs::read_link(&path) else { return Ok(path) };
+        let Ok(next) = fs::read_link(&path) else {
+            return Ok(path);
+        };
         path = folder(&path).join(next);
     }
     Err(io::Error::other("too many links, one after the other"))
@@ -331,12 +370,16 @@ fn descriptor(path: &Path) -> Option<io::Result<File>> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
         let parent = folder(&path).canonicalize().ok()?;
-        let is_own =
-            ["/proc/self/fd", "/dev/fd"].iter().any(|own| fs::canonicalize(own).is_ok_and(|own| own == parent));
+        let is_own = ["/proc/self/fd", "/dev/fd"]
+            .iter()
+            .any(|own| fs::canonicalize(own).is_ok_and(|own| own == parent));
         if is_own {
             // The same open file, and the same place in it.
             return Some(match path.file_name()?.to_str()? {
-                "1" => io::stdout().flush().and_then(|()| io::stdout().as_fd().try_clone_to_owned()).map(File::from),
+                "1" => io::stdout()
+                    .flush()
+                    .and_then(|()| io::stdout().as_fd().try_clone_to_owned())
+                    .map(File::from),
                 "2" => io::stderr().as_fd().try_clone_to_owned().map(File::from),
                 _ => File::options().append(true).open(&path),
             });
@@ -362,7 +405,9 @@ mod tests {
     }
 
     fn names(folder: &Path) -> Vec<String> {
-        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let entries = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<_> = entries.collect();
         names.sort();
         names
@@ -377,7 +422,11 @@ mod tests {
         file.write_all(b"half").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         let unfinished = names(folder.path());
-        assert_eq!(unfinished.iter().filter(|name| is_unfinished(name)).count(), 1, "{unfinished:?}");
+        assert_eq!(
+            unfinished.iter().filter(|name| is_unfinished(name)).count(),
+            1,
+            "{unfinished:?}"
+        );
         drop(file);
         assert_eq!(names(folder.path()), ["figure.svg"]);
         write(&path, "new").unwrap();
@@ -414,7 +463,12 @@ mod tests {
         #[test]
         fn a_device_is_written_and_stays_a_device() {
             write(Path::new("/dev/null"), "content").unwrap();
-            assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+            assert!(
+                fs::metadata("/dev/null")
+                    .unwrap()
+                    .file_type()
+                    .is_char_device()
+            );
             // By a link, too.
             let folder = tempfile::tempdir().unwrap();
             let link = folder.path().join("null");
@@ -429,7 +483,13 @@ mod tests {
         fn a_pipe_is_written_and_stays_a_pipe() {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("pipe");
-            assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+            assert!(
+                Command::new("mkfifo")
+                    .arg(&path)
+                    .status()
+                    .unwrap()
+                    .success()
+            );
             let reader = std::thread::spawn({
                 let path = path.clone();
                 move || fs::read_to_string(path).unwrap()
@@ -469,7 +529,11 @@ mod tests {
             write(&path("loop"), "content").unwrap_err();
             assert_eq!(fs::read_to_string(path("elsewhere/file")).unwrap(), "new");
             assert_eq!(fs::read_to_string(path("elsewhere/new")).unwrap(), "made");
-            assert!(["link", "second", "dangling"].iter().all(|name| path(name).is_symlink()));
+            assert!(
+                ["link", "second", "dangling"]
+                    .iter()
+                    .all(|name| path(name).is_symlink())
+            );
             assert_eq!(names(&path("elsewhere")), ["file", "new"]);
         }
 
@@ -483,13 +547,18 @@ mod tests {
             write_own(&path("costs.json"), b"costs").unwrap();
             assert_eq!(fs::read_to_string(path("costs.json")).unwrap(), "costs");
             assert!(!path("costs.json").is_symlink());
-            for (name, make) in
-                [("link", symlink as fn(_, _) -> _), ("hard", |from: PathBuf, to| fs::hard_link(from, to))]
-            {
+            for (name, make) in [
+                ("link", symlink as fn(_, _) -> _),
+                ("hard", |from: PathBuf, to| fs::hard_link(from, to)),
+            ] {
                 make(path("mine"), path(name)).unwrap();
                 open_own(&path(name)).unwrap().write_all(b"part").unwrap();
                 assert_eq!(fs::read_to_string(path(name)).unwrap(), "part");
-                assert_eq!(open_own(&path(name)).unwrap().metadata().unwrap().len(), 4, "a later run goes on with it");
+                assert_eq!(
+                    open_own(&path(name)).unwrap().metadata().unwrap().len(),
+                    4,
+                    "a later run goes on with it"
+                );
             }
             symlink("mine", path("lock")).unwrap();
             open_lock(&path("lock")).unwrap_err();
@@ -507,8 +576,14 @@ mod tests {
             for name in ["new", "kept"] {
                 write(&path(name), "content").unwrap();
             }
-            OutputFile::create_private(&path("private")).unwrap().finish().unwrap();
-            OutputFile::own_private(&path("key")).unwrap().finish().unwrap();
+            OutputFile::create_private(&path("private"))
+                .unwrap()
+                .finish()
+                .unwrap();
+            OutputFile::own_private(&path("key"))
+                .unwrap()
+                .finish()
+                .unwrap();
             assert_eq!((mode("new"), mode("kept")), (mode("plain"), 0o640));
             assert_eq!((mode("private"), mode("key")), (0o600, 0o600));
         }

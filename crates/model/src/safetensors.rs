@@ -37,7 +37,15 @@ pub enum Element {
 }
 
 impl Element {
-    const ALL: [Self; 7] = [Self::F32, Self::I32, Self::U32, Self::F16, Self::Bf16, Self::I8, Self::U8];
+    const ALL: [Self; 7] = [
+        Self::F32,
+        Self::I32,
+        Self::U32,
+        Self::F16,
+        Self::Bf16,
+        Self::I8,
+        Self::U8,
+    ];
 
     /// Name as headers write it.
     pub fn name(self) -> &'static str {
@@ -63,7 +71,9 @@ impl Element {
 
     /// Bytes of a tensor of this shape; `None` if they exceed `usize`.
     pub fn bytes_of(self, shape: &[usize]) -> Option<usize> {
-        shape.iter().try_fold(self.bytes(), |product, &size| product.checked_mul(size))
+        shape
+            .iter()
+            .try_fold(self.bytes(), |product, &size| product.checked_mul(size))
     }
 }
 
@@ -94,11 +104,31 @@ pub struct Header {
 /// [`ErrorKind::Malformed`] where the bytes break the format, [`ErrorKind::Unsupported`] for a tensor
 /// that is not F32, F16 or BF16. The message names the tensor, what it holds, what was expected.
 pub fn read_header(bytes: &[u8], file: usize) -> Result<BTreeMap<String, TensorInfo>> {
-    let formats = [(Element::F32, Format::F32), (Element::F16, Format::F16), (Element::Bf16, Format::Bf16)];
+    let formats = [
+        (Element::F32, Format::F32),
+        (Element::F16, Format::F16),
+        (Element::Bf16, Format::Bf16),
+    ];
     let header = read(bytes, &formats.map(|(element, _)| element))?;
-    let info = |(name, Tensor { element, shape, bytes }): (String, Tensor)| {
+    let info = |(
+        name,
+        Tensor {
+            element,
+            shape,
+            bytes,
+        },
+    ): (String, Tensor)| {
         let (_, format) = *formats.iter().find(|(read, _)| *read == element)?;
-        Some((name.clone(), TensorInfo { name, shape, format, file, bytes }))
+        Some((
+            name.clone(),
+            TensorInfo {
+                name,
+                shape,
+                format,
+                file,
+                bytes,
+            },
+        ))
     };
     Ok(header.tensors.into_iter().filter_map(info).collect())
 }
@@ -126,8 +156,8 @@ pub fn read(bytes: &[u8], elements: &[Element]) -> Result<Header> {
                 rest.len()
             ))
         })?;
-    let Entries { entries, remarks } =
-        serde_json::from_slice(header).map_err(|error| malformed(format!("header is not valid: {error}")))?;
+    let Entries { entries, remarks } = serde_json::from_slice(header)
+        .map_err(|error| malformed(format!("header is not valid: {error}")))?;
 
     let data_start = bytes.len() - rest.len() + header.len();
     let mut tensors = BTreeMap::new();
@@ -153,16 +183,31 @@ struct Entry {
 }
 
 impl Entry {
-    fn check(self, name: &str, elements: &[Element], data_start: usize, file_length: usize) -> Result<Tensor> {
+    fn check(
+        self,
+        name: &str,
+        elements: &[Element],
+        data_start: usize,
+        file_length: usize,
+    ) -> Result<Tensor> {
         let what = format!("tensor {name:?}");
-        let element = Element::ALL.into_iter().find(|element| element.name() == self.dtype);
+        let element = Element::ALL
+            .into_iter()
+            .find(|element| element.name() == self.dtype);
         let Some(element) = element.filter(|element| elements.contains(element)) else {
             let read: Vec<_> = elements.iter().map(|element| element.name()).collect();
-            let message = format!("{what} has type {:?}, expected one of {}", self.dtype, read.join(", "));
+            let message = format!(
+                "{what} has type {:?}, expected one of {}",
+                self.dtype,
+                read.join(", ")
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         let Some(length) = element.bytes_of(&self.shape) else {
-            return Err(malformed(format!("{what} has shape {:?}: more bytes than can be addressed", self.shape)));
+            return Err(malformed(format!(
+                "{what} has shape {:?}: more bytes than can be addressed",
+                self.shape
+            )));
         };
         let (start, end) = self.data_offsets;
         if end.checked_sub(start) != Some(length) {
@@ -180,7 +225,11 @@ impl Entry {
             )));
         }
         let bytes = data_start + start..data_start + end;
-        Ok(Tensor { element, shape: self.shape, bytes })
+        Ok(Tensor {
+            element,
+            shape: self.shape,
+            bytes,
+        })
     }
 }
 
@@ -214,14 +263,19 @@ impl<'de> Visitor<'de> for EntriesVisitor {
                 // Remarks of other types than the format's are remarks still, of no use here.
                 let remarks = map.next_value::<serde_json::Value>()?;
                 let texts = remarks.as_object().into_iter().flatten();
-                header.remarks =
-                    texts.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect();
+                header.remarks = texts
+                    .filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned())))
+                    .collect();
                 continue;
             }
             if !names.insert(name.clone()) {
-                return Err(A::Error::custom(format_args!("tensor {name:?} is there twice")));
+                return Err(A::Error::custom(format_args!(
+                    "tensor {name:?} is there twice"
+                )));
             }
-            let entry = map.next_value().map_err(|error| A::Error::custom(format_args!("tensor {name:?}: {error}")))?;
+            let entry = map
+                .next_value()
+                .map_err(|error| A::Error::custom(format_args!("tensor {name:?}: {error}")))?;
             header.entries.push((name, entry));
         }
         Ok(header)
@@ -229,13 +283,24 @@ impl<'de> Visitor<'de> for EntriesVisitor {
 }
 
 /// The format allows neither gaps nor overlaps nor bytes after the last tensor.
-fn check_coverage(tensors: &BTreeMap<String, Tensor>, data_start: usize, file_length: usize) -> Result<()> {
-    let mut by_place: Vec<_> = tensors.iter().map(|(name, tensor)| (name, &tensor.bytes)).collect();
+fn check_coverage(
+    tensors: &BTreeMap<String, Tensor>,
+    data_start: usize,
+    file_length: usize,
+) -> Result<()> {
+    let mut by_place: Vec<_> = tensors
+        .iter()
+        .map(|(name, tensor)| (name, &tensor.bytes))
+        .collect();
     by_place.sort_by_key(|(_, bytes)| (bytes.start, bytes.end));
     let mut covered = data_start;
     for (name, bytes) in by_place {
         if bytes.start != covered {
-            let problem = if bytes.start < covered { "overlaps the tensor before it" } else { "follows a gap" };
+            let problem = if bytes.start < covered {
+                "overlaps the tensor before it"
+            } else {
+                "follows a gap"
+            };
             return Err(malformed(format!(
                 "tensor {name:?} starts at data offset {}, expected {}: it {problem}",
                 bytes.start - data_start,
@@ -245,7 +310,10 @@ fn check_coverage(tensors: &BTreeMap<String, Tensor>, data_start: usize, file_le
         covered = bytes.end;
     }
     if covered != file_length {
-        let message = format!("{} bytes follow the last tensor, expected the file to end", file_length - covered);
+        let message = format!(
+            "{} bytes follow the last tensor, expected the file to end",
+            file_length - covered
+        );
         return Err(malformed(message));
     }
     Ok(())
@@ -269,7 +337,9 @@ pub fn shards(index: &serde_json::Value) -> Result<Shards> {
     let weight_map = index
         .get("weight_map")
         .and_then(|map| map.as_object())
-        .ok_or_else(|| malformed("field `weight_map` is missing or of another type, expected an object"))?;
+        .ok_or_else(|| {
+            malformed("field `weight_map` is missing or of another type, expected an object")
+        })?;
     let mut positions = BTreeMap::new();
     let mut files = Vec::new();
     let mut file_of = BTreeMap::new();
@@ -289,6 +359,8 @@ pub fn shards(index: &serde_json::Value) -> Result<Shards> {
 /// True for a name that stays in its folder on every system.
 fn is_file_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
-    matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
-        && !name.contains(['/', '\\', ':', '\0'])
+    matches!(
+        (components.next(), components.next()),
+        (Some(Component::Normal(_)), None)
+    ) && !name.contains(['/', '\\', ':', '\0'])
 }

@@ -44,7 +44,9 @@ pub fn lasts() -> bool {
 fn secret() -> &'static (Seal, bool) {
     static OF_THIS_MACHINE: OnceLock<(Seal, bool)> = OnceLock::new();
     OF_THIS_MACHINE.get_or_init(|| {
-        let kept = cache_folder::folder().map_err(io::Error::other).and_then(|folder| kept(&folder));
+        let kept = cache_folder::folder()
+            .map_err(io::Error::other)
+            .and_then(|folder| kept(&folder));
         kept.map_or_else(|_| (random(), false), |secret| (secret, true))
     })
 }
@@ -86,7 +88,10 @@ fn read(path: &Path) -> io::Result<Option<Seal>> {
     let file = File::open(path)?;
     let mut secret = Vec::new();
     (&file).take(BYTES as u64 + 1).read_to_end(&mut secret)?;
-    Ok(secret.try_into().ok().filter(|_| file.metadata().is_ok_and(|metadata| output::is_private(&metadata))))
+    Ok(secret.try_into().ok().filter(|_| {
+        file.metadata()
+            .is_ok_and(|metadata| output::is_private(&metadata))
+    }))
 }
 
 fn random() -> Seal {
@@ -111,7 +116,10 @@ mod tests {
         ] {
             assert!(!is_sealed(purpose, &parts, &sealed), "{purpose} {parts:?}");
         }
-        assert!(!is_sealed("graph", &[b"name", b"content"], &sealed[..16]), "a part of a seal is none");
+        assert!(
+            !is_sealed("graph", &[b"name", b"content"], &sealed[..16]),
+            "a part of a seal is none"
+        );
     }
 
     #[test]
@@ -124,10 +132,17 @@ mod tests {
                 move || kept(&folder).unwrap()
             })
         });
-        assert!(again.into_iter().all(|again| again.join().unwrap() == secret));
+        assert!(
+            again
+                .into_iter()
+                .all(|again| again.join().unwrap() == secret)
+        );
         assert_ne!(kept(folders[1].path()).unwrap(), secret);
         fs::write(folders[1].path().join(SECRET), "short").unwrap();
-        assert_eq!(kept(folders[1].path()).unwrap(), kept(folders[1].path()).unwrap());
+        assert_eq!(
+            kept(folders[1].path()).unwrap(),
+            kept(folders[1].path()).unwrap()
+        );
     }
 
     #[cfg(unix)]
@@ -138,7 +153,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SECRET);
         let secret = kept(folder.path()).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let second = kept(folder.path()).unwrap();
         assert_ne!(second, secret);

@@ -75,11 +75,15 @@ impl GgufBuilder {
                 (_, Ok(value)) => (11, value.to_le_bytes().to_vec()),
                 _ => (10, (value as u64).to_le_bytes().to_vec()),
             },
-            Value::Float(value) if f64::from(value as f32) == value => (6, (value as f32).to_le_bytes().to_vec()),
+            Value::Float(value) if f64::from(value as f32) == value => {
+                (6, (value as f32).to_le_bytes().to_vec())
+            }
             Value::Float(value) => (12, value.to_le_bytes().to_vec()),
             Value::Bool(value) => (7, vec![value.into()]),
             Value::String(value) => (8, string(&value)),
-            Value::Integers(values) => (9, array(11, values.iter().map(|value| value.to_le_bytes()))),
+            Value::Integers(values) => {
+                (9, array(11, values.iter().map(|value| value.to_le_bytes())))
+            }
             Value::Floats(values) => (9, array(6, values.iter().map(|value| value.to_le_bytes()))),
             Value::Bools(values) => (9, array(7, values.iter().map(|&value| [value.into()]))),
             Value::Strings(values) => (9, array(8, values.iter().map(|value| string(value)))),
@@ -100,7 +104,8 @@ impl GgufBuilder {
     /// Adds a tensor of `shape` (outermost dimension first) whose stored form is `bytes`.
     #[must_use]
     pub fn tensor(mut self, name: &str, shape: &[usize], format: Format, bytes: &[u8]) -> Self {
-        self.data.resize(self.data.len().next_multiple_of(self.alignment), 0);
+        self.data
+            .resize(self.data.len().next_multiple_of(self.alignment), 0);
         self.entries.push(TableEntry {
             name: name.to_owned(),
             dimensions: shape.iter().rev().map(|&size| size as u64).collect(),
@@ -114,7 +119,10 @@ impl GgufBuilder {
     /// Adds a tensor of f32 values.
     #[must_use]
     pub fn tensor_f32(self, name: &str, shape: &[usize], values: &[f32]) -> Self {
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bytes: Vec<u8> = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
         self.tensor(name, shape, Format::F32, &bytes)
     }
 
@@ -122,8 +130,16 @@ impl GgufBuilder {
     pub fn build(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.version.to_le_bytes());
-        bytes.extend(self.tensor_count.unwrap_or(self.entries.len() as u64).to_le_bytes());
-        bytes.extend(self.field_count.unwrap_or(self.fields_written).to_le_bytes());
+        bytes.extend(
+            self.tensor_count
+                .unwrap_or(self.entries.len() as u64)
+                .to_le_bytes(),
+        );
+        bytes.extend(
+            self.field_count
+                .unwrap_or(self.fields_written)
+                .to_le_bytes(),
+        );
         bytes.extend(&self.fields);
         for entry in &self.entries {
             bytes.extend(string(&entry.name));
@@ -143,7 +159,10 @@ pub fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
-fn array<Element: AsRef<[u8]>>(element_type: u32, elements: impl ExactSizeIterator<Item = Element>) -> Vec<u8> {
+fn array<Element: AsRef<[u8]>>(
+    element_type: u32,
+    elements: impl ExactSizeIterator<Item = Element>,
+) -> Vec<u8> {
     let mut bytes = element_type.to_le_bytes().to_vec();
     bytes.extend((elements.len() as u64).to_le_bytes());
     for element in elements {
@@ -189,7 +208,12 @@ pub fn tiny_llama() -> GgufBuilder {
     }
     for (matrix, rows) in matrices {
         let bytes = vec![0; rows * BlockFormat::Q4_0.bytes()];
-        builder = builder.tensor(&format!("{matrix}.weight"), &[rows, 32], Format::Blocks(BlockFormat::Q4_0), &bytes);
+        builder = builder.tensor(
+            &format!("{matrix}.weight"),
+            &[rows, 32],
+            Format::Blocks(BlockFormat::Q4_0),
+            &bytes,
+        );
     }
     builder
 }

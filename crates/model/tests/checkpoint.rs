@@ -32,14 +32,22 @@ const TENSORS: [(&str, &[usize]); 12] = [
 /// The bytes of tensor number `index` in F16: `index` + 0, 1, 2, ….
 fn stored(index: usize) -> Vec<u8> {
     let elements: usize = TENSORS[index].1.iter().product();
-    (0..elements).flat_map(|element| half::f16::from_f32((index + element) as f32).to_le_bytes()).collect()
+    (0..elements)
+        .flat_map(|element| half::f16::from_f32((index + element) as f32).to_le_bytes())
+        .collect()
 }
 
 fn write_safetensors(path: &Path, tensors: &[usize]) {
-    let data: BTreeMap<usize, Vec<u8>> = tensors.iter().map(|&index| (index, stored(index))).collect();
+    let data: BTreeMap<usize, Vec<u8>> = tensors
+        .iter()
+        .map(|&index| (index, stored(index)))
+        .collect();
     let views = tensors.iter().map(|index| {
         let (name, shape) = TENSORS[*index];
-        (name, TensorView::new(Dtype::F16, shape.to_vec(), &data[index]).unwrap())
+        (
+            name,
+            TensorView::new(Dtype::F16, shape.to_vec(), &data[index]).unwrap(),
+        )
     });
     fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
 }
@@ -54,21 +62,36 @@ fn write_config(folder: &Path) {
 }
 
 fn write_sharded(folder: &Path) {
-    let (first, second): (Vec<usize>, Vec<usize>) = (0..TENSORS.len()).partition(|index| index % 3 == 0);
+    let (first, second): (Vec<usize>, Vec<usize>) =
+        (0..TENSORS.len()).partition(|index| index % 3 == 0);
     let mut weight_map = serde_json::Map::new();
-    for (name, tensors) in [("model-1.safetensors", first), ("model-2.safetensors", second)] {
+    for (name, tensors) in [
+        ("model-1.safetensors", first),
+        ("model-2.safetensors", second),
+    ] {
         write_safetensors(&folder.join(name), &tensors);
-        weight_map.extend(tensors.iter().map(|&index| (TENSORS[index].0.to_owned(), name.into())));
+        weight_map.extend(
+            tensors
+                .iter()
+                .map(|&index| (TENSORS[index].0.to_owned(), name.into())),
+        );
     }
     let index = json!({"metadata": {"total_size": 1}, "weight_map": weight_map});
-    fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    fs::write(
+        folder.join("model.safetensors.index.json"),
+        index.to_string(),
+    )
+    .unwrap();
 }
 
 #[test]
 fn a_file_a_folder_and_shards_hold_the_same_model() {
     let (single, sharded) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write_config(single.path());
-    write_safetensors(&single.path().join("model.safetensors"), &(0..TENSORS.len()).collect::<Vec<_>>());
+    write_safetensors(
+        &single.path().join("model.safetensors"),
+        &(0..TENSORS.len()).collect::<Vec<_>>(),
+    );
     write_config(sharded.path());
     write_sharded(sharded.path());
 
@@ -77,9 +100,18 @@ fn a_file_a_folder_and_shards_hold_the_same_model() {
     for checkpoint in &opened {
         assert_eq!(checkpoint.description(), opened[0].description());
         assert_eq!(checkpoint.tensor_map(), opened[0].tensor_map());
-        assert_eq!(checkpoint.stored_bytes(), 2 * checkpoint.description().parameters());
+        assert_eq!(
+            checkpoint.stored_bytes(),
+            2 * checkpoint.description().parameters()
+        );
         assert_eq!(checkpoint.generation_defaults().end_tokens, [2]);
-        assert!(matches!(checkpoint.source(), Source::HuggingFace { tokenizer_config: None, .. }));
+        assert!(matches!(
+            checkpoint.source(),
+            Source::HuggingFace {
+                tokenizer_config: None,
+                ..
+            }
+        ));
         for (index, (name, shape)) in TENSORS.into_iter().enumerate() {
             let tensor = checkpoint.tensor(name).unwrap();
             assert_eq!(tensor.shape, shape);
@@ -91,8 +123,11 @@ fn a_file_a_folder_and_shards_hold_the_same_model() {
 #[test]
 fn a_tied_output_matrix_is_taken_if_its_numbers_are_the_embeddings_in_whatever_format() {
     let embedding = stored(1);
-    let widened =
-        embedding.as_chunks().0.iter().flat_map(|&half| half::f16::from_le_bytes(half).to_f32().to_le_bytes());
+    let widened = embedding
+        .as_chunks()
+        .0
+        .iter()
+        .flat_map(|&half| half::f16::from_le_bytes(half).to_f32().to_le_bytes());
     let widened: Vec<u8> = widened.collect();
     let last = |bytes: &[u8]| {
         let mut changed = bytes.to_vec();
@@ -109,20 +144,29 @@ fn a_tied_output_matrix_is_taken_if_its_numbers_are_the_embeddings_in_whatever_f
         let folder = tempfile::tempdir().unwrap();
         write_config(folder.path());
         let config = folder.path().join("config.json");
-        let tied = fs::read_to_string(&config)
-            .unwrap()
-            .replace("\"tie_word_embeddings\":false", "\"tie_word_embeddings\":true");
+        let tied = fs::read_to_string(&config).unwrap().replace(
+            "\"tie_word_embeddings\":false",
+            "\"tie_word_embeddings\":true",
+        );
         fs::write(config, tied).unwrap();
         let data: Vec<Vec<u8>> = (1..TENSORS.len()).map(stored).collect();
         let others = TENSORS[1..].iter().zip(&data);
-        let views =
-            others.map(|((name, shape), data)| (*name, TensorView::new(Dtype::F16, shape.to_vec(), data).unwrap()));
+        let views = others.map(|((name, shape), data)| {
+            (
+                *name,
+                TensorView::new(Dtype::F16, shape.to_vec(), data).unwrap(),
+            )
+        });
         let head = TensorView::new(dtype, TENSORS[0].1.to_vec(), &head).unwrap();
         let file = safetensors::serialize(views.chain([(TENSORS[0].0, head)]), None).unwrap();
         fs::write(folder.path().join("model.safetensors"), file).unwrap();
-        let error = Checkpoint::open(folder.path()).err().map(|error| error.to_string());
+        let error = Checkpoint::open(folder.path())
+            .err()
+            .map(|error| error.to_string());
         assert_eq!(error.is_none(), is_taken, "{dtype:?}: {error:?}");
-        assert!(error.is_none_or(|error| error.contains("`lm_head.weight` differs from `model.embed_tokens.weight`")));
+        assert!(error.is_none_or(|error| {
+            error.contains("`lm_head.weight` differs from `model.embed_tokens.weight`")
+        }));
     }
 }
 
@@ -136,7 +180,9 @@ fn a_gguf_file_is_described_and_its_tensors_lie_in_place() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     assert_eq!(checkpoint.description().hidden, 32);
     assert_eq!(checkpoint.generation_defaults().end_tokens, [3]);
-    let norm = checkpoint.tensor(&checkpoint.tensor_map().output_norm.weight).unwrap();
+    let norm = checkpoint
+        .tensor(&checkpoint.tensor_map().output_norm.weight)
+        .unwrap();
     let mut values = [0.0; 32];
     dequantize(norm.format, checkpoint.bytes(norm), &mut values);
     assert_eq!(values, [1.0; 32]);
@@ -168,11 +214,22 @@ fn text_files_are_enough(path: &Path, files: usize) {
     }
     let source = Source::open_text(copy.path()).unwrap();
     let own = Tokenizer::from_checkpoint(&checkpoint).unwrap();
-    let copied = Tokenizer::from_source(&source, &checkpoint.generation_defaults().end_tokens).unwrap();
-    assert_eq!(copied.encode("ab ba", Special::AsText).unwrap(), own.encode("ab ba", Special::AsText).unwrap());
+    let copied =
+        Tokenizer::from_source(&source, &checkpoint.generation_defaults().end_tokens).unwrap();
+    assert_eq!(
+        copied.encode("ab ba", Special::AsText).unwrap(),
+        own.encode("ab ba", Special::AsText).unwrap()
+    );
     assert_eq!(copied.end_tokens(), own.end_tokens());
-    let template = ChatTemplate::from_source(&source, &copied).unwrap().expect("there is a template");
-    assert_eq!(template.render(&[Message::new("user", "Hi")], true).unwrap(), "Hi!");
+    let template = ChatTemplate::from_source(&source, &copied)
+        .unwrap()
+        .expect("there is a template");
+    assert_eq!(
+        template
+            .render(&[Message::new("user", "Hi")], true)
+            .unwrap(),
+        "Hi!"
+    );
     if files > 1 {
         assert_eq!(template.for_tools().source(), "tools: {{ tools | length }}");
     }
@@ -185,13 +242,22 @@ fn the_text_files_of_a_folder_give_the_same_tokenizer_and_template() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer/spm");
     let model = tempfile::tempdir().unwrap();
     write_config(model.path());
-    write_safetensors(&model.path().join("model.safetensors"), &(0..TENSORS.len()).collect::<Vec<_>>());
+    write_safetensors(
+        &model.path().join("model.safetensors"),
+        &(0..TENSORS.len()).collect::<Vec<_>>(),
+    );
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         fs::copy(golden.join(name), model.path().join(name)).unwrap();
     }
     // A package has no folders in it.
     fs::create_dir(model.path().join("additional_chat_templates")).unwrap();
-    fs::write(model.path().join("additional_chat_templates/tool_use.jinja"), "tools: {{ tools | length }}").unwrap();
+    fs::write(
+        model
+            .path()
+            .join("additional_chat_templates/tool_use.jinja"),
+        "tools: {{ tools | length }}",
+    )
+    .unwrap();
     fs::write(model.path().join("chat_template.jinja"), TEMPLATE).unwrap();
     text_files_are_enough(model.path(), 4);
 }

@@ -11,7 +11,15 @@ fn golden(format: Format) -> (Vec<u8>, Vec<f32>) {
     let content = std::fs::read(folder.join(format!("{format}.bin"))).unwrap();
     let (length, rest) = content.split_first_chunk().unwrap();
     let (stored, expected) = rest.split_at(u32::from_le_bytes(*length) as usize);
-    (stored.to_vec(), expected.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+    (
+        stored.to_vec(),
+        expected
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect(),
+    )
 }
 
 /// The bits of the values; of zeros without their sign, which is that of one of several factors.
@@ -21,13 +29,22 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn dequantized_elements_have_the_bits_of_the_reference() {
-    for format in Format::ALL.into_iter().filter(|&format| format != Format::F32) {
+    for format in Format::ALL
+        .into_iter()
+        .filter(|&format| format != Format::F32)
+    {
         let (stored, expected) = golden(format);
         let mut elements = vec![f32::NAN; expected.len()];
         dequantize(format, &stored, &mut elements);
-        let wrong = bits(&elements).iter().zip(bits(&expected)).position(|(&left, right)| left != right);
+        let wrong = bits(&elements)
+            .iter()
+            .zip(bits(&expected))
+            .position(|(&left, right)| left != right);
         if let Some(index) = wrong {
-            panic!("{format}: element {index} is {}, expected {}", elements[index], expected[index]);
+            panic!(
+                "{format}: element {index} is {}, expected {}",
+                elements[index], expected[index]
+            );
         }
     }
 }
@@ -44,11 +61,22 @@ fn f32_elements_are_the_stored_ones_wherever_they_lie() {
 
 #[test]
 fn any_run_of_blocks_can_be_dequantized_apart() {
-    for format in Format::ALL.into_iter().filter(|&format| format != Format::F32) {
+    for format in Format::ALL
+        .into_iter()
+        .filter(|&format| format != Format::F32)
+    {
         let (stored, expected) = golden(format);
         let (block_bytes, block_elements) = (format.block_bytes(), format.block_elements());
         let mut elements = vec![f32::NAN; 3 * block_elements];
-        dequantize(format, &stored[2 * block_bytes..5 * block_bytes], &mut elements);
-        assert_eq!(bits(&elements), bits(&expected[2 * block_elements..5 * block_elements]), "{format}");
+        dequantize(
+            format,
+            &stored[2 * block_bytes..5 * block_bytes],
+            &mut elements,
+        );
+        assert_eq!(
+            bits(&elements),
+            bits(&expected[2 * block_elements..5 * block_elements]),
+            "{format}"
+        );
     }
 }

@@ -14,7 +14,9 @@ use triad_model::gguf::{self, Value};
 use triad_model::testing::GgufBuilder;
 
 fn golden(part: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(part)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden")
+        .join(part)
 }
 
 /// A model to change, in a folder of its own.
@@ -28,7 +30,10 @@ struct Base<'a> {
 
 enum Fields {
     Config(Map<String, Json>),
-    Gguf { fields: BTreeMap<String, Value>, tensors: GgufBuilder },
+    Gguf {
+        fields: BTreeMap<String, Value>,
+        tensors: GgufBuilder,
+    },
 }
 
 impl<'a> Base<'a> {
@@ -46,7 +51,12 @@ impl<'a> Base<'a> {
             None => gguf_fields(text("file").expect("a file"), &base["without"]),
         };
         let tokens = base["tokens"].as_u64().expect("a number") as usize;
-        Self { name: text("name").expect("a name"), fields, tokens, folder }
+        Self {
+            name: text("name").expect("a name"),
+            fields,
+            tokens,
+            folder,
+        }
     }
 
     /// Writes the model with `changes` and without the fields `dropped`.
@@ -63,9 +73,17 @@ impl<'a> Base<'a> {
             }
             Fields::Gguf { fields, tensors } => {
                 let mut fields = fields.clone();
-                fields.extend(changes.iter().map(|(key, value)| (key.clone(), gguf_value(value))));
+                fields.extend(
+                    changes
+                        .iter()
+                        .map(|(key, value)| (key.clone(), gguf_value(value))),
+                );
                 dropped.for_each(|key| drop(fields.remove(key)));
-                let file = fields.into_iter().fold(tensors.clone(), |file, (key, value)| file.field(&key, value));
+                let file = fields
+                    .into_iter()
+                    .fold(tensors.clone(), |file, (key, value)| {
+                        file.field(&key, value)
+                    });
                 let path = self.folder.path().join("model.gguf");
                 fs::write(&path, file.build()).expect("a file");
                 path
@@ -75,9 +93,15 @@ impl<'a> Base<'a> {
 
     /// The description less what the prompt is too short to tell.
     fn seen(&self, description: &ModelDescription) -> ModelDescription {
-        let mut seen = ModelDescription { context: self.tokens, ..description.clone() };
+        let mut seen = ModelDescription {
+            context: self.tokens,
+            ..description.clone()
+        };
         for block in &mut seen.blocks {
-            block.attention.window = block.attention.window.filter(|&window| window < self.tokens);
+            block.attention.window = block
+                .attention
+                .window
+                .filter(|&window| window < self.tokens);
         }
         seen
     }
@@ -87,14 +111,36 @@ impl<'a> Base<'a> {
 fn gguf_fields(file: &str, without: &Json) -> Fields {
     let bytes = fs::read(golden("families").join(file)).expect(file);
     let read = gguf::read(&bytes).expect(file);
-    let is_kept = |name: &str| !without.as_array().expect("a list").iter().any(|other| other.as_str() == Some(name));
-    let architecture = read.metadata.string("general.architecture").expect(file).expect(file).to_owned();
-    let short = |key: &str| key.strip_prefix(&format!("{architecture}.")).unwrap_or(key).to_owned();
+    let is_kept = |name: &str| {
+        !without
+            .as_array()
+            .expect("a list")
+            .iter()
+            .any(|other| other.as_str() == Some(name))
+    };
+    let architecture = read
+        .metadata
+        .string("general.architecture")
+        .expect(file)
+        .expect(file)
+        .to_owned();
+    let short = |key: &str| {
+        key.strip_prefix(&format!("{architecture}."))
+            .unwrap_or(key)
+            .to_owned()
+    };
     let fields = read.metadata.iter().filter(|(key, _)| is_kept(&short(key)));
-    let fields = fields.map(|(key, value)| (key.to_owned(), value.clone())).collect();
+    let fields = fields
+        .map(|(key, value)| (key.to_owned(), value.clone()))
+        .collect();
     let tensors = read.tensors.values().filter(|tensor| is_kept(&tensor.name));
     let tensors = tensors.fold(GgufBuilder::new(), |file, tensor| {
-        file.tensor(&tensor.name, &tensor.shape, tensor.format, &bytes[tensor.bytes.clone()])
+        file.tensor(
+            &tensor.name,
+            &tensor.shape,
+            tensor.format,
+            &bytes[tensor.bytes.clone()],
+        )
     });
     Fields::Gguf { fields, tensors }
 }
@@ -107,17 +153,35 @@ fn gguf_value(value: &Json) -> Value {
         "str" => Value::String(value.as_str().expect("a text").to_owned()),
         "bool" => Value::Bool(value.as_bool().expect("a boolean")),
         "f32" => Value::Float(value.as_f64().expect("a number")),
-        "arr:str" => Value::Strings(list().map(|text| text.as_str().expect("a text").to_owned()).collect()),
-        "arr:bool" => Value::Bools(list().map(|flag| flag.as_bool().expect("a boolean")).collect()),
-        "arr:f32" => Value::Floats(list().map(|number| number.as_f64().expect("a number") as f32).collect()),
-        "arr:u32" | "arr:i32" => Value::Integers(list().map(|number| number.as_i64().expect("a number")).collect()),
+        "arr:str" => Value::Strings(
+            list()
+                .map(|text| text.as_str().expect("a text").to_owned())
+                .collect(),
+        ),
+        "arr:bool" => Value::Bools(
+            list()
+                .map(|flag| flag.as_bool().expect("a boolean"))
+                .collect(),
+        ),
+        "arr:f32" => Value::Floats(
+            list()
+                .map(|number| number.as_f64().expect("a number") as f32)
+                .collect(),
+        ),
+        "arr:u32" | "arr:i32" => Value::Integers(
+            list()
+                .map(|number| number.as_i64().expect("a number"))
+                .collect(),
+        ),
         _ => Value::Integer(value.as_i64().expect("a number").into()),
     }
 }
 
 #[test]
 fn a_changed_field_changes_the_description_as_it_changes_the_references_logits_or_is_refused() {
-    let cases: Json = serde_json::from_slice(&fs::read(golden("fields/cases.json")).expect("cases")).expect("JSON");
+    let cases: Json =
+        serde_json::from_slice(&fs::read(golden("fields/cases.json")).expect("cases"))
+            .expect("JSON");
     let mut wrong = Vec::new();
     for one in cases["bases"].as_array().expect("a list") {
         let base = Base::new(one);
@@ -125,11 +189,16 @@ fn a_changed_field_changes_the_description_as_it_changes_the_references_logits_o
         let mut known: Vec<(ModelDescription, u64)> = Vec::new();
         let (mut taken, mut refused) = (0, 0);
         for case in one["cases"].as_array().expect("a list") {
-            let (changes, dropped) = (case[0].as_object().expect("fields"), case[1].as_array().expect("a list"));
+            let (changes, dropped) = (
+                case[0].as_object().expect("fields"),
+                case[1].as_array().expect("a list"),
+            );
             let name = || format!("{}: {} without {}", base.name, case[0], case[1]);
             let checkpoint = match Checkpoint::open(base.write(changes, dropped)) {
                 Ok(checkpoint) => checkpoint,
-                Err(error) if changes.is_empty() && dropped.is_empty() => panic!("{}: {error}", name()),
+                Err(error) if changes.is_empty() && dropped.is_empty() => {
+                    panic!("{}: {error}", name())
+                }
                 Err(_) => {
                     refused += 1;
                     continue;
@@ -149,7 +218,16 @@ fn a_changed_field_changes_the_description_as_it_changes_the_references_logits_o
                 None => known.push((seen, logits)),
             }
         }
-        println!("{}: {taken} taken as {} models, {refused} refused", base.name, known.len());
+        println!(
+            "{}: {taken} taken as {} models, {refused} refused",
+            base.name,
+            known.len()
+        );
     }
-    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }

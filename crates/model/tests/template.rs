@@ -20,11 +20,22 @@ fn template(case: &Value) -> Option<ChatTemplate> {
     if name.ends_with(".jinja") {
         let source = std::fs::read_to_string(golden().join(name)).unwrap();
         let source = source.strip_suffix('\n').unwrap();
-        return Some(ChatTemplate::new(source, case["bos_token"].as_str(), case["eos_token"].as_str()).unwrap());
+        return Some(
+            ChatTemplate::new(
+                source,
+                case["bos_token"].as_str(),
+                case["eos_token"].as_str(),
+            )
+            .unwrap(),
+        );
     }
     let checkpoint = Checkpoint::open(common::real_model(name)?).unwrap();
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).unwrap();
-    Some(ChatTemplate::from_checkpoint(&checkpoint, &tokenizer).unwrap().expect("the model has a template"))
+    Some(
+        ChatTemplate::from_checkpoint(&checkpoint, &tokenizer)
+            .unwrap()
+            .expect("the model has a template"),
+    )
 }
 
 #[test]
@@ -33,10 +44,18 @@ fn templates_render_as_in_transformers() {
     let cases: Vec<Value> = serde_json::from_slice(&cases).unwrap();
     let mut differences = Vec::new();
     for of_template in cases.chunk_by(|a, b| a["template"] == b["template"]) {
-        let Some(template) = template(&of_template[0]) else { continue };
+        let Some(template) = template(&of_template[0]) else {
+            continue;
+        };
         for case in of_template {
-            let messages: Vec<Message> = case["messages"].as_array().unwrap().iter().map(message).collect();
-            let rendered = template.render(&messages, case["add_generation_prompt"].as_bool().unwrap());
+            let messages: Vec<Message> = case["messages"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(message)
+                .collect();
+            let rendered =
+                template.render(&messages, case["add_generation_prompt"].as_bool().unwrap());
             let agrees = match (&rendered, case["text"].as_str(), case["error"].as_str()) {
                 (Ok(rendered), Some(text), _) => rendered == text,
                 // A template's own words; Jinja's differ.
@@ -46,7 +65,10 @@ fn templates_render_as_in_transformers() {
                 _ => false,
             };
             if !agrees {
-                differences.push(format!("{} {}:\n{rendered:?}\nexpected {}", case["template"], case["case"], case));
+                differences.push(format!(
+                    "{} {}:\n{rendered:?}\nexpected {}",
+                    case["template"], case["case"], case
+                ));
             }
         }
     }
@@ -54,7 +76,10 @@ fn templates_render_as_in_transformers() {
 }
 
 fn message(value: &Value) -> Message {
-    Message::new(value["role"].as_str().unwrap(), value["content"].as_str().unwrap())
+    Message::new(
+        value["role"].as_str().unwrap(),
+        value["content"].as_str().unwrap(),
+    )
 }
 
 /// What becomes of a hostile or broken template on a short conversation.
@@ -77,7 +102,10 @@ fn a_broken_template_is_an_error_that_names_the_line() {
 
 #[test]
 fn what_a_template_refuses_is_an_error_in_its_words() {
-    assert_eq!(error("\n\n{{ raise_exception('only cats') }}"), "chat template, line 3: only cats");
+    assert_eq!(
+        error("\n\n{{ raise_exception('only cats') }}"),
+        "chat template, line 3: only cats"
+    );
 }
 
 #[test]
@@ -102,8 +130,14 @@ fn a_template_that_writes_without_end_is_stopped() {
 fn a_template_that_builds_without_end_is_stopped_before_memory_is() {
     let too_much = |source: &str| {
         let error = error(source);
-        let refusals = ["than any conversation needs", "repeated string is too large"];
-        assert!(refusals.iter().any(|refusal| error.contains(refusal)), "{source}: {error}");
+        let refusals = [
+            "than any conversation needs",
+            "repeated string is too large",
+        ];
+        assert!(
+            refusals.iter().any(|refusal| error.contains(refusal)),
+            "{source}: {error}"
+        );
     };
     let doubled = |step: &str| {
         format!(
@@ -132,8 +166,13 @@ fn a_template_that_builds_without_end_is_stopped_before_memory_is() {
     }
     // Each list has the one before twice and takes little memory; its text does not.
     let nested = "{% set ns = namespace(x=['a']) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
-    for use_of_it in ["{{ ns.x }}", "{{ ns.x | tojson }}", "{{ ns.x ~ '' }}", "{{ ns.x | upper }}", "{{ ns.x | join }}"]
-    {
+    for use_of_it in [
+        "{{ ns.x }}",
+        "{{ ns.x | tojson }}",
+        "{{ ns.x ~ '' }}",
+        "{{ ns.x | upper }}",
+        "{{ ns.x | join }}",
+    ] {
         too_much(&format!("{nested}{use_of_it}"));
     }
     // Nothing doubles, and all is kept.
@@ -141,14 +180,23 @@ fn a_template_that_builds_without_end_is_stopped_before_memory_is() {
         let text = "{% set ns = namespace(all=[]) %}{% set text = 'a ' * 1000000 %}{% for i in range(9999) %}";
         format!("{text}{{% set ns.all = ns.all + [{step}] %}}{{% endfor %}}")
     };
-    for step in ["text ~ i", "text[1:]", "text | upper", "text.upper()", "text.split(' ')", "text | list"] {
+    for step in [
+        "text ~ i",
+        "text[1:]",
+        "text | upper",
+        "text.upper()",
+        "text.split(' ')",
+        "text | list",
+    ] {
         too_much(&kept(step));
     }
     let lists = "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
     too_much(&format!("{lists}{{{{ ns.x | list | length }}}}"));
     too_much("{{ ([1] * 90000000) | list | length }}");
     let raw = "a".repeat(50_000);
-    too_much(&format!("{{% set x %}}{{% for i in range(9999) %}}{raw}{{% endfor %}}{{% endset %}}"));
+    too_much(&format!(
+        "{{% set x %}}{{% for i in range(9999) %}}{raw}{{% endfor %}}{{% endset %}}"
+    ));
 }
 
 /// A list that holds itself `depth` times over: it takes little memory, and has 2 to the power of `depth` elements.
@@ -180,12 +228,26 @@ fn a_step_of_a_template_is_short_whatever_it_compares() {
         "{{ ns.x in 'text' }}",
     ] {
         let error = error(&format!("{}{use_of_it}", doubled(40)));
-        assert!(error.contains("larger value than any conversation needs"), "{use_of_it}: {error}");
+        assert!(
+            error.contains("larger value than any conversation needs"),
+            "{use_of_it}: {error}"
+        );
     }
     // Each of them is light, and all together are not.
-    for many in ["[ns.x] * 9999", "[[ns.x] * 99] * 999", "dict(a=[ns.x] * 9999)", "(ns.x, ns.x) * 999"] {
-        let error = error(&format!("{}{{% set all = {many} %}}{{{{ all == 1 }}}}", doubled(14)));
-        assert!(error.contains("larger value than any conversation needs"), "{many}: {error}");
+    for many in [
+        "[ns.x] * 9999",
+        "[[ns.x] * 99] * 999",
+        "dict(a=[ns.x] * 9999)",
+        "(ns.x, ns.x) * 999",
+    ] {
+        let error = error(&format!(
+            "{}{{% set all = {many} %}}{{{{ all == 1 }}}}",
+            doubled(14)
+        ));
+        assert!(
+            error.contains("larger value than any conversation needs"),
+            "{many}: {error}"
+        );
     }
     assert!(error("{{ (['aa'] * 9999) | sum(start='') }}").contains("sum"));
     assert!(error("{{ debug() }}").contains("debug"));
@@ -196,17 +258,33 @@ fn a_template_of_short_steps_without_end_is_stopped_by_its_clock() {
     let many = vec![Message::new("user", "hi"); 4096];
     let source = "{% set a, b = range(9999) | list, range(9999) | list %}{% for m in messages %}{% for i in range(900) %}\
                   {% set same = a == b %}{% endfor %}{% endfor %}";
-    let error = ChatTemplate::new(source, None, None).unwrap().render(&many, true).unwrap_err().to_string();
+    let error = ChatTemplate::new(source, None, None)
+        .unwrap()
+        .render(&many, true)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("it takes longer than 5 seconds"), "{error}");
 }
 
 #[test]
 fn a_rendering_that_is_not_wanted_any_more_ends() {
-    let template = ChatTemplate::new("{% for m in messages %}{{ m.role }}{% endfor %}", None, None).unwrap();
+    let template = ChatTemplate::new(
+        "{% for m in messages %}{{ m.role }}{% endfor %}",
+        None,
+        None,
+    )
+    .unwrap();
     let messages = [serde_json::json!({"role": "user", "content": "hi"})];
     let stop = |stop: bool| Some(std::sync::Arc::new(move || stop) as triad_model::template::Stop);
-    assert_eq!(template.render_with_tools(&messages, &[], true, stop(false)).unwrap(), "user");
-    let error = template.render_with_tools(&messages, &[], true, stop(true)).unwrap_err();
+    assert_eq!(
+        template
+            .render_with_tools(&messages, &[], true, stop(false))
+            .unwrap(),
+        "user"
+    );
+    let error = template
+        .render_with_tools(&messages, &[], true, stop(true))
+        .unwrap_err();
     assert!(error.to_string().contains("cancelled"), "{error}");
 }
 
@@ -235,19 +313,35 @@ fn no_value_of_a_template_is_deeper_than_the_stack() {
             "{{% set ns = namespace(a={begin}) %}}{{% for m in messages %}}{{% for i in range(900) %}}\
              {{% set ns.a = {step} %}}{{% endfor %}}{{% endfor %}}{end}"
         );
-        let messages = if end.is_empty() { &many[..] } else { &many[..2] };
-        match ChatTemplate::new(source, None, None).unwrap().render(messages, true) {
-            Ok(text) => assert!(["[1, 2, 3]", "[3, 2, 1]"].contains(&&*text), "{step}: {text}"),
+        let messages = if end.is_empty() {
+            &many[..]
+        } else {
+            &many[..2]
+        };
+        match ChatTemplate::new(source, None, None)
+            .unwrap()
+            .render(messages, true)
+        {
+            Ok(text) => assert!(
+                ["[1, 2, 3]", "[3, 2, 1]"].contains(&&*text),
+                "{step}: {text}"
+            ),
             Err(error) => {
                 let error = error.to_string();
-                let reasons = ["200 deep", "namespace within another value", "conversation needs"];
-                assert!(reasons.iter().any(|reason| error.contains(reason)), "{step}: {error}");
+                let reasons = [
+                    "200 deep",
+                    "namespace within another value",
+                    "conversation needs",
+                ];
+                assert!(
+                    reasons.iter().any(|reason| error.contains(reason)),
+                    "{step}: {error}"
+                );
             }
         }
     }
     // A variable of one's own is none of another one's: a namespace may be an argument.
-    let passed =
-        "{% macro f(state) %}{{ state.x }}{% endmacro %}{% set ns = namespace(x=3) %}{{ f(state=ns) }}{{ f(ns) }}";
+    let passed = "{% macro f(state) %}{{ state.x }}{% endmacro %}{% set ns = namespace(x=3) %}{{ f(state=ns) }}{{ f(ns) }}";
     assert_eq!(outcome(passed).unwrap(), "33");
 }
 
@@ -260,14 +354,20 @@ fn a_tag_of_more_words_than_any_is_an_error_that_names_the_line() {
     assert!(error("{{ f(*[1]) }}").contains("(*list)"));
     // Text has no words, nor has a string.
     assert_eq!(outcome(&"a b c ".repeat(5000)).unwrap().len(), 30_000);
-    assert_eq!(outcome(&format!("{{{{ '{}' }}}}", "a b ".repeat(5000))).unwrap().len(), 20_000);
+    assert_eq!(
+        outcome(&format!("{{{{ '{}' }}}}", "a b ".repeat(5000)))
+            .unwrap()
+            .len(),
+        20_000
+    );
 }
 
 #[test]
 fn what_is_bounded_computes_what_it_would_without_bounds() {
     let plain = |source: &str| {
         let mut environment = minijinja::Environment::new();
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.render_str(source, ()).unwrap()
     };
     for source in [
@@ -315,11 +415,17 @@ fn the_deepest_template_that_is_accepted_does_not_overflow_the_stack() {
     ] {
         // Longer than any that is accepted, and as long as it may be.
         for length in [LONGEST / link.len(), 2040, 1020, 510] {
-            let _ = outcome(&format!("{{{{ {before}{}{after} }}}}", link.repeat(length.min(LONGEST / link.len()))));
+            let _ = outcome(&format!(
+                "{{{{ {before}{}{after} }}}}",
+                link.repeat(length.min(LONGEST / link.len()))
+            ));
         }
     }
     for length in [LONGEST / 12 - 2, 512] {
-        let _ = outcome(&format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(length)));
+        let _ = outcome(&format!(
+            "{{% if 0 %}}{}{{% endif %}}",
+            "{% elif 0 %}".repeat(length)
+        ));
     }
     let _ = outcome("{% macro f(n) %}{{ f([n]) }}{% endmacro %}{{ f(1) }}");
     let _ = outcome(&"{% if 1 %}".repeat(LONGEST / 10));
@@ -338,5 +444,8 @@ fn a_long_conversation_is_rendered_whole() {
     let source = "{% for m in messages %}{{ m.role + ': ' + m.content | trim }}\n{% endfor %}";
     let template = ChatTemplate::new(source, None, None).unwrap();
     let messages = vec![Message::new("user", "x".repeat(10_000)); 2_000];
-    assert_eq!(template.render(&messages, false).unwrap().len(), 2_000 * (10_000 + "user: \n".len()));
+    assert_eq!(
+        template.render(&messages, false).unwrap().len(),
+        2_000 * (10_000 + "user: \n".len())
+    );
 }

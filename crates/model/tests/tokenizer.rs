@@ -14,7 +14,10 @@ fn golden() -> PathBuf {
 
 fn lines() -> Vec<Vec<u8>> {
     let lines = std::fs::read(golden().join("lines.bin")).unwrap();
-    let lines: Vec<Vec<u8>> = lines.split(|&byte| byte == 0x1E).map(<[u8]>::to_vec).collect();
+    let lines: Vec<Vec<u8>> = lines
+        .split(|&byte| byte == 0x1E)
+        .map(<[u8]>::to_vec)
+        .collect();
     assert_eq!(lines.len(), 1000);
     lines
 }
@@ -37,7 +40,12 @@ fn byte_level(pre: &str) -> Tokenizer {
 fn from_folder(name: &str) -> Tokenizer {
     let folder = golden().join(name);
     let config = std::fs::read(folder.join("tokenizer_config.json")).unwrap();
-    Tokenizer::from_folder(&folder, Some(&serde_json::from_slice(&config).unwrap()), &[]).unwrap()
+    Tokenizer::from_folder(
+        &folder,
+        Some(&serde_json::from_slice(&config).unwrap()),
+        &[],
+    )
+    .unwrap()
 }
 
 /// Stands in `NAME.expected` where the reference has no answer.
@@ -45,8 +53,15 @@ const NO_REFERENCE: &str = "-";
 
 /// The first eight digits of SHA-256 over ids as little-endian u32.
 fn digest(tokens: &[u32]) -> String {
-    let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
-    Sha256::digest(bytes).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    let bytes: Vec<u8> = tokens
+        .iter()
+        .flat_map(|token| token.to_le_bytes())
+        .collect();
+    Sha256::digest(bytes)
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Encodes every line both ways and compares with `NAME.expected`; also decodes it at once and piece by piece.
@@ -58,14 +73,24 @@ fn agrees_with_the_reference(name: &str, tokenizer: &Tokenizer) {
         let encode = |special| tokenizer.encode_bytes(line, special).unwrap();
         let (text, parsed) = (encode(Special::AsText), encode(Special::Parsed));
         let (expected_text, expected_parsed) = expected.split_once(' ').unwrap();
-        let differs = |tokens: &[u32], expected| expected != NO_REFERENCE && digest(tokens) != expected;
+        let differs =
+            |tokens: &[u32], expected| expected != NO_REFERENCE && digest(tokens) != expected;
         if differs(&text, expected_text) || differs(&parsed, expected_parsed) {
             let line = String::from_utf8_lossy(line);
-            let pieces: Vec<&str> = text.iter().filter_map(|&token| tokenizer.piece(token)).collect();
-            differences.push(format!("line {number} {line:?}\n{text:?} {pieces:?}\nas template {parsed:?}"));
+            let pieces: Vec<&str> = text
+                .iter()
+                .filter_map(|&token| tokenizer.piece(token))
+                .collect();
+            differences.push(format!(
+                "line {number} {line:?}\n{text:?} {pieces:?}\nas template {parsed:?}"
+            ));
         }
         for tokens in [text, parsed] {
-            assert_eq!(streamed(tokenizer, &tokens), tokenizer.decode(&tokens), "line {number}");
+            assert_eq!(
+                streamed(tokenizer, &tokens),
+                tokenizer.decode(&tokens),
+                "line {number}"
+            );
         }
     }
     let count = differences.len();
@@ -78,14 +103,26 @@ fn agrees_with_the_reference(name: &str, tokenizer: &Tokenizer) {
 
 fn streamed(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
     let mut stream = tokenizer.stream(&[]);
-    let mut text: String = tokens.iter().filter_map(|&token| stream.push(token)).collect();
+    let mut text: String = tokens
+        .iter()
+        .filter_map(|&token| stream.push(token))
+        .collect();
     text.push_str(&stream.finish());
     text
 }
 
 #[test]
 fn byte_level_gguf_has_the_ids_of_the_reference_with_every_pre_tokenizer() {
-    for pre in ["gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "tekken", "gpt-4o", "default"] {
+    for pre in [
+        "gpt-2",
+        "smollm",
+        "qwen2",
+        "llama-bpe",
+        "dbrx",
+        "tekken",
+        "gpt-4o",
+        "default",
+    ] {
         agrees_with_the_reference(&format!("bpe-{pre}"), &byte_level(pre));
     }
 }
@@ -113,7 +150,9 @@ fn tokenizer_json_has_the_ids_of_the_reference() {
 #[test]
 fn real_models_have_the_ids_of_the_reference() {
     for name in ["smollm2-135m", "qwen2.5-coder-0.5b", "gemma3-270m"] {
-        let Some(path) = common::real_model(&format!("{name}.gguf")) else { continue };
+        let Some(path) = common::real_model(&format!("{name}.gguf")) else {
+            continue;
+        };
         let checkpoint = triad_model::checkpoint::Checkpoint::open(path).unwrap();
         agrees_with_the_reference(name, &Tokenizer::from_checkpoint(&checkpoint).unwrap());
     }

@@ -9,11 +9,15 @@ use triad_model::gguf::{self, Metadata, Value};
 use triad_model::tokenizer::{Encoded, Special, TokenKind, Tokenizer, TokenizerKind};
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden/tokenizer")
+        .join(name)
 }
 
 fn metadata(name: &str) -> Metadata {
-    gguf::read(&std::fs::read(golden(name)).unwrap()).unwrap().metadata
+    gguf::read(&std::fs::read(golden(name)).unwrap())
+        .unwrap()
+        .metadata
 }
 
 /// The tokenizer of a golden vocabulary with some fields changed.
@@ -43,24 +47,39 @@ fn a_text_of_more_tokens_than_are_wanted_is_not_encoded_to_its_end() {
     let words = "word ".repeat(100_000);
     for tokenizer in [byte_level(), sentence_piece()] {
         let unread = || panic!("it was begun");
-        let outcome = tokenizer.encode_within(&spaces, (Special::AsText, true), 1000, &unread).unwrap();
-        assert!(matches!(outcome, Encoded::TooMany(least) if least > 1000), "{outcome:?}");
+        let outcome = tokenizer
+            .encode_within(&spaces, (Special::AsText, true), 1000, &unread)
+            .unwrap();
+        assert!(
+            matches!(outcome, Encoded::TooMany(least) if least > 1000),
+            "{outcome:?}"
+        );
         let looks = std::cell::Cell::new(0);
         let count = || {
             looks.set(looks.get() + 1);
             false
         };
-        let outcome = tokenizer.encode_within(&words[..1100], (Special::AsText, true), 100, &count).unwrap();
-        assert!(matches!(outcome, Encoded::TooMany(101..120)) && looks.get() < 120, "{outcome:?} {}", looks.get());
+        let outcome = tokenizer
+            .encode_within(&words[..1100], (Special::AsText, true), 100, &count)
+            .unwrap();
+        assert!(
+            matches!(outcome, Encoded::TooMany(101..120)) && looks.get() < 120,
+            "{outcome:?} {}",
+            looks.get()
+        );
         let whole = tokenizer.encode(&words, Special::AsText).unwrap();
         let most = whole.len();
         assert_eq!(
-            tokenizer.encode_within(&words, (Special::AsText, true), most, &count).unwrap(),
+            tokenizer
+                .encode_within(&words, (Special::AsText, true), most, &count)
+                .unwrap(),
             Encoded::Whole(whole)
         );
     }
     let folder = Tokenizer::from_folder(&golden("bpe-gpt-2"), None, &[]).unwrap();
-    let outcome = folder.encode_within(&words, (Special::AsText, true), 100, &|| false).unwrap();
+    let outcome = folder
+        .encode_within(&words, (Special::AsText, true), 100, &|| false)
+        .unwrap();
     assert!(matches!(outcome, Encoded::TooMany(101..)), "{outcome:?}");
 }
 
@@ -74,7 +93,9 @@ fn encoding_ends_when_it_is_no_longer_wanted_within_a_word_too() {
                 looks.set(looks.get() + 1);
                 looks.get() > 1
             };
-            let outcome = tokenizer.encode_within(text, (Special::AsText, true), usize::MAX, &stop).unwrap();
+            let outcome = tokenizer
+                .encode_within(text, (Special::AsText, true), usize::MAX, &stop)
+                .unwrap();
             assert_eq!((outcome, looks.get()), (Encoded::Stopped, 2));
         }
     }
@@ -86,7 +107,10 @@ fn names_of_control_tokens_are_text_unless_they_are_parsed() {
     for tokenizer in [byte_level(), sentence_piece(), folder] {
         let control = tokenizer.id("<|im_end|>").unwrap();
         assert_eq!(tokenizer.token_kind(control), TokenKind::Control);
-        assert_eq!(tokenizer.encode("<|im_end|>", Special::Parsed).unwrap(), [control]);
+        assert_eq!(
+            tokenizer.encode("<|im_end|>", Special::Parsed).unwrap(),
+            [control]
+        );
         let text = tokenizer.encode("a<|im_end|>", Special::AsText).unwrap();
         assert!(!text.contains(&control));
         assert_eq!(tokenizer.decode(&text), "a<|im_end|>");
@@ -100,7 +124,12 @@ fn a_user_defined_token_is_one_token_wherever_it_occurs() {
     for tokenizer in [byte_level(), sentence_piece(), folder] {
         let token = tokenizer.id("<tool>").unwrap();
         for special in [Special::AsText, Special::Parsed] {
-            assert!(tokenizer.encode("a<tool>b", special).unwrap().contains(&token));
+            assert!(
+                tokenizer
+                    .encode("a<tool>b", special)
+                    .unwrap()
+                    .contains(&token)
+            );
         }
         assert_eq!(tokenizer.decode(&[token]), "<tool>");
     }
@@ -109,22 +138,38 @@ fn a_user_defined_token_is_one_token_wherever_it_occurs() {
 #[test]
 fn of_two_markers_at_one_place_the_longest_counts() {
     let mut metadata = metadata("bpe.gguf");
-    let mut tokens = metadata.strings("tokenizer.ggml.tokens").unwrap().unwrap().to_vec();
-    let mut types = metadata.integers("tokenizer.ggml.token_type").unwrap().unwrap().to_vec();
+    let mut tokens = metadata
+        .strings("tokenizer.ggml.tokens")
+        .unwrap()
+        .unwrap()
+        .to_vec();
+    let mut types = metadata
+        .integers("tokenizer.ggml.token_type")
+        .unwrap()
+        .unwrap()
+        .to_vec();
     let longest = tokens.len() as u32;
     tokens.push("<tool>!".into());
     types.push(4);
     metadata.insert("tokenizer.ggml.tokens", Value::Strings(tokens));
     metadata.insert("tokenizer.ggml.token_type", Value::Integers(types));
     let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
-    assert_eq!(tokenizer.encode("<tool>!", Special::AsText).unwrap(), [longest]);
+    assert_eq!(
+        tokenizer.encode("<tool>!", Special::AsText).unwrap(),
+        [longest]
+    );
 }
 
 #[test]
 fn bos_is_added_to_raw_prompts_by_the_rule_of_the_file_or_of_the_kind() {
     let begins_with_bos = |tokenizer: &Tokenizer| {
         let bos = tokenizer.bos().unwrap();
-        assert!(!tokenizer.encode("a", Special::Parsed).unwrap().contains(&bos));
+        assert!(
+            !tokenizer
+                .encode("a", Special::Parsed)
+                .unwrap()
+                .contains(&bos)
+        );
         let begins = tokenizer.encode("a", Special::AsText).unwrap()[0] == bos;
         assert_eq!(begins, tokenizer.adds_bos());
         begins
@@ -133,12 +178,29 @@ fn bos_is_added_to_raw_prompts_by_the_rule_of_the_file_or_of_the_kind() {
     let llama3 = string("llama-bpe");
     assert!(!begins_with_bos(&byte_level()));
     assert!(begins_with_bos(&sentence_piece()));
-    assert!(begins_with_bos(&with("bpe.gguf", &[("tokenizer.ggml.pre", llama3)]).unwrap()));
-    assert!(begins_with_bos(&with("bpe.gguf", &[(key, Value::Bool(true))]).unwrap()));
-    assert!(!begins_with_bos(&with("spm.gguf", &[(key, Value::Bool(false))]).unwrap()));
+    assert!(begins_with_bos(
+        &with("bpe.gguf", &[("tokenizer.ggml.pre", llama3)]).unwrap()
+    ));
+    assert!(begins_with_bos(
+        &with("bpe.gguf", &[(key, Value::Bool(true))]).unwrap()
+    ));
+    assert!(!begins_with_bos(
+        &with("spm.gguf", &[(key, Value::Bool(false))]).unwrap()
+    ));
 
-    let with_eos = with("spm.gguf", &[("tokenizer.ggml.add_eos_token", Value::Bool(true))]).unwrap();
-    assert_eq!(with_eos.encode("a", Special::AsText).unwrap().last().copied(), with_eos.eos());
+    let with_eos = with(
+        "spm.gguf",
+        &[("tokenizer.ggml.add_eos_token", Value::Bool(true))],
+    )
+    .unwrap();
+    assert_eq!(
+        with_eos
+            .encode("a", Special::AsText)
+            .unwrap()
+            .last()
+            .copied(),
+        with_eos.eos()
+    );
 }
 
 #[test]
@@ -163,9 +225,16 @@ fn tokenizer_config_overrules_the_post_processor() {
 #[test]
 fn end_tokens_are_those_stated_and_those_with_well_known_names() {
     let tokenizer = byte_level();
-    let ends = [tokenizer.eos().unwrap(), tokenizer.id("<|im_end|>").unwrap()];
+    let ends = [
+        tokenizer.eos().unwrap(),
+        tokenizer.id("<|im_end|>").unwrap(),
+    ];
     assert_eq!(tokenizer.end_tokens(), ends);
-    let stated = with("bpe.gguf", &[("tokenizer.ggml.eot_token_id", Value::Integer(7))]).unwrap();
+    let stated = with(
+        "bpe.gguf",
+        &[("tokenizer.ggml.eot_token_id", Value::Integer(7))],
+    )
+    .unwrap();
     assert_eq!(stated.end_tokens(), [&[7], &ends[..]].concat());
     let folder = Tokenizer::from_folder(&golden("bpe-gpt-2"), None, &[9]).unwrap();
     assert_eq!(folder.end_tokens(), [9, ends[1]]);
@@ -175,13 +244,21 @@ fn end_tokens_are_those_stated_and_those_with_well_known_names() {
 fn kinds_are_distinguished() {
     assert_eq!(byte_level().kind(), TokenizerKind::ByteLevelBpe);
     assert_eq!(sentence_piece().kind(), TokenizerKind::SentencePieceBpe);
-    assert_eq!(with("unigram.gguf", &[]).unwrap().kind(), TokenizerKind::Unigram);
+    assert_eq!(
+        with("unigram.gguf", &[]).unwrap().kind(),
+        TokenizerKind::Unigram
+    );
     for (folder, kind) in [
         ("bpe-gpt-2", TokenizerKind::ByteLevelBpe),
         ("spm", TokenizerKind::SentencePieceBpe),
         ("unigram", TokenizerKind::Unigram),
     ] {
-        assert_eq!(Tokenizer::from_folder(&golden(folder), None, &[]).unwrap().kind(), kind);
+        assert_eq!(
+            Tokenizer::from_folder(&golden(folder), None, &[])
+                .unwrap()
+                .kind(),
+            kind
+        );
     }
 }
 
@@ -193,7 +270,9 @@ fn an_id_without_a_piece_has_no_text() {
         assert_eq!(tokenizer.decode(&[beyond, u32::MAX]), "");
     }
     let tokenizer = byte_level();
-    let padding = (0..tokenizer.vocab_size() as u32).find(|&id| tokenizer.token_kind(id) == TokenKind::Unused).unwrap();
+    let padding = (0..tokenizer.vocab_size() as u32)
+        .find(|&id| tokenizer.token_kind(id) == TokenKind::Unused)
+        .unwrap();
     assert_eq!(tokenizer.piece(padding), Some("[PAD0]"));
     assert_eq!(tokenizer.decode(&[padding]), "");
     assert!(tokenizer.encode("[PAD0]", Special::Parsed).unwrap().len() > 1);
@@ -206,8 +285,15 @@ fn a_character_of_several_tokens_comes_out_whole() {
         let tokens = tokenizer.encode(text, Special::Parsed).unwrap();
         assert!(tokens.len() > text.chars().count());
         let mut stream = tokenizer.stream(&[]);
-        let parts: Vec<String> = tokens.iter().filter_map(|&token| stream.push(token)).collect();
-        assert!(parts.iter().all(|part| !part.is_empty() && !part.contains('\u{FFFD}')));
+        let parts: Vec<String> = tokens
+            .iter()
+            .filter_map(|&token| stream.push(token))
+            .collect();
+        assert!(
+            parts
+                .iter()
+                .all(|part| !part.is_empty() && !part.contains('\u{FFFD}'))
+        );
         assert_eq!(parts.concat() + &stream.finish(), text);
     }
 }
@@ -243,27 +329,42 @@ fn the_space_before_a_text_is_dropped_and_one_between_words_is_not() {
 fn white_space_after_a_control_token_of_phi3_is_dropped() {
     let phi3 = with("spm.gguf", &[("general.architecture", string("phi3"))]).unwrap();
     let encode = |text| phi3.encode(text, Special::Parsed).unwrap();
-    assert_eq!(encode("<|im_start|>\n <|im_end|> a"), encode("<|im_start|><|im_end|>a"));
+    assert_eq!(
+        encode("<|im_start|>\n <|im_end|> a"),
+        encode("<|im_start|><|im_end|>a")
+    );
     let llama = sentence_piece();
-    assert_ne!(llama.encode("<|im_end|>\na", Special::Parsed).unwrap(), encode("<|im_end|>\na"));
+    assert_ne!(
+        llama.encode("<|im_end|>\na", Special::Parsed).unwrap(),
+        encode("<|im_end|>\na")
+    );
 }
 
 #[test]
 fn files_from_before_the_pre_tokenizer_was_named_are_read_where_the_family_decides_it() {
     let without_pre = |architecture: &str| {
         let mut fields = Metadata::default();
-        for (key, value) in metadata("bpe.gguf").iter().filter(|(key, _)| *key != "tokenizer.ggml.pre") {
+        for (key, value) in metadata("bpe.gguf")
+            .iter()
+            .filter(|(key, _)| *key != "tokenizer.ggml.pre")
+        {
             fields.insert(key, value.clone());
         }
         fields.insert("general.architecture", string(architecture));
         Tokenizer::from_gguf(&fields)
     };
-    let digits = without_pre("qwen2").unwrap().encode("12", Special::AsText).unwrap();
+    let digits = without_pre("qwen2")
+        .unwrap()
+        .encode("12", Special::AsText)
+        .unwrap();
     assert_eq!(digits.len(), 2);
     assert!(without_pre("phi2").is_ok());
     let error = without_pre("llama").err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Missing);
-    assert!(error.to_string().contains("`tokenizer.ggml.pre`"), "{error}");
+    assert!(
+        error.to_string().contains("`tokenizer.ggml.pre`"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -274,26 +375,98 @@ fn wrong_metadata_is_an_error_that_names_the_field() {
         ("bpe.gguf", "model", string("bert"), ErrorKind::Unsupported),
         ("bpe.gguf", "pre", string("klingon"), ErrorKind::Unsupported),
         ("bpe.gguf", "tokens", strings(&[]), ErrorKind::Malformed),
-        ("bpe.gguf", "tokens", Value::Integer(1), ErrorKind::Malformed),
-        ("bpe.gguf", "token_type", Value::Integers(vec![1; 3]), ErrorKind::Malformed),
-        ("bpe.gguf", "token_type", Value::Integers(vec![99; size("bpe.gguf")]), ErrorKind::Malformed),
-        ("bpe.gguf", "merges", strings(&["a b", "ab"]), ErrorKind::Malformed),
-        ("bpe.gguf", "merges", strings(&["a b c"]), ErrorKind::Malformed),
+        (
+            "bpe.gguf",
+            "tokens",
+            Value::Integer(1),
+            ErrorKind::Malformed,
+        ),
+        (
+            "bpe.gguf",
+            "token_type",
+            Value::Integers(vec![1; 3]),
+            ErrorKind::Malformed,
+        ),
+        (
+            "bpe.gguf",
+            "token_type",
+            Value::Integers(vec![99; size("bpe.gguf")]),
+            ErrorKind::Malformed,
+        ),
+        (
+            "bpe.gguf",
+            "merges",
+            strings(&["a b", "ab"]),
+            ErrorKind::Malformed,
+        ),
+        (
+            "bpe.gguf",
+            "merges",
+            strings(&["a b c"]),
+            ErrorKind::Malformed,
+        ),
         ("bpe.gguf", "merges", strings(&[" a"]), ErrorKind::Malformed),
-        ("bpe.gguf", "merges", strings(&["a 龘"]), ErrorKind::Malformed),
-        ("bpe.gguf", "eos_token_id", Value::Integer(1_000_000), ErrorKind::Malformed),
-        ("bpe.gguf", "bos_token_id", Value::Integer(1 << 40), ErrorKind::Malformed),
-        ("bpe.gguf", "eot_token_id", Value::Integer(-1), ErrorKind::Malformed),
-        ("bpe.gguf", "add_bos_token", Value::Integer(1), ErrorKind::Malformed),
-        ("spm.gguf", "scores", Value::Floats(vec![0.0; 3]), ErrorKind::Malformed),
-        ("spm.gguf", "scores", Value::Floats(vec![f32::NAN; size("spm.gguf")]), ErrorKind::Malformed),
+        (
+            "bpe.gguf",
+            "merges",
+            strings(&["a 龘"]),
+            ErrorKind::Malformed,
+        ),
+        (
+            "bpe.gguf",
+            "eos_token_id",
+            Value::Integer(1_000_000),
+            ErrorKind::Malformed,
+        ),
+        (
+            "bpe.gguf",
+            "bos_token_id",
+            Value::Integer(1 << 40),
+            ErrorKind::Malformed,
+        ),
+        (
+            "bpe.gguf",
+            "eot_token_id",
+            Value::Integer(-1),
+            ErrorKind::Malformed,
+        ),
+        (
+            "bpe.gguf",
+            "add_bos_token",
+            Value::Integer(1),
+            ErrorKind::Malformed,
+        ),
+        (
+            "spm.gguf",
+            "scores",
+            Value::Floats(vec![0.0; 3]),
+            ErrorKind::Malformed,
+        ),
+        (
+            "spm.gguf",
+            "scores",
+            Value::Floats(vec![f32::NAN; size("spm.gguf")]),
+            ErrorKind::Malformed,
+        ),
         ("spm.gguf", "scores", string("high"), ErrorKind::Malformed),
-        ("spm.gguf", "add_space_prefix", string("yes"), ErrorKind::Malformed),
-        ("unigram.gguf", "precompiled_charsmap", Value::Integers(vec![1, 2]), ErrorKind::Unsupported),
+        (
+            "spm.gguf",
+            "add_space_prefix",
+            string("yes"),
+            ErrorKind::Malformed,
+        ),
+        (
+            "unigram.gguf",
+            "precompiled_charsmap",
+            Value::Integers(vec![1, 2]),
+            ErrorKind::Unsupported,
+        ),
     ];
     for (file, name, value, kind) in cases {
         let field = format!("tokenizer.ggml.{name}");
-        let error = with(file, &[(&field, value.clone())]).err().unwrap_or_else(|| panic!("{field} = {value:?}"));
+        let error = with(file, &[(&field, value.clone())])
+            .err()
+            .unwrap_or_else(|| panic!("{field} = {value:?}"));
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(&field), "{error}");
     }
@@ -301,9 +474,10 @@ fn wrong_metadata_is_an_error_that_names_the_field() {
 
 #[test]
 fn a_missing_field_is_an_error_that_names_it() {
-    for (file, fields) in
-        [("bpe.gguf", ["model", "tokens", "merges", "pre"]), ("spm.gguf", ["model", "tokens", "scores", "token_type"])]
-    {
+    for (file, fields) in [
+        ("bpe.gguf", ["model", "tokens", "merges", "pre"]),
+        ("spm.gguf", ["model", "tokens", "scores", "token_type"]),
+    ] {
         for name in fields {
             let field = format!("tokenizer.ggml.{name}");
             let mut rest = Metadata::default();
@@ -319,10 +493,22 @@ fn a_missing_field_is_an_error_that_names_it() {
 
 #[test]
 fn a_token_that_occurs_twice_is_an_error() {
-    let mut tokens = metadata("bpe.gguf").strings("tokenizer.ggml.tokens").unwrap().unwrap().to_vec();
+    let mut tokens = metadata("bpe.gguf")
+        .strings("tokenizer.ggml.tokens")
+        .unwrap()
+        .unwrap()
+        .to_vec();
     tokens[5] = tokens[4].clone();
-    let error = with("bpe.gguf", &[("tokenizer.ggml.tokens", Value::Strings(tokens))]).err().unwrap();
-    assert!(error.to_string().contains("twice, as tokens 4 and 5"), "{error}");
+    let error = with(
+        "bpe.gguf",
+        &[("tokenizer.ggml.tokens", Value::Strings(tokens))],
+    )
+    .err()
+    .unwrap();
+    assert!(
+        error.to_string().contains("twice, as tokens 4 and 5"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -335,39 +521,83 @@ fn a_wrong_folder_is_an_error_that_names_the_file() {
     let decoder = r#"{"decoder": {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": true}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}"#;
     for (file, config, kind, words) in [
         ("{", json!({}), ErrorKind::Malformed, "tokenizers"),
-        (r#"{"model": 1}"#, json!({}), ErrorKind::Malformed, "tokenizers"),
-        (&wordpiece.replace("\\#", "#"), json!({}), ErrorKind::Unsupported, "model.type"),
+        (
+            r#"{"model": 1}"#,
+            json!({}),
+            ErrorKind::Malformed,
+            "tokenizers",
+        ),
+        (
+            &wordpiece.replace("\\#", "#"),
+            json!({}),
+            ErrorKind::Unsupported,
+            "model.type",
+        ),
         (huge_id, json!({}), ErrorKind::Malformed, "4294967295"),
         (decoder, json!({}), ErrorKind::Unsupported, "decoder"),
-        (&valid, json!({"bos_token": "<nothing>"}), ErrorKind::Malformed, "bos_token"),
-        (&valid, json!({"eos_token": 3}), ErrorKind::Malformed, "eos_token"),
-        (&valid, json!({"add_bos_token": "yes"}), ErrorKind::Malformed, "add_bos_token"),
-        (&valid, json!({"add_bos_token": true}), ErrorKind::Missing, "add_bos_token"),
+        (
+            &valid,
+            json!({"bos_token": "<nothing>"}),
+            ErrorKind::Malformed,
+            "bos_token",
+        ),
+        (
+            &valid,
+            json!({"eos_token": 3}),
+            ErrorKind::Malformed,
+            "eos_token",
+        ),
+        (
+            &valid,
+            json!({"add_bos_token": "yes"}),
+            ErrorKind::Malformed,
+            "add_bos_token",
+        ),
+        (
+            &valid,
+            json!({"add_bos_token": true}),
+            ErrorKind::Missing,
+            "add_bos_token",
+        ),
     ] {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("tokenizer.json"), file).unwrap();
-        let error = Tokenizer::from_folder(folder.path(), Some(&config), &[]).err().expect(words);
+        let error = Tokenizer::from_folder(folder.path(), Some(&config), &[])
+            .err()
+            .expect(words);
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(words), "{error}");
-        assert_eq!(error.path(), Some(folder.path().join("tokenizer.json").as_path()));
+        assert_eq!(
+            error.path(),
+            Some(folder.path().join("tokenizer.json").as_path())
+        );
     }
     let folder = tempfile::tempdir().unwrap();
-    let error = Tokenizer::from_folder(folder.path(), None, &[]).err().unwrap();
+    let error = Tokenizer::from_folder(folder.path(), None, &[])
+        .err()
+        .unwrap();
     assert_eq!(error.kind(), ErrorKind::Missing);
-    let error = Tokenizer::from_folder(&golden("spm"), None, &[1_000_000]).err().unwrap();
+    let error = Tokenizer::from_folder(&golden("spm"), None, &[1_000_000])
+        .err()
+        .unwrap();
     assert!(error.to_string().contains("1000000"), "{error}");
 }
 
 #[test]
 fn truncation_in_tokenizer_json_does_not_cut_a_prompt() {
     let mut file: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(golden("bpe-gpt-2/tokenizer.json")).unwrap()).unwrap();
-    file["truncation"] = json!({"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0});
+        serde_json::from_slice(&std::fs::read(golden("bpe-gpt-2/tokenizer.json")).unwrap())
+            .unwrap();
+    file["truncation"] =
+        json!({"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0});
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
     let tokenizer = Tokenizer::from_folder(folder.path(), None, &[]).unwrap();
     let text = "one two three four five six seven";
-    assert_eq!(tokenizer.decode(&tokenizer.encode(text, Special::AsText).unwrap()), text);
+    assert_eq!(
+        tokenizer.decode(&tokenizer.encode(text, Special::AsText).unwrap()),
+        text
+    );
 }
 
 #[test]
@@ -375,16 +605,32 @@ fn a_character_that_cannot_be_spelled_is_unknown_or_an_error() {
     let text = "\u{10FFFF}\u{10FFFF}";
     let unknown = with("spm-unknown.gguf", &[]).unwrap();
     let tokens = unknown.encode(text, Special::Parsed).unwrap();
-    assert_eq!(tokens.iter().filter(|&&token| unknown.token_kind(token) == TokenKind::Unknown).count(), 1);
+    assert_eq!(
+        tokens
+            .iter()
+            .filter(|&&token| unknown.token_kind(token) == TokenKind::Unknown)
+            .count(),
+        1
+    );
 
-    let mut types = metadata("spm-unknown.gguf").integers("tokenizer.ggml.token_type").unwrap().unwrap().to_vec();
+    let mut types = metadata("spm-unknown.gguf")
+        .integers("tokenizer.ggml.token_type")
+        .unwrap()
+        .unwrap()
+        .to_vec();
     types[0] = 1;
     let mut fields = Metadata::default();
-    for (key, value) in metadata("spm-unknown.gguf").iter().filter(|(key, _)| !key.ends_with("unknown_token_id")) {
+    for (key, value) in metadata("spm-unknown.gguf")
+        .iter()
+        .filter(|(key, _)| !key.ends_with("unknown_token_id"))
+    {
         fields.insert(key, value.clone());
     }
     fields.insert("tokenizer.ggml.token_type", Value::Integers(types));
-    let error = Tokenizer::from_gguf(&fields).unwrap().encode(text, Special::Parsed).unwrap_err();
+    let error = Tokenizer::from_gguf(&fields)
+        .unwrap()
+        .encode(text, Special::Parsed)
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Tokenizer);
 }
 

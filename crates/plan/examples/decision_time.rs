@@ -20,10 +20,19 @@ fn main() {
     description.blocks.resize(BLOCKS, block);
     let graph = Graph::new(&description, CHUNKS * 256, 256);
     let processors = Processors::cpu_and_npu(None);
-    let placement = Placement::new(&graph, &processors, |_, _| 1.0).expect("a CPU computes everything");
-    let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| 1e-4 + graph.operations(task) as f64 / 1e13);
-    println!("{CHUNKS} chunks of {} subgraphs; microseconds of a decision", graph.subgraphs().len());
-    println!("{:<14} {:>8} {:>8} {:>8}", "policy", "median", "99 %", "largest");
+    let placement =
+        Placement::new(&graph, &processors, |_, _| 1.0).expect("a CPU computes everything");
+    let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| {
+        1e-4 + graph.operations(task) as f64 / 1e13
+    });
+    println!(
+        "{CHUNKS} chunks of {} subgraphs; microseconds of a decision",
+        graph.subgraphs().len()
+    );
+    println!(
+        "{:<14} {:>8} {:>8} {:>8}",
+        "policy", "median", "99 %", "largest"
+    );
     for policy in Policy::ALL {
         let mut times = Vec::new();
         for repeat in 0..REPEATS {
@@ -31,22 +40,37 @@ fn main() {
         }
         times.sort_by(f64::total_cmp);
         let at = |share: f64| 1e6 * times[((times.len() - 1) as f64 * share) as usize];
-        println!("{:<14} {:>8.2} {:>8.2} {:>8.2}", policy.name(), at(0.5), at(0.99), at(1.0));
+        println!(
+            "{:<14} {:>8.2} {:>8.2} {:>8.2}",
+            policy.name(),
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        );
     }
 }
 
 /// Runs all tasks, each for a random time, and takes the time of each decision.
 fn decide(dag: &Dag, policy: Policy, seed: u64, times: &mut Vec<f64>) {
     let mut schedule = Schedule::new(dag, policy);
-    let mut running: Vec<(Option<usize>, f64)> =
-        dag.processor_ids().map(|processor| (schedule.next(processor), 0.0)).collect();
+    let mut running: Vec<(Option<usize>, f64)> = dag
+        .processor_ids()
+        .map(|processor| (schedule.next(processor), 0.0))
+        .collect();
     let mut random = seed;
     while !schedule.is_complete() {
-        let busy = running.iter().enumerate().filter(|(_, (task, _))| task.is_some());
-        let (processor, _) = busy.min_by(|a, b| a.1.1.total_cmp(&b.1.1)).expect("some processor works");
+        let busy = running
+            .iter()
+            .enumerate()
+            .filter(|(_, (task, _))| task.is_some());
+        let (processor, _) = busy
+            .min_by(|a, b| a.1.1.total_cmp(&b.1.1))
+            .expect("some processor works");
         let (task, end) = running[processor];
         let task = task.expect("it is busy");
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         let seconds = dag.seconds(task) * (0.8 + 0.4 * (random >> 40) as f64 / f64::from(1 << 24));
         let start = Instant::now();
         schedule.complete(task);

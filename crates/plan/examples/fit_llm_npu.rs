@@ -17,9 +17,13 @@ const TURNS: usize = 60;
 fn main() {
     let description = family::shape(paper::MODELS[0]).expect("a shape of ours");
     let mut device = DeviceProfile::builtin("snapdragon-8gen3").expect("a profile of ours");
-    let run =
-        |device: &DeviceProfile, prompt, options: &Options| Prefill::new(device, &description, prompt, options).run();
-    let usual = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
+    let run = |device: &DeviceProfile, prompt, options: &Options| {
+        Prefill::new(device, &description, prompt, options).run()
+    };
+    let usual = Options {
+        window: Some(usize::MAX),
+        ..Options::paper(Policy::Paper)
+    };
     let speed = |device: &DeviceProfile| run(device, 1024, &usual).tokens_per_second();
     let npu_at_256 = |device: &DeviceProfile| {
         let short = run(device, 256, &usual);
@@ -30,17 +34,37 @@ fn main() {
         1e3 * short.timeline.busy(short.float)
     };
     let of_shadows = |device: &DeviceProfile| {
-        let seconds = |prune| run(device, 1024, &Options { prune, ..usual.clone() }).seconds;
+        let seconds = |prune| {
+            run(
+                device,
+                1024,
+                &Options {
+                    prune,
+                    ..usual.clone()
+                },
+            )
+            .seconds
+        };
         100.0 * (1.0 - seconds(1.0) / seconds(0.0))
     };
     let over_cpu = |device: &DeviceProfile| {
-        let alone = Options { window: Some(0), floats_on: FloatsOn::Cpu, ..usual.clone() };
+        let alone = Options {
+            window: Some(0),
+            floats_on: FloatsOn::Cpu,
+            ..usual.clone()
+        };
         run(device, 1024, &alone).seconds / run(device, 1024, &usual).seconds
     };
     type Field = fn(&mut DeviceProfile) -> &mut f64;
     type Simulated<'a> = &'a dyn Fn(&DeviceProfile) -> f64;
     let numbers: [(&str, Field, [f64; 2], f64, Simulated); 5] = [
-        ("wake_milliseconds", |device| &mut device.wake_milliseconds, [0.0, 5.0], paper::NPU_AT_256.value, &npu_at_256),
+        (
+            "wake_milliseconds",
+            |device| &mut device.wake_milliseconds,
+            [0.0, 5.0],
+            paper::NPU_AT_256.value,
+            &npu_at_256,
+        ),
         (
             "npu.launch_milliseconds",
             |device| &mut device.npu.launch_milliseconds,
@@ -83,7 +107,10 @@ fn main() {
     }
     for (name, field, _, target, of) in &numbers {
         let simulated = of(&device);
-        println!("{name} = {:.4}: {simulated:.4}, of {target}", field(&mut device));
+        println!(
+            "{name} = {:.4}: {simulated:.4}, of {target}",
+            field(&mut device)
+        );
     }
 }
 
@@ -91,11 +118,19 @@ fn main() {
 fn root([mut low, mut high]: [f64; 2], mut of: impl FnMut(f64) -> f64) -> f64 {
     let (at_low, at_high) = (of(low), of(high));
     if (at_low < 0.0) == (at_high < 0.0) {
-        return if at_low.abs() < at_high.abs() { low } else { high };
+        return if at_low.abs() < at_high.abs() {
+            low
+        } else {
+            high
+        };
     }
     for _ in 0..40 {
         let middle = (low + high) / 2.0;
-        *(if (of(middle) < 0.0) == (at_low < 0.0) { &mut low } else { &mut high }) = middle;
+        *(if (of(middle) < 0.0) == (at_low < 0.0) {
+            &mut low
+        } else {
+            &mut high
+        }) = middle;
     }
     (low + high) / 2.0
 }

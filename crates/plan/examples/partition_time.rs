@@ -25,28 +25,53 @@ fn main() {
     for (id, processor) in costs.processors().iter() {
         let measurements = measure(&costs, id);
         let method = match processor.kind {
-            ProcessorKind::Npu => Method::Tree { step: device.npu.step, depth: 12, leaf: 2 },
+            ProcessorKind::Npu => Method::Tree {
+                step: device.npu.step,
+                depth: 12,
+                leaf: 2,
+            },
             ProcessorKind::Cpu | ProcessorKind::Gpu => Method::Rates,
         };
         let prediction = Prediction::fit(method, id, &measurements).expect("enough shapes");
         let off = prediction.held_out();
         let (mean, largest) = (100.0 * off.mean, 100.0 * off.largest);
-        println!("{:<4} {:>5} shapes {mean:>6.2} % {largest:>6.2} %", processor.name, off.measurements);
+        println!(
+            "{:<4} {:>5} shapes {mean:>6.2} % {largest:>6.2} %",
+            processor.name, off.measurements
+        );
         predictions.push((id, prediction));
     }
     let predicted: PredictedCosts = predictions.into_iter().collect();
     let description = triad_model::family::shape("llama-2-7b").expect("a known shape");
     println!("\nmicroseconds of a plan, median of {REPEATS}");
-    println!("{:<18} {:>5} {:>10} {:>10} {:>10} {:>10}", "product", "rows", "two", "partitions", "three", "partitions");
+    println!(
+        "{:<18} {:>5} {:>10} {:>10} {:>10} {:>10}",
+        "product", "rows", "two", "partitions", "three", "partitions"
+    );
     for rows in [1, 16, 256, 600, 1000, 2047] {
-        let phase = if rows > 16 { Phase::Prefill } else { Phase::Decode };
-        for (role, shape) in products(&description.blocks[0], description.hidden, rows).expect("sizes of a model") {
+        let phase = if rows > 16 {
+            Phase::Prefill
+        } else {
+            Phase::Decode
+        };
+        for (role, shape) in
+            products(&description.blocks[0], description.hidden, rows).expect("sizes of a model")
+        {
             let of = |participants: &[Participant]| {
-                let solver = Solver::new(participants.to_vec(), &predicted, joins).expect("processors of their own");
-                time(|| solver.solve(shape, phase, Restriction::Auto).expect("all costs are known").considered)
+                let solver = Solver::new(participants.to_vec(), &predicted, joins)
+                    .expect("processors of their own");
+                time(|| {
+                    solver
+                        .solve(shape, phase, Restriction::Auto)
+                        .expect("all costs are known")
+                        .considered
+                })
             };
             let ((two, of_two), (three, of_three)) = (of(&participants[1..]), of(&participants));
-            println!("{:<18} {rows:>5} {two:>10.1} {of_two:>10} {three:>10.1} {of_three:>10}", role.name());
+            println!(
+                "{:<18} {rows:>5} {two:>10.1} {of_two:>10} {three:>10.1} {of_three:>10}",
+                role.name()
+            );
         }
     }
 }
@@ -56,13 +81,24 @@ fn measure(costs: &impl Costs, processor: ProcessorId) -> Vec<Measurement> {
     let mut measurements = Vec::new();
     let mut random = 1u64;
     for rows in [1, 4, 16, 32, 64, 128, 256, 512, 1024, 2047] {
-        for columns in [256, 512, 1024, 2048, 4096, 6144, 8192, 12_288, 16_384, 22_016] {
+        for columns in [
+            256, 512, 1024, 2048, 4096, 6144, 8192, 12_288, 16_384, 22_016,
+        ] {
             for depth in [2048, 4096, 8192, 11_008] {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
                 let noise = 0.9 + 0.2 * (random >> 40) as f64 / f64::from(1 << 24);
                 let shape = ProductShape::new(rows, columns, depth).expect("sizes of a model");
-                let seconds = costs.seconds(processor, shape).expect("a processor of the list") * noise;
-                measurements.push(Measurement { processor, shape, seconds });
+                let seconds = costs
+                    .seconds(processor, shape)
+                    .expect("a processor of the list")
+                    * noise;
+                measurements.push(Measurement {
+                    processor,
+                    shape,
+                    seconds,
+                });
             }
         }
     }

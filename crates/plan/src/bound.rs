@@ -14,9 +14,15 @@ pub fn lower_bound(dag: &Dag) -> f64 {
     let paths = Paths::new(dag);
     let all = |processor| (0..dag.len()).filter(move |task| dag.home(*task) == processor);
     let of_processor = |processor| {
-        jackson(all(processor).map(|task| (paths.heads[task], dag.seconds(task), paths.tails[task])).collect())
+        jackson(
+            all(processor)
+                .map(|task| (paths.heads[task], dag.seconds(task), paths.tails[task]))
+                .collect(),
+        )
     };
-    dag.processor_ids().map(of_processor).fold(dag.lower_bound(), f64::max)
+    dag.processor_ids()
+        .map(of_processor)
+        .fold(dag.lower_bound(), f64::max)
 }
 
 /// [`lower_bound`] of tasks that take, where they ran, what they took there: a run is never shorter than its own bound, whatever
@@ -31,12 +37,21 @@ pub fn lower_bound_of_run(dag: &Dag, timeline: &Timeline) -> f64 {
         assert!(before.is_none(), "task {} ran twice", event.task);
     }
     let node = |(task, ran): (usize, Option<_>)| {
-        let (home, taken): (ProcessorId, f64) = ran.unwrap_or_else(|| panic!("task {task} did not run"));
+        let (home, taken): (ProcessorId, f64) =
+            ran.unwrap_or_else(|| panic!("task {task} did not run"));
         let mut seconds = vec![None; dag.processors()];
         seconds[home.index()] = Some(taken);
-        Node { home, seconds, predecessors: dag.predecessors(task).to_vec(), kind: dag.kind(task) }
+        Node {
+            home,
+            seconds,
+            predecessors: dag.predecessors(task).to_vec(),
+            kind: dag.kind(task),
+        }
     };
-    lower_bound(&Dag::from_nodes(dag.processors(), ran.into_iter().enumerate().map(node)))
+    lower_bound(&Dag::from_nodes(
+        dag.processors(),
+        ran.into_iter().enumerate().map(node),
+    ))
 }
 
 /// Longest paths: to the beginning of each task, and from its end.
@@ -75,7 +90,9 @@ fn jackson(mut tasks: Vec<(f64, f64, f64)>) -> f64 {
             ready.push((tasks[next].2, tasks[next].1));
             next += 1;
         }
-        let place = (0..ready.len()).max_by(|a, b| ready[*a].0.total_cmp(&ready[*b].0)).expect("one is ready");
+        let place = (0..ready.len())
+            .max_by(|a, b| ready[*a].0.total_cmp(&ready[*b].0))
+            .expect("one is ready");
         let (tail, left) = ready[place];
         let until = tasks.get(next).map_or(f64::INFINITY, |task| task.0);
         if now + left <= until {
@@ -99,13 +116,23 @@ mod tests {
     #[test]
     fn the_bound_includes_that_nothing_can_begin_at_once() {
         // The second processor's three tasks wait for the first's.
-        let dag = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (1, 2.0, vec![0]), (1, 2.0, vec![0])]);
+        let dag = Dag::new([
+            (0, 1.0, vec![]),
+            (1, 2.0, vec![0]),
+            (1, 2.0, vec![0]),
+            (1, 2.0, vec![0]),
+        ]);
         assert_eq!((dag.lower_bound(), lower_bound(&dag)), (6.0, 7.0));
     }
 
     #[test]
     fn the_bound_of_a_run_is_of_what_its_tasks_took() {
-        let dag = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (1, 2.0, vec![0]), (1, 2.0, vec![0])]);
+        let dag = Dag::new([
+            (0, 1.0, vec![]),
+            (1, 2.0, vec![0]),
+            (1, 2.0, vec![0]),
+            (1, 2.0, vec![0]),
+        ]);
         let bound = |factor: f64| {
             let timeline = simulate(&dag, Policy::Fifo, |task| factor * dag.seconds(task));
             let bound = lower_bound_of_run(&dag, &timeline);

@@ -6,7 +6,9 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use triad_model::description::{BlockDescription, Linear, LinearShape, ModelDescription, NormKind, Residual};
+use triad_model::description::{
+    BlockDescription, Linear, LinearShape, ModelDescription, NormKind, Residual,
+};
 
 /// Bytes of a number in f32 and INT8.
 const F32: usize = 4;
@@ -100,8 +102,14 @@ impl Role {
     /// The numbers that it computes in.
     pub fn format(self) -> Format {
         match self {
-            Self::AttentionNorm | Self::Attention | Self::FeedForwardNorm | Self::Activation => Format::Float,
-            Self::QueryKeyValue | Self::AttentionOutput | Self::FeedForward | Self::GateUp | Self::Down => Format::Int8,
+            Self::AttentionNorm | Self::Attention | Self::FeedForwardNorm | Self::Activation => {
+                Format::Float
+            }
+            Self::QueryKeyValue
+            | Self::AttentionOutput
+            | Self::FeedForward
+            | Self::GateUp
+            | Self::Down => Format::Int8,
         }
     }
 
@@ -113,7 +121,10 @@ impl Role {
     /// Whether it is products of one input and nothing else, so that its output can be cut into
     /// [parts](crate::schedule::parts::Part).
     pub fn is_product(self) -> bool {
-        matches!(self, Self::QueryKeyValue | Self::AttentionOutput | Self::GateUp | Self::Down)
+        matches!(
+            self,
+            Self::QueryKeyValue | Self::AttentionOutput | Self::GateUp | Self::Down
+        )
     }
 
     /// Whether it is the feed-forward, or one of its products: of all subgraphs in INT8 they have the most operations.
@@ -158,14 +169,21 @@ pub struct Subgraph {
 
 impl Subgraph {
     fn new(index: usize, role: Role, block: &BlockDescription, hidden: usize) -> Self {
-        let linears: Vec<_> = block.linears(hidden).into_iter().filter(|shape| role.has(shape.linear)).collect();
+        let linears: Vec<_> = block
+            .linears(hidden)
+            .into_iter()
+            .filter(|shape| role.has(shape.linear))
+            .collect();
         let bytes = |shape: &LinearShape| {
             let scale_sum_and_bias = if shape.bias { 3 } else { 2 };
             shape.out_features * (shape.in_features * INT8 + scale_sum_and_bias * F32)
         };
         let operations = |shape: &LinearShape| 2 * (shape.out_features * shape.in_features) as u64;
         let attention = &block.attention;
-        let (query, key_value) = (attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
+        let (query, key_value) = (
+            attention.heads * attention.head_dim,
+            attention.kv_heads * attention.head_dim,
+        );
         let width = block.feed_forward.width;
         let norm = match block.norm.kind {
             NormKind::Rms => hidden,
@@ -177,8 +195,16 @@ impl Subgraph {
             (Role::AttentionNorm, _) | (Role::FeedForwardNorm, Residual::Serial) => 1,
             _ => 0,
         };
-        let qk_norm = if role == Role::Attention { attention.qk_norm.map_or(0, |_| 2 * attention.head_dim) } else { 0 };
-        let inner = if block.feed_forward.gated { 2 * width } else { width };
+        let qk_norm = if role == Role::Attention {
+            attention.qk_norm.map_or(0, |_| 2 * attention.head_dim)
+        } else {
+            0
+        };
+        let inner = if block.feed_forward.gated {
+            2 * width
+        } else {
+            width
+        };
         // Numbers in f32, and quantized ones.
         let (floats, quantized) = match role {
             // Two summands and their sum; the first block has the embedding alone.
@@ -199,9 +225,11 @@ impl Subgraph {
             Role::Attention => query,
             Role::GateUp => inner,
             Role::Activation => width,
-            Role::AttentionNorm | Role::AttentionOutput | Role::FeedForwardNorm | Role::FeedForward | Role::Down => {
-                hidden
-            }
+            Role::AttentionNorm
+            | Role::AttentionOutput
+            | Role::FeedForwardNorm
+            | Role::FeedForward
+            | Role::Down => hidden,
         };
         let is_attention = role == Role::Attention;
         Self {
@@ -224,12 +252,15 @@ impl Subgraph {
         let all_seen = |tokens: usize| {
             let tokens = tokens as u128;
             match self.window.map(|window| window as u128) {
-                Some(window) if tokens > window => window * (window + 1) / 2 + (tokens - window) * window,
+                Some(window) if tokens > window => {
+                    window * (window + 1) / 2 + (tokens - window) * window
+                }
                 _ => tokens * (tokens + 1) / 2,
             }
         };
         let positions = all_seen(before + rows) - all_seen(before);
-        u128::from(self.operations_per_row) * rows as u128 + 4 * self.attention_width as u128 * positions
+        u128::from(self.operations_per_row) * rows as u128
+            + 4 * self.attention_width as u128 * positions
     }
 
     /// Bytes of the built graph for `rows` tokens: its weights and buffers. Keys and values are not in it.
@@ -240,8 +271,19 @@ impl Subgraph {
     /// What two subgraphs must have in common to be built once, with weights as an input.
     fn shape(&self) -> impl Eq + std::hash::Hash {
         // The first block's norm has no residual before it, which a zero can replace.
-        let activations = if self.role == Role::AttentionNorm { 0 } else { self.activation_bytes_per_row };
-        (self.role, self.weight_bytes, activations, self.operations_per_row, self.attention_width, self.window)
+        let activations = if self.role == Role::AttentionNorm {
+            0
+        } else {
+            self.activation_bytes_per_row
+        };
+        (
+            self.role,
+            self.weight_bytes,
+            activations,
+            self.operations_per_row,
+            self.attention_width,
+            self.window,
+        )
     }
 }
 
@@ -301,7 +343,10 @@ impl Graph {
         chunk: usize,
         is_split: impl Fn(usize) -> bool,
     ) -> Self {
-        assert!(prompt > 0 && chunk > 0, "a prompt of {prompt} tokens in chunks of {chunk}");
+        assert!(
+            prompt > 0 && chunk > 0,
+            "a prompt of {prompt} tokens in chunks of {chunk}"
+        );
         let is_split = &is_split;
         let of_block = |(index, block): (usize, &BlockDescription)| {
             let hidden = description.hidden;
@@ -309,9 +354,21 @@ impl Graph {
                 .map(move |role| Subgraph::new(index, role, block, hidden))
                 .collect::<Vec<_>>()
         };
-        let subgraphs = description.blocks.iter().enumerate().flat_map(of_block).collect();
-        let chunks = (0..prompt).step_by(chunk).map(|start| start..start.saturating_add(chunk).min(prompt)).collect();
-        Self { subgraphs, chunks, chunk }
+        let subgraphs = description
+            .blocks
+            .iter()
+            .enumerate()
+            .flat_map(of_block)
+            .collect();
+        let chunks = (0..prompt)
+            .step_by(chunk)
+            .map(|start| start..start.saturating_add(chunk).min(prompt))
+            .collect();
+        Self {
+            subgraphs,
+            chunks,
+            chunk,
+        }
     }
 
     /// The subgraphs of all blocks, in the order in which a chunk passes through them.
@@ -331,23 +388,37 @@ impl Graph {
 
     /// How many subgraphs all chunks share.
     pub fn static_subgraphs(&self) -> usize {
-        self.subgraphs.iter().filter(|subgraph| subgraph.role.is_static()).count()
+        self.subgraphs
+            .iter()
+            .filter(|subgraph| subgraph.role.is_static())
+            .count()
     }
 
     /// Graphs to build if blocks that differ in their weights alone share them, too: the different static subgraphs, and
     /// the different dynamic ones for each chunk.
     pub fn distinct_graphs(&self) -> usize {
         let distinct = |is_static: bool| {
-            let of_kind = self.subgraphs.iter().filter(|subgraph| subgraph.role.is_static() == is_static);
-            of_kind.map(Subgraph::shape).collect::<std::collections::HashSet<_>>().len()
+            let of_kind = self
+                .subgraphs
+                .iter()
+                .filter(|subgraph| subgraph.role.is_static() == is_static);
+            of_kind
+                .map(Subgraph::shape)
+                .collect::<std::collections::HashSet<_>>()
+                .len()
         };
         distinct(true) + distinct(false) * self.chunks.len()
     }
 
     /// Every task, chunk after chunk, none of them cut.
     pub fn tasks(&self) -> impl Iterator<Item = Task> {
-        (0..self.chunks.len())
-            .flat_map(|chunk| (0..self.subgraphs.len()).map(move |subgraph| Task { chunk, subgraph, part: 0 }))
+        (0..self.chunks.len()).flat_map(|chunk| {
+            (0..self.subgraphs.len()).map(move |subgraph| Task {
+                chunk,
+                subgraph,
+                part: 0,
+            })
+        })
     }
 
     /// What must be complete before `task` can start. Within a chunk, the subgraph before it (equation 3 of the paper);
@@ -355,10 +426,19 @@ impl Graph {
     /// chunks are over by that, as equation 2 requires, but it is stricter: equation 2 requires their query, key and value
     /// linear alone, as if that wrote the cache.
     pub fn dependencies(&self, task: Task) -> impl Iterator<Item = Task> {
-        let within = task.subgraph.checked_sub(1).map(|subgraph| Task { subgraph, ..task });
+        let within = task
+            .subgraph
+            .checked_sub(1)
+            .map(|subgraph| Task { subgraph, ..task });
         let is_attention = self.subgraphs[task.subgraph].role == Role::Attention;
-        let across = if is_attention { task.chunk.checked_sub(1) } else { None };
-        within.into_iter().chain(across.map(|chunk| Task { chunk, ..task }))
+        let across = if is_attention {
+            task.chunk.checked_sub(1)
+        } else {
+            None
+        };
+        within
+            .into_iter()
+            .chain(across.map(|chunk| Task { chunk, ..task }))
     }
 
     /// Multiplications and additions of a task: [`Subgraph::operations`].
@@ -370,8 +450,13 @@ impl Graph {
     /// Memory of the built graphs, with and without sharing.
     pub fn memory(&self) -> GraphMemory {
         let sum = |is_static: bool| -> usize {
-            let of_kind = self.subgraphs.iter().filter(|subgraph| subgraph.role.is_static() == is_static);
-            of_kind.map(|subgraph| subgraph.graph_bytes(self.chunk)).sum()
+            let of_kind = self
+                .subgraphs
+                .iter()
+                .filter(|subgraph| subgraph.role.is_static() == is_static);
+            of_kind
+                .map(|subgraph| subgraph.graph_bytes(self.chunk))
+                .sum()
         };
         let (fixed, dynamic) = (sum(true), sum(false));
         let chunks = self.chunks.len();
@@ -392,11 +477,17 @@ mod tests {
     #[test]
     fn qwen_has_the_papers_144_subgraphs_of_which_120_are_shared() {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 1024, 256);
-        assert_eq!((graph.subgraphs().len(), graph.static_subgraphs()), (144, 120));
+        assert_eq!(
+            (graph.subgraphs().len(), graph.static_subgraphs()),
+            (144, 120)
+        );
         assert_eq!(graph.distinct_graphs(), 5 + 4);
         let memory = graph.memory();
         // The paper saves 75 %, 7.2 GB: three graphs of four, as if attention had no buffers. With them it is less.
-        assert!((0.65..0.75).contains(&memory.saved()) && memory.one_chunk_bytes < 2_400_000_000, "{memory:?}");
+        assert!(
+            (0.65..0.75).contains(&memory.saved()) && memory.one_chunk_bytes < 2_400_000_000,
+            "{memory:?}"
+        );
     }
 
     #[test]
@@ -406,23 +497,48 @@ mod tests {
             let graph = Graph::new(&description, 100, 64);
             let of_block = |block: &BlockDescription| -> u64 {
                 let linears = block.linears(description.hidden);
-                linears.iter().map(|linear| 2 * (linear.out_features * linear.in_features) as u64).sum()
+                linears
+                    .iter()
+                    .map(|linear| 2 * (linear.out_features * linear.in_features) as u64)
+                    .sum()
             };
             let expected: u64 = description.blocks.iter().map(of_block).sum();
-            let operations: u64 = graph.subgraphs().iter().map(|subgraph| subgraph.operations_per_row).sum();
+            let operations: u64 = graph
+                .subgraphs()
+                .iter()
+                .map(|subgraph| subgraph.operations_per_row)
+                .sum();
             assert_eq!(operations, expected, "{name}");
             // Weights and norms of one and four bytes, and eight for each output channel.
             let linear = |block: &BlockDescription| -> (usize, usize) {
                 let linears = block.linears(description.hidden);
                 let parameters = linears.iter().map(LinearShape::parameters).sum();
-                let weights: usize = linears.iter().map(|linear| linear.in_features * linear.out_features).sum();
+                let weights: usize = linears
+                    .iter()
+                    .map(|linear| linear.in_features * linear.out_features)
+                    .sum();
                 let channels: usize = linears.iter().map(|linear| linear.out_features).sum();
-                (parameters, weights + 4 * (parameters - weights) + 8 * channels)
+                (
+                    parameters,
+                    weights + 4 * (parameters - weights) + 8 * channels,
+                )
             };
-            let (parameters, bytes) = description.blocks.iter().map(linear).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-            let outside = ModelDescription { blocks: Vec::new(), ..description.clone() }.parameters();
+            let (parameters, bytes) = description
+                .blocks
+                .iter()
+                .map(linear)
+                .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+            let outside = ModelDescription {
+                blocks: Vec::new(),
+                ..description.clone()
+            }
+            .parameters();
             let norms = description.parameters() - outside - parameters;
-            let counted: usize = graph.subgraphs().iter().map(|subgraph| subgraph.weight_bytes).sum();
+            let counted: usize = graph
+                .subgraphs()
+                .iter()
+                .map(|subgraph| subgraph.weight_bytes)
+                .sum();
             assert_eq!(counted, bytes + 4 * norms, "{name}");
         }
     }
@@ -432,11 +548,27 @@ mod tests {
         let mut description = shape("smollm2-135m").unwrap();
         description.blocks[1].attention.window = Some(3);
         let graph = Graph::new(&description, 6, 4);
-        let of = |block: usize, chunk: usize| graph.operations(Task { chunk, subgraph: 6 * block + 2, part: 0 });
+        let of = |block: usize, chunk: usize| {
+            graph.operations(Task {
+                chunk,
+                subgraph: 6 * block + 2,
+                part: 0,
+            })
+        };
         let per_position = 4 * 576;
-        assert_eq!([of(0, 0), of(0, 1)], [(1 + 2 + 3 + 4) * per_position, (5 + 6) * per_position]);
-        assert_eq!([of(1, 0), of(1, 1)], [(1 + 2 + 3 + 3) * per_position, (3 + 3) * per_position]);
-        assert_eq!(graph.distinct_graphs(), 5 + 2 * 2, "a window is a shape of its own");
+        assert_eq!(
+            [of(0, 0), of(0, 1)],
+            [(1 + 2 + 3 + 4) * per_position, (5 + 6) * per_position]
+        );
+        assert_eq!(
+            [of(1, 0), of(1, 1)],
+            [(1 + 2 + 3 + 3) * per_position, (3 + 3) * per_position]
+        );
+        assert_eq!(
+            graph.distinct_graphs(),
+            5 + 2 * 2,
+            "a window is a shape of its own"
+        );
     }
 
     proptest! {

@@ -32,13 +32,28 @@ pub fn optimum(dag: &Dag, most: usize) -> Optimum {
     let bound = lower_bound(dag);
     let planned = plan(dag, 0.0, Effort::default(), &mut || true).seconds;
     if planned <= bound + EPSILON {
-        return Optimum { seconds: planned, bound: planned, partials: 0 };
+        return Optimum {
+            seconds: planned,
+            bound: planned,
+            partials: 0,
+        };
     }
-    let limits = Limits { width: usize::MAX, most, best: planned };
+    let limits = Limits {
+        width: usize::MAX,
+        most,
+        best: planned,
+    };
     let found = Search::new(dag, 0.0).run(limits, &mut || true);
-    let seconds = found.schedule.map_or(planned, |(seconds, _)| seconds).min(planned);
+    let seconds = found
+        .schedule
+        .map_or(planned, |(seconds, _)| seconds)
+        .min(planned);
     // What was dropped for want of room could be shorter.
-    Optimum { seconds, bound: seconds.min(bound.max(found.dropped)), partials: found.partials }
+    Optimum {
+        seconds,
+        bound: seconds.min(bound.max(found.dropped)),
+        partials: found.partials,
+    }
 }
 
 #[cfg(test)]
@@ -62,7 +77,11 @@ mod tests {
     /// The shortest of all orders, without any cleverness.
     fn by_trying_all(dag: &Dag, ends: &mut Vec<Option<f64>>, free: &mut Vec<f64>) -> f64 {
         let open = |ends: &[Option<f64>], task: usize| {
-            ends[task].is_none() && dag.predecessors(task).iter().all(|before| ends[*before].is_some())
+            ends[task].is_none()
+                && dag
+                    .predecessors(task)
+                    .iter()
+                    .all(|before| ends[*before].is_some())
         };
         let tasks: Vec<_> = (0..dag.len()).filter(|task| open(ends, *task)).collect();
         if tasks.is_empty() {
@@ -72,7 +91,11 @@ mod tests {
         for task in tasks {
             let home = dag.home(task).index();
             let before = free[home];
-            let start = dag.predecessors(task).iter().map(|before| ends[*before].unwrap()).fold(before, f64::max);
+            let start = dag
+                .predecessors(task)
+                .iter()
+                .map(|before| ends[*before].unwrap())
+                .fold(before, f64::max);
             (ends[task], free[home]) = (Some(start + dag.seconds(task)), start + dag.seconds(task));
             best = best.min(by_trying_all(dag, ends, free));
             (ends[task], free[home]) = (None, before);

@@ -101,7 +101,11 @@ impl<D: Borrow<Dag>> Passes<D> {
     /// If the tasks are for more processors than there are, or `since` is not finite.
     pub fn add(&mut self, dag: D, urgency: Urgency) -> PassId {
         let asked = dag.borrow().processors();
-        assert!(asked <= self.is_lost.len(), "tasks for {asked} processors of {}", self.is_lost.len());
+        assert!(
+            asked <= self.is_lost.len(),
+            "tasks for {asked} processors of {}",
+            self.is_lost.len()
+        );
         let mut pass = Pass {
             id: PassId(self.next),
             schedule: Schedule::new(dag, self.policy),
@@ -120,7 +124,9 @@ impl<D: Borrow<Dag>> Passes<D> {
             Urgency::Prefill => self.prefills.push(pass),
             Urgency::Decode { since } => {
                 assert!(since.is_finite(), "a step that waits since {since}");
-                let place = self.decodes.partition_point(|(earlier, _)| *earlier <= since);
+                let place = self
+                    .decodes
+                    .partition_point(|(earlier, _)| *earlier <= since);
                 self.decodes.insert(place, (since, pass));
             }
         }
@@ -136,7 +142,10 @@ impl<D: Borrow<Dag>> Passes<D> {
         let due = self.due(now);
         let (first, last) = self.decodes.split_at_mut(due);
         let [first, last] = [first, last].map(|steps| steps.iter_mut().map(|(_, pass)| pass));
-        let task = first.chain(&mut self.prefills).chain(last).find_map(|pass| pass.next(processor));
+        let task = first
+            .chain(&mut self.prefills)
+            .chain(last)
+            .find_map(|pass| pass.next(processor));
         self.running[index] = task;
         task
     }
@@ -149,12 +158,16 @@ impl<D: Borrow<Dag>> Passes<D> {
         }
         let (first, last) = self.decodes.split_at(self.due(now));
         let [first, last] = [first, last].map(|steps| steps.iter().map(|(_, pass)| pass));
-        first.chain(&self.prefills).chain(last).find_map(|pass| pass.peek(processor))
+        first
+            .chain(&self.prefills)
+            .chain(last)
+            .find_map(|pass| pass.peek(processor))
     }
 
     /// How many steps of decoding go before prompts.
     fn due(&self, now: f64) -> usize {
-        self.decodes.partition_point(|(since, _)| now - since >= self.max_stall)
+        self.decodes
+            .partition_point(|(since, _)| now - since >= self.max_stall)
     }
 
     /// `task` of `pass`, which [`Passes::next`] returned, is done. Returns whether that was the last one of the pass; what
@@ -163,9 +176,14 @@ impl<D: Borrow<Dag>> Passes<D> {
     /// # Panics
     /// If the task does not run.
     pub fn complete(&mut self, pass: PassId, task: usize) -> bool {
-        let running = self.running.iter_mut().find(|running| **running == Some((pass, task)));
+        let running = self
+            .running
+            .iter_mut()
+            .find(|running| **running == Some((pass, task)));
         *running.unwrap_or_else(|| panic!("task {task} of {pass:?} does not run")) = None;
-        let of_pass = self.get_mut(pass).expect("a pass is kept as long as one of its tasks runs");
+        let of_pass = self
+            .get_mut(pass)
+            .expect("a pass is kept as long as one of its tasks runs");
         of_pass.schedule.complete(task);
         let is_complete = of_pass.schedule.is_complete();
         self.drop_over();
@@ -196,7 +214,10 @@ impl<D: Borrow<Dag>> Passes<D> {
             _ => return Vec::new(),
         }
         self.running[processor.index()] = None;
-        let all = self.prefills.iter_mut().chain(self.decodes.iter_mut().map(|(_, pass)| pass));
+        let all = self
+            .prefills
+            .iter_mut()
+            .chain(self.decodes.iter_mut().map(|(_, pass)| pass));
         let mut lost: Vec<_> = all.map(|pass| (pass.id, pass.lose(processor))).collect();
         lost.retain(|(_, lost)| *lost != Lost::default());
         lost.sort_by_key(|(pass, _)| *pass);
@@ -230,12 +251,18 @@ impl<D: Borrow<Dag>> Passes<D> {
     }
 
     fn get(&self, id: PassId) -> Option<&Pass<D>> {
-        let mut all = self.prefills.iter().chain(self.decodes.iter().map(|(_, pass)| pass));
+        let mut all = self
+            .prefills
+            .iter()
+            .chain(self.decodes.iter().map(|(_, pass)| pass));
         all.find(|pass| pass.id == id)
     }
 
     fn get_mut(&mut self, id: PassId) -> Option<&mut Pass<D>> {
-        let mut all = self.prefills.iter_mut().chain(self.decodes.iter_mut().map(|(_, pass)| pass));
+        let mut all = self
+            .prefills
+            .iter_mut()
+            .chain(self.decodes.iter_mut().map(|(_, pass)| pass));
         all.find(|pass| pass.id == id)
     }
 
@@ -269,7 +296,10 @@ impl<D: Borrow<Dag>> Pass<D> {
 
     fn is_over(&self) -> bool {
         let dag = self.schedule.dag();
-        let runs = || dag.processor_ids().any(|id| self.schedule.running(id).is_some());
+        let runs = || {
+            dag.processor_ids()
+                .any(|id| self.schedule.running(id).is_some())
+        };
         self.schedule.is_complete() || (self.is_cancelled && !runs())
     }
 }

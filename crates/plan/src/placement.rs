@@ -91,10 +91,20 @@ impl Placement {
                 }
             }
         }
-        let has_preferred = processors.iter().any(|(_, one)| one.computes(Format::Int8) && one.prefers(Format::Int8));
-        let otherwise = if has_preferred { Reason::WindowFull } else { Reason::Int8 };
+        let has_preferred = processors
+            .iter()
+            .any(|(_, one)| one.computes(Format::Int8) && one.prefers(Format::Int8));
+        let otherwise = if has_preferred {
+            Reason::WindowFull
+        } else {
+            Reason::Int8
+        };
         for (index, subgraph) in graph.subgraphs().iter().enumerate() {
-            let reason = if subgraph.role.format() == Format::Float { Reason::Float } else { otherwise };
+            let reason = if subgraph.role.format() == Format::Float {
+                Reason::Float
+            } else {
+                otherwise
+            };
             let is_placed = filling.places[index].is_some()
                 || (reason == Reason::Float && filling.place(index, true, reason))
                 || filling.place(index, false, reason);
@@ -102,8 +112,15 @@ impl Placement {
                 return Err(filling.error(index));
             }
         }
-        let Filling { places, window_used, .. } = filling;
-        Ok(Self { places: places.into_iter().flatten().collect(), window_used })
+        let Filling {
+            places,
+            window_used,
+            ..
+        } = filling;
+        Ok(Self {
+            places: places.into_iter().flatten().collect(),
+            window_used,
+        })
     }
 
     /// Places a subgraph elsewhere that its processor has no room for after all: on the first processor that
@@ -111,17 +128,32 @@ impl Placement {
     ///
     /// # Errors
     /// If there is none.
-    pub fn move_off(&mut self, graph: &Graph, processors: &Processors, subgraph: usize) -> Result<(), PlacementError> {
+    pub fn move_off(
+        &mut self,
+        graph: &Graph,
+        processors: &Processors,
+        subgraph: usize,
+    ) -> Result<(), PlacementError> {
         let Subgraph { block, role, .. } = graph.subgraphs()[subgraph];
         let bytes = graph.subgraphs()[subgraph].graph_bytes(graph.chunk_length());
-        let Place { processor: full, .. } = self.places[subgraph];
+        let Place {
+            processor: full, ..
+        } = self.places[subgraph];
         let mut others = processors.iter().filter(|(id, other)| {
-            *id != full && !other.multiplies_alone() && other.computes(role.format()) && other.window.is_none()
+            *id != full
+                && !other.multiplies_alone()
+                && other.computes(role.format())
+                && other.window.is_none()
         });
-        let (processor, _) = others.next().ok_or(PlacementError::Window { block, role, bytes })?;
+        let (processor, _) = others
+            .next()
+            .ok_or(PlacementError::Window { block, role, bytes })?;
         self.window_used[full.index()] -= bytes;
         self.window_used[processor.index()] += bytes;
-        self.places[subgraph] = Place { processor, reason: Reason::WindowFull };
+        self.places[subgraph] = Place {
+            processor,
+            reason: Reason::WindowFull,
+        };
         Ok(())
     }
 
@@ -137,7 +169,10 @@ impl Placement {
 
     /// Subgraphs placed for this reason.
     pub fn count(&self, reason: Reason) -> usize {
-        self.places.iter().filter(|place| place.reason == reason).count()
+        self.places
+            .iter()
+            .filter(|place| place.reason == reason)
+            .count()
     }
 }
 
@@ -161,8 +196,11 @@ impl<F: Fn(usize, ProcessorId) -> f64> Filling<'_, F> {
         let bytes = subgraph.graph_bytes(self.graph.chunk_length());
         let mut best: Option<(ProcessorId, f64)> = None;
         for (id, processor) in self.processors.iter() {
-            let left = processor.window.map_or(usize::MAX, |window| window - self.window_used[id.index()]);
-            if !processor.computes(format) || processor.prefers(format) != preferred || bytes > left {
+            let left = processor
+                .window
+                .map_or(usize::MAX, |window| window - self.window_used[id.index()]);
+            if !processor.computes(format) || processor.prefers(format) != preferred || bytes > left
+            {
                 continue;
             }
             let end = self.work[id.index()] + (self.seconds)(index, id);
@@ -170,7 +208,9 @@ impl<F: Fn(usize, ProcessorId) -> f64> Filling<'_, F> {
                 best = Some((id, end));
             }
         }
-        let Some((processor, end)) = best else { return false };
+        let Some((processor, end)) = best else {
+            return false;
+        };
         self.work[processor.index()] = end;
         self.window_used[processor.index()] += bytes;
         self.places[index] = Some(Place { processor, reason });
@@ -181,10 +221,22 @@ impl<F: Fn(usize, ProcessorId) -> f64> Filling<'_, F> {
     fn error(&self, index: usize) -> PlacementError {
         let subgraph = &self.graph.subgraphs()[index];
         let (block, role, format) = (subgraph.block, subgraph.role, subgraph.role.format());
-        if self.processors.iter().any(|(_, processor)| processor.computes(format)) {
-            return PlacementError::Window { block, role, bytes: subgraph.graph_bytes(self.graph.chunk_length()) };
+        if self
+            .processors
+            .iter()
+            .any(|(_, processor)| processor.computes(format))
+        {
+            return PlacementError::Window {
+                block,
+                role,
+                bytes: subgraph.graph_bytes(self.graph.chunk_length()),
+            };
         }
-        PlacementError::Format { block, role, format }
+        PlacementError::Format {
+            block,
+            role,
+            format,
+        }
     }
 }
 
@@ -211,11 +263,25 @@ mod tests {
     #[test]
     fn with_room_for_all_every_int8_subgraph_is_on_the_npu() {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 1024, 256);
-        let placement = placed(&graph, vec![Processor::cpu("cpu"), Processor::npu("npu", Some(4 << 30))]).unwrap();
+        let placement = placed(
+            &graph,
+            vec![Processor::cpu("cpu"), Processor::npu("npu", Some(4 << 30))],
+        )
+        .unwrap();
         assert_eq!(counts(&placement), [72, 72, 0]);
-        assert_eq!(counts(&placed(&graph, vec![Processor::cpu("cpu")]).unwrap()), [72, 72, 0], "without an NPU");
         assert_eq!(
-            counts(&placed(&graph, vec![Processor::cpu("cpu"), Processor::npu("npu", Some(0))]).unwrap()),
+            counts(&placed(&graph, vec![Processor::cpu("cpu")]).unwrap()),
+            [72, 72, 0],
+            "without an NPU"
+        );
+        assert_eq!(
+            counts(
+                &placed(
+                    &graph,
+                    vec![Processor::cpu("cpu"), Processor::npu("npu", Some(0))]
+                )
+                .unwrap()
+            ),
             [72, 0, 72]
         );
     }
@@ -223,10 +289,17 @@ mod tests {
     #[test]
     fn an_npu_that_computes_floats_does_so_only_where_no_other_processor_can() {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 1024, 256);
-        let npu = Processor { formats: vec![Format::Float, Format::Int8], ..Processor::npu("npu", None) };
+        let npu = Processor {
+            formats: vec![Format::Float, Format::Int8],
+            ..Processor::npu("npu", None)
+        };
         let placement = placed(&graph, vec![Processor::cpu("cpu"), npu.clone()]).unwrap();
         for (subgraph, place) in graph.subgraphs().iter().zip(placement.places()) {
-            let expected = if subgraph.role.format() == Format::Float { CPU } else { NPU };
+            let expected = if subgraph.role.format() == Format::Float {
+                CPU
+            } else {
+                NPU
+            };
             assert_eq!(place.processor, expected, "{:?}", subgraph.role);
         }
         assert_eq!(counts(&placed(&graph, vec![npu]).unwrap()), [72, 72, 0]);
@@ -236,19 +309,40 @@ mod tests {
     fn equal_processors_share_the_work() {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 1024, 256);
         let npus = [1, 2].map(|number| Processor::npu(&format!("npu{number}"), None));
-        let placement = placed(&graph, [vec![Processor::cpu("cpu")], npus.to_vec()].concat()).unwrap();
-        let on = |index: usize| placement.places().iter().filter(|place| place.processor.index() == index).count();
+        let placement = placed(
+            &graph,
+            [vec![Processor::cpu("cpu")], npus.to_vec()].concat(),
+        )
+        .unwrap();
+        let on = |index: usize| {
+            placement
+                .places()
+                .iter()
+                .filter(|place| place.processor.index() == index)
+                .count()
+        };
         assert_eq!([on(0), on(1), on(2)], [72, 36, 36]);
     }
 
     #[test]
     fn what_no_processor_can_run_is_an_error_that_names_it() {
         let graph = Graph::new(&shape("smollm2-135m").unwrap(), 100, 64);
-        let error = placed(&graph, vec![Processor::npu("npu", None)]).unwrap_err().to_string();
-        assert_eq!(error, "no processor computes attention-norm of block 0 in float: expected one that does");
-        let full = Processor { window: Some(0), ..Processor::cpu("cpu") };
+        let error = placed(&graph, vec![Processor::npu("npu", None)])
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "no processor computes attention-norm of block 0 in float: expected one that does"
+        );
+        let full = Processor {
+            window: Some(0),
+            ..Processor::cpu("cpu")
+        };
         let error = placed(&graph, vec![full]).unwrap_err().to_string();
-        assert!(error.starts_with("attention-norm of block 0 takes ") && error.contains("every window is full"));
+        assert!(
+            error.starts_with("attention-norm of block 0 takes ")
+                && error.contains("every window is full")
+        );
     }
 
     #[test]
@@ -257,13 +351,39 @@ mod tests {
         let list = vec![Processor::npu("npu", Some(1 << 30)), Processor::cpu("cpu")];
         let mut placement = placed(&graph, list.clone()).unwrap();
         let before = placement.window_used(CPU);
-        assert_eq!(placement.places()[5].processor, CPU, "the first of this list is the NPU");
-        placement.move_off(&graph, &Processors::new(list).unwrap(), 5).unwrap();
-        assert_eq!(placement.places()[5], Place { processor: NPU, reason: Reason::WindowFull });
-        assert_eq!(placement.window_used(CPU), before - graph.subgraphs()[5].graph_bytes(64));
+        assert_eq!(
+            placement.places()[5].processor,
+            CPU,
+            "the first of this list is the NPU"
+        );
+        placement
+            .move_off(&graph, &Processors::new(list).unwrap(), 5)
+            .unwrap();
+        assert_eq!(
+            placement.places()[5],
+            Place {
+                processor: NPU,
+                reason: Reason::WindowFull
+            }
+        );
+        assert_eq!(
+            placement.window_used(CPU),
+            before - graph.subgraphs()[5].graph_bytes(64)
+        );
         let alone = placed(&graph, vec![Processor::cpu("cpu")]).unwrap();
-        let refused = alone.clone().move_off(&graph, &Processors::new(vec![Processor::cpu("cpu")]).unwrap(), 5);
-        assert!(matches!(refused, Err(PlacementError::Window { block: 0, role: Role::FeedForward, .. })));
+        let refused = alone.clone().move_off(
+            &graph,
+            &Processors::new(vec![Processor::cpu("cpu")]).unwrap(),
+            5,
+        );
+        assert!(matches!(
+            refused,
+            Err(PlacementError::Window {
+                block: 0,
+                role: Role::FeedForward,
+                ..
+            })
+        ));
     }
 
     proptest! {

@@ -39,7 +39,12 @@ pub struct Techniques {
 
 impl Techniques {
     /// All of them.
-    pub const ALL: Self = Self { chunk_sharing: true, shadow: true, out_of_order: true, equivalent_shapes: true };
+    pub const ALL: Self = Self {
+        chunk_sharing: true,
+        shadow: true,
+        out_of_order: true,
+        equivalent_shapes: true,
+    };
 }
 
 /// Another app takes a share of a processor's time for a while.
@@ -177,7 +182,11 @@ impl Outcome {
 
 /// The processors of a simulated prefill: the one that computes in float, `cpu` or `gpu`, then `npu`, which addresses
 /// `window` bytes, or what its profile has.
-pub fn processors(device: &DeviceProfile, floats_on: FloatsOn, window: Option<usize>) -> Processors {
+pub fn processors(
+    device: &DeviceProfile,
+    floats_on: FloatsOn,
+    window: Option<usize>,
+) -> Processors {
     let float = match floats_on {
         FloatsOn::Cpu => Processor::cpu("cpu"),
         FloatsOn::Gpu => Processor::gpu("gpu"),
@@ -187,13 +196,19 @@ pub fn processors(device: &DeviceProfile, floats_on: FloatsOn, window: Option<us
 }
 
 /// The shadows of the paper: of each linear subgraph on the NPU that keeps one, it runs beside the whole subgraph.
-fn papers_shadows(graph: &Graph, placement: &Placement, npu: ProcessorId, prune: f64) -> Vec<Option<Shadow>> {
+fn papers_shadows(
+    graph: &Graph,
+    placement: &Placement,
+    npu: ProcessorId,
+    prune: f64,
+) -> Vec<Option<Shadow>> {
     let is_int8 = |subgraph: &usize| graph.subgraphs()[*subgraph].role.format() == Format::Int8;
     let int8: Vec<_> = (0..graph.subgraphs().len()).filter(is_int8).collect();
     let mut shadows = vec![None; graph.subgraphs().len()];
     for (index, subgraph) in int8.iter().enumerate() {
         let on_npu = placement.places()[*subgraph].processor == npu;
-        shadows[*subgraph] = (on_npu && keeps_shadow(index, int8.len(), prune)).then_some(Shadow::Beside);
+        shadows[*subgraph] =
+            (on_npu && keeps_shadow(index, int8.len(), prune)).then_some(Shadow::Beside);
     }
     shadows
 }
@@ -210,12 +225,25 @@ impl Prefill {
     ///
     /// # Panics
     /// If the prompt or a chunk is empty, or the floats should run on a GPU that the device does not have.
-    pub fn new(device: &DeviceProfile, description: &ModelDescription, prompt: usize, options: &Options) -> Self {
-        let Techniques { chunk_sharing, shadow, out_of_order, equivalent_shapes } = options.techniques;
+    pub fn new(
+        device: &DeviceProfile,
+        description: &ModelDescription,
+        prompt: usize,
+        options: &Options,
+    ) -> Self {
+        let Techniques {
+            chunk_sharing,
+            shadow,
+            out_of_order,
+            equivalent_shapes,
+        } = options.techniques;
         let chunk = if chunk_sharing { options.chunk } else { prompt };
         let kept = options.shadows.as_ref().filter(|_| shadow);
         let hot_share = kept.map_or(HOT_CHANNELS, |kept| kept.hot_share);
-        let splits = |block: usize| kept.and_then(|kept| kept.blocks.get(block)).is_some_and(|block| block.splits());
+        let splits = |block: usize| {
+            kept.and_then(|kept| kept.blocks.get(block))
+                .is_some_and(|block| block.splits())
+        };
         let graph = Graph::with_splits(description, prompt, chunk, splits);
         let (float, name) = match options.floats_on {
             FloatsOn::Cpu => (&device.cpu, "CPU"),
@@ -224,24 +252,47 @@ impl Prefill {
         let processors = processors(device, options.floats_on, options.window);
         let [on_float, on_npu] = [0, 1].map(ProcessorId::new);
         // One processor is preferred for each format: nothing is to be balanced by seconds.
-        let placement = Placement::new(&graph, &processors, |_, _| 1.0).expect("the first one computes everything");
-        let costs =
-            Costs { device, float, description, graph: &graph, how: NpuUse { equivalent_shapes, per_tensor: shadow } };
+        let placement = Placement::new(&graph, &processors, |_, _| 1.0)
+            .expect("the first one computes everything");
+        let costs = Costs {
+            device,
+            float,
+            description,
+            graph: &graph,
+            how: NpuUse {
+                equivalent_shapes,
+                per_tensor: shadow,
+            },
+        };
         let whole = TaskOptions::whole(placement.clone(), options.chunks_in_flight);
         let task_options = match kept {
             Some(kept) => whole.with_shadows(&graph, &processors, &kept.blocks),
-            None if shadow => {
-                TaskOptions { shadows: papers_shadows(&graph, &placement, on_npu, options.prune), ..whole }
-            }
+            None if shadow => TaskOptions {
+                shadows: papers_shadows(&graph, &placement, on_npu, options.prune),
+                ..whole
+            },
             None => whole,
         };
-        let linears: Vec<_> = (0..graph.subgraphs().len()).map(|subgraph| costs.linears(subgraph)).collect();
+        let linears: Vec<_> = (0..graph.subgraphs().len())
+            .map(|subgraph| costs.linears(subgraph))
+            .collect();
         let seconds = |task: &PrefillTask, processor: ProcessorId| {
             let has_shadow = task_options.shadow(task.task.subgraph).is_some();
-            costs.seconds(task, &linears[task.task.subgraph], processor == on_npu, has_shadow, options.outlier_channels)
+            costs.seconds(
+                task,
+                &linears[task.task.subgraph],
+                processor == on_npu,
+                has_shadow,
+                options.outlier_channels,
+            )
         };
-        let mut tasks = PrefillTasks::new(&graph, &processors, &task_options, seconds).expect("nothing is cut");
-        let policy = if out_of_order { options.policy } else { Policy::InOrder };
+        let mut tasks =
+            PrefillTasks::new(&graph, &processors, &task_options, seconds).expect("nothing is cut");
+        let policy = if out_of_order {
+            options.policy
+        } else {
+            Policy::InOrder
+        };
         let wake = device.wake_milliseconds * 1e-3;
         if policy == Policy::Planned {
             let order = plan(&tasks.dag, wake, Effort::default(), &mut || true).order;
@@ -249,9 +300,12 @@ impl Prefill {
         }
         let weights = |keep: &dyn Fn(usize) -> bool| -> usize {
             let all = graph.subgraphs().iter().enumerate();
-            all.filter(|(index, _)| keep(*index)).map(|(_, subgraph)| subgraph.weight_bytes).sum()
+            all.filter(|(index, _)| keep(*index))
+                .map(|(_, subgraph)| subgraph.weight_bytes)
+                .sum()
         };
-        let npu_gigabytes = weights(&|index| placement.places()[index].processor == on_npu) as f64 / 1e9;
+        let npu_gigabytes =
+            weights(&|index| placement.places()[index].processor == on_npu) as f64 / 1e9;
         let npu = &device.npu;
         let building = npu.build_milliseconds_per_gigabyte + npu.optimize_milliseconds_per_gigabyte;
         Self {
@@ -259,17 +313,26 @@ impl Prefill {
             tasks,
             float: on_float,
             npu: on_npu,
-            prepare_seconds: if chunk_sharing { 0.0 } else { npu_gigabytes * building * 1e-3 },
+            prepare_seconds: if chunk_sharing {
+                0.0
+            } else {
+                npu_gigabytes * building * 1e-3
+            },
             memory: Memory {
                 graph_bytes: graph.memory().shared_bytes,
-                shadow_bytes: (2.0 * hot_share * weights(&|index| task_options.shadow(index).is_some()) as f64)
+                shadow_bytes: (2.0
+                    * hot_share
+                    * weights(&|index| task_options.shadow(index).is_some()) as f64)
                     as usize,
                 cache_bytes: prompt * description.kv_bytes_per_token(|width| 2 * width),
             },
             wake,
             policy,
             contention: options.contention.clone(),
-            watts: [(float.busy_watts, float.idle_watts), (npu.busy_watts, npu.idle_watts)],
+            watts: [
+                (float.busy_watts, float.idle_watts),
+                (npu.busy_watts, npu.idle_watts),
+            ],
             names: [name, "NPU"],
             prompt,
         }
@@ -288,20 +351,40 @@ impl Prefill {
             // Exactly nothing where nobody takes a share: then the schedule sees what it expects.
             let late = match &self.contention[..] {
                 [] => 0.0,
-                others => (ends(others, begin.processor, now, before + seconds) - (now + before + seconds)).max(0.0),
+                others => (ends(others, begin.processor, now, before + seconds)
+                    - (now + before + seconds))
+                    .max(0.0),
             };
-            Takes { before, ..(seconds + late).into() }
+            Takes {
+                before,
+                ..(seconds + late).into()
+            }
         };
         let timeline = simulate_each(&self.tasks.dag, self.policy, takes);
         let seconds = self.prepare_seconds + timeline.seconds();
         let joules = |(processor, (busy, idle)): (ProcessorId, &(f64, f64))| {
             // Graphs are built on the CPU, whatever computes in float afterwards.
-            let building = if processor == self.float { self.prepare_seconds } else { 0.0 };
+            let building = if processor == self.float {
+                self.prepare_seconds
+            } else {
+                0.0
+            };
             let worked = timeline.busy(processor) + building;
             worked * busy + (seconds - worked) * idle
         };
-        let joules = [self.float, self.npu].into_iter().zip(&self.watts).map(joules).sum();
-        Outcome { timeline, seconds, joules, float: self.float, npu: self.npu, prompt: self.prompt }
+        let joules = [self.float, self.npu]
+            .into_iter()
+            .zip(&self.watts)
+            .map(joules)
+            .sum();
+        Outcome {
+            timeline,
+            seconds,
+            joules,
+            float: self.float,
+            npu: self.npu,
+            prompt: self.prompt,
+        }
     }
 
     /// For figures and traces.
@@ -319,8 +402,15 @@ impl Prefill {
 
 /// When work of `seconds` that begins on a processor at `now` is done, if others take their shares.
 pub fn ends(contention: &[Contention], processor: ProcessorId, now: f64, seconds: f64) -> f64 {
-    let here = || contention.iter().filter(|other| other.processor == processor && other.to > other.from);
-    let mut edges: Vec<f64> = here().flat_map(|other| [other.from, other.to]).filter(|edge| *edge > now).collect();
+    let here = || {
+        contention
+            .iter()
+            .filter(|other| other.processor == processor && other.to > other.from)
+    };
+    let mut edges: Vec<f64> = here()
+        .flat_map(|other| [other.from, other.to])
+        .filter(|edge| *edge > now)
+        .collect();
     edges.sort_by(f64::total_cmp);
     if seconds == 0.0 {
         return now;
@@ -328,7 +418,10 @@ pub fn ends(contention: &[Contention], processor: ProcessorId, now: f64, seconds
     let (mut now, mut left) = (now, seconds);
     for edge in edges {
         let left_over = |other: &Contention| (1.0 - other.share).clamp(0.0, 1.0);
-        let speed: f64 = here().filter(|other| other.from <= now && now < other.to).map(left_over).product();
+        let speed: f64 = here()
+            .filter(|other| other.from <= now && now < other.to)
+            .map(left_over)
+            .product();
         let done = (edge - now) * speed;
         if done >= left {
             return now + left / speed;
@@ -352,7 +445,9 @@ impl Costs<'_> {
     fn linears(&self, subgraph: usize) -> Vec<LinearShape> {
         let subgraph = &self.graph.subgraphs()[subgraph];
         let all = self.description.blocks[subgraph.block].linears(self.description.hidden);
-        all.into_iter().filter(|shape| subgraph.role.has(shape.linear)).collect()
+        all.into_iter()
+            .filter(|shape| subgraph.role.has(shape.linear))
+            .collect()
     }
 
     /// Seconds of a task whose subgraph has these linear layers.
@@ -364,14 +459,25 @@ impl Costs<'_> {
         has_shadow: bool,
         outlier_channels: f64,
     ) -> f64 {
-        let (subgraph, rows) =
-            (&self.graph.subgraphs()[task.task.subgraph], self.graph.chunks()[task.task.chunk].len());
+        let (subgraph, rows) = (
+            &self.graph.subgraphs()[task.task.subgraph],
+            self.graph.chunks()[task.task.chunk].len(),
+        );
         if task.operation == Operation::Shadow {
             return self.float.shadow(linears, rows, outlier_channels);
         }
         if on_npu {
-            let join = if has_shadow { self.device.npu.join_milliseconds * 1e-3 } else { 0.0 };
-            return self.device.npu_subgraph(subgraph, linears, self.graph.chunk_length(), self.how) + join;
+            let join = if has_shadow {
+                self.device.npu.join_milliseconds * 1e-3
+            } else {
+                0.0
+            };
+            return self.device.npu_subgraph(
+                subgraph,
+                linears,
+                self.graph.chunk_length(),
+                self.how,
+            ) + join;
         }
         let operations = self.graph.operations(task.task) as f64;
         match subgraph.role.format() {
@@ -398,7 +504,10 @@ mod tests {
     }
 
     fn near(ours: f64, paper: f64, tolerance: f64) {
-        assert!((ours / paper - 1.0).abs() <= tolerance, "{ours}, not {paper}");
+        assert!(
+            (ours / paper - 1.0).abs() <= tolerance,
+            "{ours}, not {paper}"
+        );
     }
 
     #[test]
@@ -409,15 +518,27 @@ mod tests {
         near(one.timeline.busy(one.float), 0.315 / 2.0, 0.01);
         let four = qwen(1024, &options).run();
         near(four.tokens_per_second(), paper::speed_at_1024(), 0.01);
-        let unpruned = Options { prune: 0.0, ..options.clone() };
+        let unpruned = Options {
+            prune: 0.0,
+            ..options.clone()
+        };
         let unpruned = qwen(1024, &unpruned).run();
-        let none = qwen(1024, &Options { prune: 1.0, ..options }).run();
+        let none = qwen(
+            1024,
+            &Options {
+                prune: 1.0,
+                ..options
+            },
+        )
+        .run();
         near(1.0 - none.seconds / unpruned.seconds, 0.297, 0.01);
     }
 
     #[test]
     fn shadows_stay_near_input_and_output() {
-        let kept: Vec<_> = (0..20).filter(|index| keeps_shadow(*index, 20, 0.85)).collect();
+        let kept: Vec<_> = (0..20)
+            .filter(|index| keeps_shadow(*index, 20, 0.85))
+            .collect();
         assert_eq!(kept, [0, 1, 19]);
         assert!((0..20).all(|index| keeps_shadow(index, 20, 0.0) && !keeps_shadow(index, 20, 1.0)));
     }
@@ -425,11 +546,24 @@ mod tests {
     #[test]
     fn a_processor_that_is_stopped_goes_on_afterwards() {
         let ids = [0, 1].map(ProcessorId::new);
-        let other = |share, from, to| Contention { processor: ProcessorId::new(0), share, from, to };
+        let other = |share, from, to| Contention {
+            processor: ProcessorId::new(0),
+            share,
+            from,
+            to,
+        };
         assert_eq!(ends(&[other(1.0, 1.0, 3.0)], ids[0], 0.0, 2.0), 4.0);
         assert_eq!(ends(&[other(0.5, 1.0, 3.0)], ids[0], 0.0, 2.0), 3.0);
         assert_eq!(ends(&[other(0.5, 1.0, 3.0)], ids[1], 0.0, 2.0), 2.0);
-        assert_eq!(ends(&[other(0.5, 0.0, 2.0), other(0.5, 1.0, 2.0)], ids[0], 0.0, 1.0), 2.25);
+        assert_eq!(
+            ends(
+                &[other(0.5, 0.0, 2.0), other(0.5, 1.0, 2.0)],
+                ids[0],
+                0.0,
+                1.0
+            ),
+            2.25
+        );
         assert_eq!(ends(&[other(1.0, 0.0, 1.0)], ids[0], 0.0, 0.0), 0.0);
     }
 
@@ -437,12 +571,31 @@ mod tests {
     fn without_a_technique_it_takes_longer() {
         let all = qwen(512, &Options::paper(Policy::Paper)).run();
         for without in [
-            Techniques { chunk_sharing: false, ..Techniques::ALL },
-            Techniques { shadow: false, ..Techniques::ALL },
-            Techniques { out_of_order: false, ..Techniques::ALL },
-            Techniques { equivalent_shapes: false, ..Techniques::ALL },
+            Techniques {
+                chunk_sharing: false,
+                ..Techniques::ALL
+            },
+            Techniques {
+                shadow: false,
+                ..Techniques::ALL
+            },
+            Techniques {
+                out_of_order: false,
+                ..Techniques::ALL
+            },
+            Techniques {
+                equivalent_shapes: false,
+                ..Techniques::ALL
+            },
         ] {
-            let less = qwen(512, &Options { techniques: without, ..Options::paper(Policy::Paper) }).run();
+            let less = qwen(
+                512,
+                &Options {
+                    techniques: without,
+                    ..Options::paper(Policy::Paper)
+                },
+            )
+            .run();
             assert!(less.seconds > all.seconds, "{without:?}: {}", less.seconds);
         }
     }

@@ -57,18 +57,33 @@ impl Processor {
     pub fn cpu(name: &str) -> Self {
         let formats = vec![Format::Float, Format::Int8];
         let (kind, preferred) = (ProcessorKind::Cpu, vec![Format::Float]);
-        Self { name: name.to_owned(), kind, formats, preferred, window: None }
+        Self {
+            name: name.to_owned(),
+            kind,
+            formats,
+            preferred,
+            window: None,
+        }
     }
 
     /// A GPU, which computes in float and INT8.
     pub fn gpu(name: &str) -> Self {
-        Self { kind: ProcessorKind::Gpu, ..Self::cpu(name) }
+        Self {
+            kind: ProcessorKind::Gpu,
+            ..Self::cpu(name)
+        }
     }
 
     /// An NPU, which computes in INT8 alone, in the memory of its window.
     pub fn npu(name: &str, window: Option<usize>) -> Self {
         let (formats, preferred) = (vec![Format::Int8], vec![Format::Int8]);
-        Self { kind: ProcessorKind::Npu, formats, preferred, window, ..Self::cpu(name) }
+        Self {
+            kind: ProcessorKind::Npu,
+            formats,
+            preferred,
+            window,
+            ..Self::cpu(name)
+        }
     }
 
     /// Whether it computes in `format`.
@@ -110,7 +125,9 @@ pub enum ProcessorsError {
         index: usize,
     },
     /// Two have one name.
-    #[error("two processors are called {name}: expected a name of its own for each, such as {name}2")]
+    #[error(
+        "two processors are called {name}: expected a name of its own for each, such as {name}2"
+    )]
     Duplicate {
         /// The name.
         name: String,
@@ -142,7 +159,10 @@ impl Processors {
             if processor.name.is_empty() {
                 return Err(ProcessorsError::Unnamed { index });
             }
-            if list[..index].iter().any(|other| other.name == processor.name) {
+            if list[..index]
+                .iter()
+                .any(|other| other.name == processor.name)
+            {
                 return Err(ProcessorsError::Duplicate { name: name() });
             }
             if processor.formats.is_empty() {
@@ -175,7 +195,9 @@ impl Processors {
 
     /// The processor called `name`.
     pub fn id(&self, name: &str) -> Option<ProcessorId> {
-        self.iter().find(|(_, processor)| processor.name == name).map(|(id, _)| id)
+        self.iter()
+            .find(|(_, processor)| processor.name == name)
+            .map(|(id, _)| id)
     }
 }
 
@@ -209,14 +231,35 @@ mod tests {
 
     #[test]
     fn a_list_has_names_of_its_own_and_formats() {
-        let named = |names: &[&str]| Processors::new(names.iter().map(|name| Processor::cpu(name)).collect());
+        let named = |names: &[&str]| {
+            Processors::new(names.iter().map(|name| Processor::cpu(name)).collect())
+        };
         assert_eq!(named(&[]), Err(ProcessorsError::Empty));
-        assert_eq!(named(&["cpu", ""]), Err(ProcessorsError::Unnamed { index: 1 }));
-        assert!(named(&["cpu", "cpu"]).unwrap_err().to_string().contains("two processors are called cpu"));
-        let none = Processor { formats: Vec::new(), ..Processor::cpu("cpu") };
-        assert!(Processors::new(vec![none]).unwrap_err().to_string().contains("cpu computes no number format"));
+        assert_eq!(
+            named(&["cpu", ""]),
+            Err(ProcessorsError::Unnamed { index: 1 })
+        );
+        assert!(
+            named(&["cpu", "cpu"])
+                .unwrap_err()
+                .to_string()
+                .contains("two processors are called cpu")
+        );
+        let none = Processor {
+            formats: Vec::new(),
+            ..Processor::cpu("cpu")
+        };
+        assert!(
+            Processors::new(vec![none])
+                .unwrap_err()
+                .to_string()
+                .contains("cpu computes no number format")
+        );
         let two = named(&["cpu", "cpu2"]).unwrap();
-        assert_eq!((two.id("cpu2"), two.id("gpu")), (Some(ProcessorId::new(1)), None));
+        assert_eq!(
+            (two.id("cpu2"), two.id("gpu")),
+            (Some(ProcessorId::new(1)), None)
+        );
         assert_eq!(two[ProcessorId::new(1)].label(), "CPU2");
     }
 
@@ -226,6 +269,11 @@ mod tests {
         let text = serde_json::to_string(&list).unwrap();
         assert_eq!(serde_json::from_str::<Processors>(&text).unwrap(), list);
         let twice = text.replace("npu\",\"kind", "cpu\",\"kind");
-        assert!(serde_json::from_str::<Processors>(&twice).unwrap_err().to_string().contains("called cpu"));
+        assert!(
+            serde_json::from_str::<Processors>(&twice)
+                .unwrap_err()
+                .to_string()
+                .contains("called cpu")
+        );
     }
 }

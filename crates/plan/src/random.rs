@@ -22,7 +22,10 @@ impl Random {
 
     /// A factor of mean 1 whose logarithm is normal with this standard deviation.
     pub(crate) fn log_normal(&mut self, deviation: f64) -> f64 {
-        let (radius, angle) = ((-2.0 * self.uniform().ln()).sqrt(), std::f64::consts::TAU * self.uniform());
+        let (radius, angle) = (
+            (-2.0 * self.uniform().ln()).sqrt(),
+            std::f64::consts::TAU * self.uniform(),
+        );
         (deviation * radius * angle.cos() - deviation * deviation / 2.0).exp()
     }
 }

@@ -46,10 +46,22 @@ pub enum Policy {
 
 impl Policy {
     /// Those that decide as they go.
-    pub const SIMPLE: [Self; 5] = [Self::InOrder, Self::Fifo, Self::NpuFirst, Self::Paper, Self::CriticalPath];
+    pub const SIMPLE: [Self; 5] = [
+        Self::InOrder,
+        Self::Fifo,
+        Self::NpuFirst,
+        Self::Paper,
+        Self::CriticalPath,
+    ];
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::InOrder, Self::Fifo, Self::NpuFirst, Self::Paper, Self::CriticalPath, Self::Planned];
+    pub const ALL: [Self; 6] = [
+        Self::InOrder,
+        Self::Fifo,
+        Self::NpuFirst,
+        Self::Paper,
+        Self::CriticalPath,
+        Self::Planned,
+    ];
 
     /// Name for people and files.
     pub fn name(self) -> &'static str {
@@ -126,12 +138,17 @@ impl<D: Borrow<Dag>> Schedule<D> {
         let (count, processors) = (tasks.len(), tasks.processors());
         let slowness = vec![vec![1.0; tasks.kinds()]; processors];
         let is_planned = policy == Policy::Planned && tasks.plan().is_some();
-        let policy = if policy == Policy::Planned && !is_planned { Policy::CriticalPath } else { policy };
+        let policy = if policy == Policy::Planned && !is_planned {
+            Policy::CriticalPath
+        } else {
+            policy
+        };
         let mut shares = vec![vec![0.0; tasks.kinds()]; if is_planned { processors } else { 0 }];
         if is_planned {
             let all: f64 = tasks.work().iter().sum();
             (0..count).for_each(|task| {
-                shares[tasks.home(task).index()][tasks.kind(task)] += tasks.seconds(task) / all.max(f64::MIN_POSITIVE);
+                shares[tasks.home(task).index()][tasks.kind(task)] +=
+                    tasks.seconds(task) / all.max(f64::MIN_POSITIVE);
             });
         }
         let mut schedule = Self {
@@ -139,7 +156,9 @@ impl<D: Borrow<Dag>> Schedule<D> {
             homes: (0..count).map(|task| tasks.home(task)).collect(),
             is_lost: vec![false; processors],
             bottleneck: tasks.bottleneck(),
-            missing: (0..count).map(|task| tasks.predecessors(task).len()).collect(),
+            missing: (0..count)
+                .map(|task| tasks.predecessors(task).len())
+                .collect(),
             states: vec![State::Waiting; count],
             ready: vec![Vec::new(); processors],
             ranks: (tasks.ranks().to_vec(), slowness.clone()),
@@ -165,7 +184,9 @@ impl<D: Borrow<Dag>> Schedule<D> {
             }
         }
         if let (Policy::Planned, Some(plan)) = (self.policy, self.dag().plan()) {
-            in_order.iter_mut().for_each(|(tasks, _)| tasks.sort_unstable_by_key(|task| plan[*task].place));
+            in_order
+                .iter_mut()
+                .for_each(|(tasks, _)| tasks.sort_unstable_by_key(|task| plan[*task].place));
         }
         self.in_order = in_order;
     }
@@ -178,14 +199,16 @@ impl<D: Borrow<Dag>> Schedule<D> {
         self.states[task] = State::Running;
         self.running[index] = Some(task);
         let (tasks, started) = &mut self.in_order[index];
-        let has_started = |task: &&usize| matches!(self.states[**task], State::Running | State::Complete);
+        let has_started =
+            |task: &&usize| matches!(self.states[**task], State::Running | State::Complete);
         *started += tasks[*started..].iter().take_while(has_started).count();
         Some(task)
     }
 
     /// The task that [`Schedule::next`] would return.
     pub fn peek(&self, processor: ProcessorId) -> Option<usize> {
-        self.choice(processor).map(|place| self.ready[processor.index()][place])
+        self.choice(processor)
+            .map(|place| self.ready[processor.index()][place])
     }
 
     /// The place of a processor's next task among those that are ready for it.
@@ -196,7 +219,9 @@ impl<D: Borrow<Dag>> Schedule<D> {
             return None;
         }
         let place = match self.policy {
-            Policy::InOrder => ready.iter().position(|task| *task == self.first_in_order(index))?,
+            Policy::InOrder => ready
+                .iter()
+                .position(|task| *task == self.first_in_order(index))?,
             Policy::Planned => {
                 let first = self.first_in_order(index);
                 let plan = self.dag().plan().expect("something was planned");
@@ -209,8 +234,15 @@ impl<D: Borrow<Dag>> Schedule<D> {
             }
             Policy::Fifo => 0,
             Policy::NpuFirst => {
-                let frees = |task: &usize| self.freed_by(*task).any(|later| self.homes[later] == self.bottleneck);
-                let first = if processor == self.bottleneck { None } else { ready.iter().position(frees) };
+                let frees = |task: &usize| {
+                    self.freed_by(*task)
+                        .any(|later| self.homes[later] == self.bottleneck)
+                };
+                let first = if processor == self.bottleneck {
+                    None
+                } else {
+                    ready.iter().position(frees)
+                };
                 first.unwrap_or(0)
             }
             Policy::Paper => self.largest(ready, |task| self.contribution(task, processor)),
@@ -247,13 +279,19 @@ impl<D: Borrow<Dag>> Schedule<D> {
 
     /// Tasks that nothing else keeps from starting but `task`, which has not ended.
     fn freed_by(&self, task: usize) -> impl Iterator<Item = usize> {
-        self.dag().successors(task).iter().copied().filter(|later| self.missing[*later] == 1)
+        self.dag()
+            .successors(task)
+            .iter()
+            .copied()
+            .filter(|later| self.missing[*later] == 1)
     }
 
     /// C of equation 5.
     fn contribution(&self, task: usize, processor: ProcessorId) -> f64 {
         let is_bottleneck = processor == self.bottleneck;
-        let freed = self.freed_by(task).filter(|later| (self.homes[*later] == self.bottleneck) != is_bottleneck);
+        let freed = self
+            .freed_by(task)
+            .filter(|later| (self.homes[*later] == self.bottleneck) != is_bottleneck);
         let seconds: f64 = freed.map(|later| self.expected(later)).sum();
         if is_bottleneck { -seconds } else { seconds }
     }
@@ -293,7 +331,8 @@ impl<D: Borrow<Dag>> Schedule<D> {
 
     /// Seconds that a task is expected to take, after what has been seen of its kind on its processor.
     pub fn expected(&self, task: usize) -> f64 {
-        self.expected_on(task, self.homes[task]).expect("a task's processor can run it")
+        self.expected_on(task, self.homes[task])
+            .expect("a task's processor can run it")
     }
 
     /// The same on another processor; `None` where it can't run.
@@ -314,7 +353,9 @@ impl<D: Borrow<Dag>> Schedule<D> {
         *slowness += LATEST * (seconds / expected - *slowness);
         let drift = *slowness / self.ranks.1[processor.index()][kind];
         match self.policy {
-            Policy::CriticalPath if !(NEW_RANKS.recip()..=NEW_RANKS).contains(&drift) => self.compute_ranks(),
+            Policy::CriticalPath if !(NEW_RANKS.recip()..=NEW_RANKS).contains(&drift) => {
+                self.compute_ranks()
+            }
             Policy::Planned if self.drift() > DRIFT => self.repair(),
             _ => {}
         }
@@ -324,7 +365,9 @@ impl<D: Borrow<Dag>> Schedule<D> {
     fn drift(&self) -> f64 {
         let all = self.shares.iter().zip(&self.slowness).zip(&self.ranks.1);
         let of_kinds = all.flat_map(|((shares, now), then)| shares.iter().zip(now).zip(then));
-        of_kinds.map(|((share, now), then)| share * (now / then - 1.0).abs()).sum()
+        of_kinds
+            .map(|((share, now), then)| share * (now / then - 1.0).abs())
+            .sum()
     }
 
     /// Leaves the plan where the longest remaining path is expected to end earlier.
@@ -355,15 +398,21 @@ impl<D: Borrow<Dag>> Schedule<D> {
             complete: self.complete,
         };
         let ids: Vec<_> = rest.dag.processor_ids().collect();
-        let mut ends: Vec<Option<f64>> = rest.running.iter().map(|task| task.map(|task| rest.expected(task))).collect();
+        let mut ends: Vec<Option<f64>> = rest
+            .running
+            .iter()
+            .map(|task| task.map(|task| rest.expected(task)))
+            .collect();
         let mut now = 0.0;
         while !rest.is_complete() {
             for (id, end) in ids.iter().zip(&mut ends).filter(|(_, end)| end.is_none()) {
                 *end = rest.next(*id).map(|task| now + rest.expected(task));
             }
             let first = (0..ends.len()).filter(|index| ends[*index].is_some());
-            let first = first.min_by(|one, other| ends[*one].partial_cmp(&ends[*other]).expect("times"));
-            let Some((index, end)) = first.and_then(|index| Some((index, ends[index].take()?))) else {
+            let first =
+                first.min_by(|one, other| ends[*one].partial_cmp(&ends[*other]).expect("times"));
+            let Some((index, end)) = first.and_then(|index| Some((index, ends[index].take()?)))
+            else {
                 return f64::INFINITY;
             };
             now = end;
@@ -373,7 +422,10 @@ impl<D: Borrow<Dag>> Schedule<D> {
     }
 
     fn compute_ranks(&mut self) {
-        self.ranks = (self.dag().upward_ranks(|task| self.expected(task)), self.slowness.clone());
+        self.ranks = (
+            self.dag().upward_ranks(|task| self.expected(task)),
+            self.slowness.clone(),
+        );
     }
 
     /// `processor` fails: each task that it runs or has not run yet goes to the processor that is expected to take the
@@ -440,7 +492,9 @@ impl<D: Borrow<Dag>> Schedule<D> {
         let heirs = heirs.filter_map(|id| Some((id, self.expected_on(task, id)?)));
         heirs.min_by(|one, other| {
             let work = |id: ProcessorId| work[id.index()];
-            one.1.total_cmp(&other.1).then(work(one.0).total_cmp(&work(other.0)))
+            one.1
+                .total_cmp(&other.1)
+                .then(work(one.0).total_cmp(&work(other.0)))
         })
     }
 
@@ -489,15 +543,28 @@ mod tests {
         let first = |policy| Schedule::new(&dag, policy).next(ON_CPU);
         let expected = [Some(0), Some(0), Some(1), Some(2), Some(3)];
         assert_eq!(Policy::SIMPLE.map(first), expected, "{:?}", Policy::SIMPLE);
-        assert_eq!(first(Policy::Planned), first(Policy::CriticalPath), "nothing was planned");
-        let planned = dag.clone().with_plan(&[4, 0, 1, 2, 3, 5, 6, 7, 8, 9, 10], 0.0);
-        assert_eq!(Schedule::new(&planned, Policy::Planned).next(ON_CPU), Some(4));
+        assert_eq!(
+            first(Policy::Planned),
+            first(Policy::CriticalPath),
+            "nothing was planned"
+        );
+        let planned = dag
+            .clone()
+            .with_plan(&[4, 0, 1, 2, 3, 5, 6, 7, 8, 9, 10], 0.0);
+        assert_eq!(
+            Schedule::new(&planned, Policy::Planned).next(ON_CPU),
+            Some(4)
+        );
     }
 
     #[test]
     fn a_plan_is_left_where_times_have_drifted_and_the_longest_path_is_shorter() {
-        let node =
-            |home, seconds, predecessors, kind| Node { home, seconds: vec![Some(seconds); 2], predecessors, kind };
+        let node = |home, seconds, predecessors, kind| Node {
+            home,
+            seconds: vec![Some(seconds); 2],
+            predecessors,
+            kind,
+        };
         let dag = Dag::from_nodes(
             2,
             [
@@ -509,9 +576,17 @@ mod tests {
         );
         let dag = dag.with_plan(&[1, 2, 0, 3], 0.0);
         let mut schedule = Schedule::new(&dag, Policy::Planned);
-        assert_eq!((schedule.next(ON_CPU), schedule.next(ON_NPU)), (None, Some(1)), "as planned, the CPU waits");
+        assert_eq!(
+            (schedule.next(ON_CPU), schedule.next(ON_NPU)),
+            (None, Some(1)),
+            "as planned, the CPU waits"
+        );
         (0..20).for_each(|_| schedule.observe(3, 10.0));
-        assert_eq!(schedule.next(ON_CPU), None, "the plan is still the shorter one");
+        assert_eq!(
+            schedule.next(ON_CPU),
+            None,
+            "the plan is still the shorter one"
+        );
         (0..20).for_each(|_| schedule.observe(1, 50.0));
         assert_eq!(schedule.next(ON_CPU), Some(0), "while the NPU is slow");
     }
@@ -520,12 +595,21 @@ mod tests {
     fn a_policy_goes_by_the_processor_with_the_most_work() {
         // The same tasks with the processors exchanged.
         let dag = dag();
-        let exchanged =
-            (0..dag.len()).map(|task| (1 - dag.home(task).index(), dag.seconds(task), dag.predecessors(task).to_vec()));
+        let exchanged = (0..dag.len()).map(|task| {
+            (
+                1 - dag.home(task).index(),
+                dag.seconds(task),
+                dag.predecessors(task).to_vec(),
+            )
+        });
         let exchanged = Dag::new(exchanged);
         for policy in Policy::ALL {
             let expected = Schedule::new(&dag, policy).next(ON_CPU);
-            assert_eq!(Schedule::new(&exchanged, policy).next(ON_NPU), expected, "{policy:?}");
+            assert_eq!(
+                Schedule::new(&exchanged, policy).next(ON_NPU),
+                expected,
+                "{policy:?}"
+            );
         }
     }
 
@@ -559,7 +643,12 @@ mod tests {
 
     #[test]
     fn in_order_a_processor_waits_for_its_next_task_whatever_else_is_ready() {
-        let dag = Dag::new([(CPU, 1.0, vec![]), (NPU, 1.0, vec![0]), (CPU, 1.0, vec![1]), (CPU, 1.0, vec![])]);
+        let dag = Dag::new([
+            (CPU, 1.0, vec![]),
+            (NPU, 1.0, vec![0]),
+            (CPU, 1.0, vec![1]),
+            (CPU, 1.0, vec![]),
+        ]);
         for (policy, second) in [(Policy::InOrder, None), (Policy::Fifo, Some(3))] {
             let mut schedule = Schedule::new(&dag, policy);
             let task = schedule.next(ON_CPU).unwrap();
@@ -575,7 +664,11 @@ mod tests {
         let dag = Dag::new((0..40).map(|_| (NPU, 2.0, vec![])));
         let mut schedule = Schedule::new(&dag, Policy::CriticalPath);
         (0..30).for_each(|task| schedule.observe(task, 6.0));
-        assert!((schedule.expected(35) - 6.0).abs() < 0.01, "{}", schedule.expected(35));
+        assert!(
+            (schedule.expected(35) - 6.0).abs() < 0.01,
+            "{}",
+            schedule.expected(35)
+        );
         schedule.observe(0, f64::NAN);
         assert!(schedule.expected(35).is_finite());
     }
@@ -605,22 +698,41 @@ mod tests {
             schedule.next(ON_CPU).unwrap();
             let lost = schedule.lose(ON_CPU);
             let expected: Vec<_> = [0, 1, 2, 3, 4, 8, 9].map(|task| (task, ON_NPU)).into();
-            assert_eq!(lost, Lost { moved: expected, orphans: vec![] }, "{policy:?}");
-            assert_eq!((schedule.next(ON_CPU), schedule.lose(ON_CPU)), (None, Lost::default()), "{policy:?}");
+            assert_eq!(
+                lost,
+                Lost {
+                    moved: expected,
+                    orphans: vec![]
+                },
+                "{policy:?}"
+            );
+            assert_eq!(
+                (schedule.next(ON_CPU), schedule.lose(ON_CPU)),
+                (None, Lost::default()),
+                "{policy:?}"
+            );
             let mut done = Vec::new();
             while let Some(task) = schedule.next(ON_NPU) {
                 schedule.complete(task);
                 done.push(task);
             }
             assert!(schedule.is_complete(), "{policy:?}");
-            assert_eq!(done.len(), dag.len(), "{policy:?}: what was running runs again");
+            assert_eq!(
+                done.len(),
+                dag.len(),
+                "{policy:?}: what was running runs again"
+            );
         }
     }
 
     /// Three processors; the first task can run on all, the second on two, the third on one.
     fn capable() -> Dag {
-        let node =
-            |seconds: [Option<f64>; 3]| Node { home: ON_CPU, seconds: seconds.into(), predecessors: vec![], kind: 0 };
+        let node = |seconds: [Option<f64>; 3]| Node {
+            home: ON_CPU,
+            seconds: seconds.into(),
+            predecessors: vec![],
+            kind: 0,
+        };
         Dag::from_nodes(
             3,
             [
@@ -638,12 +750,26 @@ mod tests {
             let mut schedule = Schedule::new(&dag, policy);
             let third = ProcessorId::new(2);
             let lost = schedule.lose(ON_CPU);
-            assert_eq!(lost, Lost { moved: vec![(0, third), (1, ON_NPU)], orphans: vec![2] }, "{policy:?}");
+            assert_eq!(
+                lost,
+                Lost {
+                    moved: vec![(0, third), (1, ON_NPU)],
+                    orphans: vec![2]
+                },
+                "{policy:?}"
+            );
             assert_eq!(schedule.bottleneck(), ON_NPU, "the work has moved");
-            assert_eq!([ON_NPU, third].map(|id| schedule.next(id)), [Some(1), Some(0)], "{policy:?}");
+            assert_eq!(
+                [ON_NPU, third].map(|id| schedule.next(id)),
+                [Some(1), Some(0)],
+                "{policy:?}"
+            );
             schedule.complete(0);
             schedule.complete(1);
-            assert!(!schedule.is_complete(), "{policy:?}: no processor runs the third");
+            assert!(
+                !schedule.is_complete(),
+                "{policy:?}: no processor runs the third"
+            );
         }
     }
 
@@ -659,9 +785,19 @@ mod tests {
 
     #[test]
     fn equal_heirs_share_the_work() {
-        let node = |_| Node { home: ON_CPU, seconds: vec![Some(1.0); 3], predecessors: vec![], kind: 0 };
+        let node = |_| Node {
+            home: ON_CPU,
+            seconds: vec![Some(1.0); 3],
+            predecessors: vec![],
+            kind: 0,
+        };
         let mut schedule = Schedule::new(Dag::from_nodes(3, (0..4).map(node)), Policy::Fifo);
-        let heirs: Vec<_> = schedule.lose(ON_CPU).moved.iter().map(|(_, heir)| heir.index()).collect();
+        let heirs: Vec<_> = schedule
+            .lose(ON_CPU)
+            .moved
+            .iter()
+            .map(|(_, heir)| heir.index())
+            .collect();
         assert_eq!(heirs, [1, 2, 1, 2]);
     }
 }

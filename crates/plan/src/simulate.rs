@@ -35,7 +35,11 @@ pub struct Takes {
 
 impl From<f64> for Takes {
     fn from(seconds: f64) -> Self {
-        Self { before: 0.0, seconds, beside: 0.0 }
+        Self {
+            before: 0.0,
+            seconds,
+            beside: 0.0,
+        }
     }
 }
 
@@ -81,8 +85,14 @@ pub fn simulate(dag: &Dag, policy: Policy, takes: impl Fn(usize) -> f64) -> Time
 /// # Panics
 /// If a task takes a negative time or one that is not finite.
 pub fn simulate_each(dag: &Dag, policy: Policy, takes: impl Fn(Begin) -> Takes) -> Timeline {
-    let prompt = [Request { at: 0.0, dag, work: Work::Prompt }];
-    let served = simulate_requests(dag.processors(), policy, 0.0, &prompt, |_, begin| takes(begin));
+    let prompt = [Request {
+        at: 0.0,
+        dag,
+        work: Work::Prompt,
+    }];
+    let served = simulate_requests(dag.processors(), policy, 0.0, &prompt, |_, begin| {
+        takes(begin)
+    });
     served.timeline(dag.processors())
 }
 
@@ -102,14 +112,31 @@ pub trait RealTime {
 ///
 /// # Panics
 /// If a task takes a negative time or one that is not finite, or if there is no schedule.
-pub fn simulate_varied(schedules: &[(Dag, Policy)], runs: usize, real_time: &impl RealTime) -> Vec<(Policy, Timeline)> {
+pub fn simulate_varied(
+    schedules: &[(Dag, Policy)],
+    runs: usize,
+    real_time: &impl RealTime,
+) -> Vec<(Policy, Timeline)> {
     let run = |run: usize| {
         let (dag, policy) = &schedules[run % schedules.len()];
-        let chance = |task: usize, of: usize| Random::new(mixed(((run * dag.len() + task) * 2 + of) as u64)).uniform();
+        let chance = |task: usize, of: usize| {
+            Random::new(mixed(((run * dag.len() + task) * 2 + of) as u64)).uniform()
+        };
         let takes = |_: &Dag, begin: Begin| real_time.takes(begin, chance(begin.task, 0));
         let notices = |begin: Begin| real_time.notices(begin, chance(begin.task, 1));
-        let prompt = [Request { at: 0.0, dag, work: Work::Prompt }];
-        let served = simulate_noticed(dag.processors(), *policy, 0.0, &prompt, takes, Some(&notices));
+        let prompt = [Request {
+            at: 0.0,
+            dag,
+            work: Work::Prompt,
+        }];
+        let served = simulate_noticed(
+            dag.processors(),
+            *policy,
+            0.0,
+            &prompt,
+            takes,
+            Some(&notices),
+        );
         (*policy, served.timeline(dag.processors()))
     };
     let mut runs: Vec<_> = (0..runs).map(run).collect();
@@ -188,14 +215,29 @@ fn simulate_noticed(
     takes: impl Fn(&Dag, Begin) -> Takes,
     notices: Option<&dyn Fn(Begin) -> f64>,
 ) -> Served {
-    let is_valid = |request: &Request| request.at >= 0.0 && request.at.is_finite() && request.dag.len() > 0;
-    assert!(requests.iter().all(is_valid), "requests have tasks, and arrive at a time from 0 on");
+    let is_valid =
+        |request: &Request| request.at >= 0.0 && request.at.is_finite() && request.dag.len() > 0;
+    assert!(
+        requests.iter().all(is_valid),
+        "requests have tasks, and arrive at a time from 0 on"
+    );
     let mut passes = Passes::new(processors, policy, max_stall);
-    let mut served = Served { passes: Vec::new(), events: Vec::new() };
+    let mut served = Served {
+        passes: Vec::new(),
+        events: Vec::new(),
+    };
     // The last one is the next to arrive; of those that arrive at once, the first of the list.
     let mut arriving: Vec<usize> = (0..requests.len()).collect();
-    arriving.sort_by(|one, other| requests[*other].at.total_cmp(&requests[*one].at).then(other.cmp(one)));
-    let mut steps_left: Vec<usize> = requests.iter().map(|request| request.work.passes()).collect();
+    arriving.sort_by(|one, other| {
+        requests[*other]
+            .at
+            .total_cmp(&requests[*one].at)
+            .then(other.cmp(one))
+    });
+    let mut steps_left: Vec<usize> = requests
+        .iter()
+        .map(|request| request.work.passes())
+        .collect();
     // Since when each processor has nothing to do; none while it works.
     let mut idle_since = vec![Some(f64::NEG_INFINITY); processors];
     let mut running: Vec<Option<Running>> = (0..processors).map(|_| None).collect();
@@ -215,17 +257,34 @@ fn simulate_noticed(
             }
             steps_left[index] -= 1;
             let Request { dag, work, .. } = requests[index];
-            let urgency = if work == Work::Prompt { Urgency::Prefill } else { Urgency::Decode { since: now } };
+            let urgency = if work == Work::Prompt {
+                Urgency::Prefill
+            } else {
+                Urgency::Decode { since: now }
+            };
             ids.push(passes.add(dag, urgency));
-            served.passes.push(ServedPass { request: index, since: now, start: f64::NAN, end: f64::NAN });
+            served.passes.push(ServedPass {
+                request: index,
+                since: now,
+                start: f64::NAN,
+                end: f64::NAN,
+            });
         }
         for (index, idle_since) in idle_since.iter_mut().enumerate() {
             let processor = ProcessorId::new(index);
             let Some(since) = *idle_since else { continue };
             if since < now && noticed[index].is_none() {
-                let first = notices.and_then(|notices| Some((notices, passes.peek(processor, now)?.1)));
-                noticed[index] =
-                    first.map(|(notices, task)| now + notices(Begin { task, processor, now, idle: true }).max(0.0));
+                let first =
+                    notices.and_then(|notices| Some((notices, passes.peek(processor, now)?.1)));
+                noticed[index] = first.map(|(notices, task)| {
+                    now + notices(Begin {
+                        task,
+                        processor,
+                        now,
+                        idle: true,
+                    })
+                    .max(0.0)
+                });
             }
             if noticed[index].is_some_and(|at| at > now) {
                 continue;
@@ -234,31 +293,84 @@ fn simulate_noticed(
             if let Some((id, task)) = passes.next(processor, now) {
                 let pass = ids.binary_search(&id).expect("it was added");
                 let dag = requests[served.passes[pass].request].dag;
-                let Takes { before, seconds, beside } = takes(dag, Begin { task, processor, now, idle: since < now });
+                let Takes {
+                    before,
+                    seconds,
+                    beside,
+                } = takes(
+                    dag,
+                    Begin {
+                        task,
+                        processor,
+                        now,
+                        idle: since < now,
+                    },
+                );
                 let is_valid = before >= 0.0 && seconds >= 0.0 && (before + seconds).is_finite();
-                assert!(is_valid, "task {task} takes {seconds} seconds behind {before}");
-                assert!(beside > -1.0 && beside.is_finite(), "task {task} takes {beside} more beside others");
+                assert!(
+                    is_valid,
+                    "task {task} takes {seconds} seconds behind {before}"
+                );
+                assert!(
+                    beside > -1.0 && beside.is_finite(),
+                    "task {task} takes {beside} more beside others"
+                );
                 let end = now + before + seconds;
                 *idle_since = None;
                 let start = &mut served.passes[pass].start;
                 *start = start.min(now);
                 let event = served.events.len();
-                served.events.push((pass, Event { task, processor, start: now, end }));
-                running[index] = Some(Running { pass: id, task, event, end, seconds, beside, is_beside: false });
+                served.events.push((
+                    pass,
+                    Event {
+                        task,
+                        processor,
+                        start: now,
+                        end,
+                    },
+                ));
+                running[index] = Some(Running {
+                    pass: id,
+                    task,
+                    event,
+                    end,
+                    seconds,
+                    beside,
+                    is_beside: false,
+                });
             }
         }
         let is_beside = running.iter().flatten().count() > 1;
-        running.iter_mut().flatten().for_each(|running| running.set_beside(is_beside, now));
-        let end = running.iter().flatten().map(|running| running.end).fold(f64::INFINITY, f64::min);
-        let arrival = arriving.last().map_or(f64::INFINITY, |request| requests[*request].at);
-        let notice = noticed.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+        running
+            .iter_mut()
+            .flatten()
+            .for_each(|running| running.set_beside(is_beside, now));
+        let end = running
+            .iter()
+            .flatten()
+            .map(|running| running.end)
+            .fold(f64::INFINITY, f64::min);
+        let arrival = arriving
+            .last()
+            .map_or(f64::INFINITY, |request| requests[*request].at);
+        let notice = noticed
+            .iter()
+            .flatten()
+            .copied()
+            .fold(f64::INFINITY, f64::min);
         now = end.min(arrival).min(notice);
         if now.is_infinite() {
             break;
         }
         // All that end now, before the next tasks are chosen.
         for (running, idle_since) in running.iter_mut().zip(&mut idle_since) {
-            let Some(Running { pass: id, task, event, seconds, .. }) = running.take_if(|running| running.end == now)
+            let Some(Running {
+                pass: id,
+                task,
+                event,
+                seconds,
+                ..
+            }) = running.take_if(|running| running.end == now)
             else {
                 continue;
             };
@@ -273,14 +385,20 @@ fn simulate_noticed(
             }
         }
     }
-    assert!(passes.is_empty(), "a task is ready as long as one is left, since none waits for a later one");
+    assert!(
+        passes.is_empty(),
+        "a task is ready as long as one is left, since none waits for a later one"
+    );
     served
 }
 
 impl Served {
     /// What ran where and when.
     fn timeline(self, processors: usize) -> Timeline {
-        Timeline::new(self.events.into_iter().map(|(_, event)| event).collect(), processors)
+        Timeline::new(
+            self.events.into_iter().map(|(_, event)| event).collect(),
+            processors,
+        )
     }
 }
 
@@ -372,18 +490,33 @@ mod tests {
 
     #[test]
     fn tasks_are_longer_while_another_processor_works() {
-        let dag = Dag::new([(0, 4.0, vec![]), (1, 2.0, vec![]), (0, 3.0, vec![0]), (1, 1.0, vec![2])]);
+        let dag = Dag::new([
+            (0, 4.0, vec![]),
+            (1, 2.0, vec![]),
+            (0, 3.0, vec![0]),
+            (1, 1.0, vec![2]),
+        ]);
         let takes = |begin: Begin| {
             let beside = [0.5, 0.0, 9.0, 9.0][begin.task];
-            Takes { beside, ..dag.seconds(begin.task).into() }
+            Takes {
+                beside,
+                ..dag.seconds(begin.task).into()
+            }
         };
         let timeline = simulate_each(&dag, Policy::Fifo, takes);
-        let ends: Vec<_> = timeline.events().iter().map(|event| (event.task, event.end)).collect();
+        let ends: Vec<_> = timeline
+            .events()
+            .iter()
+            .map(|event| (event.task, event.end))
+            .collect();
         // Two seconds beside the other do what 4/3 do alone.
         let first = 2.0 + 4.0 - 2.0 / 1.5;
         let expected = [(0, first), (1, 2.0), (2, first + 3.0), (3, first + 4.0)];
         for ((task, end), (expected_task, expected_end)) in ends.into_iter().zip(expected) {
-            assert!(task == expected_task && (end - expected_end).abs() < 1e-12, "{task} ends at {end}");
+            assert!(
+                task == expected_task && (end - expected_end).abs() < 1e-12,
+                "{task} ends at {end}"
+            );
         }
     }
 
@@ -404,13 +537,24 @@ mod tests {
     #[test]
     fn an_idle_processor_chooses_when_it_notices() {
         // The CPU makes a short path of the NPU's ready, and half a second later a long one.
-        let dag = Dag::new([(0, 1.0, vec![]), (0, 0.5, vec![0]), (1, 1.0, vec![0]), (1, 2.0, vec![1])]);
+        let dag = Dag::new([
+            (0, 1.0, vec![]),
+            (0, 0.5, vec![0]),
+            (1, 1.0, vec![0]),
+            (1, 2.0, vec![1]),
+        ]);
         let on_npu = |seconds: f64| {
             let schedule = [(dag.clone(), Policy::CriticalPath)];
-            let (policy, timeline) = simulate_varied(&schedule, 3, &Noticed(&dag, seconds)).swap_remove(1);
+            let (policy, timeline) =
+                simulate_varied(&schedule, 3, &Noticed(&dag, seconds)).swap_remove(1);
             assert_eq!(policy, Policy::CriticalPath);
-            let events = timeline.events().iter().filter(|event| event.processor == NPU);
-            events.map(|event| (event.task, event.start)).collect::<Vec<_>>()
+            let events = timeline
+                .events()
+                .iter()
+                .filter(|event| event.processor == NPU);
+            events
+                .map(|event| (event.task, event.start))
+                .collect::<Vec<_>>()
         };
         assert_eq!(on_npu(0.0), [(2, 1.0), (3, 2.0)]);
         // The CPU's first task is late, too.
@@ -426,14 +570,29 @@ mod tests {
             predecessors,
             kind,
         };
-        let dag = Dag::from_nodes(1, [node(1.0, vec![], 0), node(1.0, vec![0], 0), node(1.5, vec![0], 1)]);
+        let dag = Dag::from_nodes(
+            1,
+            [
+                node(1.0, vec![], 0),
+                node(1.0, vec![0], 0),
+                node(1.5, vec![0], 1),
+            ],
+        );
         let order = |first: f64| {
             let takes = |task: usize| if task == 0 { first } else { dag.seconds(task) };
             let timeline = simulate(&dag, Policy::CriticalPath, takes);
-            timeline.events().iter().map(|event| event.task).collect::<Vec<_>>()
+            timeline
+                .events()
+                .iter()
+                .map(|event| event.task)
+                .collect::<Vec<_>>()
         };
         assert_eq!(order(1.0), [0, 2, 1], "the longest first");
-        assert_eq!(order(10.0), [0, 1, 2], "those of the first one's kind may take as long");
+        assert_eq!(
+            order(10.0),
+            [0, 1, 2],
+            "those of the first one's kind may take as long"
+        );
     }
 
     /// Qwen1.5-1.8B as the paper has it at 256 tokens: 315 ms on the NPU, half of that on the CPU.
@@ -442,12 +601,19 @@ mod tests {
         let processors = Processors::cpu_and_npu(Some(4 << 30));
         let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
         let operations = |format: Format| -> u128 {
-            let of_format = graph.subgraphs().iter().filter(|subgraph| subgraph.role.format() == format);
+            let of_format = graph
+                .subgraphs()
+                .iter()
+                .filter(|subgraph| subgraph.role.format() == format);
             of_format.map(|subgraph| subgraph.operations(256, 0)).sum()
         };
         let npu = 0.315 / operations(Format::Int8) as f64;
         Dag::of_prefill(&graph, &processors, &placement, |task, processor| {
-            if processor == NPU { graph.operations(task) as f64 * npu } else { 0.315 / 2.0 / 72.0 }
+            if processor == NPU {
+                graph.operations(task) as f64 * npu
+            } else {
+                0.315 / 2.0 / 72.0
+            }
         })
     }
 
@@ -455,8 +621,17 @@ mod tests {
     fn out_of_order_the_npu_of_four_chunks_has_almost_no_bubbles_and_in_order_a_third() {
         let dag = qwen(1024);
         let bubbles = |policy| simulate(&dag, policy, |task| dag.seconds(task)).bubble_rate(NPU);
-        assert!((0.3..0.34).contains(&bubbles(Policy::InOrder)), "{}", bubbles(Policy::InOrder));
-        for policy in [Policy::Fifo, Policy::NpuFirst, Policy::Paper, Policy::CriticalPath] {
+        assert!(
+            (0.3..0.34).contains(&bubbles(Policy::InOrder)),
+            "{}",
+            bubbles(Policy::InOrder)
+        );
+        for policy in [
+            Policy::Fifo,
+            Policy::NpuFirst,
+            Policy::Paper,
+            Policy::CriticalPath,
+        ] {
             assert!(bubbles(policy) < 0.06, "{policy:?}: {}", bubbles(policy));
         }
     }

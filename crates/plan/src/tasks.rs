@@ -69,7 +69,13 @@ pub struct TaskOptions {
 impl TaskOptions {
     /// One task for each subgraph of each chunk.
     pub fn whole(placement: Placement, chunks_in_flight: usize) -> Self {
-        Self { placement, chunks_in_flight, cuts: Vec::new(), shadows: Vec::new(), products_on: Vec::new() }
+        Self {
+            placement,
+            chunks_in_flight,
+            cuts: Vec::new(),
+            shadows: Vec::new(),
+            products_on: Vec::new(),
+        }
     }
 
     /// How a subgraph is cut.
@@ -112,7 +118,9 @@ impl BlockShadows {
             Role::GateUp => (self.feed_forward, Shadow::Beside),
             Role::Down => (self.down, Shadow::Beside),
             Role::FeedForward => (self.down, Shadow::Behind),
-            Role::AttentionNorm | Role::Attention | Role::FeedForwardNorm | Role::Activation => (false, Shadow::Beside),
+            Role::AttentionNorm | Role::Attention | Role::FeedForwardNorm | Role::Activation => {
+                (false, Shadow::Beside)
+            }
         };
         is_kept.then_some(shadow)
     }
@@ -122,7 +130,12 @@ impl TaskOptions {
     /// Makes the shadows of `blocks` tasks of their own where a processor of a subgraph does not compute them:
     /// [`Processor::multiplies_alone`](crate::processors::Processor::multiplies_alone).
     #[must_use]
-    pub fn with_shadows(mut self, graph: &Graph, processors: &Processors, blocks: &[BlockShadows]) -> Self {
+    pub fn with_shadows(
+        mut self,
+        graph: &Graph,
+        processors: &Processors,
+        blocks: &[BlockShadows],
+    ) -> Self {
         let multiplies_alone = |id: ProcessorId| processors[id].multiplies_alone();
         let of_subgraph = |(index, subgraph): (usize, &Subgraph)| {
             let is_apart = match self.cut(index) {
@@ -130,9 +143,17 @@ impl TaskOptions {
                 Some(cut) => cut.processors().any(multiplies_alone),
                 None => multiplies_alone(self.placement.places()[index].processor),
             };
-            blocks.get(subgraph.block).filter(|_| is_apart)?.of_role(subgraph.role)
+            blocks
+                .get(subgraph.block)
+                .filter(|_| is_apart)?
+                .of_role(subgraph.role)
         };
-        self.shadows = graph.subgraphs().iter().enumerate().map(of_subgraph).collect();
+        self.shadows = graph
+            .subgraphs()
+            .iter()
+            .enumerate()
+            .map(of_subgraph)
+            .collect();
         self
     }
 }
@@ -151,8 +172,18 @@ pub struct PrefillTask {
 impl PrefillTask {
     /// A subgraph on a chunk, with all of its output.
     pub fn whole(graph: &Graph, task: Task) -> Self {
-        let (rows, columns) = (graph.chunks()[task.chunk].len(), graph.subgraphs()[task.subgraph].output_columns);
-        Self { task, operation: Operation::Compute, part: Part { rows: 0..rows, columns: 0..columns } }
+        let (rows, columns) = (
+            graph.chunks()[task.chunk].len(),
+            graph.subgraphs()[task.subgraph].output_columns,
+        );
+        Self {
+            task,
+            operation: Operation::Compute,
+            part: Part {
+                rows: 0..rows,
+                columns: 0..columns,
+            },
+        }
     }
 
     /// Which share of the whole output it computes.
@@ -203,8 +234,12 @@ impl PrefillTasks {
         let by_options = |whole: Task| {
             let PrefillTask { part: all, .. } = PrefillTask::whole(graph, whole);
             match options.cut(whole.subgraph) {
-                Some(cut) => Ok(Assigned::Parts(cut.parts(all.rows.len(), all.columns.len())?)),
-                None => Ok(Assigned::Whole(options.placement.places()[whole.subgraph].processor)),
+                Some(cut) => Ok(Assigned::Parts(
+                    cut.parts(all.rows.len(), all.columns.len())?,
+                )),
+                None => Ok(Assigned::Whole(
+                    options.placement.places()[whole.subgraph].processor,
+                )),
             }
         };
         Self::assigned(graph, processors, options, &by_options, seconds)
@@ -227,13 +262,27 @@ impl PrefillTasks {
     ) -> Result<Self, CutError> {
         assert!(options.chunks_in_flight > 0, "a chunk needs buffers");
         let subgraphs = graph.subgraphs().len();
-        let mut made = Self { dag: Dag::from_nodes(0, []), tasks: Vec::new(), pieces: Vec::new(), subgraphs };
+        let mut made = Self {
+            dag: Dag::from_nodes(0, []),
+            tasks: Vec::new(),
+            pieces: Vec::new(),
+            subgraphs,
+        };
         let mut nodes = Vec::new();
         for whole in graph.tasks() {
-            let freed = whole.chunk.checked_sub(options.chunks_in_flight).filter(|_| whole.subgraph == 0);
-            let freed = freed.map(|chunk| Task { chunk, subgraph: subgraphs - 1, part: 0 });
+            let freed = whole
+                .chunk
+                .checked_sub(options.chunks_in_flight)
+                .filter(|_| whole.subgraph == 0);
+            let freed = freed.map(|chunk| Task {
+                chunk,
+                subgraph: subgraphs - 1,
+                part: 0,
+            });
             let before = graph.dependencies(whole).chain(freed);
-            let before: Vec<usize> = before.flat_map(|before| made.pieces(before.chunk, before.subgraph)).collect();
+            let before: Vec<usize> = before
+                .flat_map(|before| made.pieces(before.chunk, before.subgraph))
+                .collect();
             let first = nodes.len();
             for (home, task) in pieces(graph, processors, options, assignment(whole)?, whole)? {
                 let role = graph.subgraphs()[whole.subgraph].role;
@@ -252,7 +301,12 @@ impl PrefillTasks {
                     (has_room && processors[id].computes(format)).then(|| seconds(&task, id))
                 };
                 let seconds = processors.ids().map(on).collect();
-                nodes.push(Node { home, seconds, predecessors, kind: task.operation.kind(role) });
+                nodes.push(Node {
+                    home,
+                    seconds,
+                    predecessors,
+                    kind: task.operation.kind(role),
+                });
                 made.tasks.push(task);
             }
             made.pieces.push(first..nodes.len());
@@ -268,13 +322,19 @@ impl PrefillTasks {
 
     /// What each task is, for people.
     pub fn labels(&self, graph: &Graph) -> Vec<Label> {
-        let label = |PrefillTask { task, operation, .. }: &PrefillTask| {
+        let label = |PrefillTask {
+                         task, operation, ..
+                     }: &PrefillTask| {
             let subgraph = &graph.subgraphs()[task.subgraph];
             let kind = match operation {
                 Operation::Compute => subgraph.role.name(),
                 Operation::Shadow => "shadow",
             };
-            Label { chunk: task.chunk, block: subgraph.block, kind: kind.into() }
+            Label {
+                chunk: task.chunk,
+                block: subgraph.block,
+                kind: kind.into(),
+            }
         };
         self.tasks.iter().map(label).collect()
     }
@@ -296,18 +356,42 @@ fn pieces(
         Assigned::Parts(parts) => parts,
         Assigned::Whole(home) => vec![(home, all.clone())],
     };
-    if let Some((processor, _)) = parts.iter().find(|(processor, _)| !processors[*processor].computes(role.format())) {
-        return Err(CutError::Format { processor: *processor, role });
+    if let Some((processor, _)) = parts
+        .iter()
+        .find(|(processor, _)| !processors[*processor].computes(role.format()))
+    {
+        return Err(CutError::Format {
+            processor: *processor,
+            role,
+        });
     }
     let compute = parts.into_iter().enumerate().map(|(number, (home, part))| {
-        (home, PrefillTask { task: Task { part: number, ..whole }, operation: Operation::Compute, part })
+        (
+            home,
+            PrefillTask {
+                task: Task {
+                    part: number,
+                    ..whole
+                },
+                operation: Operation::Compute,
+                part,
+            },
+        )
     });
     let mut pieces: Vec<_> = compute.collect();
     if let Some(shadow) = options.shadow(whole.subgraph) {
         // What is multiplied is quantized by the subgraph before it.
         let home = home(whole.subgraph.saturating_sub(1));
-        let shadow_task = PrefillTask { task: whole, operation: Operation::Shadow, part: all };
-        let place = if shadow == Shadow::Beside { 0 } else { pieces.len() };
+        let shadow_task = PrefillTask {
+            task: whole,
+            operation: Operation::Shadow,
+            part: all,
+        };
+        let place = if shadow == Shadow::Beside {
+            0
+        } else {
+            pieces.len()
+        };
         pieces.insert(place, (home, shadow_task));
     }
     Ok(pieces)
@@ -323,7 +407,9 @@ impl Dag {
         seconds: impl Fn(Task, ProcessorId) -> f64,
     ) -> Self {
         let options = TaskOptions::whole(placement.clone(), graph.chunks().len());
-        let tasks = PrefillTasks::new(graph, processors, &options, |task, id| seconds(task.task, id));
+        let tasks = PrefillTasks::new(graph, processors, &options, |task, id| {
+            seconds(task.task, id)
+        });
         tasks.expect("a subgraph is placed where it can run").dag
     }
 }
@@ -343,7 +429,12 @@ mod tests {
     }
 
     fn cpus() -> Processors {
-        Processors::new((0..4).map(|index| Processor::cpu(&format!("cpu{index}"))).collect()).unwrap()
+        Processors::new(
+            (0..4)
+                .map(|index| Processor::cpu(&format!("cpu{index}")))
+                .collect(),
+        )
+        .unwrap()
     }
 
     prop_compose! {
@@ -426,30 +517,59 @@ mod tests {
         let graph = Graph::with_splits(&description, 64, 64, |block| block > 0);
         let processors = Processors::new(vec![
             Processor::cpu("cpu"),
-            Processor { formats: vec![Format::Float], ..Processor::gpu("gpu") },
+            Processor {
+                formats: vec![Format::Float],
+                ..Processor::gpu("gpu")
+            },
         ]);
         let processors = processors.unwrap();
         let cut_of = |multiple| {
-            let shares = processors.ids().map(|processor| Share { processor, share: 1.0 }).collect();
+            let shares = processors
+                .ids()
+                .map(|processor| Share {
+                    processor,
+                    share: 1.0,
+                })
+                .collect();
             Cut::new(Axis::Columns, shares, multiple).unwrap()
         };
         let made = |processors: &Processors, role| {
             let is_role = |subgraph: &Subgraph| (subgraph.role == role).then(|| cut_of(64));
             let cuts = graph.subgraphs().iter().map(is_role).collect();
             let placement = Placement::new(&graph, processors, |_, _| 1.0).unwrap();
-            let options = TaskOptions { cuts, ..TaskOptions::whole(placement, 4) };
+            let options = TaskOptions {
+                cuts,
+                ..TaskOptions::whole(placement, 4)
+            };
             PrefillTasks::new(&graph, processors, &options, |_, _| 1.0)
         };
         let refused = made(&processors, Role::Down).unwrap_err().to_string();
-        assert_eq!(refused, "processor 1 has a share of down but does not compute it: expected int8");
+        assert_eq!(
+            refused,
+            "processor 1 has a share of down but does not compute it: expected int8"
+        );
         for role in [Role::Attention, Role::FeedForward, Role::Activation] {
             let refused = made(&processors, role).unwrap_err().to_string();
             let expected = "query-key-value, attention-output, gate-up or down";
-            assert_eq!(refused, format!("{} can't be cut: expected {expected}", role.name()));
+            assert_eq!(
+                refused,
+                format!("{} can't be cut: expected {expected}", role.name())
+            );
         }
-        let tasks = made(&Processors::cpu_and_npu(None), Role::AttentionOutput).unwrap().tasks;
-        let of_part = |part| tasks.iter().find(|task| task.task.subgraph == 3 && task.task.part == part).unwrap();
+        let tasks = made(&Processors::cpu_and_npu(None), Role::AttentionOutput)
+            .unwrap()
+            .tasks;
+        let of_part = |part| {
+            tasks
+                .iter()
+                .find(|task| task.task.subgraph == 3 && task.task.part == part)
+                .unwrap()
+        };
         let [one, two] = [0, 1].map(|part| &of_part(part).part.columns);
-        assert_eq!((one, two), (&(0..320), &(320..576)), "576 columns in tiles of 64");
+        assert_eq!(
+            (one, two),
+            (&(0..320), &(320..576)),
+            "576 columns in tiles of 64"
+        );
     }
 }

@@ -30,23 +30,46 @@ pub fn smooth_quant(calibration: &Calibration, weights: &[[ChannelWeights; 4]]) 
     plan(calibration, |block, input, statistics| {
         if !matches!(input, LinearInput::Attention | LinearInput::FeedForward) {
             let clip = usable_clip(statistics.largest_of_all());
-            return InputQuantization::Static { clip, shadow: false, smoothing: None };
+            return InputQuantization::Static {
+                clip,
+                shadow: false,
+                smoothing: None,
+            };
         }
         let of_channel = |(x, w): (&f32, &f32)| {
-            let factor = x.max(1e-5).powf(SMOOTHING_STRENGTH) / w.max(1e-5).powf(1.0 - SMOOTHING_STRENGTH);
+            let factor =
+                x.max(1e-5).powf(SMOOTHING_STRENGTH) / w.max(1e-5).powf(1.0 - SMOOTHING_STRENGTH);
             1.0 / factor.max(1e-5)
         };
         let largest = statistics.largest();
-        let smoothing: Vec<f32> = largest.iter().zip(&weights[block][input.index()].largest).map(of_channel).collect();
-        let clip = largest.iter().zip(&smoothing).map(|(x, factor)| x * factor).fold(0.0, f32::max);
-        InputQuantization::Static { clip: usable_clip(clip), shadow: false, smoothing: Some(smoothing) }
+        let smoothing: Vec<f32> = largest
+            .iter()
+            .zip(&weights[block][input.index()].largest)
+            .map(of_channel)
+            .collect();
+        let clip = largest
+            .iter()
+            .zip(&smoothing)
+            .map(|(x, factor)| x * factor)
+            .fold(0.0, f32::max);
+        InputQuantization::Static {
+            clip: usable_clip(clip),
+            shadow: false,
+            smoothing: Some(smoothing),
+        }
     })
 }
 
 /// LLM.int8(): one scale for each token, outlier channels in float with the weights as they were.
 pub fn llm_int8(blocks: usize) -> Quantization {
-    let input = InputQuantization::Dynamic { outlier_threshold: LLM_INT8_THRESHOLD };
-    quantization((0..blocks).map(|_| [(); 4].map(|()| input.clone())).collect())
+    let input = InputQuantization::Dynamic {
+        outlier_threshold: LLM_INT8_THRESHOLD,
+    };
+    quantization(
+        (0..blocks)
+            .map(|_| [(); 4].map(|()| input.clone()))
+            .collect(),
+    )
 }
 
 fn plan(
@@ -57,7 +80,9 @@ fn plan(
         .blocks
         .iter()
         .enumerate()
-        .map(|(block, inputs)| LinearInput::ALL.map(|input| of_input(block, input, &inputs[input.index()])));
+        .map(|(block, inputs)| {
+            LinearInput::ALL.map(|input| of_input(block, input, &inputs[input.index()]))
+        });
     quantization(blocks.collect())
 }
 

@@ -40,26 +40,55 @@ pub fn held_out(
     mut progress: impl FnMut(usize),
 ) -> Result<HeldOut> {
     let context = PIECE_TOKENS.min(model.description().context);
-    let options = SessionOptions { context, chunk: PIECE_TOKENS, ..SessionOptions::default() };
+    let options = SessionOptions {
+        context,
+        chunk: PIECE_TOKENS,
+        ..SessionOptions::default()
+    };
     let mut session = Session::new(model, &options)?;
     session.engine().count(true);
     let (mut losses, mut tokens) = (Vec::new(), 0);
     for piece in pieces.iter().filter(|piece| piece.len() > 1) {
-        let scores = session.score(&[Branch { tokens: piece, scored_from: 1 }], cancel, |_| {})?;
+        let scores = session.score(
+            &[Branch {
+                tokens: piece,
+                scored_from: 1,
+            }],
+            cancel,
+            |_| {},
+        )?;
         losses.push(-scores.iter().map(Score::log_likelihood).sum::<f64>());
         tokens += piece.len() - 1;
         progress(tokens);
     }
     let int8 = session.engine().statistics().int8();
     if tokens == 0 {
-        return Ok(HeldOut { int8, ..HeldOut::default() });
+        return Ok(HeldOut {
+            int8,
+            ..HeldOut::default()
+        });
     }
     let loss = losses.iter().sum::<f64>() / tokens as f64;
     // Pieces differ in length: what each adds to the mean is its distance from what its length lets expect.
-    let lengths = pieces.iter().map(|piece| piece.len().saturating_sub(1)).filter(|length| *length > 0);
-    let squares: f64 = losses.iter().zip(lengths).map(|(sum, length)| (sum - loss * length as f64).powi(2)).sum();
+    let lengths = pieces
+        .iter()
+        .map(|piece| piece.len().saturating_sub(1))
+        .filter(|length| *length > 0);
+    let squares: f64 = losses
+        .iter()
+        .zip(lengths)
+        .map(|(sum, length)| (sum - loss * length as f64).powi(2))
+        .sum();
     let count = losses.len() as f64;
-    let standard_error =
-        if count > 1.0 { (squares * count / (count - 1.0)).sqrt() / tokens as f64 } else { f64::INFINITY };
-    Ok(HeldOut { loss, standard_error, tokens, int8 })
+    let standard_error = if count > 1.0 {
+        (squares * count / (count - 1.0)).sqrt() / tokens as f64
+    } else {
+        f64::INFINITY
+    };
+    Ok(HeldOut {
+        loss,
+        standard_error,
+        tokens,
+        int8,
+    })
 }

@@ -61,16 +61,31 @@ impl Method {
             Self::SmoothQuant => (baselines::smooth_quant(calibration, &weights()), None),
             Self::LlmInt8 => (baselines::llm_int8(model.description().blocks.len()), None),
             Self::W4a16 => {
-                let model = model.quantize_int4(&calibration.mean_squares(), options.plan.output_weights);
-                return Ok(Quantized { model: Arc::new(model), preparation: None });
+                let model =
+                    model.quantize_int4(&calibration.mean_squares(), options.plan.output_weights);
+                return Ok(Quantized {
+                    model: Arc::new(model),
+                    preparation: None,
+                });
             }
             Self::Shadow => {
-                let options =
-                    PrepareOptions { plan: PlanOptions { linears: LinearFormat::W8a8, ..options.plan }, ..*options };
+                let options = PrepareOptions {
+                    plan: PlanOptions {
+                        linears: LinearFormat::W8a8,
+                        ..options.plan
+                    },
+                    ..*options
+                };
                 let preparation = decide(model, calibration, held_out, &options, cancel)?;
-                (plan::quantization(&preparation.inputs, &options.plan), Some(preparation))
+                (
+                    plan::quantization(&preparation.inputs, &options.plan),
+                    Some(preparation),
+                )
             }
         };
-        Ok(Quantized { model: Arc::new(model.quantize(&plan)), preparation })
+        Ok(Quantized {
+            model: Arc::new(model.quantize(&plan)),
+            preparation,
+        })
     }
 }

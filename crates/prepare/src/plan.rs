@@ -10,7 +10,9 @@ use super::smoothing::smoothing;
 use super::threshold::{self, ClipOptions};
 use super::weight_statistics::ChannelWeights;
 
-pub use triad_engine::package::preparation::{InputSummary, OUTLIER_SHARE, PlanOptions, quantization};
+pub use triad_engine::package::preparation::{
+    InputSummary, OUTLIER_SHARE, PlanOptions, quantization,
+};
 
 /// Everything that calibration decides, before pruning.
 ///
@@ -22,9 +24,21 @@ pub fn summarize(
 ) -> Vec<InputSummary> {
     let of_input = |(block, input, statistics): (usize, LinearInput, &InputStatistics)| {
         let energy = &weights[block][input.index()].energy;
-        let PlanOptions { threshold: rule, outlier_share, .. } = *options;
+        let PlanOptions {
+            threshold: rule,
+            outlier_share,
+            ..
+        } = *options;
         let clip = |statistics, energy: &[f64], shadow| {
-            threshold::clip(statistics, energy, ClipOptions { rule, shadow, outlier_share })
+            threshold::clip(
+                statistics,
+                energy,
+                ClipOptions {
+                    rule,
+                    shadow,
+                    outlier_share,
+                },
+            )
         };
         let shadow_clip = clip(statistics, energy, true);
         let smoothing = smoothing(statistics, shadow_clip, options.smoothing);
@@ -32,8 +46,14 @@ pub fn summarize(
             None => (Cow::Borrowed(statistics), Cow::Borrowed(energy)),
             Some(factors) => {
                 // Weights are divided by what activations are multiplied by.
-                let energy = energy.iter().zip(&factors).map(|(energy, factor)| energy / f64::from(factor * factor));
-                (Cow::Owned(statistics.scaled(&factors)), Cow::Owned(energy.collect()))
+                let energy = energy
+                    .iter()
+                    .zip(&factors)
+                    .map(|(energy, factor)| energy / f64::from(factor * factor));
+                (
+                    Cow::Owned(statistics.scaled(&factors)),
+                    Cow::Owned(energy.collect()),
+                )
             }
         };
         let lone_clip = clip(&smoothed, &smoothed_energy, false);
@@ -70,7 +90,9 @@ pub fn summarize(
 /// The fewest channels that give `share` of all outliers, ascending.
 pub fn hot_channels(outliers: &[u64], share: f64) -> Vec<u32> {
     let enough = outliers.iter().sum::<u64>() as f64 * share;
-    let mut channels: Vec<u32> = (0..outliers.len() as u32).filter(|channel| outliers[*channel as usize] > 0).collect();
+    let mut channels: Vec<u32> = (0..outliers.len() as u32)
+        .filter(|channel| outliers[*channel as usize] > 0)
+        .collect();
     // By count; equal counts by place, so that the choice is the same every time.
     channels.sort_by_key(|channel| (std::cmp::Reverse(outliers[*channel as usize]), *channel));
     let mut given = 0;

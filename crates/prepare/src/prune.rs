@@ -30,12 +30,17 @@ pub(super) fn prune(
         Prune::Rate(rate) => rate,
         Prune::Auto { .. } if held_out.is_empty() || !is_searched(model.description()) => 0.0,
         Prune::Auto { budget } => {
-            let loss = |model: &Arc<Model>| Ok::<_, Error>(self::held_out(model, held_out, cancel, |_| {})?.loss);
+            let loss = |model: &Arc<Model>| {
+                Ok::<_, Error>(self::held_out(model, held_out, cancel, |_| {})?.loss)
+            };
             let float = loss(model)?;
-            let mut quantized = Arc::new(model.quantize(&plan::quantization(inputs, &options.plan)));
+            let mut quantized =
+                Arc::new(model.quantize(&plan::quantization(inputs, &options.plan)));
             let mut within = |rate| {
                 plan::prune(inputs, rate);
-                quantized = Arc::new(model.quantize_beside(&quantized, &plan::quantization(inputs, &options.plan)));
+                quantized = Arc::new(
+                    model.quantize_beside(&quantized, &plan::quantization(inputs, &options.plan)),
+                );
                 let loss = loss(&quantized)?;
                 tracing::debug!(rate, loss, float, "pruning tried");
                 Ok(loss <= float * (1.0 + budget))
@@ -49,7 +54,10 @@ pub(super) fn prune(
 
 /// Whether the model is small enough to search.
 fn is_searched(description: &ModelDescription) -> bool {
-    let linears = description.blocks.iter().flat_map(|block| block.linears(description.hidden));
+    let linears = description
+        .blocks
+        .iter()
+        .flat_map(|block| block.linears(description.hidden));
     linears.map(|linear| linear.parameters()).sum::<usize>() <= SEARCHED
 }
 
@@ -62,7 +70,11 @@ fn highest(within: &mut dyn FnMut(f64) -> Result<bool>) -> Result<f64> {
     let (mut good, mut bad) = (0, 1 << STEPS);
     while bad - good > 1 {
         let middle = (good + bad) / 2;
-        if within(f64::from(middle) / f64::from(1 << STEPS))? { good = middle } else { bad = middle }
+        if within(f64::from(middle) / f64::from(1 << STEPS))? {
+            good = middle
+        } else {
+            bad = middle
+        }
     }
     Ok(f64::from(good) / f64::from(1 << STEPS))
 }
@@ -75,7 +87,10 @@ mod tests {
     fn the_highest_rate_within_the_budget_is_found() {
         for limit in [0.0, 0.3, 0.5, 0.99, 1.0] {
             let rate = highest(&mut |rate| Ok(rate <= limit)).unwrap();
-            assert!(rate <= limit && limit - rate < 1.0 / 16.0, "{rate} for {limit}");
+            assert!(
+                rate <= limit && limit - rate < 1.0 / 16.0,
+                "{rate} for {limit}"
+            );
         }
     }
 

@@ -12,7 +12,12 @@ use super::calibration::statistics::InputStatistics;
 /// So that a channel reaching n octaves beyond `clip` is brought back by `strength` · n.
 pub fn smoothing(statistics: &InputStatistics, clip: f32, strength: f32) -> Smoothing {
     // A channel within the threshold comes out below zero, and stays.
-    Smoothing::by_octaves(statistics.largest().iter().map(|largest| (largest / clip).log2() * strength))
+    Smoothing::by_octaves(
+        statistics
+            .largest()
+            .iter()
+            .map(|largest| (largest / clip).log2() * strength),
+    )
 }
 
 #[cfg(test)]
@@ -27,7 +32,10 @@ mod tests {
         statistics.add(&[0.0, 2.0, -8.0, 32.0, f32::MAX]);
         let factors = |clip, strength| smoothing(&statistics, clip, strength).factors();
         let least = 2f32.powf(-255.0 / 16.0);
-        assert_eq!(factors(2.0, 1.0).unwrap(), [1.0, 1.0, 0.25, 2f32.powi(-4), least]);
+        assert_eq!(
+            factors(2.0, 1.0).unwrap(),
+            [1.0, 1.0, 0.25, 2f32.powi(-4), least]
+        );
         assert_eq!(factors(2.0, 0.5).unwrap(), [1.0, 1.0, 0.5, 0.25, least]);
         assert_eq!(factors(f32::MAX, 0.7), None);
         assert_eq!(factors(2.0, 0.0), None);
@@ -40,15 +48,34 @@ mod tests {
         let channels = 64;
         let mut statistics = InputStatistics::new(channels);
         let value = |index: usize| ((index * 37 % 101) as f32 - 50.0) / 50.0;
-        let x: Vec<f32> = (0..200 * channels).map(|i| value(i) * if i % channels == 5 { 60.0 } else { 1.0 }).collect();
+        let x: Vec<f32> = (0..200 * channels)
+            .map(|i| value(i) * if i % channels == 5 { 60.0 } else { 1.0 })
+            .collect();
         statistics.add(&x);
-        let options = ClipOptions { rule: ThresholdRule::LeastError, shadow: false, outlier_share: 0.0 };
-        let error = |statistics: &InputStatistics, energy: &[f64]| {
-            threshold::squared_error(statistics, energy, threshold::clip(statistics, energy, options), false)
+        let options = ClipOptions {
+            rule: ThresholdRule::LeastError,
+            shadow: false,
+            outlier_share: 0.0,
         };
-        let factors = smoothing(&statistics, 1.0, SMOOTHING_STRENGTH).factors().unwrap();
-        let energy: Vec<f64> = factors.iter().map(|factor| f64::from(*factor).powi(-2)).collect();
-        let (cut, smoothed) = (error(&statistics, &vec![1.0; channels]), error(&statistics.scaled(&factors), &energy));
+        let error = |statistics: &InputStatistics, energy: &[f64]| {
+            threshold::squared_error(
+                statistics,
+                energy,
+                threshold::clip(statistics, energy, options),
+                false,
+            )
+        };
+        let factors = smoothing(&statistics, 1.0, SMOOTHING_STRENGTH)
+            .factors()
+            .unwrap();
+        let energy: Vec<f64> = factors
+            .iter()
+            .map(|factor| f64::from(*factor).powi(-2))
+            .collect();
+        let (cut, smoothed) = (
+            error(&statistics, &vec![1.0; channels]),
+            error(&statistics.scaled(&factors), &energy),
+        );
         assert!(smoothed < cut / 10.0, "{smoothed} of {cut}");
     }
 }

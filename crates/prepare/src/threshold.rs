@@ -39,9 +39,15 @@ pub fn clip(statistics: &InputStatistics, energy: &[f64], options: ClipOptions) 
         (ThresholdRule::MaxMin, _) => largest,
         (ThresholdRule::Percentile, _) | (ThresholdRule::LeastError, true) => percentile(),
         (ThresholdRule::LeastError, false) => {
-            let candidates = (0..BINS).map(edge).filter(|edge| *edge < largest).chain([largest]);
-            let errors = candidates.map(|clip| (clip, squared_error(statistics, energy, clip, false)));
-            errors.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(largest, |(clip, _)| clip)
+            let candidates = (0..BINS)
+                .map(edge)
+                .filter(|edge| *edge < largest)
+                .chain([largest]);
+            let errors =
+                candidates.map(|clip| (clip, squared_error(statistics, energy, clip, false)));
+            errors
+                .min_by(|a, b| a.1.total_cmp(&b.1))
+                .map_or(largest, |(clip, _)| clip)
         }
     };
     usable_clip(clip)
@@ -55,7 +61,10 @@ pub fn squared_error(statistics: &InputStatistics, energy: &[f64], clip: f32, sh
     let clip = f64::from(clip);
     let counts = statistics.weighed_counts(energy);
     let error = |(bin, count): (usize, &f64)| {
-        let (low, high) = (f64::from(if bin == 0 { 0.0 } else { edge(bin) }), f64::from(edge(bin + 1)));
+        let (low, high) = (
+            f64::from(if bin == 0 { 0.0 } else { edge(bin) }),
+            f64::from(edge(bin + 1)),
+        );
         let middle = (low + high) / 2.0;
         let of_one = if middle > clip {
             if shadow { 0.0 } else { (middle - clip).powi(2) }
@@ -72,6 +81,7 @@ pub fn squared_error(statistics: &InputStatistics, energy: &[f64], clip: f32, sh
 /// Sum of squares of what the layers put out over the calibration text, in the terms of [`squared_error`].
 pub fn output_energy(statistics: &InputStatistics, energy: &[f64]) -> f64 {
     let counts = statistics.weighed_counts(energy);
-    let square = |(bin, count): (usize, &f64)| count * (f64::from(edge(bin) + edge(bin + 1)) / 2.0).powi(2);
+    let square =
+        |(bin, count): (usize, &f64)| count * (f64::from(edge(bin) + edge(bin + 1)) / 2.0).powi(2);
     counts.iter().enumerate().map(square).sum()
 }

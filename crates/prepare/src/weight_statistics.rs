@@ -18,18 +18,32 @@ pub struct ChannelWeights {
 /// # Panics
 /// If the weights are not in float.
 pub fn of_model(weights: &Weights) -> Vec<[ChannelWeights; 4]> {
-    weights.blocks.iter().map(|block| LinearInput::ALL.map(|input| of_input(block, input))).collect()
+    weights
+        .blocks
+        .iter()
+        .map(|block| LinearInput::ALL.map(|input| of_input(block, input)))
+        .collect()
 }
 
 fn of_input(block: &Block, input: LinearInput) -> ChannelWeights {
     let mut all: Option<ChannelWeights> = None;
-    for (_, linear) in block.linears.iter().filter(|(name, _)| LinearInput::of(**name) == input) {
+    for (_, linear) in block
+        .linears
+        .iter()
+        .filter(|(name, _)| LinearInput::of(**name) == input)
+    {
         let one = of_linear(linear);
         match &mut all {
             None => all = Some(one),
             Some(all) => {
-                all.energy.iter_mut().zip(&one.energy).for_each(|(all, one)| *all += one);
-                all.largest.iter_mut().zip(&one.largest).for_each(|(all, one)| *all = all.max(*one));
+                all.energy
+                    .iter_mut()
+                    .zip(&one.energy)
+                    .for_each(|(all, one)| *all += one);
+                all.largest
+                    .iter_mut()
+                    .zip(&one.largest)
+                    .for_each(|(all, one)| *all = all.max(*one));
             }
         }
     }
@@ -37,7 +51,9 @@ fn of_input(block: &Block, input: LinearInput) -> ChannelWeights {
 }
 
 fn of_linear(linear: &Linear) -> ChannelWeights {
-    let Weight::Float(matrix) = &linear.weight else { panic!("the weights are in float") };
+    let Weight::Float(matrix) = &linear.weight else {
+        panic!("the weights are in float")
+    };
     let channels = matrix.in_features();
     // Columns are summed by task in an order that does not depend on the number of threads.
     const TASK_ROWS: usize = 64;
@@ -45,19 +61,33 @@ fn of_linear(linear: &Linear) -> ChannelWeights {
         let rows = task * TASK_ROWS..((task + 1) * TASK_ROWS).min(matrix.out_features());
         let mut values = vec![0.0; rows.len() * channels];
         matrix.rows_to_f32(rows, &mut values);
-        let mut sums = ChannelWeights { energy: vec![0.0; channels], largest: vec![0.0; channels] };
+        let mut sums = ChannelWeights {
+            energy: vec![0.0; channels],
+            largest: vec![0.0; channels],
+        };
         for row in values.chunks_exact(channels) {
-            for ((weight, energy), largest) in row.iter().zip(&mut sums.energy).zip(&mut sums.largest) {
+            for ((weight, energy), largest) in
+                row.iter().zip(&mut sums.energy).zip(&mut sums.largest)
+            {
                 *energy += f64::from(weight * weight);
                 *largest = largest.max(weight.abs());
             }
         }
         sums
     });
-    let mut sums = ChannelWeights { energy: vec![0.0; channels], largest: vec![0.0; channels] };
+    let mut sums = ChannelWeights {
+        energy: vec![0.0; channels],
+        largest: vec![0.0; channels],
+    };
     for task in tasks {
-        sums.energy.iter_mut().zip(task.energy).for_each(|(sum, energy)| *sum += energy);
-        sums.largest.iter_mut().zip(task.largest).for_each(|(sum, largest)| *sum = sum.max(largest));
+        sums.energy
+            .iter_mut()
+            .zip(task.energy)
+            .for_each(|(sum, energy)| *sum += energy);
+        sums.largest
+            .iter_mut()
+            .zip(task.largest)
+            .for_each(|(sum, largest)| *sum = sum.max(largest));
     }
     sums
 }

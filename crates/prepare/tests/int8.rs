@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use triad_engine::quantization::{DecodeWeights, Quantization};
-use triad_engine::{Branch, Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions, Threads};
+use triad_engine::{
+    Branch, Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions, Threads,
+};
 use triad_prepare::calibration::Calibration;
 use triad_prepare::plan::{self, PlanOptions};
 use triad_prepare::{PrepareOptions, Prune, baselines, decide, weight_statistics};
@@ -11,21 +13,35 @@ use triad_prepare::{PrepareOptions, Prune, baselines, decide, weight_statistics}
 const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "phi3"];
 
 fn model(family: &str, threads: usize) -> Arc<Model> {
-    let path = format!("{}/../../tests/golden/families/{family}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/../../tests/golden/families/{family}",
+        env!("CARGO_MANIFEST_DIR")
+    );
     Arc::new(
-        Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(threads), ..Default::default() }).unwrap(),
+        Model::load(
+            path.as_ref(),
+            &LoadOptions {
+                threads: Threads::Count(threads),
+                ..Default::default()
+            },
+        )
+        .unwrap(),
     )
 }
 
 fn pieces(model: &Model, count: usize) -> Vec<Vec<u32>> {
     let vocab = model.description().vocab as u32;
     let token = |piece: u32, index: u32| (index * index * 7 + index * 13 + piece * 31) % vocab;
-    (0..count as u32).map(|piece| (0..40).map(|index| token(piece, index)).collect()).collect()
+    (0..count as u32)
+        .map(|piece| (0..40).map(|index| token(piece, index)).collect())
+        .collect()
 }
 
 fn calibrated(model: &Arc<Model>) -> Calibration {
     let mut calibration = Calibration::new(model.description(), "test");
-    calibration.run(model, &pieces(model, 6), &Cancel::new(), |_| Ok(())).unwrap();
+    calibration
+        .run(model, &pieces(model, 6), &Cancel::new(), |_| Ok(()))
+        .unwrap();
     calibration
 }
 
@@ -37,13 +53,21 @@ fn plan(model: &Arc<Model>, rate: f64, options: &PlanOptions) -> Quantization {
 }
 
 fn logits(model: &Arc<Model>, tokens: &[u32], chunk: usize) -> Vec<f32> {
-    let options = SessionOptions { context: tokens.len(), chunk, kv_format: KvFormat::F32 };
-    Session::new(model, &options).unwrap().prefill_all_logits(tokens, &Cancel::new()).unwrap()
+    let options = SessionOptions {
+        context: tokens.len(),
+        chunk,
+        kv_format: KvFormat::F32,
+    };
+    Session::new(model, &options)
+        .unwrap()
+        .prefill_all_logits(tokens, &Cancel::new())
+        .unwrap()
 }
 
 /// Root of the mean squared difference, relative to the root of the mean square.
 fn difference(a: &[f32], b: &[f32]) -> f64 {
-    let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
+    let square =
+        |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
     (square(&mut a.iter().zip(b).map(|(a, b)| a - b)) / square(&mut b.iter().copied())).sqrt()
 }
 
@@ -54,7 +78,10 @@ fn with_all_shadows_every_family_stays_close_to_float() {
         let int8 = Arc::new(model.quantize(&plan(&model, 0.0, &PlanOptions::default())));
         let tokens = &pieces(&model, 9)[8];
         let difference = difference(&logits(&int8, tokens, 64), &logits(&model, tokens, 64));
-        assert!(difference > 0.0 && difference < 0.1, "{family}: {difference}");
+        assert!(
+            difference > 0.0 && difference < 0.1,
+            "{family}: {difference}"
+        );
     }
 }
 
@@ -70,7 +97,10 @@ fn how_a_prompt_is_cut_changes_an_int8_model_no_more_than_a_float_one() {
             let difference = difference(&logits(&int8, tokens, chunk), &whole);
             // A row alone has its attention in f32 and its logits from INT16, others have both from bf16.
             let bound = if chunk == 1 { 0.05 } else { 0.02 };
-            assert!(difference < bound, "{family}, chunks of {chunk}: {difference}");
+            assert!(
+                difference < bound,
+                "{family}, chunks of {chunk}: {difference}"
+            );
         }
     }
 }
@@ -92,23 +122,41 @@ fn baselines_run_and_llm_int8_is_closest_to_float() {
     let weights = weight_statistics::of_model(model.weights());
     let tokens = &pieces(&model, 3)[2];
     let float = logits(&model, tokens, 64);
-    let of = |plan: &Quantization| difference(&logits(&Arc::new(model.quantize(plan)), tokens, 64), &float);
+    let of = |plan: &Quantization| {
+        difference(&logits(&Arc::new(model.quantize(plan)), tokens, 64), &float)
+    };
     let llm_int8 = of(&baselines::llm_int8(model.description().blocks.len()));
     let w8a8 = of(&baselines::w8a8(&calibration));
     let smooth_quant = of(&baselines::smooth_quant(&calibration, &weights));
-    assert!(llm_int8 < w8a8 && llm_int8 < smooth_quant, "{llm_int8}, {w8a8}, {smooth_quant}");
+    assert!(
+        llm_int8 < w8a8 && llm_int8 < smooth_quant,
+        "{llm_int8}, {w8a8}, {smooth_quant}"
+    );
     assert!(w8a8 < 0.2 && smooth_quant < 0.2, "{w8a8}, {smooth_quant}");
 }
 
 #[test]
 fn int4_weights_are_used_in_decode_alone() {
     let model = model("llama", 1);
-    let options = PlanOptions { decode_weights: DecodeWeights::Int4, ..PlanOptions::default() };
+    let options = PlanOptions {
+        decode_weights: DecodeWeights::Int4,
+        ..PlanOptions::default()
+    };
     let int8 = Arc::new(model.quantize(&plan(&model, 0.0, &PlanOptions::default())));
     let int4 = Arc::new(model.quantize(&plan(&model, 0.0, &options)));
     let run = |model: &Arc<Model>| {
-        let mut session = Session::new(model, &SessionOptions { context: 16, ..SessionOptions::default() }).unwrap();
-        let prefill = session.prefill(&[1, 2, 3, 4], &Cancel::new(), |_| {}).unwrap().to_vec();
+        let mut session = Session::new(
+            model,
+            &SessionOptions {
+                context: 16,
+                ..SessionOptions::default()
+            },
+        )
+        .unwrap();
+        let prefill = session
+            .prefill(&[1, 2, 3, 4], &Cancel::new(), |_| {})
+            .unwrap()
+            .to_vec();
         (prefill, session.decode(5, &Cancel::new()).unwrap().to_vec())
     };
     let ((int8_prefill, int8_decode), (int4_prefill, int4_decode)) = (run(&int8), run(&int4));
@@ -121,8 +169,12 @@ fn an_interrupted_calibration_goes_on_where_it_was() {
     let model = model("gemma3", 2);
     let all = pieces(&model, 6);
     let mut resumed = Calibration::new(model.description(), "test");
-    resumed.run(&model, &all[..2], &Cancel::new(), |_| Ok(())).unwrap();
-    resumed.run(&model, &all, &Cancel::new(), |_| Ok(())).unwrap();
+    resumed
+        .run(&model, &all[..2], &Cancel::new(), |_| Ok(()))
+        .unwrap();
+    resumed
+        .run(&model, &all, &Cancel::new(), |_| Ok(()))
+        .unwrap();
     assert_eq!(resumed, calibrated(&model));
 }
 
@@ -131,20 +183,48 @@ fn a_budget_keeps_the_loss_within_it() {
     let model = model("llama", 2);
     let held_out = &pieces(&model, 9)[6..];
     let loss = |model: &Arc<Model>| {
-        let options = SessionOptions { context: 64, ..SessionOptions::default() };
+        let options = SessionOptions {
+            context: 64,
+            ..SessionOptions::default()
+        };
         let mut session = Session::new(model, &options).unwrap();
         let score = |piece: &Vec<u32>| {
-            let branch = Branch { tokens: piece, scored_from: 1 };
+            let branch = Branch {
+                tokens: piece,
+                scored_from: 1,
+            };
             -session.score(&[branch], &Cancel::new(), |_| {}).unwrap()[0].log_likelihood()
         };
         held_out.iter().map(score).sum::<f64>()
     };
-    let options = PrepareOptions { prune: Prune::Auto { budget: 0.01 }, ..PrepareOptions::default() };
-    let preparation = decide(&model, &calibrated(&model), held_out, &options, &Cancel::new()).unwrap();
+    let options = PrepareOptions {
+        prune: Prune::Auto { budget: 0.01 },
+        ..PrepareOptions::default()
+    };
+    let preparation = decide(
+        &model,
+        &calibrated(&model),
+        held_out,
+        &options,
+        &Cancel::new(),
+    )
+    .unwrap();
     let int8 = Arc::new(model.quantize(&preparation.quantization().unwrap()));
     assert!(loss(&int8) <= loss(&model) * 1.01);
-    assert!(preparation.pruned > 0.0, "random weights have outliers of no importance");
-    let none = PrepareOptions { prune: Prune::Auto { budget: -1.0 }, ..options };
+    assert!(
+        preparation.pruned > 0.0,
+        "random weights have outliers of no importance"
+    );
+    let none = PrepareOptions {
+        prune: Prune::Auto { budget: -1.0 },
+        ..options
+    };
     let preparation = decide(&model, &calibrated(&model), held_out, &none, &Cancel::new()).unwrap();
-    assert_eq!((preparation.pruned, preparation.quantization().unwrap().shadows()), (0.0, preparation.inputs.len()));
+    assert_eq!(
+        (
+            preparation.pruned,
+            preparation.quantization().unwrap().shadows()
+        ),
+        (0.0, preparation.inputs.len())
+    );
 }

@@ -32,10 +32,25 @@ struct Chip {
     contexts: usize,
 }
 
-const V79: Chip = Chip { name: "v79 (8 Elite)", clock: 2.11, cycles: 2.05, contexts: 6 };
+const V79: Chip = Chip {
+    name: "v79 (8 Elite)",
+    clock: 2.11,
+    cycles: 2.05,
+    contexts: 6,
+};
 const CHIPS: [Chip; 3] = [
-    Chip { name: "v73 (8 Gen 2)", clock: 1.2, cycles: 1.0, contexts: 4 },
-    Chip { name: "v75 (8 Gen 3)", clock: 1.4, cycles: 1.0, contexts: 4 },
+    Chip {
+        name: "v73 (8 Gen 2)",
+        clock: 1.2,
+        cycles: 1.0,
+        contexts: 4,
+    },
+    Chip {
+        name: "v75 (8 Gen 3)",
+        clock: 1.4,
+        cycles: 1.0,
+        contexts: 4,
+    },
     V79,
 ];
 /// Bytes a second that they read from memory, assumed.
@@ -58,8 +73,20 @@ struct Zeros {
 
 impl Layer for Zeros {
     fn weight(&self) -> Int8Weight<'_> {
-        let Self { packed, scales, sums, in_features, .. } = self;
-        Int8Weight { out_features: scales.len(), in_features: *in_features, packed, scales, sums }
+        let Self {
+            packed,
+            scales,
+            sums,
+            in_features,
+            ..
+        } = self;
+        Int8Weight {
+            out_features: scales.len(),
+            in_features: *in_features,
+            packed,
+            scales,
+            sums,
+        }
     }
 
     fn bias(&self) -> Option<&[f32]> {
@@ -70,16 +97,39 @@ impl Layer for Zeros {
 fn layer(out_features: usize, in_features: usize) -> Arc<dyn Layer> {
     let packed = vec![0; packed_len(out_features, in_features).expect("it fits into memory")];
     let [scales, bias] = [1.0, 0.5].map(|number| vec![number; out_features]);
-    Arc::new(Zeros { packed, scales, sums: vec![0; out_features], bias, in_features })
+    Arc::new(Zeros {
+        packed,
+        scales,
+        sums: vec![0; out_features],
+        bias,
+        in_features,
+    })
 }
 
 /// Packets of a run on `rows` rows, in all and one behind the other, and seconds of the emulator.
-fn run(hexagon: &Hexagon, subgraph: &DeviceSubgraph, rows: usize) -> Result<[f64; 3], Box<dyn std::error::Error>> {
+fn run(
+    hexagon: &Hexagon,
+    subgraph: &DeviceSubgraph,
+    rows: usize,
+) -> Result<[f64; 3], Box<dyn std::error::Error>> {
     let in_features = subgraph.in_features();
     let mut input = QuantizedRows::default();
-    input.quantize_static(&vec![1.0; rows * in_features], in_features, 1.0, None, false);
-    let mut outs: Vec<_> = subgraph.outputs().iter().map(|features| vec![0.0; rows * features]).collect();
-    let views = outs.iter_mut().zip(subgraph.outputs()).map(|(out, features)| OutputMut::new(out, features));
+    input.quantize_static(
+        &vec![1.0; rows * in_features],
+        in_features,
+        1.0,
+        None,
+        false,
+    );
+    let mut outs: Vec<_> = subgraph
+        .outputs()
+        .iter()
+        .map(|features| vec![0.0; rows * features])
+        .collect();
+    let views = outs
+        .iter_mut()
+        .zip(subgraph.outputs())
+        .map(|(out, features)| OutputMut::new(out, features));
     let mut program = hexagon.prepare(subgraph, rows)?;
     let start = Instant::now();
     program.run(input.view(), &mut views.collect::<Vec<_>>())?;
@@ -89,18 +139,37 @@ fn run(hexagon: &Hexagon, subgraph: &DeviceSubgraph, rows: usize) -> Result<[f64
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let name = arguments.next().unwrap_or_else(|| "qwen1.5-1.8b".to_owned());
+    let name = arguments
+        .next()
+        .unwrap_or_else(|| "qwen1.5-1.8b".to_owned());
     let rows: usize = arguments.next().map_or(Ok(256), |rows| rows.parse())?;
     let description = shape(&name)?;
     let threads = Some(arguments.next().map_or(Ok(4), |threads| threads.parse())?);
     let options = HexagonOptions::new(program_from_environment()?);
-    let options = HexagonOptions { transfer_bytes: 256 << 20, between: Between::Device, threads, ..options };
+    let options = HexagonOptions {
+        transfer_bytes: 256 << 20,
+        between: Between::Device,
+        threads,
+        ..options
+    };
     let hexagon = Hexagon::open(&options)?;
     let threads = hexagon.threads();
     let block = &description.blocks[0];
-    let (hidden, width, head) = (description.hidden, block.feed_forward.width, block.attention.head_dim);
-    let (query, key) = (block.attention.heads * head, block.attention.kv_heads * head);
-    let linear = |layers| DeviceSubgraph::Linear(Linear { input_scale: 1.0, layers });
+    let (hidden, width, head) = (
+        description.hidden,
+        block.feed_forward.width,
+        block.attention.head_dim,
+    );
+    let (query, key) = (
+        block.attention.heads * head,
+        block.attention.kv_heads * head,
+    );
+    let linear = |layers| {
+        DeviceSubgraph::Linear(Linear {
+            input_scale: 1.0,
+            layers,
+        })
+    };
     let feed_forward = FeedForward {
         input_scale: 1.0,
         up: layer(width, hidden),
@@ -112,20 +181,45 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return_inner: false,
         fixed_point: false,
     };
-    let whole = |fixed_point| DeviceSubgraph::FeedForward(FeedForward { fixed_point, ..feed_forward.clone() });
+    let whole = |fixed_point| {
+        DeviceSubgraph::FeedForward(FeedForward {
+            fixed_point,
+            ..feed_forward.clone()
+        })
+    };
     let gates = if block.feed_forward.gated { 2 } else { 1 };
     let subgraphs = [
         (
             "query, key, value",
-            linear(vec![layer(query, hidden), layer(key, hidden), layer(key, hidden)]),
+            linear(vec![
+                layer(query, hidden),
+                layer(key, hidden),
+                layer(key, hidden),
+            ]),
             hidden * (query + 2 * key),
         ),
-        ("attention's output", linear(vec![layer(hidden, query)]), hidden * query),
-        ("gate and up", linear((0..gates).map(|_| layer(width, hidden)).collect()), gates * hidden * width),
+        (
+            "attention's output",
+            linear(vec![layer(hidden, query)]),
+            hidden * query,
+        ),
+        (
+            "gate and up",
+            linear((0..gates).map(|_| layer(width, hidden)).collect()),
+            gates * hidden * width,
+        ),
         ("down", linear(vec![layer(hidden, width)]), hidden * width),
         // As one program, with what is between: none of the sums below.
-        ("feed-forward whole, in f32", whole(false), (gates + 1) * hidden * width),
-        ("feed-forward whole, in fixed point", whole(true), (gates + 1) * hidden * width),
+        (
+            "feed-forward whole, in f32",
+            whole(false),
+            (gates + 1) * hidden * width,
+        ),
+        (
+            "feed-forward whole, in fixed point",
+            whole(true),
+            (gates + 1) * hidden * width,
+        ),
     ];
     println!(
         "{name}, {rows} rows, one block, {threads} threads; packets counted by qemu, times of chips predicted from them"
@@ -151,7 +245,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => {}
         }
         if index < 4 {
-            of_block.iter_mut().zip(found).for_each(|(sum, number)| *sum += number);
+            of_block
+                .iter_mut()
+                .zip(found)
+                .for_each(|(sum, number)| *sum += number);
             products_of_block += products;
             weights_of_block += weights;
         }
@@ -167,7 +264,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         longest / 1e6,
         packets / longest
     );
-    for Chip { name, clock, cycles, .. } in CHIPS.into_iter().filter(|chip| chip.contexts >= threads) {
+    for Chip {
+        name,
+        clock,
+        cycles,
+        ..
+    } in CHIPS.into_iter().filter(|chip| chip.contexts >= threads)
+    {
         let [computing, alone] = [longest, packets].map(|packets| packets * cycles / (clock * 1e9));
         let reading = blocks * (weights_of_block * rows.div_ceil(PASS_ROWS)) as f64 / BANDWIDTH;
         println!(
@@ -181,7 +284,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             BANDWIDTH / 1e9
         );
     }
-    for Chip { name, clock, cycles, .. } in CHIPS.into_iter().filter(|chip| chip.contexts >= threads) {
+    for Chip {
+        name,
+        clock,
+        cycles,
+        ..
+    } in CHIPS.into_iter().filter(|chip| chip.contexts >= threads)
+    {
         let milliseconds = |packets: f64| 1e3 * blocks * packets * cycles / (clock * 1e9);
         let [products, float, fixed] = of_feed_forward.map(milliseconds);
         println!(
@@ -190,8 +299,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
     let ([in_features, out_features, rows], published) = PUBLISHED;
-    let [_, longest, _] = run(&hexagon, &linear(vec![layer(out_features, in_features)]), rows)?;
-    let (products, Chip { name: chip, clock, cycles, .. }) = ((in_features * out_features * rows) as f64, V79);
+    let [_, longest, _] = run(
+        &hexagon,
+        &linear(vec![layer(out_features, in_features)]),
+        rows,
+    )?;
+    let (
+        products,
+        Chip {
+            name: chip,
+            clock,
+            cycles,
+            ..
+        },
+    ) = ((in_features * out_features * rows) as f64, V79);
     let predicted = longest * cycles / (clock * 1e9);
     println!(
         "{out_features} channels of {in_features} features, {rows} rows: {:.2} million packets one behind the other, predicted {:.2} ms \

@@ -54,11 +54,20 @@ impl Device for Cpu {
         let body = match subgraph {
             DeviceSubgraph::Linear(linear) => Body::Linear(linear.layers.clone()),
             DeviceSubgraph::FeedForward(feed_forward) if feed_forward.fixed_point => {
-                Body::FixedPoint(Box::new((FixedFeedForward::new(feed_forward)?, FixedScratch::default())))
+                Body::FixedPoint(Box::new((
+                    FixedFeedForward::new(feed_forward)?,
+                    FixedScratch::default(),
+                )))
             }
-            DeviceSubgraph::FeedForward(feed_forward) => Body::FeedForward(Box::new(Scratch::new(feed_forward, rows))),
+            DeviceSubgraph::FeedForward(feed_forward) => {
+                Body::FeedForward(Box::new(Scratch::new(feed_forward, rows)))
+            }
         };
-        Ok(Box::new(CpuProgram { pool: Arc::clone(&self.pool), shapes, body }))
+        Ok(Box::new(CpuProgram {
+            pool: Arc::clone(&self.pool),
+            shapes,
+            body,
+        }))
     }
 }
 
@@ -80,7 +89,10 @@ impl Program for CpuProgram {
         let Self { pool, body, .. } = self;
         pool.install(|| match body {
             Body::Linear(layers) => {
-                layers.iter().zip(outputs).for_each(|(layer, out)| multiply(&**layer, input, out.reborrow()));
+                layers
+                    .iter()
+                    .zip(outputs)
+                    .for_each(|(layer, out)| multiply(&**layer, input, out.reborrow()));
             }
             Body::FeedForward(scratch) => scratch.run(input, outputs),
             Body::FixedPoint(fixed) => fixed.0.run(&mut fixed.1, input, outputs[0].reborrow()),
@@ -102,7 +114,12 @@ struct Scratch {
 
 impl Scratch {
     fn new(feed_forward: &FeedForward, rows: usize) -> Self {
-        let FeedForward { gate, down, return_inner, .. } = feed_forward;
+        let FeedForward {
+            gate,
+            down,
+            return_inner,
+            ..
+        } = feed_forward;
         let values = rows * down.weight().in_features;
         // One of the two is the inner activations: where they are returned, the output takes its place if its rows follow
         // each other.
@@ -120,7 +137,15 @@ impl Scratch {
     }
 
     fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) {
-        let FeedForward { up, gate, activation, inner_scale, smoothing, down, .. } = &self.feed_forward;
+        let FeedForward {
+            up,
+            gate,
+            activation,
+            inner_scale,
+            smoothing,
+            down,
+            ..
+        } = &self.feed_forward;
         let (out, returned) = outputs.split_first_mut().expect("there is an output");
         let mut returned = returned.first_mut();
         let width = down.weight().in_features;
@@ -141,11 +166,14 @@ impl Scratch {
             None => {
                 let ups = in_place.unwrap_or_else(|| first(&mut self.up, values));
                 multiply(&**up, input, OutputMut::new(ups, width));
-                for_each_chunk(chunks_mut(ups, task), 1, |_, ups| activate(ups, *activation));
+                for_each_chunk(chunks_mut(ups, task), 1, |_, ups| {
+                    activate(ups, *activation)
+                });
                 ups
             }
         };
-        self.inner.quantize_static(inner, width, *inner_scale, smoothing.as_deref(), false);
+        self.inner
+            .quantize_static(inner, width, *inner_scale, smoothing.as_deref(), false);
         multiply(&**down, self.inner.view(), out.reborrow());
         if let Some(returned) = returned.filter(|_| !is_in_place) {
             returned.copy_from_rows(if gate.is_some() { &self.gate } else { &self.up }, width);

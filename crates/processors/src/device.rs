@@ -28,8 +28,14 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// If the model's parts contradict each other, or this device runs no whole models, or not this one: the error has the
     /// reason.
-    fn prepare_model(&self, _model: &DeviceModel, _options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
-        Err(Error::WholeModel { processor: self.name().to_owned() })
+    fn prepare_model(
+        &self,
+        _model: &DeviceModel,
+        _options: &ModelOptions,
+    ) -> Result<Box<dyn ModelProgram>> {
+        Err(Error::WholeModel {
+            processor: self.name().to_owned(),
+        })
     }
 
     /// What it does at most, measured now; `None` where that is not measured.
@@ -107,7 +113,10 @@ impl ProgramShapes {
     pub fn new(subgraph: &DeviceSubgraph, rows: usize) -> Result<Self> {
         subgraph.check()?;
         if rows == 0 {
-            return Err(Error::Rows { rows, prepared: rows });
+            return Err(Error::Rows {
+                rows,
+                prepared: rows,
+            });
         }
         Ok(Self {
             rows,
@@ -121,21 +130,33 @@ impl ProgramShapes {
     pub fn check(&self, input: QuantizedView, outputs: &[OutputMut]) -> Result<()> {
         let rows = input.rows();
         if rows == 0 || rows > self.rows {
-            return Err(Error::Rows { rows, prepared: self.rows });
+            return Err(Error::Rows {
+                rows,
+                prepared: self.rows,
+            });
         }
         if input.in_features() != self.in_features {
             let features = |features: usize| format!("{features} features");
-            return Err(Error::Input { found: features(input.in_features()), expected: features(self.in_features) });
+            return Err(Error::Input {
+                found: features(input.in_features()),
+                expected: features(self.in_features),
+            });
         }
         let other_scale = |scale: &&f32| **scale != self.input_scale && !scale.is_nan();
         if let Some(other) = input.scales().iter().find(other_scale) {
             let scale = |scale: f32| format!("the scale {scale}");
-            return Err(Error::Input { found: scale(*other), expected: scale(self.input_scale) });
+            return Err(Error::Input {
+                found: scale(*other),
+                expected: scale(self.input_scale),
+            });
         }
         let expected = self.outputs.iter().map(|features| [rows, *features]);
         let found = outputs.iter().map(|out| [out.rows(), out.columns()]);
         if !found.clone().eq(expected.clone()) {
-            return Err(Error::Outputs { found: found.collect(), expected: expected.collect() });
+            return Err(Error::Outputs {
+                found: found.collect(),
+                expected: expected.collect(),
+            });
         }
         Ok(())
     }

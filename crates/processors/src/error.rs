@@ -50,7 +50,9 @@ pub enum Error {
         expected: Vec<[usize; 2]>,
     },
     /// The path of ONNX Runtime was not given.
-    #[error("no ONNX Runtime was named: set {variable} to the path of its library, such as libonnxruntime.so")]
+    #[error(
+        "no ONNX Runtime was named: set {variable} to the path of its library, such as libonnxruntime.so"
+    )]
     LibraryUnnamed {
         /// The environment variable that may name it.
         variable: &'static str,
@@ -212,7 +214,9 @@ pub enum Error {
         advice: &'static str,
     },
     /// The device has no memory for a subgraph.
-    #[error("npu:hexagon has no room for the subgraph, since {reason}: run it on another processor")]
+    #[error(
+        "npu:hexagon has no room for the subgraph, since {reason}: run it on another processor"
+    )]
     HexagonMemory {
         /// Why.
         reason: String,
@@ -263,7 +267,9 @@ pub enum Error {
         reasons: String,
     },
     /// The GPU has no memory for a buffer.
-    #[error("{gpu} has no buffer of {bytes} bytes for {what}, since {reason}: run this subgraph on another processor")]
+    #[error(
+        "{gpu} has no buffer of {bytes} bytes for {what}, since {reason}: run this subgraph on another processor"
+    )]
     GpuMemory {
         /// The GPU.
         gpu: String,

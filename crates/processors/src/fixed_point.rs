@@ -33,9 +33,15 @@ impl FixedFeedForward {
     /// # Errors
     /// If the parts of the subgraph contradict each other, fixed point has no such activation, or a number is not finite.
     pub fn new(feed_forward: &FeedForward) -> Result<Self> {
-        let feed_forward = FeedForward { fixed_point: true, ..feed_forward.clone() };
+        let feed_forward = FeedForward {
+            fixed_point: true,
+            ..feed_forward.clone()
+        };
         DeviceSubgraph::FeedForward(feed_forward.clone()).check()?;
-        Ok(Self { fixed: feed_forward.fixed_point()?, feed_forward })
+        Ok(Self {
+            fixed: feed_forward.fixed_point()?,
+            feed_forward,
+        })
     }
 
     /// Writes `out[rows, hidden]` from `input[rows, hidden]`, on the pool that is installed.
@@ -43,13 +49,29 @@ impl FixedFeedForward {
     /// # Panics
     /// If the shapes are not those of the subgraph.
     pub fn run(&self, scratch: &mut FixedScratch, input: QuantizedView, out: OutputMut) {
-        let FeedForward { up, gate, inner_scale, down, .. } = &self.feed_forward;
-        let FixedScratch { numbers, up: up_sums, gate: gate_sums, inner } = scratch;
+        let FeedForward {
+            up,
+            gate,
+            inner_scale,
+            down,
+            ..
+        } = &self.feed_forward;
+        let FixedScratch {
+            numbers,
+            up: up_sums,
+            gate: gate_sums,
+            inner,
+        } = scratch;
         matmul_sums(input, up.weight(), numbers, up_sums);
         if let Some(gate) = gate {
             matmul_sums(input, gate.weight(), numbers, gate_sums);
         }
-        inner.requantize(&self.fixed, (up_sums, gate_sums), *inner_scale, input.scales());
+        inner.requantize(
+            &self.fixed,
+            (up_sums, gate_sums),
+            *inner_scale,
+            input.scales(),
+        );
         matmul_int8(inner.view(), down.weight(), down.bias(), out);
     }
 }

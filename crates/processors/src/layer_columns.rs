@@ -28,7 +28,11 @@ impl LayerColumns {
     pub fn new(layer: Arc<dyn Layer>, columns: Range<usize>) -> Result<Self> {
         let all = layer.weight().out_features;
         let whole = |at: usize| at == all || at.is_multiple_of(Self::BLOCK);
-        if columns.start < columns.end && columns.end <= all && whole(columns.start) && whole(columns.end) {
+        if columns.start < columns.end
+            && columns.end <= all
+            && whole(columns.start)
+            && whole(columns.end)
+        {
             return Ok(Self { layer, columns });
         }
         Err(Error::Subgraph {

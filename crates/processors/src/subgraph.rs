@@ -78,7 +78,11 @@ impl FeedForward {
     pub fn fixed_point(&self) -> Result<FixedPoint> {
         fn scales(layer: &Arc<dyn Layer>) -> Scales<'_> {
             let weight = layer.weight();
-            Scales { in_features: weight.in_features, scales: weight.scales, bias: layer.bias() }
+            Scales {
+                in_features: weight.in_features,
+                scales: weight.scales,
+                bias: layer.bias(),
+            }
         }
         let middle = Middle {
             input_scale: self.input_scale,
@@ -99,7 +103,9 @@ impl FeedForward {
 impl DeviceSubgraph {
     /// Features of the input.
     pub fn in_features(&self) -> usize {
-        self.layers().next().map_or(0, |(_, layer)| layer.weight().in_features)
+        self.layers()
+            .next()
+            .map_or(0, |(_, layer)| layer.weight().in_features)
     }
 
     /// Static scale of the input.
@@ -113,7 +119,11 @@ impl DeviceSubgraph {
     /// Features of each output: of every layer; of down and, where it is returned, of what down reads.
     pub fn outputs(&self) -> Vec<usize> {
         match self {
-            Self::Linear(linear) => linear.layers.iter().map(|layer| layer.weight().out_features).collect(),
+            Self::Linear(linear) => linear
+                .layers
+                .iter()
+                .map(|layer| layer.weight().out_features)
+                .collect(),
             Self::FeedForward(feed_forward) => {
                 let down = feed_forward.down.weight();
                 let inner = feed_forward.return_inner.then_some(down.in_features);
@@ -151,10 +161,19 @@ impl DeviceSubgraph {
             Self::Linear(linear) => (linear.layers.as_slice(), None),
             Self::FeedForward(feed_forward) => (&[][..], Some(feed_forward)),
         };
-        let linears = linears.iter().enumerate().map(|(index, layer)| (format!("layer {index}"), &**layer));
-        let others = feed_forward.into_iter().flat_map(|FeedForward { up, gate, down, .. }| {
-            [("up", Some(up)), ("gate", gate.as_ref()), ("down", Some(down))]
-        });
+        let linears = linears
+            .iter()
+            .enumerate()
+            .map(|(index, layer)| (format!("layer {index}"), &**layer));
+        let others = feed_forward
+            .into_iter()
+            .flat_map(|FeedForward { up, gate, down, .. }| {
+                [
+                    ("up", Some(up)),
+                    ("gate", gate.as_ref()),
+                    ("down", Some(down)),
+                ]
+            });
         linears.chain(others.filter_map(|(name, layer)| Some((name.to_owned(), &**layer?))))
     }
 
@@ -165,9 +184,9 @@ impl DeviceSubgraph {
     #[cfg(any(feature = "gpu", feature = "npu"))]
     pub(crate) fn check_float(&self, processor: &str) -> Result<()> {
         match self {
-            Self::FeedForward(feed_forward) if feed_forward.fixed_point => {
-                Err(Error::FixedPoint { processor: processor.to_owned() })
-            }
+            Self::FeedForward(feed_forward) if feed_forward.fixed_point => Err(Error::FixedPoint {
+                processor: processor.to_owned(),
+            }),
             _ => Ok(()),
         }
     }
@@ -175,25 +194,51 @@ impl DeviceSubgraph {
     /// Whether all parts agree.
     pub(crate) fn check(&self) -> Result<()> {
         let scale = |part: &str, scale: f32| {
-            check(is_scale(scale), part, || scale.to_string(), "a positive scale to divide by")
+            check(
+                is_scale(scale),
+                part,
+                || scale.to_string(),
+                "a positive scale to divide by",
+            )
         };
         scale("input scale", self.input_scale())?;
-        check(self.layers().next().is_some(), "layers", || "none".to_owned(), "one at least")?;
+        check(
+            self.layers().next().is_some(),
+            "layers",
+            || "none".to_owned(),
+            "one at least",
+        )?;
         for (name, layer) in self.layers() {
             check_layer(&name, layer)?;
         }
         let features = |part: &str, found: usize, expected: usize| {
-            check(found == expected, part, || found.to_string(), &expected.to_string())
+            check(
+                found == expected,
+                part,
+                || found.to_string(),
+                &expected.to_string(),
+            )
         };
         let hidden = self.in_features();
         match self {
             Self::Linear(linear) => {
                 for (index, layer) in linear.layers.iter().enumerate() {
-                    features(&format!("input features of layer {index}"), layer.weight().in_features, hidden)?;
+                    features(
+                        &format!("input features of layer {index}"),
+                        layer.weight().in_features,
+                        hidden,
+                    )?;
                 }
             }
             Self::FeedForward(feed_forward) => {
-                let FeedForward { up, gate, inner_scale, smoothing, down, .. } = feed_forward;
+                let FeedForward {
+                    up,
+                    gate,
+                    inner_scale,
+                    smoothing,
+                    down,
+                    ..
+                } = feed_forward;
                 let width = up.weight().out_features;
                 scale("inner scale", *inner_scale)?;
                 if let Some(gate) = gate {
@@ -206,7 +251,12 @@ impl DeviceSubgraph {
                 }
                 if feed_forward.fixed_point {
                     let found = || "what down reads in f32 as an output".to_owned();
-                    check(!feed_forward.return_inner, "fixed point", found, "no such output")?;
+                    check(
+                        !feed_forward.return_inner,
+                        "fixed point",
+                        found,
+                        "no such output",
+                    )?;
                     feed_forward.fixed_point()?;
                 }
             }
@@ -231,14 +281,31 @@ fn check_layer(name: &str, layer: &dyn Layer) -> Result<()> {
         inputs,
         &format!("1 to {MAX_IN_FEATURES}"),
     )?;
-    check(out_features > 0, &of("output features"), || "none".to_owned(), "one at least")?;
+    check(
+        out_features > 0,
+        &of("output features"),
+        || "none".to_owned(),
+        "one at least",
+    )?;
     let length = packed_len(out_features, in_features);
     let packed = || format!("{} numbers", weight.packed.len());
-    check(length == Some(weight.packed.len()), &of("packed weight"), packed, &format!("{length:?}"))?;
+    check(
+        length == Some(weight.packed.len()),
+        &of("packed weight"),
+        packed,
+        &format!("{length:?}"),
+    )?;
     let lengths = [("scales", weight.scales.len()), ("sums", weight.sums.len())];
-    let lengths = lengths.into_iter().chain(bias.map(|bias| ("bias", bias.len())));
+    let lengths = lengths
+        .into_iter()
+        .chain(bias.map(|bias| ("bias", bias.len())));
     for (part, length) in lengths {
-        check(length == out_features, &of(part), || length.to_string(), &out_features.to_string())?;
+        check(
+            length == out_features,
+            &of(part),
+            || length.to_string(),
+            &out_features.to_string(),
+        )?;
     }
     Ok(())
 }
@@ -247,5 +314,9 @@ fn check(holds: bool, part: &str, found: impl FnOnce() -> String, expected: &str
     if holds {
         return Ok(());
     }
-    Err(Error::Subgraph { part: part.to_owned(), found: found(), expected: expected.to_owned() })
+    Err(Error::Subgraph {
+        part: part.to_owned(),
+        found: found(),
+        expected: expected.to_owned(),
+    })
 }

@@ -21,20 +21,28 @@ pub(crate) struct Reservation {
 
 impl Window {
     pub fn new(limit: Option<usize>) -> Self {
-        Self { limit, used: Arc::default() }
+        Self {
+            limit,
+            used: Arc::default(),
+        }
     }
 
     pub fn reserve(&self, processor: &str, bytes: usize) -> Result<Reservation> {
         let limit = self.limit.unwrap_or(usize::MAX);
         let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
-        let before = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let before = self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         before.map_err(|used| Error::WindowFull {
             processor: processor.to_owned(),
             needed: bytes,
             free: limit - used,
             window: limit,
         })?;
-        Ok(Reservation { bytes, used: Arc::clone(&self.used) })
+        Ok(Reservation {
+            bytes,
+            used: Arc::clone(&self.used),
+        })
     }
 }
 

@@ -22,8 +22,12 @@ use triad_kernels::activation::Activation;
 use triad_kernels::int8::QuantizedRows;
 use triad_kernels::pool::Pool;
 use triad_processors::cpu::Cpu;
-use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, Target, program_from_environment};
-use triad_processors::{Device, DeviceSubgraph, Error, FeedForward, Layer, Linear, Program, Result};
+use triad_processors::hexagon::{
+    Between, Hexagon, HexagonOptions, Target, program_from_environment,
+};
+use triad_processors::{
+    Device, DeviceSubgraph, Error, FeedForward, Layer, Linear, Program, Result,
+};
 
 use plain::{Plain, Random, quantized};
 
@@ -37,7 +41,11 @@ fn options() -> Option<HexagonOptions> {
     match program_from_environment() {
         Ok(program) => {
             let (patience, between) = (Duration::from_secs(3), Between::Device);
-            Some(HexagonOptions { patience, between, ..HexagonOptions::new(program) })
+            Some(HexagonOptions {
+                patience,
+                between,
+                ..HexagonOptions::new(program)
+            })
         }
         Err(error) => {
             skip::skip(error);
@@ -48,17 +56,26 @@ fn options() -> Option<HexagonOptions> {
 
 fn linear(layers: &[[usize; 2]]) -> DeviceSubgraph {
     let mut random = Random::new(3);
-    let layer = |[out, of]: &[usize; 2]| Plain::random(&mut random, *out, *of, true) as Arc<dyn Layer>;
-    DeviceSubgraph::Linear(Linear { input_scale: SCALE, layers: layers.iter().map(layer).collect() })
+    let layer =
+        |[out, of]: &[usize; 2]| Plain::random(&mut random, *out, *of, true) as Arc<dyn Layer>;
+    DeviceSubgraph::Linear(Linear {
+        input_scale: SCALE,
+        layers: layers.iter().map(layer).collect(),
+    })
 }
 
 fn feed_forward(activation: Activation, flags: usize) -> DeviceSubgraph {
     of_widths(96, 270, (activation, flags))
 }
 
-fn of_widths(hidden: usize, width: usize, (activation, flags): (Activation, usize)) -> DeviceSubgraph {
+fn of_widths(
+    hidden: usize,
+    width: usize,
+    (activation, flags): (Activation, usize),
+) -> DeviceSubgraph {
     let mut random = Random::new(flags as u64);
-    let [gated, smoothed, bias, return_inner, fixed_point] = [1, 2, 4, 8, 16].map(|flag| flags & flag != 0);
+    let [gated, smoothed, bias, return_inner, fixed_point] =
+        [1, 2, 4, 8, 16].map(|flag| flags & flag != 0);
     DeviceSubgraph::FeedForward(FeedForward {
         input_scale: SCALE,
         up: Plain::random(&mut random, width, hidden, bias),
@@ -72,16 +89,38 @@ fn of_widths(hidden: usize, width: usize, (activation, flags): (Activation, usiz
     })
 }
 
-fn run_program(program: &mut dyn Program, subgraph: &DeviceSubgraph, input: &QuantizedRows) -> Result<Vec<Vec<u32>>> {
+fn run_program(
+    program: &mut dyn Program,
+    subgraph: &DeviceSubgraph,
+    input: &QuantizedRows,
+) -> Result<Vec<Vec<u32>>> {
     let rows = input.view().rows();
-    let mut outs: Vec<_> = subgraph.outputs().iter().map(|features| vec![0.5; rows * features]).collect();
-    let views = outs.iter_mut().zip(subgraph.outputs()).map(|(out, features)| OutputMut::new(out, features));
+    let mut outs: Vec<_> = subgraph
+        .outputs()
+        .iter()
+        .map(|features| vec![0.5; rows * features])
+        .collect();
+    let views = outs
+        .iter_mut()
+        .zip(subgraph.outputs())
+        .map(|(out, features)| OutputMut::new(out, features));
     program.run(input.view(), &mut views.collect::<Vec<_>>())?;
-    Ok(outs.iter().map(|out| out.iter().map(|x| x.to_bits()).collect()).collect())
+    Ok(outs
+        .iter()
+        .map(|out| out.iter().map(|x| x.to_bits()).collect())
+        .collect())
 }
 
-fn run(device: &dyn Device, subgraph: &DeviceSubgraph, input: &QuantizedRows) -> Result<Vec<Vec<u32>>> {
-    run_program(&mut *device.prepare(subgraph, input.view().rows())?, subgraph, input)
+fn run(
+    device: &dyn Device,
+    subgraph: &DeviceSubgraph,
+    input: &QuantizedRows,
+) -> Result<Vec<Vec<u32>>> {
+    run_program(
+        &mut *device.prepare(subgraph, input.view().rows())?,
+        subgraph,
+        input,
+    )
 }
 
 fn cpu() -> Cpu {
@@ -89,13 +128,25 @@ fn cpu() -> Cpu {
 }
 
 fn input(rows: usize, subgraph: &DeviceSubgraph) -> QuantizedRows {
-    quantized(&Random::new(7).floats(rows * subgraph.in_features(), 150.0 * SCALE), subgraph.in_features(), SCALE)
+    quantized(
+        &Random::new(7).floats(rows * subgraph.in_features(), 150.0 * SCALE),
+        subgraph.in_features(),
+        SCALE,
+    )
 }
 
 /// Bits, with all that are no number the same.
 fn same(bits: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
-    let one = |bits: u32| if f32::from_bits(bits).is_nan() { u32::MAX } else { bits };
-    bits.into_iter().map(|out| out.into_iter().map(one).collect()).collect()
+    let one = |bits: u32| {
+        if f32::from_bits(bits).is_nan() {
+            u32::MAX
+        } else {
+            bits
+        }
+    };
+    bits.into_iter()
+        .map(|out| out.into_iter().map(one).collect())
+        .collect()
 }
 
 #[test]
@@ -103,9 +154,21 @@ fn every_subgraph_has_the_bits_of_the_cpu() {
     let Some(options) = options() else { return };
     let hexagon = Hexagon::open(&options).unwrap();
     // So little room that a few rows go at once.
-    let narrow = Hexagon::open(&HexagonOptions { transfer_bytes: 48 << 10, ..options.clone() }).unwrap();
-    let products = Hexagon::open(&HexagonOptions { between: Between::Host, ..options }).unwrap();
-    let mut subgraphs = vec![linear(&[[64, 64], [20, 64], [7, 64]]), linear(&[[576, 192]]), linear(&[[1, 1]])];
+    let narrow = Hexagon::open(&HexagonOptions {
+        transfer_bytes: 48 << 10,
+        ..options.clone()
+    })
+    .unwrap();
+    let products = Hexagon::open(&HexagonOptions {
+        between: Between::Host,
+        ..options
+    })
+    .unwrap();
+    let mut subgraphs = vec![
+        linear(&[[64, 64], [20, 64], [7, 64]]),
+        linear(&[[576, 192]]),
+        linear(&[[1, 1]]),
+    ];
     for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
         subgraphs.extend((0..16).map(|flags| feed_forward(activation, flags)));
         if activation != Activation::Gelu {
@@ -117,7 +180,10 @@ fn every_subgraph_has_the_bits_of_the_cpu() {
             let input = input(rows, subgraph);
             let expected = run(&cpu(), subgraph, &input).unwrap();
             for device in [&hexagon, &narrow, &products] {
-                assert!(run(device, subgraph, &input).unwrap() == expected, "subgraph {index}, {rows} rows");
+                assert!(
+                    run(device, subgraph, &input).unwrap() == expected,
+                    "subgraph {index}, {rows} rows"
+                );
             }
         }
     }
@@ -125,7 +191,13 @@ fn every_subgraph_has_the_bits_of_the_cpu() {
 
 /// Devices of 1 to 6 threads, as many as there are vector contexts in a v79.
 fn teams(options: &HexagonOptions) -> Vec<Hexagon> {
-    let of = |threads| Hexagon::open(&HexagonOptions { threads: Some(threads), ..options.clone() }).unwrap();
+    let of = |threads| {
+        Hexagon::open(&HexagonOptions {
+            threads: Some(threads),
+            ..options.clone()
+        })
+        .unwrap()
+    };
     (1..=6).map(of).collect()
 }
 
@@ -133,11 +205,25 @@ fn teams(options: &HexagonOptions) -> Vec<Hexagon> {
 fn any_number_of_threads_computes_the_same_bits() {
     let Some(options) = options() else { return };
     let devices = teams(&options);
-    let shapes = (1..300usize, proptest::collection::vec(1..500usize, 1..4), 1..150usize, 0..3usize);
-    let mut runner = TestRunner::new(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() });
+    let shapes = (
+        1..300usize,
+        proptest::collection::vec(1..500usize, 1..4),
+        1..150usize,
+        0..3usize,
+    );
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 40,
+        failure_persistence: None,
+        ..Default::default()
+    });
     let property = |(hidden, widths, rows, kind): (usize, Vec<usize>, usize, usize)| {
         let subgraph = match kind {
-            0 => linear(&widths.iter().map(|width| [*width, hidden]).collect::<Vec<_>>()),
+            0 => linear(
+                &widths
+                    .iter()
+                    .map(|width| [*width, hidden])
+                    .collect::<Vec<_>>(),
+            ),
             1 => of_widths(hidden, widths[0], (Activation::Silu, widths.len() | 8)),
             _ => of_widths(hidden, widths[0], (Activation::Silu, widths.len() | 16)),
         };
@@ -161,21 +247,35 @@ fn any_number_of_threads_computes_the_same_bits() {
 fn threads_divide_the_packets_of_a_product_and_of_an_activation() {
     let Some(options) = options() else { return };
     // 16 tiles of columns with those of check sums, and a feed-forward of 8 and of 4 tiles, with 8 tiles of rows between them.
-    let products = [linear(&[[1019, 64]]), of_widths(251, 507, (Activation::Silu, 0))];
+    let products = [
+        linear(&[[1019, 64]]),
+        of_widths(251, 507, (Activation::Silu, 0)),
+    ];
     let of = |device: &Hexagon, subgraph: &DeviceSubgraph| {
         let mut program = device.prepare(subgraph, 64).unwrap();
         run_program(&mut *program, subgraph, &input(64, subgraph)).unwrap();
         device.packets()
     };
     let devices = teams(&options);
-    assert_eq!(devices.iter().map(Hexagon::threads).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(
+        devices.iter().map(Hexagon::threads).collect::<Vec<_>>(),
+        [1, 2, 3, 4, 5, 6]
+    );
     // Of 16 tiles, and of 8 and 4, what the busiest of 6 threads has.
     for (subgraph, of_six) in products.iter().zip([3.0 / 16.0, 1.0 / 4.0]) {
         let found: Vec<_> = devices.iter().map(|device| of(device, subgraph)).collect();
-        assert_eq!(of(&devices[3], subgraph), found[3], "packets are the same in each run");
+        assert_eq!(
+            of(&devices[3], subgraph),
+            found[3],
+            "packets are the same in each run"
+        );
         assert_eq!(found[0].all, found[0].longest, "{found:?}");
         let one = found[0].longest as f64;
-        for (packets, share) in found.iter().zip([1.0, 1.0 / 2.0, 6.0 / 16.0, 1.0 / 4.0, 1.0 / 4.0, of_six]) {
+        for (packets, share) in
+            found
+                .iter()
+                .zip([1.0, 1.0 / 2.0, 6.0 / 16.0, 1.0 / 4.0, 1.0 / 4.0, of_six])
+        {
             // Somewhat more: one thread takes the request apart and adds up the check sums, and each begins anew.
             let longest = packets.longest as f64 / one;
             assert!((share..share + 0.06).contains(&longest), "{found:?}");
@@ -204,7 +304,11 @@ fn what_is_infinite_within_a_feed_forward_makes_the_row_nan_as_on_the_cpu() {
         let input = quantized(&[-1.0, 0.0, 1.0, 5.0, f32::NAN, 3.0], 1, 1.0);
         let expected = same(run(&cpu(), &subgraph, &input).unwrap());
         assert_eq!(same(run(&hexagon, &subgraph, &input).unwrap()), expected);
-        assert_eq!(expected[0].iter().filter(|bits| **bits == u32::MAX).count(), 3, "{expected:?}");
+        assert_eq!(
+            expected[0].iter().filter(|bits| **bits == u32::MAX).count(),
+            3,
+            "{expected:?}"
+        );
     }
 }
 
@@ -226,7 +330,12 @@ fn a_process_that_is_killed_within_a_run_is_an_error_and_stays_one() {
         }
     };
     killer.join().unwrap();
-    assert!(error.to_string().starts_with("npu:hexagon failed: its process ended: signal: 9"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("npu:hexagon failed: its process ended: signal: 9"),
+        "{error}"
+    );
     let again = run_program(&mut *program, &subgraph, &input).unwrap_err();
     assert_eq!(again.to_string(), error.to_string());
 }
@@ -234,14 +343,26 @@ fn a_process_that_is_killed_within_a_run_is_an_error_and_stays_one() {
 #[test]
 fn a_process_that_is_frozen_is_ended_and_an_error() {
     let Some(options) = options() else { return };
-    let hexagon = Hexagon::open(&HexagonOptions { patience: Duration::from_millis(300), ..options }).unwrap();
+    let hexagon = Hexagon::open(&HexagonOptions {
+        patience: Duration::from_millis(300),
+        ..options
+    })
+    .unwrap();
     let subgraph = linear(&[[40, 32]]);
     let input = input(5, &subgraph);
     let mut program = hexagon.prepare(&subgraph, 5).unwrap();
     signal(hexagon.process().unwrap(), "STOP");
     let error = run_program(&mut *program, &subgraph, &input).unwrap_err();
-    assert!(error.to_string().contains("its process did nothing for 0.3 s, and was ended"), "{error}");
-    assert!(!Path::new(&format!("/proc/{}", hexagon.process().unwrap())).exists(), "it is gone");
+    assert!(
+        error
+            .to_string()
+            .contains("its process did nothing for 0.3 s, and was ended"),
+        "{error}"
+    );
+    assert!(
+        !Path::new(&format!("/proc/{}", hexagon.process().unwrap())).exists(),
+        "it is gone"
+    );
 }
 
 #[test]
@@ -252,23 +373,48 @@ fn what_is_no_device_program_is_an_error_that_says_so() {
     fs::write(&text, "no program").unwrap();
     // A program of this machine, which the emulator of another one refuses.
     for program in [text, std::env::current_exe().unwrap()] {
-        let error = Hexagon::open(&HexagonOptions { program, ..options.clone() }).unwrap_err();
+        let error = Hexagon::open(&HexagonOptions {
+            program,
+            ..options.clone()
+        })
+        .unwrap_err();
         assert!(matches!(error, Error::HexagonProgram { .. }), "{error:?}");
         assert!(error.to_string().contains("its process ended: "), "{error}");
     }
     let program = folder.path().join("none");
-    let error = Hexagon::open(&HexagonOptions { program, ..options.clone() }).unwrap_err();
+    let error = Hexagon::open(&HexagonOptions {
+        program,
+        ..options.clone()
+    })
+    .unwrap_err();
     assert!(matches!(error, Error::HexagonMissing { .. }), "{error:?}");
     let emulator = folder.path().join("none");
-    let error = Hexagon::open(&HexagonOptions { emulator, ..options.clone() }).unwrap_err();
-    assert!(error.to_string().contains("install qemu-user-static"), "{error}");
+    let error = Hexagon::open(&HexagonOptions {
+        emulator,
+        ..options.clone()
+    })
+    .unwrap_err();
+    assert!(
+        error.to_string().contains("install qemu-user-static"),
+        "{error}"
+    );
     // An emulator that starts and runs nothing.
     let emulator = folder.path().join("idle");
     fs::write(&emulator, "#!/bin/sh\nexec sleep 60\n").unwrap();
     fs::set_permissions(&emulator, fs::Permissions::from_mode(0o755)).unwrap();
     let patience = Duration::from_millis(200);
-    let error = Hexagon::open(&HexagonOptions { emulator, patience, ..options }).unwrap_err();
-    assert!(error.to_string().contains("it did not report itself within 0.2 s"), "{error}");
+    let error = Hexagon::open(&HexagonOptions {
+        emulator,
+        patience,
+        ..options
+    })
+    .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("it did not report itself within 0.2 s"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -279,12 +425,23 @@ fn a_program_for_a_dsp_is_not_run_by_the_emulator_nor_one_for_the_emulator_by_a_
     let shared = options.program.with_file_name("libtriad_skel.so");
     if let Ok(bytes) = fs::read(&shared) {
         assert_eq!(Target::of(&shared).unwrap(), Target::Dsp);
-        assert!(bytes.windows(18).any(|window| window == b"triad_skel_invoke\0"), "it has the function that is called");
+        assert!(
+            bytes
+                .windows(18)
+                .any(|window| window == b"triad_skel_invoke\0"),
+            "it has the function that is called"
+        );
     }
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("libtriad_skel.so");
     // A shared object for Hexagon; an executable for it, a shared object for another machine, and a part of a head.
-    let head = |kind: u8, machine: u8| [b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0", &[kind, 0, machine, 0][..]].concat();
+    let head = |kind: u8, machine: u8| {
+        [
+            b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0",
+            &[kind, 0, machine, 0][..],
+        ]
+        .concat()
+    };
     for (bytes, target) in [
         (head(3, 164), Target::Dsp),
         (head(2, 164), Target::Emulator),
@@ -307,14 +464,22 @@ fn a_program_for_a_dsp_is_not_run_by_the_emulator_nor_one_for_the_emulator_by_a_
 fn a_device_program_of_another_version_is_refused_by_both_numbers() {
     let Some(options) = options() else { return };
     let mut bytes = fs::read(&options.program).unwrap();
-    let magic = bytes.windows(8).position(|window| window == b"TRIADDSP").expect("the program has its identity");
+    let magic = bytes
+        .windows(8)
+        .position(|window| window == b"TRIADDSP")
+        .expect("the program has its identity");
     bytes[magic + 8] = 0;
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("old");
     fs::write(&program, bytes).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let error = Hexagon::open(&HexagonOptions { program, ..options }).unwrap_err();
-    assert!(error.to_string().contains("it is of version 0 of the protocol, expected 5"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("it is of version 0 of the protocol, expected 5"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -322,7 +487,11 @@ fn weights_and_scales_that_are_overwritten_in_the_memory_of_the_device_are_found
     let Some(options) = options() else { return };
     // Weights of a layer and within a feed-forward, and a scale.
     let whole = || feed_forward(Activation::Silu, 1);
-    for (subgraph, byte) in [(linear(&[[40, 32]]), 128 + 5), (whole(), 0x2000), (whole(), 128 + 66)] {
+    for (subgraph, byte) in [
+        (linear(&[[40, 32]]), 128 + 5),
+        (whole(), 0x2000),
+        (whole(), 128 + 66),
+    ] {
         let hexagon = Hexagon::open(&options).unwrap();
         let input = input(3, &subgraph);
         let mut program = hexagon.prepare(&subgraph, 3).unwrap();
@@ -341,7 +510,10 @@ fn shared_memory_that_is_overwritten_is_found() {
     let expected = run(&cpu(), &subgraph, &input).unwrap();
     let hexagon = Hexagon::open(&options).unwrap();
     let mut program = hexagon.prepare(&subgraph, LARGE_ROWS).unwrap();
-    let shared = fs::OpenOptions::new().write(true).open(format!("/proc/{}/fd/0", hexagon.process().unwrap())).unwrap();
+    let shared = fs::OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/{}/fd/0", hexagon.process().unwrap()))
+        .unwrap();
     // Everything behind the number of the request, again and again: requests, responses, inputs and sums.
     let writer = std::thread::spawn(move || {
         for byte in 1..=100 {
@@ -366,41 +538,91 @@ fn programs_share_the_window_and_give_back_their_memory() {
     let Some(options) = options() else { return };
     let (subgraph, rows) = (linear(&[[2048, 2048]]), 4);
     let bytes = subgraph.bytes(rows);
-    let hexagon = Hexagon::open(&HexagonOptions { window: bytes, ..options }).unwrap();
+    let hexagon = Hexagon::open(&HexagonOptions {
+        window: bytes,
+        ..options
+    })
+    .unwrap();
     assert_eq!(hexagon.capabilities().window, Some(bytes));
     for _ in 0..3 {
         let _one = hexagon.prepare(&subgraph, rows).unwrap();
-        assert!(matches!(hexagon.prepare(&subgraph, rows), Err(Error::WindowFull { .. })));
+        assert!(matches!(
+            hexagon.prepare(&subgraph, rows),
+            Err(Error::WindowFull { .. })
+        ));
     }
 }
 
 #[test]
 fn sessions_have_a_window_each_and_compute_the_same_bits() {
     let Some(options) = options() else { return };
-    let (rows, layers) = (4, [linear(&[[96, 64]]), linear(&[[64, 96]]), linear(&[[128, 32]])]);
+    let (rows, layers) = (
+        4,
+        [
+            linear(&[[96, 64]]),
+            linear(&[[64, 96]]),
+            linear(&[[128, 32]]),
+        ],
+    );
     let largest = layers.iter().map(|layer| layer.bytes(rows)).max().unwrap();
-    let hexagon = Hexagon::open(&HexagonOptions { window: largest, sessions: 2, ..options }).unwrap();
-    assert_eq!((hexagon.sessions(), hexagon.capabilities().window), (2, Some(2 * largest)));
-    let mut programs: Vec<_> = layers[..2].iter().map(|layer| hexagon.prepare(layer, rows).unwrap()).collect();
-    assert!(matches!(hexagon.prepare(&layers[2], rows), Err(Error::WindowFull { .. })), "both windows are taken");
+    let hexagon = Hexagon::open(&HexagonOptions {
+        window: largest,
+        sessions: 2,
+        ..options
+    })
+    .unwrap();
+    assert_eq!(
+        (hexagon.sessions(), hexagon.capabilities().window),
+        (2, Some(2 * largest))
+    );
+    let mut programs: Vec<_> = layers[..2]
+        .iter()
+        .map(|layer| hexagon.prepare(layer, rows).unwrap())
+        .collect();
+    assert!(
+        matches!(
+            hexagon.prepare(&layers[2], rows),
+            Err(Error::WindowFull { .. })
+        ),
+        "both windows are taken"
+    );
     for (program, layer) in programs.iter_mut().zip(&layers) {
         let input = input(rows, layer);
-        assert_eq!(run_program(&mut **program, layer, &input).unwrap(), run(&cpu(), layer, &input).unwrap());
+        assert_eq!(
+            run_program(&mut **program, layer, &input).unwrap(),
+            run(&cpu(), layer, &input).unwrap()
+        );
     }
     // What one session gives back is the next program's.
     drop(programs.remove(0));
-    let (mut third, input) = (hexagon.prepare(&layers[2], rows).unwrap(), input(rows, &layers[2]));
-    assert_eq!(run_program(&mut *third, &layers[2], &input).unwrap(), run(&cpu(), &layers[2], &input).unwrap());
+    let (mut third, input) = (
+        hexagon.prepare(&layers[2], rows).unwrap(),
+        input(rows, &layers[2]),
+    );
+    assert_eq!(
+        run_program(&mut *third, &layers[2], &input).unwrap(),
+        run(&cpu(), &layers[2], &input).unwrap()
+    );
 }
 
 fn signal(process: u32, name: &str) {
-    assert!(Command::new("kill").args(["-s", name, &process.to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args(["-s", name, &process.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 /// Changes a byte of the image in the process's own memory.
 fn overwrite(process: u32, byte: u64) {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
-    let memory = fs::OpenOptions::new().read(true).write(true).open(format!("/proc/{process}/mem")).unwrap();
+    let memory = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/{process}/mem"))
+        .unwrap();
     let mut found = 0;
     for line in maps.lines().filter(|line| line.contains(" rw-p ")) {
         let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
@@ -410,9 +632,14 @@ fn overwrite(process: u32, byte: u64) {
         if memory.read_exact_at(&mut bytes, start).is_err() {
             continue;
         }
-        for page in (0..bytes.len()).step_by(4096).filter(|page| bytes[*page..].starts_with(b"TRIP")) {
+        for page in (0..bytes.len())
+            .step_by(4096)
+            .filter(|page| bytes[*page..].starts_with(b"TRIP"))
+        {
             let at = page + byte as usize;
-            memory.write_all_at(&[bytes[at] ^ 0x10], start + at as u64).unwrap();
+            memory
+                .write_all_at(&[bytes[at] ^ 0x10], start + at as u64)
+                .unwrap();
             found += 1;
         }
     }

@@ -13,7 +13,9 @@ use std::time::SystemTime;
 
 use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
-use triad_processors::npu::{DeviceKind, Formulation, Npu, NpuOptions, Provider, RowShapes, library_from_environment};
+use triad_processors::npu::{
+    DeviceKind, Formulation, Npu, NpuOptions, Provider, RowShapes, library_from_environment,
+};
 use triad_processors::{Device, DeviceSubgraph, Error, FeedForward, Layer, Linear, Result};
 
 use plain::{Plain, Random, quantized};
@@ -33,7 +35,10 @@ fn options(provider: Provider) -> Option<NpuOptions> {
 
 fn linear(seed: u64) -> DeviceSubgraph {
     let layers = vec![Plain::random(&mut Random::new(seed), 24, 32, true) as Arc<dyn Layer>];
-    DeviceSubgraph::Linear(Linear { input_scale: SCALE, layers })
+    DeviceSubgraph::Linear(Linear {
+        input_scale: SCALE,
+        layers,
+    })
 }
 
 fn feed_forward() -> FeedForward {
@@ -56,7 +61,9 @@ fn run(processor: &dyn Device, subgraph: &DeviceSubgraph) -> Vec<f32> {
     let features = subgraph.outputs()[0];
     let mut out = vec![0.0; 3 * features];
     let mut program = processor.prepare(subgraph, 5).unwrap();
-    program.run(input.view(), &mut [OutputMut::new(&mut out, features)]).unwrap();
+    program
+        .run(input.view(), &mut [OutputMut::new(&mut out, features)])
+        .unwrap();
     out
 }
 
@@ -66,29 +73,59 @@ fn error<T>(result: Result<T>) -> Error {
 
 #[test]
 fn a_provider_that_the_library_lacks_is_named_with_those_that_it_has() {
-    for provider in [Provider::Qnn, Provider::OpenVino, Provider::CoreMl, Provider::VitisAi] {
-        let Some(options) = options(provider) else { return };
+    for provider in [
+        Provider::Qnn,
+        Provider::OpenVino,
+        Provider::CoreMl,
+        Provider::VitisAi,
+    ] {
+        let Some(options) = options(provider) else {
+            return;
+        };
         let error = error(Npu::new(options));
         assert!(matches!(error, Error::ProviderMissing { .. }), "{error:?}");
-        assert!(error.to_string().contains(&format!("without the provider {provider} (it has cpu")), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("without the provider {provider} (it has cpu")),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn a_provider_without_the_device_is_an_error_with_what_it_finds() {
     for device in [DeviceKind::Npu, DeviceKind::Gpu] {
-        let Some(options) = options(Provider::Cpu) else { return };
-        let error = error(Npu::new(NpuOptions { device: Some(device), ..options }));
+        let Some(options) = options(Provider::Cpu) else {
+            return;
+        };
+        let error = error(Npu::new(NpuOptions {
+            device: Some(device),
+            ..options
+        }));
         assert!(matches!(error, Error::NoDevice { .. }), "{error:?}");
-        assert!(error.to_string().contains(&format!("finds no {device} on this machine (it finds: cpu ")), "{error}");
+        assert!(
+            error.to_string().contains(&format!(
+                "finds no {device} on this machine (it finds: cpu "
+            )),
+            "{error}"
+        );
     }
-    let Some(options) = options(Provider::Cpu) else { return };
-    Npu::new(NpuOptions { device: Some(DeviceKind::Cpu), ..options }).unwrap();
+    let Some(options) = options(Provider::Cpu) else {
+        return;
+    };
+    Npu::new(NpuOptions {
+        device: Some(DeviceKind::Cpu),
+        ..options
+    })
+    .unwrap();
 }
 
 #[test]
 fn a_provider_that_leaves_nodes_to_the_cpu_is_refused() {
-    let Some(options) = options(Provider::Azure) else { return };
+    let Some(options) = options(Provider::Azure) else {
+        return;
+    };
     let npu = Npu::new(options).unwrap();
     for subgraph in [linear(1), DeviceSubgraph::FeedForward(feed_forward())] {
         let error = error(npu.prepare(&subgraph, 4));
@@ -98,15 +135,22 @@ fn a_provider_that_leaves_nodes_to_the_cpu_is_refused() {
 
 #[test]
 fn a_library_of_a_provider_that_is_none_is_refused() {
-    let Some(options) = options(Provider::Qnn) else { return };
+    let Some(options) = options(Provider::Qnn) else {
+        return;
+    };
     let file = tempfile::NamedTempFile::new().unwrap();
-    let error = error(Npu::new(NpuOptions { provider_library: Some(file.path().to_owned()), ..options }));
+    let error = error(Npu::new(NpuOptions {
+        provider_library: Some(file.path().to_owned()),
+        ..options
+    }));
     assert!(matches!(error, Error::LibraryWrong { .. }), "{error:?}");
 }
 
 #[test]
 fn a_second_library_is_refused_by_name() {
-    let Some(options) = options(Provider::Cpu) else { return };
+    let Some(options) = options(Provider::Cpu) else {
+        return;
+    };
     let _first = Npu::new(options).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let error = error(Npu::new(NpuOptions::new(file.path(), Provider::Cpu)));
@@ -115,7 +159,9 @@ fn a_second_library_is_refused_by_name() {
 
 #[test]
 fn programs_share_the_window_and_give_back_what_they_took() {
-    let Some(options) = options(Provider::Cpu) else { return };
+    let Some(options) = options(Provider::Cpu) else {
+        return;
+    };
     let (subgraph, rows) = (linear(1), 4);
     let window = Some(2 * subgraph.bytes(rows) - 1);
     let npu = Npu::new(NpuOptions { window, ..options }).unwrap();
@@ -133,29 +179,69 @@ fn programs_share_the_window_and_give_back_what_they_took() {
 
 #[test]
 fn numbers_that_integers_would_hide_are_refused() {
-    let Some(options) = options(Provider::Cpu) else { return };
+    let Some(options) = options(Provider::Cpu) else {
+        return;
+    };
     let npu = Npu::new(options).unwrap();
-    let layer = |scale: f32, bias: f32| Plain::new(vec![1; 32], vec![scale], Some(vec![bias])) as Arc<dyn Layer>;
-    let linear = |layer| DeviceSubgraph::Linear(Linear { input_scale: 1.0, layers: vec![layer] });
-    for subgraph in [linear(layer(f32::NAN, 0.0)), linear(layer(f32::MAX, 0.0)), linear(layer(1.0, f32::INFINITY))] {
-        assert!(matches!(error(npu.prepare(&subgraph, 1)), Error::Subgraph { .. }));
+    let layer = |scale: f32, bias: f32| {
+        Plain::new(vec![1; 32], vec![scale], Some(vec![bias])) as Arc<dyn Layer>
+    };
+    let linear = |layer| {
+        DeviceSubgraph::Linear(Linear {
+            input_scale: 1.0,
+            layers: vec![layer],
+        })
+    };
+    for subgraph in [
+        linear(layer(f32::NAN, 0.0)),
+        linear(layer(f32::MAX, 0.0)),
+        linear(layer(1.0, f32::INFINITY)),
+    ] {
+        assert!(matches!(
+            error(npu.prepare(&subgraph, 1)),
+            Error::Subgraph { .. }
+        ));
     }
     let smoothing = Some([&[1.0; 39][..], &[f32::NAN]].concat().into());
-    let subgraph = DeviceSubgraph::FeedForward(FeedForward { smoothing, ..feed_forward() });
-    assert!(matches!(error(npu.prepare(&subgraph, 1)), Error::Subgraph { .. }));
+    let subgraph = DeviceSubgraph::FeedForward(FeedForward {
+        smoothing,
+        ..feed_forward()
+    });
+    assert!(matches!(
+        error(npu.prepare(&subgraph, 1)),
+        Error::Subgraph { .. }
+    ));
 }
 
 #[test]
 fn both_formulations_mean_the_same() {
-    let Some(options) = options(Provider::Cpu) else { return };
-    let npu = |formulation| Npu::new(NpuOptions { formulation: Some(formulation), ..options.clone() }).unwrap();
-    let (integer, float) = (npu(Formulation::Integer), npu(Formulation::QuantizeDequantize));
+    let Some(options) = options(Provider::Cpu) else {
+        return;
+    };
+    let npu = |formulation| {
+        Npu::new(NpuOptions {
+            formulation: Some(formulation),
+            ..options.clone()
+        })
+        .unwrap()
+    };
+    let (integer, float) = (
+        npu(Formulation::Integer),
+        npu(Formulation::QuantizeDequantize),
+    );
     for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
         let smoothing = Some(Random::new(5).floats(40, 1.0).into());
-        for subgraph in
-            [linear(2), DeviceSubgraph::FeedForward(FeedForward { activation, smoothing, ..feed_forward() })]
-        {
-            let largest = run(&integer, &subgraph).iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
+        for subgraph in [
+            linear(2),
+            DeviceSubgraph::FeedForward(FeedForward {
+                activation,
+                smoothing,
+                ..feed_forward()
+            }),
+        ] {
+            let largest = run(&integer, &subgraph)
+                .iter()
+                .fold(0.0, |largest: f32, x| largest.max(x.abs()));
             for (one, other) in run(&integer, &subgraph).iter().zip(run(&float, &subgraph)) {
                 // A number next to a tie may be requantized to its neighbour.
                 assert!((one - other).abs() <= 0.01 * largest, "{one} and {other}");
@@ -166,60 +252,114 @@ fn both_formulations_mean_the_same() {
 
 #[test]
 fn rows_in_any_shape_give_the_same_bits() {
-    let Some(options) = options(Provider::Cpu) else { return };
-    let subgraphs = [linear(2), DeviceSubgraph::FeedForward(FeedForward { return_inner: true, ..feed_forward() })];
+    let Some(options) = options(Provider::Cpu) else {
+        return;
+    };
+    let subgraphs = [
+        linear(2),
+        DeviceSubgraph::FeedForward(FeedForward {
+            return_inner: true,
+            ..feed_forward()
+        }),
+    ];
     for (formulation, subgraph) in [Formulation::Integer, Formulation::QuantizeDequantize]
         .into_iter()
         .flat_map(|one| subgraphs.iter().map(move |other| (one, other)))
     {
         let run = |row_shapes: Option<RowShapes>, rows: usize| {
-            let options = NpuOptions { formulation: Some(formulation), row_shapes, ..options.clone() };
+            let options = NpuOptions {
+                formulation: Some(formulation),
+                row_shapes,
+                ..options.clone()
+            };
             let input = quantized(&Random::new(4).floats(rows * 32, 1.0), 32, SCALE);
-            let mut outs: Vec<_> = subgraph.outputs().iter().map(|features| vec![f32::NAN; rows * features]).collect();
-            let views = outs.iter_mut().zip(subgraph.outputs()).map(|(out, features)| OutputMut::new(out, features));
+            let mut outs: Vec<_> = subgraph
+                .outputs()
+                .iter()
+                .map(|features| vec![f32::NAN; rows * features])
+                .collect();
+            let views = outs
+                .iter_mut()
+                .zip(subgraph.outputs())
+                .map(|(out, features)| OutputMut::new(out, features));
             let mut program = Npu::new(options).unwrap().prepare(subgraph, 12).unwrap();
-            program.run(input.view(), &mut views.collect::<Vec<_>>()).unwrap();
+            program
+                .run(input.view(), &mut views.collect::<Vec<_>>())
+                .unwrap();
             outs
         };
         for rows in [12, 7, 1] {
             let expected = run(None, rows);
-            let shapes = [RowShapes::Flat, RowShapes::Fastest].into_iter().chain([2, 3, 4, 6].map(RowShapes::Lines));
+            let shapes = [RowShapes::Flat, RowShapes::Fastest]
+                .into_iter()
+                .chain([2, 3, 4, 6].map(RowShapes::Lines));
             for shape in shapes {
-                assert!(run(Some(shape), rows) == expected, "{formulation:?}, {rows} rows, {shape:?}");
+                assert!(
+                    run(Some(shape), rows) == expected,
+                    "{formulation:?}, {rows} rows, {shape:?}"
+                );
             }
         }
     }
-    let npu = Npu::new(NpuOptions { row_shapes: Some(RowShapes::Lines(5)), ..options }).unwrap();
-    assert!(matches!(error(npu.prepare(&linear(1), 12)), Error::Subgraph { .. }));
+    let npu = Npu::new(NpuOptions {
+        row_shapes: Some(RowShapes::Lines(5)),
+        ..options
+    })
+    .unwrap();
+    assert!(matches!(
+        error(npu.prepare(&linear(1), 12)),
+        Error::Subgraph { .. }
+    ));
 }
 
 #[test]
 fn the_fastest_shape_is_kept_with_the_compiled_graph() {
-    let Some(options) = options(Provider::Cpu) else { return };
+    let Some(options) = options(Provider::Cpu) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let npu = |row_shapes: RowShapes| {
         let cache = Some(folder.path().to_owned());
-        Npu::new(NpuOptions { cache, row_shapes: Some(row_shapes), ..options.clone() }).unwrap()
+        Npu::new(NpuOptions {
+            cache,
+            row_shapes: Some(row_shapes),
+            ..options.clone()
+        })
+        .unwrap()
     };
     let prepare = |row_shapes: RowShapes| drop(npu(row_shapes).prepare(&linear(1), 12).unwrap());
     prepare(RowShapes::Fastest);
     let first = graphs(folder.path());
     assert_eq!(first.len(), 1, "one of those that were tried");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it and its seal, nothing of the others");
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        2,
+        "it and its seal, nothing of the others"
+    );
     prepare(RowShapes::Fastest);
     assert_eq!(graphs(folder.path()), first, "not tried again");
     prepare(RowShapes::Flat);
-    assert_eq!(graphs(folder.path()).len(), 2, "a shape that was asked for is another graph");
+    assert_eq!(
+        graphs(folder.path()).len(),
+        2,
+        "a shape that was asked for is another graph"
+    );
     // The shape is that of the graph that is kept, whichever was the fastest.
     let of_lines = graphs(folder.path());
     prepare(RowShapes::Lines(3));
-    let lines = graphs(folder.path()).into_iter().find(|graph| !of_lines.contains(graph)).unwrap().0;
+    let lines = graphs(folder.path())
+        .into_iter()
+        .find(|graph| !of_lines.contains(graph))
+        .unwrap()
+        .0;
     replace(&first[0].0, &fs::read(lines).unwrap());
     let input = quantized(&Random::new(4).floats(12 * 32, 1.0), 32, SCALE);
     let run = |npu: Npu| {
         let mut out = vec![0.0; 12 * 24];
         let mut program = npu.prepare(&linear(1), 12).unwrap();
-        program.run(input.view(), &mut [OutputMut::new(&mut out, 24)]).unwrap();
+        program
+            .run(input.view(), &mut [OutputMut::new(&mut out, 24)])
+            .unwrap();
         out
     };
     assert!(run(npu(RowShapes::Fastest)) == run(npu(RowShapes::Flat)));
@@ -235,20 +375,34 @@ fn replace(graph: &Path, bytes: &[u8]) {
 
 /// Compiled graphs of a folder with the times of their writing.
 fn graphs(folder: &Path) -> Vec<(PathBuf, SystemTime)> {
-    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let graphs = files.filter(|path| path.extension().is_some_and(|extension| extension == "onnx"));
-    let mut graphs: Vec<_> = graphs.map(|path| (path.clone(), path.metadata().unwrap().modified().unwrap())).collect();
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let graphs = files.filter(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "onnx")
+    });
+    let mut graphs: Vec<_> = graphs
+        .map(|path| (path.clone(), path.metadata().unwrap().modified().unwrap()))
+        .collect();
     graphs.sort();
     graphs
 }
 
 #[test]
 fn a_compiled_graph_is_kept_and_used_again() {
-    let Some(options) = options(Provider::Cpu) else { return };
+    let Some(options) = options(Provider::Cpu) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let npu = |driver: &str| {
         let cache = Some(folder.path().join("compiled"));
-        Npu::new(NpuOptions { cache, driver: driver.to_owned(), ..options.clone() }).unwrap()
+        Npu::new(NpuOptions {
+            cache,
+            driver: driver.to_owned(),
+            ..options.clone()
+        })
+        .unwrap()
     };
     let compiled = folder.path().join("compiled");
     let subgraph = DeviceSubgraph::FeedForward(feed_forward());
@@ -260,12 +414,21 @@ fn a_compiled_graph_is_kept_and_used_again() {
     assert_eq!(graphs(&compiled), first, "used, not written again");
 
     fs::write(&first[0].0, "broken").unwrap();
-    assert!(run(&npu("1"), &subgraph) == expected, "a broken one is built again");
+    assert!(
+        run(&npu("1"), &subgraph) == expected,
+        "a broken one is built again"
+    );
     assert_ne!(fs::read(&first[0].0).unwrap(), b"broken");
 
     run(&npu("2"), &subgraph);
     assert_eq!(graphs(&compiled).len(), 2, "another driver");
-    run(&npu("2"), &DeviceSubgraph::FeedForward(FeedForward { inner_scale: 0.02, ..feed_forward() }));
+    run(
+        &npu("2"),
+        &DeviceSubgraph::FeedForward(FeedForward {
+            inner_scale: 0.02,
+            ..feed_forward()
+        }),
+    );
     assert_eq!(graphs(&compiled).len(), 3, "another scale");
     run(&npu("2"), &linear(1));
     run(&npu("2"), &linear(2));
@@ -276,29 +439,52 @@ fn a_compiled_graph_is_kept_and_used_again() {
 
 #[test]
 fn a_graph_that_is_not_built_is_an_error_with_the_reason() {
-    let Some(options) = options(Provider::Cpu) else { return };
+    let Some(options) = options(Provider::Cpu) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
-    let npu = Npu::new(NpuOptions { cache: Some(folder.path().to_owned()), ..options }).unwrap();
+    let npu = Npu::new(NpuOptions {
+        cache: Some(folder.path().to_owned()),
+        ..options
+    })
+    .unwrap();
     npu.prepare(&linear(1), 4).unwrap();
     // A compiled graph that is none, though its seal is right.
     replace(&graphs(folder.path())[0].0, b"broken");
     let error = error(npu.prepare(&linear(1), 4));
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-    assert!(error.to_string().starts_with("the provider cpu refuses the graph: "), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("the provider cpu refuses the graph: "),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_folder_that_can_not_be_written_is_reported_and_graphs_run_without() {
-    let Some(options) = options(Provider::Cpu) else { return };
+    let Some(options) = options(Provider::Cpu) else {
+        return;
+    };
     let expected = run(&Npu::new(options.clone()).unwrap(), &linear(1));
     let file = tempfile::NamedTempFile::new().unwrap();
-    let npu = Npu::new(NpuOptions { cache: Some(file.path().join("compiled")), ..options.clone() }).unwrap();
+    let npu = Npu::new(NpuOptions {
+        cache: Some(file.path().join("compiled")),
+        ..options.clone()
+    })
+    .unwrap();
     assert!(npu.not_kept().is_none());
     assert!(run(&npu, &linear(1)) == expected);
     assert!(matches!(npu.not_kept(), Some(Error::Cache { .. })));
     // A place that is taken.
     let folder = tempfile::tempdir().unwrap();
-    let npu = || Npu::new(NpuOptions { cache: Some(folder.path().to_owned()), ..options.clone() }).unwrap();
+    let npu = || {
+        Npu::new(NpuOptions {
+            cache: Some(folder.path().to_owned()),
+            ..options.clone()
+        })
+        .unwrap()
+    };
     run(&npu(), &linear(1));
     let graph = &graphs(folder.path())[0].0;
     fs::remove_file(graph).unwrap();

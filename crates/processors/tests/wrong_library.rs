@@ -8,14 +8,24 @@ use triad_processors::Error;
 use triad_processors::npu::{Npu, NpuOptions, Provider};
 
 fn refusal(library: &Path) -> Error {
-    Npu::new(NpuOptions::new(library, Provider::Cpu)).map(|_| ()).expect_err("it is no ONNX Runtime")
+    Npu::new(NpuOptions::new(library, Provider::Cpu))
+        .map(|_| ())
+        .expect_err("it is no ONNX Runtime")
 }
 
 /// A library made of one line of C.
 fn compiled(folder: &TempDir, name: &str, source: &str) -> PathBuf {
-    let (code, library) = (folder.path().join(format!("{name}.c")), folder.path().join(name));
+    let (code, library) = (
+        folder.path().join(format!("{name}.c")),
+        folder.path().join(name),
+    );
     std::fs::write(&code, source).unwrap();
-    let status = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&code).status().unwrap();
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&code)
+        .status()
+        .unwrap();
     assert!(status.success());
     library
 }
@@ -24,7 +34,10 @@ fn compiled(folder: &TempDir, name: &str, source: &str) -> PathBuf {
 fn a_missing_library_is_an_error_with_its_path() {
     let error = refusal(Path::new("nowhere/libonnxruntime.so"));
     assert!(matches!(error, Error::LibraryMissing { .. }), "{error:?}");
-    assert!(error.to_string().starts_with("nowhere/libonnxruntime.so: "), "{error}");
+    assert!(
+        error.to_string().starts_with("nowhere/libonnxruntime.so: "),
+        "{error}"
+    );
 }
 
 #[test]
@@ -41,7 +54,11 @@ fn a_file_that_is_no_library_is_refused() {
 #[test]
 fn a_library_of_something_else_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let error = refusal(&compiled(&folder, "libother.so", "int other(void) { return 1; }"));
+    let error = refusal(&compiled(
+        &folder,
+        "libother.so",
+        "int other(void) { return 1; }",
+    ));
     assert!(matches!(error, Error::LibraryWrong { .. }), "{error:?}");
     assert!(error.to_string().contains("OrtGetApiBase"), "{error}");
 }
@@ -57,5 +74,10 @@ fn an_old_version_is_an_error_with_it_and_the_oldest_that_works() {
     "#;
     let error = refusal(&compiled(&folder, "libold.so", source));
     assert!(matches!(error, Error::LibraryVersion { .. }), "{error:?}");
-    assert!(error.to_string().ends_with("is ONNX Runtime 1.17.3: install 1.24 or later"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .ends_with("is ONNX Runtime 1.17.3: install 1.24 or later"),
+        "{error}"
+    );
 }

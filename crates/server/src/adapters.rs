@@ -30,13 +30,24 @@ pub(crate) struct LoraField {
 pub(crate) fn asked(model: &Hosted, lora: Option<&[LoraField]>) -> ApiResult<Adapters> {
     let lora = lora.unwrap_or_default();
     if lora.len() > MOST {
-        return Err(ApiError::field("lora", format!("{} adapters, expected at most {MOST}", lora.len())));
+        return Err(ApiError::field(
+            "lora",
+            format!("{} adapters, expected at most {MOST}", lora.len()),
+        ));
     }
     let one = |LoraField { name, scale }: &LoraField| {
         let there = model.adapters().iter().find(|(other, _)| other == name);
         let Some((_, adapter)) = there else {
-            let names: Vec<_> = model.adapters().iter().map(|(name, _)| name.as_str()).collect();
-            let there = if names.is_empty() { "this model has none".into() } else { names.join(", ") };
+            let names: Vec<_> = model
+                .adapters()
+                .iter()
+                .map(|(name, _)| name.as_str())
+                .collect();
+            let there = if names.is_empty() {
+                "this model has none".into()
+            } else {
+                names.join(", ")
+            };
             let message = format!(
                 "there is no adapter {name:?} here: expected one of those that the server was started with: {there}"
             );
@@ -44,10 +55,18 @@ pub(crate) fn asked(model: &Hosted, lora: Option<&[LoraField]>) -> ApiResult<Ada
         };
         let scale = scale.unwrap_or(1.0);
         if !(-LARGEST_SCALE..=LARGEST_SCALE).contains(&scale) {
-            let message = format!("the scale {scale} is out of range, expected {} to {LARGEST_SCALE}", -LARGEST_SCALE);
+            let message = format!(
+                "the scale {scale} is out of range, expected {} to {LARGEST_SCALE}",
+                -LARGEST_SCALE
+            );
             return Err(ApiError::field("lora", message));
         }
-        Ok(ScaledAdapter { adapter: Arc::clone(adapter), scale: scale as f32 })
+        Ok(ScaledAdapter {
+            adapter: Arc::clone(adapter),
+            scale: scale as f32,
+        })
     };
-    Ok(Adapters::new(lora.iter().map(one).collect::<ApiResult<Vec<_>>>()?)?)
+    Ok(Adapters::new(
+        lora.iter().map(one).collect::<ApiResult<Vec<_>>>()?,
+    )?)
 }

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::AbortHandle;
-use triad_engine::{Adapters, Cancel, Event, Finish, GenerateOptions, LogProbabilities, Session, Timing, generate};
+use triad_engine::{
+    Adapters, Cancel, Event, Finish, GenerateOptions, LogProbabilities, Session, Timing, generate,
+};
 
 use crate::blocking::{no_thread, spawn};
 use crate::error::{ApiError, ApiResult};
@@ -47,9 +49,16 @@ pub(crate) struct Order {
 #[derive(Debug)]
 pub(crate) enum Part {
     /// Probabilities of a prompt's tokens from the second on, before anything of its answers.
-    Prompt { prompt: usize, scores: Vec<LogProbabilities> },
+    Prompt {
+        prompt: usize,
+        scores: Vec<LogProbabilities>,
+    },
     /// More of an answer.
-    Text { choice: usize, text: String, tokens: Vec<LogProbabilities> },
+    Text {
+        choice: usize,
+        text: String,
+        tokens: Vec<LogProbabilities>,
+    },
     /// The end of an answer.
     End { choice: usize, end: End },
     /// The order can't be completed.
@@ -89,9 +98,14 @@ impl Order {
     /// # Errors
     /// If a prompt is empty or does not fit.
     pub(crate) async fn begin(self, place: Place) -> ApiResult<Answers> {
-        let need = |prompt: &Vec<u32>| self.model.need(prompt, self.options.max_tokens, self.choices);
+        let need = |prompt: &Vec<u32>| {
+            self.model
+                .need(prompt, self.options.max_tokens, self.choices)
+        };
         let needs: Vec<_> = self.prompts.iter().map(need).collect::<ApiResult<_>>()?;
-        let Some(first) = needs.first() else { return Err(ApiError::field("prompt", "there is none")) };
+        let Some(first) = needs.first() else {
+            return Err(ApiError::field("prompt", "there is none"));
+        };
         let queue = Arc::clone(self.model.queue());
         let permit = place.admit(*first).await;
         self.model.metrics().admitted(self.arrived.elapsed());
@@ -108,7 +122,11 @@ impl Order {
                         None => queue.admit_part(order.client.address, need).await,
                     };
                     let (sender, cancel) = (sender.clone(), cancel.clone());
-                    let outlet = Outlet { sender, cancel, time_out: order.time_out };
+                    let outlet = Outlet {
+                        sender,
+                        cancel,
+                        time_out: order.time_out,
+                    };
                     let order = Arc::clone(&order);
                     let failed = (outlet.sender.clone(), outlet.cancel.clone());
                     if let Err(error) = spawn(move || order.answer(prompt, &outlet, permit)) {
@@ -119,13 +137,21 @@ impl Order {
                 }
             }
         });
-        Ok(Answers { parts, cancel, driver: driver.abort_handle() })
+        Ok(Answers {
+            parts,
+            cancel,
+            driver: driver.abort_handle(),
+        })
     }
 
     /// Computes all answers to one prompt.
     fn answer(&self, prompt: usize, outlet: &Outlet, permit: Permit) {
         if let Err(error) = self.try_answer(prompt, outlet) {
-            self.model.metrics().count(if outlet.cancel.is_cancelled() { "cancelled" } else { "failed" });
+            self.model.metrics().count(if outlet.cancel.is_cancelled() {
+                "cancelled"
+            } else {
+                "failed"
+            });
             outlet.send(Part::Failed(error));
             outlet.cancel.cancel();
         }
@@ -141,7 +167,10 @@ impl Order {
         if self.scores_prompt {
             let count = self.options.log_probabilities.unwrap_or(0);
             let scores = session.score_prompt(prompt, count, cancel, |_| {})?;
-            outlet.send(Part::Prompt { prompt: index, scores });
+            outlet.send(Part::Prompt {
+                prompt: index,
+                scores,
+            });
             // It was computed just now.
             cached = Some(0);
         }
@@ -149,7 +178,10 @@ impl Order {
         if self.choices == 1 {
             return self.one(&mut session, prompt, (first, cached), outlet);
         }
-        let options = GenerateOptions { max_tokens: Some(0), ..GenerateOptions::default() };
+        let options = GenerateOptions {
+            max_tokens: Some(0),
+            ..GenerateOptions::default()
+        };
         let shared = generate(&mut session, prompt, &options, cancel, &mut |_| {})?;
         let cached = cached.or(Some(shared.timing.reused_tokens));
         let sessions: Vec<_> = (0..self.choices).map(|_| session.fork()).collect();
@@ -159,16 +191,20 @@ impl Order {
                 .into_iter()
                 .enumerate()
                 .map(|(choice, mut session)| {
-                    let work = move || self.one(&mut session, prompt, (first + choice, cached), outlet);
-                    std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| {
-                        // The others have no one to be sent with.
-                        outlet.cancel.cancel();
-                        no_thread()
-                    })
+                    let work =
+                        move || self.one(&mut session, prompt, (first + choice, cached), outlet);
+                    std::thread::Builder::new()
+                        .spawn_scoped(scope, work)
+                        .map_err(|_| {
+                            // The others have no one to be sent with.
+                            outlet.cancel.cancel();
+                            no_thread()
+                        })
                 })
                 .collect();
             // An answer without a thread says why there is none, not the others that were cancelled for it.
-            let (lacking, threads): (Vec<_>, Vec<_>) = threads.into_iter().partition(Result::is_err);
+            let (lacking, threads): (Vec<_>, Vec<_>) =
+                threads.into_iter().partition(Result::is_err);
             let ends = lacking.into_iter().chain(threads).map(|thread| {
                 let panicked = || ApiError::internal("a thread that computed an answer panicked");
                 thread?.join().unwrap_or_else(|_| Err(panicked()))
@@ -187,23 +223,43 @@ impl Order {
         outlet: &Outlet,
     ) -> ApiResult<()> {
         let mut options = self.options.clone();
-        options.sampler.seed = options.sampler.seed.wrapping_add((choice % self.choices) as u64);
+        options.sampler.seed = options
+            .sampler
+            .seed
+            .wrapping_add((choice % self.choices) as u64);
         let mut clock = self.model.metrics().clock(self.arrived);
-        let ends = if options.ignores_end_tokens { &[] } else { session.model().tokenizer()?.end_tokens() };
+        let ends = if options.ignores_end_tokens {
+            &[]
+        } else {
+            session.model().tokenizer()?.end_tokens()
+        };
         let ends = ends.to_vec();
         let mut tokens = Vec::new();
-        let answer = generate(session, prompt, &options, &outlet.cancel, &mut |event| match event {
-            Event::Prefill { .. } => {}
-            Event::Token { token, log_probabilities } => {
-                clock.tick();
-                // The end is no part of the text.
-                let told = log_probabilities.filter(|_| !ends.contains(&token));
-                tokens.extend(told.cloned());
-            }
-            Event::Text(text) => {
-                outlet.send(Part::Text { choice, text: text.to_owned(), tokens: std::mem::take(&mut tokens) });
-            }
-        })?;
+        let answer = generate(
+            session,
+            prompt,
+            &options,
+            &outlet.cancel,
+            &mut |event| match event {
+                Event::Prefill { .. } => {}
+                Event::Token {
+                    token,
+                    log_probabilities,
+                } => {
+                    clock.tick();
+                    // The end is no part of the text.
+                    let told = log_probabilities.filter(|_| !ends.contains(&token));
+                    tokens.extend(told.cloned());
+                }
+                Event::Text(text) => {
+                    outlet.send(Part::Text {
+                        choice,
+                        text: text.to_owned(),
+                        tokens: std::mem::take(&mut tokens),
+                    });
+                }
+            },
+        )?;
         if answer.finish == Finish::Cancelled {
             return Err(triad_engine::Error::Cancelled.into());
         }
@@ -211,12 +267,24 @@ impl Order {
         timing.reused_tokens = cached.unwrap_or(timing.reused_tokens);
         // Without a text of their own, and no part of a stop string.
         if answer.finish != Finish::StopString && !tokens.is_empty() {
-            outlet.send(Part::Text { choice, text: String::new(), tokens });
+            outlet.send(Part::Text {
+                choice,
+                text: String::new(),
+                tokens,
+            });
         }
         let processors = self.model.engine().processors();
-        let timeline =
-            session.execution().and_then(|execution| PromptTimeline::new(execution, processors)).map(Box::new);
-        let end = End { finish: answer.finish, stop: answer.stop, tokens: answer.tokens.len(), timing, timeline };
+        let timeline = session
+            .execution()
+            .and_then(|execution| PromptTimeline::new(execution, processors))
+            .map(Box::new);
+        let end = End {
+            finish: answer.finish,
+            stop: answer.stop,
+            tokens: answer.tokens.len(),
+            timing,
+            timeline,
+        };
         let is_first = choice.is_multiple_of(self.choices);
         let counted = is_first.then_some((prompt.len(), timing.reused_tokens));
         self.model.metrics().ended(end.finish, end.tokens, counted);
@@ -239,7 +307,9 @@ impl Outlet {
         while let Some(part) = left.take() {
             left = match self.sender.try_send(part) {
                 Ok(()) => None,
-                Err(TrySendError::Full(part)) if start.elapsed() < self.time_out && !self.cancel.is_cancelled() => {
+                Err(TrySendError::Full(part))
+                    if start.elapsed() < self.time_out && !self.cancel.is_cancelled() =>
+                {
                     std::thread::sleep(LOOK);
                     Some(part)
                 }

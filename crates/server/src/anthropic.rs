@@ -143,7 +143,10 @@ pub(crate) async fn create(
         return Err(ApiError::field("max_tokens", "0, expected at least 1").into());
     }
     let tools = ToolUse::of_message(request.tools, request.tool_choice.as_ref())?;
-    let system = request.system.map(|system| text("system", system)).transpose()?;
+    let system = request
+        .system
+        .map(|system| text("system", system))
+        .transpose()?;
     let messages = turns(request.messages)?.messages(system.as_deref());
     let prompt = prompt.read(model.model().chat_template())?;
     let prompt = prompt_options(prompt, request.thinking.as_ref(), &messages)?;
@@ -157,15 +160,38 @@ pub(crate) async fn create(
         ..Sampling::default()
     };
     let format = request.output_config.and_then(|config| config.format);
-    let form = format.map(|format| format.form("output_config.format", "output_config.format.schema"));
+    let form =
+        format.map(|format| format.form("output_config.format", "output_config.format.schema"));
     let form = form.transpose()?.flatten();
     let (max_tokens, log_probabilities) = (Some(request.max_tokens), None);
-    let asked =
-        Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities, tools, form, prompt };
-    let prefixes = Prefixes { answer: "msg_", call: "toolu_" };
-    let Begun { reply, answers, mut readers } = asked.begin(&app, client, prefixes).await?;
-    let reader = readers.pop().ok_or_else(|| ApiError::internal("there is no answer"))?;
-    let answer = MessageAnswer { reply, reader, blocks: 0, is_call: false };
+    let asked = Conversation {
+        model,
+        messages,
+        sampling: &sampling,
+        max_tokens,
+        log_probabilities,
+        tools,
+        form,
+        prompt,
+    };
+    let prefixes = Prefixes {
+        answer: "msg_",
+        call: "toolu_",
+    };
+    let Begun {
+        reply,
+        answers,
+        mut readers,
+    } = asked.begin(&app, client, prefixes).await?;
+    let reader = readers
+        .pop()
+        .ok_or_else(|| ApiError::internal("there is no answer"))?;
+    let answer = MessageAnswer {
+        reply,
+        reader,
+        blocks: 0,
+        is_call: false,
+    };
     if streams {
         return Ok(sse::respond(answers, answer));
     }
@@ -182,10 +208,16 @@ fn prompt_options(
         None => {}
         Some("disabled") => prompt.set("enable_thinking", false.into()),
         Some(kind) => {
-            return Err(ApiError::unsupported("thinking.type", format!("{kind}: expected disabled")));
+            return Err(ApiError::unsupported(
+                "thinking.type",
+                format!("{kind}: expected disabled"),
+            ));
         }
     }
-    if messages.last().is_some_and(|last| last["role"] == "assistant" && last.get("tool_calls").is_none()) {
+    if messages
+        .last()
+        .is_some_and(|last| last["role"] == "assistant" && last.get("tool_calls").is_none())
+    {
         prompt.continue_last();
     }
     Ok(prompt)
@@ -237,10 +269,16 @@ impl MessageAnswer {
             match part {
                 Part::Prompt { .. } => {}
                 Part::Text { text, .. } => {
-                    self.reader.push(text).into_iter().for_each(|piece| Section::add(&mut sections, piece));
+                    self.reader
+                        .push(text)
+                        .into_iter()
+                        .for_each(|piece| Section::add(&mut sections, piece));
                 }
                 Part::End { choice, end } => {
-                    self.reader.finish().into_iter().for_each(|piece| Section::add(&mut sections, piece));
+                    self.reader
+                        .finish()
+                        .into_iter()
+                        .for_each(|piece| Section::add(&mut sections, piece));
                     self.reply.end(choice, end);
                 }
                 Part::Failed(error) => return Err(error),
@@ -267,14 +305,20 @@ impl MessageAnswer {
                     json!({"type": "text_delta", "text": text})
                 }
                 Piece::Call { id, name, .. } => {
-                    events.extend(self.begin_block(&json!({"type": "tool_use", "id": id, "name": name, "input": {}})));
+                    events.extend(self.begin_block(
+                        &json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
+                    ));
                     self.is_call = true;
                     continue;
                 }
-                Piece::Arguments { text, .. } => json!({"type": "input_json_delta", "partial_json": text}),
+                Piece::Arguments { text, .. } => {
+                    json!({"type": "input_json_delta", "partial_json": text})
+                }
             };
             let index = self.blocks - 1;
-            events.push(event(&json!({"type": "content_block_delta", "index": index, "delta": delta})));
+            events.push(event(
+                &json!({"type": "content_block_delta", "index": index, "delta": delta}),
+            ));
         }
         events
     }
@@ -282,14 +326,18 @@ impl MessageAnswer {
     /// Begins a block, and ends the one before it.
     fn begin_block(&mut self, block: &Value) -> Vec<Event> {
         let mut events: Vec<_> = self.end_block().into_iter().collect();
-        events.push(event(&json!({"type": "content_block_start", "index": self.blocks, "content_block": block})));
+        events.push(event(
+            &json!({"type": "content_block_start", "index": self.blocks, "content_block": block}),
+        ));
         self.blocks += 1;
         events
     }
 
     fn end_block(&self) -> Option<Event> {
         let index = self.blocks.checked_sub(1)?;
-        Some(event(&json!({"type": "content_block_stop", "index": index})))
+        Some(event(
+            &json!({"type": "content_block_stop", "index": index}),
+        ))
     }
 }
 
@@ -297,7 +345,11 @@ impl MessageAnswer {
 fn block(section: &Section) -> Option<Value> {
     Some(match section {
         Section::Text(text) => json!({"type": "text", "text": text}),
-        Section::Call { id, name, arguments } => {
+        Section::Call {
+            id,
+            name,
+            arguments,
+        } => {
             let input: Value = serde_json::from_str(arguments).ok()?;
             json!({"type": "tool_use", "id": id, "name": name, "input": input})
         }
@@ -311,7 +363,9 @@ fn event(data: &Value) -> Event {
 
 impl Render for MessageAnswer {
     fn begin(&mut self) -> Vec<Event> {
-        vec![event(&json!({"type": "message_start", "message": self.message(&json!([]), None)}))]
+        vec![event(
+            &json!({"type": "message_start", "message": self.message(&json!([]), None)}),
+        )]
     }
 
     fn part(&mut self, part: Part) -> Vec<Event> {
@@ -332,7 +386,9 @@ impl Render for MessageAnswer {
                 self.reply.end(choice, end);
                 let (reason, sequence) = self.stop(finish);
                 let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
-                events.push(event(&json!({"type": "message_delta", "delta": delta, "usage": self.usage()})));
+                events.push(event(
+                    &json!({"type": "message_delta", "delta": delta, "usage": self.usage()}),
+                ));
                 events
             }
             Part::Failed(error) => vec![event(&MessagesError(error).body())],
@@ -340,6 +396,10 @@ impl Render for MessageAnswer {
     }
 
     fn end(&mut self) -> Vec<Event> {
-        if self.reply.is_complete() { vec![event(&json!({"type": "message_stop"}))] } else { Vec::new() }
+        if self.reply.is_complete() {
+            vec![event(&json!({"type": "message_stop"}))]
+        } else {
+            Vec::new()
+        }
     }
 }

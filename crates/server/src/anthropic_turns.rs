@@ -16,7 +16,10 @@ pub(crate) struct BlockMessage {
 
 /// What a message says.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a text or an array of blocks with a type")]
+#[serde(
+    untagged,
+    expecting = "expected a text or an array of blocks with a type"
+)]
 enum Blocks {
     Text(String),
     Blocks(Vec<Block>),
@@ -75,7 +78,10 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
             ("tool_use", Role::Assistant) => {
                 say(turns, role, &mut texts, !is_said);
                 is_said = true;
-                let (id, name) = (block.id.ok_or_else(|| missing("id"))?, block.name.ok_or_else(|| missing("name"))?);
+                let (id, name) = (
+                    block.id.ok_or_else(|| missing("id"))?,
+                    block.name.ok_or_else(|| missing("name"))?,
+                );
                 let input = Value::Object(block.input.ok_or_else(|| missing("input"))?);
                 turns.call(&id, &name, &input.to_string());
             }
@@ -83,10 +89,20 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
                 say(turns, role, &mut texts, false);
                 is_said = true;
                 let id = block.tool_use_id.ok_or_else(|| missing("tool_use_id"))?;
-                let result = block.content.map(|content| text(&format!("{field}.content"), content)).transpose()?;
+                let result = block
+                    .content
+                    .map(|content| text(&format!("{field}.content"), content))
+                    .transpose()?;
                 let result = result.unwrap_or_default();
                 let failed = block.is_error.unwrap_or(false);
-                turns.result(&id, if failed { format!("Error: {result}") } else { result });
+                turns.result(
+                    &id,
+                    if failed {
+                        format!("Error: {result}")
+                    } else {
+                        result
+                    },
+                );
             }
             (kind, _) => {
                 let message = format!(

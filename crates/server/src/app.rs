@@ -25,13 +25,22 @@ impl App {
     ///
     /// # Errors
     /// If there is no model, two have one name, the first can't be loaded, or one takes more memory than it may.
-    pub(crate) fn new(options: ServerOptions, models: Vec<HostedModel>, threads: Handle) -> Result<Self, StartError> {
+    pub(crate) fn new(
+        options: ServerOptions,
+        models: Vec<HostedModel>,
+        threads: Handle,
+    ) -> Result<Self, StartError> {
         let mut metrics = Metrics::new();
         let catalog = Arc::new(Catalog::new(options.clone(), &metrics, models)?);
         catalog.load_first()?;
         metrics.watch(Box::new(Engines(Arc::clone(&catalog))));
         let bodies = Bodies::new(options.bodies_bytes, threads);
-        Ok(Self { options, metrics, catalog, bodies })
+        Ok(Self {
+            options,
+            metrics,
+            catalog,
+            bodies,
+        })
     }
 
     /// What is counted.

@@ -9,7 +9,9 @@ use crate::error::{ApiError, ApiResult};
 ///
 /// # Errors
 /// If `work` fails or panics, or the system has no thread for it.
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> ApiResult<T> + Send + 'static) -> ApiResult<T> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> ApiResult<T> + Send + 'static,
+) -> ApiResult<T> {
     let done = spawn(work)?.await;
     done.unwrap_or_else(|_| Err(ApiError::internal("the work of a request panicked")))
 }
@@ -22,7 +24,8 @@ pub(crate) fn spawn<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> ApiResult<tokio::task::JoinHandle<T>> {
     // `tokio` panics where the first of its threads can't be started; later ones wait for those that are there.
-    catch_unwind(AssertUnwindSafe(|| tokio::task::spawn_blocking(work))).map_err(|_: Box<dyn Any + Send>| no_thread())
+    catch_unwind(AssertUnwindSafe(|| tokio::task::spawn_blocking(work)))
+        .map_err(|_: Box<dyn Any + Send>| no_thread())
 }
 
 /// Returns the error of a request that the system has no thread for.

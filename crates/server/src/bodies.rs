@@ -19,7 +19,10 @@ pub(crate) struct Bodies {
 impl Bodies {
     /// Bodies that take at most so many bytes together, the large ones of which are parsed by `threads`.
     pub(crate) fn new(bytes: usize, threads: Handle) -> Self {
-        Self { free: Arc::new(Semaphore::new((bytes / UNIT).clamp(1, u32::MAX as usize))), threads }
+        Self {
+            free: Arc::new(Semaphore::new((bytes / UNIT).clamp(1, u32::MAX as usize))),
+            threads,
+        }
     }
 }
 
@@ -51,12 +54,17 @@ mod tests {
 
     #[test]
     fn bodies_are_counted_together_and_given_back() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         let bodies = Bodies::new(4 * UNIT, runtime.handle().clone());
         let (mut one, mut other) = (Share(None), Share(None));
         one.grow(&bodies, 2 * UNIT).unwrap();
         one.grow(&bodies, 1).unwrap();
-        assert_eq!(other.grow(&bodies, 2 * UNIT).unwrap_err().detail.code, Some("bodies_full"));
+        assert_eq!(
+            other.grow(&bodies, 2 * UNIT).unwrap_err().detail.code,
+            Some("bodies_full")
+        );
         drop(one);
         other.grow(&bodies, 4 * UNIT).unwrap();
     }

@@ -56,11 +56,13 @@ impl JsonBody {
             if cause.is_data() && path != "." {
                 ApiError::field(&path, cause.to_string())
             } else {
-                ApiError::invalid(format!("the body is no JSON object as expected: {cause}")).with_code("invalid_json")
+                ApiError::invalid(format!("the body is no JSON object as expected: {cause}"))
+                    .with_code("invalid_json")
             }
         })?;
         json.end().map_err(|error| {
-            ApiError::invalid(format!("something follows the JSON object: {error}")).with_code("invalid_json")
+            ApiError::invalid(format!("something follows the JSON object: {error}"))
+                .with_code("invalid_json")
         })?;
         Ok(parsed)
     }
@@ -84,21 +86,28 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
     let (mut parts, body) = request.into_parts();
     let read = collect(&app, &parts.headers, body).await;
     if !read.as_ref().is_ok_and(|(bytes, _)| bytes.len() >= LARGE) {
-        parts.extensions.insert(read.map(|(bytes, share)| JsonBody { bytes, _share: Arc::new(share) }));
+        parts.extensions.insert(read.map(|(bytes, share)| JsonBody {
+            bytes,
+            _share: Arc::new(share),
+        }));
         return next.run(Request::from_parts(parts, Body::empty())).await;
     }
     let threads = app.bodies().threads.clone();
     let answer = async move {
         let read = read.and_then(|(bytes, mut share)| {
             share.grow(app.bodies(), check_values(&bytes)? * BYTES_PER_VALUE)?;
-            Ok(JsonBody { bytes, _share: Arc::new(share) })
+            Ok(JsonBody {
+                bytes,
+                _share: Arc::new(share),
+            })
         });
         parts.extensions.insert(read);
         next.run(Request::from_parts(parts, Body::empty())).await
     };
     let mut answer = AbortOnDrop(threads.spawn(answer));
     let answered = (&mut answer.0).await;
-    answered.unwrap_or_else(|_| ApiError::internal("the work of a request panicked").into_response())
+    answered
+        .unwrap_or_else(|_| ApiError::internal("the work of a request panicked").into_response())
 }
 
 /// Ends the answer to a request when its client goes away.
@@ -112,20 +121,32 @@ impl Drop for AbortOnDrop {
 
 /// The bytes of a body, and its share of the memory for bodies.
 async fn collect(app: &App, headers: &HeaderMap, body: Body) -> ApiResult<(Bytes, Share)> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
     // Pages of other origins may send anything else without asking first.
     if !essence.eq_ignore_ascii_case("application/json") {
         let message = "expected a body with the header Content-Type: application/json";
-        return Err(ApiError::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message));
+        return Err(ApiError::refused(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            message,
+        ));
     }
     let (most, time_out) = (app.options.body_bytes, app.options.client_time_out);
     let too_large = || {
         let message = format!("the body has more than {most} bytes");
         ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
     };
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    if length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > most as u64) {
+    let length = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok());
+    if length
+        .and_then(|length| length.parse::<u64>().ok())
+        .is_some_and(|length| length > most as u64)
+    {
         return Err(too_large());
     }
     let mut body: Limited<Body> = Limited::new(body, most);
@@ -147,10 +168,12 @@ async fn collect(app: &App, headers: &HeaderMap, body: Body) -> ApiResult<(Bytes
         }
         Ok::<_, ApiError>(())
     };
-    tokio::time::timeout(time_out, collected).await.map_err(|_| {
-        let message = format!("the body did not arrive within {} s", time_out.as_secs());
-        ApiError::refused(StatusCode::REQUEST_TIMEOUT, "request_time_out", message)
-    })??;
+    tokio::time::timeout(time_out, collected)
+        .await
+        .map_err(|_| {
+            let message = format!("the body did not arrive within {} s", time_out.as_secs());
+            ApiError::refused(StatusCode::REQUEST_TIMEOUT, "request_time_out", message)
+        })??;
     Ok((bytes.into(), share))
 }
 
@@ -171,7 +194,11 @@ fn check_values(bytes: &[u8]) -> ApiResult<usize> {
     }
     if values > MOST_VALUES {
         let message = format!("the body has {values} values, expected at most {MOST_VALUES}");
-        return Err(ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message));
+        return Err(ApiError::refused(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "body_too_large",
+            message,
+        ));
     }
     Ok(values)
 }
@@ -182,7 +209,16 @@ mod tests {
 
     #[test]
     fn values_of_a_body_are_counted_without_those_that_texts_look_like() {
-        assert_eq!(check_values(br#"{"a": [1, 2], "b": "x, [y]: \\\", {"}"#).unwrap(), 7);
-        assert_eq!(check_values(&vec![b','; MOST_VALUES]).unwrap_err().detail.code, Some("body_too_large"));
+        assert_eq!(
+            check_values(br#"{"a": [1, 2], "b": "x, [y]: \\\", {"}"#).unwrap(),
+            7
+        );
+        assert_eq!(
+            check_values(&vec![b','; MOST_VALUES])
+                .unwrap_err()
+                .detail
+                .code,
+            Some("body_too_large")
+        );
     }
 }

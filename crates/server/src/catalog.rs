@@ -35,8 +35,15 @@ pub struct HostedModel {
 
 impl fmt::Debug for HostedModel {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self { name, bytes, load: _ } = self;
-        f.debug_struct("HostedModel").field("name", name).field("bytes", bytes).finish_non_exhaustive()
+        let Self {
+            name,
+            bytes,
+            load: _,
+        } = self;
+        f.debug_struct("HostedModel")
+            .field("name", name)
+            .field("bytes", bytes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,7 +72,11 @@ struct Loaded {
 impl Catalog {
     /// # Errors
     /// If there is no model, two of them have one name, or one alone takes more memory than models may.
-    pub(crate) fn new(options: ServerOptions, metrics: &Metrics, models: Vec<HostedModel>) -> Result<Self, StartError> {
+    pub(crate) fn new(
+        options: ServerOptions,
+        metrics: &Metrics,
+        models: Vec<HostedModel>,
+    ) -> Result<Self, StartError> {
         if models.is_empty() {
             return Err(StartError::Zero { name: "models" });
         }
@@ -74,21 +85,44 @@ impl Catalog {
                 return Err(StartError::Name { name: name.clone() });
             }
             if *bytes > options.model_bytes {
-                return Err(StartError::Memory { name: name.clone(), bytes: *bytes, most: options.model_bytes });
+                return Err(StartError::Memory {
+                    name: name.clone(),
+                    bytes: *bytes,
+                    most: options.model_bytes,
+                });
             }
         }
-        let loaded = Loaded { models: vec![None; models.len()], asked: vec![0; models.len()], requests: 0 };
-        let metrics = models.iter().map(|model| metrics.of_model(&model.name)).collect();
+        let loaded = Loaded {
+            models: vec![None; models.len()],
+            asked: vec![0; models.len()],
+            requests: 0,
+        };
+        let metrics = models
+            .iter()
+            .map(|model| metrics.of_model(&model.name))
+            .collect();
         let loading = Arc::default();
         let preparers = Arc::new(Preparers::new(options.queue));
-        Ok(Self { preparers, models, created: now(), options, metrics, loaded: Mutex::new(loaded), loading })
+        Ok(Self {
+            preparers,
+            models,
+            created: now(),
+            options,
+            metrics,
+            loaded: Mutex::new(loaded),
+            loading,
+        })
     }
 
     /// Names of all models, and whether each is in memory.
     pub(crate) fn names(&self) -> Vec<(&str, Option<Arc<Hosted>>)> {
         self.unload_changed();
         let loaded = self.lock().models.clone();
-        self.models.iter().map(|model| &*model.name).zip(loaded).collect()
+        self.models
+            .iter()
+            .map(|model| &*model.name)
+            .zip(loaded)
+            .collect()
     }
 
     /// The models in memory.
@@ -102,7 +136,10 @@ impl Catalog {
     /// # Errors
     /// If it can't be loaded.
     pub(crate) fn load_first(&self) -> Result<(), StartError> {
-        self.load(0).map(drop).map_err(|source| StartError::Load { name: self.models[0].name.clone(), source })
+        self.load(0).map(drop).map_err(|source| StartError::Load {
+            name: self.models[0].name.clone(),
+            source,
+        })
     }
 
     /// The model that a request names, the first one if it names none; loaded if it is not in memory, as soon as there
@@ -112,7 +149,10 @@ impl Catalog {
     /// If there is none of this name, it can't be loaded, or those in memory are in use for longer than a client may
     /// take.
     pub(crate) async fn model(self: &Arc<Self>, name: Option<&str>) -> ApiResult<Arc<Hosted>> {
-        let index = self.models.iter().position(|model| name.is_none_or(|name| model.name == name));
+        let index = self
+            .models
+            .iter()
+            .position(|model| name.is_none_or(|name| model.name == name));
         let index = index.ok_or_else(|| {
             let names: Vec<_> = self.models.iter().map(|model| &*model.name).collect();
             ApiError::no_model(name.unwrap_or_default(), &names.join(", "))
@@ -134,7 +174,12 @@ impl Catalog {
     /// Drops models whose files another program changed: what they compute is refused, and the next request loads them again.
     fn unload_changed(&self) {
         let is_changed = |model: &mut Arc<Hosted>| model.model().check_unchanged().is_err();
-        let changed: Vec<_> = self.lock().models.iter_mut().filter_map(|model| model.take_if(is_changed)).collect();
+        let changed: Vec<_> = self
+            .lock()
+            .models
+            .iter_mut()
+            .filter_map(|model| model.take_if(is_changed))
+            .collect();
         if !changed.is_empty() {
             // Its threads end with an engine, which takes a moment.
             let _ = spawn(move || drop(changed));
@@ -157,8 +202,9 @@ impl Catalog {
         while let Err(in_use) = self.try_make_room(index).await {
             if start.elapsed() > self.options.client_time_out {
                 let name = &self.models[index].name;
-                let message =
-                    format!("there is no memory for {name} beside {in_use}, which are in use: try again later");
+                let message = format!(
+                    "there is no memory for {name} beside {in_use}, which are in use: try again later"
+                );
                 return Err(ApiError::unavailable(message).with_param("model"));
             }
             tokio::time::sleep(LOOK).await;
@@ -172,18 +218,36 @@ impl Catalog {
         let dropped: Vec<_> = {
             let mut loaded = self.lock();
             let most = self.options.model_bytes - self.models[index].bytes;
-            let mut by_age: Vec<_> = (0..self.models.len()).filter(|other| loaded.models[*other].is_some()).collect();
+            let mut by_age: Vec<_> = (0..self.models.len())
+                .filter(|other| loaded.models[*other].is_some())
+                .collect();
             by_age.sort_by_key(|other| loaded.asked[*other]);
             // Nobody else can get at one that the catalog alone holds, as long as the lock is held.
-            let is_idle = |other: &usize| loaded.models[*other].as_ref().is_some_and(|one| Arc::strong_count(one) == 1);
+            let is_idle = |other: &usize| {
+                loaded.models[*other]
+                    .as_ref()
+                    .is_some_and(|one| Arc::strong_count(one) == 1)
+            };
             let (idle, in_use): (Vec<_>, Vec<_>) = by_age.into_iter().partition(is_idle);
-            let bytes = |models: &[usize]| models.iter().map(|other| self.models[*other].bytes).sum::<u64>();
+            let bytes = |models: &[usize]| {
+                models
+                    .iter()
+                    .map(|other| self.models[*other].bytes)
+                    .sum::<u64>()
+            };
             let held = bytes(&in_use);
             if held > most {
-                return Err(in_use.iter().map(|other| &*self.models[*other].name).collect::<Vec<_>>().join(", "));
+                return Err(in_use
+                    .iter()
+                    .map(|other| &*self.models[*other].name)
+                    .collect::<Vec<_>>()
+                    .join(", "));
             }
             let first_kept = (0..=idle.len()).find(|first| held + bytes(&idle[*first..]) <= most);
-            idle[..first_kept.unwrap_or(idle.len())].iter().map(|other| loaded.models[*other].take()).collect()
+            idle[..first_kept.unwrap_or(idle.len())]
+                .iter()
+                .map(|other| loaded.models[*other].take())
+                .collect()
         };
         // Its threads end with an engine, which takes a moment.
         if let Ok(end) = spawn(move || drop(dropped)) {
@@ -194,14 +258,20 @@ impl Catalog {
 
     fn load_alone(&self, index: usize, _loading: OwnedMutexGuard<()>) -> ApiResult<Arc<Hosted>> {
         let name = &self.models[index].name;
-        self.load(index)
-            .map_err(|error| ApiError::failed(&format!("{name} can't be loaded"), &*error).with_param("model"))
+        self.load(index).map_err(|error| {
+            ApiError::failed(&format!("{name} can't be loaded"), &*error).with_param("model")
+        })
     }
 
     fn load(&self, index: usize) -> Result<Arc<Hosted>, LoadError> {
         let HostedModel { name, load, .. } = &self.models[index];
         let of_server = (&self.options, &self.preparers);
-        let hosted = Arc::new(Hosted::new(name.clone(), load()?, of_server, self.metrics[index].clone()));
+        let hosted = Arc::new(Hosted::new(
+            name.clone(),
+            load()?,
+            of_server,
+            self.metrics[index].clone(),
+        ));
         let mut loaded = self.lock();
         loaded.requests += 1;
         loaded.asked[index] = loaded.requests;

@@ -175,17 +175,41 @@ struct ChatFunctionDelta {
 impl From<Piece> for ChatDelta {
     fn from(piece: Piece) -> Self {
         let call = match piece {
-            Piece::Text(text) => return Self { content: Some(text), ..Self::default() },
+            Piece::Text(text) => {
+                return Self {
+                    content: Some(text),
+                    ..Self::default()
+                };
+            }
             Piece::Call { index, id, name } => {
-                let function = ChatFunctionDelta { name: Some(name), arguments: String::new() };
-                ChatCallDelta { index, id: Some(id), kind: Some("function"), function }
+                let function = ChatFunctionDelta {
+                    name: Some(name),
+                    arguments: String::new(),
+                };
+                ChatCallDelta {
+                    index,
+                    id: Some(id),
+                    kind: Some("function"),
+                    function,
+                }
             }
             Piece::Arguments { index, text } => {
-                let function = ChatFunctionDelta { name: None, arguments: text };
-                ChatCallDelta { index, id: None, kind: None, function }
+                let function = ChatFunctionDelta {
+                    name: None,
+                    arguments: text,
+                };
+                ChatCallDelta {
+                    index,
+                    id: None,
+                    kind: None,
+                    function,
+                }
             }
         };
-        Self { tool_calls: Some(vec![call]), ..Self::default() }
+        Self {
+            tool_calls: Some(vec![call]),
+            ..Self::default()
+        }
     }
 }
 
@@ -216,24 +240,63 @@ pub(crate) async fn complete(
     let wants_tokens = request.logprobs.unwrap_or(false);
     let likeliest = likeliest("top_logprobs", request.top_logprobs)?;
     if likeliest.is_some() && !wants_tokens {
-        return Err(ApiError::field("top_logprobs", "expected logprobs: true beside it"));
+        return Err(ApiError::field(
+            "top_logprobs",
+            "expected logprobs: true beside it",
+        ));
     }
     let log_probabilities = wants_tokens.then_some(likeliest.unwrap_or(0));
-    let max_tokens = limit(request.n_predict, request.max_completion_tokens.or(request.max_tokens))?;
+    let max_tokens = limit(
+        request.n_predict,
+        request.max_completion_tokens.or(request.max_tokens),
+    )?;
     if max_tokens == Some(0) {
-        return Err(ApiError::field("max_completion_tokens", "0, expected at least 1"));
+        return Err(ApiError::field(
+            "max_completion_tokens",
+            "0, expected at least 1",
+        ));
     }
     let (form, prompt) = (form.form()?, prompt.read(model.model().chat_template())?);
-    let tools = ToolUse::of_chat(request.tools, request.tool_choice.as_ref(), request.parallel_tool_calls)?;
+    let tools = ToolUse::of_chat(
+        request.tools,
+        request.tool_choice.as_ref(),
+        request.parallel_tool_calls,
+    )?;
     let messages = messages(request.messages)?;
-    let asked =
-        Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities, tools, form, prompt };
-    let prefixes = Prefixes { answer: "chatcmpl-", call: "call_" };
-    let Begun { reply, answers, readers } = asked.begin(&app, client, prefixes).await?;
-    let chat = Chat { reply, readers, wants_tokens };
+    let asked = Conversation {
+        model,
+        messages,
+        sampling: &sampling,
+        max_tokens,
+        log_probabilities,
+        tools,
+        form,
+        prompt,
+    };
+    let prefixes = Prefixes {
+        answer: "chatcmpl-",
+        call: "call_",
+    };
+    let Begun {
+        reply,
+        answers,
+        readers,
+    } = asked.begin(&app, client, prefixes).await?;
+    let chat = Chat {
+        reply,
+        readers,
+        wants_tokens,
+    };
     if sampling.streams() {
         let tokens = vec![Vec::new(); chat.reply.count()];
-        return Ok(sse::respond(answers, ChatStream { chat, tokens, includes_usage: sampling.includes_usage() }));
+        return Ok(sse::respond(
+            answers,
+            ChatStream {
+                chat,
+                tokens,
+                includes_usage: sampling.includes_usage(),
+            },
+        ));
     }
     Ok(Json(chat.collect(answers).await?).into_response())
 }
@@ -247,7 +310,13 @@ struct Chat {
 
 impl Chat {
     fn log_probabilities(&self, tokens: &[LogProbabilities]) -> Option<ChatLogProbabilities> {
-        let tokenizer = self.reply.model.model().tokenizer().ok().filter(|_| self.wants_tokens)?;
+        let tokenizer = self
+            .reply
+            .model
+            .model()
+            .tokenizer()
+            .ok()
+            .filter(|_| self.wants_tokens)?;
         Some(ChatLogProbabilities::new(tokenizer, tokens))
     }
 
@@ -255,42 +324,73 @@ impl Chat {
     fn finish_reason(&self, choice: usize) -> ApiResult<&'static str> {
         let finish = self.reply.finish(choice)?;
         Ok(match finish {
-            Finish::EndToken | Finish::StopString if self.readers[choice].has_calls() => "tool_calls",
+            Finish::EndToken | Finish::StopString if self.readers[choice].has_calls() => {
+                "tool_calls"
+            }
             finish => finish_reason(finish),
         })
     }
 
     /// All answers at once.
     async fn collect(mut self, mut answers: Answers) -> ApiResult<ChatCompletion> {
-        let mut whole: Vec<(Vec<Section>, Vec<LogProbabilities>)> = vec![Default::default(); self.reply.count()];
+        let mut whole: Vec<(Vec<Section>, Vec<LogProbabilities>)> =
+            vec![Default::default(); self.reply.count()];
         while let Some(part) = answers.parts.recv().await {
             match part {
                 Part::Prompt { .. } => {}
-                Part::Text { choice, text, tokens } => {
+                Part::Text {
+                    choice,
+                    text,
+                    tokens,
+                } => {
                     let pieces = self.readers[choice].push(text);
-                    pieces.into_iter().for_each(|piece| Section::add(&mut whole[choice].0, piece));
+                    pieces
+                        .into_iter()
+                        .for_each(|piece| Section::add(&mut whole[choice].0, piece));
                     whole[choice].1.extend(tokens);
                 }
                 Part::End { choice, end } => {
                     let pieces = self.readers[choice].finish();
-                    pieces.into_iter().for_each(|piece| Section::add(&mut whole[choice].0, piece));
+                    pieces
+                        .into_iter()
+                        .for_each(|piece| Section::add(&mut whole[choice].0, piece));
                     self.reply.end(choice, end);
                 }
                 Part::Failed(error) => return Err(error),
             }
         }
-        let choice = |(index, (sections, tokens)): (usize, (Vec<Section>, Vec<LogProbabilities>))| {
-            Ok(ChatChoice {
-                index,
-                message: ChatAnswer::new(sections),
-                logprobs: self.log_probabilities(&tokens),
-                finish_reason: self.finish_reason(index)?,
-            })
-        };
-        let choices = whole.into_iter().enumerate().map(choice).collect::<ApiResult<_>>()?;
-        let Reply { id, created, model, usage, timings, .. } = self.reply;
+        let choice =
+            |(index, (sections, tokens)): (usize, (Vec<Section>, Vec<LogProbabilities>))| {
+                Ok(ChatChoice {
+                    index,
+                    message: ChatAnswer::new(sections),
+                    logprobs: self.log_probabilities(&tokens),
+                    finish_reason: self.finish_reason(index)?,
+                })
+            };
+        let choices = whole
+            .into_iter()
+            .enumerate()
+            .map(choice)
+            .collect::<ApiResult<_>>()?;
+        let Reply {
+            id,
+            created,
+            model,
+            usage,
+            timings,
+            ..
+        } = self.reply;
         let model = model.name().to_owned();
-        Ok(ChatCompletion { id, object: "chat.completion", created, model, choices, usage, timings })
+        Ok(ChatCompletion {
+            id,
+            object: "chat.completion",
+            created,
+            model,
+            choices,
+            usage,
+            timings,
+        })
     }
 
     fn chunk(&self, choices: Vec<ChatChunkChoice>) -> ChatChunk {
@@ -312,14 +412,31 @@ impl ChatAnswer {
         for section in sections {
             match section {
                 Section::Text(text) => *content.get_or_insert_with(String::new) += &text,
-                Section::Call { id, name, arguments } => {
+                Section::Call {
+                    id,
+                    name,
+                    arguments,
+                } => {
                     let function = ChatAnswerFunction { name, arguments };
-                    tool_calls.push(ChatAnswerCall { id, kind: "function", function });
+                    tool_calls.push(ChatAnswerCall {
+                        id,
+                        kind: "function",
+                        function,
+                    });
                 }
             }
         }
-        let content = if tool_calls.is_empty() { Some(content.unwrap_or_default()) } else { content };
-        Self { role: "assistant", content, refusal: None, tool_calls }
+        let content = if tool_calls.is_empty() {
+            Some(content.unwrap_or_default())
+        } else {
+            content
+        };
+        Self {
+            role: "assistant",
+            content,
+            refusal: None,
+            tool_calls,
+        }
     }
 }
 
@@ -339,7 +456,12 @@ impl ChatStream {
         logprobs: Option<ChatLogProbabilities>,
         finish_reason: Option<&'static str>,
     ) -> Event {
-        sse::json(&self.chat.chunk(vec![ChatChunkChoice { index, delta, logprobs, finish_reason }]))
+        sse::json(&self.chat.chunk(vec![ChatChunkChoice {
+            index,
+            delta,
+            logprobs,
+            finish_reason,
+        }]))
     }
 }
 
@@ -351,7 +473,10 @@ impl ChatStream {
             (ChatDelta::from(piece), self.chat.log_probabilities(&tokens))
         };
         let deltas: Vec<_> = pieces.into_iter().map(event).collect();
-        deltas.into_iter().map(|(delta, tokens)| self.event(choice, delta, tokens, None)).collect()
+        deltas
+            .into_iter()
+            .map(|(delta, tokens)| self.event(choice, delta, tokens, None))
+            .collect()
     }
 }
 
@@ -360,7 +485,11 @@ impl Render for ChatStream {
         let role = |index: usize| {
             // Of one that may be calls alone, it is not known yet whether there is a text.
             let content = (!self.chat.readers[index].may_call()).then(String::new);
-            let delta = ChatDelta { role: Some("assistant"), content, tool_calls: None };
+            let delta = ChatDelta {
+                role: Some("assistant"),
+                content,
+                tool_calls: None,
+            };
             self.event(index, delta, None, None)
         };
         (0..self.chat.reply.count()).map(role).collect()
@@ -369,7 +498,11 @@ impl Render for ChatStream {
     fn part(&mut self, part: Part) -> Vec<Event> {
         match part {
             Part::Prompt { .. } => Vec::new(),
-            Part::Text { choice, text, tokens } => {
+            Part::Text {
+                choice,
+                text,
+                tokens,
+            } => {
                 self.tokens[choice].extend(tokens);
                 let pieces = self.chat.readers[choice].push(text);
                 self.pieces(choice, pieces)
@@ -379,7 +512,10 @@ impl Render for ChatStream {
                 let mut events = self.pieces(choice, pieces);
                 self.chat.reply.end(choice, end);
                 let tokens = std::mem::take(&mut self.tokens[choice]);
-                let tokens = self.chat.log_probabilities(&tokens).filter(|tokens| !tokens.content.is_empty());
+                let tokens = self
+                    .chat
+                    .log_probabilities(&tokens)
+                    .filter(|tokens| !tokens.content.is_empty());
                 let reason = self.chat.finish_reason(choice).unwrap_or("length");
                 events.push(self.event(choice, ChatDelta::default(), tokens, Some(reason)));
                 events
@@ -393,7 +529,11 @@ impl Render for ChatStream {
         let reply = &self.chat.reply;
         if reply.is_complete() && self.includes_usage {
             let (usage, timings) = (Some(reply.usage), reply.timings);
-            events.push(sse::json(&ChatChunk { usage, timings, ..self.chat.chunk(Vec::new()) }));
+            events.push(sse::json(&ChatChunk {
+                usage,
+                timings,
+                ..self.chat.chunk(Vec::new())
+            }));
         }
         events.push(sse::done());
         events

@@ -115,34 +115,69 @@ pub(crate) async fn complete(
     let log_probabilities = likeliest("logprobs", request.logprobs)?;
     let choices = sampling.choices(&model)?;
     if request.best_of.is_some_and(|best_of| best_of != choices) {
-        return Err(ApiError::unsupported("best_of", "every answer that is computed is sent: expected n of them"));
+        return Err(ApiError::unsupported(
+            "best_of",
+            "every answer that is computed is sent: expected n of them",
+        ));
     }
     let form = form.form()?;
     // Without a limit only where llama.cpp's name asks for it.
-    let default = if request.n_predict == Some(-1) { None } else { Some(MAX_TOKENS) };
+    let default = if request.n_predict == Some(-1) {
+        None
+    } else {
+        Some(MAX_TOKENS)
+    };
     let max_tokens = limit(request.n_predict, request.max_tokens)?.or(default);
     let mut options = sampling.options(&model, max_tokens, log_probabilities)?;
     let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
     // Nothing is computed before.
     let place = model.enter(client.address)?;
-    let prompts = encode((&model, &place), ("prompt", request.prompt), text.reading(&model)).await?;
+    let prompts = encode(
+        (&model, &place),
+        ("prompt", request.prompt),
+        text.reading(&model),
+    )
+    .await?;
     options.form = forms::prepare((&model, &place, client.owner), form, &options).await?;
     let echo = request.echo.unwrap_or(false);
     if let Some(likeliest) = log_probabilities.filter(|_| echo) {
         let tokens: usize = prompts.iter().map(Vec::len).sum();
         let most = MOST_PROMPT_PROBABILITIES / ((likeliest + 1) * choices).max(1);
         if tokens > most {
-            let message = format!("prompts of {tokens} tokens, of which echo gives at most {most} with these options");
+            let message = format!(
+                "prompts of {tokens} tokens, of which echo gives at most {most} with these options"
+            );
             return Err(ApiError::field("logprobs", message));
         }
     }
-    let texts = Texts::new((&model, client), &prompts, choices, (echo, log_probabilities.is_some()))?;
+    let texts = Texts::new(
+        (&model, client),
+        &prompts,
+        choices,
+        (echo, log_probabilities.is_some()),
+    )?;
     let scores_prompt = echo && log_probabilities.is_some();
     let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
-    let order = Order { model, prompts, choices, options, adapters, scores_prompt, client, arrived, time_out };
+    let order = Order {
+        model,
+        prompts,
+        choices,
+        options,
+        adapters,
+        scores_prompt,
+        client,
+        arrived,
+        time_out,
+    };
     let answers = order.begin(place).await?;
     if sampling.streams() {
-        return Ok(sse::respond(answers, TextStream { texts, includes_usage: sampling.includes_usage() }));
+        return Ok(sse::respond(
+            answers,
+            TextStream {
+                texts,
+                includes_usage: sampling.includes_usage(),
+            },
+        ));
     }
     Ok(Json(texts.collect(answers).await?).into_response())
 }
@@ -174,14 +209,31 @@ impl Texts {
         (echo, wants_tokens): (bool, bool),
     ) -> ApiResult<Self> {
         let tokenizer = model.model().tokenizer()?;
-        let reply = Reply::new("cmpl-", (model, client.owner), prompts.iter().map(Vec::len), choices);
+        let reply = Reply::new(
+            "cmpl-",
+            (model, client.owner),
+            prompts.iter().map(Vec::len),
+            choices,
+        );
         let echoed = |prompt: &Vec<u32>| match (echo, wants_tokens) {
             (false, _) => Echo::default(),
-            (true, false) => Echo { text: tokenizer.decode(prompt), tokens: Vec::new() },
-            (true, true) => Echo { text: tokenizer.decode(prompt), tokens: prompt.clone() },
+            (true, false) => Echo {
+                text: tokenizer.decode(prompt),
+                tokens: Vec::new(),
+            },
+            (true, true) => Echo {
+                text: tokenizer.decode(prompt),
+                tokens: prompt.clone(),
+            },
         };
         let echoes: Vec<_> = prompts.iter().map(echoed).collect();
-        Ok(Self { choices, echoes, wants_tokens, offsets: vec![0; reply.count()], reply })
+        Ok(Self {
+            choices,
+            echoes,
+            wants_tokens,
+            offsets: vec![0; reply.count()],
+            reply,
+        })
     }
 
     fn tokenizer(&self) -> ApiResult<&Tokenizer> {
@@ -189,7 +241,11 @@ impl Texts {
     }
 
     /// The probabilities of an answer's next tokens.
-    fn more(&mut self, choice: usize, tokens: &[LogProbabilities]) -> ApiResult<Option<TextLogProbabilities>> {
+    fn more(
+        &mut self,
+        choice: usize,
+        tokens: &[LogProbabilities],
+    ) -> ApiResult<Option<TextLogProbabilities>> {
         if !self.wants_tokens {
             return Ok(None);
         }
@@ -199,7 +255,11 @@ impl Texts {
     }
 
     /// The probabilities of a prompt, before those of the answer `choice`.
-    fn of_prompt(&mut self, choice: usize, scores: &[LogProbabilities]) -> ApiResult<TextLogProbabilities> {
+    fn of_prompt(
+        &mut self,
+        choice: usize,
+        scores: &[LogProbabilities],
+    ) -> ApiResult<TextLogProbabilities> {
         let (mut told, tokenizer) = (TextLogProbabilities::default(), self.tokenizer()?);
         let first = self.echoes[choice / self.choices].tokens.first().copied();
         let mut offset = 0;
@@ -215,7 +275,9 @@ impl Texts {
     async fn collect(mut self, mut answers: Answers) -> ApiResult<Completion> {
         let text = |choice: usize| self.echoes[choice / self.choices].text.clone();
         let start = || self.wants_tokens.then(TextLogProbabilities::default);
-        let mut texts: Vec<_> = (0..self.reply.count()).map(|choice| (text(choice), start())).collect();
+        let mut texts: Vec<_> = (0..self.reply.count())
+            .map(|choice| (text(choice), start()))
+            .collect();
         while let Some(part) = answers.parts.recv().await {
             match part {
                 Part::Prompt { prompt, scores } => {
@@ -224,7 +286,11 @@ impl Texts {
                         *told = Some(self.of_prompt(choice, &scores)?);
                     }
                 }
-                Part::Text { choice, text, tokens } => {
+                Part::Text {
+                    choice,
+                    text,
+                    tokens,
+                } => {
                     texts[choice].0 += &text;
                     let more = self.more(choice, &tokens)?;
                     if let (Some(all), Some(more)) = (&mut texts[choice].1, more) {
@@ -235,13 +301,28 @@ impl Texts {
                 Part::Failed(error) => return Err(error),
             }
         }
-        let choice = |(index, (text, logprobs)): (usize, (String, Option<TextLogProbabilities>))| {
-            let finish_reason = Some(finish_reason(self.reply.finish(index)?));
-            Ok(CompletionChoice { index, text, logprobs, finish_reason })
-        };
-        let choices = texts.into_iter().enumerate().map(choice).collect::<ApiResult<_>>()?;
+        let choice =
+            |(index, (text, logprobs)): (usize, (String, Option<TextLogProbabilities>))| {
+                let finish_reason = Some(finish_reason(self.reply.finish(index)?));
+                Ok(CompletionChoice {
+                    index,
+                    text,
+                    logprobs,
+                    finish_reason,
+                })
+            };
+        let choices = texts
+            .into_iter()
+            .enumerate()
+            .map(choice)
+            .collect::<ApiResult<_>>()?;
         let (usage, timings) = (Some(self.reply.usage), self.reply.timings);
-        Ok(Completion { choices, usage, timings, ..self.empty() })
+        Ok(Completion {
+            choices,
+            usage,
+            timings,
+            ..self.empty()
+        })
     }
 
     fn empty(&self) -> Completion {
@@ -265,7 +346,10 @@ struct TextStream {
 
 impl TextStream {
     fn event(&self, choice: CompletionChoice) -> Event {
-        sse::json(&Completion { choices: vec![choice], ..self.texts.empty() })
+        sse::json(&Completion {
+            choices: vec![choice],
+            ..self.texts.empty()
+        })
     }
 
     fn events(&mut self, part: Part) -> ApiResult<Vec<Event>> {
@@ -273,20 +357,40 @@ impl TextStream {
             Part::Prompt { prompt, scores } => {
                 let mut events = Vec::new();
                 for index in prompt * self.texts.choices..(prompt + 1) * self.texts.choices {
-                    let (text, logprobs) = (String::new(), Some(self.texts.of_prompt(index, &scores)?));
-                    events.push(self.event(CompletionChoice { index, text, logprobs, finish_reason: None }));
+                    let (text, logprobs) =
+                        (String::new(), Some(self.texts.of_prompt(index, &scores)?));
+                    events.push(self.event(CompletionChoice {
+                        index,
+                        text,
+                        logprobs,
+                        finish_reason: None,
+                    }));
                 }
                 events
             }
-            Part::Text { choice, text, tokens } => {
+            Part::Text {
+                choice,
+                text,
+                tokens,
+            } => {
                 let logprobs = self.texts.more(choice, &tokens)?;
-                vec![self.event(CompletionChoice { index: choice, text, logprobs, finish_reason: None })]
+                vec![self.event(CompletionChoice {
+                    index: choice,
+                    text,
+                    logprobs,
+                    finish_reason: None,
+                })]
             }
             Part::End { choice, end } => {
                 let finish_reason = Some(finish_reason(end.finish));
                 self.texts.reply.end(choice, end);
                 let (index, text) = (choice, String::new());
-                vec![self.event(CompletionChoice { index, text, logprobs: None, finish_reason })]
+                vec![self.event(CompletionChoice {
+                    index,
+                    text,
+                    logprobs: None,
+                    finish_reason,
+                })]
             }
             Part::Failed(error) => return Err(error),
         })
@@ -297,14 +401,20 @@ impl Render for TextStream {
     fn begin(&mut self) -> Vec<Event> {
         let echo = |index: usize| {
             let text = self.texts.echoes[index / self.texts.choices].text.clone();
-            let choice = CompletionChoice { index, text, logprobs: None, finish_reason: None };
+            let choice = CompletionChoice {
+                index,
+                text,
+                logprobs: None,
+                finish_reason: None,
+            };
             (!choice.text.is_empty()).then(|| self.event(choice))
         };
         (0..self.texts.reply.count()).filter_map(echo).collect()
     }
 
     fn part(&mut self, part: Part) -> Vec<Event> {
-        self.events(part).unwrap_or_else(|error| vec![sse::json(&error.body())])
+        self.events(part)
+            .unwrap_or_else(|error| vec![sse::json(&error.body())])
     }
 
     fn end(&mut self) -> Vec<Event> {
@@ -312,7 +422,11 @@ impl Render for TextStream {
         let reply = &self.texts.reply;
         if reply.is_complete() && self.includes_usage {
             let (usage, timings) = (Some(reply.usage), reply.timings);
-            events.push(sse::json(&Completion { usage, timings, ..self.texts.empty() }));
+            events.push(sse::json(&Completion {
+                usage,
+                timings,
+                ..self.texts.empty()
+            }));
         }
         events.push(sse::done());
         events

@@ -63,8 +63,22 @@ impl Conversation<'_> {
     /// # Errors
     /// If a field has a value out of its range, the template refuses the messages, they do not fit, a form can't be had, or
     /// too many wait.
-    pub(crate) async fn begin(self, app: &App, client: Caller, prefixes: Prefixes) -> ApiResult<Begun> {
-        let Self { model, messages, sampling, max_tokens, log_probabilities, tools, form, prompt } = self;
+    pub(crate) async fn begin(
+        self,
+        app: &App,
+        client: Caller,
+        prefixes: Prefixes,
+    ) -> ApiResult<Begun> {
+        let Self {
+            model,
+            messages,
+            sampling,
+            max_tokens,
+            log_probabilities,
+            tools,
+            form,
+            prompt,
+        } = self;
         prompt.check(&messages)?;
         let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
         let choices = sampling.choices(&model)?;
@@ -77,27 +91,59 @@ impl Conversation<'_> {
         let text = Work::Text(bytes(&messages) + prompt.bytes() + tools.bytes());
         let of_prompt = Arc::clone(&tools);
         let encode = move |model: &Hosted, cancel: &Cancel| {
-            let conversation = prompt.conversation(&messages, of_prompt.listed(), model.keeps_letters());
+            let conversation =
+                prompt.conversation(&messages, of_prompt.listed(), model.keeps_letters());
             let within = (model.context(), cancel);
-            let prompt = chat::encode_conversation(model.model(), model.name(), &conversation, within);
+            let prompt =
+                chat::encode_conversation(model.model(), model.name(), &conversation, within);
             prompt.map_err(|error| ApiError::from(error).with_param("messages"))
         };
-        let prompt = model.preparers().prepare((&model, &place), text, encode).await?;
+        let prompt = model
+            .preparers()
+            .prepare((&model, &place), text, encode)
+            .await?;
         let (options, format) = if tools.is_allowed() || form.is_some() {
-            let work = Work::Form(tools.bytes() + form.as_ref().map_or(0, |form| form.source.text().len()));
+            let work = Work::Form(
+                tools.bytes() + form.as_ref().map_or(0, |form| form.source.text().len()),
+            );
             let owner = client.owner;
-            let compile =
-                move |model: &Hosted, _: &Cancel| compile(Asker { model, owner }, (&tools, form.as_ref()), options);
-            model.preparers().prepare((&model, &place), work, compile).await?
+            let compile = move |model: &Hosted, _: &Cancel| {
+                compile(Asker { model, owner }, (&tools, form.as_ref()), options)
+            };
+            model
+                .preparers()
+                .prepare((&model, &place), work, compile)
+                .await?
         } else {
             (options, None)
         };
-        let reply = Reply::new(prefixes.answer, (&model, client.owner), [prompt.len()], choices);
-        let readers = (0..choices).map(|_| PieceReader::new(format, prefixes.call)).collect();
+        let reply = Reply::new(
+            prefixes.answer,
+            (&model, client.owner),
+            [prompt.len()],
+            choices,
+        );
+        let readers = (0..choices)
+            .map(|_| PieceReader::new(format, prefixes.call))
+            .collect();
         let prompts = vec![prompt];
         let scores_prompt = false;
-        let order = Order { model, prompts, choices, options, adapters, scores_prompt, client, arrived, time_out };
-        Ok(Begun { reply, answers: order.begin(place).await?, readers })
+        let order = Order {
+            model,
+            prompts,
+            choices,
+            options,
+            adapters,
+            scores_prompt,
+            client,
+            arrived,
+            time_out,
+        };
+        Ok(Begun {
+            reply,
+            answers: order.begin(place).await?,
+            readers,
+        })
     }
 }
 
@@ -130,7 +176,11 @@ fn compile(
         let format = call_format(asker.model);
         let (kept, which) = tools.form(asker, format, form)?;
         options.form = kept;
-        calls = Some(CallFormat { format, form: which, is_parallel: tools.is_parallel() });
+        calls = Some(CallFormat {
+            format,
+            form: which,
+            is_parallel: tools.is_parallel(),
+        });
     } else if let Some(form) = form {
         options.form = Some(form.compile(asker)?);
     }

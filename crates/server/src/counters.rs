@@ -71,16 +71,32 @@ impl Metrics {
 
     fn registered(mut self) -> Self {
         let registry = &mut self.registry;
-        registry.register("requests", "Requests by path and status", self.requests.clone());
-        registry.register("prompt_tokens", "Tokens of prompts", self.prompt_tokens.clone());
+        registry.register(
+            "requests",
+            "Requests by path and status",
+            self.requests.clone(),
+        );
+        registry.register(
+            "prompt_tokens",
+            "Tokens of prompts",
+            self.prompt_tokens.clone(),
+        );
         registry.register(
             "cached_tokens",
             "Tokens of prompts that were not computed again",
             self.cached_tokens.clone(),
         );
-        registry.register("answer_tokens", "Tokens of answers", self.answer_tokens.clone());
+        registry.register(
+            "answer_tokens",
+            "Tokens of answers",
+            self.answer_tokens.clone(),
+        );
         registry.register("answers", "Answers by how they ended", self.answers.clone());
-        registry.register("queue_seconds", "From a request to its admission", self.queue.clone());
+        registry.register(
+            "queue_seconds",
+            "From a request to its admission",
+            self.queue.clone(),
+        );
         registry.register(
             "first_token_seconds",
             "From a request to its answer's first token",
@@ -101,7 +117,9 @@ impl Metrics {
 
     /// A request was answered with this status.
     pub(crate) fn answered(&self, path: String, status: u16) {
-        self.requests.get_or_create(&RequestLabels { path, status }).inc();
+        self.requests
+            .get_or_create(&RequestLabels { path, status })
+            .inc();
     }
 
     /// All of it, in OpenMetrics' text.
@@ -114,7 +132,9 @@ impl Metrics {
 
     /// Those of a model.
     pub(crate) fn of_model(&self, name: &str) -> ModelMetrics {
-        let labels = ModelLabels { model: name.to_owned() };
+        let labels = ModelLabels {
+            model: name.to_owned(),
+        };
         ModelMetrics {
             name: name.to_owned(),
             prompt_tokens: self.prompt_tokens.get_or_create(&labels).clone(),
@@ -166,12 +186,21 @@ impl ModelMetrics {
 
     /// An answer could not be ended: it was cancelled, or failed.
     pub(crate) fn count(&self, finish: &'static str) {
-        self.answers.get_or_create(&AnswerLabels { model: self.name.clone(), finish }).inc();
+        self.answers
+            .get_or_create(&AnswerLabels {
+                model: self.name.clone(),
+                finish,
+            })
+            .inc();
     }
 
     /// For the tokens of an answer to a request that arrived at `arrived`.
     pub(crate) fn clock(&self, arrived: Instant) -> TokenClock<'_> {
-        TokenClock { metrics: self, arrived, latest: None }
+        TokenClock {
+            metrics: self,
+            arrived,
+            latest: None,
+        }
     }
 }
 
@@ -187,8 +216,14 @@ impl TokenClock<'_> {
     pub(crate) fn tick(&mut self) {
         let now = Instant::now();
         match self.latest.replace(now) {
-            None => self.metrics.first_token.observe((now - self.arrived).as_secs_f64()),
-            Some(latest) => self.metrics.between_tokens.observe((now - latest).as_secs_f64()),
+            None => self
+                .metrics
+                .first_token
+                .observe((now - self.arrived).as_secs_f64()),
+            Some(latest) => self
+                .metrics
+                .between_tokens
+                .observe((now - latest).as_secs_f64()),
         }
     }
 }

@@ -123,51 +123,98 @@ pub(crate) async fn create(
     };
     let model = app.model(request.model.as_deref()).await?;
     let hidden = model.model().description().hidden;
-    if request.dimensions.is_some_and(|dimensions| dimensions != hidden) {
-        return Err(ApiError::unsupported("dimensions", format!("this model's vectors have {hidden}")));
+    if request
+        .dimensions
+        .is_some_and(|dimensions| dimensions != hidden)
+    {
+        return Err(ApiError::unsupported(
+            "dimensions",
+            format!("this model's vectors have {hidden}"),
+        ));
     }
     let field = input.0;
     let place = model.enter(client.address)?;
     let texts = encode((&model, &place), input, text.reading(&model)).await?;
     let tokens = texts.iter().map(Vec::len).sum();
-    let needs = texts.iter().map(|text| model.need(text, Some(0), 1).map_err(|error| error.with_param(field)));
-    let most = needs.collect::<ApiResult<Vec<_>>>()?.into_iter().max_by_key(|need| need.pages);
-    let Some(most) = most else { return Err(ApiError::field("input", "there is none")) };
+    let needs = texts.iter().map(|text| {
+        model
+            .need(text, Some(0), 1)
+            .map_err(|error| error.with_param(field))
+    });
+    let most = needs
+        .collect::<ApiResult<Vec<_>>>()?
+        .into_iter()
+        .max_by_key(|need| need.pages);
+    let Some(most) = most else {
+        return Err(ApiError::field("input", "there is none"));
+    };
     // One behind the other, in the place of one answer.
     let permit = place.admit(most).await;
     // Dropped with this future, where the client goes away.
     let cancel = CancelOnDrop(Cancel::new());
-    let (pooling, format) = (request.pooling.unwrap_or_default(), request.encoding_format.unwrap_or_default());
+    let (pooling, format) = (
+        request.pooling.unwrap_or_default(),
+        request.encoding_format.unwrap_or_default(),
+    );
     let work = {
         let (model, cancel) = (Arc::clone(&model), cancel.0.clone());
         move || {
-            let vectors = texts.iter().map(|text| embed(&model, text, pooling, &cancel)).collect::<Result<Vec<_>, _>>();
+            let vectors = texts
+                .iter()
+                .map(|text| embed(&model, text, pooling, &cancel))
+                .collect::<Result<Vec<_>, _>>();
             drop(permit);
             vectors.map_err(ApiError::from)
         }
     };
     let vectors = blocking(work).await?;
-    let embedding = |(index, vector)| Embedding { object: "embedding", index, embedding: written(vector, format) };
+    let embedding = |(index, vector)| Embedding {
+        object: "embedding",
+        index,
+        embedding: written(vector, format),
+    };
     let data = vectors.into_iter().enumerate().map(embedding).collect();
-    let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
-    Ok(Json(Embeddings { object: "list", data, model: model.name().to_owned(), usage }))
+    let usage = EmbeddingUsage {
+        prompt_tokens: tokens,
+        total_tokens: tokens,
+    };
+    Ok(Json(Embeddings {
+        object: "list",
+        data,
+        model: model.name().to_owned(),
+        usage,
+    }))
 }
 
 /// A vector of length 1.
-fn embed(model: &Hosted, text: &[u32], pooling: Pooling, cancel: &Cancel) -> Result<Vec<f32>, Error> {
+fn embed(
+    model: &Hosted,
+    text: &[u32],
+    pooling: Pooling,
+    cancel: &Cancel,
+) -> Result<Vec<f32>, Error> {
     let hidden = model.model().description().hidden;
     let mut pooled = vec![0.0_f64; hidden];
-    model.engine().session().hidden_states(text, cancel, |states| match pooling {
-        Pooling::Mean => {
-            for state in states.chunks_exact(hidden) {
-                pooled.iter_mut().zip(state).for_each(|(sum, value)| *sum += f64::from(*value));
+    model
+        .engine()
+        .session()
+        .hidden_states(text, cancel, |states| match pooling {
+            Pooling::Mean => {
+                for state in states.chunks_exact(hidden) {
+                    pooled
+                        .iter_mut()
+                        .zip(state)
+                        .for_each(|(sum, value)| *sum += f64::from(*value));
+                }
             }
-        }
-        Pooling::Last => {
-            let last = &states[states.len() - hidden..];
-            pooled.iter_mut().zip(last).for_each(|(pooled, value)| *pooled = f64::from(*value));
-        }
-    })?;
+            Pooling::Last => {
+                let last = &states[states.len() - hidden..];
+                pooled
+                    .iter_mut()
+                    .zip(last)
+                    .for_each(|(pooled, value)| *pooled = f64::from(*value));
+            }
+        })?;
     let length = pooled.iter().map(|value| value * value).sum::<f64>().sqrt();
     if !length.is_finite() {
         return Err(Error::NotFinite);
@@ -181,7 +228,10 @@ fn written(vector: Vec<f32>, format: EncodingFormat) -> Vector {
     match format {
         EncodingFormat::Float => Vector::Numbers(vector),
         EncodingFormat::Base64 => {
-            let bytes: Vec<_> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let bytes: Vec<_> = vector
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
             Vector::Base64(STANDARD.encode(bytes))
         }
     }

@@ -47,30 +47,64 @@ impl Collector for Engines {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let (gauge, counter) = (MetricType::Gauge, MetricType::Counter);
         let encoder = &mut encoder;
-        self.of_each(encoder, ("requests_waiting", "Requests that wait for their turn", gauge), |model| {
-            model.queue().counts().0 as u64
-        })?;
-        self.of_each(encoder, ("answers_running", "Answers that are computed", gauge), |model| {
-            model.queue().counts().1 as u64
-        })?;
-        self.of_each(encoder, ("kv_bytes", "Bytes of keys and values", gauge), |model| {
-            model.engine().usage().kv.bytes as u64
-        })?;
-        self.of_each(encoder, ("kv_budget_bytes", "Bytes that keys and values may take", gauge), |model| {
-            model.engine().usage().kv.budget as u64
-        })?;
-        self.of_each(encoder, ("prefix_pages", "Pages in the index of prompts' beginnings", gauge), |model| {
-            model.engine().usage().kv.indexed_pages as u64
-        })?;
-        self.of_each(encoder, ("prefix_tokens_looked_up", "Tokens looked up in that index", counter), |model| {
-            model.engine().usage().kv.tokens_looked_up
-        })?;
-        self.of_each(encoder, ("prefix_tokens_found", "Tokens found in it", counter), |model| {
-            model.engine().usage().kv.tokens_found
-        })?;
         self.of_each(
             encoder,
-            ("decode_steps", "Steps of decode, each for all sequences that were ready", counter),
+            (
+                "requests_waiting",
+                "Requests that wait for their turn",
+                gauge,
+            ),
+            |model| model.queue().counts().0 as u64,
+        )?;
+        self.of_each(
+            encoder,
+            ("answers_running", "Answers that are computed", gauge),
+            |model| model.queue().counts().1 as u64,
+        )?;
+        self.of_each(
+            encoder,
+            ("kv_bytes", "Bytes of keys and values", gauge),
+            |model| model.engine().usage().kv.bytes as u64,
+        )?;
+        self.of_each(
+            encoder,
+            (
+                "kv_budget_bytes",
+                "Bytes that keys and values may take",
+                gauge,
+            ),
+            |model| model.engine().usage().kv.budget as u64,
+        )?;
+        self.of_each(
+            encoder,
+            (
+                "prefix_pages",
+                "Pages in the index of prompts' beginnings",
+                gauge,
+            ),
+            |model| model.engine().usage().kv.indexed_pages as u64,
+        )?;
+        self.of_each(
+            encoder,
+            (
+                "prefix_tokens_looked_up",
+                "Tokens looked up in that index",
+                counter,
+            ),
+            |model| model.engine().usage().kv.tokens_looked_up,
+        )?;
+        self.of_each(
+            encoder,
+            ("prefix_tokens_found", "Tokens found in it", counter),
+            |model| model.engine().usage().kv.tokens_found,
+        )?;
+        self.of_each(
+            encoder,
+            (
+                "decode_steps",
+                "Steps of decode, each for all sequences that were ready",
+                counter,
+            ),
             |model| model.engine().usage().steps,
         )?;
         let help = "Seconds that a processor computed; the rest is bubbles and idle time";

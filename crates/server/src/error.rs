@@ -43,19 +43,40 @@ pub(crate) struct ErrorBody {
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
-    fn new(status: StatusCode, kind: &'static str, code: Option<&'static str>, message: impl Into<String>) -> Self {
-        let detail = ErrorDetail { message: message.into(), kind, param: None, code };
-        Self { status, detail, retry_after: None }
+    fn new(
+        status: StatusCode,
+        kind: &'static str,
+        code: Option<&'static str>,
+        message: impl Into<String>,
+    ) -> Self {
+        let detail = ErrorDetail {
+            message: message.into(),
+            kind,
+            param: None,
+            code,
+        };
+        Self {
+            status,
+            detail,
+            retry_after: None,
+        }
     }
 
     /// The request makes no sense as a whole.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", None, message)
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "invalid_request_error",
+            None,
+            message,
+        )
     }
 
     /// The field `param` has a value that makes no sense.
     pub(crate) fn field(param: &str, message: impl Into<String>) -> Self {
-        Self::invalid(format!("{param}: {}", message.into())).with_param(param).with_code("invalid_value")
+        Self::invalid(format!("{param}: {}", message.into()))
+            .with_param(param)
+            .with_code("invalid_value")
     }
 
     /// The field `param` asks for something that this server does not do.
@@ -64,13 +85,22 @@ impl ApiError {
     }
 
     /// A request of another kind than `status` allows.
-    pub(crate) fn refused(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn refused(
+        status: StatusCode,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
         Self::new(status, "invalid_request_error", Some(code), message)
     }
 
     /// No key, or a wrong one.
     pub(crate) fn wrong_key(message: &str) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", Some("invalid_api_key"), message)
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "authentication_error",
+            Some("invalid_api_key"),
+            message,
+        )
     }
 
     /// There is no model of this name.
@@ -82,20 +112,41 @@ impl ApiError {
     /// Too many requests wait.
     pub(crate) fn full(waiting: usize) -> Self {
         let message = format!("{waiting} requests wait for their turn already: try again later");
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full"), message);
-        Self { retry_after: Some(2), ..error }
+        let error = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "rate_limit_error",
+            Some("queue_full"),
+            message,
+        );
+        Self {
+            retry_after: Some(2),
+            ..error
+        }
     }
 
     /// The server ends, or something it needs is not there now.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("unavailable"), message);
-        Self { retry_after: Some(2), ..error }
+        let error = Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "server_error",
+            Some("unavailable"),
+            message,
+        );
+        Self {
+            retry_after: Some(2),
+            ..error
+        }
     }
 
     /// Returns an error of our own. Its message is fixed, since causes name files of this machine: [`ApiError::failed`] writes
     /// them to the log.
     pub(crate) fn internal(message: &'static str) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "server_error",
+            None,
+            message,
+        )
     }
 
     /// Returns an error of our own. The client gets `what`, which names nothing of this machine, and the log gets the cause.
@@ -103,7 +154,12 @@ impl ApiError {
         let id = new_id("error-");
         tracing::error!("{id}: {what}: {}", chain(cause));
         let message = format!("{what}: the log of the server has the cause, at {id}");
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "server_error",
+            None,
+            message,
+        )
     }
 
     pub(crate) fn with_param(mut self, param: &str) -> Self {
@@ -118,7 +174,9 @@ impl ApiError {
 
     /// As JSON.
     pub(crate) fn body(&self) -> ErrorBody {
-        ErrorBody { error: self.detail.clone() }
+        ErrorBody {
+            error: self.detail.clone(),
+        }
     }
 }
 
@@ -140,21 +198,25 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         let message = chain(&error);
         match error {
-            EngineError::PromptTooLong { .. } => Self::invalid(message).with_code("context_length_exceeded"),
-            EngineError::EmptyPrompt | EngineError::TokenOutOfVocabulary { .. } | EngineError::Option { .. } => {
-                Self::invalid(message).with_code("invalid_value")
+            EngineError::PromptTooLong { .. } => {
+                Self::invalid(message).with_code("context_length_exceeded")
             }
+            EngineError::EmptyPrompt
+            | EngineError::TokenOutOfVocabulary { .. }
+            | EngineError::Option { .. } => Self::invalid(message).with_code("invalid_value"),
             // Why it has none names a file.
             EngineError::NoTokenizer { .. } => Self::invalid(error.to_string()),
             // A limit that the request's own schema or grammar reached.
             EngineError::Constraint(_) => Self::invalid(message).with_code("form_not_kept"),
-            EngineError::Model(error) if error.kind() == ErrorKind::Exhausted => Self::unavailable(message),
+            EngineError::Model(error) if error.kind() == ErrorKind::Exhausted => {
+                Self::unavailable(message)
+            }
             // What a template or tokenizer refuses is in the request, unless it is in a file.
             EngineError::Model(cause) if cause.path().is_none() => Self::invalid(message),
             // How much others hold of it is theirs.
-            EngineError::KvMemoryFull { .. } => {
-                Self::unavailable("keys and values of other answers take all the memory for them: try again later")
-            }
+            EngineError::KvMemoryFull { .. } => Self::unavailable(
+                "keys and values of other answers take all the memory for them: try again later",
+            ),
             // Its path is of no use to a client.
             EngineError::Changed(_) => Self::unavailable(
                 "the model's file was changed or truncated while it was in use: the next request loads the model again",
@@ -175,7 +237,9 @@ impl From<FrontendError> for ApiError {
             FrontendError::PromptTooLong { .. } => {
                 Self::invalid(error.to_string()).with_code("context_length_exceeded")
             }
-            error @ (FrontendError::Message { .. } | FrontendError::Tool { .. } | FrontendError::NoSuchTool { .. }) => {
+            error @ (FrontendError::Message { .. }
+            | FrontendError::Tool { .. }
+            | FrontendError::NoSuchTool { .. }) => {
                 Self::invalid(error.to_string()).with_code("invalid_value")
             }
             error => Self::failed("the request failed", &error),
@@ -188,7 +252,11 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| {
         let cause = cause.to_string();
-        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+        if text.contains(&cause) {
+            text
+        } else {
+            format!("{text}: {cause}")
+        }
     })
 }
 
@@ -202,14 +270,32 @@ mod tests {
         let io = || std::io::Error::other("/secret/folder/file is gone");
         let model = |kind| triad_model::Error::new(kind, "no such tensor").at(path());
         let errors = [
-            ApiError::from(EngineError::Io { path: path(), source: io() }),
-            ApiError::from(EngineError::File { path: path(), problem: "it is damaged", source: Box::new(io()) }),
+            ApiError::from(EngineError::Io {
+                path: path(),
+                source: io(),
+            }),
+            ApiError::from(EngineError::File {
+                path: path(),
+                problem: "it is damaged",
+                source: Box::new(io()),
+            }),
             ApiError::from(EngineError::AdapterOfAnotherModel { path: path() }),
             ApiError::from(EngineError::Model(model(ErrorKind::Io))),
-            ApiError::from(EngineError::Model(model(ErrorKind::Template).caused_by(io()))),
-            ApiError::from(EngineError::NoTokenizer { source: std::sync::Arc::new(model(ErrorKind::Missing)) }),
-            ApiError::from(FrontendError::Engine(EngineError::Io { path: path(), source: io() })),
-            ApiError::from(FrontendError::File { what: "read", path: path(), source: io() }),
+            ApiError::from(EngineError::Model(
+                model(ErrorKind::Template).caused_by(io()),
+            )),
+            ApiError::from(EngineError::NoTokenizer {
+                source: std::sync::Arc::new(model(ErrorKind::Missing)),
+            }),
+            ApiError::from(FrontendError::Engine(EngineError::Io {
+                path: path(),
+                source: io(),
+            })),
+            ApiError::from(FrontendError::File {
+                what: "read",
+                path: path(),
+                source: io(),
+            }),
             ApiError::failed("the folder of sessions", &io()),
         ];
         for error in errors {
@@ -220,7 +306,14 @@ mod tests {
     #[test]
     fn a_limit_that_a_form_reaches_is_one_of_the_request() {
         let error = ApiError::from(EngineError::Constraint("too many states".into()));
-        assert_eq!((error.status, error.detail.code), (StatusCode::BAD_REQUEST, Some("form_not_kept")));
-        assert!(error.detail.message.ends_with("too many states"), "{}", error.detail.message);
+        assert_eq!(
+            (error.status, error.detail.code),
+            (StatusCode::BAD_REQUEST, Some("form_not_kept"))
+        );
+        assert!(
+            error.detail.message.ends_with("too many states"),
+            "{}",
+            error.detail.message
+        );
     }
 }

@@ -87,21 +87,41 @@ impl ResponseFormat {
     /// # Errors
     /// If the type is unknown, or the schema is missing or none.
     pub(crate) fn form(&self) -> ApiResult<Option<AskedForm>> {
-        let named = self.json_schema.as_ref().and_then(|named| named.schema.as_ref());
+        let named = self
+            .json_schema
+            .as_ref()
+            .and_then(|named| named.schema.as_ref());
         match (named, &self.schema) {
-            (Some(_), Some(_)) => {
-                Err(ApiError::field("response_format.schema", "expected either it or json_schema.schema, not both"))
-            }
-            (None, Some(schema)) => form((&self.kind, Some(schema)), "response_format", "response_format.schema"),
-            (named, None) => form((&self.kind, named), "response_format", "response_format.json_schema.schema"),
+            (Some(_), Some(_)) => Err(ApiError::field(
+                "response_format.schema",
+                "expected either it or json_schema.schema, not both",
+            )),
+            (None, Some(schema)) => form(
+                (&self.kind, Some(schema)),
+                "response_format",
+                "response_format.schema",
+            ),
+            (named, None) => form(
+                (&self.kind, named),
+                "response_format",
+                "response_format.json_schema.schema",
+            ),
         }
     }
 }
 
 impl TextFormat {
     /// As [`ResponseFormat::form`], of a format in `field` with its schema in `of_schema`.
-    pub(crate) fn form(&self, field: &'static str, of_schema: &'static str) -> ApiResult<Option<AskedForm>> {
-        form((&self.kind, self.json_schema.schema.as_ref()), field, of_schema)
+    pub(crate) fn form(
+        &self,
+        field: &'static str,
+        of_schema: &'static str,
+    ) -> ApiResult<Option<AskedForm>> {
+        form(
+            (&self.kind, self.json_schema.schema.as_ref()),
+            field,
+            of_schema,
+        )
     }
 }
 
@@ -113,13 +133,20 @@ fn form(
 ) -> ApiResult<Option<AskedForm>> {
     Ok(match kind {
         "text" => None,
-        "json_object" if schema.is_none() => Some(AskedForm { field, source: GrammarSource::JsonObject }),
+        "json_object" if schema.is_none() => Some(AskedForm {
+            field,
+            source: GrammarSource::JsonObject,
+        }),
         "json_object" | "json_schema" => {
             let schema = schema.ok_or_else(|| ApiError::field(of_schema, "it is missing"))?;
-            Some(AskedForm { field: of_schema, source: json_schema(of_schema, schema)? })
+            Some(AskedForm {
+                field: of_schema,
+                source: json_schema(of_schema, schema)?,
+            })
         }
         kind => {
-            let message = format!("{kind:?} is not known: expected text, json_object or json_schema");
+            let message =
+                format!("{kind:?} is not known: expected text, json_object or json_schema");
             return Err(ApiError::unsupported(&format!("{field}.type"), message));
         }
     })
@@ -130,7 +157,9 @@ fn json_schema(field: &str, schema: &Value) -> ApiResult<GrammarSource> {
     match schema {
         Value::Object(_) => Ok(GrammarSource::JsonSchema(schema.to_string())),
         // The text of one.
-        Value::String(text) if text.trim_start().starts_with('{') => Ok(GrammarSource::JsonSchema(text.clone())),
+        Value::String(text) if text.trim_start().starts_with('{') => {
+            Ok(GrammarSource::JsonSchema(text.clone()))
+        }
         _ => Err(ApiError::field(field, "expected a JSON schema, an object")),
     }
 }
@@ -144,20 +173,29 @@ impl StructuredOutputs {
         let mut forms = Vec::new();
         let mut add = |field, source| forms.push(AskedForm { field, source });
         if let Some(schema) = &self.json {
-            add("structured_outputs.json", json_schema("structured_outputs.json", schema)?);
+            add(
+                "structured_outputs.json",
+                json_schema("structured_outputs.json", schema)?,
+            );
         }
         if self.json_object == Some(true) {
             add("structured_outputs.json_object", GrammarSource::JsonObject);
         }
         if let Some(regex) = &self.regex {
-            add("structured_outputs.regex", GrammarSource::Regex(regex.clone()));
+            add(
+                "structured_outputs.regex",
+                GrammarSource::Regex(regex.clone()),
+            );
         }
         if let Some(texts) = &self.choice {
             let field = "structured_outputs.choice";
             add(field, GrammarSource::Regex(any_of(field, texts)?));
         }
         if let Some(grammar) = &self.grammar {
-            add("structured_outputs.grammar", GrammarSource::Lark(grammar.clone()));
+            add(
+                "structured_outputs.grammar",
+                GrammarSource::Lark(grammar.clone()),
+            );
         }
         match <[AskedForm; 1]>::try_from(forms) {
             Ok([form]) => Ok(form),
@@ -175,7 +213,10 @@ impl StructuredOutputs {
 /// A regular expression that matches each of `texts`, which are in `field`, and nothing else.
 fn any_of(field: &str, texts: &[String]) -> ApiResult<String> {
     if texts.is_empty() || texts.len() > MOST_TEXTS || texts.iter().any(String::is_empty) {
-        let message = format!("{} texts, expected 1 to {MOST_TEXTS}, none of them empty", texts.len());
+        let message = format!(
+            "{} texts, expected 1 to {MOST_TEXTS}, none of them empty",
+            texts.len()
+        );
         return Err(ApiError::field(field, message));
     }
     let mut regex = String::new();
@@ -221,11 +262,28 @@ impl FormFields {
     /// If several fields ask for one; as [`ResponseFormat::form`] and [`StructuredOutputs::form`].
     pub(crate) fn form(&self) -> ApiResult<Option<AskedForm>> {
         let mut forms = Vec::new();
-        forms.extend(self.response_format.as_ref().map(ResponseFormat::form).transpose()?.flatten());
-        forms.extend(self.structured_outputs.as_ref().map(StructuredOutputs::form).transpose()?);
-        for (field, schema) in [("json_schema", &self.json_schema), ("guided_json", &self.guided_json)] {
+        forms.extend(
+            self.response_format
+                .as_ref()
+                .map(ResponseFormat::form)
+                .transpose()?
+                .flatten(),
+        );
+        forms.extend(
+            self.structured_outputs
+                .as_ref()
+                .map(StructuredOutputs::form)
+                .transpose()?,
+        );
+        for (field, schema) in [
+            ("json_schema", &self.json_schema),
+            ("guided_json", &self.guided_json),
+        ] {
             if let Some(schema) = schema {
-                forms.push(AskedForm { field, source: json_schema(field, schema)? });
+                forms.push(AskedForm {
+                    field,
+                    source: json_schema(field, schema)?,
+                });
             }
         }
         let mut add = |field, source| forms.push(AskedForm { field, source });
@@ -233,7 +291,10 @@ impl FormFields {
             add("guided_regex", GrammarSource::Regex(regex.clone()));
         }
         if let Some(texts) = &self.guided_choice {
-            add("guided_choice", GrammarSource::Regex(any_of("guided_choice", texts)?));
+            add(
+                "guided_choice",
+                GrammarSource::Regex(any_of("guided_choice", texts)?),
+            );
         }
         if let Some(grammar) = &self.guided_grammar {
             add("guided_grammar", GrammarSource::Lark(grammar.clone()));
@@ -282,8 +343,15 @@ pub(crate) struct Asker<'a> {
 ///
 /// # Errors
 /// As [`AskedForm::compile`].
-pub(crate) fn compile(asker: Asker<'_>, field: &str, source: &GrammarSource) -> ApiResult<Arc<dyn Form>> {
-    let grammars = asker.model.grammars().map_err(|error| ApiError::unsupported(field, error.to_string()))?;
+pub(crate) fn compile(
+    asker: Asker<'_>,
+    field: &str,
+    source: &GrammarSource,
+) -> ApiResult<Arc<dyn Form>> {
+    let grammars = asker
+        .model
+        .grammars()
+        .map_err(|error| ApiError::unsupported(field, error.to_string()))?;
     match grammars.compile_for(asker.owner.id(), source) {
         Ok(grammar) => Ok(grammar),
         Err(error) => Err(refused(field, &error)),
@@ -292,7 +360,9 @@ pub(crate) fn compile(asker: Asker<'_>, field: &str, source: &GrammarSource) -> 
 
 fn refused(field: &str, error: &GrammarError) -> ApiError {
     match error {
-        GrammarError::Busy { .. } | GrammarError::NoThread { .. } => ApiError::unavailable(error.to_string()),
+        GrammarError::Busy { .. } | GrammarError::NoThread { .. } => {
+            ApiError::unavailable(error.to_string())
+        }
         error => ApiError::field(field, error.to_string()),
     }
 }
@@ -311,7 +381,9 @@ pub(crate) async fn prepare(
     let work = Work::Form(form.source.text().len());
     model
         .preparers()
-        .prepare((model, place), work, move |model: &Hosted, _| form.compile(Asker { model, owner }))
+        .prepare((model, place), work, move |model: &Hosted, _| {
+            form.compile(Asker { model, owner })
+        })
         .await
         .map(Some)
 }
@@ -342,7 +414,17 @@ mod tests {
         let busy = refused("tools", &GrammarError::Busy { count: 8 }).into_response();
         assert_eq!(busy.status(), 503);
         assert!(busy.headers().contains_key(RETRY_AFTER));
-        let wrong = refused("tools", &GrammarError::Json { line: 1, column: 2, problem: "x".into() });
-        assert_eq!((wrong.status.as_u16(), wrong.detail.param.as_deref()), (400, Some("tools")));
+        let wrong = refused(
+            "tools",
+            &GrammarError::Json {
+                line: 1,
+                column: 2,
+                problem: "x".into(),
+            },
+        );
+        assert_eq!(
+            (wrong.status.as_u16(), wrong.detail.param.as_deref()),
+            (400, Some("tools"))
+        );
     }
 }

@@ -36,9 +36,15 @@ impl FromRequestParts<Arc<App>> for Client {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, ApiError> {
-        let (peer, owner) = (parts.extensions.get::<Peer>(), parts.extensions.get::<Owner>());
+        let (peer, owner) = (
+            parts.extensions.get::<Peer>(),
+            parts.extensions.get::<Owner>(),
+        );
         match (peer, owner) {
-            (Some(Peer(address)), Some(owner)) => Ok(Self(Caller { address: address.ip(), owner: *owner })),
+            (Some(Peer(address)), Some(owner)) => Ok(Self(Caller {
+                address: address.ip(),
+                owner: *owner,
+            })),
             _ => Err(ApiError::internal("a request that the guard has not seen")),
         }
     }
@@ -56,7 +62,11 @@ pub(crate) struct Guard {
 
 /// Refuses requests that may not be made, and lets pages of the origins that are named read the answers.
 pub(crate) async fn guard(
-    State(Guard { app, access, methods }): State<Guard>,
+    State(Guard {
+        app,
+        access,
+        methods,
+    }): State<Guard>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -64,9 +74,14 @@ pub(crate) async fn guard(
         return error.into_response();
     }
     let origin = allowed_origin(&app, request.headers());
-    let asked_headers = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-    let is_preflight =
-        request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let asked_headers = request
+        .headers()
+        .get(header::ACCESS_CONTROL_REQUEST_HEADERS)
+        .cloned();
+    let is_preflight = request.method() == Method::OPTIONS
+        && request
+            .headers()
+            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if is_preflight {
         StatusCode::NO_CONTENT.into_response()
     } else {
@@ -79,16 +94,28 @@ pub(crate) async fn guard(
         }
     };
     let headers = response.headers_mut();
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
     if !app.options.cors.is_empty() {
-        headers.insert(header::VARY, HeaderValue::from_static("origin, access-control-request-headers"));
+        headers.insert(
+            header::VARY,
+            HeaderValue::from_static("origin, access-control-request-headers"),
+        );
     }
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+        headers.insert(
+            header::ACCESS_CONTROL_EXPOSE_HEADERS,
+            HeaderValue::from_static("*"),
+        );
         if is_preflight {
             headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-            headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+            headers.insert(
+                header::ACCESS_CONTROL_MAX_AGE,
+                HeaderValue::from_static("600"),
+            );
             // Clients have headers of their own, and more of them with each version. None gives a page more than its key does.
             if let Some(asked) = asked_headers {
                 headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
@@ -104,18 +131,31 @@ fn check_host(app: &App, request: &Request) -> Result<(), ApiError> {
     if !app.options.host.is_loopback() {
         return Ok(());
     }
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
     let authority = host.and_then(|host| host.parse::<Authority>().ok());
     if authority.is_some_and(|authority| is_loopback(authority.host())) {
         return Ok(());
     }
     let message = "the Host header names another machine: expected localhost, 127.0.0.1 or [::1]";
-    Err(ApiError::refused(StatusCode::FORBIDDEN, "wrong_host", message))
+    Err(ApiError::refused(
+        StatusCode::FORBIDDEN,
+        "wrong_host",
+        message,
+    ))
 }
 
 fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    address.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+    let address = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>();
+    address.map_or_else(
+        |_| host.eq_ignore_ascii_case("localhost"),
+        |address| address.is_loopback(),
+    )
 }
 
 /// Returns whose the request is.
@@ -132,34 +172,59 @@ fn check_key(app: &App, access: Access, request: &Request) -> Result<Owner, ApiE
     if keys.is_empty() {
         return Ok(Owner::default());
     }
-    let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let bearer = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
     let bearer = bearer.and_then(|value| value.split_once(' '));
-    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
-    let own = request.headers().get("x-api-key").and_then(|value| value.to_str().ok());
+    let bearer = bearer
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, key)| key.trim());
+    let own = request
+        .headers()
+        .get("x-api-key")
+        .and_then(|value| value.to_str().ok());
     let Some(given) = bearer.or(own) else {
-        return Err(ApiError::wrong_key("this server wants a key: expected the header Authorization: Bearer KEY"));
+        return Err(ApiError::wrong_key(
+            "this server wants a key: expected the header Authorization: Bearer KEY",
+        ));
     };
     // Of hashes, so that neither the length nor the place of a difference shows in the time; all keys, not until one fits.
     let digest = |key: &str| Sha256::digest(key.as_bytes());
     let given_digest = digest(given);
-    let fits = keys.iter().fold(subtle::Choice::from(0), |fits, key| fits | digest(key).ct_eq(&given_digest));
+    let fits = keys.iter().fold(subtle::Choice::from(0), |fits, key| {
+        fits | digest(key).ct_eq(&given_digest)
+    });
     if !bool::from(fits) {
         return Err(ApiError::wrong_key("the key is wrong"));
     }
     // Its numbers are of all keys together: one of several could read off what the others ask.
     if access == Access::Metrics && options.metrics_key.is_none() && options.separates_keys() {
-        let message =
-            "the metrics of a server with several keys tell each what the others ask: start it with --metrics-key";
-        return Err(ApiError::refused(StatusCode::FORBIDDEN, "metrics_key_wanted", message));
+        let message = "the metrics of a server with several keys tell each what the others ask: start it with --metrics-key";
+        return Err(ApiError::refused(
+            StatusCode::FORBIDDEN,
+            "metrics_key_wanted",
+            message,
+        ));
     }
-    Ok(if options.shares_prompts { Owner::default() } else { Owner::of_key(given) })
+    Ok(if options.shares_prompts {
+        Owner::default()
+    } else {
+        Owner::of_key(given)
+    })
 }
 
 /// The origin of a request, if pages of it may read the answer.
 fn allowed_origin(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
-    let is_allowed = |allowed: &String| allowed == "*" || allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
-    app.options.cors.iter().any(is_allowed).then(|| origin.clone())
+    let is_allowed = |allowed: &String| {
+        allowed == "*" || allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes())
+    };
+    app.options
+        .cors
+        .iter()
+        .any(is_allowed)
+        .then(|| origin.clone())
 }
 
 #[cfg(test)]
@@ -171,7 +236,15 @@ mod tests {
         for host in ["localhost", "LOCALHOST", "127.0.0.1", "127.8.8.8", "[::1]"] {
             assert!(is_loopback(host), "{host}");
         }
-        for host in ["", "localhost.example.org", "example.org", "192.168.0.1", "0.0.0.0", "[::]", "127.0.0.1.nip.io"] {
+        for host in [
+            "",
+            "localhost.example.org",
+            "example.org",
+            "192.168.0.1",
+            "0.0.0.0",
+            "[::]",
+            "127.0.0.1.nip.io",
+        ] {
             assert!(!is_loopback(host), "{host}");
         }
     }

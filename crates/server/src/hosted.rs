@@ -48,8 +48,13 @@ impl Hosted {
         metrics: ModelMetrics,
     ) -> Self {
         let LoadedModel { engine, adapters } = model;
-        let KvUse { budget, page_bytes, .. } = engine.usage().kv;
-        let most = Need { slots: options.parallel, pages: budget / page_bytes.max(1) };
+        let KvUse {
+            budget, page_bytes, ..
+        } = engine.usage().kv;
+        let most = Need {
+            slots: options.parallel,
+            pages: budget / page_bytes.max(1),
+        };
         let context = engine.context();
         Self {
             metrics,
@@ -92,7 +97,9 @@ impl Hosted {
     /// # Errors
     /// If too many wait.
     pub(crate) fn enter(&self, client: IpAddr) -> ApiResult<Place> {
-        self.queue.enter(client).map_err(|Full(waiting)| ApiError::full(waiting))
+        self.queue
+            .enter(client)
+            .map_err(|Full(waiting)| ApiError::full(waiting))
     }
 
     /// Returns what prepares its requests.
@@ -115,7 +122,9 @@ impl Hosted {
     /// # Errors
     /// If its answers can't have a form.
     pub(crate) fn grammars(&self) -> triad_grammar::Result<&Grammars> {
-        let grammars = self.grammars.get_or_init(|| Grammars::new(Arc::clone(self.model()) as _));
+        let grammars = self
+            .grammars
+            .get_or_init(|| Grammars::new(Arc::clone(self.model()) as _));
         grammars.as_ref().map_err(Clone::clone)
     }
 
@@ -143,7 +152,12 @@ impl Hosted {
     ///
     /// # Errors
     /// If the prompt is empty or does not fit, or that is more than the engine has.
-    pub(crate) fn need(&self, prompt: &[u32], most_tokens: Option<usize>, choices: usize) -> ApiResult<Need> {
+    pub(crate) fn need(
+        &self,
+        prompt: &[u32],
+        most_tokens: Option<usize>,
+        choices: usize,
+    ) -> ApiResult<Need> {
         let (prompt, context) = (prompt.len(), self.context);
         if prompt == 0 {
             let message = "the prompt is empty: expected at least one token";
@@ -153,11 +167,23 @@ impl Hosted {
             let message = format!("the prompt has {prompt} tokens, but the context is {context}");
             return Err(ApiError::invalid(message).with_code("context_length_exceeded"));
         }
-        let tokens = most_tokens.map_or(self.context, |most| prompt.saturating_add(most)).min(self.context);
+        let tokens = most_tokens
+            .map_or(self.context, |most| prompt.saturating_add(most))
+            .min(self.context);
         // Of several answers each has its own copy of the prompt's last page, and nobody else has the original.
         let (whole, of_one) = (prompt / PAGE, tokens.div_ceil(PAGE));
-        let pages = if choices == 1 { of_one } else { whole + 1 + choices * (of_one - whole.min(of_one)) };
-        let (need, most) = (Need { slots: choices, pages }, self.queue.most());
+        let pages = if choices == 1 {
+            of_one
+        } else {
+            whole + 1 + choices * (of_one - whole.min(of_one))
+        };
+        let (need, most) = (
+            Need {
+                slots: choices,
+                pages,
+            },
+            self.queue.most(),
+        );
         if need.pages > most.pages {
             return Err(ApiError::invalid(format!(
                 "keys and values of this request may take {} pages of {PAGE} tokens, but the server has memory for {}: ask \

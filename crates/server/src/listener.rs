@@ -64,7 +64,11 @@ pub fn serve(
     options.check()?;
     let threads = |count| {
         let mut threads = tokio::runtime::Builder::new_multi_thread();
-        let threads = threads.worker_threads(count).thread_keep_alive(KEEP_ALIVE).enable_all().build();
+        let threads = threads
+            .worker_threads(count)
+            .thread_keep_alive(KEEP_ALIVE)
+            .enable_all()
+            .build();
         threads.map_err(|source| StartError::Threads { source })
     };
     let (runtime, of_large) = (threads(THREADS)?, threads(THREADS_OF_LARGE)?);
@@ -76,7 +80,9 @@ pub fn serve(
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let app = tokio::task::spawn_blocking(|| App::new(options, models, handle)).await;
-        let app = Arc::new(app.map_err(|error| StartError::Threads { source: error.into() })??);
+        let app = Arc::new(app.map_err(|error| StartError::Threads {
+            source: error.into(),
+        })??);
         ready(address);
         accept(&listener, &app, shutdown.0.subscribe()).await;
         Ok(())
@@ -94,7 +100,10 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receive
     let graceful = GracefulShutdown::new();
     loop {
         let next = async {
-            let permit = Arc::clone(&free).acquire_owned().await.expect("it is never closed");
+            let permit = Arc::clone(&free)
+                .acquire_owned()
+                .await
+                .expect("it is never closed");
             (listener.accept().await, permit)
         };
         let (accepted, permit) = tokio::select! {
@@ -143,18 +152,27 @@ struct TimedStream {
 
 impl TimedStream {
     fn new(stream: TcpStream, time_out: Duration) -> Self {
-        Self { stream, time_out, deadline: None }
+        Self {
+            stream,
+            time_out,
+            deadline: None,
+        }
     }
 
     /// Waits for the deadline where nothing could be written.
-    fn timed<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn timed<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.deadline = None;
             return written;
         }
         let time_out = self.time_out;
-        let deadline =
-            self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + time_out)));
+        let deadline = self
+            .deadline
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + time_out)));
         ready!(deadline.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -171,7 +189,11 @@ impl AsyncRead for TimedStream {
 }
 
 impl AsyncWrite for TimedStream {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.timed(context, written)
     }

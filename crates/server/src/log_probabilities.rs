@@ -37,13 +37,19 @@ impl ChatLogProbabilities {
     pub(crate) fn new(tokenizer: &Tokenizer, tokens: &[LogProbabilities]) -> Self {
         let probability = |(token, logprob): (u32, f32)| {
             let bytes = bytes(tokenizer, token);
-            TokenProbability { token: String::from_utf8_lossy(&bytes).into_owned(), logprob: logprob.into(), bytes }
+            TokenProbability {
+                token: String::from_utf8_lossy(&bytes).into_owned(),
+                logprob: logprob.into(),
+                bytes,
+            }
         };
         let content = tokens.iter().map(|one| ChatToken {
             token: probability((one.token, one.log_probability)),
             top_logprobs: one.likeliest.iter().copied().map(probability).collect(),
         });
-        Self { content: content.collect() }
+        Self {
+            content: content.collect(),
+        }
     }
 }
 
@@ -78,12 +84,19 @@ impl TextLogProbabilities {
     }
 
     /// Adds tokens, of which the first begins at `offset` of the text; returns where the next one begins.
-    pub(crate) fn extend(&mut self, tokenizer: &Tokenizer, tokens: &[LogProbabilities], mut offset: usize) -> usize {
+    pub(crate) fn extend(
+        &mut self,
+        tokenizer: &Tokenizer,
+        tokens: &[LogProbabilities],
+        mut offset: usize,
+    ) -> usize {
         for one in tokens {
             let mut likeliest = Map::new();
             for (token, log_probability) in &one.likeliest {
                 // Of two tokens with one text the likelier counts, which comes first.
-                likeliest.entry(name(tokenizer, *token)).or_insert_with(|| (*log_probability).into());
+                likeliest
+                    .entry(name(tokenizer, *token))
+                    .or_insert_with(|| (*log_probability).into());
             }
             self.tokens.push(name(tokenizer, one.token));
             self.token_logprobs.push(Some(one.log_probability.into()));
@@ -104,7 +117,11 @@ pub(crate) fn characters(tokenizer: &Tokenizer, token: u32) -> usize {
 /// Bytes of a token; of a control token, its name.
 fn bytes(tokenizer: &Tokenizer, token: u32) -> Vec<u8> {
     match tokenizer.token_kind(token) {
-        TokenKind::Control => tokenizer.piece(token).unwrap_or_default().as_bytes().to_vec(),
+        TokenKind::Control => tokenizer
+            .piece(token)
+            .unwrap_or_default()
+            .as_bytes()
+            .to_vec(),
         _ => tokenizer.bytes(token),
     }
 }
@@ -112,10 +129,13 @@ fn bytes(tokenizer: &Tokenizer, token: u32) -> Vec<u8> {
 /// The text of a token as OpenAI writes it.
 fn name(tokenizer: &Tokenizer, token: u32) -> String {
     String::from_utf8(bytes(tokenizer, token)).unwrap_or_else(|error| {
-        error.as_bytes().iter().fold("bytes:".to_owned(), |mut name, byte| {
-            // Writing to a text doesn't fail.
-            let _ = write!(name, "\\x{byte:02x}");
-            name
-        })
+        error
+            .as_bytes()
+            .iter()
+            .fold("bytes:".to_owned(), |mut name, byte| {
+                // Writing to a text doesn't fail.
+                let _ = write!(name, "\\x{byte:02x}");
+                name
+            })
     })
 }

@@ -74,7 +74,10 @@ struct CalledFunction {
 
 /// What a message says: a text, or parts that are texts.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a text or an array of parts with type and text")]
+#[serde(
+    untagged,
+    expecting = "expected a text or an array of parts with type and text"
+)]
 pub(crate) enum Content {
     Text(String),
     Parts(Vec<ContentPart>),
@@ -99,7 +102,8 @@ pub(crate) struct Turns {
 impl Turns {
     /// Adds a message that says something: a text, or a list of parts.
     pub(crate) fn say(&mut self, role: Role, content: impl Into<Value>) {
-        self.messages.push(json!({"role": role.name(), "content": content.into()}));
+        self.messages
+            .push(json!({"role": role.name(), "content": content.into()}));
     }
 
     /// Adds a field to the latest message, if it has a value.
@@ -112,10 +116,16 @@ impl Turns {
     /// Adds a call by the assistant, to its message if that is the latest one.
     pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &str) {
         self.called.insert(id.to_owned(), name.to_owned());
-        if self.messages.last().is_none_or(|message| message["role"] != "assistant") {
+        if self
+            .messages
+            .last()
+            .is_none_or(|message| message["role"] != "assistant")
+        {
             self.say(Role::Assistant, "");
         }
-        let Some(Value::Object(message)) = self.messages.last_mut() else { return };
+        let Some(Value::Object(message)) = self.messages.last_mut() else {
+            return;
+        };
         let calls = message.entry("tool_calls").or_insert_with(|| json!([]));
         if let Value::Array(calls) = calls {
             calls.push(Section::call(id, name, arguments));
@@ -145,7 +155,10 @@ impl Turns {
 /// If `field` has so many.
 pub(crate) fn check_count(field: &str, count: usize) -> ApiResult<()> {
     if count == 0 || count > MOST_MESSAGES {
-        return Err(ApiError::field(field, format!("{count} messages, expected 1 to {MOST_MESSAGES}")));
+        return Err(ApiError::field(
+            field,
+            format!("{count} messages, expected 1 to {MOST_MESSAGES}"),
+        ));
     }
     Ok(())
 }
@@ -165,7 +178,15 @@ pub(crate) fn messages(given: Vec<ChatMessage>) -> ApiResult<Vec<Value>> {
 
 /// Adds the message in `field`.
 fn add(turns: &mut Turns, field: &str, message: ChatMessage) -> ApiResult<()> {
-    let ChatMessage { role, content, tool_calls, tool_call_id, name, reasoning_content, reasoning } = message;
+    let ChatMessage {
+        role,
+        content,
+        tool_calls,
+        tool_call_id,
+        name,
+        reasoning_content,
+        reasoning,
+    } = message;
     let calls = tool_calls.unwrap_or_default();
     let of_content = format!("{field}.content");
     let content = match content {
@@ -182,14 +203,27 @@ fn add(turns: &mut Turns, field: &str, message: ChatMessage) -> ApiResult<()> {
     }
     turns.say(role, content);
     turns.set("name", name);
-    let reasoning = one_of(("reasoning", reasoning), ("reasoning_content", reasoning_content));
-    turns.set("reasoning_content", reasoning.map_err(|error| error.with_param(&format!("{field}.reasoning")))?);
+    let reasoning = one_of(
+        ("reasoning", reasoning),
+        ("reasoning_content", reasoning_content),
+    );
+    turns.set(
+        "reasoning_content",
+        reasoning.map_err(|error| error.with_param(&format!("{field}.reasoning")))?,
+    );
     for (index, ChatCall { id, kind, function }) in calls.into_iter().enumerate() {
         let field = format!("{field}.tool_calls[{index}]");
         if role != Role::Assistant {
-            return Err(ApiError::field(&field, "only messages of the assistant call functions"));
+            return Err(ApiError::field(
+                &field,
+                "only messages of the assistant call functions",
+            ));
         }
-        check_call(&field, kind.as_deref().unwrap_or("function"), &function.name)?;
+        check_call(
+            &field,
+            kind.as_deref().unwrap_or("function"),
+            &function.name,
+        )?;
         turns.call(&id, &function.name, &function.arguments);
     }
     Ok(())
@@ -198,10 +232,16 @@ fn add(turns: &mut Turns, field: &str, message: ChatMessage) -> ApiResult<()> {
 /// Refuses calls of something else than functions.
 fn check_call(field: &str, kind: &str, name: &str) -> ApiResult<()> {
     if kind != "function" {
-        return Err(ApiError::unsupported(&format!("{field}.type"), format!("{kind}: expected function")));
+        return Err(ApiError::unsupported(
+            &format!("{field}.type"),
+            format!("{kind}: expected function"),
+        ));
     }
     if name.is_empty() {
-        return Err(ApiError::field(&format!("{field}.function.name"), "it is empty"));
+        return Err(ApiError::field(
+            &format!("{field}.function.name"),
+            "it is empty",
+        ));
     }
     Ok(())
 }
@@ -224,20 +264,27 @@ pub(crate) fn text(field: &str, content: Content) -> ApiResult<String> {
 fn parts(field: &str, content: Content) -> ApiResult<Value> {
     match content {
         Content::Text(text) => Ok(text.into()),
-        Content::Parts(parts) => {
-            Ok(texts(field, parts)?.into_iter().map(|text| json!({"type": "text", "text": text})).collect())
-        }
+        Content::Parts(parts) => Ok(texts(field, parts)?
+            .into_iter()
+            .map(|text| json!({"type": "text", "text": text}))
+            .collect()),
     }
 }
 
 fn texts(field: &str, parts: Vec<ContentPart>) -> ApiResult<Vec<String>> {
-    let texts = parts.into_iter().enumerate().map(|(part, ContentPart { kind, text })| {
-        let field = format!("{field}[{part}]");
-        if !matches!(kind.as_str(), "text" | "input_text" | "output_text") {
-            return Err(ApiError::unsupported(&field, format!("{kind}: this model reads text alone")));
-        }
-        text.ok_or_else(|| ApiError::field(&field, "there is no text"))
-    });
+    let texts = parts
+        .into_iter()
+        .enumerate()
+        .map(|(part, ContentPart { kind, text })| {
+            let field = format!("{field}[{part}]");
+            if !matches!(kind.as_str(), "text" | "input_text" | "output_text") {
+                return Err(ApiError::unsupported(
+                    &field,
+                    format!("{kind}: this model reads text alone"),
+                ));
+            }
+            text.ok_or_else(|| ApiError::field(&field, "there is no text"))
+        });
     texts.collect()
 }
 
@@ -246,7 +293,10 @@ pub(crate) fn bytes(messages: &[Value]) -> usize {
     let of_one = |value: &Value| match value {
         Value::String(text) => text.len(),
         Value::Array(values) => bytes(values),
-        Value::Object(fields) => fields.values().map(|value| bytes(std::slice::from_ref(value))).sum(),
+        Value::Object(fields) => fields
+            .values()
+            .map(|value| bytes(std::slice::from_ref(value)))
+            .sum(),
         _ => 1,
     };
     messages.iter().map(of_one).sum()

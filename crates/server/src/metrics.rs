@@ -13,7 +13,11 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// Counts requests.
 pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let path = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
+    let path = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("other", MatchedPath::as_str)
+        .to_owned();
     let response = next.run(request).await;
     app.metrics().answered(path, response.status().as_u16());
     response

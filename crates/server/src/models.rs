@@ -52,7 +52,10 @@ fn objects(app: &App) -> Vec<ModelObject> {
 /// The models that can be asked for.
 #[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, body = ModelList)))]
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
-    Json(ModelList { object: "list", data: objects(&app) })
+    Json(ModelList {
+        object: "list",
+        data: objects(&app),
+    })
 }
 
 /// One of them; it is not loaded by that.
@@ -60,11 +63,20 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
     get, path = "/v1/models/{model}", tag = "models", params(("model" = String, Path, description = "Its name")),
     responses((status = 200, body = ModelObject), (status = 404, body = ErrorBody))
 )]
-pub(crate) async fn one(State(app): State<Arc<App>>, Path(name): Path<String>) -> ApiResult<Json<ModelObject>> {
+pub(crate) async fn one(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> ApiResult<Json<ModelObject>> {
     let models = objects(&app);
-    let names = models.iter().map(|model| &*model.id).collect::<Vec<_>>().join(", ");
+    let names = models
+        .iter()
+        .map(|model| &*model.id)
+        .collect::<Vec<_>>()
+        .join(", ");
     let found = models.into_iter().find(|model| model.id == name);
-    found.map(Json).ok_or_else(|| ApiError::no_model(&name, &names))
+    found
+        .map(Json)
+        .ok_or_else(|| ApiError::no_model(&name, &names))
 }
 
 /// What the server does now.
@@ -84,5 +96,9 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Json<Health> {
     let models = app.catalog().loaded();
     let counts = models.iter().map(|model| model.queue().counts());
     let (waiting, answering) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    Json(Health { status: "ok", answering, waiting })
+    Json(Health {
+        status: "ok",
+        answering,
+        waiting,
+    })
 }

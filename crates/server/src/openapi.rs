@@ -6,7 +6,10 @@ use axum::Json;
 use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use crate::{anthropic, chat, completions, embeddings, metrics, models, props, responses, sessions, text, timelines};
+use crate::{
+    anthropic, chat, completions, embeddings, metrics, models, props, responses, sessions, text,
+    timelines,
+};
 
 /// Made of what the endpoints and their types state.
 #[derive(OpenApi)]
@@ -52,13 +55,22 @@ impl Modify for Refusals {
         ];
         for (path, item) in &mut document.paths.paths {
             // Anthropic's form of errors is another.
-            let schema = (path != "/v1/messages").then(|| RefOr::Ref(Ref::from_schema_name("ErrorBody")));
+            let schema =
+                (path != "/v1/messages").then(|| RefOr::Ref(Ref::from_schema_name("ErrorBody")));
             let content = ContentBuilder::new().schema(schema).build();
             for (status, description) in refusals {
-                let Some(operation) = &mut item.post else { continue };
+                let Some(operation) = &mut item.post else {
+                    continue;
+                };
                 let response = ResponseBuilder::new().description(description);
-                let response = response.content("application/json", content.clone()).build();
-                operation.responses.responses.entry(status.to_owned()).or_insert(RefOr::T(response));
+                let response = response
+                    .content("application/json", content.clone())
+                    .build();
+                operation
+                    .responses
+                    .responses
+                    .entry(status.to_owned())
+                    .or_insert(RefOr::T(response));
             }
         }
     }

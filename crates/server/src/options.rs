@@ -79,14 +79,20 @@ impl ServerOptions {
             return Err(StartError::NoKey { host: self.host });
         }
         // Visible ASCII, as it has to be in a header.
-        let is_key = |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_key =
+            |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
         if !self.api_keys.iter().chain(&self.metrics_key).all(is_key) {
             return Err(StartError::Key);
         }
         if let Some(origin) = self.cors.iter().find(|origin| !is_origin(origin)) {
-            return Err(StartError::Origin { origin: origin.clone() });
+            return Err(StartError::Origin {
+                origin: origin.clone(),
+            });
         }
-        let least_one = [("parallel", self.parallel), ("connections", self.connections)];
+        let least_one = [
+            ("parallel", self.parallel),
+            ("connections", self.connections),
+        ];
         match least_one.iter().find(|(_, value)| *value == 0) {
             Some((name, _)) => Err(StartError::Zero { name }),
             None => Ok(()),
@@ -102,8 +108,9 @@ impl ServerOptions {
 /// `scheme://host`, with a port or without, or `*`.
 fn is_origin(origin: &str) -> bool {
     let host = origin.split_once("://").map(|(_, host)| host);
-    let is_host =
-        |host: &str| !host.is_empty() && !host.contains('/') && host.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_host = |host: &str| {
+        !host.is_empty() && !host.contains('/') && host.bytes().all(|byte| byte.is_ascii_graphic())
+    };
     origin == "*" || host.is_some_and(is_host)
 }
 
@@ -121,7 +128,9 @@ pub enum StartError {
         host: IpAddr,
     },
     /// A key that no header can hold.
-    #[error("an API key is empty or holds other characters than visible ASCII: expected letters, digits and signs")]
+    #[error(
+        "an API key is empty or holds other characters than visible ASCII: expected letters, digits and signs"
+    )]
     Key,
     /// An origin that is none.
     #[error("{origin} is no origin: expected scheme://host, such as http://localhost:3000, or *")]
@@ -190,19 +199,32 @@ mod tests {
     #[test]
     fn another_address_needs_a_key_or_a_word() {
         let everywhere = IpAddr::from(Ipv4Addr::UNSPECIFIED);
-        assert!(checked(|options| options.host = everywhere).unwrap_err().contains("--no-key"));
+        assert!(
+            checked(|options| options.host = everywhere)
+                .unwrap_err()
+                .contains("--no-key")
+        );
         checked(|options| (options.host, options.allows_no_key) = (everywhere, true)).unwrap();
-        checked(|options| (options.host, options.api_keys) = (everywhere, vec!["key".into()])).unwrap();
+        checked(|options| (options.host, options.api_keys) = (everywhere, vec!["key".into()]))
+            .unwrap();
         checked(|options| options.host = "::1".parse().unwrap()).unwrap();
     }
 
     #[test]
     fn keys_and_origins_are_what_headers_hold() {
         for key in ["", "a b", "schlüssel"] {
-            assert!(checked(|options| options.api_keys = vec![key.into()]).is_err(), "{key}");
+            assert!(
+                checked(|options| options.api_keys = vec![key.into()]).is_err(),
+                "{key}"
+            );
         }
         for origin in ["", "localhost", "http://", "http://a/b"] {
-            assert!(checked(|options| options.cors = vec![origin.into()]).unwrap_err().contains("origin"), "{origin}");
+            assert!(
+                checked(|options| options.cors = vec![origin.into()])
+                    .unwrap_err()
+                    .contains("origin"),
+                "{origin}"
+            );
         }
         checked(|options| options.cors = vec!["*".into(), "http://localhost:3000".into()]).unwrap();
     }

@@ -18,7 +18,8 @@ impl Owner {
 
     /// Returns the salt of prompts that sessions of this owner find.
     pub(crate) fn salt(self) -> PrefixSalt {
-        self.0.map_or_else(PrefixSalt::default, |digest| PrefixSalt::of(&digest))
+        self.0
+            .map_or_else(PrefixSalt::default, |digest| PrefixSalt::of(&digest))
     }
 
     /// Returns what tells this owner from others.
@@ -28,7 +29,12 @@ impl Owner {
 
     /// Returns the name of the folder of this owner's files; `None` where all files have one owner.
     pub(crate) fn folder(self) -> Option<String> {
-        self.0.map(|digest| digest[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+        self.0.map(|digest| {
+            digest[..16]
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect()
+        })
     }
 }
 
@@ -38,7 +44,12 @@ mod tests {
 
     #[test]
     fn each_key_is_an_owner_of_its_own_and_no_name_holds_it() {
-        let owners = [Owner::default(), Owner::of_key("first"), Owner::of_key("second"), Owner::of_key("")];
+        let owners = [
+            Owner::default(),
+            Owner::of_key("first"),
+            Owner::of_key("second"),
+            Owner::of_key(""),
+        ];
         for (index, owner) in owners.iter().enumerate() {
             for other in &owners[..index] {
                 assert!(owner.salt() != other.salt() && owner.folder() != other.folder());
@@ -46,6 +57,10 @@ mod tests {
         }
         assert_eq!(Owner::of_key("first"), owners[1]);
         assert_eq!(owners[1].folder().map(|name| name.len()), Some(32));
-        assert!(!owners[1].folder().is_some_and(|name| name.contains("first")));
+        assert!(
+            !owners[1]
+                .folder()
+                .is_some_and(|name| name.contains("first"))
+        );
     }
 }

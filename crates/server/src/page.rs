@@ -22,36 +22,87 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Its files.
 const FILES: [File; 10] = [
-    File { path: "/", kind: HTML, content: include_str!("../page/index.html") },
-    File { path: "/style.css", kind: "text/css; charset=utf-8", content: include_str!("../page/style.css") },
-    File { path: "/icon.svg", kind: "image/svg+xml", content: include_str!("../page/icon.svg") },
-    File { path: "/app.js", kind: SCRIPT, content: include_str!("../page/app.js") },
-    File { path: "/api.js", kind: SCRIPT, content: include_str!("../page/api.js") },
-    File { path: "/markdown.js", kind: SCRIPT, content: include_str!("../page/markdown.js") },
-    File { path: "/messages.js", kind: SCRIPT, content: include_str!("../page/messages.js") },
-    File { path: "/sidebar.js", kind: SCRIPT, content: include_str!("../page/sidebar.js") },
-    File { path: "/store.js", kind: SCRIPT, content: include_str!("../page/store.js") },
-    File { path: "/timeline.js", kind: SCRIPT, content: include_str!("../page/timeline.js") },
+    File {
+        path: "/",
+        kind: HTML,
+        content: include_str!("../page/index.html"),
+    },
+    File {
+        path: "/style.css",
+        kind: "text/css; charset=utf-8",
+        content: include_str!("../page/style.css"),
+    },
+    File {
+        path: "/icon.svg",
+        kind: "image/svg+xml",
+        content: include_str!("../page/icon.svg"),
+    },
+    File {
+        path: "/app.js",
+        kind: SCRIPT,
+        content: include_str!("../page/app.js"),
+    },
+    File {
+        path: "/api.js",
+        kind: SCRIPT,
+        content: include_str!("../page/api.js"),
+    },
+    File {
+        path: "/markdown.js",
+        kind: SCRIPT,
+        content: include_str!("../page/markdown.js"),
+    },
+    File {
+        path: "/messages.js",
+        kind: SCRIPT,
+        content: include_str!("../page/messages.js"),
+    },
+    File {
+        path: "/sidebar.js",
+        kind: SCRIPT,
+        content: include_str!("../page/sidebar.js"),
+    },
+    File {
+        path: "/store.js",
+        kind: SCRIPT,
+        content: include_str!("../page/store.js"),
+    },
+    File {
+        path: "/timeline.js",
+        kind: SCRIPT,
+        content: include_str!("../page/timeline.js"),
+    },
 ];
 
 /// Returns the routes of its files. They need no key: the page asks for it.
 pub(crate) fn routes() -> impl Iterator<Item = Entry> {
     FILES.iter().map(|file| {
         let tag = tag(file.content);
-        Entry::open(file.path, move |headers: HeaderMap| async move { respond(file, &tag, &headers) })
+        Entry::open(file.path, move |headers: HeaderMap| async move {
+            respond(file, &tag, &headers)
+        })
     })
 }
 
 /// A name of the content, for caches.
 fn tag(content: &str) -> String {
     let digest = Sha256::digest(content.as_bytes());
-    let digits: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits: String = digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     format!("\"{digits}\"")
 }
 
 fn respond(file: &File, tag: &str, headers: &HeaderMap) -> Response {
-    let is_known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
-    let mut response = if is_known { StatusCode::NOT_MODIFIED.into_response() } else { file.content.into_response() };
+    let is_known = headers
+        .get(header::IF_NONE_MATCH)
+        .is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let mut response = if is_known {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        file.content.into_response()
+    };
     let fields = [
         (header::CONTENT_TYPE, file.kind),
         (header::ETAG, tag),
@@ -62,7 +113,10 @@ fn respond(file: &File, tag: &str, headers: &HeaderMap) -> Response {
     ];
     for (name, value) in fields {
         // In place of what the content brought along: of two types browsers take the first, or none.
-        response.headers_mut().insert(name, HeaderValue::from_str(value).expect("values of files are visible ASCII"));
+        response.headers_mut().insert(
+            name,
+            HeaderValue::from_str(value).expect("values of files are visible ASCII"),
+        );
     }
     response
 }
@@ -76,11 +130,18 @@ mod tests {
         for File { path, content, .. } in &FILES {
             let named = content.split(['\'', '"']).filter_map(|part| {
                 let name = part.strip_prefix("./").unwrap_or(part);
-                let is_file = [".js", ".css", ".svg"].iter().any(|end| name.ends_with(end));
+                let is_file = [".js", ".css", ".svg"]
+                    .iter()
+                    .any(|end| name.ends_with(end));
                 (is_file && !name.contains([' ', ','])).then_some(name)
             });
             for name in named {
-                assert!(FILES.iter().any(|file| file.path.trim_start_matches('/') == name), "{path} names {name}");
+                assert!(
+                    FILES
+                        .iter()
+                        .any(|file| file.path.trim_start_matches('/') == name),
+                    "{path} names {name}"
+                );
             }
         }
     }
@@ -89,12 +150,22 @@ mod tests {
     fn no_file_names_another_host_or_makes_html_of_text() {
         for File { path, content, .. } in &FILES {
             // Names of XML, which nobody fetches, and the forms of links.
-            let named = content.match_indices("://").map(|(at, _)| &content[at + 3..content.len().min(at + 16)]);
+            let named = content
+                .match_indices("://")
+                .map(|(at, _)| &content[at + 3..content.len().min(at + 16)]);
             let foreign: Vec<_> = named
-                .filter(|name| !name.starts_with("www.w3.org") && name.starts_with(char::is_alphanumeric))
+                .filter(|name| {
+                    !name.starts_with("www.w3.org") && name.starts_with(char::is_alphanumeric)
+                })
                 .collect();
             assert!(foreign.is_empty(), "{path}: {foreign:?}");
-            for word in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+            for word in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+            ] {
                 assert!(!content.contains(word), "{path} has {word}");
             }
         }
@@ -103,10 +174,19 @@ mod tests {
     #[test]
     fn content_that_a_browser_has_is_not_sent_again() {
         let (file, tag) = (&FILES[0], tag(FILES[0].content));
-        assert_eq!(respond(file, &tag, &HeaderMap::new()).status(), StatusCode::OK);
-        let known = HeaderMap::from_iter([(header::IF_NONE_MATCH, HeaderValue::from_str(&tag).unwrap())]);
+        assert_eq!(
+            respond(file, &tag, &HeaderMap::new()).status(),
+            StatusCode::OK
+        );
+        let known =
+            HeaderMap::from_iter([(header::IF_NONE_MATCH, HeaderValue::from_str(&tag).unwrap())]);
         let response = respond(file, &tag, &known);
         assert_eq!(response.status(), StatusCode::NOT_MODIFIED);
-        assert!(response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().contains("script-src 'self'"));
+        assert!(
+            response.headers()[header::CONTENT_SECURITY_POLICY]
+                .to_str()
+                .unwrap()
+                .contains("script-src 'self'")
+        );
     }
 }

@@ -14,7 +14,11 @@ pub(crate) enum Piece {
     /// Text for the user.
     Text(String),
     /// A call begins: its place among the calls of the answer, and what it is called itself.
-    Call { index: usize, id: String, name: String },
+    Call {
+        index: usize,
+        id: String,
+        name: String,
+    },
     /// More of the arguments of a call.
     Arguments { index: usize, text: String },
 }
@@ -44,7 +48,11 @@ impl PieceReader {
     /// For an answer that may have calls of a format, which are named with a `prefix`.
     pub(crate) fn new(format: Option<CallFormat>, prefix: &'static str) -> Self {
         let calls = format.map(|format| (AnswerReader::new(format.format, format.form), format));
-        Self { calls, prefix, count: 0 }
+        Self {
+            calls,
+            prefix,
+            count: 0,
+        }
     }
 
     /// Takes more of the answer.
@@ -61,8 +69,11 @@ impl PieceReader {
 
     /// What is left behind the end of the answer.
     pub(crate) fn finish(&mut self) -> Vec<Piece> {
-        let Some((reader, format)) = &mut self.calls else { return Vec::new() };
-        let deltas = std::mem::replace(reader, AnswerReader::new(format.format, format.form)).finish();
+        let Some((reader, format)) = &mut self.calls else {
+            return Vec::new();
+        };
+        let deltas =
+            std::mem::replace(reader, AnswerReader::new(format.format, format.form)).finish();
         self.pieces(deltas)
     }
 
@@ -77,7 +88,17 @@ impl PieceReader {
     }
 
     fn pieces(&mut self, deltas: Vec<AnswerDelta>) -> Vec<Piece> {
-        let Some((_, CallFormat { format, is_parallel, .. })) = self.calls else { return Vec::new() };
+        let Some((
+            _,
+            CallFormat {
+                format,
+                is_parallel,
+                ..
+            },
+        )) = self.calls
+        else {
+            return Vec::new();
+        };
         let most = if is_parallel { usize::MAX } else { 1 };
         let pieces = deltas.into_iter().filter_map(|delta| match delta {
             AnswerDelta::Text(text) => Some(Piece::Text(text)),
@@ -89,11 +110,16 @@ impl PieceReader {
                 } else {
                     new_id(self.prefix)
                 };
-                (self.count <= most).then_some(Piece::Call { index: self.count - 1, id, name })
+                (self.count <= most).then_some(Piece::Call {
+                    index: self.count - 1,
+                    id,
+                    name,
+                })
             }
-            AnswerDelta::Arguments(text) => {
-                (self.count <= most).then_some(Piece::Arguments { index: self.count - 1, text })
-            }
+            AnswerDelta::Arguments(text) => (self.count <= most).then_some(Piece::Arguments {
+                index: self.count - 1,
+                text,
+            }),
         });
         pieces.collect()
     }
@@ -103,7 +129,11 @@ impl PieceReader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
     Text(String),
-    Call { id: String, name: String, arguments: String },
+    Call {
+        id: String,
+        name: String,
+        arguments: String,
+    },
 }
 
 impl Section {
@@ -112,8 +142,14 @@ impl Section {
         match (sections.last_mut(), piece) {
             (Some(Self::Text(text)), Piece::Text(more)) => text.push_str(&more),
             (_, Piece::Text(text)) => sections.push(Self::Text(text)),
-            (_, Piece::Call { id, name, .. }) => sections.push(Self::Call { id, name, arguments: String::new() }),
-            (Some(Self::Call { arguments, .. }), Piece::Arguments { text, .. }) => arguments.push_str(&text),
+            (_, Piece::Call { id, name, .. }) => sections.push(Self::Call {
+                id,
+                name,
+                arguments: String::new(),
+            }),
+            (Some(Self::Call { arguments, .. }), Piece::Arguments { text, .. }) => {
+                arguments.push_str(&text)
+            }
             // Arguments come behind their call.
             (_, Piece::Arguments { .. }) => {}
         }

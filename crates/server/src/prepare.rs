@@ -48,15 +48,33 @@ impl Preparers {
     /// For requests of which `most_waiting` may wait.
     pub(crate) fn new(most_waiting: usize) -> Self {
         let cores = thread::available_parallelism().map_or(TEXTS.0, usize::from);
-        let queue = |slots| Queue::new(Need { slots, pages: MEMORY }, most_waiting);
-        Self { texts: queue(cores.clamp(TEXTS.0, TEXTS.1)), forms: queue(FORMS), large_forms: queue(FORMS) }
+        let queue = |slots| {
+            Queue::new(
+                Need {
+                    slots,
+                    pages: MEMORY,
+                },
+                most_waiting,
+            )
+        };
+        Self {
+            texts: queue(cores.clamp(TEXTS.0, TEXTS.1)),
+            forms: queue(FORMS),
+            large_forms: queue(FORMS),
+        }
     }
 
     fn queue(&self, work: Work) -> (&Arc<Queue>, Need) {
         match work {
             Work::Text(bytes) => {
                 let memory = (bytes.saturating_mul(BYTES_PER_BYTE) >> 10).clamp(1, MEMORY);
-                (&self.texts, Need { slots: 1, pages: memory })
+                (
+                    &self.texts,
+                    Need {
+                        slots: 1,
+                        pages: memory,
+                    },
+                )
             }
             Work::Form(bytes) if bytes < LARGE => (&self.forms, Need { slots: 1, pages: 1 }),
             Work::Form(_) => (&self.large_forms, Need { slots: 1, pages: 1 }),
@@ -74,7 +92,10 @@ impl Preparers {
         work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
         let (queue, need) = self.queue(kind);
-        let permit = queue.admit(client, need).await.map_err(|Full(waiting)| ApiError::full(waiting))?;
+        let permit = queue
+            .admit(client, need)
+            .await
+            .map_err(|Full(waiting)| ApiError::full(waiting))?;
         run(model, permit, work).await
     }
 
@@ -129,7 +150,8 @@ mod tests {
     #[test]
     fn a_large_form_takes_no_thread_of_small_ones_nor_of_texts() {
         let preparers = Preparers::new(1);
-        let queues = [Work::Text(1), Work::Form(1), Work::Form(LARGE)].map(|work| Arc::as_ptr(preparers.queue(work).0));
+        let queues = [Work::Text(1), Work::Form(1), Work::Form(LARGE)]
+            .map(|work| Arc::as_ptr(preparers.queue(work).0));
         assert!(queues[0] != queues[1] && queues[1] != queues[2] && queues[0] != queues[2]);
     }
 
@@ -137,7 +159,10 @@ mod tests {
     fn texts_are_counted_with_the_memory_that_they_take_and_the_longest_is_prepared_alone() {
         let preparers = Preparers::new(1);
         let pages = |bytes| preparers.queue(Work::Text(bytes)).1.pages;
-        assert_eq!((pages(0), pages(1 << 20), pages(usize::MAX)), (1, 64 << 10, MEMORY));
+        assert_eq!(
+            (pages(0), pages(1 << 20), pages(usize::MAX)),
+            (1, 64 << 10, MEMORY)
+        );
         assert_eq!(preparers.texts.most().pages, MEMORY);
     }
 }

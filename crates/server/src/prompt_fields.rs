@@ -11,7 +11,13 @@ use crate::error::{ApiError, ApiResult};
 use crate::messages::bytes;
 
 /// Variables of templates that are no client's to set.
-const RESERVED: [&str; 5] = ["messages", "tools", "documents", "add_generation_prompt", "continue_final_message"];
+const RESERVED: [&str; 5] = [
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+];
 
 /// Fields of requests with conversations.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -45,14 +51,28 @@ impl PromptFields {
     /// If two fields contradict each other, a variable is one that the server sets, or `template` does not read what it would
     /// have to.
     pub(crate) fn read(self, template: Option<&ChatTemplate>) -> ApiResult<PromptOptions> {
-        let Self { chat_template_kwargs, add_generation_prompt, continue_final_message, documents, reasoning_effort } =
-            self;
+        let Self {
+            chat_template_kwargs,
+            add_generation_prompt,
+            continue_final_message,
+            documents,
+            reasoning_effort,
+        } = self;
         let variables = chat_template_kwargs.unwrap_or_default();
-        if let Some(name) = variables.keys().find(|name| RESERVED.contains(&name.as_str())) {
+        if let Some(name) = variables
+            .keys()
+            .find(|name| RESERVED.contains(&name.as_str()))
+        {
             let field = format!("chat_template_kwargs.{name}");
-            return Err(ApiError::field(&field, "it is set by the request itself: expected another name"));
+            return Err(ApiError::field(
+                &field,
+                "it is set by the request itself: expected another name",
+            ));
         }
-        let end = match (continue_final_message.unwrap_or(false), add_generation_prompt) {
+        let end = match (
+            continue_final_message.unwrap_or(false),
+            add_generation_prompt,
+        ) {
             (true, Some(true)) => {
                 let message = "expected add_generation_prompt: false with it";
                 return Err(ApiError::field("continue_final_message", message));
@@ -61,9 +81,18 @@ impl PromptFields {
             (false, Some(false)) => PromptEnd::Messages,
             (false, _) => PromptEnd::Answer,
         };
-        let mut options = PromptOptions { variables, documents: documents.unwrap_or_default(), end };
-        if !options.documents.is_empty() && !template.is_some_and(|template| template.mentions("documents")) {
-            return Err(ApiError::unsupported("documents", "the model's template reads none"));
+        let mut options = PromptOptions {
+            variables,
+            documents: documents.unwrap_or_default(),
+            end,
+        };
+        if !options.documents.is_empty()
+            && !template.is_some_and(|template| template.mentions("documents"))
+        {
+            return Err(ApiError::unsupported(
+                "documents",
+                "the model's template reads none",
+            ));
         }
         if let Some(effort) = reasoning_effort {
             options.set_effort("reasoning_effort", effort, template)?;
@@ -77,11 +106,21 @@ impl PromptOptions {
     ///
     /// # Errors
     /// If `template` does not read it.
-    pub(crate) fn set_effort(&mut self, field: &str, effort: String, template: Option<&ChatTemplate>) -> ApiResult<()> {
+    pub(crate) fn set_effort(
+        &mut self,
+        field: &str,
+        effort: String,
+        template: Option<&ChatTemplate>,
+    ) -> ApiResult<()> {
         if !template.is_some_and(|template| template.mentions("reasoning_effort")) {
-            return Err(ApiError::unsupported(field, "the model's template does not read it"));
+            return Err(ApiError::unsupported(
+                field,
+                "the model's template does not read it",
+            ));
         }
-        self.variables.entry("reasoning_effort").or_insert_with(|| effort.into());
+        self.variables
+            .entry("reasoning_effort")
+            .or_insert_with(|| effort.into());
         Ok(())
     }
 
@@ -92,7 +131,10 @@ impl PromptOptions {
 
     /// Returns the options of a prompt that ends after the last message.
     pub(crate) fn of_messages() -> Self {
-        Self { end: PromptEnd::Messages, ..Self::default() }
+        Self {
+            end: PromptEnd::Messages,
+            ..Self::default()
+        }
     }
 
     /// Lets the answer go on with the last message.
@@ -105,7 +147,8 @@ impl PromptOptions {
     /// # Errors
     /// If it is such a message.
     pub(crate) fn check(&self, messages: &[Value]) -> ApiResult<()> {
-        let goes_on = |message: &Value| message["role"] == "assistant" && message.get("tool_calls").is_none();
+        let goes_on =
+            |message: &Value| message["role"] == "assistant" && message.get("tool_calls").is_none();
         if self.end == PromptEnd::LastMessage && !messages.last().is_some_and(goes_on) {
             let message = "expected a last message of the assistant, without calls";
             return Err(ApiError::field("continue_final_message", message));
@@ -115,7 +158,10 @@ impl PromptOptions {
 
     /// Returns the bytes of the texts that it gives to a template, about.
     pub(crate) fn bytes(&self) -> usize {
-        let variables = self.variables.iter().map(|(name, value)| name.len() + bytes(std::slice::from_ref(value)));
+        let variables = self
+            .variables
+            .iter()
+            .map(|(name, value)| name.len() + bytes(std::slice::from_ref(value)));
         variables.sum::<usize>() + bytes(&self.documents)
     }
 
@@ -126,7 +172,18 @@ impl PromptOptions {
         tools: &'a [Tool],
         keeps_letters: bool,
     ) -> Conversation<'a> {
-        let Self { variables, documents, end } = self;
-        Conversation { messages, tools, documents, variables: Some(variables), end: *end, keeps_letters }
+        let Self {
+            variables,
+            documents,
+            end,
+        } = self;
+        Conversation {
+            messages,
+            tools,
+            documents,
+            variables: Some(variables),
+            end: *end,
+            keeps_letters,
+        }
     }
 }

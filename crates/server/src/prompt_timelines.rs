@@ -52,15 +52,21 @@ struct TimelineTask {
 impl PromptTimeline {
     /// Of an execution on these processors; `None` if it has no tasks, or more than are kept.
     pub(crate) fn new(execution: &Execution, processors: &Processors) -> Option<Self> {
-        let Execution { graph, tasks, timeline, .. } = execution;
+        let Execution {
+            graph,
+            tasks,
+            timeline,
+            ..
+        } = execution;
         if timeline.events().len() > MOST_TASKS {
             return None;
         }
         let first = timeline.events().first()?.start;
-        let of_processor = |(processor, description): (ProcessorId, &Processor)| TimelineProcessor {
-            name: description.name.clone(),
-            busy_seconds: timeline.busy(processor),
-        };
+        let of_processor =
+            |(processor, description): (ProcessorId, &Processor)| TimelineProcessor {
+                name: description.name.clone(),
+                busy_seconds: timeline.busy(processor),
+            };
         let task = |event: &Event| {
             let task = &tasks.tasks[event.task];
             let subgraph = &graph.subgraphs()[task.task.subgraph];
@@ -103,13 +109,20 @@ impl Timelines {
         {
             kept.remove(oldest);
         }
-        kept.push_back(Kept { owner, id: id.to_owned(), timeline: Arc::new(timeline) });
+        kept.push_back(Kept {
+            owner,
+            id: id.to_owned(),
+            timeline: Arc::new(timeline),
+        });
     }
 
     /// That of the answer `id`, if it is kept and the answer was to a request of `owner`.
     pub(crate) fn find(&self, owner: Owner, id: &str) -> Option<Arc<PromptTimeline>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = kept.iter().rev().find(|one| one.owner == owner && one.id == id);
+        let found = kept
+            .iter()
+            .rev()
+            .find(|one| one.owner == owner && one.id == id);
         found.map(|one| Arc::clone(&one.timeline))
     }
 }
@@ -120,7 +133,13 @@ mod tests {
 
     fn timeline() -> PromptTimeline {
         let (processors, tasks) = (Vec::new(), Vec::new());
-        PromptTimeline { tokens: 1, chunks: 1, seconds: 1.0, processors, tasks }
+        PromptTimeline {
+            tokens: 1,
+            chunks: 1,
+            seconds: 1.0,
+            processors,
+            tasks,
+        }
     }
 
     #[test]
@@ -130,12 +149,19 @@ mod tests {
             timelines.keep(owner, &number.to_string(), timeline());
         }
         assert!(timelines.find(owner, "2").is_none() && timelines.find(owner, "").is_none());
-        assert!(timelines.find(owner, "3").is_some() && timelines.find(owner, &(KEPT + 2).to_string()).is_some());
+        assert!(
+            timelines.find(owner, "3").is_some()
+                && timelines.find(owner, &(KEPT + 2).to_string()).is_some()
+        );
     }
 
     #[test]
     fn a_timeline_is_found_by_its_owner_and_others_displace_none() {
-        let (timelines, one, other) = (Timelines::default(), Owner::of_key("one"), Owner::of_key("other"));
+        let (timelines, one, other) = (
+            Timelines::default(),
+            Owner::of_key("one"),
+            Owner::of_key("other"),
+        );
         timelines.keep(one, "a", timeline());
         for number in 0..2 * KEPT {
             timelines.keep(other, &number.to_string(), timeline());

@@ -43,7 +43,11 @@ impl TextFields {
     /// Returns how `model` reads texts, and whether tokens are put around them.
     pub(crate) fn reading(self, model: &Hosted) -> (Special, bool) {
         let parses = self.parse_special.unwrap_or(!model.keeps_letters());
-        let special = if parses { Special::Parsed } else { Special::AsText };
+        let special = if parses {
+            Special::Parsed
+        } else {
+            Special::AsText
+        };
         (special, self.add_special_tokens.unwrap_or(true))
     }
 }
@@ -54,7 +58,10 @@ impl Prompts {
         match self {
             Self::Text(text) => (1, text.len()),
             Self::Tokens(_) => (1, 0),
-            Self::Texts(texts) => (texts.len(), texts.iter().map(String::len).max().unwrap_or(0)),
+            Self::Texts(texts) => (
+                texts.len(),
+                texts.iter().map(String::len).max().unwrap_or(0),
+            ),
             Self::TokenLists(lists) => (lists.len(), 0),
         }
     }
@@ -71,11 +78,15 @@ pub(crate) async fn encode(
 ) -> ApiResult<Vec<Vec<u32>>> {
     let (count, longest) = prompts.size();
     if count == 0 || count > MOST_PROMPTS {
-        return Err(ApiError::field(field, format!("{count} prompts, expected 1 to {MOST_PROMPTS}")));
+        return Err(ApiError::field(
+            field,
+            format!("{count} prompts, expected 1 to {MOST_PROMPTS}"),
+        ));
     }
     let work = move |model: &Hosted, cancel: &Cancel| {
         let text = |text: String| {
-            let encoded = chat::encode_around(model.model(), &text, reading, (model.context(), cancel));
+            let encoded =
+                chat::encode_around(model.model(), &text, reading, (model.context(), cancel));
             encoded.map_err(|error| ApiError::from(error).with_param(field))
         };
         match prompts {
@@ -85,10 +96,20 @@ pub(crate) async fn encode(
             Prompts::TokenLists(prompts) => Ok(prompts),
         }
     };
-    let prompts: Vec<Vec<u32>> = model.preparers().prepare((model, place), Work::Text(longest), work).await?;
+    let prompts: Vec<Vec<u32>> = model
+        .preparers()
+        .prepare((model, place), Work::Text(longest), work)
+        .await?;
     let vocab = model.model().description().vocab;
-    match prompts.iter().flatten().find(|token| **token as usize >= vocab) {
-        Some(token) => Err(ApiError::field(field, format!("token {token} is outside the vocabulary of {vocab}"))),
+    match prompts
+        .iter()
+        .flatten()
+        .find(|token| **token as usize >= vocab)
+    {
+        Some(token) => Err(ApiError::field(
+            field,
+            format!("token {token} is outside the vocabulary of {vocab}"),
+        )),
         None => Ok(prompts),
     }
 }

@@ -67,10 +67,20 @@ impl ModelProps {
             vocabulary: model.description().vocab,
             kv_format: format!("{:?}", engine.kv_format()).to_lowercase(),
             kv_bytes: engine.usage().kv.budget,
-            processors: engine.processors().iter().map(|(_, processor)| processor.name.clone()).collect(),
-            adapters: hosted.adapters().iter().map(|(name, _)| name.clone()).collect(),
+            processors: engine
+                .processors()
+                .iter()
+                .map(|(_, processor)| processor.name.clone())
+                .collect(),
+            adapters: hosted
+                .adapters()
+                .iter()
+                .map(|(name, _)| name.clone())
+                .collect(),
             int8: model.weights().is_int8(),
-            chat_template: model.chat_template().map(|template| template.source().to_owned()),
+            chat_template: model
+                .chat_template()
+                .map(|template| template.source().to_owned()),
             sampling: SamplingProps {
                 temperature: sampling.temperature,
                 top_k: sampling.top_k,
@@ -85,7 +95,17 @@ impl ModelProps {
 /// What this server is, and how it was started.
 #[utoipa::path(get, path = "/props", tag = "server", responses((status = 200, body = Props)))]
 pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Props> {
-    let models = app.catalog().loaded().iter().map(|model| ModelProps::new(model)).collect();
+    let models = app
+        .catalog()
+        .loaded()
+        .iter()
+        .map(|model| ModelProps::new(model))
+        .collect();
     let (parallel, queue) = (app.options.parallel, app.options.queue);
-    Json(Props { version: env!("CARGO_PKG_VERSION"), parallel, queue, models })
+    Json(Props {
+        version: env!("CARGO_PKG_VERSION"),
+        parallel,
+        queue,
+        models,
+    })
 }

@@ -55,8 +55,16 @@ pub(crate) struct Full(pub(crate) usize);
 impl Queue {
     /// For an engine that has `most` in all; `most_waiting` requests may wait for it.
     pub(crate) fn new(most: Need, most_waiting: usize) -> Arc<Self> {
-        let state = State { free: most, places: 0, clients: VecDeque::new() };
-        Arc::new(Self { most, most_waiting, state: Mutex::new(state) })
+        let state = State {
+            free: most,
+            places: 0,
+            clients: VecDeque::new(),
+        };
+        Arc::new(Self {
+            most,
+            most_waiting,
+            state: Mutex::new(state),
+        })
     }
 
     /// All that can be shared.
@@ -67,7 +75,10 @@ impl Queue {
     /// Requests that wait or are prepared, and answers that are computed.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let state = self.lock();
-        (state.places + state.waiting(), self.most.slots - state.free.slots)
+        (
+            state.places + state.waiting(),
+            self.most.slots - state.free.slots,
+        )
     }
 
     /// Takes a place for a request of `client`. Requests with places and those that wait are together at most as many as
@@ -82,25 +93,42 @@ impl Queue {
             return Err(Full(there));
         }
         state.places += 1;
-        Ok(Place { queue: Arc::clone(self), client })
+        Ok(Place {
+            queue: Arc::clone(self),
+            client,
+        })
     }
 
     /// Waits until `need`, which is at most [`Queue::most`], is free. Dropping the future leaves the queue.
     ///
     /// # Errors
     /// If as many wait as may.
-    pub(crate) async fn admit(self: &Arc<Self>, client: IpAddr, need: Need) -> Result<Permit, Full> {
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        client: IpAddr,
+        need: Need,
+    ) -> Result<Permit, Full> {
         self.wait(client, need, Some(self.most_waiting)).await
     }
 
     /// As [`Queue::admit`] for a part of a request that has been admitted: it waits however many do.
     pub(crate) async fn admit_part(self: &Arc<Self>, client: IpAddr, need: Need) -> Permit {
-        self.wait(client, need, None).await.expect("no bound refuses it")
+        self.wait(client, need, None)
+            .await
+            .expect("no bound refuses it")
     }
 
-    async fn wait(self: &Arc<Self>, client: IpAddr, need: Need, bound: Option<usize>) -> Result<Permit, Full> {
+    async fn wait(
+        self: &Arc<Self>,
+        client: IpAddr,
+        need: Need,
+        bound: Option<usize>,
+    ) -> Result<Permit, Full> {
         // Dropped behind the receiver, so that it finds the request left.
-        let mut leave = Leave { queue: self, is_waiting: false };
+        let mut leave = Leave {
+            queue: self,
+            is_waiting: false,
+        };
         let granted = {
             let mut state = self.lock();
             let waiting = state.waiting();
@@ -115,7 +143,9 @@ impl Queue {
             leave.is_waiting = true;
             receiver
         };
-        let permit = granted.await.expect("a queue keeps who waits until it is granted");
+        let permit = granted
+            .await
+            .expect("a queue keeps who waits until it is granted");
         leave.is_waiting = false;
         Ok(permit)
     }
@@ -127,16 +157,28 @@ impl Queue {
 
 impl State {
     fn waiting(&self) -> usize {
-        self.clients.iter().map(|(_, requests)| requests.len()).sum()
+        self.clients
+            .iter()
+            .map(|(_, requests)| requests.len())
+            .sum()
     }
 
     fn take(&mut self, queue: &Arc<Queue>, need: Need) -> Permit {
-        self.free = Need { slots: self.free.slots - need.slots, pages: self.free.pages - need.pages };
-        Permit { queue: Some(Arc::clone(queue)), need }
+        self.free = Need {
+            slots: self.free.slots - need.slots,
+            pages: self.free.pages - need.pages,
+        };
+        Permit {
+            queue: Some(Arc::clone(queue)),
+            need,
+        }
     }
 
     fn give_back(&mut self, need: Need) {
-        self.free = Need { slots: self.free.slots + need.slots, pages: self.free.pages + need.pages };
+        self.free = Need {
+            slots: self.free.slots + need.slots,
+            pages: self.free.pages + need.pages,
+        };
     }
 
     fn push(&mut self, client: IpAddr, waiting: Waiting) {
@@ -151,7 +193,9 @@ impl State {
         while let Some((client, mut requests)) = self.clients.pop_front() {
             match requests.pop_front() {
                 None => {}
-                Some(waiting) if waiting.granted.is_closed() => self.clients.push_front((client, requests)),
+                Some(waiting) if waiting.granted.is_closed() => {
+                    self.clients.push_front((client, requests))
+                }
                 Some(waiting) if waiting.need.fits(self.free) => {
                     let permit = self.take(queue, waiting.need);
                     if let Err(mut permit) = waiting.granted.send(permit) {
@@ -257,7 +301,10 @@ mod tests {
     type Admission<'a> = Pin<Box<dyn Future<Output = Result<Permit, Full>> + 'a>>;
 
     fn poll(admission: &mut Admission) -> Option<Result<Permit, Full>> {
-        match admission.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match admission
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
             Poll::Ready(result) => Some(result),
             Poll::Pending => None,
         }
@@ -279,14 +326,22 @@ mod tests {
     fn clients_take_turns_and_each_keeps_its_order() {
         let queue = queue(1, 9, 9);
         let mut permit = Some(admitted(&queue, ONE));
-        let mut requests: Vec<_> = [1, 1, 1, 2, 2, 3].map(|number| waiting(&queue, number, ONE)).into();
+        let mut requests: Vec<_> = [1, 1, 1, 2, 2, 3]
+            .map(|number| waiting(&queue, number, ONE))
+            .into();
         let mut order = Vec::new();
         for _ in 0..requests.len() {
             drop(permit.take());
-            let next = requests.iter_mut().enumerate().find_map(|(index, request)| {
-                let is_new = !order.contains(&index);
-                is_new.then(|| poll(request)).flatten().map(|result| (index, result.unwrap()))
-            });
+            let next = requests
+                .iter_mut()
+                .enumerate()
+                .find_map(|(index, request)| {
+                    let is_new = !order.contains(&index);
+                    is_new
+                        .then(|| poll(request))
+                        .flatten()
+                        .map(|result| (index, result.unwrap()))
+                });
             let (index, granted) = next.unwrap();
             order.push(index);
             permit = Some(granted);
@@ -315,19 +370,28 @@ mod tests {
         let mut refused: Admission = Box::pin(queue.admit(client(2), ONE));
         assert_eq!(poll(&mut refused).unwrap().err(), Some(Full(1)));
         let mut part = pin!(queue.admit_part(client(2), ONE));
-        assert!(part.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(
+            part.as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
         assert_eq!(queue.counts(), (2, 1));
     }
 
     #[test]
     fn a_place_is_had_before_anything_is_computed_and_no_more_than_may_wait() {
         let queue = queue(1, 9, 1);
-        let (first, second) = (queue.enter(client(1)).unwrap(), queue.enter(client(2)).unwrap());
+        let (first, second) = (
+            queue.enter(client(1)).unwrap(),
+            queue.enter(client(2)).unwrap(),
+        );
         assert_eq!(queue.enter(client(3)).err(), Some(Full(2)));
         // One of them is computed, the other one waits.
         let mut first = Box::pin(first.admit(ONE));
         let mut context = Context::from_waker(Waker::noop());
-        let Poll::Ready(permit) = first.as_mut().poll(&mut context) else { panic!("it waits") };
+        let Poll::Ready(permit) = first.as_mut().poll(&mut context) else {
+            panic!("it waits")
+        };
         let mut second = Box::pin(second.admit(ONE));
         assert!(second.as_mut().poll(&mut context).is_pending());
         assert_eq!(queue.counts(), (1, 1));

@@ -42,7 +42,16 @@ impl Reply {
             ends.extend((0..choices).map(|_| None));
         }
         let model = Arc::clone(model);
-        Self { id: new_id(prefix), created: now(), model, owner, usage, timings: None, choices, ends }
+        Self {
+            id: new_id(prefix),
+            created: now(),
+            model,
+            owner,
+            usage,
+            timings: None,
+            choices,
+            ends,
+        }
     }
 
     /// Answers in all.
@@ -68,7 +77,9 @@ impl Reply {
     /// # Errors
     /// If it has not, and nothing more comes.
     pub(crate) fn finish(&self, choice: usize) -> ApiResult<Finish> {
-        let end = self.ends[choice].as_ref().ok_or_else(|| ApiError::internal("the answer ended before its time"))?;
+        let end = self.ends[choice]
+            .as_ref()
+            .ok_or_else(|| ApiError::internal("the answer ended before its time"))?;
         Ok(end.finish)
     }
 

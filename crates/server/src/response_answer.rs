@@ -25,13 +25,24 @@ pub(crate) struct ResponseAnswer {
 /// A part of the answer.
 #[derive(Debug)]
 enum Item {
-    Message { id: String, text: String },
-    Call { id: String, call: String, name: String, arguments: String },
+    Message {
+        id: String,
+        text: String,
+    },
+    Call {
+        id: String,
+        call: String,
+        name: String,
+        arguments: String,
+    },
 }
 
 impl Item {
     fn message() -> Self {
-        Self::Message { id: new_id("msg_"), text: String::new() }
+        Self::Message {
+            id: new_id("msg_"),
+            text: String::new(),
+        }
     }
 
     fn id(&self) -> &str {
@@ -44,11 +55,24 @@ impl Item {
     fn json(&self, status: &str) -> Value {
         match self {
             Self::Message { id, text } => {
-                let content = if status == "in_progress" { Vec::new() } else { vec![content(text)] };
+                let content = if status == "in_progress" {
+                    Vec::new()
+                } else {
+                    vec![content(text)]
+                };
                 json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
             }
-            Self::Call { id, call, name, arguments } => {
-                let arguments = if status == "in_progress" { "" } else { arguments };
+            Self::Call {
+                id,
+                call,
+                name,
+                arguments,
+            } => {
+                let arguments = if status == "in_progress" {
+                    ""
+                } else {
+                    arguments
+                };
                 json!({
                     "type": "function_call", "id": id, "call_id": call, "name": name, "arguments": arguments,
                     "status": status,
@@ -66,7 +90,13 @@ fn content(text: &str) -> Value {
 impl ResponseAnswer {
     /// At its beginning; the response has the fields of `echoed`.
     pub(crate) fn new(reply: Reply, reader: PieceReader, echoed: Value) -> Self {
-        Self { reply, reader, echoed, items: Vec::new(), events: 0 }
+        Self {
+            reply,
+            reader,
+            echoed,
+            items: Vec::new(),
+            events: 0,
+        }
     }
 
     /// `completed` or `incomplete`, behind the end.
@@ -82,8 +112,9 @@ impl ResponseAnswer {
         let is_whole = matches!(status, "completed" | "incomplete");
         let last = self.items.len().saturating_sub(1);
         let items = self.items.iter().enumerate().filter(|_| is_whole);
-        let output: Vec<_> =
-            items.map(|(index, item)| item.json(if index == last { status } else { "completed" })).collect();
+        let output: Vec<_> = items
+            .map(|(index, item)| item.json(if index == last { status } else { "completed" }))
+            .collect();
         let details = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
         let usage = is_whole.then(|| {
             json!({
@@ -92,7 +123,8 @@ impl ResponseAnswer {
                 "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": usage.total_tokens,
             })
         });
-        let error = error.map(|error| json!({"code": "server_error", "message": error.detail.message}));
+        let error =
+            error.map(|error| json!({"code": "server_error", "message": error.detail.message}));
         let mut response = json!({
             "id": self.reply.id, "object": "response", "created_at": self.reply.created, "status": status,
             "model": self.reply.model.name(), "output": output, "usage": usage, "error": error,
@@ -153,7 +185,12 @@ impl ResponseAnswer {
                     events.push(self.event_of_item("response.output_text.delta", data));
                 }
                 Piece::Call { id: call, name, .. } => {
-                    events.extend(self.add(Item::Call { id: new_id("fc_"), call, name, arguments: String::new() }));
+                    events.extend(self.add(Item::Call {
+                        id: new_id("fc_"),
+                        call,
+                        name,
+                        arguments: String::new(),
+                    }));
                 }
                 Piece::Arguments { text, .. } => {
                     if let Some(Item::Call { arguments, .. }) = self.items.last_mut() {
@@ -183,7 +220,9 @@ impl ResponseAnswer {
 
     /// The end of the latest item.
     fn item_done(&mut self, status: &str) -> Vec<Event> {
-        let Some(item) = self.items.last() else { return Vec::new() };
+        let Some(item) = self.items.last() else {
+            return Vec::new();
+        };
         let done = json!({"output_index": self.items.len() - 1, "item": item.json(status)});
         let mut events = match item {
             Item::Message { text, .. } => {
@@ -194,7 +233,9 @@ impl ResponseAnswer {
                     self.event_of_item("response.content_part.done", part),
                 ]
             }
-            Item::Call { name, arguments, .. } => {
+            Item::Call {
+                name, arguments, ..
+            } => {
                 let whole = json!({"name": name, "arguments": arguments});
                 vec![self.event_of_item("response.function_call_arguments.done", whole)]
             }
@@ -222,7 +263,10 @@ impl ResponseAnswer {
 impl Render for ResponseAnswer {
     fn begin(&mut self) -> Vec<Event> {
         let response = json!({"response": self.response("in_progress", None)});
-        vec![self.event("response.created", response.clone()), self.event("response.in_progress", response)]
+        vec![
+            self.event("response.created", response.clone()),
+            self.event("response.in_progress", response),
+        ]
     }
 
     fn part(&mut self, part: Part) -> Vec<Event> {

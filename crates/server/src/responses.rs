@@ -73,7 +73,10 @@ struct TextOptions {
 
 /// A question, or a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a text or an array of messages, calls of functions and their results")]
+#[serde(
+    untagged,
+    expecting = "expected a text or an array of messages, calls of functions and their results"
+)]
 enum Input {
     Text(String),
     Items(Vec<InputItem>),
@@ -124,16 +127,26 @@ struct Echoed<'a> {
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
     )
 )]
-pub(crate) async fn create(State(app): State<Arc<App>>, Client(client): Client, body: JsonBody) -> ApiResult<Response> {
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Response> {
     body.check(&fields::RESPONSES)?;
     let (request, sampling): (ResponsesRequest, Sampling) = (body.parse()?, body.parse()?);
     let prompt: PromptFields = body.parse()?;
     let model = app.model(request.model.as_deref()).await?;
     let format = request.text.as_ref().and_then(|text| text.format.as_ref());
     if request.max_output_tokens == Some(0) {
-        return Err(ApiError::field("max_output_tokens", "0, expected at least 1"));
+        return Err(ApiError::field(
+            "max_output_tokens",
+            "0, expected at least 1",
+        ));
     }
-    let form = format.map(|format| format.form("text.format", "text.format.schema")).transpose()?.flatten();
+    let form = format
+        .map(|format| format.form("text.format", "text.format.schema"))
+        .transpose()?
+        .flatten();
     let instructions = request.instructions.as_deref();
     let echoed = Echoed {
         instructions,
@@ -142,12 +155,19 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Client(client): Client, 
         top_p: sampling.top_p,
         parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
         tools: json!(request.tools.as_deref().unwrap_or_default()),
-        tool_choice: request.tool_choice.as_ref().map_or_else(|| json!("auto"), |choice| json!(choice)),
+        tool_choice: request
+            .tool_choice
+            .as_ref()
+            .map_or_else(|| json!("auto"), |choice| json!(choice)),
         text: json!({"format": format.map_or_else(|| json!({"type": "text"}), |format| json!(format))}),
         metadata: request.metadata.unwrap_or_default(),
     };
     let echoed = json!(echoed);
-    let tools = ToolUse::of_response(request.tools, request.tool_choice.as_ref(), request.parallel_tool_calls)?;
+    let tools = ToolUse::of_response(
+        request.tools,
+        request.tool_choice.as_ref(),
+        request.parallel_tool_calls,
+    )?;
     let messages = turns(request.input)?.messages(instructions);
     let template = model.model().chat_template();
     let mut prompt = prompt.read(template)?;
@@ -155,11 +175,28 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Client(client): Client, 
         prompt.set_effort("reasoning.effort", effort, template)?;
     }
     let (max_tokens, log_probabilities) = (request.max_output_tokens, None);
-    let asked =
-        Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities, tools, form, prompt };
-    let prefixes = Prefixes { answer: "resp_", call: "call_" };
-    let Begun { reply, answers, mut readers } = asked.begin(&app, client, prefixes).await?;
-    let reader = readers.pop().ok_or_else(|| ApiError::internal("there is no answer"))?;
+    let asked = Conversation {
+        model,
+        messages,
+        sampling: &sampling,
+        max_tokens,
+        log_probabilities,
+        tools,
+        form,
+        prompt,
+    };
+    let prefixes = Prefixes {
+        answer: "resp_",
+        call: "call_",
+    };
+    let Begun {
+        reply,
+        answers,
+        mut readers,
+    } = asked.begin(&app, client, prefixes).await?;
+    let reader = readers
+        .pop()
+        .ok_or_else(|| ApiError::internal("there is no answer"))?;
     let answer = ResponseAnswer::new(reply, reader, echoed);
     if sampling.streams() {
         return Ok(sse::respond(answers, answer));
@@ -184,24 +221,49 @@ fn turns(input: Input) -> ApiResult<Turns> {
 
 /// Adds the item in `field`.
 fn add(turns: &mut Turns, field: &str, item: InputItem) -> ApiResult<()> {
-    let InputItem { kind, role, content, call_id, name, arguments, output } = item;
+    let InputItem {
+        kind,
+        role,
+        content,
+        call_id,
+        name,
+        arguments,
+        output,
+    } = item;
     let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
     match kind.as_deref().unwrap_or("message") {
         "message" => {
-            let role = role.filter(|role| *role != Role::Tool).ok_or_else(|| missing("role"))?;
-            turns.say(role, text(&format!("{field}.content"), content.ok_or_else(|| missing("content"))?)?);
+            let role = role
+                .filter(|role| *role != Role::Tool)
+                .ok_or_else(|| missing("role"))?;
+            turns.say(
+                role,
+                text(
+                    &format!("{field}.content"),
+                    content.ok_or_else(|| missing("content"))?,
+                )?,
+            );
         }
         "function_call" => {
             let id = call_id.ok_or_else(|| missing("call_id"))?;
-            let name = name.filter(|name| !name.is_empty()).ok_or_else(|| missing("name"))?;
+            let name = name
+                .filter(|name| !name.is_empty())
+                .ok_or_else(|| missing("name"))?;
             turns.call(&id, &name, &arguments.ok_or_else(|| missing("arguments"))?);
         }
         "function_call_output" => {
             let id = call_id.ok_or_else(|| missing("call_id"))?;
-            turns.result(&id, text(&format!("{field}.output"), output.ok_or_else(|| missing("output"))?)?);
+            turns.result(
+                &id,
+                text(
+                    &format!("{field}.output"),
+                    output.ok_or_else(|| missing("output"))?,
+                )?,
+            );
         }
         kind => {
-            let message = format!("{kind}: expected message, function_call or function_call_output");
+            let message =
+                format!("{kind}: expected message, function_call or function_call_output");
             return Err(ApiError::unsupported(&format!("{field}.type"), message));
         }
     }

@@ -43,9 +43,19 @@ impl Entry {
         path: &'static str,
         handler: impl Handler<T, Arc<App>>,
     ) -> Self {
-        let filter = method.parse::<Method>().ok().and_then(|method| MethodFilter::try_from(method).ok());
+        let filter = method
+            .parse::<Method>()
+            .ok()
+            .and_then(|method| MethodFilter::try_from(method).ok());
         let handler = on(filter.expect("routes have methods of HTTP"), handler);
-        Self { route: Route { method, path, access: Access::Key }, handler }
+        Self {
+            route: Route {
+                method,
+                path,
+                access: Access::Key,
+            },
+            handler,
+        }
     }
 
     /// Returns a route to read that wants a key.

@@ -14,8 +14,8 @@ use crate::error::ApiError;
 use crate::guard::Guard;
 use crate::route::{Access, Entry, Route};
 use crate::{
-    anthropic, body, chat, completions, embeddings, guard, metrics, models, openapi, page, props, responses, sessions,
-    text, timelines,
+    anthropic, body, chat, completions, embeddings, guard, metrics, models, openapi, page, props,
+    responses, sessions, text, timelines,
 };
 
 /// Returns all of the server.
@@ -45,7 +45,8 @@ fn table() -> Vec<Entry> {
     table
 }
 
-static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| table().into_iter().map(|entry| entry.route).collect());
+static ROUTES: LazyLock<Vec<Route>> =
+    LazyLock::new(|| table().into_iter().map(|entry| entry.route).collect());
 
 /// Returns every route of a server.
 pub fn routes() -> &'static [Route] {
@@ -61,23 +62,42 @@ fn methods() -> HeaderValue {
 
 /// Returns what `request` needs.
 fn access(request: &Request) -> Access {
-    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
-    let route = routes().iter().find(|route| Some(route.path) == path && route.method == method);
+    let path = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map(MatchedPath::as_str);
+    let method = if request.method() == Method::HEAD {
+        "GET"
+    } else {
+        request.method().as_str()
+    };
+    let route = routes()
+        .iter()
+        .find(|route| Some(route.path) == path && route.method == method);
     route.map_or(Access::Key, |route| route.access)
 }
 
 /// Returns what answers all routes, each request by way of the guard.
 pub(crate) fn router(app: &Arc<App>) -> Router {
-    let router =
-        table().into_iter().fold(Router::new(), |router, Entry { route, handler }| router.route(route.path, handler));
-    let guard = Guard { app: Arc::clone(app), access, methods: methods() };
+    let router = table()
+        .into_iter()
+        .fold(Router::new(), |router, Entry { route, handler }| {
+            router.route(route.path, handler)
+        });
+    let guard = Guard {
+        app: Arc::clone(app),
+        access,
+        methods: methods(),
+    };
     router
         .route_layer(middleware::from_fn_with_state(Arc::clone(app), body::read))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(guard, guard::guard))
-        .layer(middleware::from_fn_with_state(Arc::clone(app), metrics::count))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(app),
+            metrics::count,
+        ))
         .with_state(Arc::clone(app))
 }
 
@@ -88,5 +108,9 @@ async fn unknown(method: Method, uri: Uri) -> ApiError {
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let message = format!("{} does not take {method}", uri.path());
-    ApiError::refused(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+    ApiError::refused(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        message,
+    )
 }

@@ -79,7 +79,11 @@ fn within<T: PartialOrd + Display + Copy>(
 ) -> ApiResult<Option<T>> {
     match value {
         Some(value) if !range.contains(&value) => {
-            let message = format!("{value} is out of range, expected {} to {}", range.start(), range.end());
+            let message = format!(
+                "{value} is out of range, expected {} to {}",
+                range.start(),
+                range.end()
+            );
             Err(ApiError::field(name, message))
         }
         value => Ok(value),
@@ -94,7 +98,10 @@ impl Sampling {
 
     /// Whether usage is sent behind the last part of a stream.
     pub(crate) fn includes_usage(&self) -> bool {
-        self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
+        self.stream_options
+            .as_ref()
+            .and_then(|options| options.include_usage)
+            .unwrap_or(false)
     }
 
     /// Answers to each prompt.
@@ -120,21 +127,41 @@ impl Sampling {
         let top_k = within("top_k", self.top_k, -1..=i64::from(u32::MAX))?;
         let top_k = top_k.map(|top_k| usize::try_from(top_k).unwrap_or(0));
         // What is 0 as f32 is 0.
-        if self.top_p.is_some_and(|top_p| !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&top_p)) {
-            return Err(ApiError::field("top_p", "out of range, expected more than 0 and at most 1"));
+        if self
+            .top_p
+            .is_some_and(|top_p| !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&top_p))
+        {
+            return Err(ApiError::field(
+                "top_p",
+                "out of range, expected more than 0 and at most 1",
+            ));
         }
         let repeat_penalty = within("repeat_penalty", self.repeat_penalty, 0.01..=100.0)?;
-        let repetition_penalty = within("repetition_penalty", self.repetition_penalty, 0.01..=100.0)?;
         let repetition_penalty =
-            one_of(("repeat_penalty", repeat_penalty), ("repetition_penalty", repetition_penalty))?;
+            within("repetition_penalty", self.repetition_penalty, 0.01..=100.0)?;
+        let repetition_penalty = one_of(
+            ("repeat_penalty", repeat_penalty),
+            ("repetition_penalty", repetition_penalty),
+        )?;
         let sampler = SamplerOptions {
-            temperature: narrow(within("temperature", self.temperature, 0.0..=100.0)?).unwrap_or(default.temperature),
+            temperature: narrow(within("temperature", self.temperature, 0.0..=100.0)?)
+                .unwrap_or(default.temperature),
             top_k: top_k.unwrap_or(default.top_k),
             top_p: narrow(self.top_p).unwrap_or(default.top_p),
             min_p: narrow(within("min_p", self.min_p, 0.0..=1.0)?).unwrap_or(default.min_p),
             repetition_penalty: narrow(repetition_penalty).unwrap_or(default.repetition_penalty),
-            frequency_penalty: narrow(within("frequency_penalty", self.frequency_penalty, -2.0..=2.0)?).unwrap_or(0.0),
-            presence_penalty: narrow(within("presence_penalty", self.presence_penalty, -2.0..=2.0)?).unwrap_or(0.0),
+            frequency_penalty: narrow(within(
+                "frequency_penalty",
+                self.frequency_penalty,
+                -2.0..=2.0,
+            )?)
+            .unwrap_or(0.0),
+            presence_penalty: narrow(within(
+                "presence_penalty",
+                self.presence_penalty,
+                -2.0..=2.0,
+            )?)
+            .unwrap_or(0.0),
             logit_bias: self.logit_bias(model)?,
             seed: match self.seed {
                 Some(seed) => seed.cast_unsigned(),
@@ -173,11 +200,20 @@ impl Sampling {
             Some(OneOrMany::Many(stops)) => stops.clone(),
         };
         if stops.len() > MOST_STOPS {
-            return Err(ApiError::field("stop", format!("{} texts, expected at most {MOST_STOPS}", stops.len())));
+            return Err(ApiError::field(
+                "stop",
+                format!("{} texts, expected at most {MOST_STOPS}", stops.len()),
+            ));
         }
-        match stops.iter().find(|stop| stop.is_empty() || stop.len() > MOST_STOP_BYTES) {
+        match stops
+            .iter()
+            .find(|stop| stop.is_empty() || stop.len() > MOST_STOP_BYTES)
+        {
             Some(stop) => {
-                let message = format!("a text of {} bytes, expected 1 to {MOST_STOP_BYTES}", stop.len());
+                let message = format!(
+                    "a text of {} bytes, expected 1 to {MOST_STOP_BYTES}",
+                    stop.len()
+                );
                 Err(ApiError::field("stop", message))
             }
             None => Ok(stops),
@@ -194,9 +230,10 @@ pub(crate) fn one_of<T: PartialEq>(
     (name, usual): (&str, Option<T>),
 ) -> ApiResult<Option<T>> {
     match (value, usual) {
-        (Some(value), Some(usual)) if value != usual => {
-            Err(ApiError::field(other, format!("it is another name of {name}, which has another value")))
-        }
+        (Some(value), Some(usual)) if value != usual => Err(ApiError::field(
+            other,
+            format!("it is another name of {name}, which has another value"),
+        )),
         (value, usual) => Ok(usual.or(value)),
     }
 }

@@ -88,10 +88,16 @@ struct SessionFile {
     get, path = "/sessions", tag = "sessions",
     responses((status = 200, body = SessionList), (status = 404, body = ErrorBody))
 )]
-pub(crate) async fn list(State(app): State<Arc<App>>, Client(client): Client) -> ApiResult<Json<SessionList>> {
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+) -> ApiResult<Json<SessionList>> {
     let folder = folder(&app, client.owner)?;
     let data = blocking(move || files(&folder)).await?;
-    Ok(Json(SessionList { object: "list", data }))
+    Ok(Json(SessionList {
+        object: "list",
+        data,
+    }))
 }
 
 /// Computes a prompt, and saves its keys and values; a session of this name is replaced.
@@ -109,7 +115,12 @@ pub(crate) async fn save(
 ) -> ApiResult<Json<Saved>> {
     let folder = folder(&app, client.owner)?;
     let path = path(&folder, &name)?;
-    let SaveRequest { model, messages: given, tools, prompt } = body.parse()?;
+    let SaveRequest {
+        model,
+        messages: given,
+        tools,
+        prompt,
+    } = body.parse()?;
     let model = app.model(model.as_deref()).await?;
     // Wrong ones are refused beside a text, too, which has no use for them.
     let tools = ToolUse::of_chat(tools, None, None)?;
@@ -123,18 +134,34 @@ pub(crate) async fn save(
                 let (options, within) = (PromptOptions::of_messages(), (model.context(), cancel));
                 conversation_tokens(model, (&messages, tools.listed()), &options, within)
             };
-            model.preparers().prepare((&model, &place), work, encode).await?
+            model
+                .preparers()
+                .prepare((&model, &place), work, encode)
+                .await?
         }
         (None, Some(text)) => {
             let work = Work::Text(text.len());
             // As `/v1/completions` reads it, which is to find it.
             let encode = move |model: &Hosted, cancel: &Cancel| {
                 let reading = TextFields::default().reading(model);
-                Ok(chat::encode_around(model.model(), &text, reading, (model.context(), cancel))?)
+                Ok(chat::encode_around(
+                    model.model(),
+                    &text,
+                    reading,
+                    (model.context(), cancel),
+                )?)
             };
-            model.preparers().prepare((&model, &place), work, encode).await?
+            model
+                .preparers()
+                .prepare((&model, &place), work, encode)
+                .await?
         }
-        _ => return Err(ApiError::field("messages", "expected either messages or prompt")),
+        _ => {
+            return Err(ApiError::field(
+                "messages",
+                "expected either messages or prompt",
+            ));
+        }
     };
     let permit = place.admit(model.need(&tokens, Some(0), 1)?).await;
     // Dropped with this future, where the client goes away.
@@ -143,8 +170,14 @@ pub(crate) async fn save(
     let saved = blocking(move || {
         let is_new = !path.exists();
         if is_new && files(&folder)?.len() >= MOST {
-            let message = format!("{MOST} sessions are saved already: expected one of them to be deleted first");
-            return Err(ApiError::refused(StatusCode::CONFLICT, "too_many_sessions", message));
+            let message = format!(
+                "{MOST} sessions are saved already: expected one of them to be deleted first"
+            );
+            return Err(ApiError::refused(
+                StatusCode::CONFLICT,
+                "too_many_sessions",
+                message,
+            ));
         }
         std::fs::create_dir_all(&folder).map_err(|error| failed(&error))?;
         let mut session = model.engine().session();
@@ -154,7 +187,11 @@ pub(crate) async fn save(
         session.share();
         session.save(&path)?;
         drop((session, permit));
-        Ok(Saved { name, tokens: tokens.len(), bytes: size(&path)? })
+        Ok(Saved {
+            name,
+            tokens: tokens.len(),
+            bytes: size(&path)?,
+        })
     });
     Ok(Json(saved.await?))
 }
@@ -177,25 +214,35 @@ pub(crate) async fn restore(
     let bytes = existing(&path, &name)?;
     let model = app.model(model.as_deref()).await?;
     let most = model.queue().most().pages;
-    let pages = usize::try_from(bytes / model.engine().usage().kv.page_bytes.max(1) as u64 + 1).unwrap_or(usize::MAX);
+    let pages = usize::try_from(bytes / model.engine().usage().kv.page_bytes.max(1) as u64 + 1)
+        .unwrap_or(usize::MAX);
     if pages > most {
-        let message =
-            format!("session {name} takes {pages} pages of keys and values, the server has {most} (--kv-memory)");
+        let message = format!(
+            "session {name} takes {pages} pages of keys and values, the server has {most} (--kv-memory)"
+        );
         return Err(ApiError::invalid(message).with_code("context_length_exceeded"));
     }
     let permit = admit(&model, client, Need { slots: 1, pages }).await?;
     let restored = blocking(move || {
         // The file is not what the request wrote: what is wrong with it is named without its place.
-        let mut session =
-            model.engine().restore_salted(&path, &Adapters::default(), client.owner.salt()).map_err(|error| {
+        let mut session = model
+            .engine()
+            .restore_salted(&path, &Adapters::default(), client.owner.salt())
+            .map_err(|error| {
                 tracing::warn!("session {name}: {error}");
-                let message = format!("session {name} is damaged, or was saved of another model, context or format");
+                let message = format!(
+                    "session {name} is damaged, or was saved of another model, context or format"
+                );
                 ApiError::invalid(message).with_code("invalid_session")
             })?;
         session.share();
         let tokens = session.tokens().len();
         drop((session, permit));
-        Ok(Saved { name, tokens, bytes })
+        Ok(Saved {
+            name,
+            tokens,
+            bytes,
+        })
     });
     Ok(Json(restored.await?))
 }
@@ -221,15 +268,21 @@ pub(crate) async fn delete(
 fn folder(app: &App, owner: Owner) -> ApiResult<PathBuf> {
     let message = "this server saves no sessions: start it with --sessions FOLDER";
     let folder = app.options.sessions.as_deref();
-    let folder = folder.ok_or_else(|| ApiError::refused(StatusCode::NOT_FOUND, "no_sessions", message))?;
-    Ok(owner.folder().map_or_else(|| folder.to_owned(), |own| folder.join(own)))
+    let folder =
+        folder.ok_or_else(|| ApiError::refused(StatusCode::NOT_FOUND, "no_sessions", message))?;
+    Ok(owner
+        .folder()
+        .map_or_else(|| folder.to_owned(), |own| folder.join(own)))
 }
 
 /// The file of the session called `name`.
 fn path(folder: &Path, name: &str) -> ApiResult<PathBuf> {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_letter) {
-        return Err(ApiError::field("name", format!("expected 1 to {LONGEST_NAME} letters, digits, - and _")));
+        return Err(ApiError::field(
+            "name",
+            format!("expected 1 to {LONGEST_NAME} letters, digits, - and _"),
+        ));
     }
     Ok(folder.join(format!("{name}.{EXTENSION}")))
 }
@@ -243,15 +296,27 @@ fn files(folder: &Path) -> ApiResult<Vec<SessionFile>> {
     };
     for file in entries {
         let path = file.map_err(|error| failed(&error))?.path();
-        let is_session = path.extension().is_some_and(|extension| extension == EXTENSION);
+        let is_session = path
+            .extension()
+            .is_some_and(|extension| extension == EXTENSION);
         // One that is deleted meanwhile is none.
-        let (Some(name), Ok(data)) = (path.file_stem().and_then(|name| name.to_str()), path.metadata()) else {
+        let (Some(name), Ok(data)) = (
+            path.file_stem().and_then(|name| name.to_str()),
+            path.metadata(),
+        ) else {
             continue;
         };
         if is_session && data.is_file() {
-            let saved = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            let saved = data
+                .modified()
+                .ok()
+                .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
             let saved = saved.map_or(0, |time| time.as_secs());
-            files.push(SessionFile { name: name.to_owned(), bytes: data.len(), saved });
+            files.push(SessionFile {
+                name: name.to_owned(),
+                bytes: data.len(),
+                saved,
+            });
         }
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
@@ -260,7 +325,11 @@ fn files(folder: &Path) -> ApiResult<Vec<SessionFile>> {
 
 fn existing(path: &Path, name: &str) -> ApiResult<u64> {
     size(path).map_err(|_| {
-        ApiError::refused(StatusCode::NOT_FOUND, "no_session", format!("there is no session called {name}"))
+        ApiError::refused(
+            StatusCode::NOT_FOUND,
+            "no_session",
+            format!("there is no session called {name}"),
+        )
     })
 }
 
@@ -273,5 +342,9 @@ fn failed(error: &std::io::Error) -> ApiError {
 }
 
 async fn admit(model: &Hosted, client: Caller, need: Need) -> ApiResult<Permit> {
-    model.queue().admit(client.address, need).await.map_err(|Full(waiting)| ApiError::full(waiting))
+    model
+        .queue()
+        .admit(client.address, need)
+        .await
+        .map_err(|Full(waiting)| ApiError::full(waiting))
 }

@@ -47,10 +47,16 @@ pub(crate) fn respond(mut answers: Answers, mut render: impl Render) -> Response
         })
     });
     let events = begin.chain(events).map(Ok::<_, Infallible>);
-    let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    let mut response = Sse::new(events)
+        .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
+        .into_response();
     // Proxies that collect what they pass on would hold every part back.
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 

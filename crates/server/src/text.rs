@@ -86,11 +86,19 @@ pub(crate) async fn tokenize(
     // Wrong ones are refused beside a text, too, which has no use for them.
     let tools = ToolUse::of_chat(request.tools, None, None)?;
     let caller = (&model, client.address);
-    let tokenized = match (one_of(("prompt", request.prompt), ("content", request.content))?, request.messages) {
+    let tokenized = match (
+        one_of(("prompt", request.prompt), ("content", request.content))?,
+        request.messages,
+    ) {
         (Some(text), None) => {
             let work = Work::Text(text.len());
             let encode = move |model: &Hosted, cancel: &Cancel| {
-                Ok(chat::encode_around(model.model(), &text, (special, adds_special), (MOST_TOKENS, cancel))?)
+                Ok(chat::encode_around(
+                    model.model(),
+                    &text,
+                    (special, adds_special),
+                    (MOST_TOKENS, cancel),
+                )?)
             };
             model.preparers().enter(caller, work, encode).await?
         }
@@ -101,17 +109,32 @@ pub(crate) async fn tokenize(
             let encode = move |model: &Hosted, cancel: &Cancel| {
                 // A model without one continues the last message as plain text, and has no template to show.
                 model.model().chat_template().ok_or_else(no_template)?;
-                conversation_tokens(model, (&messages, tools.listed()), &prompt, (MOST_TOKENS, cancel))
+                conversation_tokens(
+                    model,
+                    (&messages, tools.listed()),
+                    &prompt,
+                    (MOST_TOKENS, cancel),
+                )
             };
             model.preparers().enter(caller, work, encode).await?
         }
-        _ => return Err(ApiError::field("content", "expected either content or messages")),
+        _ => {
+            return Err(ApiError::field(
+                "content",
+                "expected either content or messages",
+            ));
+        }
     };
     let tokenizer = model.model().tokenizer()?;
     let piece = |token: &u32| tokenizer.piece(*token).unwrap_or_default().to_owned();
     let pieces = with_pieces.then(|| tokenized.iter().map(piece).collect());
     let (count, max_model_len) = (tokenized.len(), model.context());
-    Ok(Json(Tokens { tokens: tokenized, pieces, count, max_model_len }))
+    Ok(Json(Tokens {
+        tokens: tokenized,
+        pieces,
+        count,
+        max_model_len,
+    }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -141,14 +164,25 @@ pub(crate) async fn detokenize(
     let tokenizer = model.model().tokenizer()?;
     let known = tokenizer.vocab_size();
     if let Some(token) = tokens.iter().find(|token| **token as usize >= known) {
-        return Err(ApiError::field("tokens", format!("token {token} is outside the vocabulary of {known}")));
+        return Err(ApiError::field(
+            "tokens",
+            format!("token {token} is outside the vocabulary of {known}"),
+        ));
     }
     if tokens.len() > MOST_TOKENS {
-        return Err(ApiError::field("tokens", format!("{} tokens, expected at most {MOST_TOKENS}", tokens.len())));
+        return Err(ApiError::field(
+            "tokens",
+            format!("{} tokens, expected at most {MOST_TOKENS}", tokens.len()),
+        ));
     }
     let work = Work::Text(tokens.len());
     let decode = move |model: &Hosted, _: &Cancel| Ok(model.model().tokenizer()?.decode(&tokens));
-    Ok(Json(Text { content: model.preparers().enter((&model, client.address), work, decode).await? }))
+    Ok(Json(Text {
+        content: model
+            .preparers()
+            .enter((&model, client.address), work, decode)
+            .await?,
+    }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -186,10 +220,18 @@ pub(crate) async fn apply_template(
     body: JsonBody,
 ) -> ApiResult<Json<Prompt>> {
     body.check(&fields::CHAT)?;
-    let TemplateRequest { model, messages: given, tools, tool_choice } = body.parse()?;
+    let TemplateRequest {
+        model,
+        messages: given,
+        tools,
+        tool_choice,
+    } = body.parse()?;
     let prompt: PromptFields = body.parse()?;
     let model = app.model(model.as_deref()).await?;
-    let (messages, tools) = (messages(given)?, ToolUse::of_chat(tools, tool_choice.as_ref(), None)?);
+    let (messages, tools) = (
+        messages(given)?,
+        ToolUse::of_chat(tools, tool_choice.as_ref(), None)?,
+    );
     let options = prompt.read(model.model().chat_template())?;
     options.check(&messages)?;
     let work = Work::Text(bytes(&messages) + options.bytes());
@@ -199,7 +241,12 @@ pub(crate) async fn apply_template(
         let text = chat::render_conversation(template, model.name(), &conversation, cancel);
         text.map_err(|error| ApiError::from(error).with_param("messages"))
     };
-    Ok(Json(Prompt { prompt: model.preparers().enter((&model, client.address), work, render).await? }))
+    Ok(Json(Prompt {
+        prompt: model
+            .preparers()
+            .enter((&model, client.address), work, render)
+            .await?,
+    }))
 }
 
 pub(crate) fn no_template() -> ApiError {

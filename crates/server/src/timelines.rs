@@ -22,9 +22,15 @@ pub(crate) async fn one(
     Client(client): Client,
     Path(id): Path<String>,
 ) -> ApiResult<Json<PromptTimeline>> {
-    let found = app.catalog().loaded().iter().find_map(|model| model.timelines().find(client.owner, &id));
+    let found = app
+        .catalog()
+        .loaded()
+        .iter()
+        .find_map(|model| model.timelines().find(client.owner, &id));
     let found = found.ok_or_else(|| {
-        let message = format!("there is no timeline of {id}: those of the latest {KEPT} answers of a model are kept");
+        let message = format!(
+            "there is no timeline of {id}: those of the latest {KEPT} answers of a model are kept"
+        );
         ApiError::refused(StatusCode::NOT_FOUND, "no_timeline", message)
     })?;
     Ok(Json(PromptTimeline::clone(&found)))

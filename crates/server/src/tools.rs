@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use triad_engine::constraint::Form;
 use triad_frontend::Error as FrontendError;
 use triad_frontend::tool_calls::{
-    AnswerForm, Tool, ToolChoice, ToolFormat, grammar, grammar_of_json_or_calls, grammar_of_text_and_calls,
+    AnswerForm, Tool, ToolChoice, ToolFormat, grammar, grammar_of_json_or_calls,
+    grammar_of_text_and_calls,
 };
 use triad_grammar::GrammarSource;
 use utoipa::ToSchema;
@@ -80,7 +81,10 @@ pub(crate) struct MessageTool {
 
 /// Whether an answer has to call a function, and which.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
-#[serde(untagged, expecting = "expected none, auto, required, or an object with type: function and a name")]
+#[serde(
+    untagged,
+    expecting = "expected none, auto, required, or an object with type: function and a name"
+)]
 pub(crate) enum ToolChoiceField {
     /// `none`, `auto` or `required`.
     Word(String),
@@ -146,15 +150,33 @@ impl ToolUse {
         choice: Option<&ToolChoiceField>,
         is_parallel: Option<bool>,
     ) -> ApiResult<Self> {
-        let given = tools.unwrap_or_default().into_iter().enumerate().map(|(index, tool)| {
-            check_kind(index, &tool.kind)?;
-            let field = format!("tools[{index}].function");
-            let function = tool.function.ok_or_else(|| ApiError::field(&field, "it is missing"))?;
-            let Function { name, description, parameters, strict } = function;
-            Ok(Given { name, description, parameters, strict: strict.unwrap_or(false) })
-        });
+        let given = tools
+            .unwrap_or_default()
+            .into_iter()
+            .enumerate()
+            .map(|(index, tool)| {
+                check_kind(index, &tool.kind)?;
+                let field = format!("tools[{index}].function");
+                let function = tool
+                    .function
+                    .ok_or_else(|| ApiError::field(&field, "it is missing"))?;
+                let Function {
+                    name,
+                    description,
+                    parameters,
+                    strict,
+                } = function;
+                Ok(Given {
+                    name,
+                    description,
+                    parameters,
+                    strict: strict.unwrap_or(false),
+                })
+            });
         let given = given.collect::<ApiResult<_>>()?;
-        let choice = choice.map(|choice| choice.read("tool_choice.function.name")).transpose()?;
+        let choice = choice
+            .map(|choice| choice.read("tool_choice.function.name"))
+            .transpose()?;
         Self::new(given, choice, is_parallel, ("function.", "parameters"))
     }
 
@@ -167,14 +189,33 @@ impl ToolUse {
         choice: Option<&ToolChoiceField>,
         is_parallel: Option<bool>,
     ) -> ApiResult<Self> {
-        let given = tools.unwrap_or_default().into_iter().enumerate().map(|(index, tool)| {
-            let ResponseTool { kind, name, description, parameters, strict } = tool;
-            check_kind(index, &kind)?;
-            let name = name.ok_or_else(|| ApiError::field(&format!("tools[{index}].name"), "it is missing"))?;
-            Ok(Given { name, description, parameters, strict: strict.unwrap_or(false) })
-        });
+        let given = tools
+            .unwrap_or_default()
+            .into_iter()
+            .enumerate()
+            .map(|(index, tool)| {
+                let ResponseTool {
+                    kind,
+                    name,
+                    description,
+                    parameters,
+                    strict,
+                } = tool;
+                check_kind(index, &kind)?;
+                let name = name.ok_or_else(|| {
+                    ApiError::field(&format!("tools[{index}].name"), "it is missing")
+                })?;
+                Ok(Given {
+                    name,
+                    description,
+                    parameters,
+                    strict: strict.unwrap_or(false),
+                })
+            });
         let given = given.collect::<ApiResult<_>>()?;
-        let choice = choice.map(|choice| choice.read("tool_choice.name")).transpose()?;
+        let choice = choice
+            .map(|choice| choice.read("tool_choice.name"))
+            .transpose()?;
         Self::new(given, choice, is_parallel, ("", "parameters"))
     }
 
@@ -182,24 +223,45 @@ impl ToolUse {
     ///
     /// # Errors
     /// As [`ToolUse::of_chat`].
-    pub(crate) fn of_message(tools: Option<Vec<MessageTool>>, choice: Option<&MessageToolChoice>) -> ApiResult<Self> {
-        let given = tools.unwrap_or_default().into_iter().enumerate().map(|(index, tool)| {
-            if let Some(kind) = tool.kind.filter(|kind| kind != "custom") {
-                let message = format!("{kind}: this server has no tools of its own, expected custom ones");
-                return Err(ApiError::unsupported(&format!("tools[{index}].type"), message));
-            }
-            let field = format!("tools[{index}].input_schema");
-            let schema = tool.input_schema.ok_or_else(|| ApiError::field(&field, "it is missing"))?;
-            Ok(Given {
-                name: tool.name,
-                description: tool.description,
-                parameters: Some(schema),
-                strict: tool.strict.unwrap_or(false),
-            })
-        });
+    pub(crate) fn of_message(
+        tools: Option<Vec<MessageTool>>,
+        choice: Option<&MessageToolChoice>,
+    ) -> ApiResult<Self> {
+        let given = tools
+            .unwrap_or_default()
+            .into_iter()
+            .enumerate()
+            .map(|(index, tool)| {
+                if let Some(kind) = tool.kind.filter(|kind| kind != "custom") {
+                    let message = format!(
+                        "{kind}: this server has no tools of its own, expected custom ones"
+                    );
+                    return Err(ApiError::unsupported(
+                        &format!("tools[{index}].type"),
+                        message,
+                    ));
+                }
+                let field = format!("tools[{index}].input_schema");
+                let schema = tool
+                    .input_schema
+                    .ok_or_else(|| ApiError::field(&field, "it is missing"))?;
+                Ok(Given {
+                    name: tool.name,
+                    description: tool.description,
+                    parameters: Some(schema),
+                    strict: tool.strict.unwrap_or(false),
+                })
+            });
         let given = given.collect::<ApiResult<_>>()?;
-        let is_parallel = choice.and_then(|choice| choice.disable_parallel_tool_use).map(|disabled| !disabled);
-        Self::new(given, choice.map(MessageToolChoice::read).transpose()?, is_parallel, ("", "input_schema"))
+        let is_parallel = choice
+            .and_then(|choice| choice.disable_parallel_tool_use)
+            .map(|disabled| !disabled);
+        Self::new(
+            given,
+            choice.map(MessageToolChoice::read).transpose()?,
+            is_parallel,
+            ("", "input_schema"),
+        )
     }
 
     fn new(
@@ -213,33 +275,68 @@ impl ToolUse {
             return Err(ApiError::field("tools", message));
         }
         let (mut tools, mut strict, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
-        for (index, Given { name, description, parameters, strict: is_strict }) in given.into_iter().enumerate() {
+        for (
+            index,
+            Given {
+                name,
+                description,
+                parameters,
+                strict: is_strict,
+            },
+        ) in given.into_iter().enumerate()
+        {
             let json = json!({"name": name, "description": description, "parameters": parameters});
             let tool = Tool::from_json(&json).map_err(|error| match error {
                 FrontendError::Tool { field, expected } => {
                     let field = if field == "parameters" { schema } else { field };
-                    ApiError::field(&format!("tools[{index}].{place}{field}"), format!("expected {expected}"))
+                    ApiError::field(
+                        &format!("tools[{index}].{place}{field}"),
+                        format!("expected {expected}"),
+                    )
                 }
                 error => error.into(),
             })?;
             if !names.insert(name) {
                 let field = format!("tools[{index}].{place}name");
-                return Err(ApiError::field(&field, format!("another function is called {}, too", tool.name)));
+                return Err(ApiError::field(
+                    &field,
+                    format!("another function is called {}, too", tool.name),
+                ));
             }
             tools.push(tool);
             strict.push(is_strict);
         }
-        if tools.is_empty() && choice.as_ref().is_some_and(|choice| *choice != ToolChoice::None) {
-            return Err(ApiError::field("tool_choice", "there are no tools to choose from"));
+        if tools.is_empty()
+            && choice
+                .as_ref()
+                .is_some_and(|choice| *choice != ToolChoice::None)
+        {
+            return Err(ApiError::field(
+                "tool_choice",
+                "there are no tools to choose from",
+            ));
         }
         if let Some(ToolChoice::Named(name)) = &choice
             && !tools.iter().any(|tool| tool.name == *name)
         {
-            return Err(ApiError::field("tool_choice", format!("{name} is not among the tools")));
+            return Err(ApiError::field(
+                "tool_choice",
+                format!("{name} is not among the tools"),
+            ));
         }
         let choice = choice.unwrap_or_default();
-        let schema_field = if place.is_empty() { schema } else { "function.parameters" };
-        Ok(Self { tools, strict, choice, is_parallel: is_parallel.unwrap_or(true), schema_field })
+        let schema_field = if place.is_empty() {
+            schema
+        } else {
+            "function.parameters"
+        };
+        Ok(Self {
+            tools,
+            strict,
+            choice,
+            is_parallel: is_parallel.unwrap_or(true),
+            schema_field,
+        })
     }
 
     /// Whether the answer may be a call.
@@ -258,7 +355,9 @@ impl ToolUse {
 
     /// The bytes of their schemas and descriptions, about.
     pub(crate) fn bytes(&self) -> usize {
-        let of_one = |tool: &Tool| tool.name.len() + crate::messages::bytes(std::slice::from_ref(&tool.parameters));
+        let of_one = |tool: &Tool| {
+            tool.name.len() + crate::messages::bytes(std::slice::from_ref(&tool.parameters))
+        };
         self.tools.iter().map(of_one).sum()
     }
 
@@ -281,7 +380,10 @@ impl ToolUse {
     ) -> ApiResult<(Option<Arc<dyn Form>>, AnswerForm)> {
         let must = self.is_required();
         if let Some(asked) = asked.filter(|_| !must) {
-            return Ok((Some(self.json_or_calls(asker, format, asked)?), AnswerForm::JsonOrCalls));
+            return Ok((
+                Some(self.json_or_calls(asker, format, asked)?),
+                AnswerForm::JsonOrCalls,
+            ));
         }
         let any = (None, AnswerForm::Any);
         let source = if must {
@@ -291,43 +393,73 @@ impl ToolUse {
         };
         let Some(source) = source else { return Ok(any) };
         match forms::compile(asker, "tools", &source) {
-            Ok(form) => Ok((Some(form), if must { AnswerForm::Calls } else { AnswerForm::TextAndCalls })),
+            Ok(form) => Ok((
+                Some(form),
+                if must {
+                    AnswerForm::Calls
+                } else {
+                    AnswerForm::TextAndCalls
+                },
+            )),
             Err(error) if error.status.is_server_error() => Err(error),
             Err(error) if must => Err(self.wrong_schema(asker, |_| true).unwrap_or(error)),
             // Calls of the model's own making are found, too.
-            Err(_) => self.wrong_schema(asker, |index| self.strict[index]).map_or(Ok(any), Err),
+            Err(_) => self
+                .wrong_schema(asker, |index| self.strict[index])
+                .map_or(Ok(any), Err),
         }
     }
 
     /// The form of calls, or of the JSON that is `asked` for.
-    fn json_or_calls(&self, asker: Asker<'_>, format: ToolFormat, asked: &AskedForm) -> ApiResult<Arc<dyn Form>> {
+    fn json_or_calls(
+        &self,
+        asker: Asker<'_>,
+        format: ToolFormat,
+        asked: &AskedForm,
+    ) -> ApiResult<Arc<dyn Form>> {
         let unsupported = || {
             let message = "an answer of this model that may call tools has no such form: expected tool_choice none or \
                            required beside it";
             ApiError::unsupported(asked.field, message)
         };
         let schema = asked.schema().ok_or_else(unsupported)?;
-        let source =
-            grammar_of_json_or_calls(format, &self.tools, &schema, self.is_parallel).ok_or_else(unsupported)?;
+        let source = grammar_of_json_or_calls(format, &self.tools, &schema, self.is_parallel)
+            .ok_or_else(unsupported)?;
         forms::compile(asker, "tools", &source).map_err(|error| {
             if error.status.is_server_error() {
                 return error;
             }
             // Of the two that may be wrong, the one that is.
-            asked.compile(asker).err().or_else(|| self.wrong_schema(asker, |_| true)).unwrap_or(error)
+            asked
+                .compile(asker)
+                .err()
+                .or_else(|| self.wrong_schema(asker, |_| true))
+                .unwrap_or(error)
         })
     }
 
     /// What is wrong with the first schema that can't be used, of those functions that `is_asked` for.
     fn wrong_schema(&self, asker: Asker<'_>, is_asked: impl Fn(usize) -> bool) -> Option<ApiError> {
         let start = Instant::now();
-        let asked = self.tools.iter().enumerate().filter(|(index, _)| is_asked(*index));
+        let asked = self
+            .tools
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| is_asked(*index));
         let mut errors = asked.filter_map(|(index, tool)| {
             if start.elapsed() > LONGEST_SEARCH {
-                return Some(ApiError::field("tools", "their schemas take too long to compile: make them simpler"));
+                return Some(ApiError::field(
+                    "tools",
+                    "their schemas take too long to compile: make them simpler",
+                ));
             }
             let source = GrammarSource::JsonSchema(tool.parameters.to_string());
-            forms::compile(asker, &format!("tools[{index}].{}", self.schema_field), &source).err()
+            forms::compile(
+                asker,
+                &format!("tools[{index}].{}", self.schema_field),
+                &source,
+            )
+            .err()
         });
         errors.next()
     }
@@ -339,7 +471,10 @@ fn check_kind(index: usize, kind: &str) -> ApiResult<()> {
         "function" => Ok(()),
         kind => {
             let message = format!("{kind}: this server has no tools of its own, expected function");
-            Err(ApiError::unsupported(&format!("tools[{index}].type"), message))
+            Err(ApiError::unsupported(
+                &format!("tools[{index}].type"),
+                message,
+            ))
         }
     }
 }
@@ -352,15 +487,24 @@ impl ToolChoiceField {
             Self::Word(word) if word == "auto" => ToolChoice::Auto,
             Self::Word(word) if word == "required" => ToolChoice::Required,
             Self::Word(word) => {
-                return Err(ApiError::field("tool_choice", format!("{word}: expected none, auto or required")));
+                return Err(ApiError::field(
+                    "tool_choice",
+                    format!("{word}: expected none, auto or required"),
+                ));
             }
             Self::Named(NamedChoice { kind, .. }) if kind != "function" => {
                 let message = format!("{kind}: expected function");
                 return Err(ApiError::unsupported("tool_choice.type", message));
             }
             Self::Named(NamedChoice { function, name, .. }) => {
-                let name = function.as_ref().map(|function| &function.name).or(name.as_ref());
-                ToolChoice::Named(name.ok_or_else(|| ApiError::field(field, "it is missing"))?.clone())
+                let name = function
+                    .as_ref()
+                    .map(|function| &function.name)
+                    .or(name.as_ref());
+                ToolChoice::Named(
+                    name.ok_or_else(|| ApiError::field(field, "it is missing"))?
+                        .clone(),
+                )
             }
         })
     }
@@ -374,7 +518,10 @@ impl MessageToolChoice {
             "none" => ToolChoice::None,
             "tool" => {
                 let name = self.name.as_ref();
-                ToolChoice::Named(name.ok_or_else(|| ApiError::field("tool_choice.name", "it is missing"))?.clone())
+                ToolChoice::Named(
+                    name.ok_or_else(|| ApiError::field("tool_choice.name", "it is missing"))?
+                        .clone(),
+                )
             }
             kind => {
                 let message = format!("{kind}: expected auto, any, tool or none");

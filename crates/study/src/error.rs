@@ -14,7 +14,9 @@ pub enum Error {
     #[error(transparent)]
     Prepare(#[from] triad_prepare::Error),
     /// A domain that cannot be calibrated on and run on.
-    #[error("the domain {name} has fewer than two texts: expected one to calibrate on and another to run on")]
+    #[error(
+        "the domain {name} has fewer than two texts: expected one to calibrate on and another to run on"
+    )]
     Domain {
         /// What it is called.
         name: String,
@@ -49,7 +51,10 @@ impl Error {
         match self {
             Self::Engine(error) => Some(error),
             Self::Prepare(error) => error.engine(),
-            Self::Domain { .. } | Self::WriteRows { .. } | Self::Interference { .. } | Self::HotRows { .. } => None,
+            Self::Domain { .. }
+            | Self::WriteRows { .. }
+            | Self::Interference { .. }
+            | Self::HotRows { .. } => None,
         }
     }
 }

@@ -39,15 +39,32 @@ impl Domain {
     /// If the model has no tokenizer, or there are fewer than two texts.
     pub fn new(model: &Model, text: &CalibrationText, tokens: usize) -> Result<Self> {
         let half = |parity: usize| {
-            let texts = text.texts.iter().enumerate().filter(|(index, _)| index % 2 == parity);
+            let texts = text
+                .texts
+                .iter()
+                .enumerate()
+                .filter(|(index, _)| index % 2 == parity);
             let texts = texts.map(|(_, text)| text.clone()).collect();
-            calibration::pieces(model, &CalibrationText { name: text.name.clone(), texts }, tokens)
+            calibration::pieces(
+                model,
+                &CalibrationText {
+                    name: text.name.clone(),
+                    texts,
+                },
+                tokens,
+            )
         };
         let (calibrate, run) = (half(0)?, half(1)?);
         if calibrate.is_empty() || run.is_empty() {
-            return Err(Error::Domain { name: text.name.clone() });
+            return Err(Error::Domain {
+                name: text.name.clone(),
+            });
         }
-        Ok(Self { name: text.name.clone(), calibrate, run })
+        Ok(Self {
+            name: text.name.clone(),
+            calibrate,
+            run,
+        })
     }
 
     /// What it is called.
@@ -102,7 +119,11 @@ pub struct Pair {
 impl Pair {
     /// Share of the outliers in hot channels; 1 where there are none.
     pub fn hit_rate(&self) -> f64 {
-        if self.outliers == 0 { 1.0 } else { self.hot_outliers as f64 / self.outliers as f64 }
+        if self.outliers == 0 {
+            1.0
+        } else {
+            self.hot_outliers as f64 / self.outliers as f64
+        }
     }
 }
 
@@ -138,22 +159,35 @@ pub fn study(
 ) -> Result<HotChannelStudy> {
     let tokens = |pieces: &[Vec<u32>]| pieces.iter().map(Vec::len).sum::<usize>();
     let to_run: usize = domains.iter().map(|domain| tokens(&domain.run)).sum();
-    let total = domains.iter().map(|domain| tokens(&domain.calibrate)).sum::<usize>() + domains.len() * to_run;
+    let total = domains
+        .iter()
+        .map(|domain| tokens(&domain.calibrate))
+        .sum::<usize>()
+        + domains.len() * to_run;
     let mut done = 0;
     let weights = model.install(|| weight_statistics::of_model(model.weights()));
     let mut rows = None;
-    let mut study = HotChannelStudy { domains: Vec::new(), pairs: Vec::new() };
+    let mut study = HotChannelStudy {
+        domains: Vec::new(),
+        pairs: Vec::new(),
+    };
     for domain in domains {
         let mut calibration = Calibration::new(model.description(), &domain.name);
         calibration.run(model, &domain.calibrate, cancel, |calibration| {
-            progress(Progress::Running { done: done + calibration.tokens, total });
+            progress(Progress::Running {
+                done: done + calibration.tokens,
+                total,
+            });
             Ok(())
         })?;
         done += calibration.tokens;
         let mut inputs = plan::summarize(&calibration, &weights, options);
         plan::prune(&mut inputs, rate);
         let quantization = plan::quantization(&inputs, options);
-        let hot: Vec<_> = inputs.iter().map(|input| input.hot_channels.as_slice()).collect();
+        let hot: Vec<_> = inputs
+            .iter()
+            .map(|input| input.hot_channels.as_slice())
+            .collect();
         let rows = match &rows {
             Some(rows) => rows,
             None => {
@@ -181,10 +215,17 @@ pub fn study(
                 hot_outliers: 0,
                 rows: HotRowStatistics::default(),
             };
-            run(model, &other.run, &mut processor, &mut pair, cancel, &mut |tokens| {
-                done += tokens;
-                progress(Progress::Running { done, total });
-            })?;
+            run(
+                model,
+                &other.run,
+                &mut processor,
+                &mut pair,
+                cancel,
+                &mut |tokens| {
+                    done += tokens;
+                    progress(Progress::Running { done, total });
+                },
+            )?;
             study.pairs.push(pair);
         }
         study.domains.push(calibrated);
@@ -202,11 +243,17 @@ fn run(
     progress: &mut dyn FnMut(usize),
 ) -> Result<()> {
     let longest = pieces.iter().map(Vec::len).max().unwrap_or(1);
-    let options = SessionOptions { context: longest, chunk: CHUNK, ..SessionOptions::default() };
+    let options = SessionOptions {
+        context: longest,
+        chunk: CHUNK,
+        ..SessionOptions::default()
+    };
     let mut session = Session::new(model, &options)?;
     for piece in pieces {
         session.truncate(0);
-        session.observe(piece, cancel, &mut |block, input, x| processor.run(block, input, x, pair))?;
+        session.observe(piece, cancel, &mut |block, input, x| {
+            processor.run(block, input, x, pair)
+        })?;
         pair.tokens += piece.len();
         progress(piece.len());
     }
@@ -226,11 +273,19 @@ struct WeightRows {
 impl WeightRows {
     /// Of all inputs of an INT8 model.
     fn write(model: Model) -> Result<Self> {
-        let failed = |source| Error::WriteRows { folder: std::env::temp_dir(), source };
+        let failed = |source| Error::WriteRows {
+            folder: std::env::temp_dir(),
+            source,
+        };
         let folder = tempfile::tempdir().map_err(failed)?;
         let of = (model.description(), model.weights());
-        let rows = model.install(|| ChannelRows::open(&folder.path().join("rows"), of, "", &|_, _| true));
-        Ok(Self { rows: Arc::new(rows.map_err(failed)?), model, _folder: folder })
+        let rows =
+            model.install(|| ChannelRows::open(&folder.path().join("rows"), of, "", &|_, _| true));
+        Ok(Self {
+            rows: Arc::new(rows.map_err(failed)?),
+            model,
+            _folder: folder,
+        })
     }
 }
 
@@ -256,21 +311,41 @@ impl<'a> SimulatedDevice<'a> {
         let (description, blocks) = (model.description(), model.weights().blocks.len());
         let plans = quantization.blocks.iter().flatten().zip(hot).enumerate();
         let of_input = |(index, (plan, hot)): (usize, (&InputQuantization, &&[u32]))| {
-            let InputQuantization::Static { clip, shadow: true, .. } = plan else { return None };
-            let (block, input) = (index / LinearInput::ALL.len(), LinearInput::ALL[index % LinearInput::ALL.len()]);
-            let mut is_hot = vec![false; input.channels(&description.blocks[block], description.hidden)];
-            hot.iter().for_each(|channel| is_hot[*channel as usize] = true);
-            Some(Input { clip: *clip, is_hot })
+            let InputQuantization::Static {
+                clip, shadow: true, ..
+            } = plan
+            else {
+                return None;
+            };
+            let (block, input) = (
+                index / LinearInput::ALL.len(),
+                LinearInput::ALL[index % LinearInput::ALL.len()],
+            );
+            let mut is_hot =
+                vec![false; input.channels(&description.blocks[block], description.hidden)];
+            hot.iter()
+                .for_each(|channel| is_hot[*channel as usize] = true);
+            Some(Input {
+                clip: *clip,
+                is_hot,
+            })
         };
         let inputs: Vec<_> = plans.map(of_input).collect();
-        let place = |block: usize, input: LinearInput| block * LinearInput::ALL.len() + input.index();
+        let place =
+            |block: usize, input: LinearInput| block * LinearInput::ALL.len() + input.index();
         let hot = |block: usize, input: LinearInput| {
             let place = place(block, input);
             inputs[place].as_ref().map(|_| hot[place].to_vec())
         };
         let rows = HotRows::start(Arc::clone(&weights.rows), blocks, &hot);
         let rows = rows.map_err(|source| Error::HotRows { source })?;
-        Ok(Self { model, inputs, rows, quantized: QuantizedRows::default(), out: Vec::new() })
+        Ok(Self {
+            model,
+            inputs,
+            rows,
+            quantized: QuantizedRows::default(),
+            out: Vec::new(),
+        })
     }
 
     /// Bytes of the hot rows.
@@ -280,12 +355,20 @@ impl<'a> SimulatedDevice<'a> {
 
     /// Computes the layers that read `x` `[rows, channels]`, and counts.
     fn run(&mut self, block: usize, input: LinearInput, x: &[f32], pair: &mut Pair) {
-        let Some(Input { clip, is_hot }) = &self.inputs[block * LinearInput::ALL.len() + input.index()] else { return };
+        let Some(Input { clip, is_hot }) =
+            &self.inputs[block * LinearInput::ALL.len() + input.index()]
+        else {
+            return;
+        };
         let quantized = &mut self.quantized;
         quantized.quantize_static(x, is_hot.len(), clip / INT8_MAX, None, true);
         let requested = self.rows.request(block, input, quantized.view());
-        let matrices =
-            ChannelRows::readers(self.model.description(), block, &self.model.weights().blocks[block], input);
+        let matrices = ChannelRows::readers(
+            self.model.description(),
+            block,
+            &self.model.weights().blocks[block],
+            input,
+        );
         let rows = quantized.rows();
         for matrix in &matrices {
             self.out.resize(rows * matrix.out_features(), 0.0);
@@ -293,8 +376,17 @@ impl<'a> SimulatedDevice<'a> {
             matmul_int8(quantized.view(), matrix.view(), None, out);
         }
         let scales: Vec<_> = matrices.iter().map(|matrix| matrix.view().scales).collect();
-        self.out.resize(rows * scales.iter().map(|scales| scales.len()).sum::<usize>(), 0.0);
-        self.rows.shadow((block, input), quantized.view(), requested, &scales, &mut self.out);
+        self.out.resize(
+            rows * scales.iter().map(|scales| scales.len()).sum::<usize>(),
+            0.0,
+        );
+        self.rows.shadow(
+            (block, input),
+            quantized.view(),
+            requested,
+            &scales,
+            &mut self.out,
+        );
         pair.values += x.len() as u64;
         for channel in (0..rows).flat_map(|row| quantized.view().outliers_of(row).0) {
             pair.outliers += 1;

@@ -120,9 +120,16 @@ pub fn run(
     joules: &dyn Fn() -> Option<f64>,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Vec<Outcome>> {
-    let Plan { prompt, repeat, policies, disturbances } = plan;
+    let Plan {
+        prompt,
+        repeat,
+        policies,
+        disturbances,
+    } = plan;
     let vocab = engine.model().description().vocab;
-    let prompt: Vec<_> = (0..*prompt).map(|index| (index.wrapping_mul(7919) % vocab) as u32).collect();
+    let prompt: Vec<_> = (0..*prompt)
+        .map(|index| (index.wrapping_mul(7919) % vocab) as u32)
+        .collect();
     let mut session = engine.session();
     // Unmeasured: it is known what tasks take after it.
     session.prefill(&prompt, cancel, |_| {})?;
@@ -136,7 +143,13 @@ pub fn run(
                 let other = index.checked_sub(1).map(|index| &disturbances[index]);
                 let alone = runs.first().map_or(1.0, |run| run.seconds);
                 let before = joules();
-                let run = prefill((engine, &mut session), &prompt, (*policy, &costs), (other, alone), cancel)?;
+                let run = prefill(
+                    (engine, &mut session),
+                    &prompt,
+                    (*policy, &costs),
+                    (other, alone),
+                    cancel,
+                )?;
                 let joules = before.zip(joules()).map(|(before, after)| after - before);
                 runs.push(Run { joules, ..run });
                 done += 1;
@@ -146,17 +159,20 @@ pub fn run(
     }
     let outcomes = policies.iter().zip(runs).flat_map(|(policy, mut runs)| {
         let alone = medians(&runs.remove(0));
-        disturbances.iter().zip(runs).map(move |(disturbance, runs)| {
-            let beside = medians(&runs);
-            Outcome {
-                policy: *policy,
-                disturbance: disturbance.clone(),
-                alone_seconds: alone.seconds,
-                beside_seconds: beside.seconds,
-                taken_seconds: beside.taken,
-                joules: alone.joules.zip(beside.joules).map(<[f64; 2]>::from),
-            }
-        })
+        disturbances
+            .iter()
+            .zip(runs)
+            .map(move |(disturbance, runs)| {
+                let beside = medians(&runs);
+                Outcome {
+                    policy: *policy,
+                    disturbance: disturbance.clone(),
+                    alone_seconds: alone.seconds,
+                    beside_seconds: beside.seconds,
+                    taken_seconds: beside.taken,
+                    joules: alone.joules.zip(beside.joules).map(<[f64; 2]>::from),
+                }
+            })
     });
     Ok(outcomes.collect())
 }
@@ -176,7 +192,8 @@ fn prefill(
     engine.plan_ahead(prompt.len());
     let (is_over, has_begun) = (AtomicBool::new(false), Barrier::new(2));
     thread::scope(|scope| {
-        let other = other.map(|other| scope.spawn(|| disturb(other, alone, (&has_begun, &is_over))));
+        let other =
+            other.map(|other| scope.spawn(|| disturb(other, alone, (&has_begun, &is_over))));
         other.iter().for_each(|_| {
             has_begun.wait();
         });
@@ -184,18 +201,37 @@ fn prefill(
         let outcome = session.prefill(prompt, cancel, |_| {});
         let seconds = start.elapsed().as_secs_f64();
         is_over.store(true, Ordering::Relaxed);
-        let taken = other.map_or(Ok(0.0), |other| other.join().expect("a disturbance does not panic"));
+        let taken = other.map_or(Ok(0.0), |other| {
+            other.join().expect("a disturbance does not panic")
+        });
         outcome?;
-        Ok(Run { seconds, taken: taken?, joules: None })
+        Ok(Run {
+            seconds,
+            taken: taken?,
+            joules: None,
+        })
     })
 }
 
 /// Is the other program from `has_begun` until all `is_over`. Returns the seconds that it took.
-fn disturb(disturbance: &Disturbance, alone: f64, (has_begun, is_over): (&Barrier, &AtomicBool)) -> Result<f64> {
-    let kept = disturbance.core.map_or(Ok(()), |core| Cores::from_iter([core]).keep_this_thread());
-    let memory = if disturbance.kind == Kind::Memory { vec![1; STREAMED / size_of::<u64>()] } else { Vec::new() };
+fn disturb(
+    disturbance: &Disturbance,
+    alone: f64,
+    (has_begun, is_over): (&Barrier, &AtomicBool),
+) -> Result<f64> {
+    let kept = disturbance
+        .core
+        .map_or(Ok(()), |core| Cores::from_iter([core]).keep_this_thread());
+    let memory = if disturbance.kind == Kind::Memory {
+        vec![1; STREAMED / size_of::<u64>()]
+    } else {
+        Vec::new()
+    };
     has_begun.wait();
-    kept.map_err(|source| Error::Interference { problem: "no thread for it", source })?;
+    kept.map_err(|source| Error::Interference {
+        problem: "no thread for it",
+        source,
+    })?;
     let spent = || {
         let spent = clock_gettime(ClockId::ThreadCPUTime);
         spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
@@ -203,8 +239,16 @@ fn disturb(disturbance: &Disturbance, alone: f64, (has_begun, is_over): (&Barrie
     let before = spent();
     match disturbance.kind {
         Kind::Busy => compute(Duration::from_secs(3600), Duration::ZERO, is_over),
-        Kind::Half => compute(Duration::from_millis(10), Duration::from_millis(10), is_over),
-        Kind::Bursts => compute(Duration::from_millis(100), Duration::from_millis(300), is_over),
+        Kind::Half => compute(
+            Duration::from_millis(10),
+            Duration::from_millis(10),
+            is_over,
+        ),
+        Kind::Bursts => compute(
+            Duration::from_millis(100),
+            Duration::from_millis(300),
+            is_over,
+        ),
         Kind::Memory => stream(&memory, is_over),
         Kind::Frozen => return freeze(alone, is_over),
     }
@@ -218,7 +262,11 @@ fn compute(busy: Duration, idle: Duration, is_over: &AtomicBool) {
         let start = Instant::now();
         while start.elapsed() < busy && !is_over.load(Ordering::Relaxed) {
             for _ in 0..1000 {
-                value = black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+                value = black_box(
+                    value
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1),
+                );
             }
         }
         sleep_until(start + busy + idle, is_over);
@@ -245,12 +293,21 @@ fn sleep_until(end: Instant, is_over: &AtomicBool) {
 
 /// Stops the processes that this one has started, for a second or until all `is_over`. Returns for how long.
 fn freeze(alone: f64, is_over: &AtomicBool) -> Result<f64> {
-    let stopped = |source| Error::Interference { problem: "no process can be stopped", source };
+    let stopped = |source| Error::Interference {
+        problem: "no process can be stopped",
+        source,
+    };
     let processes = children().map_err(stopped)?;
     if processes.is_empty() {
-        return Err(stopped(io::Error::new(io::ErrorKind::NotFound, "no device is a process of its own")));
+        return Err(stopped(io::Error::new(
+            io::ErrorKind::NotFound,
+            "no device is a process of its own",
+        )));
     }
-    sleep_until(Instant::now() + Duration::from_secs_f64(FROZEN_AFTER * alone), is_over);
+    sleep_until(
+        Instant::now() + Duration::from_secs_f64(FROZEN_AFTER * alone),
+        is_over,
+    );
     if is_over.load(Ordering::Relaxed) {
         return Ok(0.0);
     }
@@ -282,7 +339,10 @@ fn children() -> io::Result<Vec<Pid>> {
     let mut all = Vec::new();
     for thread in fs::read_dir("/proc/self/task")? {
         let text = fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
-        all.extend(text.split_whitespace().filter_map(|number| Pid::from_raw(number.parse().ok()?)));
+        all.extend(
+            text.split_whitespace()
+                .filter_map(|number| Pid::from_raw(number.parse().ok()?)),
+        );
     }
     Ok(all)
 }
@@ -290,8 +350,16 @@ fn children() -> io::Result<Vec<Pid>> {
 /// Of seconds, of what was taken and of joules, each by itself; of at least one prompt.
 fn medians(runs: &[Run]) -> Run {
     let of = |part: fn(&Run) -> f64| median(runs.iter().map(part).collect());
-    let joules = runs.iter().map(|run| run.joules).collect::<Option<_>>().map(median);
-    Run { seconds: of(|run| run.seconds), taken: of(|run| run.taken), joules }
+    let joules = runs
+        .iter()
+        .map(|run| run.joules)
+        .collect::<Option<_>>()
+        .map(median);
+    Run {
+        seconds: of(|run| run.seconds),
+        taken: of(|run| run.taken),
+        joules,
+    }
 }
 
 #[cfg(test)]
@@ -304,7 +372,11 @@ mod tests {
     fn a_thread_that_computes_half_the_time_takes_no_more_and_a_busy_one_more_than_that() {
         let run = |kind| {
             let (is_over, has_begun) = (AtomicBool::new(false), Barrier::new(2));
-            let other = Disturbance { kind, beside: None, core: None };
+            let other = Disturbance {
+                kind,
+                beside: None,
+                core: None,
+            };
             thread::scope(|scope| {
                 let taken = scope.spawn(|| disturb(&other, 1.0, (&has_begun, &is_over)));
                 has_begun.wait();
@@ -324,7 +396,13 @@ mod tests {
         assert!(children().unwrap().contains(&pid));
         let state = || {
             let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-            text.rsplit(')').next().unwrap().trim_start().chars().next().unwrap()
+            text.rsplit(')')
+                .next()
+                .unwrap()
+                .trim_start()
+                .chars()
+                .next()
+                .unwrap()
         };
         kill_process(pid, Signal::STOP).unwrap();
         let stopped = Stopped(vec![pid]);
@@ -341,10 +419,23 @@ mod tests {
 
     #[test]
     fn medians_are_of_seconds_of_what_was_taken_and_of_joules_each_by_itself() {
-        let run = |(seconds, taken, joules)| Run { seconds, taken, joules };
-        let three = [(3.0, 0.1, Some(7.0)), (1.0, 0.3, Some(9.0)), (2.0, 0.2, Some(8.0))].map(run);
+        let run = |(seconds, taken, joules)| Run {
+            seconds,
+            taken,
+            joules,
+        };
+        let three = [
+            (3.0, 0.1, Some(7.0)),
+            (1.0, 0.3, Some(9.0)),
+            (2.0, 0.2, Some(8.0)),
+        ]
+        .map(run);
         assert_eq!(medians(&three), run((2.0, 0.2, Some(8.0))));
         let two = [(1.0, 0.0, Some(1.0)), (2.0, 1.0, None)].map(run);
-        assert_eq!(medians(&two), run((1.5, 0.5, None)), "a counter that was not read each time counts nothing");
+        assert_eq!(
+            medians(&two),
+            run((1.5, 0.5, None)),
+            "a counter that was not read each time counts nothing"
+        );
     }
 }

@@ -27,5 +27,9 @@ pub use subject::Subject;
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let (middle, is_odd) = (values.len() / 2, values.len() % 2 == 1);
-    if is_odd { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+    if is_odd {
+        values[middle]
+    } else {
+        f64::midpoint(values[middle - 1], values[middle])
+    }
 }

@@ -108,7 +108,11 @@ impl RowBytes {
 }
 
 fn saving(part: usize, whole: usize) -> f64 {
-    if whole == 0 { 0.0 } else { 1.0 - part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        1.0 - part as f64 / whole as f64
+    }
 }
 
 impl ShadowMemory {
@@ -126,10 +130,14 @@ pub fn study(subject: &Subject, options: &PlanOptions, rate: f64) -> OutlierStud
         .calibration
         .inputs()
         .zip(&summaries)
-        .map(|((_, _, statistics), summary)| Counted::new(statistics.outliers(summary.shadow_clip), summary))
+        .map(|((_, _, statistics), summary)| {
+            Counted::new(statistics.outliers(summary.shadow_clip), summary)
+        })
         .collect();
     let kind = |wanted: Option<LinearInput>| {
-        let of_kind = counted.iter().filter(|counted| wanted.is_none_or(|wanted| counted.summary.input == wanted));
+        let of_kind = counted
+            .iter()
+            .filter(|counted| wanted.is_none_or(|wanted| counted.summary.input == wanted));
         of_inputs(wanted, &of_kind.collect::<Vec<_>>())
     };
     OutlierStudy {
@@ -186,17 +194,28 @@ fn of_inputs(input: Option<LinearInput>, counted: &[&Counted]) -> KindOutliers {
     let channels = sum(&|summary| summary.channels as f64).max(1.0);
     let of_a_token = sum(&|summary| summary.outlier_share * summary.channels as f64);
     let outliers: u64 = counted.iter().flat_map(|counted| &counted.outliers).sum();
-    let skew = (-SKEW_DECADES * POINTS_OF_DECADE..=0).filter(|_| outliers > 0).map(|point| {
-        let share = 10f64.powf(f64::from(point) / f64::from(POINTS_OF_DECADE));
-        [share, counted.iter().map(|counted| counted.of_first(share)).sum::<f64>() / outliers as f64]
-    });
+    let skew = (-SKEW_DECADES * POINTS_OF_DECADE..=0)
+        .filter(|_| outliers > 0)
+        .map(|point| {
+            let share = 10f64.powf(f64::from(point) / f64::from(POINTS_OF_DECADE));
+            [
+                share,
+                counted
+                    .iter()
+                    .map(|counted| counted.of_first(share))
+                    .sum::<f64>()
+                    / outliers as f64,
+            ]
+        });
     KindOutliers {
         input,
         of_a_token: of_a_token / counted.len().max(1) as f64,
         outlier_share: of_a_token / channels,
         ever_share: sum(&|summary| summary.outlier_channels as f64) / channels,
         hot_share: sum(&|summary| summary.hot_channels.len() as f64) / channels,
-        importance: summaries().map(|summary| summary.importance).fold(0.0, f32::max),
+        importance: summaries()
+            .map(|summary| summary.importance)
+            .fold(0.0, f32::max),
         skew: skew.collect(),
     }
 }
@@ -205,7 +224,11 @@ fn shadow_memory(model: &Model, counted: &[Counted]) -> ShadowMemory {
     let description = model.description();
     let rows = |pruned: bool| {
         let mut bytes = RowBytes::default();
-        for summary in counted.iter().map(|counted| counted.summary).filter(|summary| !pruned || summary.shadow) {
+        for summary in counted
+            .iter()
+            .map(|counted| counted.summary)
+            .filter(|summary| !pruned || summary.shadow)
+        {
             let row = row_bytes(description, summary.block, summary.input);
             bytes.all += row * summary.channels;
             bytes.ever += row * summary.outlier_channels;
@@ -215,25 +238,40 @@ fn shadow_memory(model: &Model, counted: &[Counted]) -> ShadowMemory {
     };
     let context = PROMPT_TOKENS.min(description.context);
     let session = memory::of_session(description, 0, context, CHUNK, KvFormat::F16);
-    ShadowMemory { weights: int8_bytes(model), session: session.total(), unpruned: rows(false), pruned: rows(true) }
+    ShadowMemory {
+        weights: int8_bytes(model),
+        session: session.total(),
+        unpruned: rows(false),
+        pruned: rows(true),
+    }
 }
 
 /// INT8 weights that read one channel of an input.
 fn row_bytes(description: &ModelDescription, block: usize, input: LinearInput) -> usize {
-    let readers = description.blocks[block].linears(description.hidden).into_iter();
-    readers.filter(|shape| LinearInput::of(shape.linear) == input).map(|shape| shape.out_features).sum()
+    let readers = description.blocks[block]
+        .linears(description.hidden)
+        .into_iter();
+    readers
+        .filter(|shape| LinearInput::of(shape.linear) == input)
+        .map(|shape| shape.out_features)
+        .sum()
 }
 
 /// What the weights of this float model take in INT8, each output channel with a scale and a sum; the output matrix
 /// with a scale for each token, the embedding as it is.
 fn int8_bytes(model: &Model) -> usize {
     let description = model.description();
-    let shapes = description.blocks.iter().flat_map(|block| block.linears(description.hidden));
+    let shapes = description
+        .blocks
+        .iter()
+        .flat_map(|block| block.linears(description.hidden));
     let linear = |out_features: usize, in_features: usize| {
         let scales = out_features * (size_of::<f32>() + size_of::<i32>());
         int8::packed_len(out_features, in_features).expect("the float weights are larger") + scales
     };
-    let linears: usize = shapes.map(|shape| linear(shape.out_features, shape.in_features)).sum();
+    let linears: usize = shapes
+        .map(|shape| linear(shape.out_features, shape.in_features))
+        .sum();
     let embedding = match &model.weights().embedding {
         Embedding::Stored { bytes, .. } => bytes.len(),
         Embedding::Output => 0,

@@ -74,7 +74,9 @@ pub fn run(
         (0..plan.shared).map(token).chain(own).collect()
     };
     // Unmeasured, of other tokens: buffers are there after it.
-    let other: Vec<u32> = (0..plan.shared + plan.own).map(|index| token(index + 1)).collect();
+    let other: Vec<u32> = (0..plan.shared + plan.own)
+        .map(|index| token(index + 1))
+        .collect();
     engine.session().prefill(&other, cancel, |_| {})?;
     let mut held = Vec::new();
     let mut conversations = Vec::new();
@@ -88,7 +90,13 @@ pub fn run(
         session.share();
         let (pages, shared_pages) = session.pages();
         let bytes = engine.usage().kv.bytes;
-        conversations.push(Conversation { seconds_to_first_token, found, pages, shared_pages, bytes });
+        conversations.push(Conversation {
+            seconds_to_first_token,
+            found,
+            pages,
+            shared_pages,
+            bytes,
+        });
         held.push(session);
         progress(conversation + 1);
     }
@@ -104,7 +112,9 @@ pub fn run(
         shared: plan.shared,
         own: plan.own,
         page_bytes: engine.usage().kv.page_bytes,
-        cold_seconds: conversations.first().map_or(0.0, |first| first.seconds_to_first_token),
+        cold_seconds: conversations
+            .first()
+            .map_or(0.0, |first| first.seconds_to_first_token),
         conversations,
         save_seconds,
         restore_seconds,

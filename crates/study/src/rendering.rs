@@ -53,13 +53,18 @@ impl Rendering {
 
     /// Seconds of the frame that took longest.
     pub fn longest(&self) -> f64 {
-        self.frames.iter().fold(0.0, |longest, frame| frame.seconds.max(longest))
+        self.frames
+            .iter()
+            .fold(0.0, |longest, frame| frame.seconds.max(longest))
     }
 
     /// Adds frames that were due at multiples of `interval` before `end`.
     fn add(&mut self, frames: Vec<Frame>, interval: f64, end: f64) {
         self.due += (end / interval).ceil() as usize;
-        self.in_time += frames.iter().filter(|frame| frame.seconds <= interval).count();
+        self.in_time += frames
+            .iter()
+            .filter(|frame| frame.seconds <= interval)
+            .count();
         self.frames.extend(frames);
     }
 }
@@ -76,7 +81,9 @@ pub fn run(
     cancel: &Cancel,
 ) -> Result<Rendering> {
     let vocab = engine.model().description().vocab;
-    let prompt: Vec<_> = (0..plan.prompt).map(|index| (index.wrapping_mul(7919) % vocab) as u32).collect();
+    let prompt: Vec<_> = (0..plan.prompt)
+        .map(|index| (index.wrapping_mul(7919) % vocab) as u32)
+        .collect();
     let mut session = engine.session();
     let mut prefill = || -> Result<f64> {
         session.truncate(0);
@@ -86,7 +93,9 @@ pub fn run(
     };
     // Unmeasured: slices are as long as they are to be after it.
     prefill()?;
-    let alone = (0..plan.repeat).map(|_| prefill()).collect::<Result<Vec<_>>>()?;
+    let alone = (0..plan.repeat)
+        .map(|_| prefill())
+        .collect::<Result<Vec<_>>>()?;
     let (mut found, mut beside) = (Rendering::default(), Vec::new());
     for _ in 0..plan.repeat {
         let is_over = AtomicBool::new(false);
@@ -119,7 +128,10 @@ fn draw(
         }
         render().map_err(triad_engine::Error::Device)?;
         let end = start.elapsed();
-        frames.push(Frame { at: due.as_secs_f64(), seconds: (end - due).as_secs_f64() });
+        frames.push(Frame {
+            at: due.as_secs_f64(),
+            seconds: (end - due).as_secs_f64(),
+        });
         // What was due while this one was drawn is lost.
         number = (number + 1).max(end.div_duration_f64(interval).floor() as u32);
     }
@@ -134,7 +146,16 @@ mod tests {
         let frame = |at, seconds| Frame { at, seconds };
         let mut found = Rendering::default();
         // Due at 0, 1, 2, 3 and 4; the second took until 3.5, so the one of 2 was never drawn, and that of 3 is late.
-        found.add(vec![frame(0.0, 0.5), frame(1.0, 2.5), frame(3.0, 1.5), frame(4.0, 0.1)], 1.0, 4.5);
+        found.add(
+            vec![
+                frame(0.0, 0.5),
+                frame(1.0, 2.5),
+                frame(3.0, 1.5),
+                frame(4.0, 0.1),
+            ],
+            1.0,
+            4.5,
+        );
         assert_eq!((found.due, found.in_time), (5, 2));
         assert_eq!((found.share(), found.longest()), (0.4, 2.5));
     }
@@ -144,11 +165,23 @@ mod tests {
         let is_over = AtomicBool::new(false);
         let drawn = std::sync::atomic::AtomicUsize::new(0);
         let render = || {
-            is_over.store(drawn.fetch_add(1, Ordering::Relaxed) == 4, Ordering::Relaxed);
+            is_over.store(
+                drawn.fetch_add(1, Ordering::Relaxed) == 4,
+                Ordering::Relaxed,
+            );
             Ok(())
         };
-        assert_eq!(draw(Duration::from_millis(1), &render, &is_over).unwrap().len(), 5);
-        let failed = || Err(triad_processors::Error::WholeModel { processor: "gpu".into() });
+        assert_eq!(
+            draw(Duration::from_millis(1), &render, &is_over)
+                .unwrap()
+                .len(),
+            5
+        );
+        let failed = || {
+            Err(triad_processors::Error::WholeModel {
+                processor: "gpu".into(),
+            })
+        };
         assert!(draw(Duration::from_millis(1), &failed, &AtomicBool::new(false)).is_err());
     }
 }

@@ -73,7 +73,13 @@ impl Distribution {
             let rank = (share * seconds.len() as f64).ceil() as usize;
             seconds.get(rank.max(1) - 1).copied().unwrap_or(0.0)
         };
-        Self { count: seconds.len(), median: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
+        Self {
+            count: seconds.len(),
+            median: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            max: at(1.0),
+        }
     }
 }
 
@@ -84,7 +90,9 @@ impl Distribution {
 pub fn run(engine: &Engine, plan: &Plan, cancel: &Cancel) -> Result<Stall> {
     let vocab = engine.model().description().vocab;
     let tokens = |count: usize, seed: usize| -> Vec<u32> {
-        (0..count).map(|index| ((index + seed).wrapping_mul(7919) % vocab) as u32).collect()
+        (0..count)
+            .map(|index| ((index + seed).wrapping_mul(7919) % vocab) as u32)
+            .collect()
     };
     let prompt = tokens(plan.prompt, 1);
     let prefill = || {
@@ -108,31 +116,48 @@ pub fn run(engine: &Engine, plan: &Plan, cancel: &Cancel) -> Result<Stall> {
         while !ends.is_cancelled() && session.tokens().len() < session.context() {
             session.decode(gaps.len() as u32 % 97, cancel)?;
             let now = Instant::now();
-            let (at, seconds) = (now.duration_since(start).as_secs_f64(), now.duration_since(before).as_secs_f64());
+            let (at, seconds) = (
+                now.duration_since(start).as_secs_f64(),
+                now.duration_since(before).as_secs_f64(),
+            );
             gaps.push(Gap { at, seconds });
             before = now;
         }
-        all.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(gaps);
+        all.lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .extend(gaps);
         Ok::<_, Error>(())
     };
     let beside = thread::scope(|scope| {
-        let decoding: Vec<_> = sessions.into_iter().map(|session| scope.spawn(|| decode(session))).collect();
+        let decoding: Vec<_> = sessions
+            .into_iter()
+            .map(|session| scope.spawn(|| decode(session)))
+            .collect();
         thread::sleep(plan.around);
         let beside = prefill();
         thread::sleep(plan.around);
         ends.cancel();
-        let ended = decoding.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Cancelled)));
+        let ended = decoding
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or(Err(Error::Cancelled)));
         ended.collect::<Result<Vec<_>, _>>().and(beside)
     });
     let (arrived, seconds) = beside?;
     let from = arrived.duration_since(start).as_secs_f64();
-    let mut all = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut all = all
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     all.sort_by(|one, other| one.at.total_cmp(&other.at));
     // The first token of a sequence waited for no other.
     let until = from + seconds;
     // A time between tokens in which the prompt was computed at all is one beside it.
     let of = |within: &dyn Fn(&Gap) -> bool| {
-        Distribution::of(all.iter().filter(|gap| within(gap)).map(|gap| gap.seconds).collect())
+        Distribution::of(
+            all.iter()
+                .filter(|gap| within(gap))
+                .map(|gap| gap.seconds)
+                .collect(),
+        )
     };
     let is_behind = |gap: &Gap| gap.at - gap.seconds >= until;
     Ok(Stall {
@@ -141,7 +166,11 @@ pub fn run(engine: &Engine, plan: &Plan, cancel: &Cancel) -> Result<Stall> {
         prefill_alone_seconds: alone,
         prefill_beside_seconds: seconds,
         prompt_at: [from, until],
-        gaps: [of(&|gap| gap.at < from), of(&|gap| gap.at >= from && !is_behind(gap)), of(&is_behind)],
+        gaps: [
+            of(&|gap| gap.at < from),
+            of(&|gap| gap.at >= from && !is_behind(gap)),
+            of(&is_behind),
+        ],
         all,
     })
 }
@@ -153,7 +182,16 @@ mod tests {
     #[test]
     fn a_percentile_is_the_least_time_that_so_many_do_not_exceed() {
         let of = Distribution::of((1..=200).rev().map(f64::from).collect());
-        assert_eq!(of, Distribution { count: 200, median: 100.0, p90: 180.0, p99: 198.0, max: 200.0 });
+        assert_eq!(
+            of,
+            Distribution {
+                count: 200,
+                median: 100.0,
+                p90: 180.0,
+                p99: 198.0,
+                max: 200.0
+            }
+        );
         assert_eq!(Distribution::of(vec![3.0]).p99, 3.0);
         assert_eq!(Distribution::of(Vec::new()).max, 0.0);
     }

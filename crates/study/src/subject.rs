@@ -52,7 +52,12 @@ impl Subject {
             Ok(())
         })?;
         let weights = model.install(|| weight_statistics::of_model(model.weights()));
-        Ok(Self { model: Arc::clone(model), calibration, held_out, weights })
+        Ok(Self {
+            model: Arc::clone(model),
+            calibration,
+            held_out,
+            weights,
+        })
     }
 
     /// What `options` make of each linear input, before pruning.

@@ -33,13 +33,21 @@ pub fn prune<M, E>(
     mut measure: impl FnMut(&Arc<Model>) -> Result<M, E>,
 ) -> Result<Vec<Pruned<M>>, E> {
     let mut inputs = subject.summarize(options);
-    let mut quantized = Arc::new(subject.model.quantize(&plan::quantization(&inputs, options)));
+    let mut quantized = Arc::new(
+        subject
+            .model
+            .quantize(&plan::quantization(&inputs, options)),
+    );
     let of_rate = |rate: &f64| {
         plan::prune(&mut inputs, *rate);
         let plan = plan::quantization(&inputs, options);
         quantized = Arc::new(subject.model.quantize_beside(&quantized, &plan));
         let measured = measure(&quantized)?;
-        Ok(Pruned { rate: *rate, shadows: plan.shadows(), measured })
+        Ok(Pruned {
+            rate: *rate,
+            shadows: plan.shadows(),
+            measured,
+        })
     };
     rates.iter().map(of_rate).collect()
 }
@@ -70,7 +78,11 @@ pub struct Clipped<M> {
 }
 
 /// The rules that are compared.
-pub const RULES: [ThresholdRule; 3] = [ThresholdRule::MaxMin, ThresholdRule::Percentile, ThresholdRule::LeastError];
+pub const RULES: [ThresholdRule; 3] = [
+    ThresholdRule::MaxMin,
+    ThresholdRule::Percentile,
+    ThresholdRule::LeastError,
+];
 
 /// Measures the model by every rule for clip thresholds, with weight scales for channels and for whole matrices, with
 /// all shadows and with none. Ways that come to the same are measured once.
@@ -81,12 +93,17 @@ pub fn thresholds<M: Clone, E>(
     subject: &Subject,
     mut measure: impl FnMut(&Arc<Model>) -> Result<M, E>,
 ) -> Result<Vec<Clipped<M>>, E> {
-    let options = |threshold, weights| PlanOptions { threshold, weight_scales: weights, ..PlanOptions::default() };
+    let options = |threshold, weights| PlanOptions {
+        threshold,
+        weight_scales: weights,
+        ..PlanOptions::default()
+    };
     // Weight scales change nothing in them.
     let summaries = RULES.map(|rule| subject.summarize(&options(rule, WeightScales::default())));
     let mut tried = Vec::new();
     for weights in [WeightScales::Channel, WeightScales::Tensor] {
-        let quantization = |inputs: &[InputSummary]| plan::quantization(inputs, &options(RULES[0], weights));
+        let quantization =
+            |inputs: &[InputSummary]| plan::quantization(inputs, &options(RULES[0], weights));
         let quantized = subject.model.quantize(&quantization(&summaries[0]));
         let mut measured: Vec<(Quantization, M)> = Vec::new();
         for shadow in [true, false] {
@@ -94,14 +111,25 @@ pub fn thresholds<M: Clone, E>(
                 let mut inputs = summary.clone();
                 plan::prune(&mut inputs, if shadow { 0.0 } else { 1.0 });
                 let plan = quantization(&inputs);
-                let known = measured.iter().find(|(other, _)| *other == plan).map(|(_, measured)| measured.clone());
+                let known = measured
+                    .iter()
+                    .find(|(other, _)| *other == plan)
+                    .map(|(_, measured)| measured.clone());
                 let result = match known {
                     Some(known) => known,
                     None => measure(&Arc::new(subject.model.quantize_beside(&quantized, &plan)))?,
                 };
                 measured.push((plan, result.clone()));
-                let variant = Variant { threshold, weights, shadow };
-                tried.push(Clipped { variant, outlier_share: beyond(&inputs), measured: result });
+                let variant = Variant {
+                    threshold,
+                    weights,
+                    shadow,
+                };
+                tried.push(Clipped {
+                    variant,
+                    outlier_share: beyond(&inputs),
+                    measured: result,
+                });
             }
         }
     }
@@ -110,7 +138,21 @@ pub fn thresholds<M: Clone, E>(
 
 /// Share of the values of the calibration text beyond the clip thresholds that `inputs` use.
 fn beyond(inputs: &[InputSummary]) -> f64 {
-    let share = |input: &InputSummary| if input.shadow { input.outlier_share } else { input.lost_share };
-    let values: f64 = inputs.iter().map(|input| share(input) * input.channels as f64).sum();
-    values / inputs.iter().map(|input| input.channels).sum::<usize>().max(1) as f64
+    let share = |input: &InputSummary| {
+        if input.shadow {
+            input.outlier_share
+        } else {
+            input.lost_share
+        }
+    };
+    let values: f64 = inputs
+        .iter()
+        .map(|input| share(input) * input.channels as f64)
+        .sum();
+    values
+        / inputs
+            .iter()
+            .map(|input| input.channels)
+            .sum::<usize>()
+            .max(1) as f64
 }

@@ -22,7 +22,10 @@ impl Area {
     }
 
     pub(super) fn centre(&self) -> (f64, f64) {
-        ((self.left + self.right) / 2.0, (self.top + self.bottom) / 2.0)
+        (
+            (self.left + self.right) / 2.0,
+            (self.top + self.bottom) / 2.0,
+        )
     }
 }
 
@@ -52,7 +55,10 @@ pub(super) fn text(content: &str, (x, y): (f64, f64), anchor: Anchor, size: f64)
 /// `element` turned by `degrees` around `centre`.
 pub(super) fn rotated(element: Element, degrees: f64, (x, y): (f64, f64)) -> Element {
     let number = super::svg::Number;
-    element.set("transform", &format!("rotate({} {} {})", number(degrees), number(x), number(y)))
+    element.set(
+        "transform",
+        &format!("rotate({} {} {})", number(degrees), number(x), number(y)),
+    )
 }
 
 /// The largest font size up to `size` at which `content` is at most `width` wide.
@@ -69,12 +75,19 @@ pub(super) fn title(svg: &mut Svg, area: Area, content: &str, size: f64) -> Area
     let fitting = fitting_size(content, size, area.width() / 1.1);
     let place = (area.left, area.top + size * LINE_HEIGHT / 2.0);
     svg.push(&text(content, place, Anchor::Start, fitting).set("font-weight", "bold"));
-    Area { top: area.top + size * LINE_HEIGHT + 4.0, ..area }
+    Area {
+        top: area.top + size * LINE_HEIGHT + 4.0,
+        ..area
+    }
 }
 
 /// Pixels that the title of an axis needs across its direction.
 pub(super) fn title_room(title: &str) -> f64 {
-    if title.is_empty() { 0.0 } else { style::LABEL * LINE_HEIGHT + 3.0 }
+    if title.is_empty() {
+        0.0
+    } else {
+        style::LABEL * LINE_HEIGHT + 3.0
+    }
 }
 
 /// Writes the title of a horizontal axis at the bottom of `area`, centred under `plot`.
@@ -82,8 +95,16 @@ pub(super) fn horizontal_title(svg: &mut Svg, area: Area, plot: Area, content: &
     if content.is_empty() {
         return;
     }
-    let place = (plot.centre().0, area.bottom - style::LABEL * LINE_HEIGHT / 2.0);
-    svg.push(&text(content, place, Anchor::Middle, fitting_size(content, style::LABEL, plot.width())));
+    let place = (
+        plot.centre().0,
+        area.bottom - style::LABEL * LINE_HEIGHT / 2.0,
+    );
+    svg.push(&text(
+        content,
+        place,
+        Anchor::Middle,
+        fitting_size(content, style::LABEL, plot.width()),
+    ));
 }
 
 /// Writes the title of a vertical axis upward along the line at `x`, centred beside `plot`.
@@ -93,7 +114,11 @@ pub(super) fn vertical_title(svg: &mut Svg, x: f64, plot: Area, content: &str) {
     }
     let place = (x, plot.centre().1);
     let size = fitting_size(content, style::LABEL, plot.height());
-    svg.push(&rotated(text(content, place, Anchor::Middle, size), -90.0, place));
+    svg.push(&rotated(
+        text(content, place, Anchor::Middle, size),
+        -90.0,
+        place,
+    ));
 }
 
 /// Characters of a label, and of a name in a legend, that are shown.
@@ -129,18 +154,33 @@ impl Labels {
     pub(super) fn new(labels: &[&str], pitch: f64) -> Self {
         let widest = widest(labels);
         let line = style::TICK * LINE_HEIGHT;
-        let level = |every| Self { slanted: false, every, height: LABEL_GAP + line, overhang: widest / 2.0 };
+        let level = |every| Self {
+            slanted: false,
+            every,
+            height: LABEL_GAP + line,
+            overhang: widest / 2.0,
+        };
         let is_number = |label: &&str| label.parse::<f64>().is_ok();
         if widest + 6.0 <= pitch {
             level(1)
         } else if pitch >= line && !labels.iter().all(is_number) {
             let (sine, cosine) = SLANT.to_radians().sin_cos();
             let height = LABEL_GAP + widest * sine + style::TICK * cosine;
-            Self { slanted: true, every: 1, height, overhang: widest * cosine }
+            Self {
+                slanted: true,
+                every: 1,
+                height,
+                overhang: widest * cosine,
+            }
         } else {
             let needed = (widest + 6.0) / pitch.max(0.01);
             let steps = [2, 4, 5, 8, 10, 16, 20, 25, 32, 40, 50];
-            level(steps.into_iter().find(|&every| every as f64 >= needed).unwrap_or(needed.ceil() as usize))
+            level(
+                steps
+                    .into_iter()
+                    .find(|&every| every as f64 >= needed)
+                    .unwrap_or(needed.ceil() as usize),
+            )
         }
     }
 
@@ -154,7 +194,11 @@ impl Labels {
         let place = (x, y + LABEL_GAP + style::TICK / 2.0);
         if self.slanted {
             let place = (x + style::TICK * 0.3, place.1);
-            svg.push(&rotated(text(label, place, Anchor::End, style::TICK), -SLANT, place));
+            svg.push(&rotated(
+                text(label, place, Anchor::End, style::TICK),
+                -SLANT,
+                place,
+            ));
         } else {
             svg.push(&text(label, place, Anchor::Middle, style::TICK));
         }
@@ -163,7 +207,10 @@ impl Labels {
 
 /// Width of the widest of `labels`.
 pub(super) fn widest(labels: &[&str]) -> f64 {
-    labels.iter().map(|label| style::text_width(label, style::TICK)).fold(0.0, f64::max)
+    labels
+        .iter()
+        .map(|label| style::text_width(label, style::TICK))
+        .fold(0.0, f64::max)
 }
 
 /// Writes a legend at the top of `area`, in as many lines as it takes, and returns what is left below.
@@ -187,8 +234,20 @@ pub(super) fn legend(
         }
         let middle = y + line / 2.0;
         swatch(svg, index, (x + sign / 2.0, middle));
-        svg.push(&text(&name, (x + sign + 5.0, middle), Anchor::Start, style::TICK));
+        svg.push(&text(
+            &name,
+            (x + sign + 5.0, middle),
+            Anchor::Start,
+            style::TICK,
+        ));
         x += width + GAP;
     }
-    if names.is_empty() { area } else { Area { top: y + line + 5.0, ..area } }
+    if names.is_empty() {
+        area
+    } else {
+        Area {
+            top: y + line + 5.0,
+            ..area
+        }
+    }
 }

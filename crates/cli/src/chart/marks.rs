@@ -32,20 +32,42 @@ pub(super) struct Bar {
 pub(super) fn bars(chart: &Chart) -> Vec<Bar> {
     let has = |mark| move |series: &&Series| series.mark == mark;
     let places = chart.series.iter().filter(has(Mark::Bars)).count();
-    let stacks = usize::from(chart.series.iter().any(|series| series.mark == Mark::StackedBars));
+    let stacks = usize::from(
+        chart
+            .series
+            .iter()
+            .any(|series| series.mark == Mark::StackedBars),
+    );
     let width = FILLED / (places + stacks).max(1) as f64;
     // Where the next bar of a stack begins, above and below zero.
     let mut tops: BTreeMap<u64, [f64; 2]> = BTreeMap::new();
     let (mut bars, mut place) = (Vec::new(), stacks);
-    for (index, series) in chart.series.iter().enumerate().filter(|(_, series)| series.mark.is_bar()) {
+    for (index, series) in chart
+        .series
+        .iter()
+        .enumerate()
+        .filter(|(_, series)| series.mark.is_bar())
+    {
         let stacked = series.mark == Mark::StackedBars;
         let left = if stacked { 0 } else { place } as f64 * width - FILLED / 2.0;
         place += usize::from(!stacked);
         for point in series.points.iter().filter(|point| point.y.is_finite()) {
-            let from = if stacked { tops.entry(point.x.to_bits()).or_default() } else { &mut [0.0; 2] };
+            let from = if stacked {
+                tops.entry(point.x.to_bits()).or_default()
+            } else {
+                &mut [0.0; 2]
+            };
             let from = &mut from[usize::from(point.y < 0.0)];
             let to = *from + point.y;
-            bars.push(Bar { series: index, category: point.x, left, width, from: *from, to, error: point.error });
+            bars.push(Bar {
+                series: index,
+                category: point.x,
+                left,
+                width,
+                from: *from,
+                to,
+                error: point.error,
+            });
             *from = to;
         }
     }
@@ -56,28 +78,52 @@ pub(super) fn bars(chart: &Chart) -> Vec<Bar> {
 pub(super) fn draw_bars(svg: &mut Svg, plot: &Plot, bars: &[Bar]) {
     let slot = 1.0 / plot.x.categories.unwrap_or(bars.len()).max(1) as f64;
     for bar in bars {
-        let places = (plot.x.place(bar.category), plot.y.nearest_place(bar.from), plot.y.place(bar.to));
-        let (Some(middle), Some(from), Some(to)) = places else { continue };
+        let places = (
+            plot.x.place(bar.category),
+            plot.y.nearest_place(bar.from),
+            plot.y.place(bar.to),
+        );
+        let (Some(middle), Some(from), Some(to)) = places else {
+            continue;
+        };
         let left = plot.across((middle + bar.left * slot).max(0.0));
         let right = plot.across((middle + (bar.left + bar.width) * slot).min(1.0));
         let (top, bottom) = (plot.up(from.max(to)), plot.up(from.min(to)));
         svg.push(
             &Element::new("rect")
                 .set("class", "mark")
-                .numbers([("x", left), ("y", top), ("width", right - left), ("height", bottom - top)])
+                .numbers([
+                    ("x", left),
+                    ("y", top),
+                    ("width", right - left),
+                    ("height", bottom - top),
+                ])
                 .set("fill", style::series_colour(bar.series))
                 .set("stroke", "white")
                 .number("stroke-width", if right - left > 6.0 { 0.8 } else { 0.3 }),
         );
-        draw_error(svg, plot, ((left + right) / 2.0, bar.to, bar.error), style::INK);
+        draw_error(
+            svg,
+            plot,
+            ((left + right) / 2.0, bar.to, bar.error),
+            style::INK,
+        );
     }
 }
 
 /// Draws all series but bars.
 pub(super) fn draw_lines_and_points(svg: &mut Svg, plot: &Plot, series: &[Series]) {
-    for (index, series) in series.iter().enumerate().filter(|(_, series)| !series.mark.is_bar()) {
+    for (index, series) in series
+        .iter()
+        .enumerate()
+        .filter(|(_, series)| !series.mark.is_bar())
+    {
         let colour = style::series_colour(index);
-        let places: Vec<_> = series.points.iter().map(|point| plot.point(point.x, point.y)).collect();
+        let places: Vec<_> = series
+            .points
+            .iter()
+            .map(|point| plot.point(point.x, point.y))
+            .collect();
         if series.mark != Mark::Points {
             draw_path(svg, &places, colour);
         }
@@ -119,10 +165,19 @@ fn draw_error(svg: &mut Svg, plot: &Plot, (x, y, error): (f64, f64, f64), colour
     if !(error > 0.0 && error.is_finite()) {
         return;
     }
-    let ends = (plot.y.nearest_place(y - error), plot.y.nearest_place(y + error));
-    let (Some(low), Some(high)) = ends else { return };
+    let ends = (
+        plot.y.nearest_place(y - error),
+        plot.y.nearest_place(y + error),
+    );
+    let (Some(low), Some(high)) = ends else {
+        return;
+    };
     let (low, high) = (plot.up(low), plot.up(high));
-    for ends in [[(x, low), (x, high)], [(x - CAP, low), (x + CAP, low)], [(x - CAP, high), (x + CAP, high)]] {
+    for ends in [
+        [(x, low), (x, high)],
+        [(x - CAP, low), (x + CAP, low)],
+        [(x - CAP, high), (x + CAP, high)],
+    ] {
         svg.push(&line(colour, 1.0, ends));
     }
 }
@@ -130,8 +185,13 @@ fn draw_error(svg: &mut Svg, plot: &Plot, (x, y, error): (f64, f64, f64), colour
 /// The sign of a series: a colour and a shape, so that either is enough.
 fn marker(series: usize, (x, y): (f64, f64)) -> Element {
     let shape = |corners: &[(f64, f64)]| {
-        let corner = |(dx, dy): &(f64, f64)| format!("{},{}", Number(x + dx * RADIUS), Number(y + dy * RADIUS));
-        Element::new("polygon").set("points", &corners.iter().map(corner).collect::<Vec<_>>().join(" "))
+        let corner = |(dx, dy): &(f64, f64)| {
+            format!("{},{}", Number(x + dx * RADIUS), Number(y + dy * RADIUS))
+        };
+        Element::new("polygon").set(
+            "points",
+            &corners.iter().map(corner).collect::<Vec<_>>().join(" "),
+        )
     };
     let element = match series % 5 {
         0 => Element::new("circle").numbers([("cx", x), ("cy", y), ("r", RADIUS)]),
@@ -140,7 +200,10 @@ fn marker(series: usize, (x, y): (f64, f64)) -> Element {
         3 => shape(&[(0.0, -1.3), (1.3, 0.0), (0.0, 1.3), (-1.3, 0.0)]),
         _ => shape(&[(0.0, 1.2), (1.1, -0.8), (-1.1, -0.8)]),
     };
-    element.set("fill", style::series_colour(series)).set("stroke", "white").number("stroke-width", 0.6)
+    element
+        .set("fill", style::series_colour(series))
+        .set("stroke", "white")
+        .number("stroke-width", 0.6)
 }
 
 /// Draws the sign of a series in the legend.
@@ -154,7 +217,12 @@ pub(super) fn draw_swatch(svg: &mut Svg, mark: Mark, series: usize, (x, y): (f64
         Mark::LineWithMarkers | Mark::Points => svg.push(&marker(series, (x, y))),
         Mark::Bars | Mark::StackedBars => svg.push(
             &Element::new("rect")
-                .numbers([("x", x - 5.0), ("y", y - 5.0), ("width", 10.0), ("height", 10.0)])
+                .numbers([
+                    ("x", x - 5.0),
+                    ("y", y - 5.0),
+                    ("width", 10.0),
+                    ("height", 10.0),
+                ])
                 .set("fill", colour),
         ),
     }

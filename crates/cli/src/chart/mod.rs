@@ -68,18 +68,33 @@ enum Scale {
 impl Axis {
     /// An axis of numbers. `title` names the quantity and its unit.
     pub fn linear(title: impl Into<String>) -> Self {
-        Self { title: title.into(), scale: Scale::Linear, covers: Vec::new() }
+        Self {
+            title: title.into(),
+            scale: Scale::Linear,
+            covers: Vec::new(),
+        }
     }
 
     /// An axis of positive numbers, equal factors at equal distances.
     pub fn logarithmic(title: impl Into<String>) -> Self {
-        Self { title: title.into(), scale: Scale::Logarithmic, covers: Vec::new() }
+        Self {
+            title: title.into(),
+            scale: Scale::Logarithmic,
+            covers: Vec::new(),
+        }
     }
 
     /// An axis with a place for each label; values count them from zero.
-    pub fn categories(title: impl Into<String>, labels: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn categories(
+        title: impl Into<String>,
+        labels: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
         let labels = labels.into_iter().map(Into::into).collect();
-        Self { title: title.into(), scale: Scale::Categories(labels), covers: Vec::new() }
+        Self {
+            title: title.into(),
+            scale: Scale::Categories(labels),
+            covers: Vec::new(),
+        }
     }
 
     /// The same axis, reaching at least from `low` to `high`.
@@ -128,14 +143,36 @@ pub struct Point {
 
 impl Series {
     /// A series of pairs x, y.
-    pub fn new(name: impl Into<String>, mark: Mark, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        let points = points.into_iter().map(|(x, y)| Point { x, y, error: 0.0 }).collect();
-        Self { name: name.into(), mark, points }
+    pub fn new(
+        name: impl Into<String>,
+        mark: Mark,
+        points: impl IntoIterator<Item = (f64, f64)>,
+    ) -> Self {
+        let points = points
+            .into_iter()
+            .map(|(x, y)| Point { x, y, error: 0.0 })
+            .collect();
+        Self {
+            name: name.into(),
+            mark,
+            points,
+        }
     }
 
     /// A series with one value for each category.
-    pub fn by_category(name: impl Into<String>, mark: Mark, values: impl IntoIterator<Item = f64>) -> Self {
-        Self::new(name, mark, values.into_iter().enumerate().map(|(index, value)| (index as f64, value)))
+    pub fn by_category(
+        name: impl Into<String>,
+        mark: Mark,
+        values: impl IntoIterator<Item = f64>,
+    ) -> Self {
+        Self::new(
+            name,
+            mark,
+            values
+                .into_iter()
+                .enumerate()
+                .map(|(index, value)| (index as f64, value)),
+        )
     }
 
     /// The same series with error bars of plus and minus `errors`, one for each point.

@@ -34,17 +34,24 @@ const MOST_DECADES: i32 = 8;
 impl Ruler {
     /// The ruler of `axis` that holds all of `values` and has about `ticks` ticks.
     pub(super) fn new(axis: &Axis, values: impl IntoIterator<Item = f64>, ticks: usize) -> Self {
-        let values = values.into_iter().chain(axis.covers.iter().copied()).filter(|value| value.abs() < LARGEST);
+        let values = values
+            .into_iter()
+            .chain(axis.covers.iter().copied())
+            .filter(|value| value.abs() < LARGEST);
         match &axis.scale {
             Scale::Linear => Self::linear(bounds(values), ticks),
-            Scale::Logarithmic => Self::logarithmic(bounds(values.filter(|&value| value > 1.0 / LARGEST)), ticks),
+            Scale::Logarithmic => {
+                Self::logarithmic(bounds(values.filter(|&value| value > 1.0 / LARGEST)), ticks)
+            }
             Scale::Categories(labels) => Self::categories(labels),
         }
     }
 
     fn categories(labels: &[String]) -> Self {
-        let tick =
-            |(index, label): (usize, &String)| Tick { value: index as f64, label: shortened(label, LONGEST_LABEL) };
+        let tick = |(index, label): (usize, &String)| Tick {
+            value: index as f64,
+            label: shortened(label, LONGEST_LABEL),
+        };
         Self {
             low: -0.5,
             high: labels.len().max(1) as f64 - 0.5,
@@ -59,9 +66,14 @@ impl Ruler {
         let (low, high) = widened(bounds.unwrap_or((0.0, 1.0)));
         let step = nice_step((high - low) / ticks.max(1) as f64);
         // Bounds that are multiples of the step but for rounding stay as they are.
-        let (first, last) = ((low / step + RESOLUTION).floor(), (high / step - RESOLUTION).ceil());
+        let (first, last) = (
+            (low / step + RESOLUTION).floor(),
+            (high / step - RESOLUTION).ceil(),
+        );
         let count = (last - first).max(1.0) as usize;
-        let ticks: Vec<_> = (0..=count).map(|i| tick((first + i as f64) * step, step)).collect();
+        let ticks: Vec<_> = (0..=count)
+            .map(|i| tick((first + i as f64) * step, step))
+            .collect();
         Self {
             low: low.min(first * step),
             high: high.max(last * step),
@@ -76,18 +88,42 @@ impl Ruler {
         let (low, high) = bounds.unwrap_or((1.0, 10.0));
         if high / low < NARROW {
             let linear = Self::linear(Some((low, high)), ticks);
-            let ticks = linear.ticks.into_iter().filter(|tick| tick.value > 0.0).collect();
+            let ticks = linear
+                .ticks
+                .into_iter()
+                .filter(|tick| tick.value > 0.0)
+                .collect();
             let low = if linear.low > 0.0 { linear.low } else { low };
-            return Self { low, logarithmic: true, ticks, ..linear };
+            return Self {
+                low,
+                logarithmic: true,
+                ticks,
+                ..linear
+            };
         }
         let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
-        let marks: Vec<f64> =
-            (first..=last).flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * power(decade))).collect();
-        let low_end = marks.iter().copied().rfind(|&mark| mark <= low * (1.0 + RESOLUTION)).unwrap_or(low).min(low);
-        let high_end = marks.iter().copied().find(|&mark| mark >= high * (1.0 - RESOLUTION)).unwrap_or(high).max(high);
+        let marks: Vec<f64> = (first..=last)
+            .flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * power(decade)))
+            .collect();
+        let low_end = marks
+            .iter()
+            .copied()
+            .rfind(|&mark| mark <= low * (1.0 + RESOLUTION))
+            .unwrap_or(low)
+            .min(low);
+        let high_end = marks
+            .iter()
+            .copied()
+            .find(|&mark| mark >= high * (1.0 - RESOLUTION))
+            .unwrap_or(high)
+            .max(high);
         let within = |value: &f64| (low_end..=high_end).contains(value);
         let every = ((last - first) / MOST_DECADES + 1) as usize;
-        let mut labelled: Vec<f64> = (first..=last).step_by(every).map(power).filter(within).collect();
+        let mut labelled: Vec<f64> = (first..=last)
+            .step_by(every)
+            .map(power)
+            .filter(within)
+            .collect();
         let mut minor = Vec::new();
         if labelled.len() < 3 {
             labelled = marks.into_iter().filter(within).collect();
@@ -95,8 +131,18 @@ impl Ruler {
             let digits = |decade| (2..10).map(move |digit| f64::from(digit) * power(decade));
             minor = (first..=last).flat_map(digits).filter(within).collect();
         }
-        let ticks = labelled.into_iter().map(|value| tick(value, value)).collect();
-        Self { low: low_end, high: high_end, logarithmic: true, ticks, minor, categories: None }
+        let ticks = labelled
+            .into_iter()
+            .map(|value| tick(value, value))
+            .collect();
+        Self {
+            low: low_end,
+            high: high_end,
+            logarithmic: true,
+            ticks,
+            minor,
+            categories: None,
+        }
     }
 
     /// The place of `value`, 0 at the lower end and 1 at the upper one; none if it has no place on this axis.
@@ -107,7 +153,8 @@ impl Ruler {
             (value - self.low) / (self.high - self.low)
         };
         // What is outside by rounding alone is inside.
-        (value.is_finite() && (-RESOLUTION..=1.0 + RESOLUTION).contains(&place)).then(|| place.clamp(0.0, 1.0))
+        (value.is_finite() && (-RESOLUTION..=1.0 + RESOLUTION).contains(&place))
+            .then(|| place.clamp(0.0, 1.0))
     }
 
     /// The place of `value`, or the end that it is beyond; none if it is no number.
@@ -117,7 +164,11 @@ impl Ruler {
 
     /// The power of ten that is about a hundredth of the distance of ticks: as fine as single values are written.
     pub(super) fn fine_step(&self) -> f64 {
-        let distance = self.ticks.windows(2).map(|pair| pair[1].value - pair[0].value).fold(f64::INFINITY, f64::min);
+        let distance = self
+            .ticks
+            .windows(2)
+            .map(|pair| pair[1].value - pair[0].value)
+            .fold(f64::INFINITY, f64::min);
         power((distance / 100.0).log10().floor().clamp(-300.0, 300.0) as i32)
     }
 }
@@ -144,7 +195,9 @@ fn widened((low, high): (f64, f64)) -> (f64, f64) {
 /// The least of 1, 2, 2.5, 5 and 10 times a power of ten that is not below `step`.
 fn nice_step(step: f64) -> f64 {
     let power = power(step.log10().floor() as i32);
-    let digit = [1.0, 2.0, 2.5, 5.0].into_iter().find(|digit| digit * power >= step * (1.0 - RESOLUTION));
+    let digit = [1.0, 2.0, 2.5, 5.0]
+        .into_iter()
+        .find(|digit| digit * power >= step * (1.0 - RESOLUTION));
     digit.unwrap_or(10.0) * power
 }
 
@@ -153,7 +206,10 @@ fn power(exponent: i32) -> f64 {
 }
 
 fn tick(value: f64, step: f64) -> Tick {
-    Tick { value, label: number(value, step) }
+    Tick {
+        value,
+        label: number(value, step),
+    }
 }
 
 /// `value` with as many digits as tell it from its neighbours `step` away.
@@ -173,12 +229,22 @@ pub(super) fn number(value: f64, step: f64) -> String {
         let decimals = decimals(step / power(tens)).min(3);
         let mantissa = format!("{mantissa:.decimals$}");
         let tens = superscript(tens);
-        return if mantissa == "1" { format!("{minus}10{tens}") } else { format!("{minus}{mantissa}×10{tens}") };
+        return if mantissa == "1" {
+            format!("{minus}10{tens}")
+        } else {
+            format!("{minus}{mantissa}×10{tens}")
+        };
     }
     let text = format!("{magnitude:.*}", decimals(step));
-    let minus = if text.contains(|digit| ('1'..='9').contains(&digit)) { minus } else { "" };
+    let minus = if text.contains(|digit| ('1'..='9').contains(&digit)) {
+        minus
+    } else {
+        ""
+    };
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
-    let whole = whole.parse().map_or_else(|_| whole.to_owned(), crate::output::count);
+    let whole = whole
+        .parse()
+        .map_or_else(|_| whole.to_owned(), crate::output::count);
     format!("{minus}{whole}{rest}")
 }
 
@@ -207,18 +273,37 @@ mod tests {
     use super::*;
 
     fn labels(axis: &Axis, values: &[f64]) -> Vec<String> {
-        Ruler::new(axis, values.iter().copied(), 5).ticks.into_iter().map(|tick| tick.label).collect()
+        Ruler::new(axis, values.iter().copied(), 5)
+            .ticks
+            .into_iter()
+            .map(|tick| tick.label)
+            .collect()
     }
 
     #[test]
     fn ticks_are_round_numbers_around_the_data() {
         let linear = Axis::linear("");
-        assert_eq!(labels(&linear, &[0.0, 100.0]), ["0", "20", "40", "60", "80", "100"]);
-        assert_eq!(labels(&linear, &[0.31, 0.352]), ["0.31", "0.32", "0.33", "0.34", "0.35", "0.36"]);
+        assert_eq!(
+            labels(&linear, &[0.0, 100.0]),
+            ["0", "20", "40", "60", "80", "100"]
+        );
+        assert_eq!(
+            labels(&linear, &[0.31, 0.352]),
+            ["0.31", "0.32", "0.33", "0.34", "0.35", "0.36"]
+        );
         assert_eq!(labels(&linear, &[-3.0, 4.0]), ["−4", "−2", "0", "2", "4"]);
-        assert_eq!(labels(&linear, &[0.0, 24_000.0]), ["0", "5,000", "10,000", "15,000", "20,000", "25,000"]);
-        assert_eq!(labels(&linear, &[0.0, 4e-6]), ["0", "10⁻⁶", "2×10⁻⁶", "3×10⁻⁶", "4×10⁻⁶"]);
-        assert_eq!(labels(&linear.covering(0.0, 10.0), &[5.0]), ["0", "2", "4", "6", "8", "10"]);
+        assert_eq!(
+            labels(&linear, &[0.0, 24_000.0]),
+            ["0", "5,000", "10,000", "15,000", "20,000", "25,000"]
+        );
+        assert_eq!(
+            labels(&linear, &[0.0, 4e-6]),
+            ["0", "10⁻⁶", "2×10⁻⁶", "3×10⁻⁶", "4×10⁻⁶"]
+        );
+        assert_eq!(
+            labels(&linear.covering(0.0, 10.0), &[5.0]),
+            ["0", "2", "4", "6", "8", "10"]
+        );
     }
 
     #[test]
@@ -233,8 +318,14 @@ mod tests {
     #[test]
     fn logarithmic_ticks_are_decades_or_their_parts() {
         let axis = Axis::logarithmic("");
-        assert_eq!(labels(&axis, &[0.02, 700.0]), ["0.1", "1", "10", "100", "1,000"]);
-        assert_eq!(labels(&axis, &[22.4, 310.0]), ["20", "50", "100", "200", "500"]);
+        assert_eq!(
+            labels(&axis, &[0.02, 700.0]),
+            ["0.1", "1", "10", "100", "1,000"]
+        );
+        assert_eq!(
+            labels(&axis, &[22.4, 310.0]),
+            ["20", "50", "100", "200", "500"]
+        );
         assert_eq!(labels(&axis, &[20.5, 26.0]), ["20", "22", "24", "26"]);
         assert_eq!(labels(&axis, &[1e-9, 1e9]).len(), 7);
     }
@@ -242,11 +333,22 @@ mod tests {
     #[test]
     fn every_value_has_its_place_between_the_ends() {
         for exponent in -90..90 {
-            let (low, high) = (1.7 * power(exponent), 9.3 * power(exponent + exponent.rem_euclid(7)));
+            let (low, high) = (
+                1.7 * power(exponent),
+                9.3 * power(exponent + exponent.rem_euclid(7)),
+            );
             for axis in [Axis::linear(""), Axis::logarithmic("")] {
                 let ruler = Ruler::new(&axis, [high, low], 5);
-                let places: Vec<_> = ruler.ticks.iter().map(|tick| ruler.place(tick.value).unwrap()).collect();
-                assert!((2..=10).contains(&places.len()), "{low} to {high}: {} ticks", places.len());
+                let places: Vec<_> = ruler
+                    .ticks
+                    .iter()
+                    .map(|tick| ruler.place(tick.value).unwrap())
+                    .collect();
+                assert!(
+                    (2..=10).contains(&places.len()),
+                    "{low} to {high}: {} ticks",
+                    places.len()
+                );
                 assert!(places.is_sorted());
                 assert!(ruler.place(low).unwrap() < ruler.place(high).unwrap());
                 assert_eq!(ruler.place(high * 1e3), None);

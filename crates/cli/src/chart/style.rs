@@ -24,8 +24,9 @@ pub(super) const SERIES_COLOURS: usize = 8;
 
 /// The colours of Okabe and Ito (2008), which people with any kind of colour blindness tell apart. Yellow is hard
 /// to see on white, and last.
-const SERIES: [&str; SERIES_COLOURS] =
-    ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"];
+const SERIES: [&str; SERIES_COLOURS] = [
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442",
+];
 
 /// Dashes and gaps of guides.
 const DASHES: [&str; 3] = ["5 3", "1.5 2.5", "8 2.5 1.5 2.5"];
@@ -41,17 +42,26 @@ pub(super) fn dashes(index: usize) -> &'static str {
 }
 
 /// From light to dark blue in steps that the eye sees as equal: colours at equal distances from 0 to 1.
-const RAMP: [[f64; 3]; 5] =
-    [[242.0, 247.0, 251.0], [190.0, 215.0, 234.0], [115.0, 172.0, 208.0], [46.0, 117.0, 176.0], [10.0, 55.0, 106.0]];
+const RAMP: [[f64; 3]; 5] = [
+    [242.0, 247.0, 251.0],
+    [190.0, 215.0, 234.0],
+    [115.0, 172.0, 208.0],
+    [46.0, 117.0, 176.0],
+    [10.0, 55.0, 106.0],
+];
 
 /// The colour of `share`, 0 to 1, and the colour of text upon it.
 pub(super) fn ramp(share: f64) -> (String, &'static str) {
     let place = share.clamp(0.0, 1.0) * (RAMP.len() - 1) as f64;
     let first = (place as usize).min(RAMP.len() - 2);
     let weight = place - first as f64;
-    let [red, green, blue] =
-        std::array::from_fn(|i| (RAMP[first][i] * (1.0 - weight) + RAMP[first + 1][i] * weight).round() as u8);
-    (format!("#{red:02x}{green:02x}{blue:02x}"), if share > 0.55 { "#ffffff" } else { INK })
+    let [red, green, blue] = std::array::from_fn(|i| {
+        (RAMP[first][i] * (1.0 - weight) + RAMP[first + 1][i] * weight).round() as u8
+    });
+    (
+        format!("#{red:02x}{green:02x}{blue:02x}"),
+        if share > 0.55 { "#ffffff" } else { INK },
+    )
 }
 
 /// Width in pixels of `text` in Helvetica of `size` pixels: exact enough to leave room for it.

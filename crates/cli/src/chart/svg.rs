@@ -14,7 +14,11 @@ pub(super) struct Svg {
 impl Svg {
     /// An empty document of this size in pixels.
     pub(super) fn new(width: f64, height: f64) -> Self {
-        Self { width, height, body: String::new() }
+        Self {
+            width,
+            height,
+            body: String::new(),
+        }
     }
 
     /// Paints `element` over what is there.
@@ -25,7 +29,10 @@ impl Svg {
     /// The whole document on a white ground.
     pub(super) fn document(&self) -> String {
         let (width, height) = (Number(self.width), Number(self.height));
-        let ground = Element::new("rect").set("width", "100%").set("height", "100%").set("fill", "white");
+        let ground = Element::new("rect")
+            .set("width", "100%")
+            .set("height", "100%")
+            .set("fill", "white");
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
              viewBox=\"0 0 {width} {height}\" font-family=\"{}\" fill=\"{}\">\n{ground}\n{}</svg>\n",
@@ -46,7 +53,11 @@ pub(super) struct Element {
 impl Element {
     /// An element without attributes.
     pub(super) fn new(tag: &'static str) -> Self {
-        Self { tag, attributes: String::new(), content: String::new() }
+        Self {
+            tag,
+            attributes: String::new(),
+            content: String::new(),
+        }
     }
 
     /// The element with one more attribute.
@@ -63,7 +74,9 @@ impl Element {
 
     /// The element with several more attributes that are numbers.
     pub(super) fn numbers<const N: usize>(self, named: [(&str, f64); N]) -> Self {
-        named.into_iter().fold(self, |element, (name, value)| element.number(name, value))
+        named
+            .into_iter()
+            .fold(self, |element, (name, value)| element.number(name, value))
     }
 
     /// The element around another one, behind those that it has.
@@ -86,7 +99,11 @@ impl Element {
 
 impl Display for Element {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        let Self { tag, attributes, content } = self;
+        let Self {
+            tag,
+            attributes,
+            content,
+        } = self;
         if content.is_empty() {
             write!(formatter, "<{tag}{attributes}/>")
         } else {

@@ -6,7 +6,11 @@ use super::*;
 
 /// The figures of the studies with data of their kind.
 fn study_figures() -> Vec<(&'static str, Figure)> {
-    let single = |panel| Figure { title: String::new(), panels: vec![panel], columns: 1 };
+    let single = |panel| Figure {
+        title: String::new(),
+        panels: vec![panel],
+        columns: 1,
+    };
     let blocks = || (0..30).map(|block: usize| block.to_string());
     let wave = |block: usize, seed: usize| ((block * 7 + seed * 11) % 9) as f64;
     let kinds = ["q, k, v", "output", "gate, up", "down"];
@@ -16,14 +20,23 @@ fn study_figures() -> Vec<(&'static str, Figure)> {
         x: Axis::categories("block", blocks()),
         y: Axis::linear("channels beyond the clip threshold"),
         series: (0..4)
-            .map(|kind| Series::by_category(kinds[kind], Mark::StackedBars, (0..30).map(|block| wave(block, kind))))
+            .map(|kind| {
+                Series::by_category(
+                    kinds[kind],
+                    Mark::StackedBars,
+                    (0..30).map(|block| wave(block, kind)),
+                )
+            })
             .collect(),
         guides: Vec::new(),
     };
     let curve = |steepness: f64| {
         (1..=576).map(move |count| {
             let share = f64::from(count) / 576.0;
-            (share * 100.0, 100.0 * (1.0 - (-steepness * share).exp()) / (1.0 - (-steepness).exp()))
+            (
+                share * 100.0,
+                100.0 * (1.0 - (-steepness * share).exp()) / (1.0 - (-steepness).exp()),
+            )
         })
     };
     let skew = Chart {
@@ -36,8 +49,14 @@ fn study_figures() -> Vec<(&'static str, Figure)> {
             .map(|(&kind, steep)| Series::new(kind, Mark::Line, curve(steep)))
             .collect(),
         guides: vec![
-            Guide { name: "3 % of the channels".into(), at: At::X(3.0) },
-            Guide { name: "80 %".into(), at: At::Y(80.0) },
+            Guide {
+                name: "3 % of the channels".into(),
+                at: At::X(3.0),
+            },
+            Guide {
+                name: "80 %".into(),
+                at: At::Y(80.0),
+            },
         ],
     };
     let importance = Chart {
@@ -47,9 +66,14 @@ fn study_figures() -> Vec<(&'static str, Figure)> {
         series: (0..4)
             .map(|kind| {
                 let height = move |block: usize| {
-                    1.5 + (wave(block, kind) / 3.0).exp() * (1.0 + if block == 1 || block == 29 { 20.0 } else { 0.0 })
+                    1.5 + (wave(block, kind) / 3.0).exp()
+                        * (1.0 + if block == 1 || block == 29 { 20.0 } else { 0.0 })
                 };
-                Series::new(kinds[kind], Mark::Points, (0..30).map(move |block| (block as f64, height(block))))
+                Series::new(
+                    kinds[kind],
+                    Mark::Points,
+                    (0..30).map(move |block| (block as f64, height(block))),
+                )
             })
             .collect(),
         guides: Vec::new(),
@@ -72,16 +96,24 @@ fn study_figures() -> Vec<(&'static str, Figure)> {
             line("HellaSwag", 40.5, 9.0, 1.1),
             line("WinoGrande", 52.9, 2.0, 2.0),
         ],
-        guides: vec![Guide { name: "float, average".into(), at: At::Y(45.1) }],
+        guides: vec![Guide {
+            name: "float, average".into(),
+            at: At::Y(45.1),
+        }],
     };
     let perplexity = Chart {
         title: "Perplexity".into(),
         x: Axis::linear("layers without shadow (%)"),
         y: Axis::logarithmic("perplexity"),
         series: vec![line("WikiText-2", 22.4, -310.0, 0.0)],
-        guides: vec![Guide { name: "float".into(), at: At::Y(22.1) }],
+        guides: vec![Guide {
+            name: "float".into(),
+            at: At::Y(22.1),
+        }],
     };
-    let domains = ["encyclopedia", "dialogue", "code", "Chinese", "screens"].map(String::from).to_vec();
+    let domains = ["encyclopedia", "dialogue", "code", "Chinese", "screens"]
+        .map(String::from)
+        .to_vec();
     let hits = HeatMap {
         title: "Share of outliers in hot channels".into(),
         x: "run on".into(),
@@ -91,7 +123,13 @@ fn study_figures() -> Vec<(&'static str, Figure)> {
         values: (0..5usize)
             .map(|row| {
                 (0..5)
-                    .map(|column| if row == column { 99.2 - column as f64 } else { 93.0 - wave(row, column) * 3.7 })
+                    .map(|column| {
+                        if row == column {
+                            99.2 - column as f64
+                        } else {
+                            93.0 - wave(row, column) * 3.7
+                        }
+                    })
                     .collect()
             })
             .collect(),
@@ -102,10 +140,15 @@ fn study_figures() -> Vec<(&'static str, Figure)> {
         x: Axis::categories("", ["max-min", "percentile 99.9", "least squared error"]),
         y: Axis::linear("perplexity on WikiText-2"),
         series: vec![
-            Series::by_category("weights per tensor", Mark::Bars, [31.2, 25.3, 24.1]).with_errors([0.6, 0.5, 0.5]),
-            Series::by_category("weights per channel", Mark::Bars, [28.4, 23.6, 22.5]).with_errors([0.5, 0.4, 0.4]),
+            Series::by_category("weights per tensor", Mark::Bars, [31.2, 25.3, 24.1])
+                .with_errors([0.6, 0.5, 0.5]),
+            Series::by_category("weights per channel", Mark::Bars, [28.4, 23.6, 22.5])
+                .with_errors([0.5, 0.4, 0.4]),
         ],
-        guides: vec![Guide { name: "float".into(), at: At::Y(22.1) }],
+        guides: vec![Guide {
+            name: "float".into(),
+            at: At::Y(22.1),
+        }],
     };
     let cuts = Tiles {
         title: "What is fastest".into(),
@@ -113,9 +156,15 @@ fn study_figures() -> Vec<(&'static str, Figure)> {
         y: "product".into(),
         columns: (1..=32).map(|number| (32 * number).to_string()).collect(),
         rows: kinds.map(str::to_owned).into(),
-        kinds: ["alone", "row-cutting", "hybrid-cutting"].map(str::to_owned).into(),
+        kinds: ["alone", "row-cutting", "hybrid-cutting"]
+            .map(str::to_owned)
+            .into(),
         cells: (0..4)
-            .map(|row| (0..32).map(|column| [Some(0), Some(2), None, Some(1)][(row + column) % 4]).collect())
+            .map(|row| {
+                (0..32)
+                    .map(|column| [Some(0), Some(2), None, Some(1)][(row + column) % 4])
+                    .collect()
+            })
             .collect(),
     };
     vec![
@@ -154,22 +203,32 @@ fn corners(mark: Node<'_, '_>) -> Vec<(f64, f64)> {
         "circle" => vec![(number(mark, "cx"), number(mark, "cy"))],
         "rect" => {
             let (x, y) = (number(mark, "x"), number(mark, "y"));
-            vec![(x, y), (x + number(mark, "width"), y + number(mark, "height"))]
+            vec![
+                (x, y),
+                (x + number(mark, "width"), y + number(mark, "height")),
+            ]
         }
         "path" => pairs(mark.attribute("d").unwrap()),
         "polygon" => {
             let corners: Vec<(f64, f64)> = pairs(mark.attribute("points").unwrap());
             let count = corners.len() as f64;
             // A marker may reach over the edge; its centre may not.
-            let sum = corners.iter().fold((0.0, 0.0), |sum, corner| (sum.0 + corner.0, sum.1 + corner.1));
+            let sum = corners.iter().fold((0.0, 0.0), |sum, corner| {
+                (sum.0 + corner.0, sum.1 + corner.1)
+            });
             vec![(sum.0 / count, sum.1 / count)]
         }
         tag => panic!("{tag} is no mark"),
     }
 }
 
-fn of_class<'a>(document: &'a Document<'_>, class: &'static str) -> impl Iterator<Item = Node<'a, 'a>> {
-    document.descendants().filter(move |node| node.attribute("class") == Some(class))
+fn of_class<'a>(
+    document: &'a Document<'_>,
+    class: &'static str,
+) -> impl Iterator<Item = Node<'a, 'a>> {
+    document
+        .descendants()
+        .filter(move |node| node.attribute("class") == Some(class))
 }
 
 #[test]
@@ -184,7 +243,8 @@ fn every_point_is_inside_its_plot() {
             marks += 1;
             let inside = |plot: &Vec<(f64, f64)>| {
                 corners(mark).iter().all(|&(x, y)| {
-                    (plot[0].0 - 1.0..=plot[1].0 + 1.0).contains(&x) && (plot[0].1 - 1.0..=plot[1].1 + 1.0).contains(&y)
+                    (plot[0].0 - 1.0..=plot[1].0 + 1.0).contains(&x)
+                        && (plot[0].1 - 1.0..=plot[1].1 + 1.0).contains(&y)
                 })
             };
             assert!(plots.iter().any(inside), "{name}: {mark:?} is outside");
@@ -195,7 +255,9 @@ fn every_point_is_inside_its_plot() {
 
 /// All texts of a figure, where they begin and how wide and high they are, as long as they are level.
 fn level_texts(document: &Document<'_>) -> Vec<(String, f64, f64, f64)> {
-    let texts = document.descendants().filter(|node| node.has_tag_name("text") && !node.has_attribute("transform"));
+    let texts = document
+        .descendants()
+        .filter(|node| node.has_tag_name("text") && !node.has_attribute("transform"));
     let place = |node: Node<'_, '_>| {
         let content = node.text().unwrap_or_default();
         let width = style::text_width(content, number(node, "font-size"));
@@ -204,19 +266,27 @@ fn level_texts(document: &Document<'_>) -> Vec<(String, f64, f64, f64)> {
             Some("end") => 1.0,
             _ => 0.0,
         };
-        (content.to_owned(), number(node, "x") - width * share, number(node, "y"), width)
+        (
+            content.to_owned(),
+            number(node, "x") - width * share,
+            number(node, "y"),
+            width,
+        )
     };
     texts.map(place).collect()
 }
 
 #[test]
 fn no_text_leaves_the_figure_or_touches_another() {
-    let long = |index: usize| format!("a label that is much too long for its place, number {index}");
+    let long =
+        |index: usize| format!("a label that is much too long for its place, number {index}");
     let many = Chart {
         title: long(0).repeat(4),
         x: Axis::categories(long(1).repeat(4), (0..40).map(long)),
         y: Axis::linear(long(2).repeat(3)),
-        series: (0..9).map(|index| Series::by_category(long(index), Mark::Bars, [1e5, -3e5])).collect(),
+        series: (0..9)
+            .map(|index| Series::by_category(long(index), Mark::Bars, [1e5, -3e5]))
+            .collect(),
         guides: Vec::new(),
     };
     let map = HeatMap {
@@ -228,17 +298,29 @@ fn no_text_leaves_the_figure_or_touches_another() {
         values: vec![vec![-1.25e-7, 3.0]; 7],
         value: long(3),
     };
-    let crowded = Figure { title: long(9), panels: vec![Panel::Chart(many), Panel::HeatMap(map)], columns: 2 };
+    let crowded = Figure {
+        title: long(9),
+        panels: vec![Panel::Chart(many), Panel::HeatMap(map)],
+        columns: 2,
+    };
     for (name, figure) in study_figures().into_iter().chain([("crowded", crowded)]) {
         let svg = figure.svg();
         let document = Document::parse(&svg).unwrap();
-        let (right, bottom) = (number(document.root_element(), "width"), number(document.root_element(), "height"));
+        let (right, bottom) = (
+            number(document.root_element(), "width"),
+            number(document.root_element(), "height"),
+        );
         let texts = level_texts(&document);
         assert!(texts.len() > 5, "{name}");
         for (index, (text, x, y, width)) in texts.iter().enumerate() {
-            assert!(*x >= 0.0 && x + width <= right && *y >= 8.0 && *y <= bottom, "{name}: {text} leaves the figure");
+            assert!(
+                *x >= 0.0 && x + width <= right && *y >= 8.0 && *y <= bottom,
+                "{name}: {text} leaves the figure"
+            );
             for (other, other_x, other_y, other_width) in &texts[..index] {
-                let apart = (y - other_y).abs() >= 9.0 || x + width <= *other_x || other_x + other_width <= *x;
+                let apart = (y - other_y).abs() >= 9.0
+                    || x + width <= *other_x
+                    || other_x + other_width <= *x;
                 assert!(apart, "{name}: {text} touches {other}");
             }
         }
@@ -253,26 +335,75 @@ fn names_are_escaped() {
         x: Axis::categories(name, [name]),
         y: Axis::linear(name),
         series: vec![Series::by_category(name, Mark::Bars, [1.0])],
-        guides: vec![Guide { name: name.into(), at: At::Y(0.5) }],
+        guides: vec![Guide {
+            name: name.into(),
+            at: At::Y(0.5),
+        }],
     };
-    let svg = Figure { title: name.into(), panels: vec![Panel::Chart(chart)], columns: 1 }.svg();
+    let svg = Figure {
+        title: name.into(),
+        panels: vec![Panel::Chart(chart)],
+        columns: 1,
+    }
+    .svg();
     let document = Document::parse(&svg).unwrap();
-    let shown = document.descendants().filter(|node| node.text() == Some("<script> & \"quotes\" \u{fffd}"));
+    let shown = document
+        .descendants()
+        .filter(|node| node.text() == Some("<script> & \"quotes\" \u{fffd}"));
     assert_eq!(shown.filter(Node::is_element).count(), 7);
 }
 
 #[test]
 fn values_without_a_place_are_left_out() {
-    let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, -1.0, 0.0, 1e-320, 5.0, 50.0];
-    let marks = [Mark::Line, Mark::LineWithMarkers, Mark::Points, Mark::Bars, Mark::StackedBars];
+    let odd = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        1e300,
+        -1.0,
+        0.0,
+        1e-320,
+        5.0,
+        50.0,
+    ];
+    let marks = [
+        Mark::Line,
+        Mark::LineWithMarkers,
+        Mark::Points,
+        Mark::Bars,
+        Mark::StackedBars,
+    ];
     for (x, y) in [(false, false), (false, true), (true, false), (true, true)] {
         for mark in marks {
-            let axis = |logarithmic| if logarithmic { Axis::logarithmic("") } else { Axis::linear("") };
+            let axis = |logarithmic| {
+                if logarithmic {
+                    Axis::logarithmic("")
+                } else {
+                    Axis::linear("")
+                }
+            };
             let pairs = odd.iter().flat_map(|&x| odd.map(|y| (x, y)));
-            let series = vec![Series::new("", mark, pairs).with_errors(odd.iter().copied().cycle())];
-            let guides = odd.map(|value| Guide { name: String::new(), at: At::Y(value) }).into();
-            let chart = Chart { title: String::new(), x: axis(x), y: axis(y), series, guides };
-            let svg = Figure { title: String::new(), panels: vec![Panel::Chart(chart)], columns: 1 }.svg();
+            let series =
+                vec![Series::new("", mark, pairs).with_errors(odd.iter().copied().cycle())];
+            let guides = odd
+                .map(|value| Guide {
+                    name: String::new(),
+                    at: At::Y(value),
+                })
+                .into();
+            let chart = Chart {
+                title: String::new(),
+                x: axis(x),
+                y: axis(y),
+                series,
+                guides,
+            };
+            let svg = Figure {
+                title: String::new(),
+                panels: vec![Panel::Chart(chart)],
+                columns: 1,
+            }
+            .svg();
             assert!(Document::parse(&svg).is_ok());
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         }
@@ -281,11 +412,22 @@ fn values_without_a_place_are_left_out() {
 
 #[test]
 fn nothing_to_show_is_an_empty_figure() {
-    let axes = || [Axis::linear(""), Axis::logarithmic(""), Axis::categories("", [""; 0])];
-    let charts = axes()
-        .into_iter()
-        .zip(axes())
-        .map(|(x, y)| Panel::Chart(Chart { title: String::new(), x, y, series: Vec::new(), guides: Vec::new() }));
+    let axes = || {
+        [
+            Axis::linear(""),
+            Axis::logarithmic(""),
+            Axis::categories("", [""; 0]),
+        ]
+    };
+    let charts = axes().into_iter().zip(axes()).map(|(x, y)| {
+        Panel::Chart(Chart {
+            title: String::new(),
+            x,
+            y,
+            series: Vec::new(),
+            guides: Vec::new(),
+        })
+    });
     let empty = || HeatMap {
         title: String::new(),
         x: String::new(),
@@ -310,11 +452,23 @@ fn nothing_to_show_is_an_empty_figure() {
         kinds: Vec::new(),
         cells: Vec::new(),
     };
-    let maps = [Panel::HeatMap(empty()), Panel::HeatMap(unfilled), Panel::Tiles(tiles)];
+    let maps = [
+        Panel::HeatMap(empty()),
+        Panel::HeatMap(unfilled),
+        Panel::Tiles(tiles),
+    ];
     let panels = charts.chain(maps).collect();
     for figure in [
-        Figure { title: String::new(), panels: Vec::new(), columns: 0 },
-        Figure { title: String::new(), panels, columns: 9 },
+        Figure {
+            title: String::new(),
+            panels: Vec::new(),
+            columns: 0,
+        },
+        Figure {
+            title: String::new(),
+            panels,
+            columns: 9,
+        },
     ] {
         let svg = figure.svg();
         assert!(Document::parse(&svg).is_ok());
@@ -324,9 +478,19 @@ fn nothing_to_show_is_an_empty_figure() {
 
 #[test]
 fn stacked_bars_lie_upon_each_other() {
-    let series = [3.0, 4.0, -2.0].map(|value| Series::by_category("", Mark::StackedBars, [value])).into();
-    let chart =
-        Chart { title: String::new(), x: Axis::categories("", ["a"]), y: Axis::linear(""), series, guides: Vec::new() };
-    let ends: Vec<_> = marks::bars(&chart).iter().map(|bar| (bar.from, bar.to)).collect();
+    let series = [3.0, 4.0, -2.0]
+        .map(|value| Series::by_category("", Mark::StackedBars, [value]))
+        .into();
+    let chart = Chart {
+        title: String::new(),
+        x: Axis::categories("", ["a"]),
+        y: Axis::linear(""),
+        series,
+        guides: Vec::new(),
+    };
+    let ends: Vec<_> = marks::bars(&chart)
+        .iter()
+        .map(|bar| (bar.from, bar.to))
+        .collect();
     assert_eq!(ends, [(0.0, 3.0), (3.0, 7.0), (0.0, -2.0)]);
 }

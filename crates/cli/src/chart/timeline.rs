@@ -40,53 +40,112 @@ pub fn svg(record: &Record) -> String {
     let height = 2.0 * PADDING + title_room + legend_room + lanes_height + axis_room + totals_room;
     let mut svg = Svg::new(WIDTH, height);
     svg.push(&hatching());
-    let area = Area { left: PADDING, top: PADDING, right: WIDTH - PADDING, bottom: height - PADDING };
+    let area = Area {
+        left: PADDING,
+        top: PADDING,
+        right: WIDTH - PADDING,
+        bottom: height - PADDING,
+    };
     let area = layout::title(&mut svg, area, &record.heading(), style::FIGURE_TITLE);
     let area = legend(&mut svg, area, record.chunks());
     let shortened = |processor| layout::shortened(&record.processor(processor), LONGEST_NAME);
     let names: Vec<_> = record.timeline.processor_ids().map(shortened).collect();
-    let widest = names.iter().map(|name| BOLD * style::text_width(name, style::TITLE)).fold(0.0, f64::max);
+    let widest = names
+        .iter()
+        .map(|name| BOLD * style::text_width(name, style::TITLE))
+        .fold(0.0, f64::max);
     let names_room = (widest + NAME_GAP).clamp(LEAST_NAMES, MOST_NAMES);
-    let plot = Area { left: area.left + names_room, right: area.right - 20.0, bottom: area.top + lanes_height, ..area };
+    let plot = Area {
+        left: area.left + names_room,
+        right: area.right - 20.0,
+        bottom: area.top + lanes_height,
+        ..area
+    };
     let seconds = record.timeline.seconds();
-    let (unit, scale) = if seconds < 2.0 { ("ms", 1e3) } else { ("s", 1.0) };
+    let (unit, scale) = if seconds < 2.0 {
+        ("ms", 1e3)
+    } else {
+        ("s", 1.0)
+    };
     let axis = Axis::linear("").covering(0.0, seconds * scale);
     let ruler = Ruler::new(&axis, [], 12);
     let across = |time: f64| plot.left + ruler.place(time * scale).unwrap_or(0.0) * plot.width();
     for tick in &ruler.ticks {
         let x = across(tick.value / scale);
         svg.push(&line(style::GRID, 0.8, [(x, plot.top), (x, plot.bottom)]));
-        svg.push(&layout::text(&tick.label, (x, plot.bottom + 9.0), Anchor::Middle, style::TICK));
+        svg.push(&layout::text(
+            &tick.label,
+            (x, plot.bottom + 9.0),
+            Anchor::Middle,
+            style::TICK,
+        ));
     }
     for (processor, name) in record.timeline.processor_ids().zip(&names) {
         let top = plot.top + processor.index() as f64 * (LANE + LANE_GAP);
         let size = layout::fitting_size(name, style::TITLE, (names_room - NAME_GAP) / BOLD);
         let name = layout::text(name, (area.left, top + LANE * 0.3), Anchor::Start, size);
         svg.push(&name.set("font-weight", "bold").set("class", "processor"));
-        let bubbles = format!("{:.1} % bubbles", 100.0 * record.timeline.bubble_rate(processor));
-        svg.push(&layout::text(&bubbles, (area.left, top + LANE * 0.66), Anchor::Start, style::TICK));
+        let bubbles = format!(
+            "{:.1} % bubbles",
+            100.0 * record.timeline.bubble_rate(processor)
+        );
+        svg.push(&layout::text(
+            &bubbles,
+            (area.left, top + LANE * 0.66),
+            Anchor::Start,
+            style::TICK,
+        ));
         lane(&mut svg, record, processor, top, &across);
     }
-    let below = Area { top: plot.bottom + 18.0, bottom: plot.bottom + axis_room, ..plot };
-    layout::horizontal_title(&mut svg, below, plot, &format!("time ({unit}), {} in all", duration(seconds)));
+    let below = Area {
+        top: plot.bottom + 18.0,
+        bottom: plot.bottom + axis_room,
+        ..plot
+    };
+    layout::horizontal_title(
+        &mut svg,
+        below,
+        plot,
+        &format!("time ({unit}), {} in all", duration(seconds)),
+    );
     totals(&mut svg, (area.left, below.bottom + 6.0), &kinds);
     svg.document()
 }
 
 /// The tasks of one processor, and the bubbles between them.
-fn lane(svg: &mut Svg, record: &Record, processor: ProcessorId, top: f64, across: &impl Fn(f64) -> f64) {
+fn lane(
+    svg: &mut Svg,
+    record: &Record,
+    processor: ProcessorId,
+    top: f64,
+    across: &impl Fn(f64) -> f64,
+) {
     let rectangle = |start: f64, end: f64| {
         let (left, right) = (across(start), across(end));
-        let size = [("x", left), ("y", top), ("width", right - left), ("height", LANE)];
+        let size = [
+            ("x", left),
+            ("y", top),
+            ("width", right - left),
+            ("height", LANE),
+        ];
         Element::new("rect").numbers(size)
     };
     let bubble = |svg: &mut Svg, start: f64, end: f64| {
         if across(end) - across(start) >= NARROWEST_BUBBLE {
-            svg.push(&rectangle(start, end).set("class", "bubble").set("fill", "url(#bubble)"));
+            svg.push(
+                &rectangle(start, end)
+                    .set("class", "bubble")
+                    .set("fill", "url(#bubble)"),
+            );
         }
     };
     let mut free_since = 0.0;
-    for event in record.timeline.events().iter().filter(|event| event.processor == processor) {
+    for event in record
+        .timeline
+        .events()
+        .iter()
+        .filter(|event| event.processor == processor)
+    {
         bubble(svg, free_since, event.start);
         let label = record.label(event);
         let tip = format!(
@@ -98,7 +157,12 @@ fn lane(svg: &mut Svg, record: &Record, processor: ProcessorId, top: f64, across
             duration(event.start)
         );
         let colour = colour(label.chunk, record.chunks());
-        svg.push(&rectangle(event.start, event.end).set("class", "task").set("fill", &colour).tip(&tip));
+        svg.push(
+            &rectangle(event.start, event.end)
+                .set("class", "task")
+                .set("fill", &colour)
+                .tip(&tip),
+        );
         free_since = event.end;
     }
     bubble(svg, free_since, record.timeline.seconds());
@@ -115,7 +179,9 @@ fn colour(chunk: usize, chunks: usize) -> String {
 
 /// The pattern of bubbles.
 fn hatching() -> Element {
-    let ground = Element::new("rect").numbers([("width", 6.0), ("height", 6.0)]).set("fill", "#f7f7f7");
+    let ground = Element::new("rect")
+        .numbers([("width", 6.0), ("height", 6.0)])
+        .set("fill", "#f7f7f7");
     let stripe = line("#9a9a9a", 1.2, [(0.0, 0.0), (0.0, 6.0)]);
     let size = [("width", 6.0), ("height", 6.0)];
     Element::new("pattern")
@@ -128,7 +194,11 @@ fn hatching() -> Element {
 }
 
 fn legend(svg: &mut Svg, area: Area, chunks: usize) -> Area {
-    let shown: Vec<usize> = if chunks <= MOST_NAMED { (0..chunks).collect() } else { vec![0, chunks - 1] };
+    let shown: Vec<usize> = if chunks <= MOST_NAMED {
+        (0..chunks).collect()
+    } else {
+        vec![0, chunks - 1]
+    };
     let mut names: Vec<_> = shown.iter().map(|chunk| format!("chunk {chunk}")).collect();
     names.push("bubble".into());
     let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -138,8 +208,15 @@ fn legend(svg: &mut Svg, area: Area, chunks: usize) -> Area {
         &names,
         |_| 10.0,
         |svg, index, (x, y)| {
-            let fill = shown.get(index).map_or_else(|| "url(#bubble)".into(), |chunk| colour(*chunk, chunks));
-            let size = [("x", x - 5.0), ("y", y - 5.0), ("width", 10.0), ("height", 10.0)];
+            let fill = shown
+                .get(index)
+                .map_or_else(|| "url(#bubble)".into(), |chunk| colour(*chunk, chunks));
+            let size = [
+                ("x", x - 5.0),
+                ("y", y - 5.0),
+                ("width", 10.0),
+                ("height", 10.0),
+            ];
             svg.push(&Element::new("rect").numbers(size).set("fill", &fill));
         },
     )
@@ -149,7 +226,10 @@ fn legend(svg: &mut Svg, area: Area, chunks: usize) -> Area {
 fn kinds(record: &Record) -> Vec<String> {
     let summary = record.summary();
     let of_kind = |kind: &triad_plan::timeline::Kind| {
-        let critical = summary.critical_path.iter().find(|other| other.kind == kind.kind);
+        let critical = summary
+            .critical_path
+            .iter()
+            .find(|other| other.kind == kind.kind);
         format!(
             "{}: {}, {:.0} % of all work, {:.0} % of the critical path",
             kind.kind,
@@ -195,8 +275,13 @@ mod tests {
             });
             let dag = Dag::new(tasks);
             let timeline = simulate(&dag, Policy::Fifo, |task| dag.seconds(task));
-            let labels: Vec<_> =
-                (0..2 * chunks).map(|task| Label { chunk: task / 2, block: 0, kind: "<&>".into() }).collect();
+            let labels: Vec<_> = (0..2 * chunks)
+                .map(|task| Label {
+                    chunk: task / 2,
+                    block: 0,
+                    kind: "<&>".into(),
+                })
+                .collect();
             let record = Record {
                 title: "a & b",
                 source: Source::Simulated,
@@ -208,14 +293,22 @@ mod tests {
             let svg = svg(&record);
             let document = Document::parse(&svg).unwrap();
             let of_class = |class| {
-                document.descendants().filter(|node| node.attribute("class") == Some(class)).collect::<Vec<_>>()
+                document
+                    .descendants()
+                    .filter(|node| node.attribute("class") == Some(class))
+                    .collect::<Vec<_>>()
             };
             assert_eq!(of_class("task").len(), 2 * chunks);
             // The NPU waits for the first task, and the CPU has nothing to do after its last.
             assert_eq!(of_class("bubble").len(), 2);
-            let number = |node: &roxmltree::Node, name| node.attribute(name).unwrap().parse::<f64>().unwrap();
+            let number = |node: &roxmltree::Node, name| {
+                node.attribute(name).unwrap().parse::<f64>().unwrap()
+            };
             for node in of_class("task").iter().chain(&of_class("bubble")) {
-                assert!(number(node, "x") >= LEAST_NAMES && number(node, "x") + number(node, "width") <= WIDTH);
+                assert!(
+                    number(node, "x") >= LEAST_NAMES
+                        && number(node, "x") + number(node, "width") <= WIDTH
+                );
             }
             assert!(svg.contains("a &amp; b (simulated)"));
         }
@@ -225,9 +318,22 @@ mod tests {
     fn names_of_processors_end_before_their_bars() {
         let dag = Dag::new([(0, 0.01, vec![]), (1, 0.02, vec![])]);
         let timeline = simulate(&dag, Policy::Fifo, |task| dag.seconds(task));
-        let labels: Vec<_> = (0..2).map(|_| Label { chunk: 0, block: 0, kind: "attention".into() }).collect();
-        let cores = (0..40).map(|core| core.to_string()).collect::<Vec<_>>().join(", ");
-        for name in ["NPU".to_owned(), "INT8 kernels as NPU (core 3, 4, 5)".into(), format!("CPU (core {cores})")] {
+        let labels: Vec<_> = (0..2)
+            .map(|_| Label {
+                chunk: 0,
+                block: 0,
+                kind: "attention".into(),
+            })
+            .collect();
+        let cores = (0..40)
+            .map(|core| core.to_string())
+            .collect::<Vec<_>>()
+            .join(", ");
+        for name in [
+            "NPU".to_owned(),
+            "INT8 kernels as NPU (core 3, 4, 5)".into(),
+            format!("CPU (core {cores})"),
+        ] {
             let processors = ["CPU", &name];
             let record = Record {
                 title: "",
@@ -239,15 +345,26 @@ mod tests {
             };
             let svg = svg(&record);
             let document = Document::parse(&svg).unwrap();
-            let number = |node: roxmltree::Node, name| node.attribute(name).unwrap().parse::<f64>().unwrap();
-            let of_class = |class| document.descendants().filter(move |node| node.attribute("class") == Some(class));
-            let bars =
-                of_class("task").chain(of_class("bubble")).map(|node| number(node, "x")).fold(f64::MAX, f64::min);
+            let number =
+                |node: roxmltree::Node, name| node.attribute(name).unwrap().parse::<f64>().unwrap();
+            let of_class = |class| {
+                document
+                    .descendants()
+                    .filter(move |node| node.attribute("class") == Some(class))
+            };
+            let bars = of_class("task")
+                .chain(of_class("bubble"))
+                .map(|node| number(node, "x"))
+                .fold(f64::MAX, f64::min);
             let shown: Vec<_> = of_class("processor").collect();
             assert_eq!(shown.len(), 2);
             for node in shown {
-                let width = BOLD * style::text_width(node.text().unwrap(), number(node, "font-size"));
-                assert!(number(node, "x") + width < bars, "{name}: {width} pixels before {bars}");
+                let width =
+                    BOLD * style::text_width(node.text().unwrap(), number(node, "font-size"));
+                assert!(
+                    number(node, "x") + width < bars,
+                    "{name}: {width} pixels before {bars}"
+                );
             }
         }
     }

@@ -59,22 +59,38 @@ impl NpuReport {
 
     #[cfg(any(feature = "hexagon", feature = "npu"))]
     fn new(npu: &str, found: Result<String, triad_processors::Error>) -> Self {
-        let (usable, found) = (found.is_ok(), found.unwrap_or_else(|error| error.to_string()));
-        Self { npu: npu.to_owned(), usable, found }
+        let (usable, found) = (
+            found.is_ok(),
+            found.unwrap_or_else(|error| error.to_string()),
+        );
+        Self {
+            npu: npu.to_owned(),
+            usable,
+            found,
+        }
     }
 
     /// The device program of our own, which is started, and what can run it.
     #[cfg(feature = "hexagon")]
     fn hexagon() -> Self {
-        use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment, transports};
+        use triad_processors::hexagon::{
+            Hexagon, HexagonOptions, program_from_environment, transports,
+        };
         let found = program_from_environment().and_then(|program| {
             let options = HexagonOptions::new(program);
             let hexagon = Hexagon::open(&options)?;
             let (program, build) = (options.program.display(), hexagon.build());
-            Ok(format!("{program} (build {build:016x}), {}, threads: {}", hexagon.place(), hexagon.threads()))
+            Ok(format!(
+                "{program} (build {build:016x}), {}, threads: {}",
+                hexagon.place(),
+                hexagon.threads()
+            ))
         });
         let report = Self::new("hexagon", found);
-        Self { found: format!("{} ({})", report.found, transports()), ..report }
+        Self {
+            found: format!("{} ({})", report.found, transports()),
+            ..report
+        }
     }
 
     /// Every provider of ONNX Runtime that can be used, and why others can't be.
@@ -87,16 +103,26 @@ impl NpuReport {
         };
         let report = |provider: Provider| {
             let opened = Npu::new(NpuOptions::new(&library, provider));
-            Self::new(provider.name(), opened.map(|_| format!("by ONNX Runtime, {}", library.display())))
+            Self::new(
+                provider.name(),
+                opened.map(|_| format!("by ONNX Runtime, {}", library.display())),
+            )
         };
         // Azure is there for tests alone.
-        Provider::ALL.into_iter().filter(|provider| *provider != Provider::Azure).map(report).collect()
+        Provider::ALL
+            .into_iter()
+            .filter(|provider| *provider != Provider::Azure)
+            .map(report)
+            .collect()
     }
 
     /// In a line.
     fn text(&self) -> String {
         let Self { npu, usable, found } = self;
-        format!("{npu}: {}{found}", if *usable { "" } else { "not usable: " })
+        format!(
+            "{npu}: {}{found}",
+            if *usable { "" } else { "not usable: " }
+        )
     }
 }
 
@@ -140,14 +166,27 @@ impl GpuReport {
             let gpu = adapter.to_string();
             match opened {
                 Ok(opened) => {
-                    let (variant, refused) =
-                        outcome(opened.variants().iter().map(|(tried, state)| (tried.name, state)));
+                    let (variant, refused) = outcome(
+                        opened
+                            .variants()
+                            .iter()
+                            .map(|(tried, state)| (tried.name, state)),
+                    );
                     let (model_variant, model_refused) = match opened.prove_models() {
-                        Ok(states) => outcome(states.iter().map(|(tried, state)| (tried.name, state))),
+                        Ok(states) => {
+                            outcome(states.iter().map(|(tried, state)| (tried.name, state)))
+                        }
                         Err(error) => (None, vec![error.to_string()]),
                     };
                     let shares_memory = Some(opened.shares_memory());
-                    Self { gpu, shares_memory, variant, refused, model_variant, model_refused }
+                    Self {
+                        gpu,
+                        shares_memory,
+                        variant,
+                        refused,
+                        model_variant,
+                        model_refused,
+                    }
                 }
                 Err(error) => Self {
                     gpu,
@@ -159,7 +198,10 @@ impl GpuReport {
                 },
             }
         };
-        Gpu::open_each(&crate::device::gpu_options(None, 0.0)).into_iter().map(report).collect()
+        Gpu::open_each(&crate::device::gpu_options(None, 0.0))
+            .into_iter()
+            .map(report)
+            .collect()
     }
 
     #[cfg(not(feature = "gpu"))]
@@ -169,9 +211,18 @@ impl GpuReport {
 
     /// In a line.
     fn text(&self) -> String {
-        let Self { gpu, shares_memory, variant, refused, model_variant, model_refused } = self;
+        let Self {
+            gpu,
+            shares_memory,
+            variant,
+            refused,
+            model_variant,
+            model_refused,
+        } = self;
         let text = |variant: &Option<&str>, refused: &[String]| {
-            let variant = variant.map_or("not usable".to_owned(), |variant| format!("shaders {variant}"));
+            let variant = variant.map_or("not usable".to_owned(), |variant| {
+                format!("shaders {variant}")
+            });
             let refused = refused.iter().map(|reason| format!(", refused: {reason}"));
             format!("{variant}{}", refused.collect::<String>())
         };
@@ -192,35 +243,90 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let kernel_choices = kernels::use_fastest(|| progress::spinner(kernels::TIMING));
     let (machine, gpus, npus) = (Machine::detect(), GpuReport::all(), NpuReport::all());
     if arguments.json {
-        return output::json(&Report { machine, kernel_choices, gpus, npus });
+        return output::json(&Report {
+            machine,
+            kernel_choices,
+            gpus,
+            npus,
+        });
     }
     let unknown = || "unknown".to_owned();
-    let cores = machine.cores.map_or_else(unknown, |cores| cores.to_string());
-    let groups: Vec<_> =
-        machine.core_groups.iter().map(|group| format!("{} × {} MHz", group.threads, group.megahertz)).collect();
+    let cores = machine
+        .cores
+        .map_or_else(unknown, |cores| cores.to_string());
+    let groups: Vec<_> = machine
+        .core_groups
+        .iter()
+        .map(|group| format!("{} × {} MHz", group.threads, group.megahertz))
+        .collect();
     let caches: Vec<_> = machine
         .caches
         .iter()
-        .map(|cache| format!("L{} {} × {}", cache.level, cache.count, output::bytes(cache.bytes)))
+        .map(|cache| {
+            format!(
+                "L{} {} × {}",
+                cache.level,
+                cache.count,
+                output::bytes(cache.bytes)
+            )
+        })
         .collect();
-    let or_unknown = |list: Vec<String>| if list.is_empty() { unknown() } else { list.join(", ") };
-    let Kernels { int8, f32, rounded, rounded_to, refused } = machine.kernels;
+    let or_unknown = |list: Vec<String>| {
+        if list.is_empty() {
+            unknown()
+        } else {
+            list.join(", ")
+        }
+    };
+    let Kernels {
+        int8,
+        f32,
+        rounded,
+        rounded_to,
+        refused,
+    } = machine.kernels;
     let mut fields = vec![
         ("processor", machine.processor.unwrap_or_else(unknown)),
         ("architecture", machine.architecture.into()),
-        ("instruction sets", or_unknown(machine.instruction_sets.iter().map(ToString::to_string).collect())),
-        ("kernels", format!("INT8 {int8}, f32 {f32}, rounded to {rounded_to} {rounded}")),
-        ("cores", format!("{cores}; {} threads at once", machine.threads)),
+        (
+            "instruction sets",
+            or_unknown(
+                machine
+                    .instruction_sets
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
+            ),
+        ),
+        (
+            "kernels",
+            format!("INT8 {int8}, f32 {f32}, rounded to {rounded_to} {rounded}"),
+        ),
+        (
+            "cores",
+            format!("{cores}; {} threads at once", machine.threads),
+        ),
         ("clock", or_unknown(groups)),
         ("caches", or_unknown(caches)),
         ("memory", output::known_bytes(machine.memory_bytes)),
-        ("memory available", output::known_bytes(machine.memory_available_bytes)),
+        (
+            "memory available",
+            output::known_bytes(machine.memory_available_bytes),
+        ),
     ];
     let products = kernel_choices.iter().flat_map(|choices| &choices.products);
-    fields.extend(products.map(|choice| ("kernel chosen", format!("{}: {}", choice.product, choice.sentence()))));
-    fields.extend(
-        refused.into_iter().map(|refused| ("kernel refused", format!("{}: {}", refused.kernel, refused.reason))),
-    );
+    fields.extend(products.map(|choice| {
+        (
+            "kernel chosen",
+            format!("{}: {}", choice.product, choice.sentence()),
+        )
+    }));
+    fields.extend(refused.into_iter().map(|refused| {
+        (
+            "kernel refused",
+            format!("{}: {}", refused.kernel, refused.reason),
+        )
+    }));
     if gpus.is_empty() {
         fields.push(("GPU", "none found".to_owned()));
     }

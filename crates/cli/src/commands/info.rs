@@ -88,7 +88,10 @@ struct Run {
 
 /// Prints what the files of the model say.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let path = ModelArgument { model: arguments.model.clone() }.path()?;
+    let path = ModelArgument {
+        model: arguments.model.clone(),
+    }
+    .path()?;
     if Package::is_at(&path) {
         let package = hashes::open_package(&path, &mut progress::checking(&path))?;
         return if arguments.json {
@@ -99,7 +102,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let checkpoint = Arc::new(Checkpoint::open(&path)?);
     let info = inspect(&checkpoint, arguments)?;
-    if arguments.json { output::json(&info) } else { print(&info) }
+    if arguments.json {
+        output::json(&info)
+    } else {
+        print(&info)
+    }
 }
 
 /// What `info --json` prints of a package.
@@ -119,7 +126,10 @@ fn of_package(package: &Package) -> PackageInfo<'_> {
     PackageInfo {
         path: package.path().display().to_string(),
         bytes: package.bytes(),
-        shadows: manifest.preparation.quantization().map(|plan| plan.shadows()),
+        shadows: manifest
+            .preparation
+            .quantization()
+            .map(|plan| plan.shadows()),
         manifest,
     }
 }
@@ -129,10 +139,18 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
     let longest = description.context;
     let context = arguments.context.unwrap_or(longest.min(CONTEXT));
     if context > longest {
-        return Err(Error::ContextTooLong { asked: context, longest }.into());
+        return Err(Error::ContextTooLong {
+            asked: context,
+            longest,
+        }
+        .into());
     }
     let block = description.blocks.first();
-    ensure!(block.is_some(), "{}: the model has no blocks", checkpoint.path().display());
+    ensure!(
+        block.is_some(),
+        "{}: the model has no blocks",
+        checkpoint.path().display()
+    );
     let shape = |of: fn(&BlockDescription) -> usize| block.map_or(0, of);
     let mut stored_bytes = BTreeMap::new();
     for tensor in checkpoint.tensors().values() {
@@ -142,11 +160,23 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         Err(error) if error.kind() == ErrorKind::Missing => None,
         tokenizer => Some(tokenizer?),
     };
-    let template =
-        tokenizer.as_ref().map(|tokenizer| ChatTemplate::from_checkpoint(checkpoint, tokenizer)).transpose()?;
+    let template = tokenizer
+        .as_ref()
+        .map(|tokenizer| ChatTemplate::from_checkpoint(checkpoint, tokenizer))
+        .transpose()?;
     let weights = memory::of_weights(checkpoint);
-    let needed = memory::of_session(description, weights, context, arguments.chunk, arguments.kv.format());
-    let Memory { weights, kv_cache, activations } = needed;
+    let needed = memory::of_session(
+        description,
+        weights,
+        context,
+        arguments.chunk,
+        arguments.kv.format(),
+    );
+    let Memory {
+        weights,
+        kv_cache,
+        activations,
+    } = needed;
     Ok(Info {
         path: checkpoint.path().display().to_string(),
         family: description.family.clone(),
@@ -162,8 +192,10 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         context: longest,
         tied_output: description.tied_output,
         stored_bytes,
-        tokenizer: tokenizer
-            .map(|tokenizer| TokenizerInfo { kind: tokenizer.kind().name(), tokens: tokenizer.vocab_size() }),
+        tokenizer: tokenizer.map(|tokenizer| TokenizerInfo {
+            kind: tokenizer.kind().name(),
+            tokens: tokenizer.vocab_size(),
+        }),
         chat_template: template.flatten().is_some(),
         run: Run {
             context,
@@ -178,29 +210,62 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
 
 fn print(info: &Info) -> Result<()> {
     let bytes = |bytes: usize| output::bytes(bytes as u64);
-    let formats: Vec<_> = info.stored_bytes.iter().map(|(format, size)| format!("{format} {}", bytes(*size))).collect();
+    let formats: Vec<_> = info
+        .stored_bytes
+        .iter()
+        .map(|(format, size)| format!("{format} {}", bytes(*size)))
+        .collect();
     let tokenizer = info.tokenizer.as_ref();
     let run = &info.run;
     output::fields(&[
-        ("model", info.name.clone().unwrap_or_else(|| "unnamed".into())),
+        (
+            "model",
+            info.name.clone().unwrap_or_else(|| "unnamed".into()),
+        ),
         ("path", info.path.clone()),
         ("family", info.family.clone()),
         ("parameters", output::count(info.parameters)),
         ("blocks", info.blocks.to_string()),
         ("hidden", info.hidden.to_string()),
-        ("heads", format!("{} query, {} key and value, of {}", info.heads, info.kv_heads, info.head_dim)),
+        (
+            "heads",
+            format!(
+                "{} query, {} key and value, of {}",
+                info.heads, info.kv_heads, info.head_dim
+            ),
+        ),
         ("feed-forward", info.feed_forward.to_string()),
         (
             "vocabulary",
-            format!("{}{}", output::count(info.vocab), if info.tied_output { ", output tied to it" } else { "" }),
+            format!(
+                "{}{}",
+                output::count(info.vocab),
+                if info.tied_output {
+                    ", output tied to it"
+                } else {
+                    ""
+                }
+            ),
         ),
         ("context", format!("{} tokens", output::count(info.context))),
-        ("stored", format!("{} ({})", bytes(info.stored_bytes.values().sum()), formats.join(", "))),
+        (
+            "stored",
+            format!(
+                "{} ({})",
+                bytes(info.stored_bytes.values().sum()),
+                formats.join(", ")
+            ),
+        ),
         (
             "tokenizer",
-            tokenizer.map_or("none".into(), |it| format!("{}, {} tokens", it.kind, output::count(it.tokens))),
+            tokenizer.map_or("none".into(), |it| {
+                format!("{}, {} tokens", it.kind, output::count(it.tokens))
+            }),
         ),
-        ("chat template", if info.chat_template { "yes" } else { "no" }.into()),
+        (
+            "chat template",
+            if info.chat_template { "yes" } else { "no" }.into(),
+        ),
         (
             "memory of a run",
             format!(

@@ -47,7 +47,11 @@ pub struct Arguments {
 
 /// Computes and writes the logits.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let text = if arguments.tokens.is_some() { None } else { Some(arguments.prompt.require()?) };
+    let text = if arguments.tokens.is_some() {
+        None
+    } else {
+        Some(arguments.prompt.require()?)
+    };
     // Resolved first: the output must be none of the model's files.
     arguments.model.name.path()?;
     let output = OutputFile::create(&arguments.output)?;
@@ -55,20 +59,37 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let context = model.description().context;
     let tokens = match (&arguments.tokens, text) {
         (Some(tokens), _) => tokens.clone(),
-        (None, text) => {
-            chat::encode_text(&model, &text.unwrap_or_default(), Special::AsText, (context, &Cancel::new()))?
-        }
+        (None, text) => chat::encode_text(
+            &model,
+            &text.unwrap_or_default(),
+            Special::AsText,
+            (context, &Cancel::new()),
+        )?,
     };
-    ensure!(tokens.len() <= context, "there are {} tokens, but the context is {context}", tokens.len());
+    ensure!(
+        tokens.len() <= context,
+        "there are {} tokens, but the context is {context}",
+        tokens.len()
+    );
     let logits = compute(&model, &tokens, arguments)?;
     output.write(|file| write_tensors(file, &tokens, &logits, model.description().vocab))
 }
 
 fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<Vec<f32>> {
-    let logits = tokens.len().saturating_mul(model.description().vocab).saturating_mul(size_of::<f32>());
-    let options =
-        SessionOptions { context: tokens.len().max(1), chunk: arguments.chunk, kv_format: arguments.kv.format() };
-    let SessionOptions { context, chunk, kv_format } = options;
+    let logits = tokens
+        .len()
+        .saturating_mul(model.description().vocab)
+        .saturating_mul(size_of::<f32>());
+    let options = SessionOptions {
+        context: tokens.len().max(1),
+        chunk: arguments.chunk,
+        kv_format: arguments.kv.format(),
+    };
+    let SessionOptions {
+        context,
+        chunk,
+        kv_format,
+    } = options;
     let session = memory::of_session(model.description(), 0, context, chunk, kv_format).total();
     machine::check_memory("the output", logits.saturating_add(session))?;
     let mut session = Session::new(model, &options)?;
@@ -86,7 +107,10 @@ fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<
 /// In the safetensors format: the header's length, the header, the data. The library would copy all data in memory
 /// first.
 fn write_tensors(file: &mut File, tokens: &[u32], logits: &[f32], vocab: usize) -> io::Result<()> {
-    let (logit_bytes, all_bytes) = (size_of_val(logits), size_of_val(logits) + size_of_val(tokens));
+    let (logit_bytes, all_bytes) = (
+        size_of_val(logits),
+        size_of_val(logits) + size_of_val(tokens),
+    );
     let mut header = json!({
         "logits": {"dtype": "F32", "shape": [tokens.len(), vocab], "data_offsets": [0, logit_bytes]},
         "tokens": {"dtype": "U32", "shape": [tokens.len()], "data_offsets": [logit_bytes, all_bytes]},

@@ -35,10 +35,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn page(command: &Command, name: &str, folder: &Path) -> Result<()> {
     let path = folder.join(format!("{name}.1"));
     let mut text = Vec::new();
-    let described = command.clone().display_name(name.to_owned()).version(env!("CARGO_PKG_VERSION"));
-    let manual = Man::new(described).manual("Triad").source(concat!("triad ", env!("CARGO_PKG_VERSION")));
-    manual.render(&mut text).with_context(|| format!("cannot describe {name}"))?;
+    let described = command
+        .clone()
+        .display_name(name.to_owned())
+        .version(env!("CARGO_PKG_VERSION"));
+    let manual = Man::new(described)
+        .manual("Triad")
+        .source(concat!("triad ", env!("CARGO_PKG_VERSION")));
+    manual
+        .render(&mut text)
+        .with_context(|| format!("cannot describe {name}"))?;
     OutputFile::create(&path)?.write(|file| file.write_all(&text))?;
-    let below = command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help");
-    below.into_iter().try_for_each(|below| page(below, &format!("{name}-{}", below.get_name()), folder))
+    let below = command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set() && below.get_name() != "help");
+    below
+        .into_iter()
+        .try_for_each(|below| page(below, &format!("{name}-{}", below.get_name()), folder))
 }

@@ -115,7 +115,14 @@ enum Decode {
 impl Int8Arguments {
     /// The options that were given.
     fn given(&self) -> impl Iterator<Item = &'static str> {
-        let Self { threshold, decode_weights, prune, budget, smoothing, hot_share } = self;
+        let Self {
+            threshold,
+            decode_weights,
+            prune,
+            budget,
+            smoothing,
+            hot_share,
+        } = self;
         let all = [
             ("--threshold", threshold.is_some()),
             ("--decode-weights", decode_weights.is_some()),
@@ -124,7 +131,8 @@ impl Int8Arguments {
             ("--smoothing", smoothing.is_some()),
             ("--hot-share", hot_share.is_some()),
         ];
-        all.into_iter().filter_map(|(name, is_given)| is_given.then_some(name))
+        all.into_iter()
+            .filter_map(|(name, is_given)| is_given.then_some(name))
     }
 }
 
@@ -133,11 +141,17 @@ impl Arguments {
         if self.weights == Weights::Int4
             && let Some(name) = self.int8.given().next()
         {
-            bail!("{name} is for INT8: with --weights int4 activations stay in float, leave out either");
+            bail!(
+                "{name} is for INT8: with --weights int4 activations stay in float, leave out either"
+            );
         }
         let usual = PrepareOptions::default();
         let plan = PlanOptions {
-            linears: if self.weights == Weights::Int4 { LinearFormat::W4a16 } else { LinearFormat::W8a8 },
+            linears: if self.weights == Weights::Int4 {
+                LinearFormat::W4a16
+            } else {
+                LinearFormat::W8a8
+            },
             threshold: match self.int8.threshold {
                 None => usual.plan.threshold,
                 Some(Threshold::MaxMin) => ThresholdRule::MaxMin,
@@ -154,15 +168,24 @@ impl Arguments {
                 Some(Decode::Int4) => DecodeWeights::Int4,
             },
             hot_share: self.int8.hot_share.unwrap_or(usual.plan.hot_share),
-            smoothing: self.int8.smoothing.map_or(usual.plan.smoothing, |share| share as f32),
+            smoothing: self
+                .int8
+                .smoothing
+                .map_or(usual.plan.smoothing, |share| share as f32),
             ..usual.plan
         };
         let prune = match (self.int8.prune, self.int8.budget) {
             (None | Some(Prune::Auto { .. }), Some(budget)) => Prune::Auto { budget },
-            (Some(Prune::Rate(_)), Some(_)) => bail!("--budget is for --prune auto: expected it, or no --budget"),
+            (Some(Prune::Rate(_)), Some(_)) => {
+                bail!("--budget is for --prune auto: expected it, or no --budget")
+            }
             (prune, None) => prune.unwrap_or(usual.prune),
         };
-        Ok(PrepareOptions { plan, prune, tokens: self.calibration.tokens })
+        Ok(PrepareOptions {
+            plan,
+            prune,
+            tokens: self.calibration.tokens,
+        })
     }
 }
 
@@ -182,22 +205,42 @@ struct Report<'a> {
 /// Prepares, and prints the result.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
-    let path = ModelArgument { model: arguments.model.clone() }.path()?;
-    ensure!(!Package::is_at(&path), "{} is a package already", path.display());
+    let path = ModelArgument {
+        model: arguments.model.clone(),
+    }
+    .path()?;
+    ensure!(
+        !Package::is_at(&path),
+        "{} is a package already",
+        path.display()
+    );
     let (options, text) = (arguments.options()?, arguments.calibration.text()?);
     let (destination, existing) = match (&arguments.output, arguments.force) {
         (Some(output), false) => (output.clone(), Existing::Refuse),
         (Some(output), true) => (output.clone(), Existing::Replace),
         // What has this place in the cache was prepared in the same way.
         (None, false) => (preparing::cached(&path, &options, &text)?, Existing::Keep),
-        (None, true) => (preparing::cached(&path, &options, &text)?, Existing::Replace),
+        (None, true) => (
+            preparing::cached(&path, &options, &text)?,
+            Existing::Replace,
+        ),
     };
     inputs::check(&destination)?;
     let checkpoint = Arc::new(Checkpoint::open(&path)?);
-    let recipe = Recipe { checkpoint, text, options, threads: arguments.threads.chosen(), existing };
+    let recipe = Recipe {
+        checkpoint,
+        text,
+        options,
+        threads: arguments.threads.chosen(),
+        existing,
+    };
     let prepared = preparing::prepare(&recipe, &destination, &arguments.model)?;
     let (tokens, calibration_seconds) = prepared.calibrated;
-    let rate = if tokens == 0 { 0.0 } else { tokens as f64 / calibration_seconds };
+    let rate = if tokens == 0 {
+        0.0
+    } else {
+        tokens as f64 / calibration_seconds
+    };
     let seconds = start.elapsed().as_secs_f64();
     let package = &prepared.package;
     if arguments.json {
@@ -213,7 +256,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut fields = package_fields::fields(package);
     let memory = output::known_bytes(machine::peak_resident_bytes());
-    fields.push(("time", format!("{seconds:.1} s, calibration at {rate:.0} tokens/s; peak memory {memory}")));
+    fields.push((
+        "time",
+        format!("{seconds:.1} s, calibration at {rate:.0} tokens/s; peak memory {memory}"),
+    ));
     fields.push(("next", format!("triad run -m {}", package.path().display())));
     output::fields(&fields)
 }
@@ -237,12 +283,24 @@ mod tests {
         assert_eq!(options(&[]).unwrap(), usual);
         assert_eq!(options(&["--prune", "auto"]).unwrap(), usual);
         assert_eq!(options(&["--prune", "0.85"]).unwrap().prune, Prune::PAPER);
-        for budget in [&["--budget", "0.01"][..], &["--prune", "auto", "--budget", "0.01"]] {
+        for budget in [
+            &["--budget", "0.01"][..],
+            &["--prune", "auto", "--budget", "0.01"],
+        ] {
             assert_eq!(options(budget).unwrap().prune, Prune::Auto { budget: 0.01 });
         }
         assert!(options(&["--prune", "0.5", "--budget", "0.01"]).is_err());
-        let w4a16 = PlanOptions { linears: LinearFormat::W4a16, ..usual.plan };
-        assert_eq!(options(&["--weights", "int4"]).unwrap(), PrepareOptions { plan: w4a16, ..usual });
+        let w4a16 = PlanOptions {
+            linears: LinearFormat::W4a16,
+            ..usual.plan
+        };
+        assert_eq!(
+            options(&["--weights", "int4"]).unwrap(),
+            PrepareOptions {
+                plan: w4a16,
+                ..usual
+            }
+        );
         for int8 in [
             ["--threshold", "max-min"],
             ["--decode-weights", "int8"],
@@ -251,8 +309,13 @@ mod tests {
             ["--smoothing", "0"],
             ["--hot-share", "0.5"],
         ] {
-            let error = options(&[&["--weights", "int4"], &int8[..]].concat()).unwrap_err().to_string();
-            assert!(error.starts_with(int8[0]) && error.contains("is for INT8"), "{error}");
+            let error = options(&[&["--weights", "int4"], &int8[..]].concat())
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with(int8[0]) && error.contains("is for INT8"),
+                "{error}"
+            );
         }
     }
 }

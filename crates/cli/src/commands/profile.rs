@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use triad_engine::execute::{
-    self, CostTable, Costs, DecodeCosts, MeasureOptions, MeasuredProducts, Measurements, ProductCosts, ProductTable,
-    ProductTime, Table,
+    self, CostTable, Costs, DecodeCosts, MeasureOptions, MeasuredProducts, Measurements,
+    ProductCosts, ProductTable, ProductTime, Table,
 };
 use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
 use triad_plan::joint::MeasuredPrompt;
@@ -85,7 +85,13 @@ struct Report<'a> {
 
 /// Measures, writes, and prints what was measured.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { processors, devices, chunk, repeat, .. } = arguments;
+    let Arguments {
+        processors,
+        devices,
+        chunk,
+        repeat,
+        ..
+    } = arguments;
     let name = &arguments.model.name.model;
     ensure!(
         !processors.is_gpu_alone(),
@@ -97,7 +103,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         !arguments.predict || processors.count() > 1,
         "--predict is of products on several processors: expected more than one in --processors"
     );
-    let (mut table, mut product_table) = (open_table::<Costs>(package)?, open_table::<ProductCosts>(package)?);
+    let (mut table, mut product_table) = (
+        open_table::<Costs>(package)?,
+        open_table::<ProductCosts>(package)?,
+    );
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
@@ -110,7 +119,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // First: what the rest of the profile is measured with may depend on it.
     let (mut products, mut predictions) = (None, None);
     if processors.count() > 1 && !arguments.no_products && has_products {
-        let MeasuredProducts { costs, again } = measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
+        let MeasuredProducts { costs, again } =
+            measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
         product_table.set(&processors.list_key(devices), costs.clone());
         product_table.save(package)?;
         if arguments.predict {
@@ -122,7 +132,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let tokens = (7 * chunk / 2).max(1).min(model.description().context);
     let chunks = tokens.div_ceil(*chunk);
     let options = || EngineOptions {
-        session: SessionOptions { context: tokens, chunk: *chunk, ..SessionOptions::default() },
+        session: SessionOptions {
+            context: tokens,
+            chunk: *chunk,
+            ..SessionOptions::default()
+        },
         policy: Policy::InOrder,
         chunks_in_flight: chunks,
         ..EngineOptions::default()
@@ -134,7 +148,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     if products.is_some() && devices.partition.is_none() {
         // What is of feed-forwards in parts is seen where products are cut alone.
-        let cut = DeviceArguments { partition: Some(Restriction::Tensor), cuts: Vec::new(), ..devices.clone() };
+        let cut = DeviceArguments {
+            partition: Some(Restriction::Tensor),
+            cuts: Vec::new(),
+            ..devices.clone()
+        };
         engines.push(processors.engine(&cut, &model, options())?);
     }
     let prompts = execute::profiled_prompts(&engines, *repeat);
@@ -149,8 +167,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     drop(engines);
     // Last: they are planned by all the rest.
     if let Some(products) = products.as_mut().filter(|_| devices.partition.is_none()) {
-        let options = EngineOptions { policy: Policy::default(), ..options() };
-        products.prompts = measure_prompts(arguments, &model, options, &cancel)?.map_err(interrupted)?;
+        let options = EngineOptions {
+            policy: Policy::default(),
+            ..options()
+        };
+        products.prompts =
+            measure_prompts(arguments, &model, options, &cancel)?.map_err(interrupted)?;
         product_table.set(&processors.list_key(devices), products.clone());
         product_table.save(package)?;
     }
@@ -175,7 +197,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         output::text(&format!("\n{}", predictions_text(predictions, &names)))?;
     }
     let products_file = products.map(|_| format!(" and {}", ProductTable::path(package).display()));
-    output::text(&format!("kept in {}{}", file.display(), products_file.unwrap_or_default()))
+    output::text(&format!(
+        "kept in {}{}",
+        file.display(),
+        products_file.unwrap_or_default()
+    ))
 }
 
 /// The table that measurements are added to. One that is damaged or of another version is replaced, with a note.
@@ -196,13 +222,29 @@ fn measure_products(
     model: &Arc<Model>,
     cancel: &Cancel,
 ) -> Result<Result<MeasuredProducts, Error>> {
-    let Arguments { processors, devices, chunk, repeat, predict, .. } = arguments;
+    let Arguments {
+        processors,
+        devices,
+        chunk,
+        repeat,
+        predict,
+        ..
+    } = arguments;
     // There are more graphs than a run needs: none of them is kept.
     let (options, _opened) = processors.open(devices, model, false)?;
-    let measure = MeasureOptions { chunk: *chunk, repeat: *repeat, for_predictions: *predict };
+    let measure = MeasureOptions {
+        chunk: *chunk,
+        repeat: *repeat,
+        for_predictions: *predict,
+    };
     let mut bar = None;
-    let mut show = |done, all| bar.get_or_insert_with(|| progress::products("measuring products", all)).set(done);
-    Ok(execute::measure_products(model, &options, measure, cancel, &mut show))
+    let mut show = |done, all| {
+        bar.get_or_insert_with(|| progress::products("measuring products", all))
+            .set(done)
+    };
+    Ok(execute::measure_products(
+        model, &options, measure, cancel, &mut show,
+    ))
 }
 
 /// Measures prompts that are planned by what was measured before, with a bar.
@@ -212,38 +254,72 @@ fn measure_prompts(
     options: EngineOptions,
     cancel: &Cancel,
 ) -> Result<Result<Vec<MeasuredPrompt>, Error>> {
-    let Arguments { processors, devices, repeat, .. } = arguments;
-    let planned = DeviceArguments { partition: Some(Restriction::Auto), cuts: Vec::new(), ..devices.clone() };
+    let Arguments {
+        processors,
+        devices,
+        repeat,
+        ..
+    } = arguments;
+    let planned = DeviceArguments {
+        partition: Some(Restriction::Auto),
+        cuts: Vec::new(),
+        ..devices.clone()
+    };
     let engine = processors.engine(&planned, model, options)?;
     let mut bar = None;
-    let show = |done, all| bar.get_or_insert_with(|| progress::prompts("measuring planned prompts", all)).set(done);
+    let show = |done, all| {
+        bar.get_or_insert_with(|| progress::prompts("measuring planned prompts", all))
+            .set(done)
+    };
     Ok(execute::measure_prompts(&engine, *repeat, cancel, show))
 }
 
 /// What the largest products take on each processor, the joins, and the prompts.
 fn products_text(products: &ProductCosts, names: &[String]) -> String {
-    let mut shapes: Vec<_> = products.products.iter().map(|time| (time.depth, time.columns, time.rows)).collect();
+    let mut shapes: Vec<_> = products
+        .products
+        .iter()
+        .map(|time| (time.depth, time.columns, time.rows))
+        .collect();
     shapes.sort_unstable();
     shapes.dedup();
     // Of each depth, all columns, with the fewest and the most rows.
-    let most_columns = |depth| shapes.iter().filter(|shape| shape.0 == depth).map(|shape| shape.1).max();
-    let rows = [shapes.iter().map(|shape| shape.2).min(), Some(products.chunk)];
-    let shown = shapes
-        .iter()
-        .filter(|(depth, columns, of_shape)| most_columns(*depth) == Some(*columns) && rows.contains(&Some(*of_shape)));
+    let most_columns = |depth| {
+        shapes
+            .iter()
+            .filter(|shape| shape.0 == depth)
+            .map(|shape| shape.1)
+            .max()
+    };
+    let rows = [
+        shapes.iter().map(|shape| shape.2).min(),
+        Some(products.chunk),
+    ];
+    let shown = shapes.iter().filter(|(depth, columns, of_shape)| {
+        most_columns(*depth) == Some(*columns) && rows.contains(&Some(*of_shape))
+    });
     let row = |(depth, columns, rows): &(usize, usize, usize)| {
         let of_processor = |index| {
             let is_it = |time: &&ProductTime| {
-                time.processor.index() == index && (time.depth, time.columns, time.rows) == (*depth, *columns, *rows)
+                time.processor.index() == index
+                    && (time.depth, time.columns, time.rows) == (*depth, *columns, *rows)
             };
             let time = products.products.iter().find(is_it);
-            time.map_or("-".into(), |time| format!("{:.0} / {:.0}", 1e6 * time.alone, 1e6 * time.beside))
+            time.map_or("-".into(), |time| {
+                format!("{:.0} / {:.0}", 1e6 * time.alone, 1e6 * time.beside)
+            })
         };
         let sizes = [rows, columns, depth].map(usize::to_string);
-        sizes.into_iter().chain((0..names.len()).map(of_processor)).collect::<Vec<_>>()
+        sizes
+            .into_iter()
+            .chain((0..names.len()).map(of_processor))
+            .collect::<Vec<_>>()
     };
     let rows: Vec<_> = shown.map(row).collect();
-    let header: Vec<_> = ["rows", "columns", "depth"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let header: Vec<_> = ["rows", "columns", "depth"]
+        .into_iter()
+        .chain(names.iter().map(String::as_str))
+        .collect();
     let joins = &products.joins;
     let decode = products.decode.as_ref().map_or(String::new(), |decode| {
         let DecodeCosts { rows, products, output, joins } = decode;
@@ -259,10 +335,19 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
             1e6 * joins.end_seconds
         )
     });
-    let of_prompts = products.prompts.iter().map(|MeasuredPrompt { rows, factors }| {
-        let factors: Vec<_> = factors.iter().map(|(kind, factor)| format!("{} {factor:.2}", kind.name())).collect();
-        format!("\na prompt of {rows} tokens, times what is simulated: {}", factors.join(", "))
-    });
+    let of_prompts = products
+        .prompts
+        .iter()
+        .map(|MeasuredPrompt { rows, factors }| {
+            let factors: Vec<_> = factors
+                .iter()
+                .map(|(kind, factor)| format!("{} {factor:.2}", kind.name()))
+                .collect();
+            format!(
+                "\na prompt of {rows} tokens, times what is simulated: {}",
+                factors.join(", ")
+            )
+        });
     let of_prompts: String = of_prompts.collect();
     format!(
         "{} products, µs alone / beside the others, the largest of each depth\n{}\na task begins {:.1} µs behind one of \
@@ -282,11 +367,26 @@ fn predictions_text(judged: &Judged, names: &[String]) -> String {
     let row = |one: &JudgedProcessor| {
         let [alone, beside] = [&one.alone, &one.beside];
         let numbers = [one.fitted.to_string(), alone.measurements.to_string()];
-        let errors = [one.again.mean, alone.mean, alone.largest, beside.mean, beside.largest].map(percent);
+        let errors = [
+            one.again.mean,
+            alone.mean,
+            alone.largest,
+            beside.mean,
+            beside.largest,
+        ]
+        .map(percent);
         let [by_alone, by_beside] = one.methods;
-        let by = if by_alone == by_beside { by_alone.to_owned() } else { format!("{by_alone}, beside {by_beside}") };
+        let by = if by_alone == by_beside {
+            by_alone.to_owned()
+        } else {
+            format!("{by_alone}, beside {by_beside}")
+        };
         let labels = [names[one.processor.index()].clone(), by];
-        labels.into_iter().chain(numbers).chain(errors).collect::<Vec<_>>()
+        labels
+            .into_iter()
+            .chain(numbers)
+            .chain(errors)
+            .collect::<Vec<_>>()
     };
     let rows: Vec<_> = judged.processors.iter().map(row).collect();
     let header = [
@@ -321,7 +421,15 @@ fn text(processors: &str, costs: &Costs, chunk: usize) -> String {
         };
         vec![name, label(&seen.processor), behind(0), behind(3 * chunk)]
     };
-    let names = ["subgraph of a block", "processor", "µs for a chunk", "µs behind three chunks"];
+    let names = [
+        "subgraph of a block",
+        "processor",
+        "µs for a chunk",
+        "µs behind three chunks",
+    ];
     let rows: Vec<_> = costs.seen().map(row).collect();
-    format!("{processors}, chunks of {chunk} tokens\n{}", output::table(&names, 2, &rows))
+    format!(
+        "{processors}, chunks of {chunk} tokens\n{}",
+        output::table(&names, 2, &rows)
+    )
 }

@@ -36,8 +36,14 @@ const ALL: &str = "all";
 
 /// All that can be asked for.
 fn names() -> impl Iterator<Item = &'static str> {
-    let of_paper = |paper: Paper| [paper.name()].into_iter().chain(paper.names().iter().copied());
-    [ALL].into_iter().chain(Paper::ALL.into_iter().flat_map(of_paper))
+    let of_paper = |paper: Paper| {
+        [paper.name()]
+            .into_iter()
+            .chain(paper.names().iter().copied())
+    };
+    [ALL]
+        .into_iter()
+        .chain(Paper::ALL.into_iter().flat_map(of_paper))
 }
 
 /// What `reproduce --json` prints.
@@ -112,33 +118,51 @@ struct PaperNearness {
 }
 
 fn of_kinds(sections: &[Section]) -> Vec<Nearness> {
-    Kind::COMPARED.into_iter().filter_map(|kind| Nearness::new(sections, kind)).collect()
+    Kind::COMPARED
+        .into_iter()
+        .filter_map(|kind| Nearness::new(sections, kind))
+        .collect()
 }
 
 /// Simulates, counts and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let asked = arguments.name.as_str();
-    let mut reproduced = Reproduced { sections: Vec::new(), papers: Vec::new() };
+    let mut reproduced = Reproduced {
+        sections: Vec::new(),
+        papers: Vec::new(),
+    };
     for paper in Paper::ALL {
         let is_whole = [ALL, paper.name()].contains(&asked);
-        let names = paper.names().iter().filter(|name| is_whole || **name == asked);
+        let names = paper
+            .names()
+            .iter()
+            .filter(|name| is_whole || **name == asked);
         let of_paper: Vec<_> = names.filter_map(|name| section(name)).collect();
         if is_whole {
-            reproduced.papers.push(PaperNearness { paper, nearness: of_kinds(&of_paper) });
+            reproduced.papers.push(PaperNearness {
+                paper,
+                nearness: of_kinds(&of_paper),
+            });
         }
-        reproduced.sections.extend(of_paper.iter().map(Compared::new));
+        reproduced
+            .sections
+            .extend(of_paper.iter().map(Compared::new));
     }
     if arguments.json {
         return output::json(&reproduced);
     }
     let sections = reproduced.sections.iter().map(text);
-    let all: Vec<_> = sections.chain(reproduced.papers.iter().map(of_paper)).collect();
+    let all: Vec<_> = sections
+        .chain(reproduced.papers.iter().map(of_paper))
+        .collect();
     output::text(&all.join("\n\n"))
 }
 
 fn of_paper(PaperNearness { paper, nearness }: &PaperNearness) -> String {
-    let lines: Vec<_> =
-        nearness.iter().map(|nearness| format!("{}, all of it, {}", paper.name(), sentence(nearness))).collect();
+    let lines: Vec<_> = nearness
+        .iter()
+        .map(|nearness| format!("{}, all of it, {}", paper.name(), sentence(nearness)))
+        .collect();
     lines.join("\n")
 }
 
@@ -150,7 +174,10 @@ fn text(section: &Compared) -> String {
         text += &format!("\n{}", sentence(nearness));
     }
     if !section.cited.is_empty() {
-        text += &format!("\nthe paper alone, not simulated ({}):", section.not_simulated);
+        text += &format!(
+            "\nthe paper alone, not simulated ({}):",
+            section.not_simulated
+        );
     }
     for cited in &section.cited {
         text += &format!("\n  {}: {}", cited.what, range(cited.paper));
@@ -161,12 +188,17 @@ fn text(section: &Compared) -> String {
 /// How near the values of a kind come, in words.
 fn sentence(nearness: &Nearness) -> String {
     let percent = |mean: Option<f64>| mean.map(|mean| format!("{:.1} %", 100.0 * mean));
-    let numbers =
-        percent(nearness.mean_error).map(|mean| format!("{} beside one number, mean error {mean}", nearness.numbers));
+    let numbers = percent(nearness.mean_error)
+        .map(|mean| format!("{} beside one number, mean error {mean}", nearness.numbers));
     let ranges = (nearness.ranges > 0).then(|| {
         let middle = percent(nearness.mean_from_middle);
-        let middle = middle.map_or_else(String::new, |mean| format!(", {mean} from the middle on average"));
-        format!("{} beside a range, {} inside{middle}", nearness.ranges, nearness.inside)
+        let middle = middle.map_or_else(String::new, |mean| {
+            format!(", {mean} from the middle on average")
+        });
+        format!(
+            "{} beside a range, {} inside{middle}",
+            nearness.ranges, nearness.inside
+        )
     });
     let parts: Vec<_> = numbers.into_iter().chain(ranges).collect();
     format!("{}: {}", nearness.kind.name(), parts.join("; "))
@@ -178,14 +210,21 @@ fn cells(row: &Row) -> Vec<String> {
         (Some(error), _) => percent(error),
         (None, Some(inside)) => {
             let place = if inside { "inside" } else { "outside" };
-            let middle =
-                row.from_middle.map_or_else(String::new, |part| format!(", {} from the middle", percent(part)));
+            let middle = row.from_middle.map_or_else(String::new, |part| {
+                format!(", {} from the middle", percent(part))
+            });
             format!("{place}{middle}")
         }
         (None, None) => "-".into(),
     };
     let paper = row.paper.map_or_else(|| "-".into(), range);
-    vec![row.what.clone(), paper, number(row.ours), error, row.kind.name().into()]
+    vec![
+        row.what.clone(),
+        paper,
+        number(row.ours),
+        error,
+        row.kind.name().into(),
+    ]
 }
 
 /// One number, or from and to.

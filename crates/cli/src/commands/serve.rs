@@ -124,9 +124,15 @@ impl Arguments {
     fn server_options(&self) -> ServerOptions {
         let mut api_keys = self.api_key.clone();
         if !self.no_key {
-            api_keys.extend(std::env::var("TRIAD_API_KEY").ok().filter(|key| !key.is_empty()));
+            api_keys.extend(
+                std::env::var("TRIAD_API_KEY")
+                    .ok()
+                    .filter(|key| !key.is_empty()),
+            );
         }
-        let metrics_key = std::env::var("TRIAD_METRICS_KEY").ok().filter(|key| !key.is_empty());
+        let metrics_key = std::env::var("TRIAD_METRICS_KEY")
+            .ok()
+            .filter(|key| !key.is_empty());
         ServerOptions {
             host: self.host,
             port: self.port,
@@ -135,7 +141,9 @@ impl Arguments {
             shares_prompts: self.share_prompts,
             allows_no_key: self.no_key,
             cors: self.cors.clone(),
-            model_bytes: self.model_memory.map_or_else(default_model_memory, |bytes| bytes as u64),
+            model_bytes: self
+                .model_memory
+                .map_or_else(default_model_memory, |bytes| bytes as u64),
             parallel: self.parallel,
             queue: self.queue,
             keeps_letters: self.keep_letters,
@@ -148,14 +156,23 @@ impl Arguments {
     /// What clients call the model at `index`.
     fn name(&self, index: usize) -> String {
         let given = &self.model[index];
-        let last = given.rsplit(['/', '\\']).find(|part| !part.is_empty()).unwrap_or(given);
-        self.alias.get(index).map_or(last, String::as_str).to_owned()
+        let last = given
+            .rsplit(['/', '\\'])
+            .find(|part| !part.is_empty())
+            .unwrap_or(given);
+        self.alias
+            .get(index)
+            .map_or(last, String::as_str)
+            .to_owned()
     }
 
     /// Bytes for keys and values.
     fn kv_memory(&self, description: &ModelDescription, context: usize) -> usize {
-        let of_one = memory::of_session(description, 0, context, self.chunk, self.kv.format()).kv_cache;
-        self.kv_memory.unwrap_or_else(|| default_kv_memory(of_one, self.parallel, machine::available_memory()))
+        let of_one =
+            memory::of_session(description, 0, context, self.chunk, self.kv.format()).kv_cache;
+        self.kv_memory.unwrap_or_else(|| {
+            default_kv_memory(of_one, self.parallel, machine::available_memory())
+        })
     }
 }
 
@@ -168,7 +185,9 @@ fn default_model_memory() -> u64 {
 /// any case.
 fn default_kv_memory(of_one: usize, parallel: usize, available: Option<u64>) -> usize {
     let all = of_one.saturating_mul(parallel);
-    let most = available.map_or(usize::MAX, |bytes| usize::try_from(bytes / KV_SHARE).unwrap_or(usize::MAX));
+    let most = available.map_or(usize::MAX, |bytes| {
+        usize::try_from(bytes / KV_SHARE).unwrap_or(usize::MAX)
+    });
     all.min(most).max(of_one)
 }
 
@@ -183,31 +202,71 @@ struct Found {
 impl Found {
     /// Fetches and prepares the model at `index` where that has to be, and reads its header.
     fn find(arguments: &Arguments, index: usize) -> Result<(Self, u64)> {
-        let given = ModelArgument { model: arguments.model[index].clone() };
+        let given = ModelArgument {
+            model: arguments.model[index].clone(),
+        };
         let path = given.path()?;
         let threads = arguments.threads.chosen();
-        let path = if arguments.float.float { path } else { preparing::package_of(&path, &given.model, threads)? };
+        let path = if arguments.float.float {
+            path
+        } else {
+            preparing::package_of(&path, &given.model, threads)?
+        };
         let description = models::description(&path, &mut progress::checking(&path))?;
-        let context = arguments.context.unwrap_or(CONTEXT.min(description.context));
+        let context = arguments
+            .context
+            .unwrap_or(CONTEXT.min(description.context));
         let kv_memory = arguments.kv_memory(&description, context);
-        let session = memory::of_session(&description, 0, context, arguments.chunk, arguments.kv.format());
+        let session = memory::of_session(
+            &description,
+            0,
+            context,
+            arguments.chunk,
+            arguments.kv.format(),
+        );
         let bytes = models::weight_bytes(&path)? + (kv_memory + session.activations) as u64;
-        Ok((Self { path, name: arguments.name(index), context, kv_memory }, bytes))
+        Ok((
+            Self {
+                path,
+                name: arguments.name(index),
+                context,
+                kv_memory,
+            },
+            bytes,
+        ))
     }
 
     fn load(&self, arguments: &Arguments) -> Result<LoadedModel> {
-        let Self { path, name, context, kv_memory } = self;
-        let model =
-            Arc::new(arguments::load(path, name, arguments.threads.chosen(), arguments.float.block_arithmetic())?);
+        let Self {
+            path,
+            name,
+            context,
+            kv_memory,
+        } = self;
+        let model = Arc::new(arguments::load(
+            path,
+            name,
+            arguments.threads.chosen(),
+            arguments.float.block_arithmetic(),
+        )?);
         model.tokenizer()?;
         if model.chat_template().is_none() {
             output::note(&format!(
                 "note: {name} has no chat template; it continues the last message of a chat as plain text"
             ));
         }
-        let ProcessorArguments { processors, devices, chunks_in_flight, .. } = &arguments.several;
+        let ProcessorArguments {
+            processors,
+            devices,
+            chunks_in_flight,
+            ..
+        } = &arguments.several;
         let options = EngineOptions {
-            session: SessionOptions { context: *context, chunk: arguments.chunk, kv_format: arguments.kv.format() },
+            session: SessionOptions {
+                context: *context,
+                chunk: arguments.chunk,
+                kv_format: arguments.kv.format(),
+            },
             kv_memory: Some(*kv_memory),
             policy: arguments.policy,
             chunks_in_flight: *chunks_in_flight,
@@ -230,12 +289,19 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let options = arguments.server_options();
     options.check()?;
     if let Some(folder) = &arguments.sessions {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
     arguments.several.check(arguments.float.float)?;
-    ensure!(arguments.several.timeline.is_none(), "--timeline is of one prompt: expected it with triad run");
+    ensure!(
+        arguments.several.timeline.is_none(),
+        "--timeline is of one prompt: expected it with triad run"
+    );
     let (given, names) = (arguments.model.len(), arguments.alias.len());
-    ensure!(names <= given, "--alias has {names} names, but -m {given} models: expected at most one name for each");
+    ensure!(
+        names <= given,
+        "--alias has {names} names, but -m {given} models: expected at most one name for each"
+    );
     ensure!(
         arguments.lora.is_empty() || given == 1,
         "--lora is for one model, but -m has {given}: expected a server of its own for a model with adapters"
@@ -246,17 +312,29 @@ pub fn run(arguments: Arguments) -> Result<()> {
         let arguments = Arc::clone(&arguments);
         let name = found.name.clone();
         let load = move || found.load(&arguments).map_err(Into::into);
-        Ok(HostedModel { name, bytes, load: Box::new(load) })
+        Ok(HostedModel {
+            name,
+            bytes,
+            load: Box::new(load),
+        })
     };
     let models = (0..given).map(hosted).collect::<Result<Vec<_>>>()?;
-    let names = models.iter().map(|model| &*model.name).collect::<Vec<_>>().join(", ");
+    let names = models
+        .iter()
+        .map(|model| &*model.name)
+        .collect::<Vec<_>>()
+        .join(", ");
     let shutdown = Shutdown::default();
     let on_ctrl_c = shutdown.clone();
     let _guard = on_interrupt(move || {
         output::note("ending; Ctrl-C again ends at once");
         on_ctrl_c.begin();
     });
-    let ready = |address| output::note(&format!("{names} at http://{address}; Ctrl-C ends the server"));
+    let ready = |address| {
+        output::note(&format!(
+            "{names} at http://{address}; Ctrl-C ends the server"
+        ))
+    };
     triad_server::serve(options, models, &shutdown, ready)?;
     Ok(())
 }

@@ -39,10 +39,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let text = arguments.prompt.require()?;
     let path = arguments.model.path()?;
     let tokenizer = models::tokenizer(&path, &mut progress::checking(&path))?;
-    let special = if arguments.special { Special::Parsed } else { Special::AsText };
+    let special = if arguments.special {
+        Special::Parsed
+    } else {
+        Special::AsText
+    };
     let tokens = tokenizer.encode(&text, special)?;
     if arguments.json {
-        return output::json(&Tokens { count: tokens.len(), tokens });
+        return output::json(&Tokens {
+            count: tokens.len(),
+            tokens,
+        });
     }
     let ids: Vec<_> = tokens.iter().map(ToString::to_string).collect();
     output::text(&ids.join(" "))

@@ -62,19 +62,29 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(processors) => format!(", {}", compare(arguments, &package, processors)?),
         None => String::new(),
     };
-    output::text(&format!("{name}: OK{compared}\n{}", contents(&package.contents()?)))
+    output::text(&format!(
+        "{name}: OK{compared}\n{}",
+        contents(&package.contents()?)
+    ))
 }
 
 /// Who vouches for what is in a package.
 fn contents(contents: &Contents) -> String {
-    let Contents { hashed, made_here, others } = contents;
+    let Contents {
+        hashed,
+        made_here,
+        others,
+    } = contents;
     let lines = [
         ("as their hashes say", hashed),
         ("made by runs, which check them", made_here),
         ("no part of the package, not read", others),
     ];
     let lines = lines.into_iter().filter(|(_, names)| !names.is_empty());
-    lines.map(|(what, names)| format!("  {what}: {}", names.join(", "))).collect::<Vec<_>>().join("\n")
+    lines
+        .map(|(what, names)| format!("  {what}: {}", names.join(", ")))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The verdict in words, where it is a good one.
@@ -82,7 +92,10 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let name = arguments.package.display().to_string();
     let model = Arc::new(Model::from_package(
         package,
-        &LoadOptions { threads: arguments.threads.chosen(), ..Default::default() },
+        &LoadOptions {
+            threads: arguments.threads.chosen(),
+            ..Default::default()
+        },
     )?);
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
@@ -90,8 +103,16 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let lengths = execute::lengths(arguments.chunk, model.description().context);
     // One more: a token behind the longest.
     let context = (lengths.iter().copied().max().unwrap_or(1) + 1).min(model.description().context);
-    let session = SessionOptions { context, chunk: arguments.chunk, ..SessionOptions::default() };
-    let options = EngineOptions { session, chunks_in_flight: CHUNKS_IN_FLIGHT, ..EngineOptions::default() };
+    let session = SessionOptions {
+        context,
+        chunk: arguments.chunk,
+        ..SessionOptions::default()
+    };
+    let options = EngineOptions {
+        session,
+        chunks_in_flight: CHUNKS_IN_FLIGHT,
+        ..EngineOptions::default()
+    };
     let engine = processors.engine(&arguments.devices, &model, options)?;
     let rounding = processors.rounding(&arguments.devices);
     let mut spinner = None;
@@ -115,27 +136,43 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
         );
     }
     let lengths: Vec<_> = lengths.iter().map(usize::to_string).collect();
-    let largest = verified.comparisons.iter().map(|comparison| comparison.difference).fold(0.0, f32::max);
+    let largest = verified
+        .comparisons
+        .iter()
+        .map(|comparison| comparison.difference)
+        .fold(0.0, f32::max);
     let same = if largest == 0.0 {
         "the same logits, bit for bit,".to_owned()
     } else {
         format!("logits within {largest:.1e} of the largest")
     };
-    let fixed = processors::fixed_point(&engine).map_or_else(String::new, |fixed| format!(" ({fixed})"));
+    let fixed =
+        processors::fixed_point(&engine).map_or_else(String::new, |fixed| format!(" ({fixed})"));
     let has_device = rounding > 0.0 || arguments.devices.npu != Npu::Kernels;
-    let with = if has_device { format!(" with {}", processors.devices(&arguments.devices)) } else { String::new() };
+    let with = if has_device {
+        format!(" with {}", processors.devices(&arguments.devices))
+    } else {
+        String::new()
+    };
     let (lengths, policies) = (lengths.join(", "), Policy::ALL.len());
     if engine.processors().len() == 1 {
         return Ok(format!(
             "and prompts of {lengths} tokens, and a token behind each, have {same}{with} on {processors}{fixed}"
         ));
     }
-    Ok(format!("and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies{fixed}"))
+    Ok(format!(
+        "and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies{fixed}"
+    ))
 }
 
 /// What is wrong with a comparison that does not pass.
 fn fault(comparison: &Comparison) -> String {
-    let Comparison { tokens, policy, difference, failed_processors } = comparison;
+    let Comparison {
+        tokens,
+        policy,
+        difference,
+        failed_processors,
+    } = comparison;
     let what = if *failed_processors > 0 {
         "a processor failed on the way".to_owned()
     } else {

@@ -5,8 +5,21 @@ use super::support::gguf::Gguf;
 use super::{Case, case, input, usage};
 
 /// A data file that `triad eval` refuses.
-fn data(what: &'static str, task: &'static str, content: &'static [u8], message: &[&'static str]) -> Case {
-    let arguments = ["eval", "-m", "model.gguf", "--task", task, "--data", "data.jsonl"];
+fn data(
+    what: &'static str,
+    task: &'static str,
+    content: &'static [u8],
+    message: &[&'static str],
+) -> Case {
+    let arguments = [
+        "eval",
+        "-m",
+        "model.gguf",
+        "--task",
+        task,
+        "--data",
+        "data.jsonl",
+    ];
     let prepare = move |place: &Place| {
         place.write("model.gguf", Gguf::tiny().bytes());
         place.write("data.jsonl", content);
@@ -20,33 +33,80 @@ fn data(what: &'static str, task: &'static str, content: &'static [u8], message:
 fn evaluation(what: &'static str, arguments: &[&'static str], message: &[&'static str]) -> Case {
     let prepare = |place: &Place| {
         place.write("model.gguf", Gguf::tiny().bytes());
-        for name in ["a.jsonl", "data/lambada_a.jsonl", "data/lambada_b.jsonl", "data/hellaswag_train.jsonl"] {
+        for name in [
+            "a.jsonl",
+            "data/lambada_a.jsonl",
+            "data/lambada_b.jsonl",
+            "data/hellaswag_train.jsonl",
+        ] {
             place.write(name, "{\"text\": \"a b\"}\n");
         }
     };
-    case(what, &[&["eval", "-m", "model.gguf"], arguments].concat(), prepare, 1, message)
+    case(
+        what,
+        &[&["eval", "-m", "model.gguf"], arguments].concat(),
+        prepare,
+        1,
+        message,
+    )
 }
 
 /// A package that is to be quantized once more.
 fn package_by_method() -> Case {
-    let arguments = ["eval", "-m", "package", "--task", "lambada", "--data", "data.jsonl", "--method", "w8a8"];
+    let arguments = [
+        "eval",
+        "-m",
+        "package",
+        "--task",
+        "lambada",
+        "--data",
+        "data.jsonl",
+        "--method",
+        "w8a8",
+    ];
     let prepare = |place: &Place| {
         place.write("model.gguf", Gguf::tiny().bytes());
         place.write("data.jsonl", "{\"text\": \"a b\"}\n");
-        assert!(place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]).status.success());
+        assert!(
+            place
+                .triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"])
+                .status
+                .success()
+        );
     };
-    case("package by another method", &arguments, prepare, 1, &["package is a package", "quantized already"])
+    case(
+        "package by another method",
+        &arguments,
+        prepare,
+        1,
+        &["package is a package", "quantized already"],
+    )
 }
 
 pub fn cases() -> Vec<Case> {
     let mmlu = br#"{"subject": "law", "question": "q", "choice0": "a", "choice1": "b", "choice2": "c", "choice3": "d", "answer": 0}"#;
     let few_shot = |what, examples: usize, message: &[&'static str]| {
-        let arguments =
-            ["eval", "-m", "model.gguf", "--task", "mmlu", "--data", "data.jsonl", "--few-shot", "examples.jsonl"];
+        let arguments = [
+            "eval",
+            "-m",
+            "model.gguf",
+            "--task",
+            "mmlu",
+            "--data",
+            "data.jsonl",
+            "--few-shot",
+            "examples.jsonl",
+        ];
         let prepare = move |place: &Place| {
             place.write("model.gguf", Gguf::tiny().bytes());
-            place.write("data.jsonl", String::from_utf8_lossy(mmlu).replace("law", "history"));
-            place.write("examples.jsonl", [&mmlu[..], b"\n"].concat().repeat(examples));
+            place.write(
+                "data.jsonl",
+                String::from_utf8_lossy(mmlu).replace("law", "history"),
+            );
+            place.write(
+                "examples.jsonl",
+                [&mmlu[..], b"\n"].concat().repeat(examples),
+            );
         };
         case(what, &arguments, prepare, 1, message)
     };

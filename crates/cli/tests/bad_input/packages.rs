@@ -28,7 +28,12 @@ pub fn cases() -> Vec<Case> {
     let verify = &["verify", "package"];
     let prepare = &["prepare", "model.gguf", "-o", "package"];
     let replace = |from: &'static str, to: &'static str| {
-        move |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replacen(from, to, 1).into_bytes()
+        move |bytes: Vec<u8>| {
+            String::from_utf8(bytes)
+                .unwrap()
+                .replacen(from, to, 1)
+                .into_bytes()
+        }
     };
     let alter_last = |mut bytes: Vec<u8>| {
         *bytes.last_mut().unwrap() ^= 1;
@@ -39,7 +44,20 @@ pub fn cases() -> Vec<Case> {
             place.write("model.gguf", Gguf::tiny().bytes());
             place.write(name, content);
         };
-        case(what, &["prepare", "model.gguf", "-o", "package", "--calibrate", name], prepare, 1, message)
+        case(
+            what,
+            &[
+                "prepare",
+                "model.gguf",
+                "-o",
+                "package",
+                "--calibrate",
+                name,
+            ],
+            prepare,
+            1,
+            message,
+        )
     };
     vec![
         package(
@@ -63,7 +81,13 @@ pub fn cases() -> Vec<Case> {
             replace("\"layout\"", "\"lay-out\""),
             &["package/package.json: ", "lay-out"],
         ),
-        package("package.json that is not JSON", run, "package.json", |_| b"{".to_vec(), &["package/package.json: "]),
+        package(
+            "package.json that is not JSON",
+            run,
+            "package.json",
+            |_| b"{".to_vec(),
+            &["package/package.json: "],
+        ),
         package(
             "package cut in the weights",
             run,
@@ -79,7 +103,10 @@ pub fn cases() -> Vec<Case> {
             run,
             "weights.safetensors",
             |mut bytes| {
-                let at = bytes.windows(7).position(|window| window == b"\"blocks").unwrap();
+                let at = bytes
+                    .windows(7)
+                    .position(|window| window == b"\"blocks")
+                    .unwrap();
                 bytes[at + 1] = b'B';
                 bytes
             },
@@ -90,50 +117,103 @@ pub fn cases() -> Vec<Case> {
             run,
             "chat_template.jinja",
             |_| b"{{ 'planted' }}".to_vec(),
-            &["package/chat_template.jinja: no part of the package", "expected none, remove it"],
+            &[
+                "package/chat_template.jinja: no part of the package",
+                "expected none, remove it",
+            ],
         ),
         package(
             "costs that are no times",
-            &["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu"],
+            &[
+                "run",
+                "-m",
+                "package",
+                "-p",
+                "Hello",
+                "--processors",
+                "cpu,npu",
+            ],
             "costs.json",
             |_| {
-                let cost =
-                    "{\"seconds_per_token\": -1, \"seconds_per_chunk\": 0, \"seconds_per_token_and_position\": 0}";
+                let cost = "{\"seconds_per_token\": -1, \"seconds_per_chunk\": 0, \"seconds_per_token_and_position\": 0}";
                 format!("{{\"x\": [{{\"processor\": \"npu\", \"role\": \"attention\", \"cost\": {cost}}}]}}")
                     .into_bytes()
             },
-            &["package/costs.json: not what `triad profile` writes", "attention on the NPU: expected seconds"],
+            &[
+                "package/costs.json: not what `triad profile` writes",
+                "attention on the NPU: expected seconds",
+            ],
         ),
         package(
             "products that nobody measured",
-            &["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu", "--partition", "auto"],
+            &[
+                "run",
+                "-m",
+                "package",
+                "-p",
+                "Hello",
+                "--processors",
+                "cpu,npu",
+                "--partition",
+                "auto",
+            ],
             "products.json",
             |_| b"{}".to_vec(),
             &["was not measured: run `triad profile -m package --processors cpu,npu` first"],
         ),
         package(
             "prompt to simulate by costs that nobody measured",
-            &["simulate", "-m", "package", "--prompt", "4", "--processors", "cpu,npu"],
+            &[
+                "simulate",
+                "-m",
+                "package",
+                "--prompt",
+                "4",
+                "--processors",
+                "cpu,npu",
+            ],
             "costs.json",
             |_| b"{}".to_vec(),
-            &["package/costs.json: has nothing about tasks on CPU", "run `triad profile --processors cpu,npu`"],
+            &[
+                "package/costs.json: has nothing about tasks on CPU",
+                "run `triad profile --processors cpu,npu`",
+            ],
         ),
         package(
             "times of products that are none",
-            &["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu", "--partition", "auto"],
+            &[
+                "run",
+                "-m",
+                "package",
+                "-p",
+                "Hello",
+                "--processors",
+                "cpu,npu",
+                "--partition",
+                "auto",
+            ],
             "products.json",
             |_| {
-                let joins = "\"float\": 0, \"own_seconds\": 0, \"begin_seconds\": 0, \"end_seconds\": 0";
-                let time =
-                    "\"processor\": 0, \"rows\": 32, \"columns\": 64, \"depth\": 64, \"alone\": 0, \"beside\": 1";
+                let joins =
+                    "\"float\": 0, \"own_seconds\": 0, \"begin_seconds\": 0, \"end_seconds\": 0";
+                let time = "\"processor\": 0, \"rows\": 32, \"columns\": 64, \"depth\": 64, \"alone\": 0, \"beside\": 1";
                 let costs = format!(
                     "{{\"chunk\": 32, \"processors\": [{{\"name\": \"cpu\"}}], \"joins\": {{{joins}}}, \"products\": [{{{time}}}]}}"
                 );
                 format!("{{\"x\": {costs}}}").into_bytes()
             },
-            &["package/products.json: not what `triad profile` writes", "took 0 seconds"],
+            &[
+                "package/products.json: not what `triad profile` writes",
+                "took 0 seconds",
+            ],
         ),
-        package("package with an altered byte", verify, "weights.safetensors", alter_last, &["altered", "sha256"]),
+        package(
+            "package with an altered byte",
+            verify,
+            "weights.safetensors",
+            alter_last,
+            &["altered", "sha256"],
+        ),
         package(
             "package with an altered byte that is run",
             run,
@@ -146,10 +226,16 @@ pub fn cases() -> Vec<Case> {
             verify,
             |place| {
                 place.write("model.gguf", Gguf::tiny().bytes());
-                assert!(place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]).status.success());
+                assert!(
+                    place
+                        .triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"])
+                        .status
+                        .success()
+                );
                 std::fs::remove_file(place.path("package/package.json.sha256")).unwrap();
                 #[cfg(unix)]
-                std::os::unix::fs::symlink("/dev/zero", place.path("package/package.json.sha256")).unwrap();
+                std::os::unix::fs::symlink("/dev/zero", place.path("package/package.json.sha256"))
+                    .unwrap();
             },
             1,
             &["package/package.json.sha256", "expected a regular file"],
@@ -164,7 +250,13 @@ pub fn cases() -> Vec<Case> {
             1,
             &["package: ", "--force replaces it"],
         ),
-        case("folder that is no package", verify, |place| place.write("package/a", ""), 1, &["no package.json"]),
+        case(
+            "folder that is no package",
+            verify,
+            |place| place.write("package/a", ""),
+            1,
+            &["no package.json"],
+        ),
         case(
             "folder of something else in a package's place",
             prepare,
@@ -183,35 +275,92 @@ pub fn cases() -> Vec<Case> {
                 place.write("package/package.json", "");
             },
             1,
-            &["cannot write package: this command reads ", "model.gguf in it: expected another folder"],
+            &[
+                "cannot write package: this command reads ",
+                "model.gguf in it: expected another folder",
+            ],
         ),
-        texts("calibration text that holds none", "empty.txt", " \n", &["empty.txt", "no text"]),
-        texts("calibration lines without text", "lines.jsonl", "{\"id\": 1}\n", &["lines.jsonl", "text"]),
+        texts(
+            "calibration text that holds none",
+            "empty.txt",
+            " \n",
+            &["empty.txt", "no text"],
+        ),
+        texts(
+            "calibration lines without text",
+            "lines.jsonl",
+            "{\"id\": 1}\n",
+            &["lines.jsonl", "text"],
+        ),
         case(
             "NPU for a model with weights in INT4",
-            &["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu"],
+            &[
+                "run",
+                "-m",
+                "package",
+                "-p",
+                "Hello",
+                "--processors",
+                "cpu,npu",
+            ],
             |place| {
                 place.write("model.gguf", Gguf::tiny().bytes());
-                let prepare = ["prepare", "model.gguf", "-o", "package", "--tokens", "50", "--weights", "int4"];
+                let prepare = [
+                    "prepare",
+                    "model.gguf",
+                    "-o",
+                    "package",
+                    "--tokens",
+                    "50",
+                    "--weights",
+                    "int4",
+                ];
                 assert!(place.triad(&prepare).status.success());
             },
             1,
-            &["activations in float", "INT8 kernels as NPU", "expected a package in INT8", "--processors gpu"],
+            &[
+                "activations in float",
+                "INT8 kernels as NPU",
+                "expected a package in INT8",
+                "--processors gpu",
+            ],
         ),
         case(
             "shadows for weights in INT4",
-            &["prepare", "model.gguf", "-o", "package", "--weights", "int4", "--prune", "none"],
+            &[
+                "prepare",
+                "model.gguf",
+                "-o",
+                "package",
+                "--weights",
+                "int4",
+                "--prune",
+                "none",
+            ],
             |place| place.write("model.gguf", Gguf::tiny().bytes()),
             1,
             &["--prune is for INT8", "--weights int4"],
         ),
         case(
             "budget of a pruning rate",
-            &["prepare", "model.gguf", "-o", "package", "--prune", "0.5", "--budget", "0.01"],
+            &[
+                "prepare",
+                "model.gguf",
+                "-o",
+                "package",
+                "--prune",
+                "0.5",
+                "--budget",
+                "0.01",
+            ],
             |place| place.write("model.gguf", Gguf::tiny().bytes()),
             1,
             &["--budget is for --prune auto"],
         ),
-        usage("pruning rate above 1", &["prepare", "--prune", "85"], &["--prune", "0 to 1", "auto"]),
+        usage(
+            "pruning rate above 1",
+            &["prepare", "--prune", "85"],
+            &["--prune", "0 to 1", "auto"],
+        ),
     ]
 }

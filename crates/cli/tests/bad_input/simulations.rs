@@ -6,7 +6,13 @@ use super::{Case, case, usage};
 /// A profile of a device, with one line put in front.
 fn profile(what: &'static str, content: &'static str, message: &[&'static str]) -> Case {
     let arguments = ["simulate", "--shape", "phi-2", "--device", "phone.toml"];
-    let mut case = case(what, &arguments, move |place: &Place| place.write("phone.toml", content), 1, message);
+    let mut case = case(
+        what,
+        &arguments,
+        move |place: &Place| place.write("phone.toml", content),
+        1,
+        message,
+    );
     case.message.push("phone.toml");
     case
 }
@@ -17,19 +23,47 @@ pub fn cases() -> Vec<Case> {
         case(what, &arguments, |_| (), 1, message)
     };
     vec![
-        simulate("device that is none", &["--device", "phone"], &["phone", "snapdragon-8gen3", "TOML"]),
+        simulate(
+            "device that is none",
+            &["--device", "phone"],
+            &["phone", "snapdragon-8gen3", "TOML"],
+        ),
         profile("profile of a device that is not TOML", "[npu", &["TOML"]),
-        profile("profile of a device without its processors", "name = \"Phone\"\nwake_milliseconds = 1.0\n", &["npu"]),
-        profile("profile of a device with an unknown field", "name = \"Phone\"\ncolour = \"red\"\n", &["colour"]),
-        simulate("device that never ends", &["--device", "/dev/zero"], &["/dev/zero", "longer than 1024 KiB", "TOML"]),
+        profile(
+            "profile of a device without its processors",
+            "name = \"Phone\"\nwake_milliseconds = 1.0\n",
+            &["npu"],
+        ),
+        profile(
+            "profile of a device with an unknown field",
+            "name = \"Phone\"\ncolour = \"red\"\n",
+            &["colour"],
+        ),
+        simulate(
+            "device that never ends",
+            &["--device", "/dev/zero"],
+            &["/dev/zero", "longer than 1024 KiB", "TOML"],
+        ),
         simulate(
             "prompt to simulate in too many chunks",
             &["--prompt", "8192", "--chunk", "1"],
             &["8192 chunks, more than 1024", "--chunk"],
         ),
-        simulate("contention where nothing runs", &["--contend", "gpu:0.5@0-100ms"], &["gpu", "cpu or npu"]),
-        simulate("timeline in an unknown format", &["--timeline", "run.txt"], &["run.txt", ".json or .svg"]),
-        simulate("prompt to simulate beyond the context", &["--prompt", "100000"], &["100000", "32768"]),
+        simulate(
+            "contention where nothing runs",
+            &["--contend", "gpu:0.5@0-100ms"],
+            &["gpu", "cpu or npu"],
+        ),
+        simulate(
+            "timeline in an unknown format",
+            &["--timeline", "run.txt"],
+            &["run.txt", ".json or .svg"],
+        ),
+        simulate(
+            "prompt to simulate beyond the context",
+            &["--prompt", "100000"],
+            &["100000", "32768"],
+        ),
         usage(
             "contention that ends before it begins",
             &["simulate", "--contend", "cpu:0.5@200-100ms"],
@@ -42,8 +76,20 @@ pub fn cases() -> Vec<Case> {
             1,
             &["4096", "2048"],
         ),
-        usage("figure that is none", &["reproduce", "figure-2"], &["figure-2", "table-4"]),
-        usage("policy that is none", &["simulate", "--policy", "best"], &["critical-path"]),
-        usage("technique that is none", &["simulate", "--without", "luck"], &["chunk-sharing"]),
+        usage(
+            "figure that is none",
+            &["reproduce", "figure-2"],
+            &["figure-2", "table-4"],
+        ),
+        usage(
+            "policy that is none",
+            &["simulate", "--policy", "best"],
+            &["critical-path"],
+        ),
+        usage(
+            "technique that is none",
+            &["simulate", "--without", "luck"],
+            &["chunk-sharing"],
+        ),
     ]
 }

@@ -4,7 +4,18 @@ use super::support::gguf::Gguf;
 use super::{place, succeed};
 use crate::support::{Place, stderr};
 
-const RUN: [&str; 10] = ["run", "--float", "-m", "model.gguf", "-n", "12", "--temperature", "0", "-p", "Hello"];
+const RUN: [&str; 10] = [
+    "run",
+    "--float",
+    "-m",
+    "model.gguf",
+    "-n",
+    "12",
+    "--temperature",
+    "0",
+    "-p",
+    "Hello",
+];
 
 fn answer(place: &Place, adapters: &[&str]) -> String {
     let arguments = adapters.iter().flat_map(|adapter| ["--lora", adapter]);
@@ -21,22 +32,57 @@ fn adapters_change_the_answer_by_their_scales() {
     assert_ne!(one, plain);
     assert_eq!(answer(&place, &["one.gguf:1"]), one);
     assert_eq!(answer(&place, &["one.gguf:0"]), plain);
-    assert_eq!(answer(&place, &["one.gguf:0.5", "one.gguf:0.5"]), one, "they add up");
-    assert_eq!(answer(&place, &["other.gguf:0.5", "one.gguf"]), answer(&place, &["one.gguf", "other.gguf:0.5"]));
+    assert_eq!(
+        answer(&place, &["one.gguf:0.5", "one.gguf:0.5"]),
+        one,
+        "they add up"
+    );
+    assert_eq!(
+        answer(&place, &["other.gguf:0.5", "one.gguf"]),
+        answer(&place, &["one.gguf", "other.gguf:0.5"])
+    );
     let refused = place.triad(&[&RUN[..], &["--lora", "one.gguf:inf"]].concat());
     assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("the scale is inf, expected a finite number"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("the scale is inf, expected a finite number"),
+        "{}",
+        stderr(&refused)
+    );
 }
 
 #[test]
 fn on_several_processors_an_adapter_gives_the_same_answer_and_a_note() {
     let place = place();
     place.write("one.gguf", Gguf::adapter(0.5).bytes());
-    succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "100", "--prune", "0.5"]));
-    let run = ["run", "-m", "package", "-p", "Hello Hello Hello", "-n", "8", "--chunk", "4", "--lora", "one.gguf"];
+    succeed(&place.triad(&[
+        "prepare",
+        "model.gguf",
+        "-o",
+        "package",
+        "--tokens",
+        "100",
+        "--prune",
+        "0.5",
+    ]));
+    let run = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello Hello Hello",
+        "-n",
+        "8",
+        "--chunk",
+        "4",
+        "--lora",
+        "one.gguf",
+    ];
     let run = |more: &[&str]| {
         let output = place.triad(&[&run[..], more].concat());
-        (succeed(&output), stderr(&output).contains("note: with an adapter, the CPU computes"))
+        (
+            succeed(&output),
+            stderr(&output).contains("note: with an adapter, the CPU computes"),
+        )
     };
     let (alone, has_note) = run(&[]);
     assert!(!has_note);

@@ -58,10 +58,24 @@ fn json(output: &Output) -> Json {
 }
 
 fn keys(object: &Json) -> Vec<&str> {
-    object.as_object().unwrap().keys().map(String::as_str).collect()
+    object
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect()
 }
 
-const RUN: [&str; 8] = ["run", "--float", "-m", "model.gguf", "-n", "12", "--temperature", "0.8"];
+const RUN: [&str; 8] = [
+    "run",
+    "--float",
+    "-m",
+    "model.gguf",
+    "-n",
+    "12",
+    "--temperature",
+    "0.8",
+];
 
 #[test]
 fn an_answer_is_shown_and_one_line_reports_how_fast_it_was() {
@@ -70,7 +84,13 @@ fn an_answer_is_shown_and_one_line_reports_how_fast_it_was() {
     assert!(answer.ends_with('\n') && answer.len() > 1);
     let printed = stderr(&output);
     assert_eq!(printed.lines().count(), 1, "{printed}");
-    for words in ["prefill ", "decode ", "tokens/s", "first token after", "peak memory"] {
+    for words in [
+        "prefill ",
+        "decode ",
+        "tokens/s",
+        "first token after",
+        "peak memory",
+    ] {
         assert!(printed.contains(words), "{printed}");
     }
 }
@@ -80,7 +100,10 @@ fn a_prompt_gives_the_same_answer_from_wherever_it_comes() {
     let place = place();
     place.write("prompt.txt", "Hello\n");
     let given = succeed(&place.triad(&[&RUN[..], &["-p", "Hello"]].concat()));
-    assert_eq!(succeed(&place.triad(&[&RUN[..], &["-f", "prompt.txt"]].concat())), given);
+    assert_eq!(
+        succeed(&place.triad(&[&RUN[..], &["-f", "prompt.txt"]].concat())),
+        given
+    );
     assert_eq!(succeed(&place.triad_with_input(&RUN, b"Hello\r\n")), given);
     let other = [&RUN[..], &["-p", "Hello", "--seed", "1"]].concat();
     assert_ne!(succeed(&place.triad(&other)), given);
@@ -92,7 +115,10 @@ fn as_json_an_answer_is_one_object() {
     let arguments = [&RUN[..], &["-p", "Hello"]].concat();
     let object = json(&place.triad(&[&arguments[..], &["--json"]].concat()));
     assert_eq!(object["prompt_tokens"], "user: Hello\n".len());
-    assert_eq!(succeed(&place.triad(&arguments)), format!("{}\n", object["text"].as_str().unwrap()));
+    assert_eq!(
+        succeed(&place.triad(&arguments)),
+        format!("{}\n", object["text"].as_str().unwrap())
+    );
     assert_eq!(object["timing"]["prefill_tokens"], object["prompt_tokens"]);
     assert!(object["decode_tokens_per_second"].as_f64().is_some());
     assert!(object["tokens"].as_array().unwrap().len() <= 12);
@@ -102,7 +128,17 @@ fn as_json_an_answer_is_one_object() {
 fn several_tokens_a_step_give_the_answer_of_one() {
     let place = place();
     let run = |speculate: &str, temperature| {
-        let arguments = ["run", "--float", "-m", "model.gguf", "-n", "40", "--json", "-p", "Hello hello hello"];
+        let arguments = [
+            "run",
+            "--float",
+            "-m",
+            "model.gguf",
+            "-n",
+            "40",
+            "--json",
+            "-p",
+            "Hello hello hello",
+        ];
         let how = ["--speculate", speculate, "--temperature", temperature];
         json(&place.triad(&[&arguments[..], &how].concat()))
     };
@@ -113,21 +149,35 @@ fn several_tokens_a_step_give_the_answer_of_one() {
             let several = run(speculate, temperature);
             assert_eq!(several["tokens"], plain["tokens"], "{speculate}");
             let speculation = &several["speculation"];
-            let [steps, proposed, accepted] = ["steps", "proposed", "accepted"].map(|key| speculation[key].as_u64());
+            let [steps, proposed, accepted] =
+                ["steps", "proposed", "accepted"].map(|key| speculation[key].as_u64());
             assert!(accepted <= proposed, "{speculation}");
             let decoded = several["timing"]["decode_tokens"].as_u64();
-            assert_eq!(decoded, steps.zip(accepted).map(|(steps, accepted)| steps + accepted));
+            assert_eq!(
+                decoded,
+                steps
+                    .zip(accepted)
+                    .map(|(steps, accepted)| steps + accepted)
+            );
             assert_eq!(several.get("acceptance").is_some(), proposed > Some(0));
         }
     }
     let end = format!("<|end|>{VOCAB}");
-    let tokens = Gguf::tiny().metadata.into_iter().find_map(|(key, value)| match value {
-        Value::Texts(tokens) if key == "tokenizer.ggml.tokens" => Some(tokens),
-        _ => None,
-    });
+    let tokens = Gguf::tiny()
+        .metadata
+        .into_iter()
+        .find_map(|(key, value)| match value {
+            Value::Texts(tokens) if key == "tokenizer.ggml.tokens" => Some(tokens),
+            _ => None,
+        });
     let mut tokens = tokens.unwrap();
     *tokens.last_mut().unwrap() = end.clone();
-    place.write("other.gguf", Gguf::tiny().with("tokenizer.ggml.tokens", Value::Texts(tokens)).bytes());
+    place.write(
+        "other.gguf",
+        Gguf::tiny()
+            .with("tokenizer.ggml.tokens", Value::Texts(tokens))
+            .bytes(),
+    );
     let refused = place.triad(&[&RUN[..], &["-p", "Hello", "--speculate", "other.gguf"]].concat());
     assert_eq!(refused.status.code(), Some(1));
     let expected = format!(
@@ -141,22 +191,67 @@ fn several_tokens_a_step_give_the_answer_of_one() {
 #[test]
 fn raw_prompts_pass_the_template_by_and_a_model_without_one_prints_a_note() {
     let place = place();
-    place.write("plain.gguf", Gguf::tiny().without("tokenizer.chat_template").bytes());
-    let raw = place.triad(&["run", "--float", "-m", "model.gguf", "--raw", "-p", "Hello", "--json"]);
+    place.write(
+        "plain.gguf",
+        Gguf::tiny().without("tokenizer.chat_template").bytes(),
+    );
+    let raw = place.triad(&[
+        "run",
+        "--float",
+        "-m",
+        "model.gguf",
+        "--raw",
+        "-p",
+        "Hello",
+        "--json",
+    ]);
     assert_eq!(json(&raw)["prompt_tokens"], 5);
     assert!(!stderr(&raw).contains("note:"));
-    let plain = place.triad(&["run", "--float", "-m", "plain.gguf", "-p", "Hello", "--json"]);
+    let plain = place.triad(&[
+        "run",
+        "--float",
+        "-m",
+        "plain.gguf",
+        "-p",
+        "Hello",
+        "--json",
+    ]);
     assert_eq!(json(&plain)["prompt_tokens"], 5);
     assert!(stderr(&plain).contains("note: this model has no chat template"));
-    let system = place.triad(&["run", "--float", "-m", "model.gguf", "--system", "Be brief.", "-p", "Hello", "--json"]);
-    assert_eq!(json(&system)["prompt_tokens"], "system: Be brief.\nuser: Hello\n".len());
+    let system = place.triad(&[
+        "run",
+        "--float",
+        "-m",
+        "model.gguf",
+        "--system",
+        "Be brief.",
+        "-p",
+        "Hello",
+        "--json",
+    ]);
+    assert_eq!(
+        json(&system)["prompt_tokens"],
+        "system: Be brief.\nuser: Hello\n".len()
+    );
 }
 
 #[test]
 fn a_stop_string_ends_the_answer_and_is_not_shown() {
     let place = place();
-    let arguments =
-        ["run", "--float", "-m", "model.gguf", "--raw", "-p", "Hello", "-n", "20", "--json", "--temperature", "1"];
+    let arguments = [
+        "run",
+        "--float",
+        "-m",
+        "model.gguf",
+        "--raw",
+        "-p",
+        "Hello",
+        "-n",
+        "20",
+        "--json",
+        "--temperature",
+        "1",
+    ];
     let whole = json(&place.triad(&arguments));
     let text = whole["text"].as_str().unwrap().to_owned();
     let stop: String = text.chars().skip(3).take(2).collect();
@@ -170,30 +265,72 @@ fn a_model_without_tokenizer_runs_on_token_ids() {
     let place = Place::new();
     let (header, data) = checkpoint::header();
     checkpoint::write(&place, &checkpoint::config(), &header, data);
-    succeed(&place.triad(&["logits", "-m", "model", "--tokens", "1,2", "-o", "out.safetensors"]));
+    succeed(&place.triad(&[
+        "logits",
+        "-m",
+        "model",
+        "--tokens",
+        "1,2",
+        "-o",
+        "out.safetensors",
+    ]));
 }
 
 #[test]
 fn logits_are_the_same_for_text_and_token_ids_and_every_chunk_length() {
     let place = place();
     let logits = |arguments: &[&str]| {
-        succeed(&place.triad(&[&["logits", "-m", "model.gguf", "-o", "out.safetensors"], arguments].concat()));
+        succeed(
+            &place.triad(
+                &[
+                    &["logits", "-m", "model.gguf", "-o", "out.safetensors"],
+                    arguments,
+                ]
+                .concat(),
+            ),
+        );
         let bytes = std::fs::read(place.path("out.safetensors")).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        let (logits, tokens) = (file.tensor("logits").unwrap(), file.tensor("tokens").unwrap());
-        assert_eq!((logits.shape(), tokens.shape()), (&[5, VOCAB][..], &[5][..]));
-        let floats = logits.data().chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+        let (logits, tokens) = (
+            file.tensor("logits").unwrap(),
+            file.tensor("tokens").unwrap(),
+        );
+        assert_eq!(
+            (logits.shape(), tokens.shape()),
+            (&[5, VOCAB][..], &[5][..])
+        );
+        let floats = logits
+            .data()
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
         (tokens.data().to_vec(), floats.collect::<Vec<_>>())
     };
     let (tokens, whole) = logits(&["-p", "Hello"]);
-    let ids: Vec<_> =
-        tokens.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap()).to_string()).collect();
-    assert_eq!(logits(&["--tokens", &ids.join(",")]), (tokens, whole.clone()));
+    let ids: Vec<_> = tokens
+        .chunks_exact(4)
+        .map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap()).to_string())
+        .collect();
+    assert_eq!(
+        logits(&["--tokens", &ids.join(",")]),
+        (tokens, whole.clone())
+    );
     let (_, chunked) = logits(&["-p", "Hello", "--chunk", "2"]);
-    let difference = whole.iter().zip(&chunked).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let difference = whole
+        .iter()
+        .zip(&chunked)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
     assert!(difference < 1e-4, "{difference}");
-    let left: Vec<_> = std::fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().ends_with(".part")), "{left:?}");
+    let left: Vec<_> = std::fs::read_dir(place.path(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert!(
+        !left
+            .iter()
+            .any(|name| name.to_string_lossy().ends_with(".part")),
+        "{left:?}"
+    );
 }
 
 #[test]
@@ -221,7 +358,16 @@ fn bench_prints_the_object_that_later_versions_keep() {
     ];
     let place = place_with_context(1024);
     let object = json(&place.triad(&arguments));
-    assert_eq!(keys(&object), ["model", "results", "limits", "load_seconds", "peak_resident_bytes"]);
+    assert_eq!(
+        keys(&object),
+        [
+            "model",
+            "results",
+            "limits",
+            "load_seconds",
+            "peak_resident_bytes"
+        ]
+    );
     assert_eq!(object["model"], "model.gguf");
     let results = object["results"].as_array().unwrap();
     let tests: Vec<_> = results
@@ -229,14 +375,19 @@ fn bench_prints_the_object_that_later_versions_keep() {
         .map(|result| {
             (
                 result["test"].as_str().unwrap(),
-                ["threads", "tokens", "context", "sequences"].map(|key| result[key].as_u64().unwrap()),
+                ["threads", "tokens", "context", "sequences"]
+                    .map(|key| result[key].as_u64().unwrap()),
             )
         })
         .collect();
     let of_threads = |threads| {
-        let decode = [(0, 1), (0, 3), (32, 1), (32, 3)].map(|(context, sequences)| ("decode", 4, context, sequences));
-        let all = [("prefill", 8, 0, 1), ("prefill", 16, 0, 1)].into_iter().chain(decode);
-        all.map(|(test, tokens, context, sequences)| (test, [threads, tokens, context, sequences])).collect::<Vec<_>>()
+        let decode = [(0, 1), (0, 3), (32, 1), (32, 3)]
+            .map(|(context, sequences)| ("decode", 4, context, sequences));
+        let all = [("prefill", 8, 0, 1), ("prefill", 16, 0, 1)]
+            .into_iter()
+            .chain(decode);
+        all.map(|(test, tokens, context, sequences)| (test, [threads, tokens, context, sequences]))
+            .collect::<Vec<_>>()
     };
     assert_eq!(tests, [of_threads(1), of_threads(2)].concat());
     for result in results {
@@ -253,23 +404,48 @@ fn bench_prints_the_object_that_later_versions_keep() {
         assert!(0.0 < min && min <= median && median <= max);
     }
     let limits = object["limits"].as_array().unwrap();
-    assert_eq!(limits.iter().map(|limit| limit["threads"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(
+        limits
+            .iter()
+            .map(|limit| limit["threads"].as_u64().unwrap())
+            .collect::<Vec<_>>(),
+        [1, 2]
+    );
     let figure = std::fs::read_to_string(place.path("times.svg")).unwrap();
     for text in ["Prefill", "Decode", "1 thread", "limit, 2 threads"] {
         assert!(figure.contains(text), "{text} in the figure");
     }
     for key in ["f32_operations_per_second", "bytes_read_per_second"] {
-        assert!(limits.iter().all(|limit| limit[key].as_f64().unwrap() > 0.0), "{key}: {limits:?}");
+        assert!(
+            limits
+                .iter()
+                .all(|limit| limit[key].as_f64().unwrap() > 0.0),
+            "{key}: {limits:?}"
+        );
     }
 }
 
 #[test]
 fn bench_for_people_shows_the_share_of_the_limit() {
-    let arguments =
-        ["bench", "--float", "-m", "model.gguf", "--prompt", "8", "--decode", "0", "--repeat", "1", "--threads", "1"];
+    let arguments = [
+        "bench",
+        "--float",
+        "-m",
+        "model.gguf",
+        "--prompt",
+        "8",
+        "--decode",
+        "0",
+        "--repeat",
+        "1",
+        "--threads",
+        "1",
+    ];
     let table = succeed(&place_with_context(1024).triad(&arguments));
     assert!(
-        table.contains("of the limit") && table.contains("limit on 1 threads: INT8 ") && table.contains("peak memory"),
+        table.contains("of the limit")
+            && table.contains("limit on 1 threads: INT8 ")
+            && table.contains("peak memory"),
         "{table}"
     );
 }
@@ -284,12 +460,33 @@ fn plan_counts_the_subgraphs_of_a_model_and_where_they_would_run() {
     );
     let memory = |key: &str| object["memory"][key].as_u64().unwrap();
     assert!(
-        memory("one_chunk_bytes") < memory("shared_bytes") && 4 * memory("one_chunk_bytes") == memory("separate_bytes")
+        memory("one_chunk_bytes") < memory("shared_bytes")
+            && 4 * memory("one_chunk_bytes") == memory("separate_bytes")
     );
-    let on_npu = object["places"].as_array().unwrap().iter().filter(|place| place["processor"] == "npu");
-    assert_eq!(on_npu.map(|place| place["count"].as_u64().unwrap()).sum::<u64>(), 72);
-    let table = succeed(&place.triad(&["plan", "-m", "model.gguf", "--prompt", "100", "--window", "0"]));
-    assert!(table.contains("window full") && !table.contains("NPU  "), "{table}");
+    let on_npu = object["places"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|place| place["processor"] == "npu");
+    assert_eq!(
+        on_npu
+            .map(|place| place["count"].as_u64().unwrap())
+            .sum::<u64>(),
+        72
+    );
+    let table = succeed(&place.triad(&[
+        "plan",
+        "-m",
+        "model.gguf",
+        "--prompt",
+        "100",
+        "--window",
+        "0",
+    ]));
+    assert!(
+        table.contains("window full") && !table.contains("NPU  "),
+        "{table}"
+    );
 }
 
 #[test]
@@ -301,24 +498,48 @@ fn plan_cuts_each_product_of_a_block_where_a_device_is_faster_so() {
     };
     let seconds = |object: &serde_json::Value| -> Vec<f64> {
         let products = object["products"].as_array().unwrap().iter();
-        products.map(|product| product["best"]["seconds"].as_f64().unwrap()).collect()
+        products
+            .map(|product| product["best"]["seconds"].as_f64().unwrap())
+            .collect()
     };
     let [layer, tensor, auto] = ["layer", "tensor", "auto"].map(|how| plan(how, "600"));
-    assert_eq!((&auto["simulated"], &auto["float"], &auto["processors"][2]), (&true.into(), &1.into(), &"npu".into()));
+    assert_eq!(
+        (&auto["simulated"], &auto["float"], &auto["processors"][2]),
+        (&true.into(), &1.into(), &"npu".into())
+    );
     // Four products of prefill and of decode.
     let all = [seconds(&layer), seconds(&tensor), seconds(&auto)];
     assert!(all.iter().all(|seconds| seconds.len() == 8));
     for product in 0..8 {
-        assert_eq!(all[2][product], all[0][product].min(all[1][product]), "{}", auto["products"][product]);
+        assert_eq!(
+            all[2][product],
+            all[0][product].min(all[1][product]),
+            "{}",
+            auto["products"][product]
+        );
     }
     // A longer prompt has chunks of 1024 tokens and a rest.
-    let rows =
-        |product: &serde_json::Value| [&product["chunks"], &product["shape"]["rows"]].map(serde_json::Value::as_u64);
+    let rows = |product: &serde_json::Value| {
+        [&product["chunks"], &product["shape"]["rows"]].map(serde_json::Value::as_u64)
+    };
     let long = plan("auto", "3100");
     assert_eq!(rows(&long["products"][0]), [Some(2), Some(1024)]);
     assert_eq!(rows(&long["products"][1]), [Some(1), Some(1052)]);
-    let table = succeed(&place.triad(&["plan", "-m", "model.gguf", "--prompt", "100", "--partition", "auto"]));
-    assert!(table.starts_with("simulated: ") && table.contains("gate-up") && table.contains("NPU alone"), "{table}");
+    let table = succeed(&place.triad(&[
+        "plan",
+        "-m",
+        "model.gguf",
+        "--prompt",
+        "100",
+        "--partition",
+        "auto",
+    ]));
+    assert!(
+        table.starts_with("simulated: ")
+            && table.contains("gate-up")
+            && table.contains("NPU alone"),
+        "{table}"
+    );
 }
 
 #[test]
@@ -327,24 +548,45 @@ fn hwbench_compares_every_kernel_with_the_peak_that_binds_it() {
     assert_eq!(keys(&object), ["shape", "peaks", "kernels"]);
     let peaks = &object["peaks"][0];
     let memory = peaks["levels"].as_array().unwrap().last().unwrap();
-    assert_eq!((&peaks["threads"], &memory["name"]), (&1.into(), &"memory".into()));
+    assert_eq!(
+        (&peaks["threads"], &memory["name"]),
+        (&1.into(), &"memory".into())
+    );
     let rate = memory["bytes_read_per_second"].as_f64().unwrap();
     let kernels = object["kernels"].as_array().unwrap();
-    let of = |operator: &'static str| kernels.iter().filter(move |kernel| kernel["operator"] == operator);
-    for operator in
-        ["INT8 matmul", "f32 matmul", "attention", "RMS norm", "quantize", "INT8 matvec", "matvec of INT4 weights"]
-    {
+    let of = |operator: &'static str| {
+        kernels
+            .iter()
+            .filter(move |kernel| kernel["operator"] == operator)
+    };
+    for operator in [
+        "INT8 matmul",
+        "f32 matmul",
+        "attention",
+        "RMS norm",
+        "quantize",
+        "INT8 matvec",
+        "matvec of INT4 weights",
+    ] {
         assert!(of(operator).count() > 0, "{operator}");
     }
     for kernel in of("INT8 matvec").filter(|kernel| kernel["shape"] == "1 × 576 × 1536") {
         let share = 576.0 * 1536.0 / rate / kernel["seconds"].as_f64().unwrap();
-        assert!((share - kernel["share_of_limit"].as_f64().unwrap()).abs() < 1e-9, "{kernel}");
+        assert!(
+            (share - kernel["share_of_limit"].as_f64().unwrap()).abs() < 1e-9,
+            "{kernel}"
+        );
     }
 }
 
 fn place_with_context(context: u32) -> Place {
     let place = Place::new();
-    place.write("model.gguf", Gguf::tiny().with("llama.context_length", Value::U32(context)).bytes());
+    place.write(
+        "model.gguf",
+        Gguf::tiny()
+            .with("llama.context_length", Value::U32(context))
+            .bytes(),
+    );
     place
 }
 
@@ -352,11 +594,21 @@ fn place_with_context(context: u32) -> Place {
 fn info_shows_what_a_model_is_and_needs() {
     let place = place();
     let object = json(&place.triad(&["info", "model.gguf", "--json"]));
-    assert_eq!((&object["family"], &object["name"]), (&Json::from("llama"), &Json::from("tiny")));
-    assert_eq!((&object["vocab"], &object["context"]), (&Json::from(VOCAB), &Json::from(CONTEXT)));
+    assert_eq!(
+        (&object["family"], &object["name"]),
+        (&Json::from("llama"), &Json::from("tiny"))
+    );
+    assert_eq!(
+        (&object["vocab"], &object["context"]),
+        (&Json::from(VOCAB), &Json::from(CONTEXT))
+    );
     assert_eq!(object["chat_template"], true);
     assert_eq!(object["tokenizer"]["tokens"], VOCAB);
-    let parameters = Gguf::tiny().tensors.iter().map(|tensor| tensor.values.len()).sum::<usize>();
+    let parameters = Gguf::tiny()
+        .tensors
+        .iter()
+        .map(|tensor| tensor.values.len())
+        .sum::<usize>();
     assert_eq!(object["parameters"], parameters);
     assert_eq!(object["stored_bytes"]["F32"], 4 * parameters);
     let kv = |context: &str| {
@@ -366,16 +618,33 @@ fn info_shows_what_a_model_is_and_needs() {
     };
     assert_eq!(kv("64"), 2 * kv("32"));
     let text = succeed(&place.triad(&["info", "model.gguf"]));
-    assert!(text.contains("llama") && text.contains("memory of a run"), "{text}");
+    assert!(
+        text.contains("llama") && text.contains("memory of a run"),
+        "{text}"
+    );
 }
 
 #[test]
 fn tokenize_prints_ids() {
     let place = place();
     // The letters of a byte-level vocabulary made of bytes are the bytes.
-    assert_eq!(succeed(&place.triad(&["tokenize", "-m", "model.gguf", "-p", "Hi ab"])), "72 105 32 256\n");
-    let special = ["tokenize", "-m", "model.gguf", "--special", "-p", "Hi<|end|>", "--json"];
-    assert_eq!(json(&place.triad(&special)), serde_json::json!({"count": 3, "tokens": [72, 105, 257]}));
+    assert_eq!(
+        succeed(&place.triad(&["tokenize", "-m", "model.gguf", "-p", "Hi ab"])),
+        "72 105 32 256\n"
+    );
+    let special = [
+        "tokenize",
+        "-m",
+        "model.gguf",
+        "--special",
+        "-p",
+        "Hi<|end|>",
+        "--json",
+    ];
+    assert_eq!(
+        json(&place.triad(&special)),
+        serde_json::json!({"count": 3, "tokens": [72, 105, 257]})
+    );
 }
 
 #[test]
@@ -383,18 +652,26 @@ fn devices_shows_what_the_machine_has() {
     let object = json(&Place::new().triad(&["devices", "--json"]));
     assert_eq!(object["architecture"], std::env::consts::ARCH);
     assert!(object["threads"].as_u64().unwrap() > 0);
-    assert!(object["kernels"]["int8"].is_string() && object["kernels"]["f32"].is_string(), "{object}");
+    assert!(
+        object["kernels"]["int8"].is_string() && object["kernels"]["f32"].is_string(),
+        "{object}"
+    );
     // Each is usable, or there is a reason why it is not.
     let gpus = object["gpus"].as_array().unwrap();
     let is_explained = |gpu: &Json| {
-        let of =
-            |variant: &str, refused: &str| gpu[variant].is_string() || !gpu[refused].as_array().unwrap().is_empty();
+        let of = |variant: &str, refused: &str| {
+            gpu[variant].is_string() || !gpu[refused].as_array().unwrap().is_empty()
+        };
         let is_usable = gpu["variant"].is_string();
         of("variant", "refused") && (!is_usable || of("model_variant", "model_refused"))
     };
     assert!(gpus.iter().all(is_explained), "{object}");
     let npus = object["npus"].as_array().unwrap();
-    assert!(npus.iter().all(|npu| npu["usable"].is_boolean() && npu["found"].is_string()), "{object}");
+    assert!(
+        npus.iter()
+            .all(|npu| npu["usable"].is_boolean() && npu["found"].is_string()),
+        "{object}"
+    );
     #[cfg(feature = "hexagon")]
     assert!(npus.iter().any(|npu| npu["npu"] == "hexagon"), "{object}");
 }
@@ -407,12 +684,26 @@ fn the_fastest_kernels_are_chosen_once_and_anew_for_another_machine() {
     let products = first["products"].as_array().unwrap();
     let is_complete = |product: &Json| {
         let timed = product["timed"].as_array().unwrap();
-        let of_chosen = timed.iter().find(|timed| timed["kernel"] == product["chosen"]).unwrap();
-        product["gain"].as_f64().unwrap() >= 1.0 && of_chosen["operations_per_second"].as_f64().unwrap() > 0.0
+        let of_chosen = timed
+            .iter()
+            .find(|timed| timed["kernel"] == product["chosen"])
+            .unwrap();
+        product["gain"].as_f64().unwrap() >= 1.0
+            && of_chosen["operations_per_second"].as_f64().unwrap() > 0.0
     };
-    assert!(products.len() == 5 && products.iter().all(is_complete), "{first}");
+    assert!(
+        products.len() == 5 && products.iter().all(is_complete),
+        "{first}"
+    );
     let shown = succeed(&place.triad(&["devices"]));
-    assert_eq!(shown.lines().filter(|line| line.starts_with("kernel chosen")).count(), products.len(), "{shown}");
+    assert_eq!(
+        shown
+            .lines()
+            .filter(|line| line.starts_with("kernel chosen"))
+            .count(),
+        products.len(),
+        "{shown}"
+    );
     // Times are never the same twice: it was read.
     assert_eq!(choices(), first);
     let file = place.path("cache/kernels.json");
@@ -423,47 +714,87 @@ fn the_fastest_kernels_are_chosen_once_and_anew_for_another_machine() {
     let anew = choices();
     assert_eq!(anew["machine"], first["machine"]);
     assert_ne!(anew["products"], first["products"]);
-    assert_eq!(json(&place.triad(&["hwbench", "--choose", "--json"]))["machine"], first["machine"]);
-    let requested = place.command(&["devices", "--json"]).env("TRIAD_KERNELS", "reference").output().unwrap();
-    assert!(json(&requested)["kernel_choices"].is_null(), "those that TRIAD_KERNELS names are not timed");
+    assert_eq!(
+        json(&place.triad(&["hwbench", "--choose", "--json"]))["machine"],
+        first["machine"]
+    );
+    let requested = place
+        .command(&["devices", "--json"])
+        .env("TRIAD_KERNELS", "reference")
+        .output()
+        .unwrap();
+    assert!(
+        json(&requested)["kernel_choices"].is_null(),
+        "those that TRIAD_KERNELS names are not timed"
+    );
 }
 
 #[test]
 fn weights_read_into_huge_pages_and_mapped_ones_give_the_same_answer() {
     let place = place();
     let run = |pages: &str| {
-        place.command(&RUN).args(["--seed", "1", "-p", "Hello"]).env("TRIAD_HUGE_PAGES", pages).output().unwrap()
+        place
+            .command(&RUN)
+            .args(["--seed", "1", "-p", "Hello"])
+            .env("TRIAD_HUGE_PAGES", pages)
+            .output()
+            .unwrap()
     };
     let mapped = succeed(&run("off"));
     assert!(!mapped.is_empty());
-    assert_eq!((succeed(&run("on")), succeed(&run(""))), (mapped.clone(), mapped));
+    assert_eq!(
+        (succeed(&run("on")), succeed(&run(""))),
+        (mapped.clone(), mapped)
+    );
     let refused = run("2M");
     assert_eq!(refused.status.code(), Some(1));
-    assert!(stderr(&refused).contains("TRIAD_HUGE_PAGES is \"2M\": expected on or off"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("TRIAD_HUGE_PAGES is \"2M\": expected on or off"),
+        "{}",
+        stderr(&refused)
+    );
 }
 
 #[test]
 fn kernels_use_no_better_instructions_than_asked_for() {
     let place = Place::new();
-    let devices = |tier: &str| place.command(&["devices", "--json"]).env("TRIAD_KERNELS", tier).output().unwrap();
+    let devices = |tier: &str| {
+        place
+            .command(&["devices", "--json"])
+            .env("TRIAD_KERNELS", tier)
+            .output()
+            .unwrap()
+    };
     let kernels = |tier: &str| json(&devices(tier))["kernels"].clone();
     let plain = serde_json::json!({"int8": "reference", "f32": "portable", "rounded": "portable", "rounded_to": "f32", "refused": []});
     assert_eq!(kernels("reference"), plain);
-    assert_eq!(kernels(""), json(&place.triad(&["devices", "--json"]))["kernels"]);
+    assert_eq!(
+        kernels(""),
+        json(&place.triad(&["devices", "--json"]))["kernels"]
+    );
     let unknown = devices("sse9");
     assert_eq!(unknown.status.code(), Some(1));
     let printed = stderr(&unknown);
-    assert!(printed.contains("TRIAD_KERNELS is \"sse9\"") && printed.contains("reference"), "{printed}");
+    assert!(
+        printed.contains("TRIAD_KERNELS is \"sse9\"") && printed.contains("reference"),
+        "{printed}"
+    );
 }
 
 #[test]
 fn every_command_has_help_with_examples() {
     for command in COMMANDS {
         let help = succeed(&Place::new().triad(&[command, "--help"]));
-        assert!(help.contains("Examples:") && help.contains(&format!("triad {command}")), "{help}");
+        assert!(
+            help.contains("Examples:") && help.contains(&format!("triad {command}")),
+            "{help}"
+        );
     }
     let help = succeed(&Place::new().triad(&["--help"]));
-    assert!(COMMANDS.iter().all(|command| help.contains(command)), "{help}");
+    assert!(
+        COMMANDS.iter().all(|command| help.contains(command)),
+        "{help}"
+    );
 }
 
 #[test]
@@ -477,11 +808,35 @@ fn every_shell_gets_completions_that_name_the_commands() {
 /// A model that goes on until it is stopped, and the child that runs it, after its first byte of answer.
 #[cfg(unix)]
 fn endless(place: &Place) -> (std::process::Child, std::process::ChildStdout) {
-    let model = Gguf::tiny().without("tokenizer.ggml.eos").with("llama.context_length", Value::U32(200_000));
+    let model = Gguf::tiny()
+        .without("tokenizer.ggml.eos")
+        .with("llama.context_length", Value::U32(200_000));
     let types: Vec<i32> = vec![1; VOCAB];
-    place.write("endless.gguf", model.with("tokenizer.ggml.token_type", Value::Integers(types)).bytes());
-    let arguments = ["run", "--float", "-m", "endless.gguf", "--raw", "-p", "Hello", "-n", "150000", "--threads", "1"];
-    let mut child = place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    place.write(
+        "endless.gguf",
+        model
+            .with("tokenizer.ggml.token_type", Value::Integers(types))
+            .bytes(),
+    );
+    let arguments = [
+        "run",
+        "--float",
+        "-m",
+        "endless.gguf",
+        "--raw",
+        "-p",
+        "Hello",
+        "-n",
+        "150000",
+        "--threads",
+        "1",
+    ];
+    let mut child = place
+        .command(&arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut answer = child.stdout.take().unwrap();
     answer.read_exact(&mut [0]).unwrap();
     (child, answer)
@@ -492,13 +847,19 @@ fn endless(place: &Place) -> (std::process::Child, std::process::ChildStdout) {
 fn ctrl_c_ends_the_answer_with_exit_code_130() {
     let place = Place::new();
     let (child, mut answer) = endless(&place);
-    let signalled =
-        std::process::Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
+    let signalled = std::process::Command::new("sh")
+        .args(["-c", &format!("kill -INT {}", child.id())])
+        .status()
+        .unwrap();
     assert!(signalled.success());
     answer.read_to_end(&mut Vec::new()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
-    assert!(stderr(&output).contains("; interrupted"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("; interrupted"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -508,13 +869,29 @@ fn a_reader_that_leaves_is_not_an_error() {
     let (child, answer) = endless(&place);
     drop(answer);
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert_eq!(
+        (output.status.code(), stderr(&output).as_str()),
+        (Some(0), "")
+    );
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_an_error() {
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = Place::new().command(&["devices"]).stdout(full).output().unwrap();
-    assert_eq!((output.status.code(), stderr(&output).contains("No space left")), (Some(1), true));
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let output = Place::new()
+        .command(&["devices"])
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(
+        (
+            output.status.code(),
+            stderr(&output).contains("No space left")
+        ),
+        (Some(1), true)
+    );
 }

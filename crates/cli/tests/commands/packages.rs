@@ -18,27 +18,55 @@ fn package(place: &Place, more: &[&str]) -> Json {
 fn a_model_is_prepared_verified_shown_and_run() {
     let place = place();
     let report = package(&place, &["--prune", "0.5"]);
-    assert_eq!((&report["package"], &report["calibration_tokens"]), (&Json::from("package"), &Json::from(100)));
+    assert_eq!(
+        (&report["package"], &report["calibration_tokens"]),
+        (&Json::from("package"), &Json::from(100))
+    );
     assert_eq!(report["preparation"]["options"]["prune"]["rate"], 0.5);
     let hashed = "as their hashes say: package.json, package.json.sha256, tokenizer.gguf, weights.safetensors";
-    assert_eq!(succeed(&place.triad(&["verify", "package"])), format!("package: OK\n  {hashed}\n"));
+    assert_eq!(
+        succeed(&place.triad(&["verify", "package"])),
+        format!("package: OK\n  {hashed}\n")
+    );
     for name in ["costs.json", "notes.txt"] {
         std::fs::write(place.path("package").join(name), "{}").unwrap();
     }
     let others = "  made by runs, which check them: costs.json\n  no part of the package, not read: notes.txt\n";
     assert!(succeed(&place.triad(&["verify", "package"])).ends_with(others));
     let info = json(&place.triad(&["info", "package", "--json"]));
-    assert_eq!((&info["shadows"], &info["model"]["name"]), (&Json::from(2), &Json::from("tiny")));
+    assert_eq!(
+        (&info["shadows"], &info["model"]["name"]),
+        (&Json::from(2), &Json::from("tiny"))
+    );
     let text = succeed(&place.triad(&["info", "package"]));
-    assert!(text.contains("W8A8") && text.contains("2 of 4 inputs keep theirs"), "{text}");
+    assert!(
+        text.contains("W8A8") && text.contains("2 of 4 inputs keep theirs"),
+        "{text}"
+    );
 
     let answer = json(&place.triad(&[&["run", "-m", "package"], &ASK[..]].concat()));
     assert!(!answer["tokens"].as_array().unwrap().is_empty());
     let tokens = |model| succeed(&place.triad(&["tokenize", "-m", model, "-p", "Hi ab"]));
     assert_eq!(tokens("package"), tokens("model.gguf"));
-    succeed(&place.triad(&["logits", "-m", "package", "-p", "Hello", "-o", "out.safetensors"]));
-    let bench = ["bench", "-m", "package", "--prompt", "8", "--decode", "0", "--repeat", "1", "--json"];
-    assert_eq!(json(&place.triad(&bench))["results"].as_array().unwrap().len(), 1);
+    succeed(&place.triad(&[
+        "logits",
+        "-m",
+        "package",
+        "-p",
+        "Hello",
+        "-o",
+        "out.safetensors",
+    ]));
+    let bench = [
+        "bench", "-m", "package", "--prompt", "8", "--decode", "0", "--repeat", "1", "--json",
+    ];
+    assert_eq!(
+        json(&place.triad(&bench))["results"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -47,14 +75,21 @@ fn a_model_with_weights_in_int4_is_prepared_verified_shown_and_run() {
     let report = package(&place, &["--weights", "int4"]);
     assert_eq!(report["preparation"]["options"]["plan"]["linears"], "w4a16");
     assert_eq!(
-        (&report["calibration_tokens"], &report["preparation"]["inputs"]),
+        (
+            &report["calibration_tokens"],
+            &report["preparation"]["inputs"]
+        ),
         (&Json::from(100), &Json::Array(vec![]))
     );
     let info = json(&place.triad(&["info", "package", "--json"]));
-    assert_eq!((info.get("shadows"), &info["model"]["name"]), (None, &Json::from("tiny")));
+    assert_eq!(
+        (info.get("shadows"), &info["model"]["name"]),
+        (None, &Json::from("tiny"))
+    );
     let text = succeed(&place.triad(&["info", "package"]));
     assert!(
-        text.contains("W4A16") && text.contains("1 of 7 layers in f32, whose rows are no multiple of 32"),
+        text.contains("W4A16")
+            && text.contains("1 of 7 layers in f32, whose rows are no multiple of 32"),
         "{text}"
     );
     assert!(!text.contains("shadows"), "{text}");
@@ -63,36 +98,100 @@ fn a_model_with_weights_in_int4_is_prepared_verified_shown_and_run() {
     let answer = json(&place.triad(&ask));
     assert!(!answer["tokens"].as_array().unwrap().is_empty());
     // Two CPUs, alone and on parts of the same products.
-    let cut = ["--cut", "query-key-value=columns:1:1", "--cut", "down=rows:1:1"];
-    for more in
-        [&["--chunk", "3"][..], &["--processors", "cpu,cpu"], &[&["--processors", "cpu,cpu"], &cut[..]].concat()]
-    {
-        assert_eq!(json(&place.triad(&[&ask[..], more].concat()))["text"], answer["text"], "{more:?}");
+    let cut = [
+        "--cut",
+        "query-key-value=columns:1:1",
+        "--cut",
+        "down=rows:1:1",
+    ];
+    for more in [
+        &["--chunk", "3"][..],
+        &["--processors", "cpu,cpu"],
+        &[&["--processors", "cpu,cpu"], &cut[..]].concat(),
+    ] {
+        assert_eq!(
+            json(&place.triad(&[&ask[..], more].concat()))["text"],
+            answer["text"],
+            "{more:?}"
+        );
     }
-    let verify = ["verify", "package", "--chunk", "4", "--processors", "cpu,cpu"];
-    assert!(succeed(&place.triad(&[&verify[..], &cut].concat())).contains("the same logits, bit for bit"));
-    succeed(&place.triad(&["profile", "-m", "package", "--chunk", "4", "--repeat", "1", "--processors", "cpu,cpu"]));
-    let bench =
-        ["bench", "-m", "package", "--prompt", "8", "--decode", "4", "--context", "8", "--repeat", "1", "--json"];
-    assert_eq!(json(&place.triad(&bench))["results"].as_array().unwrap().len(), 2);
+    let verify = [
+        "verify",
+        "package",
+        "--chunk",
+        "4",
+        "--processors",
+        "cpu,cpu",
+    ];
+    assert!(
+        succeed(&place.triad(&[&verify[..], &cut].concat()))
+            .contains("the same logits, bit for bit")
+    );
+    succeed(&place.triad(&[
+        "profile",
+        "-m",
+        "package",
+        "--chunk",
+        "4",
+        "--repeat",
+        "1",
+        "--processors",
+        "cpu,cpu",
+    ]));
+    let bench = [
+        "bench",
+        "-m",
+        "package",
+        "--prompt",
+        "8",
+        "--decode",
+        "4",
+        "--context",
+        "8",
+        "--repeat",
+        "1",
+        "--json",
+    ];
+    assert_eq!(
+        json(&place.triad(&bench))["results"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
     for command in ["run", "profile", "bench", "verify"] {
-        let model: &[_] = if command == "verify" { &["package"] } else { &["-m", "package"] };
+        let model: &[_] = if command == "verify" {
+            &["package"]
+        } else {
+            &["-m", "package"]
+        };
         let prompt: &[_] = match command {
             "run" => &["-p", "Hello"],
             "bench" => &["--prompt", "8", "--decode", "0"],
             _ => &[],
         };
-        let output = place.triad(&[&[command], model, prompt, &["--processors", "cpu,npu"]].concat());
+        let output =
+            place.triad(&[&[command], model, prompt, &["--processors", "cpu,npu"]].concat());
         let error = stderr(&output);
-        assert!(!output.status.success() && error.contains("expected a package in INT8, CPUs alone"), "{error}");
+        assert!(
+            !output.status.success() && error.contains("expected a package in INT8, CPUs alone"),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn for_people_preparing_ends_with_what_to_do_next() {
     let place = place();
-    let table = succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "100"]));
-    for words in ["outliers", "shadows", "calibration  built-in, 100 tokens", "peak memory", "triad run -m package"] {
+    let table =
+        succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "100"]));
+    for words in [
+        "outliers",
+        "shadows",
+        "calibration  built-in, 100 tokens",
+        "peak memory",
+        "triad run -m package",
+    ] {
         assert!(table.contains(words), "{table}");
     }
 }
@@ -102,21 +201,37 @@ fn a_model_that_is_run_is_prepared_once_and_again_when_it_has_changed() {
     let place = place();
     let run = [&["run", "-m", "model.gguf"], &ASK[..]].concat();
     let first = place.triad(&run);
-    assert!(stderr(&first).starts_with("prepared model.gguf for INT8 in "), "{}", stderr(&first));
+    assert!(
+        stderr(&first).starts_with("prepared model.gguf for INT8 in "),
+        "{}",
+        stderr(&first)
+    );
     let again = place.triad(&run);
     assert_eq!(stderr(&again), "");
     assert_eq!(json(&first)["text"], json(&again)["text"]);
-    let packages = || std::fs::read_dir(place.path("cache/packages")).unwrap().count();
+    let packages = || {
+        std::fs::read_dir(place.path("cache/packages"))
+            .unwrap()
+            .count()
+    };
     assert_eq!(packages(), 1);
     // What `triad run` prepares is what `triad prepare` does by default.
-    assert_eq!(json(&place.triad(&["prepare", "model.gguf", "--json"]))["calibration_tokens"], 0);
+    assert_eq!(
+        json(&place.triad(&["prepare", "model.gguf", "--json"]))["calibration_tokens"],
+        0
+    );
 
     let other = place.triad(&[&["run", "--float", "-m", "model.gguf"], &ASK[..]].concat());
     assert_eq!(stderr(&other), "");
     succeed(&other);
     assert_eq!(packages(), 1);
 
-    place.write("model.gguf", Gguf::tiny().with("general.name", Value::Text("new".into())).bytes());
+    place.write(
+        "model.gguf",
+        Gguf::tiny()
+            .with("general.name", Value::Text("new".into()))
+            .bytes(),
+    );
     assert!(stderr(&place.triad(&run)).starts_with("prepared"));
     assert_eq!(packages(), 2);
 }
@@ -126,21 +241,50 @@ fn a_package_is_made_with_the_texts_and_options_asked_for() {
     let place = place();
     place.write("one.txt", "One text.\n".repeat(40));
     place.write("two.jsonl", "{\"text\": \"Another one.\"}\n".repeat(20));
-    let options =
-        ["--calibrate", "one.txt", "--calibrate", "two.jsonl", "--threshold", "max-min", "--weights", "tensor"];
-    let more = ["--decode-weights", "int4", "--prune", "none", "--hot-share", "0.5"];
+    let options = [
+        "--calibrate",
+        "one.txt",
+        "--calibrate",
+        "two.jsonl",
+        "--threshold",
+        "max-min",
+        "--weights",
+        "tensor",
+    ];
+    let more = [
+        "--decode-weights",
+        "int4",
+        "--prune",
+        "none",
+        "--hot-share",
+        "0.5",
+    ];
     let report = package(&place, &[&options[..], &more].concat());
     let preparation = &report["preparation"];
     assert_eq!(preparation["calibration_text"], "one.txt, two.jsonl");
     let plan = &preparation["options"]["plan"];
-    let chosen = ["threshold", "weight_scales", "decode_weights"].map(|name| plan[name].as_str().unwrap());
+    let chosen =
+        ["threshold", "weight_scales", "decode_weights"].map(|name| plan[name].as_str().unwrap());
     assert_eq!(chosen, ["max-min", "tensor", "int4"]);
     assert_eq!(plan["hot_share"], 0.5);
-    assert!(preparation["inputs"].as_array().unwrap().iter().all(|input| input["shadow"] == true));
+    assert!(
+        preparation["inputs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|input| input["shadow"] == true)
+    );
 
     let again = place.triad(&[&PREPARE[..], &["-o", "package"]].concat());
-    assert!(!again.status.success() && stderr(&again).contains("--force replaces it"), "{}", stderr(&again));
-    assert_eq!(package(&place, &["--force"])["preparation"]["options"]["plan"]["threshold"], "least-error");
+    assert!(
+        !again.status.success() && stderr(&again).contains("--force replaces it"),
+        "{}",
+        stderr(&again)
+    );
+    assert_eq!(
+        package(&place, &["--force"])["preparation"]["options"]["plan"]["threshold"],
+        "least-error"
+    );
     let package = place.triad(&["prepare", "package"]);
     assert!(!package.status.success() && stderr(&package).contains("package is a package already"));
 }
@@ -155,13 +299,21 @@ fn an_altered_package_fails_to_verify() {
     std::fs::write(weights, bytes).unwrap();
     let output = place.triad(&["verify", "package"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("package/weights.safetensors: altered"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("package/weights.safetensors: altered"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// The answer of a run of the package, or the sentence that refuses it.
 fn answer(place: &Place) -> Result<Json, String> {
     let output = place.triad(&[&["run", "-m", "package"], &ASK[..]].concat());
-    if output.status.success() { Ok(json(&output)["text"].clone()) } else { Err(stderr(&output)) }
+    if output.status.success() {
+        Ok(json(&output)["text"].clone())
+    } else {
+        Err(stderr(&output))
+    }
 }
 
 #[test]
@@ -169,7 +321,10 @@ fn a_package_is_checked_again_before_it_is_run_once_any_byte_of_any_file_has_cha
     let place = place();
     package(&place, &[]);
     let right = answer(&place).unwrap();
-    let files: Vec<_> = std::fs::read_dir(place.path("package")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let files: Vec<_> = std::fs::read_dir(place.path("package"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     assert_eq!(files.len(), 4, "{files:?}");
     for path in files {
         let original = std::fs::read(&path).unwrap();
@@ -183,8 +338,14 @@ fn a_package_is_checked_again_before_it_is_run_once_any_byte_of_any_file_has_cha
             // The hash of package.json is followed by its name, which is not read.
             let unread = name == "package.json.sha256" && place_of_byte >= 64;
             match refused {
-                Err(error) => assert!(error.contains("package.json") || error.contains(&name), "{name}: {error}"),
-                Ok(text) => assert!(unread && text == right, "byte {place_of_byte} of {name} is not missed"),
+                Err(error) => assert!(
+                    error.contains("package.json") || error.contains(&name),
+                    "{name}: {error}"
+                ),
+                Ok(text) => assert!(
+                    unread && text == right,
+                    "byte {place_of_byte} of {name} is not missed"
+                ),
             }
         }
         std::fs::write(&path, original).unwrap();
@@ -197,7 +358,11 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let to = to.join(entry.file_name());
-        if entry.path().is_dir() { copy(&entry.path(), &to) } else { assert!(std::fs::copy(entry.path(), to).is_ok()) }
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to)
+        } else {
+            assert!(std::fs::copy(entry.path(), to).is_ok())
+        }
     }
 }
 
@@ -206,7 +371,11 @@ fn a_copied_model_finds_its_package_in_a_copied_cache() {
     let place = place();
     let run = |model: &str, cache: &str| {
         let mut command = place.command(&[&["run", "-m", model], &ASK[..]].concat());
-        let output = command.env("TRIAD_CACHE", place.path(cache)).stdin(std::process::Stdio::null()).output().unwrap();
+        let output = command
+            .env("TRIAD_CACHE", place.path(cache))
+            .stdin(std::process::Stdio::null())
+            .output()
+            .unwrap();
         succeed(&output);
         stderr(&output)
     };
@@ -231,12 +400,19 @@ fn a_package_that_is_only_to_be_read_runs_and_is_checked() {
 
     let place = place();
     package(&place, &[]);
-    let mode = |mode| std::fs::set_permissions(place.path("package"), std::fs::Permissions::from_mode(mode)).unwrap();
+    let mode = |mode| {
+        std::fs::set_permissions(place.path("package"), std::fs::Permissions::from_mode(mode))
+            .unwrap()
+    };
     mode(0o555);
     let right = answer(&place);
     mode(0o755);
     assert!(right.is_ok(), "{right:?}");
-    assert_eq!(std::fs::read_dir(place.path("package")).unwrap().count(), 4, "nothing is written into it");
+    assert_eq!(
+        std::fs::read_dir(place.path("package")).unwrap().count(),
+        4,
+        "nothing is written into it"
+    );
 }
 
 #[test]
@@ -245,15 +421,33 @@ fn ctrl_c_leaves_no_package_and_the_next_preparation_goes_on() {
     let place = place();
     // So slow that it is interrupted before it ends.
     place.write("long.txt", "A long text for one thread. ".repeat(60_000));
-    let slow = ["prepare", "model.gguf", "-o", "package", "--calibrate", "long.txt", "--tokens", "1000000"];
+    let slow = [
+        "prepare",
+        "model.gguf",
+        "-o",
+        "package",
+        "--calibrate",
+        "long.txt",
+        "--tokens",
+        "1000000",
+    ];
     let arguments = [&slow[..], &["--threads", "1"]].concat();
-    let mut child = place.command(&arguments).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut child = place
+        .command(&arguments)
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
     while !place.path("package.part/lock").exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it began");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "it ended before it began"
+        );
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let signalled =
-        std::process::Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
+    let signalled = std::process::Command::new("sh")
+        .args(["-c", &format!("kill -INT {}", child.id())])
+        .status()
+        .unwrap();
     assert!(signalled.success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(!place.path("package").exists());

@@ -6,18 +6,45 @@ use crate::support::{Place, stderr};
 use crate::{json, place, succeed};
 
 const PROCESSORS: [&str; 2] = ["--processors", "cpu,npu"];
-const POLICIES: [&str; 6] = ["in-order", "fifo", "npu-first", "paper", "critical-path", "planned"];
+const POLICIES: [&str; 6] = [
+    "in-order",
+    "fifo",
+    "npu-first",
+    "paper",
+    "critical-path",
+    "planned",
+];
 
 fn packaged() -> Place {
     let place = place();
-    succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "100", "--prune", "0.5"]));
+    succeed(&place.triad(&[
+        "prepare",
+        "model.gguf",
+        "-o",
+        "package",
+        "--tokens",
+        "100",
+        "--prune",
+        "0.5",
+    ]));
     place
 }
 
 #[test]
 fn an_answer_is_the_same_on_one_and_on_several_processors() {
     let place = packaged();
-    let ask = ["run", "-m", "package", "-p", "Hello Hello Hello", "-n", "8", "--chunk", "4", "--json"];
+    let ask = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello Hello Hello",
+        "-n",
+        "8",
+        "--chunk",
+        "4",
+        "--json",
+    ];
     let alone = json(&place.triad(&ask));
     assert!(alone.get("executed").is_none());
     for policy in POLICIES {
@@ -25,57 +52,111 @@ fn an_answer_is_the_same_on_one_and_on_several_processors() {
         assert_eq!(several["text"], alone["text"]);
         let executed = &several["executed"];
         // The first prompt does not wait for an order.
-        let policy = if policy == "planned" { "critical-path" } else { policy };
-        assert_eq!((&executed["policy"], &executed["failures"]), (&Json::from(policy), &Json::Array(Vec::new())));
+        let policy = if policy == "planned" {
+            "critical-path"
+        } else {
+            policy
+        };
+        assert_eq!(
+            (&executed["policy"], &executed["failures"]),
+            (&Json::from(policy), &Json::Array(Vec::new()))
+        );
         let processors = executed["processors"].as_array().unwrap();
         assert_eq!(processors.len(), 2, "{executed}");
-        assert!(processors.iter().all(|processor| (0.0..1.0).contains(&processor["bubble_rate"].as_f64().unwrap())));
+        assert!(
+            processors
+                .iter()
+                .all(|processor| (0.0..1.0).contains(&processor["bubble_rate"].as_f64().unwrap()))
+        );
     }
 }
 
 #[test]
 fn a_run_leaves_a_trace_or_a_picture() {
     let place = packaged();
-    let run = ["run", "-m", "package", "-p", "Hello Hello", "-n", "1", "--chunk", "4"];
+    let run = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello Hello",
+        "-n",
+        "1",
+        "--chunk",
+        "4",
+    ];
     for file in ["run.json", "run.svg"] {
         succeed(&place.triad(&[&run[..], &PROCESSORS, &["--timeline", file]].concat()));
     }
-    let trace: Json = serde_json::from_str(&std::fs::read_to_string(place.path("run.json")).unwrap()).unwrap();
+    let trace: Json =
+        serde_json::from_str(&std::fs::read_to_string(place.path("run.json")).unwrap()).unwrap();
     assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
     let picture = std::fs::read_to_string(place.path("run.svg")).unwrap();
     roxmltree::Document::parse(&picture).unwrap();
-    assert!(picture.contains("measured") && picture.contains("INT8 kernels as NPU"), "{picture}");
+    assert!(
+        picture.contains("measured") && picture.contains("INT8 kernels as NPU"),
+        "{picture}"
+    );
     let refused = place.triad(&[&run[..], &PROCESSORS, &["--timeline", "run.png"]].concat());
-    assert!(stderr(&refused).contains("expected a name that ends in .json or .svg"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("expected a name that ends in .json or .svg"),
+        "{}",
+        stderr(&refused)
+    );
 }
 
 #[test]
 fn bench_measures_every_policy_and_reports_how_long_processors_waited() {
     let place = packaged();
-    let bench = ["bench", "-m", "package", "--prompt", "12", "--decode", "0", "--repeat", "2", "--chunk", "4"];
+    let bench = [
+        "bench", "-m", "package", "--prompt", "12", "--decode", "0", "--repeat", "2", "--chunk",
+        "4",
+    ];
     let policies = POLICIES.join(",");
-    let report = json(&place.triad(&[&bench[..], &PROCESSORS, &["--policy", &policies, "--json"]].concat()));
+    let report =
+        json(&place.triad(&[&bench[..], &PROCESSORS, &["--policy", &policies, "--json"]].concat()));
     let results = report["results"].as_array().unwrap();
-    let executed: Vec<_> = results.iter().filter_map(|result| result["executed"]["policy"].as_str()).collect();
+    let executed: Vec<_> = results
+        .iter()
+        .filter_map(|result| result["executed"]["policy"].as_str())
+        .collect();
     assert_eq!(executed, POLICIES);
-    assert_eq!(results.len(), POLICIES.len() + 1, "and one chunk after the other");
-    let table = succeed(&place.triad(&[&bench[..], &PROCESSORS, &["--timeline", "bench.json"]].concat()));
-    assert!(table.contains("planned") && table.contains("bubbles"), "{table}");
+    assert_eq!(
+        results.len(),
+        POLICIES.len() + 1,
+        "and one chunk after the other"
+    );
+    let table =
+        succeed(&place.triad(&[&bench[..], &PROCESSORS, &["--timeline", "bench.json"]].concat()));
+    assert!(
+        table.contains("planned") && table.contains("bubbles"),
+        "{table}"
+    );
     assert!(place.path("bench.json").is_file());
 }
 
 #[test]
-fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_and_never_below_its_bound() {
+fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_and_never_below_its_bound()
+ {
     let place = packaged();
     let how = [&["-m", "package", "--chunk", "4"][..], &PROCESSORS].concat();
     let policies = POLICIES.join(",");
     let bench = |more: &[&str]| {
-        let bench = ["bench", "--prompt", "12", "--decode", "0", "--repeat", "1", "--policy", &policies, "--json"];
+        let bench = [
+            "bench", "--prompt", "12", "--decode", "0", "--repeat", "1", "--policy", &policies,
+            "--json",
+        ];
         json(&place.triad(&[&bench[..], &how, more].concat()))
     };
     let expected = |report: &Json, policy: &str| {
         let of_policy = |result: &&Json| result["executed"]["policy"] == policy;
-        report["results"].as_array().unwrap().iter().find(of_policy).unwrap()["expected"].clone()
+        report["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(of_policy)
+            .unwrap()["expected"]
+            .clone()
     };
     let seconds = |of: &Json, field: &str| of[field].as_f64().unwrap();
     let unmeasured = bench(&[]);
@@ -83,51 +164,108 @@ fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_
     succeed(&place.triad(&[&["profile", "--repeat", "1", "--no-products"][..], &how].concat()));
     let profiled = bench(&[]);
     for policy in POLICIES {
-        let [before, between, behind] = [&unmeasured, &in_rounds, &profiled].map(|report| expected(report, policy));
-        assert_eq!([&before, &between, &behind].map(|expected| &expected["by"]), ["first-runs", "rounds", "package"]);
+        let [before, between, behind] =
+            [&unmeasured, &in_rounds, &profiled].map(|report| expected(report, policy));
+        assert_eq!(
+            [&before, &between, &behind].map(|expected| &expected["by"]),
+            ["first-runs", "rounds", "package"]
+        );
         for expected in [&before, &between, &behind] {
-            assert!(seconds(expected, "bound_seconds") > 0.0 && seconds(expected, "outside_seconds") > 0.0);
-            assert!(seconds(expected, "simulated_seconds") >= seconds(expected, "bound_seconds") * (1.0 - 1e-9));
+            assert!(
+                seconds(expected, "bound_seconds") > 0.0
+                    && seconds(expected, "outside_seconds") > 0.0
+            );
+            assert!(
+                seconds(expected, "simulated_seconds")
+                    >= seconds(expected, "bound_seconds") * (1.0 - 1e-9)
+            );
         }
         let simulate = ["simulate", "--prompt", "12", "--policy", policy, "--json"];
         let simulated = || json(&place.triad(&[&simulate[..], &how].concat()));
         let [simulated, again] = [simulated(), simulated()];
-        assert_eq!((&simulated["simulated"], &simulated["policy"]), (&true.into(), &policy.into()));
+        assert_eq!(
+            (&simulated["simulated"], &simulated["policy"]),
+            (&true.into(), &policy.into())
+        );
         // A plan is looked for until it is time to begin. What `bench` expects is scheduled by what its own runs took, too.
         if policy != "planned" {
             assert_eq!(simulated["seconds"], again["seconds"], "{policy}");
         }
-        assert!(seconds(&simulated, "bound_seconds") <= seconds(&simulated, "seconds") * (1.0 + 1e-9));
+        assert!(
+            seconds(&simulated, "bound_seconds") <= seconds(&simulated, "seconds") * (1.0 + 1e-9)
+        );
     }
-    let text = succeed(&place.triad(&[&["simulate", "--prompt", "12", "--timeline", "run.svg"][..], &how].concat()));
-    assert!(text.starts_with("simulated as measured by triad profile: package, 12 tokens in chunks of 4"), "{text}");
-    assert!(std::fs::read_to_string(place.path("run.svg")).unwrap().contains("simulated"));
+    let text = succeed(
+        &place.triad(
+            &[
+                &["simulate", "--prompt", "12", "--timeline", "run.svg"][..],
+                &how,
+            ]
+            .concat(),
+        ),
+    );
+    assert!(
+        text.starts_with(
+            "simulated as measured by triad profile: package, 12 tokens in chunks of 4"
+        ),
+        "{text}"
+    );
+    assert!(
+        std::fs::read_to_string(place.path("run.svg"))
+            .unwrap()
+            .contains("simulated")
+    );
 }
 
 #[test]
 fn other_programs_are_measured_by_every_policy_and_what_they_took_is_counted() {
     let place = packaged();
-    let study = ["study", "interference", "-m", "package", "--prompt", "12", "--chunk", "4", "--repeat", "1", "--json"];
+    let study = [
+        "study",
+        "interference",
+        "-m",
+        "package",
+        "--prompt",
+        "12",
+        "--chunk",
+        "4",
+        "--repeat",
+        "1",
+        "--json",
+    ];
     let on = ["--processors", "cpu=0,npu=1"];
     let found = json(&place.triad(&[&study[..], &on].concat()));
     let outcomes = found["outcomes"].as_array().unwrap();
     let kinds = ["busy", "half", "bursts", "busy", "half", "bursts", "memory"];
     assert_eq!(outcomes.len(), kinds.len() * POLICIES.len());
     for (outcomes, policy) in outcomes.chunks(kinds.len()).zip(POLICIES) {
-        let of: Vec<_> = outcomes.iter().map(|outcome| outcome["disturbance"]["kind"].as_str().unwrap()).collect();
+        let of: Vec<_> = outcomes
+            .iter()
+            .map(|outcome| outcome["disturbance"]["kind"].as_str().unwrap())
+            .collect();
         assert_eq!(of, kinds);
         for outcome in outcomes {
             assert_eq!(outcome["policy"], policy);
             let seconds = |field: &str| outcome[field].as_f64().unwrap();
             assert!(
-                seconds("alone_seconds") > 0.0 && seconds("beside_seconds") > 0.0 && seconds("taken_seconds") > 0.0
+                seconds("alone_seconds") > 0.0
+                    && seconds("beside_seconds") > 0.0
+                    && seconds("taken_seconds") > 0.0
             );
         }
     }
     let nobody = place.triad(&[&study[..], &on, &["--freeze", "--policy", "fifo"]].concat());
-    assert!(stderr(&nobody).contains("no device is a process of its own"), "{}", stderr(&nobody));
+    assert!(
+        stderr(&nobody).contains("no device is a process of its own"),
+        "{}",
+        stderr(&nobody)
+    );
     let anywhere = place.triad(&[&study[..], &PROCESSORS].concat());
-    assert!(stderr(&anywhere).contains("expected --processors with cores"), "{}", stderr(&anywhere));
+    assert!(
+        stderr(&anywhere).contains("expected --processors with cores"),
+        "{}",
+        stderr(&anywhere)
+    );
 }
 
 #[test]
@@ -135,18 +273,37 @@ fn bench_measures_decode_on_several_processors_and_on_the_cpu_alone() {
     let place = packaged();
     let several = ["--processors", "cpu,cpu", "--chunk", "20"];
     succeed(&place.triad(&[&["profile", "-m", "package", "--repeat", "1"][..], &several].concat()));
-    let bench = ["bench", "-m", "package", "--prompt", "0", "--decode", "3", "--context", "5", "--sequences", "1,3"];
+    let bench = [
+        "bench",
+        "-m",
+        "package",
+        "--prompt",
+        "0",
+        "--decode",
+        "3",
+        "--context",
+        "5",
+        "--sequences",
+        "1,3",
+    ];
     let how = ["--repeat", "1", "--partition", "tensor"];
     let report = json(&place.triad(&[&bench[..], &several, &how, &["--json"]].concat()));
     let results = report["results"].as_array().unwrap().iter();
-    let results: Vec<_> =
-        results.map(|result| (&result["test"], &result["sequences"], &result["processors"])).collect();
+    let results: Vec<_> = results
+        .map(|result| (&result["test"], &result["sequences"], &result["processors"]))
+        .collect();
     let (decode, on, none) = (Json::from("decode"), Json::from("cpu,cpu"), Json::Null);
     let [one, three] = [Json::from(1), Json::from(3)];
     let expected = [(&one, &on), (&three, &on), (&one, &none), (&three, &none)];
-    assert_eq!(results, expected.map(|(sequences, on)| (&decode, sequences, on)));
+    assert_eq!(
+        results,
+        expected.map(|(sequences, on)| (&decode, sequences, on))
+    );
     let table = succeed(&place.triad(&[&bench[..], &several, &how].concat()));
-    assert!(table.contains("cpu,cpu") && table.contains("the CPU"), "{table}");
+    assert!(
+        table.contains("cpu,cpu") && table.contains("the CPU"),
+        "{table}"
+    );
 }
 
 /// Numbers to twelve digits: every reading of a file of JSON may change the last one.
@@ -154,7 +311,10 @@ fn rounded(json: &Json) -> Json {
     match json {
         Json::Number(number) => format!("{:.11e}", number.as_f64().unwrap()).into(),
         Json::Array(values) => values.iter().map(rounded).collect(),
-        Json::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), rounded(value))).collect(),
+        Json::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| (name.clone(), rounded(value)))
+            .collect(),
         other => other.clone(),
     }
 }
@@ -167,25 +327,77 @@ fn a_profile_is_kept_in_the_package_for_its_processors_alone() {
     let mut seen: Vec<_> = report["costs"].as_array().unwrap().iter().collect();
     let on = |processor: &str| {
         let seen = seen.iter().filter(|seen| seen["processor"] == processor);
-        seen.map(|seen| (seen["role"].as_str().unwrap(), seen["operation"] == "shadow")).collect::<Vec<_>>()
+        seen.map(|seen| {
+            (
+                seen["role"].as_str().unwrap(),
+                seen["operation"] == "shadow",
+            )
+        })
+        .collect::<Vec<_>>()
     };
     // All subgraphs on the CPU, for when the NPU fails, and the shadows; those in INT8 on the NPU.
-    let block =
-        ["attention-norm", "query-key-value", "attention", "attention-output", "feed-forward-norm", "feed-forward"];
-    assert!(block.iter().all(|role| on("cpu").contains(&(*role, false))), "{seen:?}");
+    let block = [
+        "attention-norm",
+        "query-key-value",
+        "attention",
+        "attention-output",
+        "feed-forward-norm",
+        "feed-forward",
+    ];
+    assert!(
+        block.iter().all(|role| on("cpu").contains(&(*role, false))),
+        "{seen:?}"
+    );
     assert!(on("cpu").iter().any(|(_, is_shadow)| *is_shadow));
-    let is_int8 = |role: &str| !role.contains("norm") && !["attention", "activation"].contains(&role);
-    assert!(on("npu").iter().all(|(role, is_shadow)| is_int8(role) && !is_shadow) && on("npu").len() >= 3);
+    let is_int8 =
+        |role: &str| !role.contains("norm") && !["attention", "activation"].contains(&role);
+    assert!(
+        on("npu")
+            .iter()
+            .all(|(role, is_shadow)| is_int8(role) && !is_shadow)
+            && on("npu").len() >= 3
+    );
     seen.retain(|seen| seen["role"] == "feed-forward");
-    assert!(seen.iter().all(|seen| seen["cost"]["seconds_per_token"].as_f64().unwrap() >= 0.0));
-    assert!(!report["products"]["products"].as_array().unwrap().is_empty() && report.get("predictions").is_none());
+    assert!(
+        seen.iter()
+            .all(|seen| seen["cost"]["seconds_per_token"].as_f64().unwrap() >= 0.0)
+    );
+    assert!(
+        !report["products"]["products"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+            && report.get("predictions").is_none()
+    );
     // What another version of the program has kept is replaced, and that is noted.
-    std::fs::write(place.path("package/products.json"), "{\"cpu\": {\"of\": \"another version\"}}").unwrap();
-    let output = place.triad(&["profile", "-m", "package", "--chunk", "4", "--processors", "cpu", "--json"]);
-    assert!(stderr(&output).contains("products.json was damaged or of another version"), "{}", stderr(&output));
+    std::fs::write(
+        place.path("package/products.json"),
+        "{\"cpu\": {\"of\": \"another version\"}}",
+    )
+    .unwrap();
+    let output = place.triad(&[
+        "profile",
+        "-m",
+        "package",
+        "--chunk",
+        "4",
+        "--processors",
+        "cpu",
+        "--json",
+    ]);
+    assert!(
+        stderr(&output).contains("products.json was damaged or of another version"),
+        "{}",
+        stderr(&output)
+    );
     let alone = json(&output);
-    assert!(alone.get("products").is_none(), "nothing is cut on one processor");
-    let kept: Json = serde_json::from_str(&std::fs::read_to_string(place.path("package/costs.json")).unwrap()).unwrap();
+    assert!(
+        alone.get("products").is_none(),
+        "nothing is cut on one processor"
+    );
+    let kept: Json =
+        serde_json::from_str(&std::fs::read_to_string(place.path("package/costs.json")).unwrap())
+            .unwrap();
     let kept = kept.as_object().unwrap();
     assert_eq!(kept.len(), 2, "{kept:?}");
     let kept = &kept["CPU (any core), INT8 kernels as NPU (any core)"];
@@ -200,7 +412,12 @@ fn a_package_is_verified_on_several_processors() {
     let verify = ["verify", "package", "--chunk", "4"];
     let verdict = succeed(&place.triad(&[&verify[..], &PROCESSORS].concat()));
     let same = "have the same logits, bit for bit, on cpu,npu by all 6 policies\n";
-    assert!(verdict.starts_with(&format!("package: OK, and prompts of 1, 3, 4, 5, 14 tokens {same}")), "{verdict}");
+    assert!(
+        verdict.starts_with(&format!(
+            "package: OK, and prompts of 1, 3, 4, 5, 14 tokens {same}"
+        )),
+        "{verdict}"
+    );
 }
 
 /// ONNX Runtime's CPU provider as NPU, or `None` where the environment names no library.
@@ -214,20 +431,49 @@ fn onnx_runtime() -> Option<[&'static str; 4]> {
 }
 
 /// Products that both processors compute together, by columns and by rows.
-const CUTS: [&str; 6] =
-    ["--cut", "query-key-value=columns:1:1", "--cut", "gate-up=columns:3:2", "--cut", "down=rows:1:1"];
+const CUTS: [&str; 6] = [
+    "--cut",
+    "query-key-value=columns:1:1",
+    "--cut",
+    "gate-up=columns:3:2",
+    "--cut",
+    "down=rows:1:1",
+];
 
 #[test]
 fn a_package_is_verified_with_products_that_two_processors_compute_together() {
     let place = packaged();
     for processors in ["cpu,npu", "cpu,cpu"] {
-        let verify = ["verify", "package", "--chunk", "4", "--processors", processors];
+        let verify = [
+            "verify",
+            "package",
+            "--chunk",
+            "4",
+            "--processors",
+            processors,
+        ];
         let verdict = succeed(&place.triad(&[&verify[..], &CUTS].concat()));
-        assert!(verdict.contains("have the same logits, bit for bit, on"), "{verdict}");
+        assert!(
+            verdict.contains("have the same logits, bit for bit, on"),
+            "{verdict}"
+        );
     }
-    let wrong =
-        place.triad(&["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu", "--cut", "down=rows:1"]);
-    assert!(stderr(&wrong).contains("--cut down has 1 shares for 2 processors"), "{}", stderr(&wrong));
+    let wrong = place.triad(&[
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello",
+        "--processors",
+        "cpu,npu",
+        "--cut",
+        "down=rows:1",
+    ]);
+    assert!(
+        stderr(&wrong).contains("--cut down has 1 shares for 2 processors"),
+        "{}",
+        stderr(&wrong)
+    );
 }
 
 #[test]
@@ -235,57 +481,134 @@ fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
     let place = packaged();
     for processors in ["cpu,npu", "cpu,cpu"] {
         let on = ["--processors", processors, "--chunk", "20"];
-        let run = ["run", "-m", "package", "-p", "Hello Hello Hello", "-n", "4", "--json"];
+        let run = [
+            "run",
+            "-m",
+            "package",
+            "-p",
+            "Hello Hello Hello",
+            "-n",
+            "4",
+            "--json",
+        ];
         let alone = json(&place.triad(&run));
         let unmeasured = place.triad(&[&run[..], &on, &["--partition", "auto"]].concat());
         let command = format!("run `triad profile -m package --processors {processors}` first");
-        assert!(stderr(&unmeasured).contains(&command), "{}", stderr(&unmeasured));
-        let profile = succeed(&place.triad(&[&["profile", "-m", "package", "--repeat", "1"][..], &on].concat()));
-        assert!(profile.contains("µs alone / beside the others") && profile.contains("products.json"), "{profile}");
+        assert!(
+            stderr(&unmeasured).contains(&command),
+            "{}",
+            stderr(&unmeasured)
+        );
+        let profile = succeed(
+            &place.triad(&[&["profile", "-m", "package", "--repeat", "1"][..], &on].concat()),
+        );
+        assert!(
+            profile.contains("µs alone / beside the others") && profile.contains("products.json"),
+            "{profile}"
+        );
         for how in ["layer", "tensor", "auto"] {
             let planned = json(&place.triad(&[&run[..], &on, &["--partition", how]].concat()));
             assert_eq!(planned["text"], alone["text"], "{how}");
-            let plan = ["plan", "-m", "package", "--prompt", "50", "--partition", how, "--json"];
+            let plan = [
+                "plan",
+                "-m",
+                "package",
+                "--prompt",
+                "50",
+                "--partition",
+                how,
+                "--json",
+            ];
             let plan = json(&place.triad(&[&plan[..], &on].concat()));
-            assert_eq!((&plan["simulated"], &plan["restriction"]), (&Json::from(false), &Json::from(how)));
+            assert_eq!(
+                (&plan["simulated"], &plan["restriction"]),
+                (&Json::from(false), &Json::from(how))
+            );
             // Two chunks and a rest of each product, cut as chunks of 32 tokens.
             let rows: Vec<_> = plan["products"]
                 .as_array()
                 .unwrap()
                 .iter()
-                .map(|product| (product["chunks"].as_u64().unwrap(), product["shape"]["rows"].as_u64().unwrap()))
+                .map(|product| {
+                    (
+                        product["chunks"].as_u64().unwrap(),
+                        product["shape"]["rows"].as_u64().unwrap(),
+                    )
+                })
                 .collect();
-            assert!(rows.contains(&(2, 32)) && rows.contains(&(1, 32)) && rows.len() >= 8, "{rows:?}");
+            assert!(
+                rows.contains(&(2, 32)) && rows.contains(&(1, 32)) && rows.len() >= 8,
+                "{rows:?}"
+            );
             // And a token of decode.
             let products = plan["products"].as_array().unwrap();
-            let steps = || products.iter().filter(|product| product["phase"] == "decode");
+            let steps = || {
+                products
+                    .iter()
+                    .filter(|product| product["phase"] == "decode")
+            };
             assert_eq!(steps().count(), products.len() - 8, "{plan}");
             assert!(steps().all(|product| product["shape"]["rows"] == 1 && product["chunks"] == 1));
             let output = &plan["output"];
-            assert_eq!((&output["phase"], &output["shape"]["rows"]), (&"decode".into(), &1.into()), "{plan}");
+            assert_eq!(
+                (&output["phase"], &output["shape"]["rows"]),
+                (&"decode".into(), &1.into()),
+                "{plan}"
+            );
             let pieces = |choice: &Json| choice["best"]["pieces"].as_array().unwrap().len();
             match how {
-                "layer" => assert!(steps().all(|product| pieces(product) == 1) && pieces(output) == 1),
+                "layer" => {
+                    assert!(steps().all(|product| pieces(product) == 1) && pieces(output) == 1)
+                }
                 "tensor" => assert!(steps().any(|product| pieces(product) == 2)),
                 _ => {
                     let never_slower = |choice: &Json| {
                         let alone = choice["alone"].as_array().unwrap().iter();
                         let best = choice["best"]["seconds"].as_f64().unwrap();
-                        alone.map(|alone| alone["seconds"].as_f64().unwrap()).all(|seconds| best <= seconds)
+                        alone
+                            .map(|alone| alone["seconds"].as_f64().unwrap())
+                            .all(|seconds| best <= seconds)
                     };
                     assert!(steps().chain([output]).all(never_slower), "{plan}");
                 }
             }
         }
-        let plan = ["plan", "-m", "package", "--prompt", "50", "--partition", "auto"];
+        let plan = [
+            "plan",
+            "-m",
+            "package",
+            "--prompt",
+            "50",
+            "--partition",
+            "auto",
+        ];
         let plan = succeed(&place.triad(&[&plan[..], &on].concat()));
-        assert!(plan.contains("and one of decode") && plan.contains("output matrix"), "{plan}");
+        assert!(
+            plan.contains("and one of decode") && plan.contains("output matrix"),
+            "{plan}"
+        );
         let verify = [&["verify", "package"][..], &on, &["--partition", "tensor"]].concat();
         let verdict = succeed(&place.triad(&verify));
-        assert!(verdict.contains("have the same logits, bit for bit, on"), "{verdict}");
-        let longer = ["verify", "package", "--processors", processors, "--chunk", "40", "--partition", "auto"];
+        assert!(
+            verdict.contains("have the same logits, bit for bit, on"),
+            "{verdict}"
+        );
+        let longer = [
+            "verify",
+            "package",
+            "--processors",
+            processors,
+            "--chunk",
+            "40",
+            "--partition",
+            "auto",
+        ];
         let longer = place.triad(&longer);
-        assert!(stderr(&longer).contains("run `triad profile --chunk"), "{}", stderr(&longer));
+        assert!(
+            stderr(&longer).contains("run `triad profile --chunk"),
+            "{}",
+            stderr(&longer)
+        );
     }
     let both = [
         "run",
@@ -302,28 +625,79 @@ fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
     ];
     assert_eq!(place.triad(&both).status.code(), Some(2));
     std::fs::write(place.path("package/products.json"), "{\"a\": {}}").unwrap();
-    let damaged =
-        place.triad(&["run", "-m", "package", "-p", "Hello", "--processors", "cpu,cpu", "--partition", "auto"]);
-    assert!(stderr(&damaged).contains("products.json: not what `triad profile` writes"), "{}", stderr(&damaged));
+    let damaged = place.triad(&[
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello",
+        "--processors",
+        "cpu,cpu",
+        "--partition",
+        "auto",
+    ]);
+    assert!(
+        stderr(&damaged).contains("products.json: not what `triad profile` writes"),
+        "{}",
+        stderr(&damaged)
+    );
 }
 
 #[test]
 fn waits_are_measured_blocked_and_by_predicted_times() {
     let place = packaged();
-    let study = ["study", "synchronization", "-m", "package", "--chunk", "8,16", "--repeat", "2", "--json"];
-    let study = json(&place.triad(&[&study[..], &["--processors", "cpu,cpu", "--svg", "waits.svg"]].concat()));
+    let study = [
+        "study",
+        "synchronization",
+        "-m",
+        "package",
+        "--chunk",
+        "8,16",
+        "--repeat",
+        "2",
+        "--json",
+    ];
+    let study = json(
+        &place.triad(
+            &[
+                &study[..],
+                &["--processors", "cpu,cpu", "--svg", "waits.svg"],
+            ]
+            .concat(),
+        ),
+    );
     let results = study["results"].as_array().unwrap();
-    let of = |result: &Json| (result["tokens"].as_u64().unwrap(), result["wait"].as_str().unwrap().to_owned());
-    let expected = [8, 16].map(|tokens| ["blocking", "predicted"].map(|wait| (tokens, wait.to_owned()))).concat();
+    let of = |result: &Json| {
+        (
+            result["tokens"].as_u64().unwrap(),
+            result["wait"].as_str().unwrap().to_owned(),
+        )
+    };
+    let expected = [8, 16]
+        .map(|tokens| ["blocking", "predicted"].map(|wait| (tokens, wait.to_owned())))
+        .concat();
     assert_eq!(results.iter().map(of).collect::<Vec<_>>(), expected);
     for result in results {
         let waits = result["waits"].as_array().unwrap();
         assert_eq!(waits.len(), 2);
-        let polls = waits.iter().any(|waits| waits["polled_seconds"].as_f64().unwrap() > 0.0);
+        let polls = waits
+            .iter()
+            .any(|waits| waits["polled_seconds"].as_f64().unwrap() > 0.0);
         assert!(!polls || result["wait"] == "predicted", "{result}");
     }
     roxmltree::Document::parse(&std::fs::read_to_string(place.path("waits.svg")).unwrap()).unwrap();
-    let run = ["run", "-m", "package", "-p", "Hello Hello", "-n", "4", "--chunk", "4", "--json"];
+    let run = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello Hello",
+        "-n",
+        "4",
+        "--chunk",
+        "4",
+        "--json",
+    ];
     let answers = ["blocking", "predicted"].map(|wait| {
         let run = json(&place.triad(&[&run[..], &PROCESSORS, &["--wait", wait]].concat()));
         assert_eq!(run["executed"]["waits"].as_array().unwrap().len(), 2);
@@ -335,52 +709,116 @@ fn waits_are_measured_blocked_and_by_predicted_times() {
 #[test]
 fn lists_of_processors_are_compared_with_the_first_in_every_test() {
     let place = packaged();
-    let study =
-        ["study", "processors", "-m", "package", "--chunk", "4", "--repeat", "3", "--json", "--svg", "lists.svg"];
+    let study = [
+        "study",
+        "processors",
+        "-m",
+        "package",
+        "--chunk",
+        "4",
+        "--repeat",
+        "3",
+        "--json",
+        "--svg",
+        "lists.svg",
+    ];
     let tests = ["--prompt", "12", "--decode", "2", "--context", "8"];
     let lists = ["cpu", "cpu,npu", "cpu"];
     let on = lists.map(|list| ["--processors", list]).concat();
     let found = json(&place.triad(&[&study[..], &tests, &on].concat()));
     let results = found["results"].as_array().unwrap();
-    let expected = ["prefill", "decode"].map(|test| lists.map(|list| [test, list])).concat();
-    let of = |result: &Json| [&result["test"], &result["processors"]].map(|field| field.as_str().unwrap().to_owned());
+    let expected = ["prefill", "decode"]
+        .map(|test| lists.map(|list| [test, list]))
+        .concat();
+    let of = |result: &Json| {
+        [&result["test"], &result["processors"]].map(|field| field.as_str().unwrap().to_owned())
+    };
     assert_eq!(results.iter().map(of).collect::<Vec<_>>(), expected);
     for result in results {
         let ratio = |part: &str| result["times_as_fast"][part].as_f64().unwrap();
-        assert!(0.0 < ratio("min") && ratio("min") <= ratio("median") && ratio("median") <= ratio("max"), "{result}");
-        assert!(result["tokens_per_second"]["median"].as_f64().unwrap() > 0.0, "{result}");
+        assert!(
+            0.0 < ratio("min")
+                && ratio("min") <= ratio("median")
+                && ratio("median") <= ratio("max"),
+            "{result}"
+        );
+        assert!(
+            result["tokens_per_second"]["median"].as_f64().unwrap() > 0.0,
+            "{result}"
+        );
     }
     for first in [&results[0], &results[3]] {
-        assert_eq!(first["times_as_fast"]["max"], 1.0, "the first is as fast as itself");
+        assert_eq!(
+            first["times_as_fast"]["max"], 1.0,
+            "the first is as fast as itself"
+        );
     }
     roxmltree::Document::parse(&std::fs::read_to_string(place.path("lists.svg")).unwrap()).unwrap();
-    let nothing = ["study", "processors", "-m", "package", "--processors", "cpu", "--prompt", "0", "--decode", "0"];
+    let nothing = [
+        "study",
+        "processors",
+        "-m",
+        "package",
+        "--processors",
+        "cpu",
+        "--prompt",
+        "0",
+        "--decode",
+        "0",
+    ];
     let nothing = place.triad(&nothing);
-    assert!(stderr(&nothing).contains("expected --prompt or --decode above 0"), "{}", stderr(&nothing));
+    assert!(
+        stderr(&nothing).contains("expected --prompt or --decode above 0"),
+        "{}",
+        stderr(&nothing)
+    );
 }
 
 #[test]
 fn what_does_not_fit_into_the_window_is_reported() {
     let place = packaged();
-    let run = ["run", "-m", "package", "-p", "Hello Hello", "-n", "4", "--chunk", "4", "--json"];
+    let run = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello Hello",
+        "-n",
+        "4",
+        "--chunk",
+        "4",
+        "--json",
+    ];
     let alone = json(&place.triad(&run))["text"].clone();
     let output = place.triad(&[&run[..], &PROCESSORS, &["--window", "0.00001"]].concat());
     assert_eq!(json(&output)["text"], alone);
     let printed = stderr(&output);
-    assert!(printed.contains("INT8 subgraphs do not fit into the memory of the NPU and run on the CPU"), "{printed}");
+    assert!(
+        printed.contains("INT8 subgraphs do not fit into the memory of the NPU and run on the CPU"),
+        "{printed}"
+    );
 }
 
 #[test]
 #[cfg(feature = "npu")]
 fn a_package_is_verified_with_onnx_runtime() {
-    let Some(onnx_runtime) = onnx_runtime() else { return };
+    let Some(onnx_runtime) = onnx_runtime() else {
+        return;
+    };
     let place = packaged();
     for cuts in [&CUTS[..0], &CUTS] {
         let verify = ["verify", "package", "--chunk", "4"];
         let verdict = succeed(&place.triad(&[&verify[..], &onnx_runtime, cuts].concat()));
-        let same = ["have the same logits, bit for bit, with", "of the largest with"];
+        let same = [
+            "have the same logits, bit for bit, with",
+            "of the largest with",
+        ];
         assert!(same.iter().any(|same| verdict.contains(same)), "{verdict}");
-        assert!(verdict.contains("with ONNX Runtime's cpu provider as NPU on cpu,npu by all 6 policies"), "{verdict}");
+        assert!(
+            verdict
+                .contains("with ONNX Runtime's cpu provider as NPU on cpu,npu by all 6 policies"),
+            "{verdict}"
+        );
     }
 }
 
@@ -395,36 +833,82 @@ fn a_package_is_verified_with_hexagon_bit_for_bit() {
     let on = ["--processors", "cpu,npu", "--npu", "hexagon"];
     // The emulator is looked for on the path.
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let triad = |arguments: &[&str]| place.command(arguments).env("PATH", &path).output().unwrap();
+    let triad = |arguments: &[&str]| {
+        place
+            .command(arguments)
+            .env("PATH", &path)
+            .output()
+            .unwrap()
+    };
     for cuts in [&CUTS[..0], &CUTS] {
-        let verdict = succeed(&triad(&[&["verify", "package", "--chunk", "4"][..], &on, cuts].concat()));
-        assert!(verdict.contains("have the same logits, bit for bit, with Hexagon NPU"), "{verdict}");
+        let verdict = succeed(&triad(
+            &[&["verify", "package", "--chunk", "4"][..], &on, cuts].concat(),
+        ));
+        assert!(
+            verdict.contains("have the same logits, bit for bit, with Hexagon NPU"),
+            "{verdict}"
+        );
     }
     // What does not fit runs on the CPU, with a note.
-    let run = ["run", "-m", "package", "-p", "Hello", "-n", "1", "--window", "0.00001"];
+    let run = [
+        "run", "-m", "package", "-p", "Hello", "-n", "1", "--window", "0.00001",
+    ];
     let output = triad(&[&run[..], &on].concat());
     succeed(&output);
-    assert!(stderr(&output).contains("INT8 subgraphs do not fit into the memory of the NPU"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("INT8 subgraphs do not fit into the memory of the NPU"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 #[cfg(feature = "hexagon")]
 fn hexagon_without_its_program_or_emulator_is_an_error_that_says_what_to_do() {
     let place = packaged();
-    let ask = ["run", "-m", "package", "-p", "Hello", "-n", "1", "--processors", "cpu,npu", "--npu", "hexagon"];
-    let unnamed = place.command(&ask).env_remove("TRIAD_HEXAGON").output().unwrap();
+    let ask = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello",
+        "-n",
+        "1",
+        "--processors",
+        "cpu,npu",
+        "--npu",
+        "hexagon",
+    ];
+    let unnamed = place
+        .command(&ask)
+        .env_remove("TRIAD_HEXAGON")
+        .output()
+        .unwrap();
     assert_eq!(unnamed.status.code(), Some(1));
-    assert!(stderr(&unnamed).contains("run hexagon/build and set TRIAD_HEXAGON"), "{}", stderr(&unnamed));
-    let missing = place.command(&ask).env("TRIAD_HEXAGON", "nothing").output().unwrap();
+    assert!(
+        stderr(&unnamed).contains("run hexagon/build and set TRIAD_HEXAGON"),
+        "{}",
+        stderr(&unnamed)
+    );
+    let missing = place
+        .command(&ask)
+        .env("TRIAD_HEXAGON", "nothing")
+        .output()
+        .unwrap();
     assert!(
         stderr(&missing).contains("nothing: ") && stderr(&missing).contains("hexagon/build"),
         "{}",
         stderr(&missing)
     );
     let mut command = place.command(&ask);
-    let without = command.env("TRIAD_HEXAGON", place.path("model.gguf")).env("TRIAD_QEMU_HEXAGON", "no-emulator");
+    let without = command
+        .env("TRIAD_HEXAGON", place.path("model.gguf"))
+        .env("TRIAD_QEMU_HEXAGON", "no-emulator");
     let without = without.output().unwrap();
-    assert!(stderr(&without).contains("no-emulator") && stderr(&without).contains("install qemu-user-static"));
+    assert!(
+        stderr(&without).contains("no-emulator")
+            && stderr(&without).contains("install qemu-user-static")
+    );
 }
 
 /// A CPU and the GPU that the environment names, or `None` where it names none.
@@ -444,9 +928,15 @@ fn a_package_is_verified_with_a_gpu_whose_products_are_exact() {
     let place = packaged();
     let verify = ["verify", "package", "--chunk", "4"];
     let verdict = succeed(&place.triad(&[&verify[..], &with_gpu].concat()));
-    assert!(verdict.contains("on cpu,gpu by all 6 policies"), "{verdict}");
+    assert!(
+        verdict.contains("on cpu,gpu by all 6 policies"),
+        "{verdict}"
+    );
     let verdict = succeed(&place.triad(&[&verify[..], &with_gpu, &CUTS].concat()));
-    assert!(verdict.contains("have the same logits, bit for bit, with"), "{verdict}");
+    assert!(
+        verdict.contains("have the same logits, bit for bit, with"),
+        "{verdict}"
+    );
 }
 
 #[test]
@@ -457,14 +947,31 @@ fn a_model_runs_whole_on_a_gpu_with_the_answers_of_the_cpu() {
     }
     let place = packaged();
     for model in [&["--float", "-m", "model.gguf"][..], &["-m", "package"]] {
-        let ask = [&["run"][..], model, &["-p", "Hello Hello Hello", "-n", "12", "--chunk", "4", "--json"]].concat();
+        let ask = [
+            &["run"][..],
+            model,
+            &[
+                "-p",
+                "Hello Hello Hello",
+                "-n",
+                "12",
+                "--chunk",
+                "4",
+                "--json",
+            ],
+        ]
+        .concat();
         for more in [&[][..], &["--speculate", "lookup"]] {
             let on_cpu = json(&place.triad(&[&ask[..], more].concat()));
             let on_gpu = json(&place.triad(&[&ask[..], more, &["--processors", "gpu"]].concat()));
             assert_eq!(on_gpu["text"], on_cpu["text"], "{model:?}");
         }
         let refused = place.triad(&[&ask[..], &["--processors", "gpu", "--kv", "int8"]].concat());
-        assert!(stderr(&refused).contains("the format of keys and values"), "{}", stderr(&refused));
+        assert!(
+            stderr(&refused).contains("the format of keys and values"),
+            "{}",
+            stderr(&refused)
+        );
     }
 }
 
@@ -476,22 +983,62 @@ fn bench_measures_a_gpu_alone_on_the_gpu_and_compares_it_with_what_the_gpu_can_d
     }
     let place = packaged();
     for model in [&["--float", "-m", "model.gguf"][..], &["-m", "package"]] {
-        let bench = [&["bench"][..], model, &["--prompt", "8", "--decode", "2", "--context", "4"]].concat();
-        let bench =
-            [&bench[..], &["--repeat", "1", "--processors", "gpu", "--chunk", "4", "--svg", "bench.svg"]].concat();
+        let bench = [
+            &["bench"][..],
+            model,
+            &["--prompt", "8", "--decode", "2", "--context", "4"],
+        ]
+        .concat();
+        let bench = [
+            &bench[..],
+            &[
+                "--repeat",
+                "1",
+                "--processors",
+                "gpu",
+                "--chunk",
+                "4",
+                "--svg",
+                "bench.svg",
+            ],
+        ]
+        .concat();
         let report = json(&place.triad(&[&bench[..], &["--json"]].concat()));
-        let (results, limits) = (report["results"].as_array().unwrap(), report["limits"].as_array().unwrap());
-        assert!(report["processor"].as_str().unwrap().contains("GPU"), "{report}");
-        let tests: Vec<_> = results.iter().map(|result| result["test"].as_str().unwrap()).collect();
+        let (results, limits) = (
+            report["results"].as_array().unwrap(),
+            report["limits"].as_array().unwrap(),
+        );
+        assert!(
+            report["processor"].as_str().unwrap().contains("GPU"),
+            "{report}"
+        );
+        let tests: Vec<_> = results
+            .iter()
+            .map(|result| result["test"].as_str().unwrap())
+            .collect();
         assert_eq!(tests, ["prefill", "decode"], "each once, and nowhere else");
-        assert!(results.iter().all(|result| result["limit_seconds"].as_f64().unwrap() > 0.0), "{report}");
-        let [limit] = &limits[..] else { panic!("{report}") };
+        assert!(
+            results
+                .iter()
+                .all(|result| result["limit_seconds"].as_f64().unwrap() > 0.0),
+            "{report}"
+        );
+        let [limit] = &limits[..] else {
+            panic!("{report}")
+        };
         assert!(limit["processor"].is_string(), "{limit}");
-        for rate in ["int8_operations_per_second", "f32_operations_per_second", "bytes_read_per_second"] {
+        for rate in [
+            "int8_operations_per_second",
+            "f32_operations_per_second",
+            "bytes_read_per_second",
+        ] {
             assert!(limit[rate].as_f64().unwrap() > 1e8, "{limit}");
         }
         let table = succeed(&place.triad(&bench));
-        assert!(table.contains("; all on GPU") && table.contains("limit of "), "{table}");
+        assert!(
+            table.contains("; all on GPU") && table.contains("limit of "),
+            "{table}"
+        );
         assert!(!table.contains("threads:"), "no limit of the CPU: {table}");
     }
 }
@@ -503,17 +1050,34 @@ fn a_gpu_alone_is_verified_with_packages_of_every_format() {
         return;
     }
     let place = packaged();
-    for (package, format) in [("w4a16", &["--weights", "int4"][..]), ("int4-decode", &["--decode-weights", "int4"])] {
+    for (package, format) in [
+        ("w4a16", &["--weights", "int4"][..]),
+        ("int4-decode", &["--decode-weights", "int4"]),
+    ] {
         let prepare = ["prepare", "model.gguf", "-o", package, "--tokens", "100"];
         succeed(&place.triad(&[&prepare[..], format].concat()));
     }
     for package in ["w4a16", "package", "int4-decode"] {
-        let verdict = succeed(&place.triad(&["verify", package, "--chunk", "4", "--processors", "gpu"]));
-        assert!(verdict.contains("and a token behind each, have logits within"), "{verdict}");
-        assert!(verdict.lines().next().is_some_and(|line| line.ends_with("on gpu")), "{verdict}");
+        let verdict =
+            succeed(&place.triad(&["verify", package, "--chunk", "4", "--processors", "gpu"]));
+        assert!(
+            verdict.contains("and a token behind each, have logits within"),
+            "{verdict}"
+        );
+        assert!(
+            verdict
+                .lines()
+                .next()
+                .is_some_and(|line| line.ends_with("on gpu")),
+            "{verdict}"
+        );
     }
     let profile = place.triad(&["profile", "-m", "w4a16", "--processors", "gpu"]);
-    assert!(stderr(&profile).contains("runs a model whole"), "{}", stderr(&profile));
+    assert!(
+        stderr(&profile).contains("runs a model whole"),
+        "{}",
+        stderr(&profile)
+    );
 }
 
 #[test]
@@ -523,33 +1087,94 @@ fn slices_of_a_gpu_change_no_answer_and_frames_beside_them_are_counted() {
         return;
     }
     let place = place();
-    let ask = ["run", "--float", "-m", "model.gguf", "-p", "Hello Hello Hello", "-n", "8", "--processors", "gpu"];
+    let ask = [
+        "run",
+        "--float",
+        "-m",
+        "model.gguf",
+        "-p",
+        "Hello Hello Hello",
+        "-n",
+        "8",
+        "--processors",
+        "gpu",
+    ];
     let ask = [&ask[..], &["--json"]].concat();
     let whole = json(&place.triad(&ask));
     let sliced = json(&place.triad(&[&ask[..], &["--gpu-slice", "0.001"]].concat()));
     assert_eq!(sliced["text"], whole["text"]);
-    let study = ["study", "rendering", "-m", "model.gguf", "--prompt", "16", "--slice", "0,0.001", "--frame", "0.1"];
-    let study = [&study[..], &["--repeat", "1", "--frames-per-second", "500", "--svg", "rendering.svg"]].concat();
+    let study = [
+        "study",
+        "rendering",
+        "-m",
+        "model.gguf",
+        "--prompt",
+        "16",
+        "--slice",
+        "0,0.001",
+        "--frame",
+        "0.1",
+    ];
+    let study = [
+        &study[..],
+        &[
+            "--repeat",
+            "1",
+            "--frames-per-second",
+            "500",
+            "--svg",
+            "rendering.svg",
+        ],
+    ]
+    .concat();
     let found = json(&place.triad(&[&study[..], &["--json"]].concat()));
-    assert!(found["gpu"].as_str().unwrap().contains("software on the CPU"), "{found}");
-    let [whole, sliced] = &found["results"].as_array().unwrap()[..] else { panic!("{found}") };
+    assert!(
+        found["gpu"]
+            .as_str()
+            .unwrap()
+            .contains("software on the CPU"),
+        "{found}"
+    );
+    let [whole, sliced] = &found["results"].as_array().unwrap()[..] else {
+        panic!("{found}")
+    };
     assert_eq!(whole["submissions"], 1);
     assert!(sliced["submissions"].as_u64().unwrap() > 5, "{sliced}");
     for result in [whole, sliced] {
         let [due, in_time] = ["due", "in_time"].map(|name| result[name].as_u64().unwrap());
-        assert!(due >= in_time && due >= 1 && result["frame_seconds"].as_f64().unwrap() > 0.0, "{result}");
+        assert!(
+            due >= in_time && due >= 1 && result["frame_seconds"].as_f64().unwrap() > 0.0,
+            "{result}"
+        );
     }
     let table = succeed(&place.triad(&[&study[..], &["--own-queue"]].concat()));
-    assert!(table.contains("a queue of their own") && table.contains("a chunk"), "{table}");
+    assert!(
+        table.contains("a queue of their own") && table.contains("a chunk"),
+        "{table}"
+    );
     let refused = place.triad(&["run", "-p", "Hello", "--gpu-slice", "4"]);
-    assert!(stderr(&refused).contains("--gpu-slice"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("--gpu-slice"),
+        "{}",
+        stderr(&refused)
+    );
 }
 
 #[test]
 #[cfg(feature = "gpu")]
 fn a_gpu_that_is_not_there_is_an_error_that_lists_those_that_are() {
     let place = packaged();
-    let run = ["run", "-m", "package", "-p", "Hello", "--processors", "cpu,gpu", "--gpu", "no such GPU"];
+    let run = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello",
+        "--processors",
+        "cpu,gpu",
+        "--gpu",
+        "no such GPU",
+    ];
     let output = place.triad(&run);
     assert_eq!(output.status.code(), Some(1));
     assert!(
@@ -562,8 +1187,12 @@ fn a_gpu_that_is_not_there_is_an_error_that_lists_those_that_are() {
 /// The files of compiled graphs in the package, with the times of their writing.
 #[cfg(feature = "npu")]
 fn compiled(place: &Place) -> Vec<(std::path::PathBuf, std::time::SystemTime)> {
-    let files = std::fs::read_dir(place.path("package/compiled")).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = files.map(|path| (path.clone(), path.metadata().unwrap().modified().unwrap())).collect();
+    let files = std::fs::read_dir(place.path("package/compiled"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files
+        .map(|path| (path.clone(), path.metadata().unwrap().modified().unwrap()))
+        .collect();
     files.sort();
     files
 }
@@ -571,10 +1200,23 @@ fn compiled(place: &Place) -> Vec<(std::path::PathBuf, std::time::SystemTime)> {
 #[test]
 #[cfg(feature = "npu")]
 fn compiled_graphs_are_kept_in_the_package() {
-    let Some(onnx_runtime) = onnx_runtime() else { return };
+    let Some(onnx_runtime) = onnx_runtime() else {
+        return;
+    };
     let place = packaged();
     let run = |chunk: &str| {
-        let ask = ["run", "-m", "package", "-p", "Hello Hello", "-n", "4", "--chunk", chunk, "--json"];
+        let ask = [
+            "run",
+            "-m",
+            "package",
+            "-p",
+            "Hello Hello",
+            "-n",
+            "4",
+            "--chunk",
+            chunk,
+            "--json",
+        ];
         let output = place.triad(&[&ask[..], &onnx_runtime].concat());
         assert!(!stderr(&output).contains("note"), "{}", stderr(&output));
         json(&output)["text"].clone()
@@ -582,32 +1224,74 @@ fn compiled_graphs_are_kept_in_the_package() {
     let answer = run("4");
     let first = compiled(&place);
     assert!(!first.is_empty());
-    assert_eq!((run("4"), compiled(&place)), (answer.clone(), first.clone()), "used, not written again");
-    let graph = &first.iter().find(|(path, _)| path.extension().is_some_and(|name| name == "onnx")).unwrap().0;
+    assert_eq!(
+        (run("4"), compiled(&place)),
+        (answer.clone(), first.clone()),
+        "used, not written again"
+    );
+    let graph = &first
+        .iter()
+        .find(|(path, _)| path.extension().is_some_and(|name| name == "onnx"))
+        .unwrap()
+        .0;
     std::fs::write(graph, "another one's").unwrap();
     assert_eq!(run("4"), answer);
-    assert_ne!(std::fs::read(graph).unwrap(), b"another one's", "a damaged one is built again");
+    assert_ne!(
+        std::fs::read(graph).unwrap(),
+        b"another one's",
+        "a damaged one is built again"
+    );
     run("5");
-    assert_eq!(compiled(&place).len(), 2 * first.len(), "other graphs for another chunk length");
+    assert_eq!(
+        compiled(&place).len(),
+        2 * first.len(),
+        "other graphs for another chunk length"
+    );
     let verdict = succeed(&place.triad(&["verify", "package"]));
-    assert!(verdict.contains("  made by runs, which check them: compiled, shadow-rows.bin\n"), "{verdict}");
-    succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "100", "--force"]));
-    assert!(!place.path("package/compiled").exists(), "none of them is of the new weights");
+    assert!(
+        verdict.contains("  made by runs, which check them: compiled, shadow-rows.bin\n"),
+        "{verdict}"
+    );
+    succeed(&place.triad(&[
+        "prepare",
+        "model.gguf",
+        "-o",
+        "package",
+        "--tokens",
+        "100",
+        "--force",
+    ]));
+    assert!(
+        !place.path("package/compiled").exists(),
+        "none of them is of the new weights"
+    );
 }
 
 #[test]
 #[cfg(feature = "npu")]
 fn a_package_that_can_not_be_written_runs_with_a_note_that_its_graphs_are_not_kept() {
-    let Some(onnx_runtime) = onnx_runtime() else { return };
+    let Some(onnx_runtime) = onnx_runtime() else {
+        return;
+    };
     let place = packaged();
     // Whoever runs this may write everywhere, but nowhere below a file.
     place.write("package/compiled", "");
-    let output = place.triad(&[&["run", "-m", "package", "-p", "Hello", "-n", "1"], &onnx_runtime[..]].concat());
+    let output = place.triad(
+        &[
+            &["run", "-m", "package", "-p", "Hello", "-n", "1"],
+            &onnx_runtime[..],
+        ]
+        .concat(),
+    );
     succeed(&output);
     let printed = stderr(&output);
     assert!(
-        printed.contains("package/compiled: ") && printed.contains("compiled graphs can't be kept there"),
+        printed.contains("package/compiled: ")
+            && printed.contains("compiled graphs can't be kept there"),
         "{printed}"
     );
-    assert!(printed.contains(", and every run compiles them again"), "{printed}");
+    assert!(
+        printed.contains(", and every run compiles them again"),
+        "{printed}"
+    );
 }

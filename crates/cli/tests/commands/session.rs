@@ -5,25 +5,54 @@ use serde_json::{Value as Json, json};
 use super::support::stderr;
 use super::{place, succeed};
 
-const ASK: [&str; 8] = ["run", "--float", "-m", "model.gguf", "-n", "4", "--session", "talk.json"];
+const ASK: [&str; 8] = [
+    "run",
+    "--float",
+    "-m",
+    "model.gguf",
+    "-n",
+    "4",
+    "--session",
+    "talk.json",
+];
 
 #[test]
 fn a_session_goes_on_where_its_file_ends() {
     let place = place();
-    let saved = || -> Json { serde_json::from_slice(&std::fs::read(place.path("talk.json")).unwrap()).unwrap() };
+    let saved = || -> Json {
+        serde_json::from_slice(&std::fs::read(place.path("talk.json")).unwrap()).unwrap()
+    };
     succeed(&place.triad(&[&ASK[..], &["-p", "Hello"]].concat()));
     let first = saved();
-    assert_eq!(first["messages"][0], json!({"role": "user", "content": "Hello"}));
+    assert_eq!(
+        first["messages"][0],
+        json!({"role": "user", "content": "Hello"})
+    );
     let answer = succeed(&place.triad(&[&ASK[..], &["-p", "More"]].concat()));
     let second = saved();
-    let roles: Vec<_> = second["messages"].as_array().unwrap().iter().map(|message| &message["role"]).collect();
+    let roles: Vec<_> = second["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| &message["role"])
+        .collect();
     assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
     assert_eq!(second["messages"][1], first["messages"][1]);
     // The model's template has a line for each message: the same prompt at once has the same answer.
     let said = first["messages"][1]["content"].as_str().unwrap();
     let whole = format!("user: Hello\nassistant: {said}\nuser: More\n");
     assert_eq!(
-        succeed(&place.triad(&["run", "--float", "-m", "model.gguf", "-n", "4", "--raw", "-p", &whole])),
+        succeed(&place.triad(&[
+            "run",
+            "--float",
+            "-m",
+            "model.gguf",
+            "-n",
+            "4",
+            "--raw",
+            "-p",
+            &whole
+        ])),
         answer
     );
 }
@@ -33,8 +62,12 @@ fn other_instructions_take_the_place_of_those_that_a_session_began_with() {
     let place = place();
     for (system, count) in [("Be brief.", 3), ("Be loud.", 5)] {
         succeed(&place.triad(&[&ASK[..], &["-p", "So", "--system", system]].concat()));
-        let saved: Json = serde_json::from_slice(&std::fs::read(place.path("talk.json")).unwrap()).unwrap();
-        assert_eq!(saved["messages"][0], json!({"role": "system", "content": system}));
+        let saved: Json =
+            serde_json::from_slice(&std::fs::read(place.path("talk.json")).unwrap()).unwrap();
+        assert_eq!(
+            saved["messages"][0],
+            json!({"role": "system", "content": system})
+        );
         assert_eq!(saved["messages"].as_array().unwrap().len(), count);
     }
 }
@@ -44,11 +77,30 @@ fn a_file_that_is_no_conversation_is_refused_and_kept() {
     let place = place();
     place.write("talk.json", "{\"messages\": 1}");
     let model = std::fs::read(place.path("model.gguf")).unwrap();
-    for (file, message) in [("talk.json", "no conversation that was saved"), ("model.gguf", "UTF-8")] {
-        let output = place.triad(&["run", "--float", "-m", "model.gguf", "-p", "Hello", "--session", file]);
+    for (file, message) in [
+        ("talk.json", "no conversation that was saved"),
+        ("model.gguf", "UTF-8"),
+    ] {
+        let output = place.triad(&[
+            "run",
+            "--float",
+            "-m",
+            "model.gguf",
+            "-p",
+            "Hello",
+            "--session",
+            file,
+        ]);
         assert_eq!(output.status.code(), Some(1));
-        assert!(stderr(&output).contains(message) && stderr(&output).contains(file), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains(message) && stderr(&output).contains(file),
+            "{}",
+            stderr(&output)
+        );
     }
-    assert_eq!(std::fs::read(place.path("talk.json")).unwrap(), b"{\"messages\": 1}");
+    assert_eq!(
+        std::fs::read(place.path("talk.json")).unwrap(),
+        b"{\"messages\": 1}"
+    );
     assert_eq!(std::fs::read(place.path("model.gguf")).unwrap(), model);
 }

@@ -24,11 +24,26 @@ pub fn header() -> (Value, usize) {
         ("model.embed_tokens.weight", vec![VOCAB, HIDDEN]),
         ("model.norm.weight", vec![HIDDEN]),
         ("model.layers.0.input_layernorm.weight", vec![HIDDEN]),
-        ("model.layers.0.self_attn.q_proj.weight", vec![HIDDEN, HIDDEN]),
-        ("model.layers.0.self_attn.k_proj.weight", vec![HIDDEN / 2, HIDDEN]),
-        ("model.layers.0.self_attn.v_proj.weight", vec![HIDDEN / 2, HIDDEN]),
-        ("model.layers.0.self_attn.o_proj.weight", vec![HIDDEN, HIDDEN]),
-        ("model.layers.0.post_attention_layernorm.weight", vec![HIDDEN]),
+        (
+            "model.layers.0.self_attn.q_proj.weight",
+            vec![HIDDEN, HIDDEN],
+        ),
+        (
+            "model.layers.0.self_attn.k_proj.weight",
+            vec![HIDDEN / 2, HIDDEN],
+        ),
+        (
+            "model.layers.0.self_attn.v_proj.weight",
+            vec![HIDDEN / 2, HIDDEN],
+        ),
+        (
+            "model.layers.0.self_attn.o_proj.weight",
+            vec![HIDDEN, HIDDEN],
+        ),
+        (
+            "model.layers.0.post_attention_layernorm.weight",
+            vec![HIDDEN],
+        ),
         ("model.layers.0.mlp.gate_proj.weight", vec![WIDTH, HIDDEN]),
         ("model.layers.0.mlp.up_proj.weight", vec![WIDTH, HIDDEN]),
         ("model.layers.0.mlp.down_proj.weight", vec![HIDDEN, WIDTH]),
@@ -37,7 +52,10 @@ pub fn header() -> (Value, usize) {
     let mut offset = 0;
     for (name, shape) in shapes {
         let end = offset + 4 * shape.iter().product::<usize>();
-        header.insert(name.into(), json!({"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}));
+        header.insert(
+            name.into(),
+            json!({"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}),
+        );
         offset = end;
     }
     (Value::Object(header), offset)

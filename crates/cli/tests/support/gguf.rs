@@ -42,15 +42,21 @@ const WIDTH: u64 = 48;
 const END: &str = "<|end|>";
 
 /// One message after the other, ended by a newline.
-const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}";
+const TEMPLATE: &str =
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}";
 
 impl Gguf {
     /// A llama of one block with random weights, whose tokens are the 256 bytes, `ab` and an end: [`VOCAB`].
     pub fn tiny() -> Self {
-        let tokens: Vec<String> = (0..=255).map(byte_letter).chain(["ab".to_owned(), END.to_owned()]).collect();
+        let tokens: Vec<String> = (0..=255)
+            .map(byte_letter)
+            .chain(["ab".to_owned(), END.to_owned()])
+            .collect();
         let vocab = VOCAB as u64;
         let end = vocab as u32 - 1;
-        let types = (0..=end).map(|token| if token == end { 3 } else { 1 }).collect();
+        let types = (0..=end)
+            .map(|token| if token == end { 3 } else { 1 })
+            .collect();
         let text = |text: &str| Value::Text(text.into());
         let metadata = [
             ("general.architecture", text("llama")),
@@ -99,7 +105,13 @@ impl Gguf {
         };
         for (name, shape) in tensors {
             let values = (0..shape.iter().product()).map(|_| next()).collect();
-            gguf.tensors.push(Tensor { name: name.into(), shape, values, format: 0, offset: None });
+            gguf.tensors.push(Tensor {
+                name: name.into(),
+                shape,
+                values,
+                format: 0,
+                offset: None,
+            });
         }
         gguf
     }
@@ -147,8 +159,16 @@ impl Gguf {
         let mut out = Vec::new();
         out.extend(self.magic);
         out.extend(self.version.to_le_bytes());
-        out.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
-        out.extend(self.metadata_count.unwrap_or(self.metadata.len() as u64).to_le_bytes());
+        out.extend(
+            self.tensor_count
+                .unwrap_or(self.tensors.len() as u64)
+                .to_le_bytes(),
+        );
+        out.extend(
+            self.metadata_count
+                .unwrap_or(self.metadata.len() as u64)
+                .to_le_bytes(),
+        );
         for (key, value) in &self.metadata {
             text(&mut out, key);
             write_value(&mut out, value);

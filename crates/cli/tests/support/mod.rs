@@ -32,7 +32,9 @@ impl Place {
 
     /// An empty folder, without a cache.
     pub fn on_a_new_machine() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
     }
 
     /// A file or folder in this place.

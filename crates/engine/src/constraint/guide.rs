@@ -61,11 +61,15 @@ impl Task {
     fn walk(&mut self) -> Result<(), ConstraintError> {
         loop {
             let choice = self.choice()?;
-            let next = self.rows.get(self.accepted).copied().filter(|token| match &choice {
-                Choice::Forced(forced) => forced == token,
-                Choice::Of(mask) => mask.allows(*token),
-                Choice::End => false,
-            });
+            let next = self
+                .rows
+                .get(self.accepted)
+                .copied()
+                .filter(|token| match &choice {
+                    Choice::Forced(forced) => forced == token,
+                    Choice::Of(mask) => mask.allows(*token),
+                    Choice::End => false,
+                });
             self.choices.push(choice);
             let Some(token) = next else { return Ok(()) };
             self.constraint.accept(token)?;
@@ -143,7 +147,9 @@ impl Guide {
 
     /// Whether nothing may follow the tokens that were [settled](Guide::settle).
     pub(crate) fn is_complete(&mut self) -> bool {
-        self.constraint.as_mut().is_some_and(|constraint| constraint.is_complete())
+        self.constraint
+            .as_mut()
+            .is_some_and(|constraint| constraint.is_complete())
     }
 
     /// The tokens that must come next, at most `most` of them.
@@ -206,7 +212,9 @@ impl Guide {
                 Ok(Allowed::Several)
             }
             Some(Choice::End) => Ok(Allowed::None),
-            _ => Err(Error::Constraint("no token of the model may come next".into())),
+            _ => Err(Error::Constraint(
+                "no token of the model may come next".into(),
+            )),
         }
     }
 
@@ -216,7 +224,12 @@ impl Guide {
     /// If the constraint cannot go on.
     pub(crate) fn settle(&mut self, chosen: &[u32]) -> Result<()> {
         self.choices.clear();
-        let kept = self.accepted.iter().zip(chosen).take_while(|(accepted, chosen)| accepted == chosen).count();
+        let kept = self
+            .accepted
+            .iter()
+            .zip(chosen)
+            .take_while(|(accepted, chosen)| accepted == chosen)
+            .count();
         let (back, rest) = (self.accepted.len() - kept, &chosen[kept..]);
         let constraint = self.constraint.as_mut().ok_or_else(lost)?;
         if back > 0 {

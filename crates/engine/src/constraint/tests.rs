@@ -8,16 +8,28 @@ use super::{Constraint, ConstraintError, Form, TokenMask};
 use crate::sampler::{Sampler, SamplerOptions};
 use crate::speculate::{Draft, Lookup, Source, Speculate};
 use crate::{
-    Cancel, Engine, EngineOptions, Error, Finish, GenerateOptions, Generation, LoadOptions, Model, Session,
-    SessionOptions, Threads, generate,
+    Cancel, Engine, EngineOptions, Error, Finish, GenerateOptions, Generation, LoadOptions, Model,
+    Session, SessionOptions, Threads, generate,
 };
 
 const CONTEXT: usize = 96;
 const PROMPT: [u32; 6] = [3, 14, 15, 9, 26, 3];
 
 fn model() -> Arc<Model> {
-    let path = format!("{}/../../tests/golden/families/llama.gguf", env!("CARGO_MANIFEST_DIR"));
-    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
+    let path = format!(
+        "{}/../../tests/golden/families/llama.gguf",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    Arc::new(
+        Model::load(
+            path.as_ref(),
+            &LoadOptions {
+                threads: Threads::Count(1),
+                ..Default::default()
+            },
+        )
+        .unwrap(),
+    )
 }
 
 /// A form in which it depends on the number of tokens so far and the latest one what may follow.
@@ -45,7 +57,8 @@ impl Steps {
         if place % every < count {
             return vec![3 + place as u32 * 5 % (self.vocab - 3)];
         }
-        let few = (0..self.vocab).filter(|token| (token + place as u32 + latest).is_multiple_of(self.modulus));
+        let few = (0..self.vocab)
+            .filter(|token| (token + place as u32 + latest).is_multiple_of(self.modulus));
         let end = (self.ends && place % 3 == 2).then_some(END);
         few.filter(|token| *token != END).chain(end).collect()
     }
@@ -57,7 +70,10 @@ impl Steps {
 
 impl Form for Steps {
     fn constraint(&self) -> Result<Box<dyn Constraint>, ConstraintError> {
-        Ok(Box::new(Running { form: *self, so_far: Vec::new() }))
+        Ok(Box::new(Running {
+            form: *self,
+            so_far: Vec::new(),
+        }))
     }
 }
 
@@ -76,7 +92,11 @@ impl Constraint for Running {
     }
 
     fn take_back(&mut self, count: usize) -> Result<(), ConstraintError> {
-        let left = self.so_far.len().checked_sub(count).ok_or("nothing to take back")?;
+        let left = self
+            .so_far
+            .len()
+            .checked_sub(count)
+            .ok_or("nothing to take back")?;
         self.so_far.truncate(left);
         Ok(())
     }
@@ -97,7 +117,10 @@ impl Constraint for Running {
 
     fn allowed(&mut self, tokens: &[u32]) -> Result<usize, ConstraintError> {
         let before = self.so_far.len();
-        let count = tokens.iter().take_while(|token| self.accept(**token).is_ok()).count();
+        let count = tokens
+            .iter()
+            .take_while(|token| self.accept(**token).is_ok())
+            .count();
         self.so_far.truncate(before);
         Ok(count)
     }
@@ -108,7 +131,11 @@ impl Constraint for Running {
 }
 
 fn session(model: &Arc<Model>) -> Session {
-    let options = SessionOptions { context: CONTEXT, chunk: 16, ..SessionOptions::default() };
+    let options = SessionOptions {
+        context: CONTEXT,
+        chunk: 16,
+        ..SessionOptions::default()
+    };
     Session::new(model, &options).unwrap()
 }
 
@@ -138,7 +165,11 @@ fn reference(model: &Arc<Model>, form: &Steps, sampler: &SamplerOptions) -> Vec<
             let mut logits = session.logits().to_vec();
             let seen = session.tokens();
             for (token, logit) in (0..).zip(&mut logits) {
-                *logit = if may_follow.contains(&token) { *logit } else { f32::NEG_INFINITY };
+                *logit = if may_follow.contains(&token) {
+                    *logit
+                } else {
+                    f32::NEG_INFINITY
+                };
             }
             sampler.sample(&logits, seen)
         };
@@ -149,11 +180,23 @@ fn reference(model: &Arc<Model>, form: &Steps, sampler: &SamplerOptions) -> Vec<
 }
 
 fn speculations(model: &Arc<Model>) -> [Option<Speculate>; 4] {
-    let fixed = |source, most| Some(Speculate { source, most, is_fixed: true });
+    let fixed = |source, most| {
+        Some(Speculate {
+            source,
+            most,
+            is_fixed: true,
+        })
+    };
     let draft = Draft::new(session(model), model).unwrap();
     [
         None,
-        fixed(Source::Lookup(Lookup { shortest: 1, longest: 3 }), 5),
+        fixed(
+            Source::Lookup(Lookup {
+                shortest: 1,
+                longest: 3,
+            }),
+            5,
+        ),
         fixed(Source::Draft(draft), 4),
         Some(Speculate::lookup()),
     ]
@@ -190,16 +233,37 @@ proptest! {
 fn answers_of_several_sessions_at_once_have_each_its_own_form() {
     let model = model();
     let vocab = model.description().vocab as u32;
-    let session_options = SessionOptions { context: CONTEXT, chunk: 16, ..SessionOptions::default() };
-    let engine = Engine::new(&model, EngineOptions { session: session_options, ..EngineOptions::default() }).unwrap();
+    let session_options = SessionOptions {
+        context: CONTEXT,
+        chunk: 16,
+        ..SessionOptions::default()
+    };
+    let engine = Engine::new(
+        &model,
+        EngineOptions {
+            session: session_options,
+            ..EngineOptions::default()
+        },
+    )
+    .unwrap();
     let sampler = SamplerOptions::default();
-    let form = |index: usize| Steps { modulus: index as u32 + 2, forced: (5, index), length: 30, ends: false, vocab };
+    let form = |index: usize| Steps {
+        modulus: index as u32 + 2,
+        forced: (5, index),
+        length: 30,
+        ends: false,
+        vocab,
+    };
     std::thread::scope(|scope| {
         for index in 0..4 {
             let (model, engine, sampler) = (&model, &engine, &sampler);
             scope.spawn(move || {
                 let found = answer(&mut engine.session(), &options(form(index), sampler));
-                assert_eq!(found.tokens, reference(model, &form(index), sampler), "{index}");
+                assert_eq!(
+                    found.tokens,
+                    reference(model, &form(index), sampler),
+                    "{index}"
+                );
             });
         }
     });
@@ -209,9 +273,18 @@ fn answers_of_several_sessions_at_once_have_each_its_own_form() {
 fn tokens_that_must_follow_run_together_and_are_counted() {
     let model = model();
     let vocab = model.description().vocab as u32;
-    let form = Steps { modulus: 3, forced: (10, 8), length: 40, ends: false, vocab };
+    let form = Steps {
+        modulus: 3,
+        forced: (10, 8),
+        length: 40,
+        ends: false,
+        vocab,
+    };
     let lookup = Some(Speculate::lookup());
-    let options = GenerateOptions { speculate: lookup, ..options(form, &SamplerOptions::default()) };
+    let options = GenerateOptions {
+        speculate: lookup,
+        ..options(form, &SamplerOptions::default())
+    };
     let found = answer(&mut session(&model), &options);
     let (constraint, speculation) = (found.constraint.unwrap(), found.speculation.unwrap());
     assert_eq!(constraint.forced_tokens, 32);
@@ -225,14 +298,30 @@ fn an_answer_that_is_too_long_ends_within_its_form() {
     let model = model();
     let vocab = model.description().vocab as u32;
     for forced in [(6, 0), (6, 5)] {
-        let form = Steps { modulus: 4, forced, length: 50, ends: false, vocab };
-        let whole = answer(&mut session(&model), &options(form, &SamplerOptions::default())).tokens;
+        let form = Steps {
+            modulus: 4,
+            forced,
+            length: 50,
+            ends: false,
+            vocab,
+        };
+        let whole = answer(
+            &mut session(&model),
+            &options(form, &SamplerOptions::default()),
+        )
+        .tokens;
         for most in [0, 1, 2, 7, 11, 12, 13, 49] {
             for speculate in [None, Some(Speculate::lookup())] {
-                let options =
-                    GenerateOptions { max_tokens: Some(most), speculate, ..options(form, &SamplerOptions::default()) };
+                let options = GenerateOptions {
+                    max_tokens: Some(most),
+                    speculate,
+                    ..options(form, &SamplerOptions::default())
+                };
                 let found = answer(&mut session(&model), &options);
-                assert_eq!((&found.tokens[..], found.finish), (&whole[..most], Finish::Length));
+                assert_eq!(
+                    (&found.tokens[..], found.finish),
+                    (&whole[..most], Finish::Length)
+                );
             }
         }
     }
@@ -242,9 +331,21 @@ fn an_answer_that_is_too_long_ends_within_its_form() {
 fn a_form_of_nothing_has_an_empty_answer() {
     let model = model();
     let vocab = model.description().vocab as u32;
-    let form = Steps { modulus: 4, forced: (6, 0), length: 0, ends: false, vocab };
-    let found = answer(&mut session(&model), &options(form, &SamplerOptions::default()));
-    assert_eq!((found.text.as_str(), found.tokens.len(), found.finish), ("", 0, Finish::EndToken));
+    let form = Steps {
+        modulus: 4,
+        forced: (6, 0),
+        length: 0,
+        ends: false,
+        vocab,
+    };
+    let found = answer(
+        &mut session(&model),
+        &options(form, &SamplerOptions::default()),
+    );
+    assert_eq!(
+        (found.text.as_str(), found.tokens.len(), found.finish),
+        ("", 0, Finish::EndToken)
+    );
 }
 
 #[test]
@@ -283,13 +384,25 @@ fn a_form_that_allows_no_token_of_the_model_is_an_error() {
             Ok([if self.1 < 2 { 1 } else { self.0 }].into_iter().collect())
         }
     }
-    let options = GenerateOptions { form: Some(Arc::new(Outside(vocab))), ..GenerateOptions::default() };
+    let options = GenerateOptions {
+        form: Some(Arc::new(Outside(vocab))),
+        ..GenerateOptions::default()
+    };
     let mut session = session(&model);
     let error = generate(&mut session, &PROMPT, &options, &Cancel::new(), &mut |_| {}).unwrap_err();
     assert!(matches!(error, Error::Constraint(_)), "{error}");
-    assert_eq!(error.to_string(), "the answer cannot be kept in its form: no token of the model may come next");
+    assert_eq!(
+        error.to_string(),
+        "the answer cannot be kept in its form: no token of the model may come next"
+    );
     // The session goes on.
-    answer(&mut session, &GenerateOptions { max_tokens: Some(3), ..GenerateOptions::default() });
+    answer(
+        &mut session,
+        &GenerateOptions {
+            max_tokens: Some(3),
+            ..GenerateOptions::default()
+        },
+    );
 }
 
 #[test]
@@ -322,7 +435,17 @@ fn a_constraint_that_panics_is_an_error() {
             panic!("as planned")
         }
     }
-    let options = GenerateOptions { form: Some(Arc::new(Panics)), ..GenerateOptions::default() };
-    let error = generate(&mut session(&model()), &PROMPT, &options, &Cancel::new(), &mut |_| {}).unwrap_err();
+    let options = GenerateOptions {
+        form: Some(Arc::new(Panics)),
+        ..GenerateOptions::default()
+    };
+    let error = generate(
+        &mut session(&model()),
+        &PROMPT,
+        &options,
+        &Cancel::new(),
+        &mut |_| {},
+    )
+    .unwrap_err();
     assert!(error.to_string().contains("panicked"), "{error}");
 }

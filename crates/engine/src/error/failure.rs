@@ -52,7 +52,11 @@ impl fmt::Display for FailureReason {
         match self {
             Self::Error(error) => error.fmt(f),
             Self::Panic(message) => write!(f, "it panicked: {message}"),
-            Self::TimeOut(limit) => write!(f, "it did not end a task within {:.1} s", limit.as_secs_f64()),
+            Self::TimeOut(limit) => write!(
+                f,
+                "it did not end a task within {:.1} s",
+                limit.as_secs_f64()
+            ),
             Self::Away => f.write_str("it has not come back from an earlier task"),
         }
     }

@@ -70,7 +70,11 @@ pub struct Seen {
 
 impl Cost {
     fn parts(&self) -> [f64; 3] {
-        [self.seconds_per_token, self.seconds_per_chunk, self.seconds_per_token_and_position]
+        [
+            self.seconds_per_token,
+            self.seconds_per_chunk,
+            self.seconds_per_token_and_position,
+        ]
     }
 
     fn scaled(&self, factor: f64) -> Self {
@@ -89,16 +93,27 @@ impl Cost {
     }
 
     fn seconds(&self, [tokens, pairs]: [f64; 2]) -> f64 {
-        self.seconds_per_token * tokens + self.seconds_per_chunk + self.seconds_per_token_and_position * pairs
+        self.seconds_per_token * tokens
+            + self.seconds_per_chunk
+            + self.seconds_per_token_and_position * pairs
     }
 }
 
 impl Costs {
     /// Seconds of a task of a prompt that begins at `position`; `None` if its like was not seen on this processor. A
     /// part takes its share of the seconds of tokens, and all of those of a chunk.
-    pub fn seconds(&self, processor: &str, graph: &Graph, task: &PrefillTask, position: usize) -> Option<f64> {
+    pub fn seconds(
+        &self,
+        processor: &str,
+        graph: &Graph,
+        task: &PrefillTask,
+        position: usize,
+    ) -> Option<f64> {
         let cost = self.of_task(processor, graph, task)?;
-        let of_block = cost.by_block.get(graph.subgraphs()[task.task.subgraph].block).unwrap_or(&1.0);
+        let of_block = cost
+            .by_block
+            .get(graph.subgraphs()[task.task.subgraph].block)
+            .unwrap_or(&1.0);
         Some(of_block * cost.seconds(sizes(graph, task, position)))
     }
 
@@ -112,7 +127,12 @@ impl Costs {
     pub fn seen(&self) -> impl Iterator<Item = Seen> {
         self.processors.iter().flat_map(|(processor, costs)| {
             kinds().zip(costs).filter_map(|((role, operation), cost)| {
-                Some(Seen { processor: processor.clone(), role, operation, cost: cost.clone()? })
+                Some(Seen {
+                    processor: processor.clone(),
+                    role,
+                    operation,
+                    cost: cost.clone()?,
+                })
             })
         })
     }
@@ -121,14 +141,27 @@ impl Costs {
     pub(super) fn fill(&mut self, other: &Self) {
         for (processor, costs) in &other.processors {
             let mine = self.processors.entry(processor.clone()).or_default();
-            mine.iter_mut().zip(costs).for_each(|(mine, other)| *mine = mine.take().or_else(|| other.clone()));
+            mine.iter_mut()
+                .zip(costs)
+                .for_each(|(mine, other)| *mine = mine.take().or_else(|| other.clone()));
         }
     }
 
     /// Takes what runs took in place of what was known.
-    pub(super) fn learn<'a>(&mut self, processors: &Processors, runs: impl IntoIterator<Item = &'a Execution>) {
+    pub(super) fn learn<'a>(
+        &mut self,
+        processors: &Processors,
+        runs: impl IntoIterator<Item = &'a Execution>,
+    ) {
         let mut sums = vec![[Sums::default(); KINDS]; processors.len()];
-        for Execution { graph, tasks, position, timeline, .. } in runs {
+        for Execution {
+            graph,
+            tasks,
+            position,
+            timeline,
+            ..
+        } in runs
+        {
             for event in timeline.events() {
                 let task = &tasks.tasks[event.task];
                 let role = graph.subgraphs()[task.task.subgraph].role;
@@ -142,7 +175,9 @@ impl Costs {
             }
             let costs = self.processors.entry(processor.name.clone()).or_default();
             for ((cost, sums), (role, _)) in costs.iter_mut().zip(sums).zip(kinds()) {
-                let Some(seen) = sums.fit(role, cost.as_ref()) else { continue };
+                let Some(seen) = sums.fit(role, cost.as_ref()) else {
+                    continue;
+                };
                 let by_block = cost.take().map_or(Vec::new(), |known| known.by_block);
                 *cost = Some(Cost { by_block, ..seen });
             }
@@ -178,13 +213,30 @@ impl TryFrom<Vec<Seen>> for Costs {
     /// If one is no time, or there twice.
     fn try_from(list: Vec<Seen>) -> Result<Self, String> {
         let mut costs = Self::default();
-        for Seen { processor, role, operation, cost } in list {
-            let shadow = if operation == Operation::Shadow { "the shadow of " } else { "" };
+        for Seen {
+            processor,
+            role,
+            operation,
+            cost,
+        } in list
+        {
+            let shadow = if operation == Operation::Shadow {
+                "the shadow of "
+            } else {
+                ""
+            };
             let name = || format!("{shadow}{} on the {}", role.name(), label(&processor));
             if !cost.parts().iter().all(|seconds| NUMBERS.contains(seconds)) {
-                return Err(format!("{}: expected seconds that are finite and not negative", name()));
+                return Err(format!(
+                    "{}: expected seconds that are finite and not negative",
+                    name()
+                ));
             }
-            let mut others = cost.by_block.iter().chain(&cost.variation).chain(&cost.notice_seconds);
+            let mut others = cost
+                .by_block
+                .iter()
+                .chain(&cost.variation)
+                .chain(&cost.notice_seconds);
             if !others.all(|number| NUMBERS.contains(number)) {
                 return Err(format!(
                     "{}: expected parts of blocks, variations, and seconds to notice it, that are not negative",
@@ -194,9 +246,15 @@ impl TryFrom<Vec<Seen>> for Costs {
             let longer = [cost.longer_beside, cost.longer_behind_idleness];
             if !longer.iter().all(|longer| LONGER.contains(longer)) {
                 let [least, most] = [LONGER.start(), LONGER.end()];
-                return Err(format!("{}: expected it to be longer by {least} to {most} in some cases", name()));
+                return Err(format!(
+                    "{}: expected it to be longer by {least} to {most} in some cases",
+                    name()
+                ));
             }
-            let is_twice = costs.processors.get(&processor).is_some_and(|costs| costs[operation.kind(role)].is_some());
+            let is_twice = costs
+                .processors
+                .get(&processor)
+                .is_some_and(|costs| costs[operation.kind(role)].is_some());
             if is_twice {
                 return Err(format!("{} is there twice", name()));
             }
@@ -217,7 +275,8 @@ const SHADOW_SHARE: f64 = 0.01;
 
 /// Seconds of a task of which nothing is known but its size.
 pub(super) fn guess(graph: &Graph, task: &PrefillTask) -> f64 {
-    let bytes = graph.subgraphs()[task.task.subgraph].activation_bytes_per_row * graph.chunks()[task.task.chunk].len();
+    let bytes = graph.subgraphs()[task.task.subgraph].activation_bytes_per_row
+        * graph.chunks()[task.task.chunk].len();
     let products = match task.operation {
         Operation::Compute => task.share(graph),
         Operation::Shadow => SHADOW_SHARE,
@@ -231,7 +290,10 @@ pub(super) fn guess(graph: &Graph, task: &PrefillTask) -> f64 {
 fn sizes(graph: &Graph, task: &PrefillTask, position: usize) -> [f64; 2] {
     let tokens = &graph.chunks()[task.task.chunk];
     let rows = task.share(graph) * tokens.len() as f64;
-    [rows, rows * ((position + tokens.start) as f64 + (tokens.len() as f64 + 1.0) / 2.0)]
+    [
+        rows,
+        rows * ((position + tokens.start) as f64 + (tokens.len() as f64 + 1.0) / 2.0),
+    ]
 }
 
 /// Of all tasks of one role on one processor: sums of products of tokens, seconds and what else a task's time depends
@@ -266,25 +328,39 @@ impl Sums {
             return None;
         }
         let cost = |seconds_per_token: f64, other: f64| {
-            let cost = Cost { seconds_per_token, ..Cost::default() };
+            let cost = Cost {
+                seconds_per_token,
+                ..Cost::default()
+            };
             if role.is_static() {
-                Cost { seconds_per_chunk: other, ..cost }
+                Cost {
+                    seconds_per_chunk: other,
+                    ..cost
+                }
             } else {
-                Cost { seconds_per_token_and_position: other, ..cost }
+                Cost {
+                    seconds_per_token_and_position: other,
+                    ..cost
+                }
             }
         };
         let by_token = cost(self.tokens_seconds / self.tokens_tokens, 0.0);
-        let determinant = self.tokens_tokens * self.others_others - self.tokens_others * self.tokens_others;
+        let determinant =
+            self.tokens_tokens * self.others_others - self.tokens_others * self.tokens_others;
         if determinant <= 1e-6 * self.tokens_tokens * self.others_others {
             let expected = known.map_or(0.0, |known| {
                 let other = known.seconds_per_chunk + known.seconds_per_token_and_position;
                 known.seconds_per_token * self.tokens_tokens + other * self.tokens_others
             });
-            let scaled = known.filter(|_| expected > 0.0).map(|known| known.scaled(self.tokens_seconds / expected));
+            let scaled = known
+                .filter(|_| expected > 0.0)
+                .map(|known| known.scaled(self.tokens_seconds / expected));
             return Some(scaled.unwrap_or(by_token));
         }
-        let tokens = self.tokens_seconds * self.others_others - self.others_seconds * self.tokens_others;
-        let others = self.others_seconds * self.tokens_tokens - self.tokens_seconds * self.tokens_others;
+        let tokens =
+            self.tokens_seconds * self.others_others - self.others_seconds * self.tokens_others;
+        let others =
+            self.others_seconds * self.tokens_tokens - self.tokens_seconds * self.tokens_others;
         Some(match (tokens >= 0.0, others >= 0.0) {
             (true, true) => cost(tokens / determinant, others / determinant),
             (true, false) => by_token,
@@ -309,15 +385,33 @@ mod tests {
         processor: usize,
         takes: impl Fn(&Graph, &PrefillTask) -> Option<f64>,
     ) -> Execution {
-        let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), tokens, 256);
+        let graph = Graph::new(
+            &triad_model::family::shape("smollm2-135m").unwrap(),
+            tokens,
+            256,
+        );
         let processors = Processors::cpu_and_npu(None);
         let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
-        let tasks = PrefillTasks::new(&graph, &processors, &TaskOptions::whole(placement, 4), |_, _| 1.0).unwrap();
+        let tasks = PrefillTasks::new(
+            &graph,
+            &processors,
+            &TaskOptions::whole(placement, 4),
+            |_, _| 1.0,
+        )
+        .unwrap();
         let event = |(task, what): (usize, &PrefillTask)| {
             let seconds = takes(&graph, what)?;
-            Some(Event { task, processor: ProcessorId::new(processor), start: 1.0, end: 1.0 + seconds })
+            Some(Event {
+                task,
+                processor: ProcessorId::new(processor),
+                start: 1.0,
+                end: 1.0 + seconds,
+            })
         };
-        let timeline = Timeline::new(tasks.tasks.iter().enumerate().filter_map(event).collect(), 2);
+        let timeline = Timeline::new(
+            tasks.tasks.iter().enumerate().filter_map(event).collect(),
+            2,
+        );
         Execution {
             graph,
             tasks: tasks.into(),
@@ -331,9 +425,24 @@ mod tests {
 
     /// A task of one role on a chunk of `rows` tokens.
     fn task(role: Role, rows: usize) -> (Graph, PrefillTask) {
-        let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), rows, 256);
-        let subgraph = graph.subgraphs().iter().position(|subgraph| subgraph.role == role).unwrap();
-        let task = PrefillTask::whole(&graph, triad_plan::graph::Task { chunk: 0, subgraph, part: 0 });
+        let graph = Graph::new(
+            &triad_model::family::shape("smollm2-135m").unwrap(),
+            rows,
+            256,
+        );
+        let subgraph = graph
+            .subgraphs()
+            .iter()
+            .position(|subgraph| subgraph.role == role)
+            .unwrap();
+        let task = PrefillTask::whole(
+            &graph,
+            triad_plan::graph::Task {
+                chunk: 0,
+                subgraph,
+                part: 0,
+            },
+        );
         (graph, task)
     }
 
@@ -357,12 +466,21 @@ mod tests {
         let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-6;
         assert!(close(seconds(Role::FeedForward, 10, 500), 9e-5));
         assert!(close(seconds(Role::AttentionNorm, 10, 500), 1e-5));
-        assert!(close(seconds(Role::Attention, 100, 1000), 2e-4 + 3e-6 * 1050.5));
+        assert!(close(
+            seconds(Role::Attention, 100, 1000),
+            2e-4 + 3e-6 * 1050.5
+        ));
         let (graph, whole) = task(Role::FeedForward, 100);
         assert_eq!(costs.seconds("npu", &graph, &whole, 1), None);
         let mut half = whole.clone();
         half.part.columns.end /= 2;
-        assert!(close(costs.seconds("cpu", &graph, &half, 0).unwrap(), 5e-6 * 50.0 + 4e-5), "its share of the tokens");
+        assert!(
+            close(
+                costs.seconds("cpu", &graph, &half, 0).unwrap(),
+                5e-6 * 50.0 + 4e-5
+            ),
+            "its share of the tokens"
+        );
         let known = costs.clone();
         costs.learn(&processors, [&executed(900, 0, 0, |_, _| None)]);
         assert_eq!(costs, known, "what was not seen again stays");
@@ -380,44 +498,103 @@ mod tests {
         let kind = Operation::Compute.kind(Role::FeedForward);
         let cost = |costs: &Costs| costs.processors["npu"][kind].clone().unwrap();
         let alone = cost(&costs);
-        assert!((alone.seconds_per_token / 6e-6 - 1.0).abs() < 1e-9 && alone.parts()[1..] == [0.0; 2]);
-        let known = Cost { seconds_per_token: 1e-6, seconds_per_chunk: 2e-4, ..Cost::default() };
+        assert!(
+            (alone.seconds_per_token / 6e-6 - 1.0).abs() < 1e-9 && alone.parts()[1..] == [0.0; 2]
+        );
+        let known = Cost {
+            seconds_per_token: 1e-6,
+            seconds_per_chunk: 2e-4,
+            ..Cost::default()
+        };
         costs.processors.get_mut("npu").unwrap()[kind] = Some(known);
         costs.learn(&processors, [&seen]);
-        let Cost { seconds_per_token, seconds_per_chunk, .. } = cost(&costs);
-        assert!((seconds_per_token / 2e-6 - 1.0).abs() < 1e-9 && (seconds_per_chunk / 4e-4 - 1.0).abs() < 1e-9);
+        let Cost {
+            seconds_per_token,
+            seconds_per_chunk,
+            ..
+        } = cost(&costs);
+        assert!(
+            (seconds_per_token / 2e-6 - 1.0).abs() < 1e-9
+                && (seconds_per_chunk / 4e-4 - 1.0).abs() < 1e-9
+        );
     }
 
     #[test]
     fn only_times_are_read_as_costs_each_once() {
-        let cost = Cost { seconds_per_token: 1e-6, ..Cost::default() };
-        let seen =
-            Seen { processor: "cpu".into(), role: Role::Attention, operation: Operation::Compute, cost: cost.clone() };
-        let shadow = Seen { role: Role::Down, operation: Operation::Shadow, ..seen.clone() };
+        let cost = Cost {
+            seconds_per_token: 1e-6,
+            ..Cost::default()
+        };
+        let seen = Seen {
+            processor: "cpu".into(),
+            role: Role::Attention,
+            operation: Operation::Compute,
+            cost: cost.clone(),
+        };
+        let shadow = Seen {
+            role: Role::Down,
+            operation: Operation::Shadow,
+            ..seen.clone()
+        };
         let costs = Costs::try_from(vec![seen.clone(), shadow.clone()]).unwrap();
-        assert_eq!(serde_json::from_value::<Costs>(serde_json::to_value(&costs).unwrap()).unwrap(), costs);
-        for (twice, name) in [(seen.clone(), "attention on the CPU"), (shadow, "the shadow of down on the CPU")] {
+        assert_eq!(
+            serde_json::from_value::<Costs>(serde_json::to_value(&costs).unwrap()).unwrap(),
+            costs
+        );
+        for (twice, name) in [
+            (seen.clone(), "attention on the CPU"),
+            (shadow, "the shadow of down on the CPU"),
+        ] {
             let refused = Costs::try_from(vec![twice.clone(), twice]).unwrap_err();
             assert_eq!(refused, format!("{name} is there twice"));
         }
         for wrong in [-1.0, 1e300, f64::NAN, f64::INFINITY] {
             for cost in [
-                Cost { seconds_per_token: wrong, ..cost.clone() },
-                Cost { by_block: vec![wrong], ..cost.clone() },
-                Cost { variation: vec![1.0, wrong], ..cost.clone() },
-                Cost { notice_seconds: vec![wrong], ..cost.clone() },
+                Cost {
+                    seconds_per_token: wrong,
+                    ..cost.clone()
+                },
+                Cost {
+                    by_block: vec![wrong],
+                    ..cost.clone()
+                },
+                Cost {
+                    variation: vec![1.0, wrong],
+                    ..cost.clone()
+                },
+                Cost {
+                    notice_seconds: vec![wrong],
+                    ..cost.clone()
+                },
             ] {
-                assert!(Costs::try_from(vec![Seen { cost, ..seen.clone() }]).unwrap_err().contains("not negative"));
+                assert!(
+                    Costs::try_from(vec![Seen {
+                        cost,
+                        ..seen.clone()
+                    }])
+                    .unwrap_err()
+                    .contains("not negative")
+                );
             }
         }
         for wrong in [-1.0, 1.0, f64::NAN] {
-            for cost in
-                [Cost { longer_beside: wrong, ..cost.clone() }, Cost { longer_behind_idleness: wrong, ..cost.clone() }]
-            {
+            for cost in [
+                Cost {
+                    longer_beside: wrong,
+                    ..cost.clone()
+                },
+                Cost {
+                    longer_behind_idleness: wrong,
+                    ..cost.clone()
+                },
+            ] {
                 assert!(
-                    Costs::try_from(vec![Seen { cost, ..seen.clone() }])
-                        .unwrap_err()
-                        .contains("longer by -0.45 to 0.75")
+                    Costs::try_from(vec![Seen {
+                        cost,
+                        ..seen.clone()
+                    }])
+                    .unwrap_err()
+                    .contains("longer by -0.45 to 0.75")
                 );
             }
         }

@@ -20,10 +20,15 @@ pub(super) fn start(
     devices: &[Option<&dyn Device>],
     programs: &[Option<Programs>],
 ) -> Option<HotRows> {
-    let apart = devices.iter().zip(programs).filter_map(|(device, programs)| {
-        let programs = programs.as_ref()?;
-        device.is_some_and(|device| device.capabilities().own_memory).then_some(programs)
-    });
+    let apart = devices
+        .iter()
+        .zip(programs)
+        .filter_map(|(device, programs)| {
+            let programs = programs.as_ref()?;
+            device
+                .is_some_and(|device| device.capabilities().own_memory)
+                .then_some(programs)
+        });
     let apart: Vec<_> = apart.collect();
     let blocks = model.weights().blocks.iter().enumerate();
     let copied = blocks.map(|(index, block)| {
@@ -37,22 +42,42 @@ pub(super) fn start(
     let copied: Vec<_> = copied.collect();
     let rows = options.and_then(|options| rows(model, options, &copied));
     // Last, since making the rows reads weights, too.
-    copied.iter().flatten().for_each(|(_, matrix)| matrix.release());
+    copied
+        .iter()
+        .flatten()
+        .for_each(|(_, matrix)| matrix.release());
     rows
 }
 
 /// The rows of the shadows beside what devices have `copied` of each block, if there are any.
-fn rows(model: &Model, options: &HotRowOptions, copied: &[Vec<(Linear, &Int8Matrix)>]) -> Option<HotRows> {
+fn rows(
+    model: &Model,
+    options: &HotRowOptions,
+    copied: &[Vec<(Linear, &Int8Matrix)>],
+) -> Option<HotRows> {
     let weights = model.weights();
-    let is_apart =
-        |block: usize, input: LinearInput| copied[block].iter().any(|(linear, _)| LinearInput::of(*linear) == input);
-    let has_shadow = |block: usize, input: LinearInput| {
-        weights.blocks[block].inputs.as_ref().is_some_and(|inputs| inputs[input.index()].has_shadow())
+    let is_apart = |block: usize, input: LinearInput| {
+        copied[block]
+            .iter()
+            .any(|(linear, _)| LinearInput::of(*linear) == input)
     };
-    let reads_rows = |block: usize, input: LinearInput| is_apart(block, input) && has_shadow(block, input);
+    let has_shadow = |block: usize, input: LinearInput| {
+        weights.blocks[block]
+            .inputs
+            .as_ref()
+            .is_some_and(|inputs| inputs[input.index()].has_shadow())
+    };
+    let reads_rows =
+        |block: usize, input: LinearInput| is_apart(block, input) && has_shadow(block, input);
     let HotRowOptions { hot, file } = options;
-    let file = file.clone().or_else(|| model.package().map(Package::shadow_rows))?;
-    if !(0..copied.len()).any(|block| LinearInput::ALL.into_iter().any(|input| reads_rows(block, input))) {
+    let file = file
+        .clone()
+        .or_else(|| model.package().map(Package::shadow_rows))?;
+    if !(0..copied.len()).any(|block| {
+        LinearInput::ALL
+            .into_iter()
+            .any(|input| reads_rows(block, input))
+    }) {
         return None;
     }
     let hot = |block: usize, input: LinearInput| {
@@ -61,11 +86,20 @@ fn rows(model: &Model, options: &HotRowOptions, copied: &[Vec<(Linear, &Int8Matr
             Hot::None => None,
             Hot::Listed(listed) => Some(listed),
         };
-        let listed = listed.and_then(|listed| listed.get(block)).map(|of_block| of_block[input.index()].clone());
+        let listed = listed
+            .and_then(|listed| listed.get(block))
+            .map(|of_block| of_block[input.index()].clone());
         reads_rows(block, input).then(|| listed.unwrap_or_default())
     };
     let started = model.install(|| {
-        let open = || ChannelRows::open(&file, (model.description(), weights), &model.weights_name(), &has_shadow);
+        let open = || {
+            ChannelRows::open(
+                &file,
+                (model.description(), weights),
+                &model.weights_name(),
+                &has_shadow,
+            )
+        };
         let start = |rows| HotRows::start(Arc::new(rows), copied.len(), &hot);
         // What is not as it was written is made anew once.
         open().and_then(start).or_else(|_| {

@@ -49,7 +49,9 @@ impl Planned {
     /// The processor that computes all of it, if one does and its times are known. As long as they are not, its tasks are
     /// those of other plans, so that they become known.
     pub(super) fn alone(&self) -> Option<ProcessorId> {
-        self.plan.alone().filter(|processor| !self.guessed_of.contains(processor))
+        self.plan
+            .alone()
+            .filter(|processor| !self.guessed_of.contains(processor))
     }
 }
 
@@ -70,11 +72,26 @@ impl JointPlans {
     /// ones of about its length may have plans of another kind. Nothing is learned of prompts of which nothing was expected, or
     /// that are much shorter than what they were planned as.
     pub(super) fn ran(&mut self, planned: &Planned, rows: usize, seconds: Option<f64>) {
-        let Planned { plan, rows: planned_rows, expected, .. } = planned;
+        let Planned {
+            plan,
+            rows: planned_rows,
+            expected,
+            ..
+        } = planned;
         let seconds = seconds.filter(|_| 4 * rows >= 3 * planned_rows);
-        let multiple = seconds.zip(*expected).map(|(seconds, expected)| seconds / expected);
+        let multiple = seconds
+            .zip(*expected)
+            .map(|(seconds, expected)| seconds / expected);
         let (kind, alone) = (plan.id.kind.name(), plan.id.alone.map(ProcessorId::index));
-        tracing::debug!(rows, kind, alone, seconds, expected, multiple, "a prompt ran as planned");
+        tracing::debug!(
+            rows,
+            kind,
+            alone,
+            seconds,
+            expected,
+            multiple,
+            "a prompt ran as planned"
+        );
         self.lateness.ran(*planned_rows, plan.id, multiple);
     }
 
@@ -92,11 +109,17 @@ impl JointPlans {
         let chosen = match self.kind {
             None => self.lateness.choose(fastest.rows, candidates),
             Some(kind) => {
-                let asked = candidates.iter().map(|one| one.id).find(|id| id.kind == kind);
+                let asked = candidates
+                    .iter()
+                    .map(|one| one.id)
+                    .find(|id| id.kind == kind);
                 asked.unwrap_or(fastest.plan.id)
             }
         };
-        let measured = candidates.iter().find(|one| one.id == chosen).and_then(Candidate::measured_seconds);
+        let measured = candidates
+            .iter()
+            .find(|one| one.id == chosen)
+            .and_then(Candidate::measured_seconds);
         let plan = match chosen == fastest.plan.id {
             true => Arc::clone(&fastest.plan),
             false => Arc::new(fastest.plan.by(chosen).expect("it is a candidate")),
@@ -105,7 +128,10 @@ impl JointPlans {
         // One processor whose times are not known yet does not compute its plan as it was measured.
         let runs_as_measured = planned.plan.alone().is_none() || planned.alone().is_some();
         let expected = measured.filter(|_| runs_as_measured && self.kind.is_none());
-        Some(Planned { expected, ..planned })
+        Some(Planned {
+            expected,
+            ..planned
+        })
     }
 
     /// The plan that is expected to be the fastest.
@@ -141,13 +167,19 @@ impl JointPlans {
             policy,
             seconds: &seconds,
         };
-        let plan = joint.plan(&prompt).expect("chunks are not longer than those that were planned");
+        let plan = joint
+            .plan(&prompt)
+            .expect("chunks are not longer than those that were planned");
         let guessed = guessed.into_inner();
         let planned = Planned {
             plan: Arc::new(plan),
             rows: key.0,
             guessed_with: (!guessed.is_empty()).then_some(known),
-            guessed_of: guessed.into_iter().filter(|(_, what)| *what == Operation::Compute).map(|(id, _)| id).collect(),
+            guessed_of: guessed
+                .into_iter()
+                .filter(|(_, what)| *what == Operation::Compute)
+                .map(|(id, _)| id)
+                .collect(),
             expected: None,
         };
         if self.plans.len() >= MOST {

@@ -45,24 +45,41 @@ impl Lateness {
         let bucket = self.0.entry(half_octave(rows)).or_default();
         let runs = bucket.plans.entry(id).or_default();
         push(&mut runs.all, bucket.prompts);
-        multiple.into_iter().for_each(|multiple| push(&mut runs.measured, (bucket.prompts, multiple)));
+        multiple
+            .into_iter()
+            .for_each(|multiple| push(&mut runs.measured, (bucket.prompts, multiple)));
         bucket.prompts += 1;
     }
 
     /// What the next prompt of so many rows is computed by.
     pub(super) fn choose(&self, rows: usize, candidates: &[Candidate]) -> CandidateId {
-        let Some(bucket) = self.0.get(&half_octave(rows)) else { return fastest(candidates, |_| 1.0) };
+        let Some(bucket) = self.0.get(&half_octave(rows)) else {
+            return fastest(candidates, |_| 1.0);
+        };
         let best = fastest(candidates, |id| bucket.multiple(id));
-        let measured = |id| candidates.iter().find(|one| one.id == id).and_then(Candidate::measured_seconds);
-        let takes_at_most =
-            |id, times: f64| measured(id).zip(measured(best)).is_some_and(|(other, best)| other <= times * best);
+        let measured = |id| {
+            candidates
+                .iter()
+                .find(|one| one.id == id)
+                .and_then(Candidate::measured_seconds)
+        };
+        let takes_at_most = |id, times: f64| {
+            measured(id)
+                .zip(measured(best))
+                .is_some_and(|(other, best)| other <= times * best)
+        };
         let late = bucket.multiple(best);
         let of = |is_tried: &dyn Fn(CandidateId) -> bool| {
-            let tried: Vec<_> = candidates.iter().filter(|one| is_tried(one.id)).copied().collect();
+            let tried: Vec<_> = candidates
+                .iter()
+                .filter(|one| is_tried(one.id))
+                .copied()
+                .collect();
             (!tried.is_empty()).then(|| fastest(&tried, |id| bucket.multiple(id)))
         };
-        let is_alone =
-            |id: CandidateId| id.is_alone() && bucket.runs(id) <= LATEST / 2 && takes_at_most(id, TRIED_ALONE * late);
+        let is_alone = |id: CandidateId| {
+            id.is_alone() && bucket.runs(id) <= LATEST / 2 && takes_at_most(id, TRIED_ALONE * late)
+        };
         if !best.is_alone()
             && late > LATE
             && let Some(alone) = of(&is_alone)
@@ -86,13 +103,21 @@ impl Bucket {
     /// How many of the latest prompts are of a plan, whether or not something disturbed them; [`LATEST`] at most.
     fn runs(&self, id: CandidateId) -> usize {
         let all = self.plans.get(&id).into_iter().flat_map(|runs| &runs.all);
-        all.filter(|prompt| *prompt + COUNTS_FOR > self.prompts).count()
+        all.filter(|prompt| *prompt + COUNTS_FOR > self.prompts)
+            .count()
     }
 
     /// What the latest prompts of a plan took, as far as they count.
     fn latest(&self, id: CandidateId) -> Vec<f64> {
-        let measured = self.plans.get(&id).into_iter().flat_map(|runs| &runs.measured);
-        measured.filter(|(prompt, _)| prompt + COUNTS_FOR > self.prompts).map(|(_, multiple)| *multiple).collect()
+        let measured = self
+            .plans
+            .get(&id)
+            .into_iter()
+            .flat_map(|runs| &runs.measured);
+        measured
+            .filter(|(prompt, _)| prompt + COUNTS_FOR > self.prompts)
+            .map(|(_, multiple)| *multiple)
+            .collect()
     }
 
     /// How many times as long as expected a plan takes. One processor alone is on time as long as nothing is known of it;
@@ -103,11 +128,18 @@ impl Bucket {
             latest.sort_by(f64::total_cmp);
             latest[LATEST / 2]
         };
-        let several = self.plans.keys().filter(|id| !id.is_alone()).map(|id| self.latest(*id));
+        let several = self
+            .plans
+            .keys()
+            .filter(|id| !id.is_alone())
+            .map(|id| self.latest(*id));
         let known = several.filter(|latest| latest.len() > LATEST / 2);
         let missing = match id.is_alone() {
             true => 1.0,
-            false => known.map(|latest| of(latest, 1.0)).min_by(f64::total_cmp).unwrap_or(1.0),
+            false => known
+                .map(|latest| of(latest, 1.0))
+                .min_by(f64::total_cmp)
+                .unwrap_or(1.0),
         };
         of(self.latest(id), missing)
     }
@@ -139,11 +171,20 @@ mod tests {
 
     /// One processor takes as long as `alone` times the fastest two plans of several.
     fn candidates(alone: f64) -> [Candidate; 3] {
-        [(Kind::Mixed.into(), 1.0), (Kind::Tensor.into(), 1.01), (FIRST, alone)].map(candidate)
+        [
+            (Kind::Mixed.into(), 1.0),
+            (Kind::Tensor.into(), 1.01),
+            (FIRST, alone),
+        ]
+        .map(candidate)
     }
 
     fn candidate((id, factor): (CandidateId, f64)) -> Candidate {
-        Candidate { id, seconds: 0.1, factor: Some(factor) }
+        Candidate {
+            id,
+            seconds: 0.1,
+            factor: Some(factor),
+        }
     }
 
     /// What so many prompts are computed by, each of which takes so many times what was measured; `None`: others run beside it.
@@ -170,42 +211,81 @@ mod tests {
     fn two_late_prompts_make_a_kind_late_and_one_does_not() {
         let mut lateness = Lateness::default();
         let mut late = [2.0, 1.0, 2.0, 2.0].into_iter();
-        let chosen = run(&mut lateness, (300, 5), &candidates(1.5), |_| late.next().unwrap_or(1.0));
+        let chosen = run(&mut lateness, (300, 5), &candidates(1.5), |_| {
+            late.next().unwrap_or(1.0)
+        });
         let mixed = CandidateId::from(Kind::Mixed);
         assert_eq!(chosen, [mixed, mixed, mixed, FIRST, FIRST]);
         // Of about that length.
-        assert_eq!([270, 350].map(|rows| lateness.choose(rows, &candidates(1.5))), [FIRST; 2]);
-        assert_eq!([250, 370].map(|rows| lateness.choose(rows, &candidates(1.5))), [mixed; 2]);
+        assert_eq!(
+            [270, 350].map(|rows| lateness.choose(rows, &candidates(1.5))),
+            [FIRST; 2]
+        );
+        assert_eq!(
+            [250, 370].map(|rows| lateness.choose(rows, &candidates(1.5))),
+            [mixed; 2]
+        );
     }
 
     #[test]
     fn kinds_that_are_expected_to_take_much_longer_are_not_tried() {
-        let chosen = run(&mut Lateness::default(), (64, 200), &candidates(TRIED + 0.01), |_| 1.0);
+        let chosen = run(
+            &mut Lateness::default(),
+            (64, 200),
+            &candidates(TRIED + 0.01),
+            |_| 1.0,
+        );
         assert_eq!(share(&chosen, Kind::Mixed), 1.0);
-        let chosen = run(&mut Lateness::default(), (64, 200), &candidates(TRIED - 0.01), |_| 1.0);
+        let chosen = run(
+            &mut Lateness::default(),
+            (64, 200),
+            &candidates(TRIED - 0.01),
+            |_| 1.0,
+        );
         assert_eq!(share(&chosen, FIRST), 12.0 / 200.0);
     }
 
     #[test]
-    fn one_processor_alone_is_tried_where_several_are_late_however_slow_it_was_when_it_was_measured() {
+    fn one_processor_alone_is_tried_where_several_are_late_however_slow_it_was_when_it_was_measured()
+     {
         // As where the profile was made beside another program.
-        let chosen =
-            run(&mut Lateness::default(), (64, 40), &candidates(2.5), |id| if id == FIRST { 0.4 } else { 1.6 });
+        let chosen = run(&mut Lateness::default(), (64, 40), &candidates(2.5), |id| {
+            if id == FIRST { 0.4 } else { 1.6 }
+        });
         assert!(share(&chosen[2..], FIRST) > 0.9, "{chosen:?}");
         // Where it is no faster than it was, once in a while; where it is far from that, never.
-        let chosen = run(&mut Lateness::default(), (64, 400), &candidates(2.5), |_| 1.6);
+        let chosen = run(
+            &mut Lateness::default(),
+            (64, 400),
+            &candidates(2.5),
+            |_| 1.6,
+        );
         assert!((0.02..0.04).contains(&share(&chosen, FIRST)), "{chosen:?}");
-        let chosen = run(&mut Lateness::default(), (64, 400), &candidates(1.6 * TRIED_ALONE + 0.01), |_| 1.6);
+        let chosen = run(
+            &mut Lateness::default(),
+            (64, 400),
+            &candidates(1.6 * TRIED_ALONE + 0.01),
+            |_| 1.6,
+        );
         assert_eq!(share(&chosen, FIRST), 0.0);
     }
 
     #[test]
     fn prompts_that_others_run_beside_are_tried_as_seldom_as_others() {
-        for (alone, late, before) in [(1.2, 1.0, 14), (1.2, 1.0, 15), (1.2, 1.0, 16), (1.5, 1.3, 2), (1.5, 1.3, 3)] {
+        for (alone, late, before) in [
+            (1.2, 1.0, 14),
+            (1.2, 1.0, 15),
+            (1.2, 1.0, 16),
+            (1.5, 1.3, 2),
+            (1.5, 1.3, 3),
+        ] {
             let mut lateness = Lateness::default();
             run(&mut lateness, (64, before), &candidates(alone), |_| late);
             let chosen = run(&mut lateness, (64, 160), &candidates(alone), |_| None);
-            assert!(share(&chosen, FIRST) <= 0.075, "{late} late {before} times: {chosen:?}");
+            assert!(
+                share(&chosen, FIRST) <= 0.075,
+                "{late} late {before} times: {chosen:?}"
+            );
         }
     }
 

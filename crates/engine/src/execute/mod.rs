@@ -59,9 +59,9 @@ use triad_plan::timeline::Timeline;
 pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
 pub use costs::{Cost, Costs, Seen};
 pub use products::{
-    DecodeCosts, DecodePlans, ExhaustedProduct, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor,
-    MeasuredProducts, ProductCosts, ProductTable, ProductTime, RunPartition, exhaust_products, measure_joins,
-    measure_products, measure_prompts,
+    DecodeCosts, DecodePlans, ExhaustedProduct, Joined, MeasureOptions, MeasuredJoins,
+    MeasuredProcessor, MeasuredProducts, ProductCosts, ProductTable, ProductTime, RunPartition,
+    exhaust_products, measure_joins, measure_products, measure_prompts,
 };
 pub use profile::{BESIDE, CostTable, profile, profiled_prompts};
 pub use session::{Session, SessionOptions};
@@ -286,70 +286,150 @@ impl Engine {
         options: EngineOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
-        let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, cuts, .. } = options;
         let EngineOptions {
-            chunks_in_flight, time_out, plans, joint, decode_plans, wait, hot_rows, fixed_point, ..
+            session,
+            kv_memory,
+            max_stall,
+            most_rows,
+            processors,
+            policy,
+            cuts,
+            ..
         } = options;
-        let SessionOptions { context, chunk, kv_format } = session;
+        let EngineOptions {
+            chunks_in_flight,
+            time_out,
+            plans,
+            joint,
+            decode_plans,
+            wait,
+            hot_rows,
+            fixed_point,
+            ..
+        } = options;
+        let SessionOptions {
+            context,
+            chunk,
+            kv_format,
+        } = session;
         let description = model.description();
         for (name, value, expected) in [
             ("the context", context, "at least 1 token"),
             ("the chunk length", chunk, "at least 1 token"),
-            ("the number of chunks in flight", chunks_in_flight, "at least 1"),
+            (
+                "the number of chunks in flight",
+                chunks_in_flight,
+                "at least 1",
+            ),
             ("the number of rows in a step", most_rows, "at least 1"),
         ] {
             if value == 0 {
-                return Err(Error::Option { name, value: "0".into(), expected });
+                return Err(Error::Option {
+                    name,
+                    value: "0".into(),
+                    expected,
+                });
             }
         }
         if context > description.context {
-            return Err(Error::ContextTooLong { asked: context, longest: description.context });
+            return Err(Error::ContextTooLong {
+                asked: context,
+                longest: description.context,
+            });
         }
         let most = Buffers::most_rows(description);
         for (name, value) in [
             ("the chunk length", chunk.min(context)),
-            ("the number of rows in a step", most_rows.checked_next_power_of_two().unwrap_or(usize::MAX)),
+            (
+                "the number of rows in a step",
+                most_rows.checked_next_power_of_two().unwrap_or(usize::MAX),
+            ),
         ] {
             if value > most {
                 let expected = "at most as many as buffers of 2147483647 numbers hold";
-                return Err(Error::Option { name, value: value.to_string(), expected });
+                return Err(Error::Option {
+                    name,
+                    value: value.to_string(),
+                    expected,
+                });
             }
         }
         let (processors, mut units, devices) = units::start(model, processors)?;
         let chunk = chunk.min(context);
-        let budget = kv_memory.unwrap_or_else(|| 4 * KvMemory::bytes_of(description, kv_format, context));
-        let settings = Settings { context, chunk, max_stall, most_rows, policy, wait, time_out };
+        let budget =
+            kv_memory.unwrap_or_else(|| 4 * KvMemory::bytes_of(description, kv_format, context));
+        let settings = Settings {
+            context,
+            chunk,
+            max_stall,
+            most_rows,
+            policy,
+            wait,
+            time_out,
+        };
         let state = State::new(&settings, units.len());
         let computes_float = |(_, one): &(ProcessorId, &Processor)| one.computes(Format::Float);
-        let preferred = processors.iter().find(|one| computes_float(one) && one.1.prefers(Format::Float));
-        let float_unit = preferred.or_else(|| processors.iter().find(computes_float)).map(|(id, _)| id);
+        let preferred = processors
+            .iter()
+            .find(|one| computes_float(one) && one.1.prefers(Format::Float));
+        let float_unit = preferred
+            .or_else(|| processors.iter().find(computes_float))
+            .map(|(id, _)| id);
         let Some(float_unit) = float_unit else {
             let expected = "one that computes in float";
-            return Err(Error::Option { name: "the list of processors", value: "INT8 alone".into(), expected });
+            return Err(Error::Option {
+                name: "the list of processors",
+                value: "INT8 alone".into(),
+                expected,
+            });
         };
         let rotation = Rotation::new(description, context);
         let mut devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
         if let ([unit], [device]) = (&mut units[..], &mut devices[..])
-            && let Some(device) =
-                device.take_if(|device| !model.weights().is_int8() || device.capabilities().whole_models)
+            && let Some(device) = device
+                .take_if(|device| !model.weights().is_int8() || device.capabilities().whole_models)
         {
-            let options = ModelOptions { rows: chunk.max(most_rows), outputs: most_rows };
+            let options = ModelOptions {
+                rows: chunk.max(most_rows),
+                outputs: most_rows,
+            };
             if fixed_point {
                 let expected = "float, where one processor runs the model whole";
-                return Err(Error::Option { name: WITHIN, value: FIXED_POINT.into(), expected });
+                return Err(Error::Option {
+                    name: WITHIN,
+                    value: FIXED_POINT.into(),
+                    expected,
+                });
             }
-            unit.whole = Some(WholeModel::prepare(model, &rotation, device, kv_format, options)?);
+            unit.whole = Some(WholeModel::prepare(
+                model, &rotation, device, kv_format, options,
+            )?);
         }
-        let in_flight = if units.len() == 1 { 1 } else { chunks_in_flight.min(context.div_ceil(chunk)) };
+        let in_flight = if units.len() == 1 {
+            1
+        } else {
+            chunks_in_flight.min(context.div_ceil(chunk))
+        };
         let chunks = (chunk, in_flight);
-        let cuts = Cuts { by_role: &cuts, plans: plans.as_ref(), joint: joint.as_ref() };
+        let cuts = Cuts {
+            by_role: &cuts,
+            plans: plans.as_ref(),
+            joint: joint.as_ref(),
+        };
         let fixed = fixed_point.then(|| fixed_blocks(model, cuts)).transpose()?;
         let how = (cuts, fixed.as_ref());
-        let (mut tasks, mut programs) = PromptTasks::prepare(model, &processors, &devices, chunks, how, progress)?;
+        let (mut tasks, mut programs) =
+            PromptTasks::prepare(model, &processors, &devices, chunks, how, progress)?;
         (tasks.plans, tasks.joint) = (plans, joint);
         let steps = decode_plans.map(|plans| {
             let rows = most_rows.min(context);
-            Steps::prepare(model, &processors, (&devices, &mut programs), (&plans, float_unit), rows)
+            Steps::prepare(
+                model,
+                &processors,
+                (&devices, &mut programs),
+                (&plans, float_unit),
+                rows,
+            )
         });
         let steps = steps.transpose()?;
         let hot_rows = hot_rows::start(model, hot_rows.as_ref(), &devices, &programs);
@@ -381,19 +461,34 @@ impl Engine {
             is_closing: AtomicBool::new(false),
             probe: Mutex::new(None),
         });
-        let mut running = Running { shared, workers: Vec::new(), planner: None };
+        let mut running = Running {
+            shared,
+            workers: Vec::new(),
+            planner: None,
+        };
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            let thread = std::thread::Builder::new().name(format!("triad-{name}")).spawn(work);
-            thread.map_err(|error| Error::Threads { threads: 1, source: error })
+            let thread = std::thread::Builder::new()
+                .name(format!("triad-{name}"))
+                .spawn(work);
+            thread.map_err(|error| Error::Threads {
+                threads: 1,
+                source: error,
+            })
         };
         if running.shared.units.len() > 1 {
             let shared = Arc::clone(&running.shared);
-            running.planner = Some(spawn("planner", Box::new(move || planning::serve(&shared)))?);
+            running.planner = Some(spawn(
+                "planner",
+                Box::new(move || planning::serve(&shared)),
+            )?);
         }
         for index in 0..running.shared.units.len() {
             let shared = Arc::clone(&running.shared);
             let name = shared.units[index].name.clone();
-            running.workers.push((index, spawn(&name, Box::new(move || worker::serve(&shared, index)))?));
+            running.workers.push((
+                index,
+                spawn(&name, Box::new(move || worker::serve(&shared, index)))?,
+            ));
         }
         Ok(Self(Arc::new(running)))
     }
@@ -430,14 +525,38 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::restore_with`].
-    pub fn restore_salted(&self, path: &Path, adapters: &Adapters, salt: PrefixSalt) -> Result<Session> {
-        let Shared { model, settings, memory, .. } = &**self.shared();
+    pub fn restore_salted(
+        &self,
+        path: &Path,
+        adapters: &Adapters,
+        salt: PrefixSalt,
+    ) -> Result<Session> {
+        let Shared {
+            model,
+            settings,
+            memory,
+            ..
+        } = &**self.shared();
         adapters.check(model.description())?;
-        let (header, tokens, cache) = save::restore(path, &model.fingerprint(), settings.context, memory, adapters)?;
+        let (header, tokens, cache) = save::restore(
+            path,
+            &model.fingerprint(),
+            settings.context,
+            memory,
+            adapters,
+        )?;
         let vocab = model.description().vocab;
         match tokens.iter().find(|token| **token as usize >= vocab) {
-            Some(token) => Err(Error::TokenOutOfVocabulary { token: *token, vocab }),
-            None => Ok(Session::restored(self, &tokens, header.prefilled, cache.with_salt(salt))),
+            Some(token) => Err(Error::TokenOutOfVocabulary {
+                token: *token,
+                vocab,
+            }),
+            None => Ok(Session::restored(
+                self,
+                &tokens,
+                header.prefilled,
+                cache.with_salt(salt),
+            )),
         }
     }
 
@@ -459,7 +578,12 @@ impl Engine {
 
     /// The subgraphs of one chunk.
     pub fn graph(&self) -> Graph {
-        let Shared { tasks, model, settings, .. } = &**self.shared();
+        let Shared {
+            tasks,
+            model,
+            settings,
+            ..
+        } = &**self.shared();
         tasks.graph(model.description(), settings.chunk, None)
     }
 
@@ -470,7 +594,10 @@ impl Engine {
 
     /// What it has done so far, and what it holds.
     pub fn usage(&self) -> EngineUse {
-        EngineUse { kv: self.shared().memory.usage(), steps: self.state().steps }
+        EngineUse {
+            kv: self.shared().memory.usage(),
+            steps: self.state().steps,
+        }
     }
 
     /// Seconds that each of its [processors](Engine::processors) has computed so far; the rest of the time it had nothing to
@@ -525,10 +652,18 @@ impl Engine {
     pub fn plan_ahead(&self, tokens: usize) {
         let mut state = self.state();
         state.want_order(self.shared(), tokens.max(1), 0);
-        let is_alive = || self.0.planner.as_ref().is_some_and(|planner| !planner.is_finished());
+        let is_alive = || {
+            self.0
+                .planner
+                .as_ref()
+                .is_some_and(|planner| !planner.is_finished())
+        };
         while !state.orders.is_idle() && is_alive() {
-            (state, _) =
-                self.shared().planning.wait_timeout(state, PLANNING_LOOK).unwrap_or_else(PoisonError::into_inner);
+            (state, _) = self
+                .shared()
+                .planning
+                .wait_timeout(state, PLANNING_LOOK)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -568,7 +703,13 @@ const FIXED_POINT: &str = "fixed point";
 /// # Errors
 /// If there are none, or they are cut.
 fn fixed_blocks(model: &Model, cuts: Cuts) -> Result<FixedBlocks> {
-    let refused = |expected| Err(Error::Option { name: WITHIN, value: FIXED_POINT.into(), expected });
+    let refused = |expected| {
+        Err(Error::Option {
+            name: WITHIN,
+            value: FIXED_POINT.into(),
+            expected,
+        })
+    };
     if cuts.cuts_feed_forwards() {
         return refused("float, where gate and up or down are cut");
     }
@@ -585,9 +726,23 @@ fn fixed_blocks(model: &Model, cuts: Cuts) -> Result<FixedBlocks> {
 impl Shared {
     /// A pass in the arithmetic of `phase`.
     pub(crate) fn pass(&self, phase: Phase) -> ForwardPass<'_> {
-        let Self { model, rotation, counters, fixed, .. } = self;
+        let Self {
+            model,
+            rotation,
+            counters,
+            fixed,
+            ..
+        } = self;
         let (description, weights) = (model.description(), model.weights());
-        ForwardPass { description, weights, rotation, phase, hot_rows: None, counters, fixed: fixed.as_ref() }
+        ForwardPass {
+            description,
+            weights,
+            rotation,
+            phase,
+            hot_rows: None,
+            counters,
+            fixed: fixed.as_ref(),
+        }
     }
 
     /// A number for a new sequence.
@@ -611,7 +766,10 @@ impl Shared {
 
     /// No step waits for this sequence any more, and no device keeps what it holds.
     pub(crate) fn forget(&self, sequence: SequenceId) {
-        self.units.iter().filter_map(|unit| unit.whole.as_ref()).for_each(|whole| whole.forget(sequence));
+        self.units
+            .iter()
+            .filter_map(|unit| unit.whole.as_ref())
+            .for_each(|whole| whole.forget(sequence));
         let mut state = lock(&self.state);
         state.forget(sequence);
         self.tell(&mut state);
@@ -665,7 +823,9 @@ impl Drop for Running {
         }
         for (index, worker) in self.workers.drain(..) {
             // A thread that hangs is left alone, and a worker may itself drop the last session.
-            if !self.shared.units[index].is_away() && worker.thread().id() != std::thread::current().id() {
+            if !self.shared.units[index].is_away()
+                && worker.thread().id() != std::thread::current().id()
+            {
                 let _ = worker.join();
             }
         }
@@ -674,13 +834,17 @@ impl Drop for Running {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Engine").field("processors", self.processors()).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("processors", self.processors())
+            .finish_non_exhaustive()
     }
 }
 
 /// Tokens of a prompt without meaning, in a vocabulary of `vocab`.
 fn any_tokens(count: usize, vocab: usize) -> Vec<u32> {
-    (0..count).map(|index| (index.wrapping_mul(7919) % vocab) as u32).collect()
+    (0..count)
+        .map(|index| (index.wrapping_mul(7919) % vocab) as u32)
+        .collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

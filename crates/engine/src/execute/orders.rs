@@ -36,7 +36,10 @@ impl Orders {
     }
 
     fn nearest(&self, dag: &Dag) -> Option<(f64, &[usize])> {
-        let drifts = self.kept.iter().map(|(planned, order)| (drift(planned, dag), &order[..]));
+        let drifts = self
+            .kept
+            .iter()
+            .map(|(planned, order)| (drift(planned, dag), &order[..]));
         drifts.min_by(|one, other| one.0.total_cmp(&other.0))
     }
 
@@ -62,7 +65,8 @@ impl Orders {
 
     /// Keeps an order, in place of those that it serves as well: of the same tasks, apart by no more than makes another one wanted.
     pub(super) fn keep(&mut self, dag: Dag, order: Vec<usize>) {
-        self.kept.retain(|(other, _)| drift(other, &dag) > NEW_ORDER);
+        self.kept
+            .retain(|(other, _)| drift(other, &dag) > NEW_ORDER);
         if self.kept.len() == MOST {
             self.kept.remove(0);
         }
@@ -76,7 +80,9 @@ fn drift(planned: &Dag, now: &Dag) -> f64 {
         return f64::INFINITY;
     }
     let then: f64 = (0..planned.len()).map(|task| planned.seconds(task)).sum();
-    let apart: f64 = (0..now.len()).map(|task| (now.seconds(task) - planned.seconds(task)).abs()).sum();
+    let apart: f64 = (0..now.len())
+        .map(|task| (now.seconds(task) - planned.seconds(task)).abs())
+        .sum();
     if apart > 0.0 { apart / then } else { 0.0 }
 }
 
@@ -90,14 +96,19 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_followed_until_costs_have_drifted_by_a_quarter_and_missing_from_a_twentieth_on() {
+    fn an_order_is_followed_until_costs_have_drifted_by_a_quarter_and_missing_from_a_twentieth_on()
+    {
         let mut orders = Orders::default();
         assert!(orders.of(&dag(1.0)).is_none() && orders.is_missing(&dag(1.0)));
         orders.keep(dag(1.0), vec![0, 1]);
         assert_eq!(orders.of(&dag(1.4)), Some(&[0, 1][..]));
         assert!(!orders.is_missing(&dag(1.08)) && orders.is_missing(&dag(1.12)));
         assert_eq!(orders.of(&dag(1.6)), None);
-        assert_eq!(orders.of(&Dag::new([(0, 1.0, vec![]), (1, 1.0, vec![])])), None, "other tasks");
+        assert_eq!(
+            orders.of(&Dag::new([(0, 1.0, vec![]), (1, 1.0, vec![])])),
+            None,
+            "other tasks"
+        );
         (0..2 * MOST as i32).for_each(|times| orders.keep(dag(2f64.powi(times)), vec![0, 1]));
         assert_eq!(orders.kept.len(), MOST, "the latest ones");
     }
@@ -109,7 +120,10 @@ mod tests {
         orders.want(512, 0);
         orders.want(256, 0);
         assert!(!orders.is_idle());
-        assert_eq!([orders.next(), orders.next(), orders.next()], [Some((256, 0)), Some((512, 0)), None]);
+        assert_eq!(
+            [orders.next(), orders.next(), orders.next()],
+            [Some((256, 0)), Some((512, 0)), None]
+        );
         assert!(orders.is_idle());
     }
 }

@@ -59,7 +59,12 @@ pub(super) enum Step {
 impl Step {
     /// It took so many seconds, which decides whether the next ones are cut.
     pub(super) fn observe(&self, seconds: f64) {
-        if let Self::Blocks { in_place_of: Some(cut), .. } | Self::Cut(cut) = self {
+        if let Self::Blocks {
+            in_place_of: Some(cut),
+            ..
+        }
+        | Self::Cut(cut) = self
+        {
             lock(&cut.trial).observe(matches!(self, Self::Cut(_)), seconds);
         }
     }
@@ -86,18 +91,36 @@ impl Prompts {
         planned: Option<&Planned>,
         (rows, position): (usize, usize),
     ) -> Self {
-        let graph = shared.tasks.graph(shared.model.description(), rows, planned);
+        let graph = shared
+            .tasks
+            .graph(shared.model.description(), rows, planned);
         let tasks = {
-            let of_part = shared.tasks.planned_seconds(shared.model.description(), &graph, planned);
+            let of_part = shared
+                .tasks
+                .planned_seconds(shared.model.description(), &graph, planned);
             let expected = |task: &PrefillTask, processor| {
-                let of_like = || costs.seconds(&shared.processors[processor].name, &graph, task, position);
-                of_part(task, processor).or_else(of_like).unwrap_or_else(|| costs::guess(&graph, task))
+                let of_like =
+                    || costs.seconds(&shared.processors[processor].name, &graph, task, position);
+                of_part(task, processor)
+                    .or_else(of_like)
+                    .unwrap_or_else(|| costs::guess(&graph, task))
             };
-            let tasks = shared.tasks.tasks(&graph, &shared.processors, planned, expected);
+            let tasks = shared
+                .tasks
+                .tasks(&graph, &shared.processors, planned, expected);
             tasks.expect("what is cut was cut when the engine was made")
         };
-        let (shadows, slots) = (shared.tasks.shadows(planned), shared.tasks.chunks_in_flight(planned));
-        Self { graph, tasks: Arc::new(tasks), shadows, slots, planned: planned.cloned() }
+        let (shadows, slots) = (
+            shared.tasks.shadows(planned),
+            shared.tasks.chunks_in_flight(planned),
+        );
+        Self {
+            graph,
+            tasks: Arc::new(tasks),
+            shadows,
+            slots,
+            planned: planned.cloned(),
+        }
     }
 }
 
@@ -140,7 +163,11 @@ struct Progress {
 impl Slot {
     pub(super) fn new(shared: &Shared, rows: usize, has_shadows: bool) -> Self {
         let buffers = Buffers::new(shared.model.description(), rows, has_shadows);
-        Self { buffers, progress: Mutex::default(), rooms: Mutex::default() }
+        Self {
+            buffers,
+            progress: Mutex::default(),
+            rooms: Mutex::default(),
+        }
     }
 
     /// Takes a chunk of another pass.
@@ -162,7 +189,10 @@ impl Progress {
 
 impl Pass {
     /// `work` returns what is computed of so many rows, the first of them at a position.
-    pub(super) fn new(requests: Vec<Arc<Request>>, work: impl FnOnce(usize, usize) -> Work) -> Self {
+    pub(super) fn new(
+        requests: Vec<Arc<Request>>,
+        work: impl FnOnce(usize, usize) -> Work,
+    ) -> Self {
         let (mut firsts, mut tokens) = (Vec::with_capacity(requests.len()), Vec::new());
         for request in &requests {
             firsts.push(tokens.len());
@@ -170,7 +200,14 @@ impl Pass {
         }
         let position = requests.first().map_or(0, |request| request.position);
         let (work, execution) = (work(tokens.len(), position), Arc::default());
-        Self { start: Instant::now(), requests, firsts, tokens, work, execution }
+        Self {
+            start: Instant::now(),
+            requests,
+            firsts,
+            tokens,
+            work,
+            execution,
+        }
     }
 
     /// Rows of all requests.
@@ -216,7 +253,10 @@ impl Pass {
     }
 
     /// Requests with rows among `rows`, and which of their own rows these are.
-    fn requests_in(&self, rows: &Range<usize>) -> impl Iterator<Item = (&Arc<Request>, Range<usize>)> {
+    fn requests_in(
+        &self,
+        rows: &Range<usize>,
+    ) -> impl Iterator<Item = (&Arc<Request>, Range<usize>)> {
         let requests = self.requests.iter().zip(&self.firsts);
         requests.filter_map(move |(request, first)| {
             let own = rows.start.max(*first)..rows.end.min(first + request.tokens.len());
@@ -231,7 +271,11 @@ impl Pass {
         for (request, own) in self.requests_in(rows) {
             let rows = at..at + own.len();
             at = rows.end;
-            segments.push(Segment { cache: &request.cache, rows, position: request.position + own.start });
+            segments.push(Segment {
+                cache: &request.cache,
+                rows,
+                position: request.position + own.start,
+            });
         }
         segments
     }
@@ -255,13 +299,15 @@ impl Pass {
         backend: &mut dyn Backend,
     ) -> Result<Vec<Hidden>> {
         match (&self.work, slot) {
-            (Work::Prompts(prompts), Some(slot)) => self.prompt_task(shared, prompts, number, slot, backend),
+            (Work::Prompts(prompts), Some(slot)) => {
+                self.prompt_task(shared, prompts, number, slot, backend)
+            }
             (Work::Step(Step::Blocks { tasks, .. }), Some(slot)) => {
                 self.step(shared, number, *tasks, slot).map(|()| Vec::new())
             }
-            (Work::Step(Step::Cut(cut)), Some(slot)) => {
-                self.cut_step(shared, cut, number, slot, backend).map(|()| Vec::new())
-            }
+            (Work::Step(Step::Cut(cut)), Some(slot)) => self
+                .cut_step(shared, cut, number, slot, backend)
+                .map(|()| Vec::new()),
             (Work::Logits(hidden), _) => {
                 logits(shared, hidden);
                 Ok(Vec::new())
@@ -274,17 +320,29 @@ impl Pass {
     ///
     /// # Errors
     /// If the device fails.
-    pub(super) fn perform_whole(&self, shared: &Shared, number: usize, whole: &WholeModel) -> Result<Vec<Hidden>> {
+    pub(super) fn perform_whole(
+        &self,
+        shared: &Shared,
+        number: usize,
+        whole: &WholeModel,
+    ) -> Result<Vec<Hidden>> {
         match &self.work {
             Work::Prompts(prompts) => {
                 let Prompts { graph, tasks, .. } = &**prompts;
                 let task = tasks.tasks[number].task;
                 let is_last = task.subgraph + 1 == graph.subgraphs().len();
                 let rows = graph.chunks()[task.chunk].clone();
-                if !is_last || self.requests_in(&rows).all(|(request, _)| request.is_cancelled()) {
+                if !is_last
+                    || self
+                        .requests_in(&rows)
+                        .all(|(request, _)| request.is_cancelled())
+                {
                     return Ok(Vec::new());
                 }
-                let parts: Vec<_> = self.requests_in(&rows).map(|(request, own)| Rows::new(request, own)).collect();
+                let parts: Vec<_> = self
+                    .requests_in(&rows)
+                    .map(|(request, own)| Rows::new(request, own))
+                    .collect();
                 let pass = shared.pass(Phase::Prefill);
                 let values = whole.run(&pass, &parts, false)?;
                 let (mut values, mut all) = (&values[..], Vec::new());
@@ -294,14 +352,21 @@ impl Pass {
                     if !part.wanted.is_empty() && !request.is_cancelled() {
                         let first = own.start + part.wanted.start - request.wanted_rows().start;
                         let rows = first..first + part.wanted.len();
-                        all.push(Hidden { request: Arc::clone(request), rows, x });
+                        all.push(Hidden {
+                            request: Arc::clone(request),
+                            rows,
+                            x,
+                        });
                     }
                 }
                 Ok(all)
             }
             Work::Step(_) => {
-                let parts: Vec<_> =
-                    self.requests.iter().map(|request| Rows::new(request, 0..request.tokens.len())).collect();
+                let parts: Vec<_> = self
+                    .requests
+                    .iter()
+                    .map(|request| Rows::new(request, 0..request.tokens.len()))
+                    .collect();
                 let pass = shared.pass(Phase::Decode);
                 let mut logits = whole.run(&pass, &parts, true)?;
                 if let Some(cap) = pass.description.logit_soft_cap {
@@ -325,19 +390,39 @@ impl Pass {
         slot: &Slot,
         backend: &mut dyn Backend,
     ) -> Result<Vec<Hidden>> {
-        let Prompts { graph, tasks, shadows, .. } = prompts;
+        let Prompts {
+            graph,
+            tasks,
+            shadows,
+            ..
+        } = prompts;
         let PrefillTask { task, .. } = &tasks.tasks[number];
         let rows = graph.chunks()[task.chunk].clone();
         // A chunk that nobody waits for any more.
-        if self.requests_in(&rows).all(|(request, _)| request.is_cancelled()) {
+        if self
+            .requests_in(&rows)
+            .all(|(request, _)| request.is_cancelled())
+        {
             return Ok(Vec::new());
         }
         let segments = self.segments(&rows);
-        let chunk = Chunk { segments: &segments, buffers: &slot.buffers };
+        let chunk = Chunk {
+            segments: &segments,
+            buffers: &slot.buffers,
+        };
         // Shadows of one processor alone are computed behind their products, with the weights of these.
         let hot_rows = shared.hot_rows.as_ref().filter(|_| !shadows.is_empty());
-        let pass = forward::Pass { hot_rows, ..shared.pass(Phase::Prefill) };
-        let run = ChunkRun { pass, graph, tokens: &self.tokens[rows.clone()], chunk, shadows };
+        let pass = forward::Pass {
+            hot_rows,
+            ..shared.pass(Phase::Prefill)
+        };
+        let run = ChunkRun {
+            pass,
+            graph,
+            tokens: &self.tokens[rows.clone()],
+            chunk,
+            shadows,
+        };
         if !Self::chunk_task(&run, (number, tasks), slot, backend)? {
             return Ok(Vec::new());
         }
@@ -361,7 +446,9 @@ impl Pass {
             // Whoever caught up has computed it, or who failed behind it.
             Some(done) if done > task.subgraph || progress.pieces.contains(&number) => {}
             None if task.subgraph > 0 => run.catch_up(&mut progress, task.subgraph, backend)?,
-            Some(done) if done < task.subgraph => run.catch_up(&mut progress, task.subgraph, backend)?,
+            Some(done) if done < task.subgraph => {
+                run.catch_up(&mut progress, task.subgraph, backend)?
+            }
             _ => {
                 drop(progress);
                 run.task(slot, (number, tasks), backend)?;
@@ -384,9 +471,18 @@ impl Pass {
         if self.is_abandoned() {
             return Ok(());
         }
-        let CutStep { graph, tasks, options, outputs, .. } = cut;
+        let CutStep {
+            graph,
+            tasks,
+            options,
+            outputs,
+            ..
+        } = cut;
         let segments = self.segments(&(0..self.rows()));
-        let chunk = Chunk { segments: &segments, buffers: &slot.buffers };
+        let chunk = Chunk {
+            segments: &segments,
+            buffers: &slot.buffers,
+        };
         let run = ChunkRun {
             pass: shared.pass(Phase::Decode),
             graph,
@@ -420,14 +516,22 @@ impl Pass {
         let (x, normed) = x.split_at_mut(x_width);
         let mut left = &mut x[..];
         for (rows, first) in rows().zip(&self.firsts) {
-            let of_request = left.split_off_mut(..rows.len() * hidden).expect("rows of all requests");
-            of_request.copy_from_slice(&slot.buffers.residual(first + rows.start..first + rows.end, hidden));
+            let of_request = left
+                .split_off_mut(..rows.len() * hidden)
+                .expect("rows of all requests");
+            of_request.copy_from_slice(
+                &slot
+                    .buffers
+                    .residual(first + rows.start..first + rows.end, hidden),
+            );
         }
         pass.logits_part_of(x, normed, Phase::Decode, columns.clone(), logits);
         let mut left = &logits[..];
         for request in &self.requests {
             let rows = 0..request.wanted_rows().len();
-            let of_request = left.split_off(..rows.len() * columns.len()).expect("rows of all requests");
+            let of_request = left
+                .split_off(..rows.len() * columns.len())
+                .expect("rows of all requests");
             request.write_logits_part(rows, (columns, vocab), of_request);
         }
         lock(&slot.rooms).push(room);
@@ -444,7 +548,11 @@ impl Pass {
                 let first = at + mine.start - own.start;
                 let x = buffers.residual(first..first + mine.len(), hidden).to_vec();
                 let rows = mine.start - wanted.start..mine.end - wanted.start;
-                all.push(Hidden { request: Arc::clone(request), rows, x });
+                all.push(Hidden {
+                    request: Arc::clone(request),
+                    rows,
+                    x,
+                });
             }
             at += own.len();
         }
@@ -454,7 +562,10 @@ impl Pass {
     /// One of `tasks` tasks of a step: some blocks, and behind the last one the logits.
     fn step(&self, shared: &Shared, number: usize, tasks: usize, slot: &Slot) -> Result<()> {
         let (pass, segments) = (shared.pass(Phase::Decode), self.segments(&(0..self.rows())));
-        let chunk = Chunk { segments: &segments, buffers: &slot.buffers };
+        let chunk = Chunk {
+            segments: &segments,
+            buffers: &slot.buffers,
+        };
         let mut progress = slot.progress();
         // Until it is through, nobody knows what the buffers hold.
         let done = progress.done.take().filter(|done| *done <= number);
@@ -479,10 +590,14 @@ impl Pass {
 
     fn step_logits(&self, pass: &forward::Pass, buffers: &Buffers, logits: &mut Vec<f32>) {
         let vocab = pass.description.vocab;
-        let rows = self.requests.iter().zip(&self.firsts).flat_map(|(request, first)| {
-            let wanted = request.wanted_rows();
-            first + wanted.start..first + wanted.end
-        });
+        let rows = self
+            .requests
+            .iter()
+            .zip(&self.firsts)
+            .flat_map(|(request, first)| {
+                let wanted = request.wanted_rows();
+                first + wanted.start..first + wanted.end
+            });
         let rows: SmallVec<[usize; SEGMENTS]> = rows.collect();
         logits.resize(rows.len() * vocab, 0.0);
         pass.logits(buffers, rows.into_iter(), Phase::Decode, logits);
@@ -497,7 +612,9 @@ impl Pass {
     fn write_logits(&self, mut logits: &[f32], vocab: usize) {
         for request in &self.requests {
             let rows = request.wanted_rows().len();
-            let of_request = logits.split_off(..rows * vocab).expect("rows of all requests");
+            let of_request = logits
+                .split_off(..rows * vocab)
+                .expect("rows of all requests");
             request.write_logits(0..rows, of_request);
         }
     }
@@ -514,15 +631,32 @@ struct ChunkRun<'a> {
 
 impl ChunkRun<'_> {
     /// Runs one task of the subgraph that is next in the buffers; others may run other tasks of it meanwhile.
-    fn task(&self, slot: &Slot, (number, tasks): (usize, &PrefillTasks), backend: &mut dyn Backend) -> Result<()> {
-        let PrefillTask { task, operation, part } = &tasks.tasks[number];
+    fn task(
+        &self,
+        slot: &Slot,
+        (number, tasks): (usize, &PrefillTasks),
+        backend: &mut dyn Backend,
+    ) -> Result<()> {
+        let PrefillTask {
+            task,
+            operation,
+            part,
+        } = &tasks.tasks[number];
         let Subgraph { block, role, .. } = self.graph.subgraphs()[task.subgraph];
         let is_apart = self.shadows.get(task.subgraph).is_some_and(Option::is_some);
-        let shadows = if is_apart { Shadows::Apart } else { Shadows::Inline };
-        let mut multiplier = Multiplier { shadows, ..Multiplier::new(backend) };
+        let shadows = if is_apart {
+            Shadows::Apart
+        } else {
+            Shadows::Inline
+        };
+        let mut multiplier = Multiplier {
+            shadows,
+            ..Multiplier::new(backend)
+        };
         match operation {
             Operation::Compute if role.is_product() => {
-                self.pass.products((block, role), self.chunk, part, &mut multiplier)?;
+                self.pass
+                    .products((block, role), self.chunk, part, &mut multiplier)?;
             }
             Operation::Compute => {
                 let mut progress = slot.progress();
@@ -530,7 +664,8 @@ impl ChunkRun<'_> {
                 if progress.done.take().is_none() {
                     self.pass.begin(self.tokens, self.chunk);
                 }
-                self.pass.subgraph(block, role, self.chunk, &mut multiplier)?;
+                self.pass
+                    .subgraph(block, role, self.chunk, &mut multiplier)?;
                 progress.done = Some(task.subgraph);
             }
             Operation::Shadow => self.pass.shadow(block, role, self.chunk),
@@ -544,15 +679,24 @@ impl ChunkRun<'_> {
     }
 
     /// Runs all that the buffers lack up to `subgraph`, whole: others were lost with what they had.
-    fn catch_up(&self, progress: &mut Progress, subgraph: usize, backend: &mut dyn Backend) -> Result<()> {
-        debug_assert!(progress.pieces.is_empty(), "of the subgraph that is next alone");
+    fn catch_up(
+        &self,
+        progress: &mut Progress,
+        subgraph: usize,
+        backend: &mut dyn Backend,
+    ) -> Result<()> {
+        debug_assert!(
+            progress.pieces.is_empty(),
+            "of the subgraph that is next alone"
+        );
         let done = progress.done.take();
         if done.is_none() {
             self.pass.begin(self.tokens, self.chunk);
         }
         let mut multiplier = Multiplier::new(backend);
         for Subgraph { block, role, .. } in &self.graph.subgraphs()[done.unwrap_or(0)..=subgraph] {
-            self.pass.subgraph(*block, *role, self.chunk, &mut multiplier)?;
+            self.pass
+                .subgraph(*block, *role, self.chunk, &mut multiplier)?;
         }
         self.complete(progress, subgraph);
         Ok(())
@@ -574,8 +718,14 @@ fn logits(shared: &Shared, hidden: &[Hidden]) {
     let pass = shared.pass(Phase::Prefill);
     let vocab = pass.description.vocab;
     for phase in [Phase::Prefill, Phase::Decode] {
-        let of_phase = || hidden.iter().filter(|hidden| hidden.request.phase_of_logits() == phase);
-        let x: Vec<f32> = of_phase().flat_map(|hidden| hidden.x.iter().copied()).collect();
+        let of_phase = || {
+            hidden
+                .iter()
+                .filter(|hidden| hidden.request.phase_of_logits() == phase)
+        };
+        let x: Vec<f32> = of_phase()
+            .flat_map(|hidden| hidden.x.iter().copied())
+            .collect();
         if x.is_empty() {
             continue;
         }
@@ -583,7 +733,9 @@ fn logits(shared: &Shared, hidden: &[Hidden]) {
         pass.logits_of(&x, &mut vec![0.0; x.len()], phase, &mut logits);
         let mut logits = &logits[..];
         for Hidden { request, rows, .. } in of_phase() {
-            let of_request = logits.split_off(..rows.len() * vocab).expect("rows of all requests");
+            let of_request = logits
+                .split_off(..rows.len() * vocab)
+                .expect("rows of all requests");
             request.write_logits(rows.clone(), of_request);
         }
     }

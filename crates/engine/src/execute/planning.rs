@@ -18,15 +18,25 @@ pub(super) fn serve(shared: &Shared) {
     let mut state = lock(&shared.state);
     while !state.is_closing {
         let Some((rows, position)) = state.orders.next() else {
-            state = shared.planning.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = shared
+                .planning
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
             continue;
         };
         state.orders.is_planning = true;
-        let (planned, costs) = (state.joint_plan(shared, rows, position), state.costs().clone());
+        let (planned, costs) = (
+            state.joint_plan(shared, rows, position),
+            state.costs().clone(),
+        );
         drop(state);
-        let dag = Prompts::new(shared, &costs, planned.as_ref(), (rows, position)).tasks.dag.clone();
+        let dag = Prompts::new(shared, &costs, planned.as_ref(), (rows, position))
+            .tasks
+            .dag
+            .clone();
         let is_missing = lock(&shared.state).orders.is_missing(&dag);
-        let order = is_missing.then(|| plan(&dag, 0.0, Effort::default(), &mut || goes_on(shared)).order);
+        let order =
+            is_missing.then(|| plan(&dag, 0.0, Effort::default(), &mut || goes_on(shared)).order);
         state = lock(&shared.state);
         state.orders.is_planning = false;
         if let Some(order) = order {

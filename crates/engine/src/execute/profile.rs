@@ -23,7 +23,12 @@ impl Measurements for Costs {
 ///
 /// # Errors
 /// If `cancel` is set, or a processor fails on the way.
-pub fn profile(engines: &[Engine], repeat: usize, cancel: &Cancel, mut progress: impl FnMut(usize)) -> Result<Costs> {
+pub fn profile(
+    engines: &[Engine],
+    repeat: usize,
+    cancel: &Cancel,
+    mut progress: impl FnMut(usize),
+) -> Result<Costs> {
     let (mut costs, mut done) = (Costs::default(), 0);
     for engine in engines {
         let mut session = engine.session();
@@ -52,7 +57,11 @@ pub fn profile(engines: &[Engine], repeat: usize, cancel: &Cancel, mut progress:
 ///
 /// # Errors
 /// If `cancel` is set, or a processor fails, though others went on.
-pub(super) fn run_prompt<'a>(session: &'a mut Session, prompt: &[u32], cancel: &Cancel) -> Result<&'a Execution> {
+pub(super) fn run_prompt<'a>(
+    session: &'a mut Session,
+    prompt: &[u32],
+    cancel: &Cancel,
+) -> Result<&'a Execution> {
     session.truncate(0);
     session.prefill(prompt, cancel, |_| {})?;
     let execution = session.execution().expect("a prompt ran");
@@ -64,7 +73,10 @@ pub(super) fn run_prompt<'a>(session: &'a mut Session, prompt: &[u32], cancel: &
 
 /// How many prompts [`profile`] runs.
 pub fn profiled_prompts(engines: &[Engine], repeat: usize) -> usize {
-    engines.iter().map(|engine| 1 + repeat * engine.processors().len().min(2)).sum()
+    engines
+        .iter()
+        .map(|engine| 1 + repeat * engine.processors().len().min(2))
+        .sum()
 }
 
 /// The policy of runs that show what tasks take beside others: it expects nothing, so that it can expect nothing wrong.

@@ -9,7 +9,9 @@ use triad_model::description;
 use triad_plan::graph::Role;
 use triad_plan::schedule::parts::Part;
 use triad_processors::model::Int8Input;
-use triad_processors::{Device, DeviceSubgraph, FeedForward, FixedFeedForward, Layer, LayerColumns, Linear, Program};
+use triad_processors::{
+    Device, DeviceSubgraph, FeedForward, FixedFeedForward, Layer, LayerColumns, Linear, Program,
+};
 
 use crate::error::{Error, Result, SubgraphError};
 use crate::forward::activation;
@@ -31,12 +33,21 @@ pub(super) struct Programs {
 pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
     let of_block = |block| {
         let preparing = Preparing { model, block };
-        let keeps_shadow = [LinearInput::FeedForward, LinearInput::Down].map(|input| preparing.scaled(input));
-        let keeps_none = keeps_shadow.into_iter().all(|input| input.is_ok_and(|input| !input.has_shadow));
-        let subgraph = if keeps_none { preparing.feed_forward(false).ok()? } else { return None };
+        let keeps_shadow =
+            [LinearInput::FeedForward, LinearInput::Down].map(|input| preparing.scaled(input));
+        let keeps_none = keeps_shadow
+            .into_iter()
+            .all(|input| input.is_ok_and(|input| !input.has_shadow));
+        let subgraph = if keeps_none {
+            preparing.feed_forward(false).ok()?
+        } else {
+            return None;
+        };
         FixedFeedForward::new(&subgraph).ok()
     };
-    (0..model.description().blocks.len()).map(of_block).collect()
+    (0..model.description().blocks.len())
+        .map(of_block)
+        .collect()
 }
 
 /// The program of a subgraph, or of a part of its output.
@@ -68,26 +79,53 @@ pub(super) struct Wanted<'a> {
 
 impl Programs {
     pub(super) fn new(model: &Model, processor: &dyn Device) -> Self {
-        let blocks = model.description().blocks.iter().map(|_| Vec::new()).collect();
-        Self { processor: processor.name().to_owned(), blocks }
+        let blocks = model
+            .description()
+            .blocks
+            .iter()
+            .map(|_| Vec::new())
+            .collect();
+        Self {
+            processor: processor.name().to_owned(),
+            blocks,
+        }
     }
 
     /// Has the device prepare a subgraph.
     ///
     /// # Errors
     /// If its layers don't read INT8 with scales that are known before, or the device refuses it.
-    pub(super) fn prepare(&mut self, model: &Model, processor: &dyn Device, wanted: &Wanted) -> Result<()> {
-        let Wanted { block, role, part, rows, fixed_point } = *wanted;
+    pub(super) fn prepare(
+        &mut self,
+        model: &Model,
+        processor: &dyn Device,
+        wanted: &Wanted,
+    ) -> Result<()> {
+        let Wanted {
+            block,
+            role,
+            part,
+            rows,
+            fixed_point,
+        } = *wanted;
         let preparing = Preparing { model, block };
         let prepare = || -> Result<_, SubgraphError> {
             let (outputs, subgraph) = match role {
-                Role::FeedForward => (Vec::new(), DeviceSubgraph::FeedForward(preparing.feed_forward(fixed_point)?)),
+                Role::FeedForward => (
+                    Vec::new(),
+                    DeviceSubgraph::FeedForward(preparing.feed_forward(fixed_point)?),
+                ),
                 _ => preparing.products(role, &part.columns)?,
             };
-            let returns_inner =
-                matches!(&subgraph, DeviceSubgraph::FeedForward(feed_forward) if feed_forward.return_inner);
+            let returns_inner = matches!(&subgraph, DeviceSubgraph::FeedForward(feed_forward) if feed_forward.return_inner);
             let program = processor.prepare(&subgraph, rows)?;
-            Ok(SubgraphProgram { role, outputs, returns_inner, rows, program })
+            Ok(SubgraphProgram {
+                role,
+                outputs,
+                returns_inner,
+                rows,
+                program,
+            })
         };
         let prepared = prepare().map_err(|error| refused(processor.name(), block, role, error))?;
         self.blocks[block].push(prepared);
@@ -124,7 +162,8 @@ impl Backend for DeviceBackend<'_> {
         shadows: Shadows,
     ) -> Result<bool> {
         let Programs { processor, blocks } = &mut *self.programs;
-        let is_same = |(linear, columns): &(description::Linear, Range<usize>), out: &LinearOutput| {
+        let is_same = |(linear, columns): &(description::Linear, Range<usize>),
+                       out: &LinearOutput| {
             *linear == out.linear && *columns == out.columns
         };
         let fits = |prepared: &&mut SubgraphProgram| {
@@ -132,21 +171,46 @@ impl Backend for DeviceBackend<'_> {
             prepared.role == role
                 && x.rows() <= prepared.rows
                 && prepared.outputs.len() == outs.len()
-                && outputs.into_iter().all(|(output, out)| is_same(output, out))
+                && outputs
+                    .into_iter()
+                    .all(|(output, out)| is_same(output, out))
         };
         // Static shapes compute all rows that they were prepared for.
-        let prepared = blocks[block].iter_mut().filter(fits).min_by_key(|prepared| prepared.rows);
-        let Some(prepared) = prepared else { return self.kernels.multiply(block, role, x, outs, shadows) };
-        let mut outs: Vec<_> = outs.iter_mut().map(|output| output.out.reborrow()).collect();
+        let prepared = blocks[block]
+            .iter_mut()
+            .filter(fits)
+            .min_by_key(|prepared| prepared.rows);
+        let Some(prepared) = prepared else {
+            return self.kernels.multiply(block, role, x, outs, shadows);
+        };
+        let mut outs: Vec<_> = outs
+            .iter_mut()
+            .map(|output| output.out.reborrow())
+            .collect();
         let run = prepared.program.run(x, &mut outs);
         run.map_err(|error| refused(processor, block, role, error.into()))?;
         Ok(false)
     }
 
-    fn feed_forward(&mut self, block: usize, x: QuantizedView, out: &mut [f32], inner: &mut [f32]) -> Result<bool> {
+    fn feed_forward(
+        &mut self,
+        block: usize,
+        x: QuantizedView,
+        out: &mut [f32],
+        inner: &mut [f32],
+    ) -> Result<bool> {
         let Programs { processor, blocks } = &mut *self.programs;
-        let prepared = blocks[block].iter_mut().find(|prepared| prepared.role == Role::FeedForward);
-        let Some(SubgraphProgram { program, returns_inner, .. }) = prepared else { return Ok(false) };
+        let prepared = blocks[block]
+            .iter_mut()
+            .find(|prepared| prepared.role == Role::FeedForward);
+        let Some(SubgraphProgram {
+            program,
+            returns_inner,
+            ..
+        }) = prepared
+        else {
+            return Ok(false);
+        };
         let (hidden, width) = (out.len() / x.rows(), inner.len() / x.rows());
         let mut outs = [OutputMut::new(out, hidden), OutputMut::new(inner, width)];
         let count = if *returns_inner { 2 } else { 1 };
@@ -166,11 +230,18 @@ pub(super) fn input_scale(model: &Model, processor: &str, block: usize, role: Ro
     let (first, _) = layers.first().expect("a role that is products has layers");
     let preparing = Preparing { model, block };
     let scaled = preparing.scaled(LinearInput::of(*first));
-    scaled.map(|scaled| scaled.scale).map_err(|error| refused(processor, block, role, error))
+    scaled
+        .map(|scaled| scaled.scale)
+        .map_err(|error| refused(processor, block, role, error))
 }
 
 fn refused(processor: &str, block: usize, role: Role, source: SubgraphError) -> Error {
-    Error::Subgraph { processor: processor.to_owned(), block, role: role.name(), source: Box::new(source) }
+    Error::Subgraph {
+        processor: processor.to_owned(),
+        block,
+        role: role.name(),
+        source: Box::new(source),
+    }
 }
 
 /// A block whose programs are prepared.
@@ -181,25 +252,45 @@ struct Preparing<'a> {
 
 impl Preparing<'_> {
     /// Some columns of the layers of a role, side by side.
-    fn products(&self, role: Role, columns: &Range<usize>) -> Result<(Outputs, DeviceSubgraph), SubgraphError> {
+    fn products(
+        &self,
+        role: Role,
+        columns: &Range<usize>,
+    ) -> Result<(Outputs, DeviceSubgraph), SubgraphError> {
         let description = self.model.description();
         let layers = layers(&description.blocks[self.block], description.hidden, role);
         let (first, _) = layers.first().expect("a role that is products has layers");
         let input_scale = self.scaled(LinearInput::of(*first))?.scale;
         let outputs: Vec<_> = columns_of(&layers, columns).into_vec();
-        let layers = outputs.iter().map(|(linear, columns)| self.columns(*linear, columns));
+        let layers = outputs
+            .iter()
+            .map(|(linear, columns)| self.columns(*linear, columns));
         let layers = layers.collect::<triad_processors::Result<_>>()?;
-        Ok((outputs, DeviceSubgraph::Linear(Linear { input_scale, layers })))
+        Ok((
+            outputs,
+            DeviceSubgraph::Linear(Linear {
+                input_scale,
+                layers,
+            }),
+        ))
     }
 
     fn feed_forward(&self, fixed_point: bool) -> Result<FeedForward, SubgraphError> {
-        let (input, inner) = (self.scaled(LinearInput::FeedForward)?, self.scaled(LinearInput::Down)?);
-        debug_assert!(!input.has_shadow, "what is missing is added before the activation: the feed-forward is split");
+        let (input, inner) = (
+            self.scaled(LinearInput::FeedForward)?,
+            self.scaled(LinearInput::Down)?,
+        );
+        debug_assert!(
+            !input.has_shadow,
+            "what is missing is added before the activation: the feed-forward is split"
+        );
         let described = &self.model.description().blocks[self.block].feed_forward;
         Ok(FeedForward {
             input_scale: input.scale,
             up: self.layer(description::Linear::Up),
-            gate: described.gated.then(|| self.layer(description::Linear::Gate)),
+            gate: described
+                .gated
+                .then(|| self.layer(description::Linear::Gate)),
             activation: activation(described.activation),
             inner_scale: inner.scale,
             smoothing: inner.smoothing.map(Arc::from),
@@ -210,11 +301,20 @@ impl Preparing<'_> {
     }
 
     fn scaled(&self, input: LinearInput) -> Result<Int8Input<'_>, SubgraphError> {
-        let inputs = self.model.weights().blocks[self.block].inputs.as_ref().ok_or(SubgraphError::Float)?;
-        inputs[input.index()].fixed().ok_or(SubgraphError::DynamicScales)
+        let inputs = self.model.weights().blocks[self.block]
+            .inputs
+            .as_ref()
+            .ok_or(SubgraphError::Float)?;
+        inputs[input.index()]
+            .fixed()
+            .ok_or(SubgraphError::DynamicScales)
     }
 
-    fn columns(&self, linear: description::Linear, columns: &Range<usize>) -> triad_processors::Result<Arc<dyn Layer>> {
+    fn columns(
+        &self,
+        linear: description::Linear,
+        columns: &Range<usize>,
+    ) -> triad_processors::Result<Arc<dyn Layer>> {
         let layer = self.layer(linear);
         if *columns == (0..layer.weight().out_features) {
             return Ok(layer);
@@ -224,8 +324,13 @@ impl Preparing<'_> {
 
     fn layer(&self, name: description::Linear) -> Arc<dyn Layer> {
         let linear = &self.model.weights().blocks[self.block].linears[&name];
-        let Weight::Int8(weight) = &linear.weight else { unreachable!("what reads INT8 has INT8 weights") };
-        Arc::new(Shared { weight: weight.clone(), bias: linear.bias.clone() })
+        let Weight::Int8(weight) = &linear.weight else {
+            unreachable!("what reads INT8 has INT8 weights")
+        };
+        Arc::new(Shared {
+            weight: weight.clone(),
+            bias: linear.bias.clone(),
+        })
     }
 }
 

@@ -76,7 +76,10 @@ impl Request {
     /// Whether it may be computed together with another one. Beside a sequence with adapters, a device that runs whole
     /// feed-forwards or the whole model would not compute another one as it does alone.
     pub(super) fn may_share_a_pass(&self, shared: &Shared, other: &Self) -> bool {
-        let is_devices = shared.units.iter().any(|unit| unit.whole.is_some() || unit.programs.is_some());
+        let is_devices = shared
+            .units
+            .iter()
+            .any(|unit| unit.whole.is_some() || unit.programs.is_some());
         !is_devices || self.has_adapters() == other.has_adapters()
     }
 
@@ -105,7 +108,12 @@ impl Request {
             is_cancelled: AtomicBool::new(false),
             is_through: AtomicBool::new(false),
             is_tainted: AtomicBool::new(false),
-            progress: Mutex::new(Progress { done: 0, logits_done: 0, logits, result: None }),
+            progress: Mutex::new(Progress {
+                done: 0,
+                logits_done: 0,
+                logits,
+                result: None,
+            }),
             changed: Condvar::new(),
             execution: OnceLock::new(),
         })
@@ -162,7 +170,8 @@ impl Request {
         let mut progress = self.lock();
         if done > progress.done && !self.is_cancelled() {
             progress.done = done;
-            self.is_through.store(done == self.tokens.len(), Ordering::SeqCst);
+            self.is_through
+                .store(done == self.tokens.len(), Ordering::SeqCst);
             self.end_if_complete(&mut progress);
             self.changed.notify_all();
         }
@@ -182,7 +191,10 @@ impl Request {
         let mut progress = self.lock();
         let vocab = logits.len() / rows.len();
         // Whoever cancelled it has taken the buffer and gone.
-        if let Some(place) = progress.logits.get_mut(rows.start * vocab..rows.end * vocab) {
+        if let Some(place) = progress
+            .logits
+            .get_mut(rows.start * vocab..rows.end * vocab)
+        {
             place.copy_from_slice(logits);
         }
     }
@@ -197,7 +209,10 @@ impl Request {
         let mut progress = self.lock();
         for (row, logits) in rows.zip(logits.chunks_exact(columns.len())) {
             // Whoever cancelled it has taken the buffer and gone.
-            if let Some(place) = progress.logits.get_mut(row * vocab + columns.start..row * vocab + columns.end) {
+            if let Some(place) = progress
+                .logits
+                .get_mut(row * vocab + columns.start..row * vocab + columns.end)
+            {
                 place.copy_from_slice(logits);
             }
         }
@@ -212,7 +227,8 @@ impl Request {
 
     /// The last chunk may be through before the one in front of it, and its logits computed: whichever comes last ends it.
     fn end_if_complete(&self, progress: &mut Progress) {
-        let is_complete = progress.done == self.tokens.len() && progress.logits_done == self.wanted_rows().len();
+        let is_complete =
+            progress.done == self.tokens.len() && progress.logits_done == self.wanted_rows().len();
         if is_complete && progress.result.is_none() {
             progress.result = Some(Ok(()));
             self.changed.notify_all();
@@ -229,9 +245,17 @@ impl Request {
     }
 
     /// Waits for its end; `on_progress` is called with the number of tokens that are done whenever it has grown.
-    pub(crate) fn wait(&self, shared: &Shared, cancel: &Cancel, on_progress: &mut dyn FnMut(usize)) -> Outcome {
+    pub(crate) fn wait(
+        &self,
+        shared: &Shared,
+        cancel: &Cancel,
+        on_progress: &mut dyn FnMut(usize),
+    ) -> Outcome {
         // Whatever `on_progress` does: nobody writes to the sequence's pages behind this.
-        let guard = CancelOnDrop { request: self, shared };
+        let guard = CancelOnDrop {
+            request: self,
+            shared,
+        };
         let mut reported = 0;
         let mut progress = self.lock();
         while progress.result.is_none() {
@@ -249,14 +273,19 @@ impl Request {
                 continue;
             }
             drop(progress);
-            let is_enough =
-                || self.has_news(reported) || (cancel.is_cancelled() && !self.is_cancelled.load(Ordering::SeqCst));
+            let is_enough = || {
+                self.has_news(reported)
+                    || (cancel.is_cancelled() && !self.is_cancelled.load(Ordering::SeqCst))
+            };
             let has_helped = shared.help(&is_enough);
             progress = self.lock();
             if has_helped || progress.result.is_some() || progress.done > reported {
                 continue;
             }
-            let waited = self.changed.wait_timeout(progress, LOOK).unwrap_or_else(PoisonError::into_inner);
+            let waited = self
+                .changed
+                .wait_timeout(progress, LOOK)
+                .unwrap_or_else(PoisonError::into_inner);
             let timed_out = waited.1.timed_out();
             progress = waited.0;
             if timed_out && progress.result.is_none() {
@@ -275,11 +304,21 @@ impl Request {
         // Here, where no worker waits for it.
         let vocab = logits.len() / self.wanted_rows().len();
         let are_finite = result.is_err() || logits.chunks_exact(vocab).all(is_finite);
-        let result = if are_finite { result } else { Err(Error::NotFinite) };
+        let result = if are_finite {
+            result
+        } else {
+            Err(Error::NotFinite)
+        };
         // What was computed with a file that lost its pages is zeros and their consequences.
         let result = shared.model.check_unchanged().and(result);
         let is_tainted = self.is_tainted.load(Ordering::Relaxed);
-        Outcome { result, done, logits, is_tainted, execution: self.execution.get().cloned() }
+        Outcome {
+            result,
+            done,
+            logits,
+            is_tainted,
+            execution: self.execution.get().cloned(),
+        }
     }
 
     /// Whether it has ended, or more than `reported` tokens are done.
@@ -329,7 +368,14 @@ mod tests {
         let request = || {
             let cache = Arc::new(KvCache::new(&memory, Adapters::default()));
             let what = (Phase::Prefill, Wanted::Last);
-            Request::new(SequenceId(0), cache, (vec![1, 2, 3], 0), what, 5, Vec::new())
+            Request::new(
+                SequenceId(0),
+                cache,
+                (vec![1, 2, 3], 0),
+                what,
+                5,
+                Vec::new(),
+            )
         };
         let tokens_first = request();
         tokens_first.advance(3);

@@ -28,7 +28,11 @@ pub struct SessionOptions {
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { context: 4096, chunk: 256, kv_format: KvFormat::F16 }
+        Self {
+            context: 4096,
+            chunk: 256,
+            kv_format: KvFormat::F16,
+        }
     }
 }
 
@@ -58,7 +62,14 @@ impl Session {
     /// # Errors
     /// As [`Engine::new`].
     pub fn new(model: &Arc<Model>, options: &SessionOptions) -> Result<Self> {
-        Ok(Engine::new(model, EngineOptions { session: options.clone(), ..EngineOptions::default() })?.session())
+        Ok(Engine::new(
+            model,
+            EngineOptions {
+                session: options.clone(),
+                ..EngineOptions::default()
+            },
+        )?
+        .session())
     }
 
     /// An empty session of `engine`.
@@ -160,7 +171,10 @@ impl Session {
 
     /// Logits `[vocab]` that follow the last token of the latest prefill or decode.
     pub fn logits(&self) -> &[f32] {
-        &self.logits[self.logits.len().saturating_sub(self.model().description().vocab)..]
+        &self.logits[self
+            .logits
+            .len()
+            .saturating_sub(self.model().description().vocab)..]
     }
 
     /// Pages of keys and values that it holds, and how many of them others hold, too.
@@ -198,7 +212,12 @@ impl Session {
     /// last one is never among them, since its logits are needed.
     pub fn reuse(&mut self, prompt: &[u32]) -> usize {
         let most = prompt.len().saturating_sub(1);
-        let common = self.tokens.iter().zip(&prompt[..most]).take_while(|(a, b)| a == b).count();
+        let common = self
+            .tokens
+            .iter()
+            .zip(&prompt[..most])
+            .take_while(|(a, b)| a == b)
+            .count();
         self.truncate(common);
         // What follows decoded tokens depends on their arithmetic, and is nobody else's.
         if self.prefilled == common {
@@ -226,8 +245,18 @@ impl Session {
     /// # Errors
     /// If `tokens` is empty, does not fit, or holds one outside the vocabulary; if there is no memory for keys and
     /// values; if `cancel` is set. The session then still holds the chunks that were finished.
-    pub fn prefill(&mut self, tokens: &[u32], cancel: &Cancel, mut progress: impl FnMut(usize)) -> Result<&[f32]> {
-        self.run(tokens, (Phase::Prefill, Wanted::Last), cancel, &mut progress)?;
+    pub fn prefill(
+        &mut self,
+        tokens: &[u32],
+        cancel: &Cancel,
+        mut progress: impl FnMut(usize),
+    ) -> Result<&[f32]> {
+        self.run(
+            tokens,
+            (Phase::Prefill, Wanted::Last),
+            cancel,
+            &mut progress,
+        )?;
         Ok(&self.logits)
     }
 
@@ -279,11 +308,18 @@ impl Session {
             Ok((session, request))
         };
         let begun: Vec<_> = sessions.into_iter().map(begin).collect::<Result<_>>()?;
-        let Some((first, _)) = begun.first() else { return Ok(()) };
+        let Some((first, _)) = begun.first() else {
+            return Ok(());
+        };
         let shared = Arc::clone(first.engine.shared());
-        let requests: Vec<_> = begun.iter().map(|(_, request)| Arc::clone(request)).collect();
+        let requests: Vec<_> = begun
+            .iter()
+            .map(|(_, request)| Arc::clone(request))
+            .collect();
         shared.submit(&requests);
-        let ends = begun.into_iter().map(|(session, request)| session.end(&request, cancel, &mut |_| {}));
+        let ends = begun
+            .into_iter()
+            .map(|(session, request)| session.end(&request, cancel, &mut |_| {}));
         // All of them, before the first error.
         ends.collect::<Vec<_>>().into_iter().collect()
     }
@@ -299,10 +335,19 @@ impl Session {
         let model = Arc::clone(self.model());
         for chunk in tokens.chunks(self.chunk()) {
             let cache = self.reserve(chunk.len())?;
-            let segment = Segment { cache: &cache, rows: 0..chunk.len(), position: self.tokens.len() };
+            let segment = Segment {
+                cache: &cache,
+                rows: 0..chunk.len(),
+                position: self.tokens.len(),
+            };
             let forward = self.forward();
-            let mut forward = Forward { observer: Some(&mut *observer), ..forward };
-            model.pool().install(|| forward.run(chunk, &[segment], cancel))?;
+            let mut forward = Forward {
+                observer: Some(&mut *observer),
+                ..forward
+            };
+            model
+                .pool()
+                .install(|| forward.run(chunk, &[segment], cancel))?;
             model.check_unchanged()?;
             self.extend(chunk, Phase::Prefill);
         }
@@ -314,13 +359,22 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::prefill`].
-    pub fn hidden_states(&mut self, tokens: &[u32], cancel: &Cancel, mut visit: impl FnMut(&[f32])) -> Result<()> {
+    pub fn hidden_states(
+        &mut self,
+        tokens: &[u32],
+        cancel: &Cancel,
+        mut visit: impl FnMut(&[f32]),
+    ) -> Result<()> {
         self.check(tokens)?;
         self.renew();
         let model = Arc::clone(self.model());
         for chunk in tokens.chunks(self.chunk()) {
             let cache = self.reserve(chunk.len())?;
-            let segment = Segment { cache: &cache, rows: 0..chunk.len(), position: self.tokens.len() };
+            let segment = Segment {
+                cache: &cache,
+                rows: 0..chunk.len(),
+                position: self.tokens.len(),
+            };
             let mut forward = self.forward();
             let states = model.pool().install(|| {
                 forward.run(chunk, &[segment], cancel)?;
@@ -352,7 +406,12 @@ impl Session {
     }
 
     /// What was read from a file.
-    pub(crate) fn restored(engine: &Engine, tokens: &[u32], prefilled: usize, cache: KvCache) -> Self {
+    pub(crate) fn restored(
+        engine: &Engine,
+        tokens: &[u32],
+        prefilled: usize,
+        cache: KvCache,
+    ) -> Self {
         let mut session = Self::of(engine);
         session.cache = Arc::new(cache);
         session.tokens.extend_from_slice(tokens);
@@ -363,14 +422,25 @@ impl Session {
     /// A pass over prompts and this session's own buffers, ready to run chunks on the model's threads.
     pub(crate) fn forward(&mut self) -> Forward<'_> {
         let shared = self.engine.shared();
-        let new = || Box::new(Buffers::new(shared.model.description(), shared.settings.chunk, false));
+        let new = || {
+            Box::new(Buffers::new(
+                shared.model.description(),
+                shared.settings.chunk,
+                false,
+            ))
+        };
         let buffers = self.buffers.get_or_insert_with(new);
-        Forward { pass: shared.pass(Phase::Prefill), buffers, observer: None }
+        Forward {
+            pass: shared.pass(Phase::Prefill),
+            buffers,
+            observer: None,
+        }
     }
 
     /// The session's keys and values, with pages for `tokens` more.
     pub(crate) fn reserve(&self, tokens: usize) -> Result<Arc<KvCache>> {
-        self.cache.reserve(self.tokens.len(), self.tokens.len() + tokens)?;
+        self.cache
+            .reserve(self.tokens.len(), self.tokens.len() + tokens)?;
         Ok(Arc::clone(&self.cache))
     }
 
@@ -381,7 +451,11 @@ impl Session {
             return Err(Error::EmptyPrompt);
         }
         if tokens.len() > free {
-            return Err(Error::PromptTooLong { prompt: tokens.len(), free, context: self.context() });
+            return Err(Error::PromptTooLong {
+                prompt: tokens.len(),
+                free,
+                context: self.context(),
+            });
         }
         self.check_vocabulary(tokens)
     }
@@ -390,7 +464,10 @@ impl Session {
     pub(crate) fn check_vocabulary(&self, tokens: &[u32]) -> Result<()> {
         let vocab = self.model().description().vocab;
         match tokens.iter().find(|token| **token as usize >= vocab) {
-            Some(token) => Err(Error::TokenOutOfVocabulary { token: *token, vocab }),
+            Some(token) => Err(Error::TokenOutOfVocabulary {
+                token: *token,
+                vocab,
+            }),
             None => Ok(()),
         }
     }
@@ -408,18 +485,44 @@ impl Session {
     }
 
     /// Makes a request that has to be handed in.
-    fn begin(&mut self, tokens: &[u32], what: (Phase, Wanted), cancel: &Cancel) -> Result<Arc<Request>> {
+    fn begin(
+        &mut self,
+        tokens: &[u32],
+        what: (Phase, Wanted),
+        cancel: &Cancel,
+    ) -> Result<Arc<Request>> {
         cancel.check()?;
         self.check(tokens)?;
         let cache = self.reserve(tokens.len())?;
-        let (vocab, logits) = (self.model().description().vocab, std::mem::take(&mut self.logits));
-        Ok(Request::new(self.id, cache, (tokens.to_vec(), self.tokens.len()), what, vocab, logits))
+        let (vocab, logits) = (
+            self.model().description().vocab,
+            std::mem::take(&mut self.logits),
+        );
+        Ok(Request::new(
+            self.id,
+            cache,
+            (tokens.to_vec(), self.tokens.len()),
+            what,
+            vocab,
+            logits,
+        ))
     }
 
     /// Waits for a request, and takes what came of it.
-    fn end(&mut self, request: &Request, cancel: &Cancel, progress: &mut dyn FnMut(usize)) -> Result<()> {
+    fn end(
+        &mut self,
+        request: &Request,
+        cancel: &Cancel,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<()> {
         let outcome = request.wait(self.engine.shared(), cancel, progress);
-        let Outcome { result, done, logits, execution, is_tainted } = outcome;
+        let Outcome {
+            result,
+            done,
+            logits,
+            execution,
+            is_tainted,
+        } = outcome;
         self.logits = logits;
         self.execution = execution.or_else(|| self.execution.take());
         if is_tainted {

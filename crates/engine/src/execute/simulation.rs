@@ -47,7 +47,13 @@ impl Engine {
     /// each of `expected` in turn, as from prompt to prompt: of several runs the one in the middle is returned. The logits of
     /// the last token, behind all tasks, are not in it. Where the order is to be [planned ahead](Engine::plan_ahead) and is
     /// not yet, it is that of [`Policy::CriticalPath`], as in a run.
-    pub fn simulate(&self, tokens: usize, policy: Policy, expected: &[Costs], costs: &Costs) -> SimulatedPrompt {
+    pub fn simulate(
+        &self,
+        tokens: usize,
+        policy: Policy,
+        expected: &[Costs],
+        costs: &Costs,
+    ) -> SimulatedPrompt {
         let (shared, tokens) = (self.shared(), tokens.max(1));
         let mut state = self.state();
         let planned = state.joint_plan(shared, tokens, 0);
@@ -57,18 +63,37 @@ impl Engine {
         let scheduled = |expected| state.scheduled(prompts(expected).tasks.dag.clone(), policy);
         let scheduled: Vec<_> = expected.iter().map(scheduled).collect();
         drop(state);
-        let takes = Measured { shared, graph: &graph, tasks: &tasks, costs, beside };
+        let takes = Measured {
+            shared,
+            graph: &graph,
+            tasks: &tasks,
+            costs,
+            beside,
+        };
         let mut runs = simulate_varied(&scheduled, RUNS, &takes);
         let seconds = |run: &(Policy, Timeline)| run.1.seconds();
         let seconds = seconds(&runs[0])..seconds(&runs[RUNS - 1]);
         let (policy, timeline) = runs.swap_remove(RUNS / 2);
-        SimulatedPrompt { graph, tasks, policy, timeline, seconds }
+        SimulatedPrompt {
+            graph,
+            tasks,
+            policy,
+            timeline,
+            seconds,
+        }
     }
 
     /// By task, whether it is expected to take what was measured of its part of a cut, beside the other processors.
-    fn measured_beside(&self, graph: &Graph, tasks: &PrefillTasks, planned: Option<&Planned>) -> Vec<bool> {
+    fn measured_beside(
+        &self,
+        graph: &Graph,
+        tasks: &PrefillTasks,
+        planned: Option<&Planned>,
+    ) -> Vec<bool> {
         let shared = self.shared();
-        let of_part = shared.tasks.planned_seconds(shared.model.description(), graph, planned);
+        let of_part = shared
+            .tasks
+            .planned_seconds(shared.model.description(), graph, planned);
         let is_measured = |(index, task): (usize, &PrefillTask)| {
             task.share(graph) < 1.0 && of_part(task, tasks.dag.home(index)).is_some()
         };
@@ -89,22 +114,39 @@ struct Measured<'a> {
 impl Measured<'_> {
     fn cost(&self, begin: Begin) -> Option<&Cost> {
         let processor = &self.shared.processors[begin.processor].name;
-        self.costs.of_task(processor, self.graph, &self.tasks.tasks[begin.task])
+        self.costs
+            .of_task(processor, self.graph, &self.tasks.tasks[begin.task])
     }
 }
 
 impl RealTime for Measured<'_> {
     fn takes(&self, begin: Begin, chance: f64) -> Takes {
         let seconds = self.tasks.dag.seconds(begin.task);
-        let Some(cost) = self.cost(begin) else { return seconds.into() };
-        let idle = if begin.idle { cost.longer_behind_idleness } else { 0.0 };
+        let Some(cost) = self.cost(begin) else {
+            return seconds.into();
+        };
+        let idle = if begin.idle {
+            cost.longer_behind_idleness
+        } else {
+            0.0
+        };
         let seconds = seconds * (1.0 + idle) * at(&cost.variation, chance).unwrap_or(1.0);
-        let beside = if self.beside[begin.task] { 0.0 } else { cost.longer_beside };
-        Takes { before: 0.0, seconds, beside }
+        let beside = if self.beside[begin.task] {
+            0.0
+        } else {
+            cost.longer_beside
+        };
+        Takes {
+            before: 0.0,
+            seconds,
+            beside,
+        }
     }
 
     fn notices(&self, begin: Begin, chance: f64) -> f64 {
-        self.cost(begin).and_then(|cost| at(&cost.notice_seconds, chance)).unwrap_or(0.0)
+        self.cost(begin)
+            .and_then(|cost| at(&cost.notice_seconds, chance))
+            .unwrap_or(0.0)
     }
 }
 

@@ -153,14 +153,21 @@ impl State {
 
     /// Whether no task of what is being computed is for a processor, and nothing waits that could be.
     pub(super) fn has_nothing_for(&self, unit: usize) -> bool {
-        let is_waiting = !(self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty());
+        let is_waiting =
+            !(self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty());
         // The tasks of a processor that is lost may be for any other one.
-        !is_waiting && self.live.iter().all(|live| !live.homes[unit]) && !self.units.iter().any(|unit| unit.is_lost)
+        !is_waiting
+            && self.live.iter().all(|live| !live.homes[unit])
+            && !self.units.iter().any(|unit| unit.is_lost)
     }
 
     /// When the first task that another processor runs is expected to end; `None` where no other one runs any.
     pub(super) fn next_end(&self, unit: usize) -> Option<Instant> {
-        let others = self.units.iter().enumerate().filter(|(other, state)| *other != unit && !state.is_lost);
+        let others = self
+            .units
+            .iter()
+            .enumerate()
+            .filter(|(other, state)| *other != unit && !state.is_lost);
         let ends = others.filter_map(|(_, state)| {
             let (id, number, since) = state.running?;
             let seconds = self.passes.schedule(id)?.expected(number);
@@ -177,7 +184,8 @@ impl State {
 
     /// A processor has waited for something that was expected at a time, and been told or not.
     pub(super) fn waited(&mut self, unit: usize, used: WaitUse, expected: Instant) {
-        let apart = |one: Instant, other: Instant| one.saturating_duration_since(other).as_secs_f64();
+        let apart =
+            |one: Instant, other: Instant| one.saturating_duration_since(other).as_secs_f64();
         let (now, told, waits) = (Instant::now(), self.told, &mut self.waits[unit]);
         waits.waits += used.waits;
         waits.slept_seconds += used.slept_seconds;
@@ -206,9 +214,15 @@ impl State {
 
     /// Whether something is to be done that no processor is at.
     pub(super) fn is_left_alone(&self) -> bool {
-        let is_left =
-            !(self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty() && self.live.is_empty());
-        is_left && self.units.iter().all(|unit| unit.is_lost || unit.running.is_none())
+        let is_left = !(self.prompts.is_empty()
+            && self.rows.is_empty()
+            && self.hidden.is_empty()
+            && self.live.is_empty());
+        is_left
+            && self
+                .units
+                .iter()
+                .all(|unit| unit.is_lost || unit.running.is_none())
     }
 
     /// When somebody has to look again though nothing has happened.
@@ -227,16 +241,30 @@ impl State {
         }
         self.form(shared);
         let start = Instant::now();
-        let (id, number) = self.passes.next(ProcessorId::new(unit), shared.seconds(start))?;
-        let live = self.live.iter_mut().find(|live| live.id == id).expect("passes that are scheduled are live");
+        let (id, number) = self
+            .passes
+            .next(ProcessorId::new(unit), shared.seconds(start))?;
+        let live = self
+            .live
+            .iter_mut()
+            .find(|live| live.id == id)
+            .expect("passes that are scheduled are live");
         let pass = Arc::clone(&live.pass);
         let slot = pass.slot(number, live.slots.len()).map(|place| {
             let slot = live.slots[place].get_or_insert_with(|| {
                 // A new pass, or a processor hangs with those of this chunk.
                 let is_step = matches!(pass.work, Work::Step(_));
-                let spare = if is_step { self.spare_step.take() } else { self.spare.pop() };
+                let spare = if is_step {
+                    self.spare_step.take()
+                } else {
+                    self.spare.pop()
+                };
                 let spare = spare.filter(|slot| !is_step || slot.buffers.rows >= pass.rows());
-                let rows = if is_step { pass.rows().next_power_of_two() } else { shared.settings.chunk };
+                let rows = if is_step {
+                    pass.rows().next_power_of_two()
+                } else {
+                    shared.settings.chunk
+                };
                 let has_shadows = match is_step {
                     true => shared.steps.as_ref().is_some_and(Steps::has_shadows),
                     false => shared.tasks.has_shadows(),
@@ -248,7 +276,13 @@ impl State {
             Arc::clone(slot)
         });
         self.units[unit].running = Some((id, number, start));
-        Some(Job { id, number, pass, slot, start })
+        Some(Job {
+            id,
+            number,
+            pass,
+            slot,
+            start,
+        })
     }
 
     /// A job has ended; `outcome` is what it returned, or why it failed.
@@ -269,11 +303,29 @@ impl State {
             Ok(hidden) => hidden,
             Err(reason) => return self.lose(shared, unit, reason),
         };
-        let Job { id, number, pass, start, .. } = job;
-        let live = self.live.iter_mut().find(|live| live.id == id).expect("passes with running tasks are live");
+        let Job {
+            id,
+            number,
+            pass,
+            start,
+            ..
+        } = job;
+        let live = self
+            .live
+            .iter_mut()
+            .find(|live| live.id == id)
+            .expect("passes with running tasks are live");
         self.units[unit].running = None;
-        let (start, end) = (start.duration_since(pass.start).as_secs_f64(), pass.start.elapsed().as_secs_f64());
-        live.events.push(Event { task: number, processor: ProcessorId::new(unit), start, end });
+        let (start, end) = (
+            start.duration_since(pass.start).as_secs_f64(),
+            pass.start.elapsed().as_secs_f64(),
+        );
+        live.events.push(Event {
+            task: number,
+            processor: ProcessorId::new(unit),
+            start,
+            end,
+        });
         self.units[unit].busy_seconds += end - start;
         let is_complete = self.passes.complete(id, number);
         // The tasks of a cut step are expected to take what was measured; to rank them anew takes as long as one of them.
@@ -284,7 +336,9 @@ impl State {
         match &pass.work {
             Work::Prompts(prompts) => {
                 let Prompts { graph, tasks, .. } = &**prompts;
-                let Task { chunk, subgraph, .. } = tasks.tasks[number].task;
+                let Task {
+                    chunk, subgraph, ..
+                } = tasks.tasks[number].task;
                 if subgraph + 1 == graph.subgraphs().len() {
                     if !hidden.is_empty() {
                         live.hidden[chunk] = hidden;
@@ -293,7 +347,11 @@ impl State {
                     if live.left[chunk] == 0 {
                         self.hidden.append(&mut live.hidden[chunk]);
                         let chunks = live.left.iter().take_while(|left| **left == 0).count();
-                        through = Some(chunks.checked_sub(1).map_or(0, |last| graph.chunks()[last].end));
+                        through = Some(
+                            chunks
+                                .checked_sub(1)
+                                .map_or(0, |last| graph.chunks()[last].end),
+                        );
                         let finished = live.left.iter().filter(|left| **left == 0).count();
                         self.chunk_seconds += LATEST * (end / finished as f64 - self.chunk_seconds);
                     }
@@ -301,11 +359,15 @@ impl State {
             }
             Work::Step(_) if is_complete => {
                 pass.advance(pass.rows());
-                pass.requests.iter().for_each(|request| request.complete_logits(request.wanted_rows().len()));
+                pass.requests
+                    .iter()
+                    .for_each(|request| request.complete_logits(request.wanted_rows().len()));
             }
             Work::Step(_) => {}
             Work::Logits(hidden) => {
-                hidden.iter().for_each(|hidden| hidden.request.complete_logits(hidden.rows.len()));
+                hidden
+                    .iter()
+                    .for_each(|hidden| hidden.request.complete_logits(hidden.rows.len()));
             }
         }
         if is_complete {
@@ -318,7 +380,11 @@ impl State {
         }
         if is_complete {
             // Behind the advance, which one that was cancelled just before does not take: nobody else ends it.
-            for request in pass.requests.iter().filter(|request| request.is_cancelled()) {
+            for request in pass
+                .requests
+                .iter()
+                .filter(|request| request.is_cancelled())
+            {
                 request.fail(Error::Cancelled);
             }
         }
@@ -326,20 +392,50 @@ impl State {
 
     /// A pass is complete: its buffers are free, and what was seen of it is kept.
     fn finish(&mut self, shared: &Shared, id: PassId) {
-        let Live { pass, events, failures, waits, policy, is_undisturbed, .. } = self.remove(shared, id);
+        let Live {
+            pass,
+            events,
+            failures,
+            waits,
+            policy,
+            is_undisturbed,
+            ..
+        } = self.remove(shared, id);
         let seconds = pass.start.elapsed().as_secs_f64();
         match &pass.work {
             Work::Prompts(prompts) => {
-                let Prompts { graph, tasks, planned, .. } = &**prompts;
+                let Prompts {
+                    graph,
+                    tasks,
+                    planned,
+                    ..
+                } = &**prompts;
                 let position = pass.requests.first().map_or(0, |request| request.position);
-                let waits = self.waits.iter().zip(waits).map(|(now, before)| now.since(before)).collect();
+                let waits = self
+                    .waits
+                    .iter()
+                    .zip(waits)
+                    .map(|(now, before)| now.since(before))
+                    .collect();
                 let timeline = Timeline::new(events, shared.units.len());
                 let (graph, tasks) = (graph.clone(), Arc::clone(tasks));
-                let execution = Execution { graph, tasks, position, policy, timeline, waits, failures };
+                let execution = Execution {
+                    graph,
+                    tasks,
+                    position,
+                    policy,
+                    timeline,
+                    waits,
+                    failures,
+                };
                 // Otherwise some tasks were skipped, and others took the time of more than themselves.
-                let is_whole = execution.failures.is_empty() && !pass.requests.iter().any(|one| one.is_cancelled());
-                let measured = (is_whole && is_undisturbed && pass.is_one_prompt()).then_some(seconds);
-                planned.iter().for_each(|planned| self.joint.ran(planned, pass.rows(), measured));
+                let is_whole = execution.failures.is_empty()
+                    && !pass.requests.iter().any(|one| one.is_cancelled());
+                let measured =
+                    (is_whole && is_undisturbed && pass.is_one_prompt()).then_some(seconds);
+                planned
+                    .iter()
+                    .for_each(|planned| self.joint.ran(planned, pass.rows(), measured));
                 if is_whole {
                     self.costs.learn(&shared.processors, [&execution]);
                     if !execution.tasks.dag.has_one_home() {
@@ -355,8 +451,15 @@ impl State {
                 self.steps += 1;
                 self.step_seconds += LATEST * (seconds - self.step_seconds);
                 let patience = Duration::from_secs_f64(PATIENCE.0 * seconds).min(PATIENCE.1);
-                let missing = pass.requests.iter().map(|request| request.sequence).collect();
-                self.gang = Gang { missing, until: Some(Instant::now() + patience) };
+                let missing = pass
+                    .requests
+                    .iter()
+                    .map(|request| request.sequence)
+                    .collect();
+                self.gang = Gang {
+                    missing,
+                    until: Some(Instant::now() + patience),
+                };
             }
             Work::Logits(_) => {}
         }
@@ -364,7 +467,11 @@ impl State {
 
     /// Takes a pass from the live ones; its buffers can be used again.
     fn remove(&mut self, shared: &Shared, id: PassId) -> Live {
-        let place = self.live.iter().position(|live| live.id == id).expect("it is live");
+        let place = self
+            .live
+            .iter()
+            .position(|live| live.id == id)
+            .expect("it is live");
         let mut live = self.live.swap_remove(place);
         let is_step = matches!(live.pass.work, Work::Step(_));
         for slot in live.slots.iter_mut().filter_map(Option::take) {
@@ -374,7 +481,9 @@ impl State {
                 self.spare.push(slot);
             }
         }
-        shared.is_computing.store(!self.live.is_empty(), Ordering::Relaxed);
+        shared
+            .is_computing
+            .store(!self.live.is_empty(), Ordering::Relaxed);
         live
     }
 
@@ -392,7 +501,10 @@ impl State {
         for live in &mut self.live {
             live.is_orphaned |= !self.passes.orphans(live.id).is_empty();
         }
-        let abandoned = self.live.iter().filter(|live| live.is_orphaned || live.pass.is_abandoned());
+        let abandoned = self
+            .live
+            .iter()
+            .filter(|live| live.is_orphaned || live.pass.is_abandoned());
         for id in abandoned.map(|live| live.id).collect::<Vec<_>>() {
             self.passes.cancel(id);
             // Whoever is at a task of it ends that one.
@@ -400,7 +512,11 @@ impl State {
                 let live = self.remove(shared, id);
                 for request in &live.pass.requests {
                     let is_cancelled = !live.is_orphaned || request.is_cancelled();
-                    request.fail(if is_cancelled { Error::Cancelled } else { live.error() });
+                    request.fail(if is_cancelled {
+                        Error::Cancelled
+                    } else {
+                        live.error()
+                    });
                 }
                 self.hidden.retain(|hidden| !hidden.request.is_cancelled());
             }
@@ -408,7 +524,9 @@ impl State {
     }
 
     fn is_running(&self, id: PassId) -> bool {
-        self.units.iter().any(|unit| !unit.is_lost && unit.running.is_some_and(|(running, ..)| running == id))
+        self.units
+            .iter()
+            .any(|unit| !unit.is_lost && unit.running.is_some_and(|(running, ..)| running == id))
     }
 
     /// Where nothing is being computed, processors that failed are tried again.
@@ -433,7 +551,8 @@ impl State {
             return;
         }
         let stall = shared.settings.max_stall.map(|stall| stall.as_secs_f64());
-        self.passes.set_max_stall(stall.unwrap_or(CHUNKS_OF_STALL * self.chunk_seconds));
+        self.passes
+            .set_max_stall(stall.unwrap_or(CHUNKS_OF_STALL * self.chunk_seconds));
         self.form_logits(shared);
         self.form_step(shared);
         self.form_prompts(shared);
@@ -447,14 +566,24 @@ impl State {
         let hidden = std::mem::take(&mut self.hidden);
         let dag = self.chain(shared, 1, 0.1 * self.step_seconds);
         let pass = Pass::new(Vec::new(), |_, _| Work::Logits(hidden));
-        self.add(shared, pass, (dag, self.policy), 0, Urgency::Decode { since: f64::MIN });
+        self.add(
+            shared,
+            pass,
+            (dag, self.policy),
+            0,
+            Urgency::Decode { since: f64::MIN },
+        );
     }
 
     /// A step of as many waiting rows as one may have, unless there is one, or sequences of the latest one are missing.
     fn form_step(&mut self, shared: &Shared) {
         let now = Instant::now();
-        let is_stepping = self.live.iter().any(|live| matches!(live.pass.work, Work::Step(_)));
-        let is_whole = self.gang.missing.is_empty() || self.gang.until.is_none_or(|until| until <= now);
+        let is_stepping = self
+            .live
+            .iter()
+            .any(|live| matches!(live.pass.work, Work::Step(_)));
+        let is_whole =
+            self.gang.missing.is_empty() || self.gang.until.is_none_or(|until| until <= now);
         if is_stepping || !is_whole || self.rows.is_empty() {
             return;
         }
@@ -462,51 +591,96 @@ impl State {
         let (mut requests, mut rows) = (Vec::<Arc<Request>>::new(), 0);
         while let Some(request) = self.rows.front()
             && requests.first().is_none_or(|first| {
-                rows + request.tokens.len() <= shared.settings.most_rows && first.may_share_a_pass(shared, request)
+                rows + request.tokens.len() <= shared.settings.most_rows
+                    && first.may_share_a_pass(shared, request)
             })
         {
             rows += request.tokens.len();
             requests.extend(self.rows.pop_front());
         }
-        let since = requests.iter().map(|request| request.arrived).min().unwrap_or(now);
+        let since = requests
+            .iter()
+            .map(|request| request.arrived)
+            .min()
+            .unwrap_or(now);
         // Beside prompts, each part would wait for a task of theirs.
-        let is_alone = self.live.is_empty() && self.prompts.is_empty() && !self.units.iter().any(|unit| unit.is_lost);
+        let is_alone = self.live.is_empty()
+            && self.prompts.is_empty()
+            && !self.units.iter().any(|unit| unit.is_lost);
         let cut = shared.steps.as_ref().filter(|_| is_alone);
-        let cut = cut.and_then(|steps| steps.of(shared.model.description(), &shared.processors, rows));
+        let cut =
+            cut.and_then(|steps| steps.of(shared.model.description(), &shared.processors, rows));
         let (step, dag) = match cut {
-            Some(cut) if lock(&cut.trial).next_is_cut() => (Step::Cut(Arc::clone(&cut)), Arc::clone(&cut.dag)),
+            Some(cut) if lock(&cut.trial).next_is_cut() => {
+                (Step::Cut(Arc::clone(&cut)), Arc::clone(&cut.dag))
+            }
             in_place_of => {
                 // Where others can run in between, they may.
-                let tasks = if shared.units.len() > 1 { shared.model.description().blocks.len() } else { 1 };
-                (Step::Blocks { tasks, in_place_of }, self.chain(shared, tasks, self.step_seconds / tasks as f64))
+                let tasks = if shared.units.len() > 1 {
+                    shared.model.description().blocks.len()
+                } else {
+                    1
+                };
+                (
+                    Step::Blocks { tasks, in_place_of },
+                    self.chain(shared, tasks, self.step_seconds / tasks as f64),
+                )
             }
         };
         let pass = Pass::new(requests, |_, _| Work::Step(step));
-        self.add(shared, pass, (dag, self.policy), 1, Urgency::Decode { since: shared.seconds(since) });
+        self.add(
+            shared,
+            pass,
+            (dag, self.policy),
+            1,
+            Urgency::Decode {
+                since: shared.seconds(since),
+            },
+        );
     }
 
     /// All prompts that wait. A second pass can begin where the first one's last chunks leave a processor idle.
     fn form_prompts(&mut self, shared: &Shared) {
         let most = shared.units.len().min(2);
-        let live = self.live.iter().filter(|live| matches!(live.pass.work, Work::Prompts(_))).count();
+        let live = self
+            .live
+            .iter()
+            .filter(|live| matches!(live.pass.work, Work::Prompts(_)))
+            .count();
         let is_cut = |live: &Live| matches!(live.pass.work, Work::Step(Step::Cut(_)));
         if live >= most || self.prompts.is_empty() || self.live.iter().any(is_cut) {
             return;
         }
         let mut requests: Vec<_> = self.prompts.drain(..).collect();
-        let others = requests.iter().position(|request| !request.may_share_a_pass(shared, &requests[0]));
-        self.prompts.extend(requests.drain(others.unwrap_or(requests.len())..).collect::<Vec<_>>());
-        let pass = Pass::new(requests, |rows, position| Work::Prompts(Box::new(self.plan(shared, rows, position))));
+        let others = requests
+            .iter()
+            .position(|request| !request.may_share_a_pass(shared, &requests[0]));
+        self.prompts.extend(
+            requests
+                .drain(others.unwrap_or(requests.len())..)
+                .collect::<Vec<_>>(),
+        );
+        let pass = Pass::new(requests, |rows, position| {
+            Work::Prompts(Box::new(self.plan(shared, rows, position)))
+        });
         for request in &pass.requests {
             request.set_execution(&pass.execution);
         }
-        let Work::Prompts(prompts) = &pass.work else { unreachable!("prompts were planned") };
+        let Work::Prompts(prompts) = &pass.work else {
+            unreachable!("prompts were planned")
+        };
         let (dag, policy) = self.scheduled(prompts.tasks.dag.clone(), self.policy);
         if policy != self.policy && !dag.has_one_home() {
             self.want_order(shared, pass.rows(), pass.requests[0].position);
         }
         let slots = prompts.slots;
-        self.add(shared, pass, (Arc::new(dag), policy), slots, Urgency::Prefill);
+        self.add(
+            shared,
+            pass,
+            (Arc::new(dag), policy),
+            slots,
+            Urgency::Prefill,
+        );
     }
 
     /// The tasks of a prompt with their order, where one is followed and planned, and the policy by which they run: until
@@ -522,12 +696,21 @@ impl State {
         }
     }
 
-    fn add(&mut self, shared: &Shared, pass: Pass, (dag, policy): (Arc<Dag>, Policy), slots: usize, urgency: Urgency) {
+    fn add(
+        &mut self,
+        shared: &Shared,
+        pass: Pass,
+        (dag, policy): (Arc<Dag>, Policy),
+        slots: usize,
+        urgency: Urgency,
+    ) {
         let left: Vec<_> = match &pass.work {
             Work::Prompts(prompts) => {
                 let Prompts { graph, tasks, .. } = &**prompts;
                 let last = graph.subgraphs().len() - 1;
-                (0..graph.chunks().len()).map(|chunk| tasks.pieces(chunk, last).len()).collect()
+                (0..graph.chunks().len())
+                    .map(|chunk| tasks.pieces(chunk, last).len())
+                    .collect()
             }
             Work::Step(_) | Work::Logits(_) => Vec::new(),
         };
@@ -542,7 +725,9 @@ impl State {
             reason: FailureReason::Away,
         });
         let is_undisturbed = self.live.iter().all(|live| live.pass.is_logits());
-        self.live.iter_mut().for_each(|live| live.is_undisturbed &= pass.is_logits());
+        self.live
+            .iter_mut()
+            .for_each(|live| live.is_undisturbed &= pass.is_logits());
         self.live.push(Live {
             id,
             pass: Arc::new(pass),
@@ -592,7 +777,8 @@ impl State {
     fn want_orders(&mut self, shared: &Shared) {
         let Settings { context, chunk, .. } = shared.settings;
         if shared.tasks.joint.is_none() && self.costs.seen().next().is_some() {
-            (2..=(context / chunk).min(CHUNKS_AHEAD)).for_each(|chunks| self.want_order(shared, chunks * chunk, 0));
+            (2..=(context / chunk).min(CHUNKS_AHEAD))
+                .for_each(|chunks| self.want_order(shared, chunks * chunk, 0));
         }
     }
 
@@ -610,8 +796,14 @@ impl State {
     }
 
     /// The plan of a prompt, where prompts are planned.
-    pub(super) fn joint_plan(&mut self, shared: &Shared, rows: usize, position: usize) -> Option<Planned> {
-        self.joint.plan(shared, &self.costs, self.policy, (rows, position))
+    pub(super) fn joint_plan(
+        &mut self,
+        shared: &Shared,
+        rows: usize,
+        position: usize,
+    ) -> Option<Planned> {
+        self.joint
+            .plan(shared, &self.costs, self.policy, (rows, position))
     }
 
     /// The kind of plans of prompts from now on, or the fastest.
@@ -631,25 +823,45 @@ impl State {
         self.units[unit].is_lost = true;
         self.has_news = true;
         for live in &mut self.live {
-            let task = running.filter(|(id, ..)| *id == live.id).and_then(|(_, number, _)| match &live.pass.work {
-                Work::Prompts(prompts) => Some(prompts.tasks.tasks[number].task),
-                Work::Step(_) | Work::Logits(_) => None,
-            });
+            let task = running
+                .filter(|(id, ..)| *id == live.id)
+                .and_then(|(_, number, _)| match &live.pass.work {
+                    Work::Prompts(prompts) => Some(prompts.tasks.tasks[number].task),
+                    Work::Step(_) | Work::Logits(_) => None,
+                });
             let processor = shared.units[unit].name.clone();
-            live.failures.push(ProcessorFailure { processor, task, reason: reason.clone() });
+            live.failures.push(ProcessorFailure {
+                processor,
+                task,
+                reason: reason.clone(),
+            });
         }
         self.passes.lose(ProcessorId::new(unit));
         if self.units.iter().all(|unit| unit.is_lost) {
             let ids: Vec<_> = self.live.iter().map(|live| live.id).collect();
             for id in ids {
                 let live = self.remove(shared, id);
-                let of_logits = if let Work::Logits(hidden) = &live.pass.work { &hidden[..] } else { &[] };
-                let requests = live.pass.requests.iter().chain(of_logits.iter().map(|hidden| &hidden.request));
+                let of_logits = if let Work::Logits(hidden) = &live.pass.work {
+                    &hidden[..]
+                } else {
+                    &[]
+                };
+                let requests = live
+                    .pass
+                    .requests
+                    .iter()
+                    .chain(of_logits.iter().map(|hidden| &hidden.request));
                 requests.for_each(|request| request.fail(live.error()));
             }
-            let failure = ProcessorFailure { processor: shared.units[unit].name.clone(), task: None, reason };
+            let failure = ProcessorFailure {
+                processor: shared.units[unit].name.clone(),
+                task: None,
+                reason,
+            };
             for hidden in self.hidden.drain(..) {
-                hidden.request.fail(Error::Processors { failures: ProcessorFailures(vec![failure.clone()]) });
+                hidden.request.fail(Error::Processors {
+                    failures: ProcessorFailures(vec![failure.clone()]),
+                });
             }
         }
     }
@@ -658,7 +870,9 @@ impl State {
     pub(super) fn lose_hung(&mut self, shared: &Shared) -> bool {
         let time_out = shared.settings.time_out;
         let hung = (0..self.units.len()).filter(|unit| {
-            let UnitState { is_lost, running, .. } = &self.units[*unit];
+            let UnitState {
+                is_lost, running, ..
+            } = &self.units[*unit];
             !is_lost && running.is_some_and(|(.., since)| since.elapsed() > time_out)
         });
         let hung: Vec<_> = hung.collect();
@@ -667,7 +881,10 @@ impl State {
             if let Some((id, number, _)) = self.units[*unit].running
                 && let Some(live) = self.live.iter_mut().find(|live| live.id == id)
             {
-                live.pass.requests.iter().for_each(|request| request.taint());
+                live.pass
+                    .requests
+                    .iter()
+                    .for_each(|request| request.taint());
                 if let Some(place) = live.pass.slot(number, live.slots.len()) {
                     live.slots[place] = None;
                 }
@@ -686,7 +903,9 @@ impl State {
                     task: None,
                     reason: FailureReason::Away,
                 });
-                request.fail(Error::Processors { failures: ProcessorFailures(all.collect()) });
+                request.fail(Error::Processors {
+                    failures: ProcessorFailures(all.collect()),
+                });
             }
         }
     }
@@ -695,6 +914,8 @@ impl State {
 impl Live {
     /// What happened to each processor that was lost.
     fn error(&self) -> Error {
-        Error::Processors { failures: ProcessorFailures(self.failures.clone()) }
+        Error::Processors {
+            failures: ProcessorFailures(self.failures.clone()),
+        }
     }
 }

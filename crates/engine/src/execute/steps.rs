@@ -61,7 +61,11 @@ impl Steps {
         let graph = graph(description, most_rows);
         let placement = Placement::new(&graph, processors, |_, _| 1.0)?;
         let mut options = TaskOptions::whole(placement, 1);
-        let cuts = Cuts { by_role: &[], plans: Some(&plans.products), joint: None };
+        let cuts = Cuts {
+            by_role: &[],
+            plans: Some(&plans.products),
+            joint: None,
+        };
         let cut = |subgraph| Ok(cuts.of(description, subgraph)?.cloned());
         options.cuts = graph.subgraphs().iter().map(cut).collect::<Result<_>>()?;
         for subgraph in 0..graph.subgraphs().len() {
@@ -70,7 +74,13 @@ impl Steps {
             }
         }
         let options = options.with_shadows(&graph, processors, &shadows(model));
-        let steps = Self { plans: plans.clone(), options, float, most_rows, made: Mutex::default() };
+        let steps = Self {
+            plans: plans.clone(),
+            options,
+            float,
+            most_rows,
+            made: Mutex::default(),
+        };
         // Whether the parts can be computed where they are does not depend on the step.
         steps.make(description, processors, 1)?;
         Ok(steps)
@@ -92,7 +102,9 @@ impl Steps {
         }
         let make = || {
             let cuts = self.plans.cuts(rows, self.float);
-            cuts.then(|| self.make(description, processors, rows)).and_then(Result::ok).map(Arc::new)
+            cuts.then(|| self.make(description, processors, rows))
+                .and_then(Result::ok)
+                .map(Arc::new)
         };
         made[rows - 1].get_or_insert_with(make).clone()
     }
@@ -102,10 +114,20 @@ impl Steps {
         self.options.shadows.iter().any(Option::is_some)
     }
 
-    fn make(&self, description: &ModelDescription, processors: &Processors, rows: usize) -> Result<CutStep> {
+    fn make(
+        &self,
+        description: &ModelDescription,
+        processors: &Processors,
+        rows: usize,
+    ) -> Result<CutStep> {
         let graph = graph(description, rows);
         let expected = |task: &PrefillTask, processor| {
-            let planned = self.seconds(description, &graph.subgraphs()[task.task.subgraph], rows, processor);
+            let planned = self.seconds(
+                description,
+                &graph.subgraphs()[task.task.subgraph],
+                rows,
+                processor,
+            );
             let planned = planned.filter(|_| task.operation == Operation::Compute);
             planned.unwrap_or_else(|| costs::guess(&graph, task))
         };
@@ -113,10 +135,17 @@ impl Steps {
         let dag = &tasks.dag;
         let mut nodes: Vec<_> = (0..dag.len()).map(|task| node(dag, task)).collect();
         let last = tasks.pieces(0, graph.subgraphs().len() - 1);
-        let choice = self.plans.output(rows).expect("a step that is planned has an output");
+        let choice = self
+            .plans
+            .output(rows)
+            .expect("a step that is planned has an output");
         let mut outputs = Vec::new();
         for piece in &choice.best.partition.pieces {
-            let busy = choice.best.busy.iter().find(|(processor, _)| *processor == piece.processor);
+            let busy = choice
+                .best
+                .busy
+                .iter()
+                .find(|(processor, _)| *processor == piece.processor);
             let seconds = busy.map_or(0.0, |(_, seconds)| *seconds);
             let on = |id: ProcessorId| processors[id].computes(Format::Float).then_some(seconds);
             nodes.push(Node {
@@ -128,7 +157,14 @@ impl Steps {
             outputs.push(piece.part.columns.clone());
         }
         let dag = Arc::new(Dag::from_nodes(processors.len(), nodes));
-        Ok(CutStep { graph, tasks, options: self.options.clone(), outputs, dag, trial: Mutex::default() })
+        Ok(CutStep {
+            graph,
+            tasks,
+            options: self.options.clone(),
+            outputs,
+            dag,
+            trial: Mutex::default(),
+        })
     }
 
     /// What a part of a product is expected to take on a processor, where the plan gives it one.
@@ -140,9 +176,14 @@ impl Steps {
         processor: ProcessorId,
     ) -> Option<f64> {
         let depth = product_depth(description, subgraph)?;
-        let plan = self.plans.products.product(subgraph.role, subgraph.output_columns, depth)?;
+        let plan = self
+            .plans
+            .products
+            .product(subgraph.role, subgraph.output_columns, depth)?;
         let busy = &plan.choice(rows)?.best.busy;
-        busy.iter().find(|(other, _)| *other == processor).map(|(_, seconds)| *seconds)
+        busy.iter()
+            .find(|(other, _)| *other == processor)
+            .map(|(_, seconds)| *seconds)
     }
 }
 
@@ -155,7 +196,10 @@ fn graph(description: &ModelDescription, rows: usize) -> Graph {
 fn node(dag: &Dag, task: usize) -> Node {
     Node {
         home: dag.home(task),
-        seconds: dag.processor_ids().map(|id| dag.seconds_on(task, id)).collect(),
+        seconds: dag
+            .processor_ids()
+            .map(|id| dag.seconds_on(task, id))
+            .collect(),
         predecessors: dag.predecessors(task).to_vec(),
         kind: dag.kind(task),
     }

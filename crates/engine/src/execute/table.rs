@@ -56,17 +56,27 @@ impl<T: Measurements> Table<T> {
         let path = Self::path(package);
         let read = || {
             let mut bytes = Vec::new();
-            files::open(&path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+            files::open(&path)?
+                .take(MOST_BYTES + 1)
+                .read_to_end(&mut bytes)?;
             Ok::<_, std::io::Error>(bytes)
         };
         let table = match read() {
-            Ok(bytes) if bytes.len() as u64 > MOST_BYTES => Err(format!("expected at most {MOST_BYTES} bytes").into()),
+            Ok(bytes) if bytes.len() as u64 > MOST_BYTES => {
+                Err(format!("expected at most {MOST_BYTES} bytes").into())
+            }
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(_) if !Self::is_sealed(&path, &bytes) => Ok(Self::default()),
                 table => table.map_err(Into::into),
             },
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => return Err(Error::File { path, problem: "cannot read the file", source: error.into() }),
+            Err(error) => {
+                return Err(Error::File {
+                    path,
+                    problem: "cannot read the file",
+                    source: error.into(),
+                });
+            }
         };
         table.map_err(|source| Error::Measurements { path, source })
     }
@@ -75,7 +85,10 @@ impl<T: Measurements> Table<T> {
     fn is_sealed(path: &Path, bytes: &[u8]) -> bool {
         let file = files::open(&Self::seal(path));
         let mut found = Vec::new();
-        let read = file.and_then(|file| file.take(size_of::<seal::Seal>() as u64 + 1).read_to_end(&mut found));
+        let read = file.and_then(|file| {
+            file.take(size_of::<seal::Seal>() as u64 + 1)
+                .read_to_end(&mut found)
+        });
         read.is_ok() && seal::is_sealed(PURPOSE, &[T::FILE.as_bytes(), bytes], &found)
     }
 
@@ -116,10 +129,17 @@ impl<T: Measurements> Table<T> {
             json.push(b'\n');
             // Until both are there, the one does not fit the other, and nothing counts as measured.
             output::write_own(&path, &json)?;
-            output::write_own(&Self::seal(&path), &seal::seal(PURPOSE, &[T::FILE.as_bytes(), &json]))
+            output::write_own(
+                &Self::seal(&path),
+                &seal::seal(PURPOSE, &[T::FILE.as_bytes(), &json]),
+            )
         };
         let written = write();
-        written.map_err(|error| Error::File { path, problem: "cannot write the file", source: error.into() })
+        written.map_err(|error| Error::File {
+            path,
+            problem: "cannot write the file",
+            source: error.into(),
+        })
     }
 }
 
@@ -132,18 +152,36 @@ mod tests {
     #[test]
     fn a_table_is_read_as_it_was_written_and_a_damaged_one_is_refused_and_then_replaced() {
         let package = tempfile::tempdir().unwrap();
-        assert_eq!(CostTable::open(package.path()).unwrap(), CostTable::default());
+        assert_eq!(
+            CostTable::open(package.path()).unwrap(),
+            CostTable::default()
+        );
         let mut table = CostTable::default();
         table.set("cpu,npu", Costs::default());
         table.save(package.path()).unwrap();
         assert_eq!(CostTable::open(package.path()).unwrap(), table);
-        assert_eq!(CostTable::open_or_replace(package.path()).unwrap(), (table.clone(), false));
-        assert_eq!((table.of("cpu,npu"), table.of("cpu")), (Some(&Costs::default()), None));
+        assert_eq!(
+            CostTable::open_or_replace(package.path()).unwrap(),
+            (table.clone(), false)
+        );
+        assert_eq!(
+            (table.of("cpu,npu"), table.of("cpu")),
+            (Some(&Costs::default()), None)
+        );
         fs::write(CostTable::path(package.path()), "{\"cpu\": 1}").unwrap();
         let refused = CostTable::open(package.path()).unwrap_err().to_string();
-        assert!(refused.contains("costs.json") && refused.contains("triad profile"), "{refused}");
-        assert_eq!(CostTable::open_or_replace(package.path()).unwrap(), (CostTable::default(), true));
-        assert_eq!(CostTable::open(package.path()).unwrap(), CostTable::default());
+        assert!(
+            refused.contains("costs.json") && refused.contains("triad profile"),
+            "{refused}"
+        );
+        assert_eq!(
+            CostTable::open_or_replace(package.path()).unwrap(),
+            (CostTable::default(), true)
+        );
+        assert_eq!(
+            CostTable::open(package.path()).unwrap(),
+            CostTable::default()
+        );
     }
 
     #[test]
@@ -155,21 +193,32 @@ mod tests {
         table.save(package.path()).unwrap();
         let written = fs::read_to_string(&path).unwrap();
         fs::write(&path, written.replace("cpu,npu", "cpu,gpu")).unwrap();
-        assert_eq!(CostTable::open(package.path()).unwrap(), CostTable::default());
+        assert_eq!(
+            CostTable::open(package.path()).unwrap(),
+            CostTable::default()
+        );
         fs::write(&path, written).unwrap();
         assert_eq!(CostTable::open(package.path()).unwrap(), table);
         let seal = CostTable::seal(&path);
         fs::write(&seal, [7; 32]).unwrap();
-        assert_eq!(CostTable::open(package.path()).unwrap(), CostTable::default());
+        assert_eq!(
+            CostTable::open(package.path()).unwrap(),
+            CostTable::default()
+        );
         fs::remove_file(seal).unwrap();
-        assert_eq!(CostTable::open_or_replace(package.path()).unwrap(), (CostTable::default(), false));
+        assert_eq!(
+            CostTable::open_or_replace(package.path()).unwrap(),
+            (CostTable::default(), false)
+        );
     }
 
     #[test]
     fn a_file_that_cannot_be_read_is_not_replaced() {
         let package = tempfile::tempdir().unwrap();
         fs::create_dir(CostTable::path(package.path())).unwrap();
-        let refused = CostTable::open_or_replace(package.path()).unwrap_err().to_string();
+        let refused = CostTable::open_or_replace(package.path())
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("cannot read the file"), "{refused}");
     }
 }

@@ -25,8 +25,8 @@ use triad_plan::processors::{Processor, ProcessorId};
 use triad_plan::schedule::Policy;
 
 use super::{
-    Device, Engine, EngineOptions, FailureReason, Moment, Probe, ProcessorFailure, ProcessorOptions, Verification,
-    verify,
+    Device, Engine, EngineOptions, FailureReason, Moment, Probe, ProcessorFailure,
+    ProcessorOptions, Verification, verify,
 };
 use crate::error::{Error, Result};
 use crate::quantization::DecodeWeights;
@@ -39,8 +39,20 @@ const CPU: ProcessorId = ProcessorId::new(0);
 const NPU: ProcessorId = ProcessorId::new(1);
 
 fn float(family: &str) -> Arc<Model> {
-    let path = format!("{}/../../tests/golden/families/{family}", env!("CARGO_MANIFEST_DIR"));
-    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
+    let path = format!(
+        "{}/../../tests/golden/families/{family}",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    Arc::new(
+        Model::load(
+            path.as_ref(),
+            &LoadOptions {
+                threads: Threads::Count(1),
+                ..Default::default()
+            },
+        )
+        .unwrap(),
+    )
 }
 
 /// With half of its shadows.
@@ -51,30 +63,64 @@ fn int8(family: &str) -> Arc<Model> {
 /// Without the least important `rate` of its shadows.
 fn pruned(family: &str, rate: f64) -> Arc<Model> {
     let model = float(family);
-    Arc::new(testing::quantize(&model, &prompt(&model, 40), rate, DecodeWeights::Int8))
+    Arc::new(testing::quantize(
+        &model,
+        &prompt(&model, 40),
+        rate,
+        DecodeWeights::Int8,
+    ))
 }
 
 fn prompt(model: &Model, length: usize) -> Vec<u32> {
     let vocab = model.description().vocab;
-    (0..length).map(|index| ((index * index * 7 + index * 13) % vocab) as u32).collect()
+    (0..length)
+        .map(|index| ((index * index * 7 + index * 13) % vocab) as u32)
+        .collect()
 }
 
 /// On the model's threads alone.
 fn session(model: &Arc<Model>, chunk: usize) -> Session {
-    Session::new(model, &SessionOptions { context: 64, chunk, ..SessionOptions::default() }).unwrap()
+    Session::new(
+        model,
+        &SessionOptions {
+            context: 64,
+            chunk,
+            ..SessionOptions::default()
+        },
+    )
+    .unwrap()
 }
 
 /// A CPU, and what multiplies INT8 beside it.
 fn two(npu_threads: usize, device: Option<Arc<dyn Device>>) -> Vec<ProcessorOptions> {
     // Threads that drive an NPU compute floats, too, where the CPU is lost.
-    let npu = Processor { formats: Processor::cpu("npu").formats, ..Processor::npu("npu", None) };
-    let of = |description, threads, device| ProcessorOptions { description, threads: Threads::Count(threads), device };
-    vec![of(Processor::cpu("cpu"), 1, None), of(npu, npu_threads, device)]
+    let npu = Processor {
+        formats: Processor::cpu("npu").formats,
+        ..Processor::npu("npu", None)
+    };
+    let of = |description, threads, device| ProcessorOptions {
+        description,
+        threads: Threads::Count(threads),
+        device,
+    };
+    vec![
+        of(Processor::cpu("cpu"), 1, None),
+        of(npu, npu_threads, device),
+    ]
 }
 
 fn options(policy: Policy) -> EngineOptions {
-    let session = SessionOptions { context: 64, chunk: CHUNK, ..SessionOptions::default() };
-    EngineOptions { session, processors: two(1, None), policy, ..EngineOptions::default() }
+    let session = SessionOptions {
+        context: 64,
+        chunk: CHUNK,
+        ..SessionOptions::default()
+    };
+    EngineOptions {
+        session,
+        processors: two(1, None),
+        policy,
+        ..EngineOptions::default()
+    }
 }
 
 fn engine(model: &Arc<Model>, options: EngineOptions) -> Engine {
@@ -92,10 +138,22 @@ fn all_logits(mut session: Session, tokens: &[u32]) -> Vec<f32> {
 
 /// Of every policy on two processors, and of one processor alone.
 fn engines(model: &Arc<Model>) -> impl Iterator<Item = (String, Engine)> {
-    let two_each = Policy::ALL.into_iter().map(|policy| (format!("{policy:?}"), engine(model, options(policy))));
-    let one = EngineOptions { processors: two(1, None).drain(..1).collect(), ..options(Policy::Fifo) };
-    let three = EngineOptions { processors: two(2, None), chunks_in_flight: 2, ..options(Policy::Paper) };
-    two_each.chain([("alone".into(), engine(model, one)), ("three".into(), engine(model, three))])
+    let two_each = Policy::ALL
+        .into_iter()
+        .map(|policy| (format!("{policy:?}"), engine(model, options(policy))));
+    let one = EngineOptions {
+        processors: two(1, None).drain(..1).collect(),
+        ..options(Policy::Fifo)
+    };
+    let three = EngineOptions {
+        processors: two(2, None),
+        chunks_in_flight: 2,
+        ..options(Policy::Paper)
+    };
+    two_each.chain([
+        ("alone".into(), engine(model, one)),
+        ("three".into(), engine(model, three)),
+    ])
 }
 
 fn failures(session: &Session) -> &[ProcessorFailure] {
@@ -105,28 +163,45 @@ fn failures(session: &Session) -> &[ProcessorFailure] {
 #[test]
 fn every_policy_and_processor_set_gives_the_logits_of_the_sequential_pass() {
     for family in FAMILIES {
-        for model in [float(family), int8(family), Arc::new(testing::quantize_int4(&float(family)))] {
+        for model in [
+            float(family),
+            int8(family),
+            Arc::new(testing::quantize_int4(&float(family))),
+        ] {
             for length in [1, CHUNK - 1, CHUNK, CHUNK + 1, 7 * CHUNK / 2] {
                 let tokens = prompt(&model, length);
                 let expected = all_logits(session(&model, CHUNK), &tokens);
                 let mut sequential = session(&model, CHUNK);
-                let last = sequential.prefill(&tokens, &Cancel::new(), |_| {}).unwrap().to_vec();
+                let last = sequential
+                    .prefill(&tokens, &Cancel::new(), |_| {})
+                    .unwrap()
+                    .to_vec();
                 for (name, engine) in engines(&model) {
                     let mut executed = engine.session();
                     executed.engine().plan_ahead(length);
-                    let all = executed.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
+                    let all = executed
+                        .prefill_all_logits(&tokens, &Cancel::new())
+                        .unwrap();
                     assert!(all == expected, "{family}, {name}, {length} tokens");
                     executed.truncate(0);
                     let mut reported = 0;
-                    let logits = executed.prefill(&tokens, &Cancel::new(), |done| reported = done).unwrap();
-                    assert!(logits == last, "{family}, {name}, {length} tokens: the last");
+                    let logits = executed
+                        .prefill(&tokens, &Cancel::new(), |done| reported = done)
+                        .unwrap();
+                    assert!(
+                        logits == last,
+                        "{family}, {name}, {length} tokens: the last"
+                    );
                     assert_eq!(reported, length);
                     assert_eq!(executed.tokens(), tokens);
                     // And goes on as the other does.
                     let next = executed.decode(3, &Cancel::new()).unwrap().to_vec();
                     let mut sequential = session(&model, CHUNK);
                     sequential.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
-                    assert!(next == sequential.decode(3, &Cancel::new()).unwrap(), "{family}, {name}: decode");
+                    assert!(
+                        next == sequential.decode(3, &Cancel::new()).unwrap(),
+                        "{family}, {name}: decode"
+                    );
                 }
             }
         }
@@ -138,8 +213,13 @@ fn a_later_prompt_goes_on_behind_an_earlier_one() {
     let model = int8("llama");
     let tokens = prompt(&model, 30);
     let run = |mut session: Session| {
-        session.prefill(&tokens[..13], &Cancel::new(), |_| {}).unwrap();
-        session.prefill(&tokens[13..], &Cancel::new(), |_| {}).unwrap().to_vec()
+        session
+            .prefill(&tokens[..13], &Cancel::new(), |_| {})
+            .unwrap();
+        session
+            .prefill(&tokens[13..], &Cancel::new(), |_| {})
+            .unwrap()
+            .to_vec()
     };
     let expected = run(session(&model, 5));
     for (name, engine) in engines(&model) {
@@ -179,7 +259,11 @@ fn failing(processor: ProcessorId, at: usize, fail: fn() -> Result<()>) -> Probe
 
 fn error() -> Result<()> {
     let reason = FailureReason::Panic("unplugged".into());
-    Err(Error::Processor(Box::new(ProcessorFailure { processor: "test".into(), task: None, reason })))
+    Err(Error::Processor(Box::new(ProcessorFailure {
+        processor: "test".into(),
+        task: None,
+        reason,
+    })))
 }
 
 fn panic() -> Result<()> {
@@ -198,9 +282,16 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
         (engine.graph(), engine.tasks().shadows.clone())
     };
     // Each task has two moments, one before it and one behind it; there are three chunks.
-    let int8 = graph.subgraphs().iter().filter(|subgraph| subgraph.role.format() == Format::Int8).count();
+    let int8 = graph
+        .subgraphs()
+        .iter()
+        .filter(|subgraph| subgraph.role.format() == Format::Int8)
+        .count();
     let others = graph.subgraphs().len() - int8 + shadows.iter().flatten().count();
-    assert!(shadows.iter().flatten().count() > 0, "some shadows are tasks");
+    assert!(
+        shadows.iter().flatten().count() > 0,
+        "some shadows are tasks"
+    );
     for (processor, tasks) in [(CPU, others), (NPU, int8)] {
         for at in 0..2 * 3 * tasks {
             let fail = if at % 2 == 0 { error } else { panic };
@@ -209,9 +300,12 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
             session.engine().plan_ahead(tokens.len());
             let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
             assert!(logits == expected, "{processor:?} at {at}");
-            let [failure] = failures(&session) else { panic!("{processor:?} at {at}: {:?}", failures(&session)) };
+            let [failure] = failures(&session) else {
+                panic!("{processor:?} at {at}: {:?}", failures(&session))
+            };
             assert!(
-                failure.processor == NAMES[processor.index()] && failure.reason.to_string().contains("unplugged"),
+                failure.processor == NAMES[processor.index()]
+                    && failure.reason.to_string().contains("unplugged"),
                 "{failure:?}"
             );
             session.truncate(0);
@@ -225,8 +319,15 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
 #[test]
 fn when_all_processors_fail_the_error_has_the_failure_of_each() {
     let model = int8("llama");
-    let mut session = with_probe(engine(&model, options(Policy::Paper)), Arc::new(|_, _| error())).session();
-    let error = session.prefill(&prompt(&model, 30), &Cancel::new(), |_| {}).unwrap_err().to_string();
+    let mut session = with_probe(
+        engine(&model, options(Policy::Paper)),
+        Arc::new(|_, _| error()),
+    )
+    .session();
+    let error = session
+        .prefill(&prompt(&model, 30), &Cancel::new(), |_| {})
+        .unwrap_err()
+        .to_string();
     assert!(
         error
             .starts_with("no processor is left to run the prompt: the CPU: the TEST: it panicked: unplugged; the NPU:"),
@@ -234,7 +335,9 @@ fn when_all_processors_fail_the_error_has_the_failure_of_each() {
     );
     assert!(session.tokens().is_empty());
     session.engine().set_probe(None);
-    session.prefill(&prompt(&model, 30), &Cancel::new(), |_| {}).unwrap();
+    session
+        .prefill(&prompt(&model, 30), &Cancel::new(), |_| {})
+        .unwrap();
 }
 
 #[test]
@@ -245,19 +348,29 @@ fn a_processor_that_hangs_is_left_alone() {
     let hangs = Arc::new(AtomicBool::new(true));
     let (probe_hangs, begun) = (Arc::clone(&hangs), AtomicUsize::new(0));
     let probe: Probe = Arc::new(move |processor, moment| {
-        if processor == NPU.index() && moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == 4 {
+        if processor == NPU.index()
+            && moment == Moment::Before
+            && begun.fetch_add(1, Ordering::Relaxed) == 4
+        {
             while probe_hangs.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
         Ok(())
     });
-    let options = EngineOptions { time_out: Duration::from_millis(300), ..options(Policy::CriticalPath) };
+    let options = EngineOptions {
+        time_out: Duration::from_millis(300),
+        ..options(Policy::CriticalPath)
+    };
     let mut session = with_probe(engine(&model, options), probe).session();
     for _ in 0..2 {
         session.truncate(0);
         assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
-        assert_eq!(failures(&session).len(), 1, "lost, and still away from the next prompt");
+        assert_eq!(
+            failures(&session).len(),
+            1,
+            "lost, and still away from the next prompt"
+        );
     }
     hangs.store(false, Ordering::Relaxed);
     // As soon as it is back it works again.
@@ -271,7 +384,10 @@ fn a_processor_that_hangs_is_left_alone() {
 fn a_cancelled_prompt_keeps_whole_chunks_and_goes_on_from_there() {
     let model = int8("llama");
     let tokens = prompt(&model, 50);
-    let expected = session(&model, CHUNK).prefill(&tokens, &Cancel::new(), |_| {}).unwrap().to_vec();
+    let expected = session(&model, CHUNK)
+        .prefill(&tokens, &Cancel::new(), |_| {})
+        .unwrap()
+        .to_vec();
     let tasks = 6 * model.description().blocks.len() * 7;
     for stop_after in (0..tasks).step_by(5) {
         let (cancel, begun) = (Cancel::new(), AtomicUsize::new(0));
@@ -283,7 +399,9 @@ fn a_cancelled_prompt_keeps_whole_chunks_and_goes_on_from_there() {
             Ok(())
         });
         let mut session = with_probe(engine(&model, options(Policy::Fifo)), probe).session();
-        let result = session.prefill(&tokens, &cancel, |_| {}).map(<[f32]>::to_vec);
+        let result = session
+            .prefill(&tokens, &cancel, |_| {})
+            .map(<[f32]>::to_vec);
         cancel.reset();
         let done = session.tokens().len();
         let logits = match result {
@@ -292,10 +410,16 @@ fn a_cancelled_prompt_keeps_whole_chunks_and_goes_on_from_there() {
             Err(error) => {
                 assert!(matches!(error, Error::Cancelled), "{error}");
                 assert!(done < tokens.len() && done.is_multiple_of(CHUNK), "{done}");
-                session.prefill(&tokens[done..], &cancel, |_| {}).unwrap().to_vec()
+                session
+                    .prefill(&tokens[done..], &cancel, |_| {})
+                    .unwrap()
+                    .to_vec()
             }
         };
-        assert!(logits == expected, "stopped after {stop_after} tasks, {done} tokens");
+        assert!(
+            logits == expected,
+            "stopped after {stop_after} tasks, {done} tokens"
+        );
     }
 }
 
@@ -306,11 +430,16 @@ fn a_panic_of_who_listens_ends_the_run() {
     let mut session = engine(&model, options(Policy::Paper)).session();
     let listen = std::panic::AssertUnwindSafe(|| {
         let listener = |_| std::panic::resume_unwind(Box::new("enough"));
-        session.prefill(&tokens, &Cancel::new(), listener).map(<[f32]>::len)
+        session
+            .prefill(&tokens, &Cancel::new(), listener)
+            .map(<[f32]>::len)
     });
     std::panic::catch_unwind(listen).unwrap_err();
     assert!(session.tokens().is_empty());
-    let logits = session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap().to_vec();
+    let logits = session
+        .prefill(&tokens, &Cancel::new(), |_| {})
+        .unwrap()
+        .to_vec();
     let mut fresh = self::session(&model, CHUNK);
     assert!(logits == fresh.prefill(&tokens, &Cancel::new(), |_| {}).unwrap());
 }
@@ -324,16 +453,37 @@ fn a_timeline_has_every_task_where_it_ran() {
     let execution = session.execution().unwrap();
     let (graph, tasks) = (&execution.graph, &execution.tasks);
     let mut of_task = vec![None; tasks.tasks.len()];
-    assert_eq!(of_task.len(), graph.tasks().count(), "nothing is cut, and dynamic scales have no shadows apart");
+    assert_eq!(
+        of_task.len(),
+        graph.tasks().count(),
+        "nothing is cut, and dynamic scales have no shadows apart"
+    );
     for event in execution.timeline.events() {
         assert!(of_task[event.task].replace(*event).is_none());
         let role = graph.subgraphs()[tasks.tasks[event.task].task.subgraph].role;
-        assert_eq!(event.processor, if role.format() == Format::Int8 { NPU } else { CPU });
+        assert_eq!(
+            event.processor,
+            if role.format() == Format::Int8 {
+                NPU
+            } else {
+                CPU
+            }
+        );
     }
     let of_task: Vec<_> = of_task.into_iter().map(Option::unwrap).collect();
     for (number, task) in graph.tasks().enumerate() {
-        let ends = |need: Task| tasks.pieces(need.chunk, need.subgraph).map(|number| of_task[number].end);
-        assert!(graph.dependencies(task).flat_map(ends).all(|end| end <= of_task[number].start), "{task:?}");
+        let ends = |need: Task| {
+            tasks
+                .pieces(need.chunk, need.subgraph)
+                .map(|number| of_task[number].end)
+        };
+        assert!(
+            graph
+                .dependencies(task)
+                .flat_map(ends)
+                .all(|end| end <= of_task[number].start),
+            "{task:?}"
+        );
     }
     let costs = session.engine().costs();
     assert_eq!(costs.seen().count(), 6, "each role on its processor");
@@ -342,9 +492,18 @@ fn a_timeline_has_every_task_where_it_ran() {
 
 #[test]
 fn no_chunk_in_flight_is_refused() {
-    let refused = Engine::new(&int8("llama"), EngineOptions { chunks_in_flight: 0, ..options(Policy::Fifo) });
+    let refused = Engine::new(
+        &int8("llama"),
+        EngineOptions {
+            chunks_in_flight: 0,
+            ..options(Policy::Fifo)
+        },
+    );
     let error = refused.unwrap_err();
-    assert_eq!(error.to_string(), "the number of chunks in flight is 0, expected at least 1");
+    assert_eq!(
+        error.to_string(),
+        "the number of chunks in flight is 0, expected at least 1"
+    );
 }
 
 fn verified(engine: &Engine) -> Verification {
@@ -360,10 +519,15 @@ fn verify_finds_nothing_where_nothing_is_wrong() {
 
 #[test]
 fn verify_reports_a_processor_that_was_lost_on_the_way() {
-    let engine = with_probe(engine(&int8("llama"), options(Policy::Fifo)), failing(NPU, 3, error));
+    let engine = with_probe(
+        engine(&int8("llama"), options(Policy::Fifo)),
+        failing(NPU, 3, error),
+    );
     let verification = verified(&engine);
-    let lost: Vec<_> =
-        verification.failures().map(|comparison| (comparison.failed_processors, comparison.difference)).collect();
+    let lost: Vec<_> = verification
+        .failures()
+        .map(|comparison| (comparison.failed_processors, comparison.difference))
+        .collect();
     assert_eq!(lost, [(1, 0.0)]);
 }
 

@@ -36,9 +36,12 @@ impl Trial {
             taken.remove(0);
         }
         taken.push(seconds);
-        let [preferred, other] =
-            [!self.prefers_whole, self.prefers_whole].map(|is_cut| &self.taken[usize::from(is_cut)]);
-        if other.len() >= FEWEST && !preferred.is_empty() && median(other) < WORTH_IT * median(preferred) {
+        let [preferred, other] = [!self.prefers_whole, self.prefers_whole]
+            .map(|is_cut| &self.taken[usize::from(is_cut)]);
+        if other.len() >= FEWEST
+            && !preferred.is_empty()
+            && median(other) < WORTH_IT * median(preferred)
+        {
             self.prefers_whole = !self.prefers_whole;
         }
     }
@@ -69,7 +72,10 @@ mod tests {
     #[test]
     fn the_first_steps_are_cut() {
         let mut trial = Trial::default();
-        assert_eq!([(); 5].map(|()| trial.next_is_cut()), [true, true, true, false, true]);
+        assert_eq!(
+            [(); 5].map(|()| trial.next_is_cut()),
+            [true, true, true, false, true]
+        );
     }
 
     proptest! {

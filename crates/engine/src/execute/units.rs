@@ -49,17 +49,33 @@ enum UnitPool {
 pub(super) type Devices = Vec<Option<Arc<dyn Device>>>;
 
 /// The processors, their threads and devices; without any, the model's own threads.
-pub(super) fn start(model: &Arc<Model>, options: Vec<ProcessorOptions>) -> Result<(Processors, Vec<Unit>, Devices)> {
+pub(super) fn start(
+    model: &Arc<Model>,
+    options: Vec<ProcessorOptions>,
+) -> Result<(Processors, Vec<Unit>, Devices)> {
     if options.is_empty() {
         let description = Processor::cpu("cpu");
         let unit = Unit::new(&description.name, UnitPool::OfModel(Arc::clone(model)));
         return Ok((Processors::new(vec![description])?, vec![unit], vec![None]));
     }
     let (mut descriptions, mut units, mut devices) = (Vec::new(), Vec::new(), Vec::new());
-    for ProcessorOptions { description, threads, device } in options {
-        units.push(Unit::new(&description.name, UnitPool::Own(threads.start()?)));
-        let window = device.as_ref().and_then(|device| device.capabilities().window);
-        descriptions.push(Processor { window: window.or(description.window), ..description });
+    for ProcessorOptions {
+        description,
+        threads,
+        device,
+    } in options
+    {
+        units.push(Unit::new(
+            &description.name,
+            UnitPool::Own(threads.start()?),
+        ));
+        let window = device
+            .as_ref()
+            .and_then(|device| device.capabilities().window);
+        descriptions.push(Processor {
+            window: window.or(description.window),
+            ..description
+        });
         devices.push(device);
     }
     Ok((Processors::new(descriptions)?, units, devices))
@@ -67,7 +83,13 @@ pub(super) fn start(model: &Arc<Model>, options: Vec<ProcessorOptions>) -> Resul
 
 impl Unit {
     fn new(name: &str, pool: UnitPool) -> Self {
-        Self { name: name.to_owned(), pool, programs: None, whole: None, is_away: AtomicBool::new(false) }
+        Self {
+            name: name.to_owned(),
+            pool,
+            programs: None,
+            whole: None,
+            is_away: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn pool(&self) -> &Pool {

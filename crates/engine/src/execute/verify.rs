@@ -36,9 +36,12 @@ impl Verification {
     /// The comparisons that don't pass: too different, or without a processor that failed.
     pub fn failures(&self) -> impl Iterator<Item = &Comparison> {
         // A difference that is not a number does not pass either.
-        let passes =
-            |comparison: &Comparison| comparison.difference <= self.allowed && comparison.failed_processors == 0;
-        self.comparisons.iter().filter(move |comparison| !passes(comparison))
+        let passes = |comparison: &Comparison| {
+            comparison.difference <= self.allowed && comparison.failed_processors == 0
+        };
+        self.comparisons
+            .iter()
+            .filter(move |comparison| !passes(comparison))
     }
 }
 
@@ -65,11 +68,27 @@ pub fn verify(
 ) -> Result<Verification> {
     let (model, mut executed) = (engine.model(), engine.session());
     let (context, chunk) = (executed.context(), executed.chunk());
-    let session = SessionOptions { context, chunk, kv_format: engine.kv_format() };
+    let session = SessionOptions {
+        context,
+        chunk,
+        kv_format: engine.kv_format(),
+    };
     let fixed_point = engine.fixed_point().is_some();
-    let mut alone = Engine::new(model, EngineOptions { session, fixed_point, ..EngineOptions::default() })?.session();
+    let mut alone = Engine::new(
+        model,
+        EngineOptions {
+            session,
+            fixed_point,
+            ..EngineOptions::default()
+        },
+    )?
+    .session();
     let is_one = engine.processors().len() == 1;
-    let policies = if is_one { &[Policy::InOrder][..] } else { &Policy::ALL };
+    let policies = if is_one {
+        &[Policy::InOrder][..]
+    } else {
+        &Policy::ALL
+    };
     let mut comparisons = Vec::new();
     for tokens in lengths(chunk, context) {
         let prompt = super::any_tokens(tokens, model.description().vocab);
@@ -78,29 +97,52 @@ pub fn verify(
         let next = prompt[tokens / 2];
         let has_next = is_one && tokens < context;
         let expected = alone.prefill(&prompt, cancel, |_| {})?.to_vec();
-        let expected_next = if has_next { alone.decode(next, cancel)?.to_vec() } else { Vec::new() };
+        let expected_next = if has_next {
+            alone.decode(next, cancel)?.to_vec()
+        } else {
+            Vec::new()
+        };
         for &policy in policies {
             executed.truncate(0);
             engine.set_policy(policy);
             progress(tokens, Some(policy));
             engine.plan_ahead(tokens);
             let mut most = difference(executed.prefill(&prompt, cancel, |_| {})?, &expected);
-            let failed_processors = executed.execution().map_or(0, |execution| execution.failures.len());
+            let failed_processors = executed
+                .execution()
+                .map_or(0, |execution| execution.failures.len());
             if has_next {
-                most = larger(most, difference(executed.decode(next, cancel)?, &expected_next));
+                most = larger(
+                    most,
+                    difference(executed.decode(next, cancel)?, &expected_next),
+                );
             }
-            comparisons.push(Comparison { tokens, policy, difference: most, failed_processors });
+            comparisons.push(Comparison {
+                tokens,
+                policy,
+                difference: most,
+                failed_processors,
+            });
         }
     }
-    Ok(Verification { comparisons, allowed })
+    Ok(Verification {
+        comparisons,
+        allowed,
+    })
 }
 
 /// Largest difference, relative to the largest expected number; zero for equal bits alone, NaN if one is no number.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
-    if found.iter().map(|x| x.to_bits()).eq(expected.iter().map(|x| x.to_bits())) {
+    if found
+        .iter()
+        .map(|x| x.to_bits())
+        .eq(expected.iter().map(|x| x.to_bits()))
+    {
         return 0.0;
     }
-    let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    let largest = expected
+        .iter()
+        .fold(0.0f32, |largest, x| largest.max(x.abs()));
     let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
     let most = differences.fold(0.0, larger);
     larger(most / largest.max(f32::MIN_POSITIVE), f32::MIN_POSITIVE)
@@ -108,7 +150,11 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
 
 /// The larger one, and of numbers and what is none, what is none: `f32::max` would lose it.
 fn larger(one: f32, other: f32) -> f32 {
-    if one.is_nan() || other.is_nan() { f32::NAN } else { one.max(other) }
+    if one.is_nan() || other.is_nan() {
+        f32::NAN
+    } else {
+        one.max(other)
+    }
 }
 
 #[cfg(test)]
@@ -131,10 +177,23 @@ mod tests {
 
     #[test]
     fn what_is_no_number_does_not_pass() {
-        let comparison = |difference| Comparison { tokens: 1, policy: Policy::Fifo, difference, failed_processors: 0 };
+        let comparison = |difference| Comparison {
+            tokens: 1,
+            policy: Policy::Fifo,
+            difference,
+            failed_processors: 0,
+        };
         for found in [[f32::NAN, -2.0], [1.0, f32::NAN], [f32::NAN, 1e9]] {
             let comparisons = vec![comparison(difference(&found, &[1.0, -2.0]))];
-            assert_eq!(Verification { comparisons, allowed: 0.1 }.failures().count(), 1);
+            assert_eq!(
+                Verification {
+                    comparisons,
+                    allowed: 0.1
+                }
+                .failures()
+                .count(),
+                1
+            );
         }
     }
 }

@@ -84,7 +84,10 @@ impl WaitUse {
 }
 
 /// How long to sleep and when to stop polling, for something that is expected at a time, if that is known.
-pub(super) fn sleep_and_poll(now: Instant, expected: Option<Instant>) -> (Option<Duration>, Instant) {
+pub(super) fn sleep_and_poll(
+    now: Instant,
+    expected: Option<Instant>,
+) -> (Option<Duration>, Instant) {
     let Some(left) = expected.map(|expected| expected.saturating_duration_since(now)) else {
         return (None, now + POLL);
     };
@@ -109,10 +112,20 @@ mod tests {
             assert!(sleep + MARGIN.0.min(left) <= left, "{micros}: {sleep:?}");
             assert_eq!(polled, now + left + POLL);
             let margin = MARGIN.0.max(left.mul_f64(MARGIN.1));
-            assert!(left.saturating_sub(sleep) <= margin + MARGIN.0, "{micros}: polls for long behind {sleep:?}");
+            assert!(
+                left.saturating_sub(sleep) <= margin + MARGIN.0,
+                "{micros}: polls for long behind {sleep:?}"
+            );
         }
-        assert_eq!(sleep_and_poll(now, Some(now + Duration::from_micros(500))).0, Some(Duration::from_micros(400)));
-        assert_eq!(sleep_and_poll(now + POLL, Some(now)), (None, now + 2 * POLL), "late");
+        assert_eq!(
+            sleep_and_poll(now, Some(now + Duration::from_micros(500))).0,
+            Some(Duration::from_micros(400))
+        );
+        assert_eq!(
+            sleep_and_poll(now + POLL, Some(now)),
+            (None, now + 2 * POLL),
+            "late"
+        );
         assert_eq!(sleep_and_poll(now, None), (None, now + POLL));
     }
 }

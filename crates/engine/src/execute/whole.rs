@@ -11,8 +11,8 @@ use half::slice::HalfFloatSliceExt;
 use triad_kernels::attention::Cache;
 use triad_model::description::{self, ModelDescription};
 use triad_processors::model::{
-    DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input, ModelProgram, Outputs,
-    Rotation as DeviceRotation, Wanted,
+    DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input, ModelProgram,
+    Outputs, Rotation as DeviceRotation, Wanted,
 };
 use triad_processors::{Device, ModelOptions};
 
@@ -60,12 +60,24 @@ impl<'a> Rows<'a> {
 
     /// The same in pieces of at most `most` rows.
     fn pieces(&self, most: usize) -> impl Iterator<Item = Rows<'a>> {
-        let Self { sequence, cache, tokens, position, wanted } = self;
+        let Self {
+            sequence,
+            cache,
+            tokens,
+            position,
+            wanted,
+        } = self;
         tokens.chunks(most).enumerate().map(move |(index, tokens)| {
             let first = index * most;
             let within = |row: usize| row.clamp(first, first + tokens.len()) - first;
             let wanted = within(wanted.start)..within(wanted.end);
-            Rows { sequence: *sequence, cache, tokens, position: position + first, wanted }
+            Rows {
+                sequence: *sequence,
+                cache,
+                tokens,
+                position: position + first,
+                wanted,
+            }
         })
     }
 }
@@ -91,7 +103,12 @@ impl WholeModel {
             });
         }
         let weights = model.weights();
-        if weights.blocks.iter().flat_map(|block| block.inputs.iter().flatten()).any(|input| input.fixed().is_none()) {
+        if weights
+            .blocks
+            .iter()
+            .flat_map(|block| block.inputs.iter().flatten())
+            .any(|input| input.fixed().is_none())
+        {
             let expected = "static scales, with which devices run whole models: prepare the package by another method";
             return Err(Error::Option {
                 name: "the scale of activations",
@@ -100,7 +117,12 @@ impl WholeModel {
             });
         }
         let (rotations, rotation_of_block) = rotation.parts();
-        let rotations = rotations.iter().map(|(frequencies, factor)| DeviceRotation { frequencies, factor: *factor });
+        let rotations = rotations
+            .iter()
+            .map(|(frequencies, factor)| DeviceRotation {
+                frequencies,
+                factor: *factor,
+            });
         let whole = DeviceModel {
             description: model.description(),
             rotations: rotations.collect(),
@@ -109,8 +131,14 @@ impl WholeModel {
             output_norm: norm(&weights.output_norm),
             output: linear(&weights.output, None),
         };
-        let program = device.prepare_model(&whole, &options).map_err(Error::Device)?;
-        Ok(Self { program: Mutex::new(program), options, ended: Mutex::default() })
+        let program = device
+            .prepare_model(&whole, &options)
+            .map_err(Error::Device)?;
+        Ok(Self {
+            program: Mutex::new(program),
+            options,
+            ended: Mutex::default(),
+        })
     }
 
     /// A sequence has ended: what the device keeps of it goes before the next run.
@@ -125,8 +153,14 @@ impl WholeModel {
     /// If the device fails.
     pub(super) fn run(&self, pass: &Pass, rows: &[Rows], logits: bool) -> Result<Vec<f32>> {
         let mut program = lock(&self.program);
-        lock(&self.ended).drain(..).for_each(|sequence| program.truncate(sequence.0, 0));
-        let most = if logits { self.options.outputs } else { self.options.rows };
+        lock(&self.ended)
+            .drain(..)
+            .for_each(|sequence| program.truncate(sequence.0, 0));
+        let most = if logits {
+            self.options.outputs
+        } else {
+            self.options.rows
+        };
         let pieces: Vec<_> = rows.iter().flat_map(|rows| rows.pieces(most)).collect();
         let (mut values, mut rest) = (Vec::new(), &pieces[..]);
         while !rest.is_empty() {
@@ -134,7 +168,10 @@ impl WholeModel {
             let fits = |(index, piece): &(usize, &Rows)| {
                 count += piece.tokens.len();
                 // A sequence that is there again goes on, or takes the place of what it computed before.
-                count <= most && rest[..*index].iter().all(|other| other.sequence != piece.sequence)
+                count <= most
+                    && rest[..*index]
+                        .iter()
+                        .all(|other| other.sequence != piece.sequence)
             };
             let together = rest.iter().enumerate().take_while(fits).count();
             run_together(&mut **program, pass, &rest[..together], logits, &mut values)?;
@@ -153,11 +190,18 @@ fn run_together(
     values: &mut Vec<f32>,
 ) -> Result<()> {
     let description = pass.description;
-    for Rows { sequence, cache, position, .. } in rows {
+    for Rows {
+        sequence,
+        cache,
+        position,
+        ..
+    } in rows
+    {
         hold(program, *sequence, cache, *position)?;
     }
     let tokens = rows.iter().flat_map(|rows| rows.tokens);
-    let mut x = vec![0.0; rows.iter().map(|rows| rows.tokens.len()).sum::<usize>() * description.hidden];
+    let mut x =
+        vec![0.0; rows.iter().map(|rows| rows.tokens.len()).sum::<usize>() * description.hidden];
     for (token, x) in tokens.zip(x.chunks_exact_mut(description.hidden)) {
         pass.embed(*token, x);
     }
@@ -167,8 +211,16 @@ fn run_together(
         wanted.extend(first + rows.wanted.start..first + rows.wanted.end);
         first += rows.tokens.len();
     }
-    let segments: Vec<_> = rows.iter().map(|rows| (rows.sequence.0, rows.tokens.len())).collect();
-    let wanted = Wanted { rows: &wanted, logits, phase: pass.phase, keys_and_values: true };
+    let segments: Vec<_> = rows
+        .iter()
+        .map(|rows| (rows.sequence.0, rows.tokens.len()))
+        .collect();
+    let wanted = Wanted {
+        rows: &wanted,
+        logits,
+        phase: pass.phase,
+        keys_and_values: true,
+    };
     let outcome = program.forward(&x, &segments, &wanted, &mut |outputs: Outputs| {
         values.extend_from_slice(outputs.values);
         keep(description, rows, outputs.keys_and_values);
@@ -177,14 +229,23 @@ fn run_together(
 }
 
 /// Makes a sequence hold the first `position` positions and nothing behind them.
-fn hold(program: &mut dyn ModelProgram, sequence: SequenceId, cache: &KvCache, position: usize) -> Result<()> {
+fn hold(
+    program: &mut dyn ModelProgram,
+    sequence: SequenceId,
+    cache: &KvCache,
+    position: usize,
+) -> Result<()> {
     if program.length(sequence.0) >= position {
         program.truncate(sequence.0, position);
         return Ok(());
     }
-    let blocks: Vec<_> = (0..cache.blocks()).map(|block| cache.block(block)).collect();
+    let blocks: Vec<_> = (0..cache.blocks())
+        .map(|block| cache.block(block))
+        .collect();
     let blocks: Vec<&dyn Cache> = blocks.iter().map(|block| &**block as &dyn Cache).collect();
-    program.fill(sequence.0, position, &blocks).map_err(Error::Device)
+    program
+        .fill(sequence.0, position, &blocks)
+        .map_err(Error::Device)
 }
 
 /// Writes the keys and values of a chunk, of each block `[2, rows, kv_heads, head_dim]`, to the pages of its sequences.
@@ -194,14 +255,29 @@ fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) 
     let mut wide = Vec::new();
     for (index, block) in description.blocks.iter().enumerate() {
         let width = block.attention.kv_heads * block.attention.head_dim;
-        let of_block = rest.split_off(..2 * count * width).expect("those of all blocks");
+        let of_block = rest
+            .split_off(..2 * count * width)
+            .expect("those of all blocks");
         wide.resize(of_block.len(), 0.0);
         of_block.convert_to_f32_slice(&mut wide);
         let (mut keys, mut values) = wide.split_at(count * width);
-        for Rows { cache, tokens, position, .. } in rows {
+        for Rows {
+            cache,
+            tokens,
+            position,
+            ..
+        } in rows
+        {
             let count = tokens.len() * width;
-            let own = |plane: &mut &[f32]| plane.split_off(..count).expect("those of all rows").to_vec();
-            cache.block(index).write(&own(&mut keys), &own(&mut values), *position);
+            let own = |plane: &mut &[f32]| {
+                plane
+                    .split_off(..count)
+                    .expect("those of all rows")
+                    .to_vec()
+            };
+            cache
+                .block(index)
+                .write(&own(&mut keys), &own(&mut values), *position);
         }
     }
 }
@@ -218,25 +294,42 @@ fn block(block: &Block) -> DeviceBlock<'_> {
         feed_forward_post_norm: block.feed_forward_post_norm.as_ref().map(norm),
         query_norm: block.query_norm.as_ref().map(norm),
         key_norm: block.key_norm.as_ref().map(norm),
-        linears: block.linears.iter().map(|(name, layer)| (*name, linear(layer, input(block, *name)))).collect(),
+        linears: block
+            .linears
+            .iter()
+            .map(|(name, layer)| (*name, linear(layer, input(block, *name))))
+            .collect(),
     }
 }
 
 fn norm(norm: &Norm) -> DeviceNorm<'_> {
-    DeviceNorm { weight: &norm.weight, bias: norm.bias.as_deref(), epsilon: norm.epsilon }
+    DeviceNorm {
+        weight: &norm.weight,
+        bias: norm.bias.as_deref(),
+        epsilon: norm.epsilon,
+    }
 }
 
 /// How what a layer of a block reads becomes INT8, if it does.
 fn input(block: &Block, layer: description::Linear) -> Option<Int8Input<'_>> {
-    block.inputs.as_ref().and_then(|inputs| inputs[LinearInput::of(layer).index()].fixed())
+    block
+        .inputs
+        .as_ref()
+        .and_then(|inputs| inputs[LinearInput::of(layer).index()].fixed())
 }
 
 fn linear<'a>(linear: &'a Linear, input: Option<Int8Input<'a>>) -> DeviceLinear<'a> {
     let weight = match (&linear.weight, input) {
         (Weight::Float(weight), _) => DeviceWeight::Float(weight.view()),
         (Weight::Int8(weight), Some(input)) => DeviceWeight::Int8(weight.view(), input),
-        (Weight::Int8(_), None) => unreachable!("layers in INT8 have scales, and dynamic ones are refused"),
+        (Weight::Int8(_), None) => {
+            unreachable!("layers in INT8 have scales, and dynamic ones are refused")
+        }
     };
     let decode_weight = linear.decode_weight.as_ref().map(|weight| weight.view());
-    DeviceLinear { weight, decode_weight, bias: linear.bias.as_deref() }
+    DeviceLinear {
+        weight,
+        decode_weight,
+        bias: linear.bias.as_deref(),
+    }
 }

@@ -10,7 +10,9 @@ use triad_plan::partition::{Alignment, ProductShape, products};
 use triad_plan::placement::Placement;
 use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::parts::{Cut, CutError, Part, Piece};
-use triad_plan::tasks::{Assigned, BlockShadows, Operation, PrefillTask, PrefillTasks, Shadow, TaskOptions};
+use triad_plan::tasks::{
+    Assigned, BlockShadows, Operation, PrefillTask, PrefillTasks, Shadow, TaskOptions,
+};
 use triad_processors::Device;
 
 use super::costs;
@@ -72,37 +74,73 @@ impl PromptTasks {
     ) -> Result<(Self, Vec<Option<Programs>>)> {
         cuts.check()?;
         let shadows = shadows(model);
-        let shadows_apart = processors.iter().any(|(_, processor)| processor.multiplies_alone());
+        let shadows_apart = processors
+            .iter()
+            .any(|(_, processor)| processor.multiplies_alone());
         let cuts_inside = cuts.cuts_feed_forwards();
-        let splits: Vec<_> = shadows.iter().map(|block| cuts_inside || (shadows_apart && block.splits())).collect();
+        let splits: Vec<_> = shadows
+            .iter()
+            .map(|block| cuts_inside || (shadows_apart && block.splits()))
+            .collect();
         let graph = Graph::with_splits(model.description(), chunk, chunk, |block| splits[block]);
         let guess = |subgraph, _| costs::guess(&graph, &whole(&graph, subgraph));
         let placement = Placement::new(&graph, processors, guess)?;
         let mut options = TaskOptions::whole(placement, chunks_in_flight);
         let cut = |subgraph| Ok(cuts.of(model.description(), subgraph)?.cloned());
         options.cuts = graph.subgraphs().iter().map(cut).collect::<Result<_>>()?;
-        options.products_on = cuts.joint.iter().flat_map(|joint| joint.processors()).collect();
-        let mut all: Vec<_> = devices.iter().map(|device| device.map(|device| Programs::new(model, device))).collect();
+        options.products_on = cuts
+            .joint
+            .iter()
+            .flat_map(|joint| joint.processors())
+            .collect();
+        let mut all: Vec<_> = devices
+            .iter()
+            .map(|device| device.map(|device| Programs::new(model, device)))
+            .collect();
         let mut order: Vec<_> = (0..graph.subgraphs().len()).collect();
         order.sort_by_key(|subgraph| !graph.subgraphs()[*subgraph].role.is_feed_forward());
         for (done, subgraph) in order.iter().enumerate() {
-            prepare_one((model, fixed), processors, devices, &graph, (&mut options, cuts.joint), *subgraph, &mut all)?;
+            prepare_one(
+                (model, fixed),
+                processors,
+                devices,
+                &graph,
+                (&mut options, cuts.joint),
+                *subgraph,
+                &mut all,
+            )?;
             progress(done + 1, order.len());
         }
         let options = options.with_shadows(&graph, processors, &shadows);
-        let is_static = |device: &Option<&dyn Device>| device.is_some_and(|device| device.capabilities().static_shapes);
+        let is_static = |device: &Option<&dyn Device>| {
+            device.is_some_and(|device| device.capabilities().static_shapes)
+        };
         let has_static_shapes = devices.iter().map(is_static).collect();
-        let made = Self { splits, chunk, options, plans: None, joint: None, has_static_shapes };
+        let made = Self {
+            splits,
+            chunk,
+            options,
+            plans: None,
+            joint: None,
+            has_static_shapes,
+        };
         made.tasks(&graph, processors, None, |_, _| 0.0)?;
         Ok((made, all))
     }
 
     /// The subgraphs and chunks of a prompt, as its plan divides it, if there is one. One processor alone computes whole
     /// feed-forwards.
-    pub(super) fn graph(&self, description: &ModelDescription, rows: usize, planned: Option<&Planned>) -> Graph {
+    pub(super) fn graph(
+        &self,
+        description: &ModelDescription,
+        rows: usize,
+        planned: Option<&Planned>,
+    ) -> Graph {
         let chunk = planned.map_or(self.chunk, |planned| planned.plan.chunk);
         let is_alone = self.alone(planned).is_some();
-        Graph::with_splits(description, rows, chunk, |block| self.splits[block] && !is_alone)
+        Graph::with_splits(description, rows, chunk, |block| {
+            self.splits[block] && !is_alone
+        })
     }
 
     /// The processor that computes a prompt by its plan as if there were no other one, shadows with their products.
@@ -113,7 +151,11 @@ impl PromptTasks {
     /// Chunks of a prompt that are computed at once. One processor alone gains nothing by a second one, whose floats would
     /// push the first one's out of its caches.
     pub(super) fn chunks_in_flight(&self, planned: Option<&Planned>) -> usize {
-        if self.alone(planned).is_some() { 1 } else { self.options.chunks_in_flight }
+        if self.alone(planned).is_some() {
+            1
+        } else {
+            self.options.chunks_in_flight
+        }
     }
 
     /// The tasks of a prompt, as its plan assigns them, if there is one.
@@ -128,16 +170,36 @@ impl PromptTasks {
         seconds: impl Fn(&PrefillTask, ProcessorId) -> f64,
     ) -> Result<PrefillTasks> {
         if let Some(processor) = self.alone(planned) {
-            let options = TaskOptions::whole(self.options.placement.clone(), self.chunks_in_flight(planned));
+            let options = TaskOptions::whole(
+                self.options.placement.clone(),
+                self.chunks_in_flight(planned),
+            );
             let assignment = |_| Ok(Assigned::Whole(processor));
-            return Ok(PrefillTasks::assigned(graph, processors, &options, &assignment, seconds)?);
+            return Ok(PrefillTasks::assigned(
+                graph,
+                processors,
+                &options,
+                &assignment,
+                seconds,
+            )?);
         }
         match (&self.joint, planned) {
             (Some(joint), Some(planned)) => {
                 let assignment = joint.assignment(&planned.plan, graph);
-                Ok(PrefillTasks::assigned(graph, processors, &self.options, &assignment, seconds)?)
+                Ok(PrefillTasks::assigned(
+                    graph,
+                    processors,
+                    &self.options,
+                    &assignment,
+                    seconds,
+                )?)
             }
-            _ => Ok(PrefillTasks::new(graph, processors, &self.options, seconds)?),
+            _ => Ok(PrefillTasks::new(
+                graph,
+                processors,
+                &self.options,
+                seconds,
+            )?),
         }
     }
 
@@ -151,7 +213,11 @@ impl PromptTasks {
         planned: Option<&'a Planned>,
     ) -> impl Fn(&PrefillTask, ProcessorId) -> Option<f64> + 'a {
         let is_alone = self.alone(planned).is_some();
-        let by_prompt = self.joint.as_ref().zip(planned).map(|(joint, planned)| joint.seconds(&planned.plan, graph));
+        let by_prompt = self
+            .joint
+            .as_ref()
+            .zip(planned)
+            .map(|(joint, planned)| joint.seconds(&planned.plan, graph));
         let by_product = move |plans: &Plans, task: &PrefillTask, processor| {
             let subgraph = &graph.subgraphs()[task.task.subgraph];
             let depth = product_depth(description, subgraph)?;
@@ -160,7 +226,10 @@ impl PromptTasks {
             plan.choice(rows)?.seconds_of_part(&task.part, processor)
         };
         move |task, processor| {
-            if is_alone || !self.has_static_shapes[processor.index()] || task.operation != Operation::Compute {
+            if is_alone
+                || !self.has_static_shapes[processor.index()]
+                || task.operation != Operation::Compute
+            {
                 return None;
             }
             match &by_prompt {
@@ -172,7 +241,11 @@ impl PromptTasks {
 
     /// By subgraph, the shadow that is a task of its own.
     pub(super) fn shadows(&self, planned: Option<&Planned>) -> Vec<Option<Shadow>> {
-        if self.alone(planned).is_some() { Vec::new() } else { self.options.shadows.clone() }
+        if self.alone(planned).is_some() {
+            Vec::new()
+        } else {
+            self.options.shadows.clone()
+        }
     }
 
     /// Whether some shadows are tasks of their own.
@@ -185,12 +258,18 @@ impl<'a> Cuts<'a> {
     /// # Errors
     /// If what is not a product is cut, or a product twice.
     fn check(&self) -> Result<()> {
-        let Self { by_role, plans, joint } = *self;
+        let Self {
+            by_role,
+            plans,
+            joint,
+        } = *self;
         if let Some((role, _)) = by_role.iter().find(|(role, _)| !role.is_product()) {
             return Err(CutError::Role { role: *role }.into());
         }
         let is_twice = |(index, (role, _)): (usize, &(Role, Cut))| {
-            plans.is_some() || joint.is_some() || by_role[..index].iter().any(|(other, _)| other == role)
+            plans.is_some()
+                || joint.is_some()
+                || by_role[..index].iter().any(|(other, _)| other == role)
         };
         match by_role.iter().enumerate().find(|cut| is_twice(*cut)) {
             Some((_, (role, _))) => Err(CutError::Twice { role: *role }.into()),
@@ -208,15 +287,31 @@ impl<'a> Cuts<'a> {
     ///
     /// # Errors
     /// If there are plans, and none for this product.
-    pub(super) fn of(&self, description: &ModelDescription, subgraph: &Subgraph) -> Result<Option<&'a Cut>> {
-        let Subgraph { role, output_columns: columns, .. } = *subgraph;
+    pub(super) fn of(
+        &self,
+        description: &ModelDescription,
+        subgraph: &Subgraph,
+    ) -> Result<Option<&'a Cut>> {
+        let Subgraph {
+            role,
+            output_columns: columns,
+            ..
+        } = *subgraph;
         let Some(plans) = self.plans.filter(|_| role.is_product()) else {
-            return Ok(self.by_role.iter().find(|(other, _)| *other == role).map(|(_, cut)| cut));
+            return Ok(self
+                .by_role
+                .iter()
+                .find(|(other, _)| *other == role)
+                .map(|(_, cut)| cut));
         };
         let depth = product_depth(description, subgraph).unwrap_or(0);
         match plans.product(role, columns, depth) {
             Some(plan) => Ok(Some(plan.cut())),
-            None => Err(Error::Unplanned { role: role.name(), columns, depth }),
+            None => Err(Error::Unplanned {
+                role: role.name(),
+                columns,
+                depth,
+            }),
         }
     }
 }
@@ -224,26 +319,41 @@ impl<'a> Cuts<'a> {
 /// Input features of a subgraph that is products.
 pub(super) fn product_depth(description: &ModelDescription, subgraph: &Subgraph) -> Option<usize> {
     let products = products(&description.blocks[subgraph.block], description.hidden, 1).ok()?;
-    products.iter().find(|(other, _)| *other == subgraph.role).map(|(_, shape)| shape.depth())
+    products
+        .iter()
+        .find(|(other, _)| *other == subgraph.role)
+        .map(|(_, shape)| shape.depth())
 }
 
 /// Where the output of a product may be cut by a plan: at a multiple of packed INT8 weights in each of its layers, and
 /// at no more than [`MOST_PLACES`] columns, so that they can all be measured; margins are left to processors that compute
 /// any shape.
-pub(super) fn alignment(description: &ModelDescription, role: Role, shape: ProductShape) -> Alignment {
+pub(super) fn alignment(
+    description: &ModelDescription,
+    role: Role,
+    shape: ProductShape,
+) -> Alignment {
     let columns = if columns_can_be_cut(description, role) {
         COLUMNS * shape.columns().div_ceil(MOST_PLACES * COLUMNS)
     } else {
         shape.columns()
     };
-    Alignment { columns, margins: true, ..Alignment::default() }
+    Alignment {
+        columns,
+        margins: true,
+        ..Alignment::default()
+    }
 }
 
 /// Whether each layer of a role begins with a block of packed INT8 weights where their outputs are side by side.
 pub(super) fn columns_can_be_cut(description: &ModelDescription, role: Role) -> bool {
     description.blocks.iter().all(|block| {
         let layers = layers(block, description.hidden, role);
-        layers.iter().rev().skip(1).all(|(_, features)| features.is_multiple_of(Int8Weight::COLUMNS))
+        layers
+            .iter()
+            .rev()
+            .skip(1)
+            .all(|(_, features)| features.is_multiple_of(Int8Weight::COLUMNS))
     })
 }
 
@@ -257,7 +367,12 @@ fn prepare_one(
     subgraph: usize,
     programs: &mut [Option<Programs>],
 ) -> Result<()> {
-    let Subgraph { block, role, output_columns, .. } = graph.subgraphs()[subgraph];
+    let Subgraph {
+        block,
+        role,
+        output_columns,
+        ..
+    } = graph.subgraphs()[subgraph];
     let chunk = graph.chunk_length();
     let whole = whole(graph, subgraph).part;
     let pieces = match (joint.filter(|_| role.is_product()), options.cut(subgraph)) {
@@ -265,19 +380,41 @@ fn prepare_one(
         (None, Some(cut)) => cut.pieces(chunk, output_columns)?,
         (None, None) => {
             let processor = options.placement.places()[subgraph].processor;
-            vec![Piece { processor, part: whole, rows: chunk }]
+            vec![Piece {
+                processor,
+                part: whole,
+                rows: chunk,
+            }]
         }
     };
     for Piece { part, .. } in &pieces {
         check_columns(model, block, role, part)?;
     }
-    for Piece { processor: home, part, rows } in distinct(pieces, devices) {
-        let (Some(device), Some(programs)) = (devices[home.index()], &mut programs[home.index()]) else { continue };
+    for Piece {
+        processor: home,
+        part,
+        rows,
+    } in distinct(pieces, devices)
+    {
+        let (Some(device), Some(programs)) = (devices[home.index()], &mut programs[home.index()])
+        else {
+            continue;
+        };
         if !role.is_product() && role != Role::FeedForward {
             continue;
         }
         let fixed_point = fixed.is_some_and(|fixed| fixed.has(block));
-        match programs.prepare(model, device, &Wanted { block, role, part: &part, rows, fixed_point }) {
+        match programs.prepare(
+            model,
+            device,
+            &Wanted {
+                block,
+                role,
+                part: &part,
+                rows,
+                fixed_point,
+            },
+        ) {
             Err(Error::Subgraph { source, .. })
                 if joint.is_none() && options.cut(subgraph).is_none() && has_no_room(&source) =>
             {
@@ -301,14 +438,35 @@ pub(super) fn prepare_cut(
     cut: &Cut,
     programs: &mut [Option<Programs>],
 ) -> Result<()> {
-    let Subgraph { block, role, output_columns, .. } = graph.subgraphs()[subgraph];
+    let Subgraph {
+        block,
+        role,
+        output_columns,
+        ..
+    } = graph.subgraphs()[subgraph];
     let pieces = cut.pieces(graph.chunk_length(), output_columns)?;
     for Piece { part, .. } in &pieces {
         check_columns(model, block, role, part)?;
     }
-    for Piece { processor: home, part, rows } in distinct(pieces, devices) {
-        if let (Some(device), Some(programs)) = (devices[home.index()], &mut programs[home.index()]) {
-            programs.prepare(model, device, &Wanted { block, role, part: &part, rows, fixed_point: false })?;
+    for Piece {
+        processor: home,
+        part,
+        rows,
+    } in distinct(pieces, devices)
+    {
+        if let (Some(device), Some(programs)) = (devices[home.index()], &mut programs[home.index()])
+        {
+            programs.prepare(
+                model,
+                device,
+                &Wanted {
+                    block,
+                    role,
+                    part: &part,
+                    rows,
+                    fixed_point: false,
+                },
+            )?;
         }
     }
     Ok(())
@@ -319,7 +477,8 @@ pub(super) fn prepare_cut(
 fn distinct(pieces: Vec<Piece>, devices: &Devices) -> Vec<Piece> {
     let mut distinct: Vec<Piece> = Vec::new();
     for piece in pieces {
-        let is_static = devices[piece.processor.index()].is_some_and(|device| device.capabilities().static_shapes);
+        let is_static = devices[piece.processor.index()]
+            .is_some_and(|device| device.capabilities().static_shapes);
         let known = distinct.iter_mut().find(|known| {
             known.processor == piece.processor
                 && known.part.columns == piece.part.columns
@@ -335,7 +494,10 @@ fn distinct(pieces: Vec<Piece>, devices: &Devices) -> Vec<Piece> {
 
 fn has_no_room(error: &SubgraphError) -> bool {
     use triad_processors::Error::{GpuMemory, HexagonMemory, WindowFull};
-    matches!(error, SubgraphError::Processor(WindowFull { .. } | GpuMemory { .. } | HexagonMemory { .. }))
+    matches!(
+        error,
+        SubgraphError::Processor(WindowFull { .. } | GpuMemory { .. } | HexagonMemory { .. })
+    )
 }
 
 /// Whether INT8 weights can be cut where a part begins.
@@ -347,23 +509,41 @@ fn check_columns(model: &Model, block: usize, role: Role, part: &Part) -> Result
     let description = model.description();
     let layers = layers(&description.blocks[block], description.hidden, role);
     let columns = columns_of(&layers, &part.columns);
-    match columns.iter().find(|(_, columns)| !columns.start.is_multiple_of(MULTIPLE)) {
+    match columns
+        .iter()
+        .find(|(_, columns)| !columns.start.is_multiple_of(MULTIPLE))
+    {
         None => Ok(()),
-        Some((linear, columns)) => {
-            Err(Error::PartStart { role: role.name(), linear: *linear, start: columns.start, multiple: MULTIPLE })
-        }
+        Some((linear, columns)) => Err(Error::PartStart {
+            role: role.name(),
+            linear: *linear,
+            start: columns.start,
+            multiple: MULTIPLE,
+        }),
     }
 }
 
 /// A subgraph on a whole chunk, as a task.
 fn whole(graph: &Graph, subgraph: usize) -> PrefillTask {
-    PrefillTask::whole(graph, triad_plan::graph::Task { chunk: 0, subgraph, part: 0 })
+    PrefillTask::whole(
+        graph,
+        triad_plan::graph::Task {
+            chunk: 0,
+            subgraph,
+            part: 0,
+        },
+    )
 }
 
 /// Which inputs keep shadows that can be computed apart from their products: those with a static scale.
 pub(super) fn shadows(model: &Model) -> Vec<BlockShadows> {
     let of_block = |block: &crate::weights::Block| {
-        let has = |input: LinearInput| block.inputs.as_ref().is_some_and(|inputs| inputs[input.index()].has_shadow());
+        let has = |input: LinearInput| {
+            block
+                .inputs
+                .as_ref()
+                .is_some_and(|inputs| inputs[input.index()].has_shadow())
+        };
         BlockShadows {
             attention: has(LinearInput::Attention),
             attention_output: has(LinearInput::AttentionOutput),

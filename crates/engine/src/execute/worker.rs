@@ -30,7 +30,9 @@ pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
         return serve_tasks(shared, index);
     }
     // Nobody else takes this processor's tasks. To keep a thread on its cores takes the system longer than a short task.
-    shared.units[index].pool().install(|| serve_tasks(shared, index));
+    shared.units[index]
+        .pool()
+        .install(|| serve_tasks(shared, index));
 }
 
 fn serve_tasks(shared: &Shared, index: usize) {
@@ -79,7 +81,11 @@ fn work(shared: &Shared, index: usize, job: Job, is_enough: &dyn Fn() -> bool) {
             let outcome = run(shared, unit, index, &job);
             let mut state = lock(&shared.state);
             state.give_back(shared, index, job, outcome);
-            next = if is_enough() { None } else { state.take(shared, index) };
+            next = if is_enough() {
+                None
+            } else {
+                state.take(shared, index)
+            };
             if shared.units.len() > 1 || (next.is_none() && state.is_left_alone()) {
                 shared.tell(&mut state);
             }
@@ -88,15 +94,25 @@ fn work(shared: &Shared, index: usize, job: Job, is_enough: &dyn Fn() -> bool) {
 }
 
 /// Runs a job.
-fn run(shared: &Shared, unit: &Unit, index: usize, job: &Job) -> Result<Vec<Hidden>, FailureReason> {
+fn run(
+    shared: &Shared,
+    unit: &Unit,
+    index: usize,
+    job: &Job,
+) -> Result<Vec<Hidden>, FailureReason> {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         probe(shared, index, Moment::Before)?;
-        let Job { pass, number, slot, .. } = job;
+        let Job {
+            pass, number, slot, ..
+        } = job;
         let mut kernels = OwnKernels(shared.model.weights());
         let hidden = match (&unit.whole, &unit.programs) {
             (Some(whole), _) if !pass.has_adapters() => pass.perform_whole(shared, *number, whole),
             (_, Some(programs)) => {
-                let mut backend = DeviceBackend { programs: &mut lock(programs), kernels };
+                let mut backend = DeviceBackend {
+                    programs: &mut lock(programs),
+                    kernels,
+                };
                 pass.perform(shared, *number, slot.as_deref(), &mut backend)
             }
             (_, None) => pass.perform(shared, *number, slot.as_deref(), &mut kernels),
@@ -128,7 +144,10 @@ fn wait<'a>(
     let expected = state.next_end(index);
     // Behind a step that ends all work there mostly is another one at once: it polls for that, once.
     if has_nothing && !(polls && has_worked && expected.is_none()) {
-        (state, _) = shared.idle.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
+        (state, _) = shared
+            .idle
+            .wait_timeout(state, LOOK)
+            .unwrap_or_else(PoisonError::into_inner);
         if state.lose_hung(shared) {
             shared.tell(&mut state);
         }
@@ -137,7 +156,11 @@ fn wait<'a>(
     let told = shared.told.load(Ordering::Relaxed);
     let begin = Instant::now();
     // The tasks of a processor alone are mostly taken by who waits for them.
-    let look = if shared.units.len() == 1 { LOOK_ALONE } else { LOOK };
+    let look = if shared.units.len() == 1 {
+        LOOK_ALONE
+    } else {
+        LOOK
+    };
     let mut used = WaitUse::default();
     let (sleep, polled) = sleep_and_poll(begin, expected);
     // Beside what takes longer than that, to be woken takes nothing: it blocks at once.
@@ -166,7 +189,9 @@ fn wait<'a>(
     // It is told under the lock: nothing is missed in between.
     if shared.told.load(Ordering::Relaxed) == told && !state.is_closing {
         let now = Instant::now();
-        let look = state.next_look().map_or(look, |at| at.saturating_duration_since(now).min(look));
+        let look = state
+            .next_look()
+            .map_or(look, |at| at.saturating_duration_since(now).min(look));
         state = blocked(shared, state, look);
         used.blocked_seconds = now.elapsed().as_secs_f64();
     }
@@ -181,9 +206,16 @@ fn wait<'a>(
 }
 
 /// Until something is told, and for so long at most.
-fn blocked<'a>(shared: &'a Shared, state: MutexGuard<'a, State>, most: Duration) -> MutexGuard<'a, State> {
+fn blocked<'a>(
+    shared: &'a Shared,
+    state: MutexGuard<'a, State>,
+    most: Duration,
+) -> MutexGuard<'a, State> {
     shared.blocked.fetch_add(1, Ordering::Relaxed);
-    let (state, _) = shared.changed.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner);
+    let (state, _) = shared
+        .changed
+        .wait_timeout(state, most)
+        .unwrap_or_else(PoisonError::into_inner);
     shared.blocked.fetch_sub(1, Ordering::Relaxed);
     state
 }
@@ -191,5 +223,6 @@ fn blocked<'a>(shared: &'a Shared, state: MutexGuard<'a, State>, most: Duration)
 /// The message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
 }

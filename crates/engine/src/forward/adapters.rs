@@ -23,7 +23,9 @@ struct Share<'a> {
 impl Chunk<'_> {
     /// Whether a row has an adapter.
     pub(super) fn has_adapters(&self) -> bool {
-        self.segments.iter().any(|segment| !segment.cache.adapters().is_empty())
+        self.segments
+            .iter()
+            .any(|segment| !segment.cache.adapters().is_empty())
     }
 
     /// The adapters of all rows, in the order in which each row's are added: that of [`Adapters`](crate::Adapters), whatever
@@ -34,9 +36,15 @@ impl Chunk<'_> {
             for one in segment.cache.adapters().iter() {
                 let adapter: &Adapter = &one.adapter;
                 let rows = segment.rows.clone().map(|row| (row, one.scale));
-                match shares.iter_mut().find(|share| share.adapter.fingerprint() == adapter.fingerprint()) {
+                match shares
+                    .iter_mut()
+                    .find(|share| share.adapter.fingerprint() == adapter.fingerprint())
+                {
                     Some(share) => share.rows.extend(rows),
-                    None => shares.push(Share { adapter, rows: rows.collect() }),
+                    None => shares.push(Share {
+                        adapter,
+                        rows: rows.collect(),
+                    }),
                 }
             }
         }
@@ -55,24 +63,47 @@ impl Pass<'_> {
         let mut bytes = Bytes::default();
         let (x, channels) = self.input(index, role, chunk);
         let mut buffers = lock(&chunk.buffers.adapters);
-        let AdapterBuffers { x: gathered, reduced, added } = &mut *buffers;
+        let AdapterBuffers {
+            x: gathered,
+            reduced,
+            added,
+        } = &mut *buffers;
         for Share { adapter, rows } in chunk.shares() {
             gathered.clear();
             for (linear, features) in self.layers(index, role) {
-                let Some(LowRank { rank, a, b, scale }) = adapter.low_rank(index, linear) else { continue };
+                let Some(LowRank { rank, a, b, scale }) = adapter.low_rank(index, linear) else {
+                    continue;
+                };
                 if gathered.is_empty() {
-                    rows.iter().for_each(|(row, _)| gathered.extend_from_slice(&x[row * channels..][..channels]));
+                    rows.iter().for_each(|(row, _)| {
+                        gathered.extend_from_slice(&x[row * channels..][..channels])
+                    });
                 }
                 reduced.resize(rows.len() * rank, 0.0);
-                matmul(gathered, Matrix::F32(a), None, self.phase, OutputMut::new(reduced, *rank));
+                matmul(
+                    gathered,
+                    Matrix::F32(a),
+                    None,
+                    self.phase,
+                    OutputMut::new(reduced, *rank),
+                );
                 for (reduced, (_, of_row)) in reduced.chunks_exact_mut(*rank).zip(&rows) {
                     let scale = scale * of_row;
                     reduced.iter_mut().for_each(|value| *value *= scale);
                 }
                 added.resize(rows.len() * features, 0.0);
                 // Its rows are too short for decode's products, which are dot products of rows.
-                matmul(reduced, Matrix::F32(b), None, Phase::Prefill, OutputMut::new(added, features));
-                let mut out = chunk.buffers.output(linear).write(features, 0..chunk.rows());
+                matmul(
+                    reduced,
+                    Matrix::F32(b),
+                    None,
+                    Phase::Prefill,
+                    OutputMut::new(added, features),
+                );
+                let mut out = chunk
+                    .buffers
+                    .output(linear)
+                    .write(features, 0..chunk.rows());
                 for (added, (row, _)) in added.chunks_exact(features).zip(&rows) {
                     add(&mut out[row * features..][..features], added);
                 }

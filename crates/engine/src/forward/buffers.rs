@@ -74,13 +74,22 @@ impl Rotation {
         let mut ropes: Vec<&Rope> = Vec::new();
         let of_block = description.blocks.iter().map(|block| {
             let rope = &block.attention.rope;
-            ropes.iter().position(|other| *other == rope).unwrap_or_else(|| {
-                ropes.push(rope);
-                ropes.len() - 1
-            })
+            ropes
+                .iter()
+                .position(|other| *other == rope)
+                .unwrap_or_else(|| {
+                    ropes.push(rope);
+                    ropes.len() - 1
+                })
         });
         let of_block = of_block.collect();
-        Self { distinct: ropes.iter().map(|rope| frequencies(rope, context)).collect(), of_block }
+        Self {
+            distinct: ropes
+                .iter()
+                .map(|rope| frequencies(rope, context))
+                .collect(),
+            of_block,
+        }
     }
 
     /// Frequencies and factor of each different one, and which of them each block uses.
@@ -94,8 +103,17 @@ fn frequencies(rope: &Rope, context: usize) -> (Vec<f32>, f32) {
         RopeScaling::None => (Box::new(|_| 1.0), 1.0),
         RopeScaling::Linear { factor } => (Box::new(|_| *factor), 1.0),
         RopeScaling::Factors { factors } => (Box::new(|pair| factors[pair]), 1.0),
-        RopeScaling::LongRope { short, long, original_context, attention_factor } => {
-            let factors = if context > *original_context { long } else { short };
+        RopeScaling::LongRope {
+            short,
+            long,
+            original_context,
+            attention_factor,
+        } => {
+            let factors = if context > *original_context {
+                long
+            } else {
+                short
+            };
             (Box::new(|pair| factors[pair]), *attention_factor)
         }
     };
@@ -122,7 +140,11 @@ impl Buffers {
             projected: zeros(description.hidden),
             gate: zeros(width),
             up: zeros(width),
-            shadows: zeros(if has_shadows { shadow_width(description) } else { 0 }),
+            shadows: zeros(if has_shadows {
+                shadow_width(description)
+            } else {
+                0
+            }),
             shadow_of: Mutex::default(),
             requested: Mutex::default(),
             angles: RwLock::default(),
@@ -151,7 +173,13 @@ impl Buffers {
     /// The most rows that there can be room for.
     pub(crate) fn most_rows(description: &ModelDescription) -> usize {
         let [query, key_value, width] = widths(description);
-        let widest = [query, key_value, width, description.hidden, shadow_width(description)];
+        let widest = [
+            query,
+            key_value,
+            width,
+            description.hidden,
+            shadow_width(description),
+        ];
         LeasedMatrix::MOST_VALUES / widest.into_iter().max().unwrap_or(1).max(1)
     }
 
@@ -172,8 +200,12 @@ impl Buffers {
 /// Most output features of layers that read one input.
 fn shadow_width(description: &ModelDescription) -> usize {
     let of_block = |block: &BlockDescription| {
-        let features =
-            |role| layers(block, description.hidden, role).iter().map(|(_, features)| features).sum::<usize>();
+        let features = |role| {
+            layers(block, description.hidden, role)
+                .iter()
+                .map(|(_, features)| features)
+                .sum::<usize>()
+        };
         Role::ALL.into_iter().map(features).max().unwrap_or(0)
     };
     description.blocks.iter().map(of_block).max().unwrap_or(0)
@@ -181,7 +213,9 @@ fn shadow_width(description: &ModelDescription) -> usize {
 
 /// Widest query, key and feed-forward of all blocks.
 fn widths(description: &ModelDescription) -> [usize; 3] {
-    let widest = |width: &dyn Fn(&BlockDescription) -> usize| description.blocks.iter().map(width).max().unwrap_or(0);
+    let widest = |width: &dyn Fn(&BlockDescription) -> usize| {
+        description.blocks.iter().map(width).max().unwrap_or(0)
+    };
     [
         widest(&|block| block.attention.heads * block.attention.head_dim),
         widest(&|block| block.attention.kv_heads * block.attention.head_dim),

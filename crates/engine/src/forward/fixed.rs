@@ -15,7 +15,10 @@ pub(crate) struct FixedBlocks {
 
 impl FixedBlocks {
     pub(crate) fn new(blocks: Vec<Option<FixedFeedForward>>) -> Self {
-        Self { blocks, spare: Mutex::default() }
+        Self {
+            blocks,
+            spare: Mutex::default(),
+        }
     }
 
     /// How many blocks have one.
@@ -31,12 +34,18 @@ impl FixedBlocks {
     /// Whether our own kernels have computed one.
     #[cfg(test)]
     pub(crate) fn has_run(&self) -> bool {
-        !self.spare.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        !self
+            .spare
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
     }
 
     /// Writes `out[rows, hidden]`, and returns `true`, if the block has one.
     pub(super) fn run(&self, block: usize, x: QuantizedView, out: OutputMut) -> bool {
-        let Some(feed_forward) = &self.blocks[block] else { return false };
+        let Some(feed_forward) = &self.blocks[block] else {
+            return false;
+        };
         let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let mut scratch = spare().pop().unwrap_or_default();
         feed_forward.run(&mut scratch, x, out);

@@ -58,15 +58,28 @@ pub(crate) struct Forward<'a> {
 impl Forward<'_> {
     /// Runs `tokens`, which `segments` cover in order, through all blocks: keys and values go to the cache, the
     /// residual stream stays in the buffers for [`Pass::logits`].
-    pub(crate) fn run(&mut self, tokens: &[u32], segments: &[Segment], cancel: &Cancel) -> Result<()> {
-        let Self { pass, buffers, observer } = self;
+    pub(crate) fn run(
+        &mut self,
+        tokens: &[u32],
+        segments: &[Segment],
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let Self {
+            pass,
+            buffers,
+            observer,
+        } = self;
         let chunk = Chunk { segments, buffers };
         pass.begin(tokens, chunk);
         let mut kernels = OwnKernels(pass.weights);
-        let mut multiplier = Multiplier { observer: observer.take(), ..Multiplier::new(&mut kernels) };
+        let mut multiplier = Multiplier {
+            observer: observer.take(),
+            ..Multiplier::new(&mut kernels)
+        };
         let outcome = (0..pass.description.blocks.len()).try_for_each(|block| {
             cancel.check()?;
-            Role::of_block(false).try_for_each(|role| pass.subgraph(block, role, chunk, &mut multiplier))
+            Role::of_block(false)
+                .try_for_each(|role| pass.subgraph(block, role, chunk, &mut multiplier))
         });
         *observer = multiplier.observer;
         outcome?;
@@ -90,14 +103,23 @@ impl Pass<'_> {
         for (row, gathered) in rows.zip(gathered.chunks_exact_mut(hidden)) {
             gathered.copy_from_slice(&buffers.x.read(hidden, row..row + 1));
         }
-        self.logits_of(&gathered, &mut buffers.normed.write(hidden, 0..count), phase, out);
+        self.logits_of(
+            &gathered,
+            &mut buffers.normed.write(hidden, 0..count),
+            phase,
+            out,
+        );
     }
 
     /// What the output matrix reads of the first `rows` rows that were run, `[rows, hidden]`: behind the last norm.
     pub(crate) fn hidden_states(&self, buffers: &Buffers, rows: usize) -> Vec<f32> {
         let hidden = self.description.hidden;
         let mut states = vec![0.0; rows * hidden];
-        normalize(&self.weights.output_norm, &buffers.x.read(hidden, 0..rows), &mut states);
+        normalize(
+            &self.weights.output_norm,
+            &buffers.x.read(hidden, 0..rows),
+            &mut states,
+        );
         states
     }
 
@@ -118,7 +140,13 @@ impl Pass<'_> {
     ) {
         let (begun, count) = (self.counters.begin(), columns.len());
         normalize(&self.weights.output_norm, x, normed);
-        multiply_output(self.weights, normed, columns, phase, OutputMut::new(out, count));
+        multiply_output(
+            self.weights,
+            normed,
+            columns,
+            phase,
+            OutputMut::new(out, count),
+        );
         if let Some(cap) = self.description.logit_soft_cap {
             soft_cap(out, cap);
         }
@@ -132,9 +160,23 @@ impl Pass<'_> {
 }
 
 /// Some columns of the output matrix's products with `x[rows, hidden]`.
-pub(crate) fn multiply_output(weights: &Weights, x: &[f32], columns: Range<usize>, phase: Phase, out: OutputMut) {
+pub(crate) fn multiply_output(
+    weights: &Weights,
+    x: &[f32],
+    columns: Range<usize>,
+    phase: Phase,
+    out: OutputMut,
+) {
     let Linear { weight, bias, .. } = &weights.output;
-    let Weight::Float(weight) = weight else { unreachable!("the output matrix reads float activations") };
+    let Weight::Float(weight) = weight else {
+        unreachable!("the output matrix reads float activations")
+    };
     let bias = bias.as_deref().map(|bias| &bias[columns.clone()]);
-    matmul(x, weight.view().rows(columns, weight.in_features()), bias, phase, out);
+    matmul(
+        x,
+        weight.view().rows(columns, weight.in_features()),
+        bias,
+        phase,
+        out,
+    );
 }

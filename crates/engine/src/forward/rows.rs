@@ -28,22 +28,28 @@ impl Pass<'_> {
     ) {
         let begun = self.counters.begin();
         let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
-        let make = |(x, projected): &mut (&mut [f32], &mut [f32]), row: usize, normed: &mut [f32]| {
-            let place = row % TASK_ROWS * hidden;
-            let (x, projected) = (&mut x[place..][..hidden], &mut projected[place..][..hidden]);
-            if let Some(post_norm) = residual {
-                add_normed(x, projected, post_norm);
-            }
-            normalize_rows(norm, x, normed);
-        };
+        let make =
+            |(x, projected): &mut (&mut [f32], &mut [f32]), row: usize, normed: &mut [f32]| {
+                let place = row % TASK_ROWS * hidden;
+                let (x, projected) = (&mut x[place..][..hidden], &mut projected[place..][..hidden]);
+                if let Some(post_norm) = residual {
+                    add_normed(x, projected, post_norm);
+                }
+                normalize_rows(norm, x, normed);
+            };
         let bytes = || {
             let all = rows * hidden * size_of::<f32>();
-            let mut bytes = residual.map_or(Bytes::of(all, 0, 0), |post_norm| residual_bytes(all, post_norm));
+            let mut bytes = residual.map_or(Bytes::of(all, 0, 0), |post_norm| {
+                residual_bytes(all, post_norm)
+            });
             bytes += Bytes::of(0, 0, norm.bytes());
             bytes
         };
         {
-            let (mut x, mut projected) = (buffers.x.write(hidden, 0..rows), buffers.projected.write(hidden, 0..rows));
+            let (mut x, mut projected) = (
+                buffers.x.write(hidden, 0..rows),
+                buffers.projected.write(hidden, 0..rows),
+            );
             let task = TASK_ROWS * hidden;
             if !is_kept && !multiplier.reads_floats(chunk) {
                 let source = (chunks_mut(&mut x, task), chunks_mut(&mut projected, task));
@@ -54,16 +60,23 @@ impl Pass<'_> {
             }
             let mut normed = buffers.normed.write(hidden, 0..rows);
             let source = (chunks_mut(&mut x, task), chunks_mut(&mut projected, task));
-            for_each_chunk((source, chunks_mut(&mut normed, task)), 1, |task, (mut source, normed)| {
-                for (row, normed) in normed.chunks_exact_mut(hidden).enumerate() {
-                    make(&mut source, task * TASK_ROWS + row, normed);
-                }
-            });
+            for_each_chunk(
+                (source, chunks_mut(&mut normed, task)),
+                1,
+                |task, (mut source, normed)| {
+                    for (row, normed) in normed.chunks_exact_mut(hidden).enumerate() {
+                        make(&mut source, task * TASK_ROWS + row, normed);
+                    }
+                },
+            );
         }
         let normed = buffers.normed.read(hidden, 0..rows);
         self.counters.end(begun, Operator::Norm, || {
             let bytes = bytes();
-            Bytes { written: bytes.written + size_of_val(&normed[..]) as u64, ..bytes }
+            Bytes {
+                written: bytes.written + size_of_val(&normed[..]) as u64,
+                ..bytes
+            }
         });
         multiplier.observe(index, input, &normed);
         self.quantize(index, input, &normed, chunk);
@@ -116,7 +129,8 @@ impl Pass<'_> {
             all += input().bytes(self.block(index));
             all
         };
-        self.counters.end_with(begun, operator, all, |statistics| input().count(statistics));
+        self.counters
+            .end_with(begun, operator, all, |statistics| input().count(statistics));
     }
 
     /// Has rows read that the shadow of what was quantized will need: now, while others multiply.
@@ -130,18 +144,31 @@ impl Pass<'_> {
     /// Makes `x[rows, channels]` ready for the layers that read `input`.
     pub(super) fn quantize(&self, index: usize, input: LinearInput, x: &[f32], chunk: Chunk) {
         let mut quantized = write(&chunk.buffers.input);
-        quantized.quantize(self.block(index), input, (x, chunk.rows()), self.phase, self.counters);
+        quantized.quantize(
+            self.block(index),
+            input,
+            (x, chunk.rows()),
+            self.phase,
+            self.counters,
+        );
         self.request(index, input, &quantized, chunk);
     }
 
     /// Adds the output of half a block to the residual stream, normed where its family does that.
     pub(super) fn add_projected(&self, post_norm: Option<&Norm>, rows: usize, buffers: &Buffers) {
         let (hidden, begun) = (self.description.hidden, self.counters.begin());
-        let (mut x, mut projected) = (buffers.x.write(hidden, 0..rows), buffers.projected.write(hidden, 0..rows));
+        let (mut x, mut projected) = (
+            buffers.x.write(hidden, 0..rows),
+            buffers.projected.write(hidden, 0..rows),
+        );
         let task = TASK_ROWS * hidden;
         let chunks = (chunks_mut(&mut x, task), chunks_mut(&mut projected, task));
-        for_each_chunk(chunks, 1, |_, (x, projected)| add_normed(x, projected, post_norm));
-        self.counters.end(begun, Operator::Residual, || residual_bytes(size_of_val(&x[..]), post_norm));
+        for_each_chunk(chunks, 1, |_, (x, projected)| {
+            add_normed(x, projected, post_norm)
+        });
+        self.counters.end(begun, Operator::Residual, || {
+            residual_bytes(size_of_val(&x[..]), post_norm)
+        });
     }
 }
 
@@ -157,7 +184,11 @@ fn add_normed(x: &mut [f32], projected: &mut [f32], post_norm: Option<&Norm>) {
 /// Of [`add_normed`], for `bytes` of residual stream.
 fn residual_bytes(bytes: usize, post_norm: Option<&Norm>) -> Bytes {
     let normed = if post_norm.is_some() { bytes } else { 0 };
-    Bytes::of(2 * bytes + normed, bytes + normed, post_norm.map_or(0, Norm::bytes))
+    Bytes::of(
+        2 * bytes + normed,
+        bytes + normed,
+        post_norm.map_or(0, Norm::bytes),
+    )
 }
 
 /// The norm of each row of `x`.

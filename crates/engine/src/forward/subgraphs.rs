@@ -23,8 +23,8 @@ use crate::error::Result;
 use crate::hot_rows::HotRows;
 use crate::kv::BlockCache;
 use crate::linear::{
-    Backend, Layers, LinearOutput, Observer, Shadows, StaticInput, add_shadow, columns_of, layers, multiply, scales,
-    shadow, shadow_apart, shadow_bytes,
+    Backend, Layers, LinearOutput, Observer, Shadows, StaticInput, add_shadow, columns_of, layers,
+    multiply, scales, shadow, shadow_apart, shadow_bytes,
 };
 use crate::linear_input::LinearInput;
 use crate::statistics::{Begun, Bytes, Counters, Operator};
@@ -74,7 +74,11 @@ pub(crate) struct Multiplier<'a, 'o> {
 impl<'a> Multiplier<'a, '_> {
     /// Products with their shadows.
     pub(crate) fn new(backend: &'a mut dyn Backend) -> Self {
-        Self { backend, shadows: Shadows::Inline, observer: None }
+        Self {
+            backend,
+            shadows: Shadows::Inline,
+            observer: None,
+        }
     }
 
     /// Whether somebody but linear layers reads their input in float.
@@ -103,17 +107,26 @@ impl Pass<'_> {
         let mut all = write(&buffers.angles);
         all.resize_with(self.rotation.distinct.len(), Angles::default);
         for (angles, (frequencies, factor)) in all.iter_mut().zip(&self.rotation.distinct) {
-            angles.fill(segments.iter().flat_map(Segment::positions), frequencies, *factor);
+            angles.fill(
+                segments.iter().flat_map(Segment::positions),
+                frequencies,
+                *factor,
+            );
         }
         self.counters.end(begun, Operator::Embedding, || {
-            Bytes::of(0, size_of_val(&x[..]), tokens.len() * self.weights.embedding_row_bytes())
+            Bytes::of(
+                0,
+                size_of_val(&x[..]),
+                tokens.len() * self.weights.embedding_row_bytes(),
+            )
         });
     }
 
     /// The embedding of `token`, with which the residual stream begins.
     pub(crate) fn embed(&self, token: u32, x: &mut [f32]) {
         self.weights.embed(token, x);
-        x.iter_mut().for_each(|x| *x *= self.description.embedding_scale);
+        x.iter_mut()
+            .for_each(|x| *x *= self.description.embedding_scale);
     }
 
     /// Adds the output of the last block to the residual stream.
@@ -130,7 +143,13 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// If the products fail. The buffers then hold nothing that anyone could go on with.
-    pub(crate) fn subgraph(&self, block: usize, role: Role, chunk: Chunk, multiplier: &mut Multiplier) -> Result<()> {
+    pub(crate) fn subgraph(
+        &self,
+        block: usize,
+        role: Role,
+        chunk: Chunk,
+        multiplier: &mut Multiplier,
+    ) -> Result<()> {
         match role {
             Role::AttentionNorm => self.attention_norm(block, chunk, multiplier),
             Role::Attention => self.attention(block, chunk, multiplier),
@@ -138,8 +157,15 @@ impl Pass<'_> {
             Role::FeedForward => return self.feed_forward(block, chunk, multiplier),
             Role::Activation => self.activation(block, chunk, multiplier),
             Role::QueryKeyValue | Role::AttentionOutput | Role::GateUp | Role::Down => {
-                let features = self.layers(block, role).iter().map(|(_, features)| features).sum();
-                let part = Part { rows: 0..chunk.rows(), columns: 0..features };
+                let features = self
+                    .layers(block, role)
+                    .iter()
+                    .map(|(_, features)| features)
+                    .sum();
+                let part = Part {
+                    rows: 0..chunk.rows(),
+                    columns: 0..features,
+                };
                 return self.products((block, role), chunk, &part, multiplier);
             }
         }
@@ -159,10 +185,17 @@ impl Pass<'_> {
     ) -> Result<()> {
         let (block, buffers) = (self.block(index), chunk.buffers);
         let layers = self.layers(index, role);
-        let width = |linear: Linear| layers.iter().find(|layer| layer.0 == linear).map_or(0, |layer| layer.1);
+        let width = |linear: Linear| {
+            layers
+                .iter()
+                .find(|layer| layer.0 == linear)
+                .map_or(0, |layer| layer.1)
+        };
         let columns = columns_of(&layers, &part.columns);
         let leases = columns.iter().map(|(linear, columns)| {
-            buffers.output(*linear).write_part(width(*linear), part.rows.clone(), columns.clone())
+            buffers
+                .output(*linear)
+                .write_part(width(*linear), part.rows.clone(), columns.clone())
         });
         let mut leases: SmallVec<[_; 3]> = leases.collect();
         let outs = columns.iter().zip(&mut leases);
@@ -175,14 +208,34 @@ impl Pass<'_> {
         let (x, channels) = self.input(index, role, chunk);
         let input = read(&buffers.input);
         let activations = input.activations(&x, channels, &part.rows);
-        let Multiplier { backend, shadows, .. } = multiplier;
-        multiply((index, block, role), &activations, *backend, *shadows, &mut outs, self.counters)
+        let Multiplier {
+            backend, shadows, ..
+        } = multiplier;
+        multiply(
+            (index, block, role),
+            &activations,
+            *backend,
+            *shadows,
+            &mut outs,
+            self.counters,
+        )
     }
 
     /// What the layers of a role read, in float, and its channels.
-    pub(super) fn input<'b>(&self, index: usize, role: Role, chunk: Chunk<'b>) -> (ReadLease<'b>, usize) {
+    pub(super) fn input<'b>(
+        &self,
+        index: usize,
+        role: Role,
+        chunk: Chunk<'b>,
+    ) -> (ReadLease<'b>, usize) {
         let description = &self.description.blocks[index];
-        let Buffers { normed, attended, gate, up, .. } = chunk.buffers;
+        let Buffers {
+            normed,
+            attended,
+            gate,
+            up,
+            ..
+        } = chunk.buffers;
         let (x, channels) = match role {
             Role::AttentionOutput => (attended, self.attention_widths(index)[0]),
             Role::Down if description.feed_forward.gated => (gate, description.feed_forward.width),
@@ -212,7 +265,8 @@ impl Pass<'_> {
             let requested = lock(&buffers.requested).take();
             let from_rows = self.hot_rows.is_some_and(|hot_rows| {
                 let (begun, place) = (self.counters.begin(), (index, LinearInput::of(layers[0].0)));
-                let is_done = hot_rows.shadow(place, x, requested, &scales(block, &layers), &mut out);
+                let is_done =
+                    hot_rows.shadow(place, x, requested, &scales(block, &layers), &mut out);
                 if is_done {
                     let bytes = || shadow_bytes(block, x, layers.iter().copied());
                     self.counters.end(begun, Operator::Shadows, bytes);
@@ -228,14 +282,21 @@ impl Pass<'_> {
 
     /// Adds a shadow that was computed apart to the products that wait for it.
     fn join_shadow(&self, rows: usize, buffers: &Buffers) {
-        let Some((index, role)) = lock(&buffers.shadow_of).take() else { return };
+        let Some((index, role)) = lock(&buffers.shadow_of).take() else {
+            return;
+        };
         let layers = self.layers(index, products_of(role));
         let features: usize = layers.iter().map(|(_, features)| features).sum();
-        let (input, shadows) = (read(&buffers.input), buffers.shadows.read(1, 0..rows * features));
+        let (input, shadows) = (
+            read(&buffers.input),
+            buffers.shadows.read(1, 0..rows * features),
+        );
         let x = input.int8(0..rows).expect("a shadow is of INT8 rows");
         let mut shadows = &shadows[..];
         for (linear, features) in &layers {
-            let shadow = shadows.split_off(..rows * features).expect("a shadow of all layers");
+            let shadow = shadows
+                .split_off(..rows * features)
+                .expect("a shadow of all layers");
             let mut out = buffers.output(*linear).write(*features, 0..rows);
             add_shadow(x, *features, shadow, &mut out, self.counters);
         }
@@ -252,18 +313,31 @@ impl Pass<'_> {
         // What serves both halves of a block is read once more.
         let is_kept = self.description.blocks[index].residual == Residual::Parallel;
         let norm = &self.block(index).attention_norm;
-        self.norm((index, LinearInput::Attention), (residual, norm), is_kept, chunk, multiplier);
+        self.norm(
+            (index, LinearInput::Attention),
+            (residual, norm),
+            is_kept,
+            chunk,
+            multiplier,
+        );
     }
 
     /// RoPE; keys and values to the cache; attention; quantize.
     fn attention(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
         let (description, weights) = (&self.description.blocks[index].attention, self.block(index));
-        let (head_dim, heads, kv_heads) = (description.head_dim, description.heads, description.kv_heads);
+        let (head_dim, heads, kv_heads) = (
+            description.head_dim,
+            description.heads,
+            description.kv_heads,
+        );
         let [query, key_value] = self.attention_widths(index);
         let (Chunk { segments, buffers }, rows) = (chunk, chunk.rows());
         self.join_shadow(rows, buffers);
         self.add_adapters(index, Role::QueryKeyValue, chunk);
-        let (mut queries, mut keys) = (buffers.queries.write(query, 0..rows), buffers.keys.write(key_value, 0..rows));
+        let (mut queries, mut keys) = (
+            buffers.queries.write(query, 0..rows),
+            buffers.keys.write(key_value, 0..rows),
+        );
         let values = buffers.values.read(key_value, 0..rows);
         let mut attended = buffers.attended.write(query, 0..rows);
         let angles = read(&buffers.angles);
@@ -285,7 +359,9 @@ impl Pass<'_> {
         rotate(&mut keys, kv_heads, weights.key_norm.as_ref());
         self.counters.end(begun, Operator::Rope, || {
             let bytes = size_of_val(&queries[..]) + size_of_val(&keys[..]);
-            let norms = [&weights.query_norm, &weights.key_norm].into_iter().flatten();
+            let norms = [&weights.query_norm, &weights.key_norm]
+                .into_iter()
+                .flatten();
             Bytes::of(bytes, bytes, norms.map(Norm::bytes).sum())
         });
         let shape = Shape {
@@ -296,20 +372,36 @@ impl Pass<'_> {
             window: description.window,
             soft_cap: description.soft_cap,
             // Where linear layers round what they read, attention need not be more exact than bf16.
-            precision: if weights.rounds_activations() { Precision::Fast } else { Precision::Exact },
+            precision: if weights.rounds_activations() {
+                Precision::Fast
+            } else {
+                Precision::Exact
+            },
         };
         let of_keys = |rows: &Range<usize>| rows.start * key_value..rows.end * key_value;
         match self.phase {
             Phase::Prefill => {
-                for Segment { cache, rows, position } in segments {
+                for Segment {
+                    cache,
+                    rows,
+                    position,
+                } in segments
+                {
                     let mut cache = cache.block(index);
-                    self.write_cache(&mut cache, &keys[of_keys(rows)], &values[of_keys(rows)], *position);
+                    self.write_cache(
+                        &mut cache,
+                        &keys[of_keys(rows)],
+                        &values[of_keys(rows)],
+                        *position,
+                    );
                     let begun = self.counters.begin();
                     let of_queries = rows.start * query..rows.end * query;
-                    let (queries, attended) = (&queries[of_queries.clone()], &mut attended[of_queries]);
+                    let (queries, attended) =
+                        (&queries[of_queries.clone()], &mut attended[of_queries]);
                     triad_kernels::attention(queries, *position, &*cache, &shape, attended);
                     self.counters.end(begun, Operator::Attention, || {
-                        let cached = cache.bytes(seen(*position..position + rows.len(), shape.window));
+                        let cached =
+                            cache.bytes(seen(*position..position + rows.len(), shape.window));
                         Bytes::of(size_of_val(queries) + cached, size_of_val(attended), 0)
                     });
                 }
@@ -318,17 +410,33 @@ impl Pass<'_> {
             Phase::Decode => {
                 let caches: SmallVec<[_; DECODED_TOGETHER]> = segments
                     .iter()
-                    .map(|Segment { cache, rows, position }| {
-                        let mut cache = cache.block(index);
-                        self.write_cache(&mut cache, &keys[of_keys(rows)], &values[of_keys(rows)], *position);
-                        cache
-                    })
+                    .map(
+                        |Segment {
+                             cache,
+                             rows,
+                             position,
+                         }| {
+                            let mut cache = cache.block(index);
+                            self.write_cache(
+                                &mut cache,
+                                &keys[of_keys(rows)],
+                                &values[of_keys(rows)],
+                                *position,
+                            );
+                            cache
+                        },
+                    )
                     .collect();
                 let begun = self.counters.begin();
                 let rows: SmallVec<[_; DECODED_TOGETHER]> = segments
                     .iter()
                     .zip(&caches)
-                    .flat_map(|(segment, cache)| segment.positions().map(|position| Row { cache: &**cache, position }))
+                    .flat_map(|(segment, cache)| {
+                        segment.positions().map(|position| Row {
+                            cache: &**cache,
+                            position,
+                        })
+                    })
                     .collect();
                 triad_kernels::attention_of_rows(&queries, &rows, &shape, &mut attended);
                 self.counters.end(begun, Operator::Attention, || {
@@ -337,7 +445,11 @@ impl Pass<'_> {
                         cache.bytes(segment.positions().map(of_row).sum())
                     };
                     let cached: usize = segments.iter().zip(&caches).map(of_segment).sum();
-                    Bytes::of(size_of_val(&queries[..]) + cached, size_of_val(&attended[..]), 0)
+                    Bytes::of(
+                        size_of_val(&queries[..]) + cached,
+                        size_of_val(&attended[..]),
+                        0,
+                    )
                 });
             }
         }
@@ -347,10 +459,18 @@ impl Pass<'_> {
 
     /// Residual; norm, unless attention's serves both halves; quantize.
     fn feed_forward_norm(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
-        let (block, rows, buffers, hidden) = (self.block(index), chunk.rows(), chunk.buffers, self.description.hidden);
+        let (block, rows, buffers, hidden) = (
+            self.block(index),
+            chunk.rows(),
+            chunk.buffers,
+            self.description.hidden,
+        );
         self.join_shadow(rows, buffers);
         self.add_adapters(index, Role::AttentionOutput, chunk);
-        let (place, post_norm) = ((index, LinearInput::FeedForward), block.attention_post_norm.as_ref());
+        let (place, post_norm) = (
+            (index, LinearInput::FeedForward),
+            block.attention_post_norm.as_ref(),
+        );
         let is_parallel = self.description.blocks[index].residual == Residual::Parallel;
         debug_assert_eq!(block.feed_forward_norm.is_none(), is_parallel);
         if let Some(norm) = &block.feed_forward_norm {
@@ -367,7 +487,8 @@ impl Pass<'_> {
     fn feed_forward(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> Result<()> {
         let is_whole = !chunk.has_adapters();
         if is_whole
-            && (self.feed_forward_program(index, chunk, multiplier)? || self.in_fixed_point(index, chunk, multiplier))
+            && (self.feed_forward_program(index, chunk, multiplier)?
+                || self.in_fixed_point(index, chunk, multiplier))
         {
             return Ok(());
         }
@@ -385,7 +506,10 @@ impl Pass<'_> {
     /// Gate and up, the activation and quantizing of a prompt as one operator, where the backend has one and nobody reads
     /// what is in between.
     fn gated(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> bool {
-        let (block, feed_forward) = (self.block(index), &self.description.blocks[index].feed_forward);
+        let (block, feed_forward) = (
+            self.block(index),
+            &self.description.blocks[index].feed_forward,
+        );
         if self.phase != Phase::Prefill || !feed_forward.gated || multiplier.reads_floats(chunk) {
             return false;
         }
@@ -402,7 +526,11 @@ impl Pass<'_> {
                     let linear = &block.linears[&linear];
                     linear.weight.bytes() + linear.bias.as_deref().map_or(0, size_of_val)
                 };
-                Bytes::of(input_bytes, 0, of_linear(Linear::Gate) + of_linear(Linear::Up))
+                Bytes::of(
+                    input_bytes,
+                    0,
+                    of_linear(Linear::Gate) + of_linear(Linear::Up),
+                )
             });
         }
         is_done
@@ -410,12 +538,20 @@ impl Pass<'_> {
 
     /// The feed-forward of a prompt in fixed point, if it is computed so; by our own kernels.
     fn in_fixed_point(&self, index: usize, chunk: Chunk, multiplier: &Multiplier) -> bool {
-        let Some(fixed) = self.fixed.filter(|_| self.phase == Phase::Prefill && multiplier.observer.is_none()) else {
+        let Some(fixed) = self
+            .fixed
+            .filter(|_| self.phase == Phase::Prefill && multiplier.observer.is_none())
+        else {
             return false;
         };
         let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
-        let (input, mut projected) = (read(&buffers.input), buffers.projected.write(hidden, 0..rows));
-        let Some(x) = input.int8(0..rows) else { return false };
+        let (input, mut projected) = (
+            read(&buffers.input),
+            buffers.projected.write(hidden, 0..rows),
+        );
+        let Some(x) = input.int8(0..rows) else {
+            return false;
+        };
         let begun = self.counters.begin();
         let is_done = fixed.run(index, x, OutputMut::new(&mut projected, hidden));
         if is_done {
@@ -428,67 +564,121 @@ impl Pass<'_> {
     fn count_feed_forward(&self, begun: Begun, index: usize, x: QuantizedView, projected: &[f32]) {
         self.counters.end(begun, Operator::FeedForward, || {
             let linears = [Linear::Gate, Linear::Up, Linear::Down];
-            let weights = linears.iter().filter_map(|linear| self.block(index).linears.get(linear));
+            let weights = linears
+                .iter()
+                .filter_map(|linear| self.block(index).linears.get(linear));
             let weights = weights.map(|linear| linear.weight.bytes()).sum();
             Bytes::of(x.size(), size_of_val(projected), weights)
         });
     }
 
     /// The feed-forward by one program, where the backend has one. What down reads goes where up's output goes.
-    fn feed_forward_program(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> Result<bool> {
-        let (width, hidden) = (self.description.blocks[index].feed_forward.width, self.description.hidden);
+    fn feed_forward_program(
+        &self,
+        index: usize,
+        chunk: Chunk,
+        multiplier: &mut Multiplier,
+    ) -> Result<bool> {
+        let (width, hidden) = (
+            self.description.blocks[index].feed_forward.width,
+            self.description.hidden,
+        );
         let (rows, buffers) = (chunk.rows(), chunk.buffers);
         let mut projected = buffers.projected.write(hidden, 0..rows);
         {
             let (input, mut inner) = (read(&buffers.input), buffers.up.write(width, 0..rows));
-            let Some(x) = input.int8(0..rows) else { return Ok(false) };
+            let Some(x) = input.int8(0..rows) else {
+                return Ok(false);
+            };
             let begun = self.counters.begin();
-            if !multiplier.backend.feed_forward(index, x, &mut projected, &mut inner)? {
+            if !multiplier
+                .backend
+                .feed_forward(index, x, &mut projected, &mut inner)?
+            {
                 return Ok(false);
             }
             self.count_feed_forward(begun, index, x, &projected);
         }
         let block = self.block(index);
-        let has_shadow = block.inputs.as_ref().is_some_and(|inputs| inputs[LinearInput::Down.index()].has_shadow());
+        let has_shadow = block
+            .inputs
+            .as_ref()
+            .is_some_and(|inputs| inputs[LinearInput::Down.index()].has_shadow());
         if has_shadow && multiplier.shadows == Shadows::Inline {
-            self.quantize(index, LinearInput::Down, &buffers.up.read(width, 0..rows), chunk);
+            self.quantize(
+                index,
+                LinearInput::Down,
+                &buffers.up.read(width, 0..rows),
+                chunk,
+            );
             let input = read(&buffers.input);
-            let x = input.int8(0..rows).expect("what was quantized for a shadow");
+            let x = input
+                .int8(0..rows)
+                .expect("what was quantized for a shadow");
             let out = OutputMut::new(&mut projected, hidden);
-            shadow(block, x, &mut [LinearOutput { linear: Linear::Down, columns: 0..hidden, out }], self.counters);
+            shadow(
+                block,
+                x,
+                &mut [LinearOutput {
+                    linear: Linear::Down,
+                    columns: 0..hidden,
+                    out,
+                }],
+                self.counters,
+            );
         }
         Ok(true)
     }
 
     /// Activation of gate, or of up alone; requantize.
     fn activation(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
-        let (feed_forward, rows, buffers) = (&self.description.blocks[index].feed_forward, chunk.rows(), chunk.buffers);
+        let (feed_forward, rows, buffers) = (
+            &self.description.blocks[index].feed_forward,
+            chunk.rows(),
+            chunk.buffers,
+        );
         self.join_shadow(rows, buffers);
         self.add_adapters(index, Role::GateUp, chunk);
         let (width, activation) = (feed_forward.width, activation(feed_forward.activation));
         let begun = self.counters.begin();
         if feed_forward.gated && !multiplier.reads_floats(chunk) {
-            let (gate, up) = (buffers.gate.read(width, 0..rows), buffers.up.read(width, 0..rows));
+            let (gate, up) = (
+                buffers.gate.read(width, 0..rows),
+                buffers.up.read(width, 0..rows),
+            );
             let make = |(): &mut (), row: usize, inner: &mut [f32]| {
                 let row = row * width..(row + 1) * width;
                 activated_product(&gate[row.clone()], &up[row], activation, inner);
             };
-            if self.quantize_made((index, LinearInput::Down), width, Nothing(rows.div_ceil(TASK_ROWS)), make, chunk) {
+            if self.quantize_made(
+                (index, LinearInput::Down),
+                width,
+                Nothing(rows.div_ceil(TASK_ROWS)),
+                make,
+                chunk,
+            ) {
                 let read = size_of_val(&gate[..]) + size_of_val(&up[..]);
-                self.end_made(begun, Operator::Activation, (index, chunk), || Bytes::of(read, 0, 0));
+                self.end_made(begun, Operator::Activation, (index, chunk), || {
+                    Bytes::of(read, 0, 0)
+                });
                 return;
             }
         }
         let task = TASK_ROWS * width;
         let inner = if feed_forward.gated {
-            let (mut gate, up) = (buffers.gate.write(width, 0..rows), buffers.up.read(width, 0..rows));
+            let (mut gate, up) = (
+                buffers.gate.write(width, 0..rows),
+                buffers.up.read(width, 0..rows),
+            );
             for_each_chunk(chunks_mut(&mut gate, task), 1, |index, gate| {
                 activate_and_multiply(gate, &up[index * task..][..gate.len()], activation);
             });
             gate
         } else {
             let mut up = buffers.up.write(width, 0..rows);
-            for_each_chunk(chunks_mut(&mut up, task), 1, |_, up| activate(up, activation));
+            for_each_chunk(chunks_mut(&mut up, task), 1, |_, up| {
+                activate(up, activation)
+            });
             up
         };
         self.counters.end(begun, Operator::Activation, || {
@@ -514,7 +704,11 @@ impl Pass<'_> {
     }
 
     pub(super) fn layers(&self, index: usize, role: Role) -> Layers {
-        layers(&self.description.blocks[index], self.description.hidden, role)
+        layers(
+            &self.description.blocks[index],
+            self.description.hidden,
+            role,
+        )
     }
 
     /// Widths of all query heads and of all key heads.
@@ -526,7 +720,11 @@ impl Pass<'_> {
 
 /// The role whose products a subgraph ends with.
 fn products_of(role: Role) -> Role {
-    if role == Role::FeedForward { Role::Down } else { role }
+    if role == Role::FeedForward {
+        Role::Down
+    } else {
+        role
+    }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -86,11 +86,19 @@ impl ChannelRows {
         kept: &dyn Fn(usize, LinearInput) -> bool,
     ) -> io::Result<Self> {
         let places = places(description, kept);
-        let (key, secret) = (key("the key", weights_name, &places), key("the secret", weights_name, &places));
+        let (key, secret) = (
+            key("the key", weights_name, &places),
+            key("the secret", weights_name, &places),
+        );
         if let Ok(file) = files::open(path)
             && is_whole(&file, &key, length(&places)).unwrap_or(false)
         {
-            return Ok(Self { file, path: path.to_owned(), secret, places });
+            return Ok(Self {
+                file,
+                path: path.to_owned(),
+                secret,
+                places,
+            });
         }
         let mut output = OutputFile::own(path)?;
         let mut writer = BufWriter::new(&mut output);
@@ -108,7 +116,12 @@ impl ChannelRows {
         drop(writer);
         // What was not yet on the disk when the power failed is found by its hash.
         let file = output.finish_early()?;
-        Ok(Self { file, path: path.to_owned(), secret, places })
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            secret,
+            places,
+        })
     }
 
     /// The matrices of a block that read an input, in the order of their outputs.
@@ -122,10 +135,12 @@ impl ChannelRows {
         input: LinearInput,
     ) -> Vec<&'a Int8Matrix> {
         let layers = layers(&description.blocks[index], description.hidden, role(input));
-        let matrices = layers.iter().map(|(linear, _)| match &block.linears[linear].weight {
-            Weight::Int8(matrix) => matrix,
-            Weight::Float(_) => panic!("expected layers in INT8: others have no shadow"),
-        });
+        let matrices = layers
+            .iter()
+            .map(|(linear, _)| match &block.linears[linear].weight {
+                Weight::Int8(matrix) => matrix,
+                Weight::Float(_) => panic!("expected layers in INT8: others have no shadow"),
+            });
         matrices.collect()
     }
 
@@ -148,21 +163,38 @@ impl ChannelRows {
     ///
     /// # Errors
     /// If the system does, or a row is not what was written: [`ErrorKind::InvalidData`].
-    pub(super) fn read(&self, place: &Place, channels: &[u32], rows: &mut Vec<u8>) -> io::Result<()> {
+    pub(super) fn read(
+        &self,
+        place: &Place,
+        channels: &[u32],
+        rows: &mut Vec<u8>,
+    ) -> io::Result<()> {
         let record = place.record();
         rows.resize(channels.len() * record, 0);
         let mut left = &mut rows[..];
         for run in channels.chunk_by(|one, next| one + 1 == *next) {
-            let of_run = left.split_off_mut(..run.len() * record).expect("room for all rows");
-            if run.last().is_some_and(|last| *last as usize >= place.channels) {
+            let of_run = left
+                .split_off_mut(..run.len() * record)
+                .expect("room for all rows");
+            if run
+                .last()
+                .is_some_and(|last| *last as usize >= place.channels)
+            {
                 return Err(ErrorKind::InvalidInput.into());
             }
-            read_at(&self.file, of_run, place.start + u64::from(run[0]) * record as u64)?;
+            read_at(
+                &self.file,
+                of_run,
+                place.start + u64::from(run[0]) * record as u64,
+            )?;
         }
         for (channel, row) in channels.iter().zip(rows.chunks_exact(record)) {
             let (row, check) = row.split_at(place.features);
             if *check != hash(&self.secret, place, *channel, row) {
-                let message = format!("the row of channel {channel} at byte {} is not what was written", place.start);
+                let message = format!(
+                    "the row of channel {channel} at byte {} is not what was written",
+                    place.start
+                );
                 return Err(io::Error::new(ErrorKind::InvalidData, message));
             }
         }
@@ -188,8 +220,15 @@ fn places(
     let of_block = |index: usize| {
         LinearInput::ALL.map(|input| {
             let block = &description.blocks[index];
-            let features = layers(block, description.hidden, role(input)).iter().map(|(_, features)| features).sum();
-            let place = Place { start, channels: input.channels(block, description.hidden), features };
+            let features = layers(block, description.hidden, role(input))
+                .iter()
+                .map(|(_, features)| features)
+                .sum();
+            let place = Place {
+                start,
+                channels: input.channels(block, description.hidden),
+                features,
+            };
             let place = kept(index, input).then_some(place);
             start = place.map_or(start, |place| place.end());
             place
@@ -199,12 +238,29 @@ fn places(
 }
 
 fn length(places: &[[Option<Place>; LinearInput::ALL.len()]]) -> u64 {
-    places.iter().flatten().flatten().last().map_or(HEADER, Place::end)
+    places
+        .iter()
+        .flatten()
+        .flatten()
+        .last()
+        .map_or(HEADER, Place::end)
 }
 
-fn key(purpose: &str, weights_name: &str, places: &[[Option<Place>; LinearInput::ALL.len()]]) -> Key {
+fn key(
+    purpose: &str,
+    weights_name: &str,
+    places: &[[Option<Place>; LinearInput::ALL.len()]],
+) -> Key {
     let places = format!("{places:?}");
-    seal::seal("rows of shadows", &[purpose.as_bytes(), &MAGIC, weights_name.as_bytes(), places.as_bytes()])
+    seal::seal(
+        "rows of shadows",
+        &[
+            purpose.as_bytes(),
+            &MAGIC,
+            weights_name.as_bytes(),
+            places.as_bytes(),
+        ],
+    )
 }
 
 /// Whether the file has the length and the key that it should have.
@@ -231,7 +287,9 @@ fn by_channel(matrices: &[&Int8Matrix], place: &Place, secret: &Key) -> Vec<u8> 
     let mut rows = vec![0; place.channels * record];
     for_each_chunk(chunks_mut(&mut rows, TILE * record), 1, |tile, rows| {
         let first = tile * TILE;
-        let columns = row_major.iter().flat_map(|values| values.chunks_exact(place.channels));
+        let columns = row_major
+            .iter()
+            .flat_map(|values| values.chunks_exact(place.channels));
         for (column, weights) in columns.enumerate() {
             for (row, weight) in rows.chunks_exact_mut(record).zip(&weights[first..]) {
                 row[column] = weight.cast_unsigned();

@@ -79,7 +79,11 @@ impl HotRowStatistics {
     /// Share of the outlier channels whose row was in memory; 1 where there were none.
     pub fn hit_rate(&self) -> f64 {
         let requests = self.hits + self.misses;
-        if requests == 0 { 1.0 } else { self.hits as f64 / requests as f64 }
+        if requests == 0 {
+            1.0
+        } else {
+            self.hits as f64 / requests as f64
+        }
     }
 }
 
@@ -189,12 +193,18 @@ impl HotRows {
         hot: &dyn Fn(usize, LinearInput) -> Option<Vec<u32>>,
     ) -> std::io::Result<Self> {
         let input = |block: usize, input: LinearInput| {
-            let (Some(place), Some(mut hot)) = (rows.place(block, input), hot(block, input)) else { return Ok(None) };
+            let (Some(place), Some(mut hot)) = (rows.place(block, input), hot(block, input)) else {
+                return Ok(None);
+            };
             hot.sort_unstable();
             hot.dedup();
             let mut in_memory = Vec::new();
             rows.read(&place, &hot, &mut in_memory)?;
-            Ok::<_, std::io::Error>(Some(Input { place, hot, rows: in_memory }))
+            Ok::<_, std::io::Error>(Some(Input {
+                place,
+                hot,
+                rows: in_memory,
+            }))
         };
         let mut inputs = Vec::new();
         for block in 0..blocks {
@@ -246,23 +256,47 @@ impl HotRows {
         assert_eq!(x.in_features(), place.channels, "channels");
         let mut is_needed = vec![false; place.channels];
         for row in 0..x.rows() {
-            x.outliers_of(row).0.iter().for_each(|channel| is_needed[*channel as usize] = true);
+            x.outliers_of(row)
+                .0
+                .iter()
+                .for_each(|channel| is_needed[*channel as usize] = true);
         }
         let mut hits = 0;
-        hot.iter().for_each(|channel| hits += usize::from(std::mem::take(&mut is_needed[*channel as usize])));
-        let missing = (0u32..).zip(&is_needed).filter(|(_, is_needed)| **is_needed).map(|(channel, _)| channel);
+        hot.iter().for_each(|channel| {
+            hits += usize::from(std::mem::take(&mut is_needed[*channel as usize]))
+        });
+        let missing = (0u32..)
+            .zip(&is_needed)
+            .filter(|(_, is_needed)| **is_needed)
+            .map(|(channel, _)| channel);
         let missing: Arc<[u32]> = missing.collect();
         let wanted = Arc::new(());
         let rows = (!missing.is_empty()).then(|| {
             let (reply, rows) = channel();
             let buffer = lock(&self.spare).pop().unwrap_or_default();
             let (channels, wanted) = (Arc::clone(&missing), Arc::downgrade(&wanted));
-            let request = Request { place: *place, channels, rows: buffer, reply, wanted };
+            let request = Request {
+                place: *place,
+                channels,
+                rows: buffer,
+                reply,
+                wanted,
+            };
             // Where the reader is gone, so is who replies: the shadow finds that out.
-            let _ = self.requests.as_ref().map(|requests| requests.send(request));
+            let _ = self
+                .requests
+                .as_ref()
+                .map(|requests| requests.send(request));
             rows
         });
-        Some(Requested { block, input, hits, missing, rows, _wanted: wanted })
+        Some(Requested {
+            block,
+            input,
+            hits,
+            missing,
+            rows,
+            _wanted: wanted,
+        })
     }
 
     /// Writes the shadow of `x` by itself, as [`triad_kernels::int8::shadow_apart`] does and bit for bit the same:
@@ -282,8 +316,17 @@ impl HotRows {
     ) -> bool {
         let requested = requested.filter(|requested| requested.is_of(block, input));
         let is_late = requested.is_none();
-        let Some(Input { place, hot, rows: in_memory }) = self.input(block, input) else { return false };
-        let Some(requested) = requested.or_else(|| self.request(block, input, x)) else { return x.outliers() == 0 };
+        let Some(Input {
+            place,
+            hot,
+            rows: in_memory,
+        }) = self.input(block, input)
+        else {
+            return false;
+        };
+        let Some(requested) = requested.or_else(|| self.request(block, input, x)) else {
+            return x.outliers() == 0;
+        };
         let start = Instant::now();
         let read = match &requested.rows {
             None => Vec::new(),
@@ -291,14 +334,23 @@ impl HotRows {
                 Ok(Ok(rows)) => rows,
                 Ok(Err(error)) => return self.fail(&error),
                 Err(RecvTimeoutError::Timeout) => {
-                    return self.fail(&std::io::Error::new(ErrorKind::TimedOut, "rows were not read within 10 s"));
+                    return self.fail(&std::io::Error::new(
+                        ErrorKind::TimedOut,
+                        "rows were not read within 10 s",
+                    ));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    return self.fail(&std::io::Error::other("the thread that reads rows has ended"));
+                    return self.fail(&std::io::Error::other(
+                        "the thread that reads rows has ended",
+                    ));
                 }
             },
         };
-        let stall_seconds = if requested.rows.is_some() { start.elapsed().as_secs_f64() } else { 0.0 };
+        let stall_seconds = if requested.rows.is_some() {
+            start.elapsed().as_secs_f64()
+        } else {
+            0.0
+        };
         let mut rows: Vec<&[u8]> = vec![&[]; place.channels];
         for (channels, records) in [(&hot[..], &in_memory[..]), (&requested.missing, &read)] {
             for (channel, record) in channels.iter().zip(records.chunks_exact(place.record())) {
@@ -312,13 +364,19 @@ impl HotRows {
             first = columns.end;
             // Rows of all outliers are here or were read.
             let row = |channel: u32| bytemuck::cast_slice(&rows[channel as usize][columns.clone()]);
-            let of_layer = out.split_off_mut(..x.rows() * scales.len()).expect("room for the outputs of all layers");
+            let of_layer = out
+                .split_off_mut(..x.rows() * scales.len())
+                .expect("room for the outputs of all layers");
             shadow_of_channels(x, row, scales, OutputMut::new(of_layer, scales.len()));
         }
         *lock(&self.counted) += HotRowStatistics {
             hits: requested.hits as u64,
             misses: requested.missing.len() as u64,
-            late: if is_late { requested.missing.len() as u64 } else { 0 },
+            late: if is_late {
+                requested.missing.len() as u64
+            } else {
+                0
+            },
             bytes_read: read.len() as u64,
             stall_seconds,
         };
@@ -333,7 +391,13 @@ impl HotRows {
     pub fn usage(&self) -> HotRowUse {
         HotRowUse {
             statistics: *lock(&self.counted),
-            hot_bytes: self.inputs.iter().flatten().flatten().map(|input| input.rows.len()).sum(),
+            hot_bytes: self
+                .inputs
+                .iter()
+                .flatten()
+                .flatten()
+                .map(|input| input.rows.len())
+                .sum(),
             file_bytes: self.rows.as_ref().map_or(0, |rows| rows.bytes()),
             failure: self.failure.get().cloned(),
         }
@@ -349,8 +413,16 @@ impl HotRows {
     /// From now on weights are read in place. A file whose content is wrong is removed, so that the next run makes it anew.
     fn fail(&self, error: &std::io::Error) -> bool {
         if let Some(rows) = &self.rows {
-            let is_wrong = matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof);
-            if self.failure.set(format!("{}: {error}", rows.path().display())).is_ok() && is_wrong {
+            let is_wrong = matches!(
+                error.kind(),
+                ErrorKind::InvalidData | ErrorKind::UnexpectedEof
+            );
+            if self
+                .failure
+                .set(format!("{}: {error}", rows.path().display()))
+                .is_ok()
+                && is_wrong
+            {
                 let _ = std::fs::remove_file(rows.path());
             }
         }
@@ -370,7 +442,14 @@ impl Drop for HotRows {
 
 /// The life of the reader: until nobody can request anything any more.
 fn serve(file: &ChannelRows, requests: &Receiver<Request>) {
-    for Request { place, channels, mut rows, reply, wanted } in requests {
+    for Request {
+        place,
+        channels,
+        mut rows,
+        reply,
+        wanted,
+    } in requests
+    {
         if wanted.strong_count() > 0 {
             // Who does not wait any more has no use for it.
             let _ = reply.send(file.read(&place, &channels, &mut rows).map(|()| rows));

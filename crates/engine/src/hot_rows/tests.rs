@@ -14,13 +14,30 @@ use crate::{LoadOptions, Model, Threads, testing};
 const BLOCK: usize = 1;
 
 fn float(family: &str) -> Arc<Model> {
-    let path = format!("{}/../../tests/golden/families/{family}", env!("CARGO_MANIFEST_DIR"));
-    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
+    let path = format!(
+        "{}/../../tests/golden/families/{family}",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    Arc::new(
+        Model::load(
+            path.as_ref(),
+            &LoadOptions {
+                threads: Threads::Count(1),
+                ..Default::default()
+            },
+        )
+        .unwrap(),
+    )
 }
 
 /// With all of its shadows.
 fn int8(family: &str) -> Model {
-    testing::quantize(&float(family), &[3, 1, 4, 1, 5, 9, 2, 6], 0.0, DecodeWeights::Int8)
+    testing::quantize(
+        &float(family),
+        &[3, 1, 4, 1, 5, 9, 2, 6],
+        0.0,
+        DecodeWeights::Int8,
+    )
 }
 
 /// A model with the file of its rows.
@@ -31,7 +48,10 @@ struct Rows {
 
 impl Rows {
     fn new(family: &str) -> Self {
-        Self { model: int8(family), folder: tempfile::tempdir().unwrap() }
+        Self {
+            model: int8(family),
+            folder: tempfile::tempdir().unwrap(),
+        }
     }
 
     fn path(&self) -> PathBuf {
@@ -39,16 +59,29 @@ impl Rows {
     }
 
     fn open(&self) -> std::io::Result<ChannelRows> {
-        ChannelRows::open(&self.path(), (self.model.description(), self.model.weights()), "name", &|_, _| true)
+        ChannelRows::open(
+            &self.path(),
+            (self.model.description(), self.model.weights()),
+            "name",
+            &|_, _| true,
+        )
     }
 
     fn start(&self, hot: &[u32]) -> HotRows {
         let blocks = self.model.weights().blocks.len();
-        HotRows::start(Arc::new(self.open().unwrap()), blocks, &|_, _| Some(hot.to_vec())).unwrap()
+        HotRows::start(Arc::new(self.open().unwrap()), blocks, &|_, _| {
+            Some(hot.to_vec())
+        })
+        .unwrap()
     }
 
     fn readers(&self, input: LinearInput) -> Vec<&crate::weights::Int8Matrix> {
-        ChannelRows::readers(self.model.description(), BLOCK, &self.model.weights().blocks[BLOCK], input)
+        ChannelRows::readers(
+            self.model.description(),
+            BLOCK,
+            &self.model.weights().blocks[BLOCK],
+            input,
+        )
     }
 
     fn channels(&self, input: LinearInput) -> usize {
@@ -59,7 +92,11 @@ impl Rows {
     fn expected(&self, input: LinearInput, x: QuantizedView) -> Vec<f32> {
         let of_layer = |matrix: &crate::weights::Int8Matrix| {
             let mut out = vec![7.0; x.rows() * matrix.out_features()];
-            shadow_apart(x, matrix.view(), OutputMut::new(&mut out, matrix.out_features()));
+            shadow_apart(
+                x,
+                matrix.view(),
+                OutputMut::new(&mut out, matrix.out_features()),
+            );
             out
         };
         self.readers(input).into_iter().flat_map(of_layer).collect()
@@ -73,9 +110,14 @@ impl Rows {
         x: QuantizedView,
         requested: Option<Requested>,
     ) -> Option<Vec<f32>> {
-        let scales: Vec<_> = self.readers(input).iter().map(|matrix| matrix.view().scales).collect();
+        let scales: Vec<_> = self
+            .readers(input)
+            .iter()
+            .map(|matrix| matrix.view().scales)
+            .collect();
         let mut out = vec![7.0; x.rows() * scales.iter().map(|scales| scales.len()).sum::<usize>()];
-        rows.shadow((BLOCK, input), x, requested, &scales, &mut out).then_some(out)
+        rows.shadow((BLOCK, input), x, requested, &scales, &mut out)
+            .then_some(out)
     }
 }
 
@@ -88,8 +130,12 @@ fn quantized(x: &[f32], channels: usize) -> QuantizedRows {
 
 /// Rows with outliers in these channels.
 fn with_outliers(rows: usize, channels: usize, outliers: &[(usize, usize)]) -> QuantizedRows {
-    let mut x: Vec<f32> = (0..rows * channels).map(|index| (index * 37 % 200) as f32 / 200.0 - 0.5).collect();
-    outliers.iter().for_each(|(row, channel)| x[row * channels + channel] = 2.5 + *channel as f32);
+    let mut x: Vec<f32> = (0..rows * channels)
+        .map(|index| (index * 37 % 200) as f32 / 200.0 - 0.5)
+        .collect();
+    outliers
+        .iter()
+        .for_each(|(row, channel)| x[row * channels + channel] = 2.5 + *channel as f32);
     quantized(&x, channels)
 }
 
@@ -123,20 +169,41 @@ fn hits_and_misses_are_counted_by_channel_and_chunk() {
     let rows = Rows::new("llama");
     let hot_rows = rows.start(&[1, 4]);
     let channels = rows.channels(LinearInput::FeedForward);
-    let features: usize = rows.readers(LinearInput::FeedForward).iter().map(|matrix| matrix.out_features()).sum();
+    let features: usize = rows
+        .readers(LinearInput::FeedForward)
+        .iter()
+        .map(|matrix| matrix.out_features())
+        .sum();
     // Channel 1 in both rows, 2, 3 and 7 in one; 4 is hot and has none.
     let x = with_outliers(2, channels, &[(0, 1), (1, 1), (0, 2), (1, 3), (1, 7)]);
     let requested = hot_rows.request(BLOCK, LinearInput::FeedForward, x.view());
-    assert_eq!(hot_rows.usage().statistics, HotRowStatistics::default(), "nothing was used yet");
-    rows.shadow(&hot_rows, LinearInput::FeedForward, x.view(), requested).unwrap();
+    assert_eq!(
+        hot_rows.usage().statistics,
+        HotRowStatistics::default(),
+        "nothing was used yet"
+    );
+    rows.shadow(&hot_rows, LinearInput::FeedForward, x.view(), requested)
+        .unwrap();
     let usage = hot_rows.usage();
-    let HotRowStatistics { hits, misses, bytes_read, .. } = usage.statistics;
-    assert_eq!((hits, misses, bytes_read), (1, 3, 3 * (features as u64 + 16)));
+    let HotRowStatistics {
+        hits,
+        misses,
+        bytes_read,
+        ..
+    } = usage.statistics;
+    assert_eq!(
+        (hits, misses, bytes_read),
+        (1, 3, 3 * (features as u64 + 16))
+    );
     assert_eq!(usage.statistics.hit_rate(), 0.25);
     assert_eq!(usage.file_bytes, fs::metadata(rows.path()).unwrap().len());
     // Without outliers there is nothing to read.
     let x = with_outliers(2, channels, &[]);
-    assert!(hot_rows.request(BLOCK, LinearInput::FeedForward, x.view()).is_none());
+    assert!(
+        hot_rows
+            .request(BLOCK, LinearInput::FeedForward, x.view())
+            .is_none()
+    );
     assert_eq!(hot_rows.usage(), usage);
 }
 
@@ -146,9 +213,16 @@ fn what_was_requested_for_another_input_is_not_used() {
     let hot_rows = rows.start(&[]);
     let [attention, feed_forward] = [LinearInput::Attention, LinearInput::FeedForward];
     let channels = rows.channels(attention);
-    let (x, other) = (with_outliers(2, channels, &[(0, 1)]), with_outliers(2, channels, &[(1, 5)]));
+    let (x, other) = (
+        with_outliers(2, channels, &[(0, 1)]),
+        with_outliers(2, channels, &[(1, 5)]),
+    );
     let requested = hot_rows.request(BLOCK, feed_forward, other.view());
-    assert_eq!(rows.shadow(&hot_rows, attention, x.view(), requested).unwrap(), rows.expected(attention, x.view()));
+    assert_eq!(
+        rows.shadow(&hot_rows, attention, x.view(), requested)
+            .unwrap(),
+        rows.expected(attention, x.view())
+    );
 }
 
 #[test]
@@ -158,10 +232,18 @@ fn a_file_of_another_model_or_length_is_made_anew() {
         rows.open().unwrap();
         fs::read(rows.path()).unwrap()
     };
-    let other =
-        ChannelRows::open(&rows.path(), (rows.model.description(), rows.model.weights()), "another name", &|_, _| true);
+    let other = ChannelRows::open(
+        &rows.path(),
+        (rows.model.description(), rows.model.weights()),
+        "another name",
+        &|_, _| true,
+    );
     drop(other.unwrap());
-    assert_ne!(fs::read(rows.path()).unwrap(), written, "it was another model's");
+    assert_ne!(
+        fs::read(rows.path()).unwrap(),
+        written,
+        "it was another model's"
+    );
     let [mut shorter, mut longer, mut other] = [&written; 3].map(Clone::clone);
     shorter.pop();
     longer.push(0);
@@ -180,10 +262,18 @@ fn a_file_of_another_model_or_length_is_made_anew() {
 #[test]
 fn rows_that_somebody_put_there_with_hashes_of_their_own_are_never_used() {
     let rows = Rows::new("llama");
-    let place = rows.open().unwrap().place(0, LinearInput::Attention).unwrap();
+    let place = rows
+        .open()
+        .unwrap()
+        .place(0, LinearInput::Attention)
+        .unwrap();
     let mut bytes = fs::read(rows.path()).unwrap();
     let (header, records) = bytes.split_at_mut(40);
-    for (channel, record) in (0u32..).zip(records.chunks_exact_mut(place.record()).take(place.channels)) {
+    for (channel, record) in (0u32..).zip(
+        records
+            .chunks_exact_mut(place.record())
+            .take(place.channels),
+    ) {
         let (row, check) = record.split_at_mut(place.features);
         row.iter_mut().for_each(|weight| *weight ^= 1);
         // By all that the file says of itself.
@@ -194,7 +284,11 @@ fn rows_that_somebody_put_there_with_hashes_of_their_own_are_never_used() {
         check.copy_from_slice(&hash.finalize()[..16]);
     }
     fs::write(rows.path(), bytes).unwrap();
-    let error = rows.open().unwrap().read(&place, &[0, 5], &mut Vec::new()).unwrap_err();
+    let error = rows
+        .open()
+        .unwrap()
+        .read(&place, &[0, 5], &mut Vec::new())
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
 }
 
@@ -204,8 +298,10 @@ fn a_damaged_row_is_never_used() {
     let input = LinearInput::Down;
     let channels = rows.channels(input);
     let x = with_outliers(2, channels, &[(0, 3), (1, 3), (1, 4)]);
-    let damages: [&dyn Fn(&fs::File); 3] =
-        [&|file| file.set_len(60).unwrap(), &|file| file.set_len(0).unwrap(), &|mut file| {
+    let damages: [&dyn Fn(&fs::File); 3] = [
+        &|file| file.set_len(60).unwrap(),
+        &|file| file.set_len(0).unwrap(),
+        &|mut file| {
             use std::io::{Read, Seek, SeekFrom, Write};
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).unwrap();
@@ -213,14 +309,28 @@ fn a_damaged_row_is_never_used() {
             bytes[40..].iter_mut().for_each(|byte| *byte ^= 1);
             file.seek(SeekFrom::Start(0)).unwrap();
             file.write_all(&bytes).unwrap();
-        }];
+        },
+    ];
     for damage in damages {
         let hot_rows = rows.start(&[4]);
-        damage(&fs::OpenOptions::new().read(true).write(true).open(rows.path()).unwrap());
+        damage(
+            &fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(rows.path())
+                .unwrap(),
+        );
         let requested = hot_rows.request(BLOCK, input, x.view());
-        assert_eq!(rows.shadow(&hot_rows, input, x.view(), requested), None, "the weights in place are used");
+        assert_eq!(
+            rows.shadow(&hot_rows, input, x.view(), requested),
+            None,
+            "the weights in place are used"
+        );
         let failure = hot_rows.usage().failure.unwrap();
-        assert!(failure.starts_with(&*rows.path().to_string_lossy()), "{failure}");
+        assert!(
+            failure.starts_with(&*rows.path().to_string_lossy()),
+            "{failure}"
+        );
         assert!(!rows.path().exists(), "the next run makes it anew");
         // And from now on.
         assert!(hot_rows.request(BLOCK, input, x.view()).is_none());
@@ -231,7 +341,9 @@ fn a_damaged_row_is_never_used() {
     let mut bytes = fs::read(rows.path()).unwrap();
     bytes[40] ^= 1;
     fs::write(rows.path(), bytes).unwrap();
-    let started = HotRows::start(Arc::new(rows.open().unwrap()), BLOCK + 1, &|_, _| Some(vec![0]));
+    let started = HotRows::start(Arc::new(rows.open().unwrap()), BLOCK + 1, &|_, _| {
+        Some(vec![0])
+    });
     assert_eq!(started.err().unwrap().kind(), ErrorKind::InvalidData);
 }
 
@@ -246,7 +358,13 @@ fn rows_of_channels_that_changed_places_are_refused() {
     fs::write(rows.path(), bytes).unwrap();
     let opened = rows.open().unwrap();
     for channel in [0, 1] {
-        assert_eq!(opened.read(&place, &[channel], &mut Vec::new()).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(
+            opened
+                .read(&place, &[channel], &mut Vec::new())
+                .unwrap_err()
+                .kind(),
+            ErrorKind::InvalidData
+        );
     }
     opened.read(&place, &[2, 3, 5], &mut Vec::new()).unwrap();
     let outside = opened.read(&place, &[place.channels as u32], &mut Vec::new());
@@ -263,6 +381,9 @@ fn rows_that_nobody_wants_any_more_are_left_out_and_hold_nobody_up() {
         drop(hot_rows.request(BLOCK, input, x.view()));
     }
     let requested = hot_rows.request(BLOCK, input, x.view());
-    assert_eq!(rows.shadow(&hot_rows, input, x.view(), requested).unwrap(), rows.expected(input, x.view()));
+    assert_eq!(
+        rows.shadow(&hot_rows, input, x.view(), requested).unwrap(),
+        rows.expected(input, x.view())
+    );
     assert_eq!(hot_rows.usage().statistics.misses, 2);
 }

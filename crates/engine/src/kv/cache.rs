@@ -47,7 +47,12 @@ impl BlockCache {
             let place = position % PAGE;
             let rows = (PAGE - place).min(keys.len() / width);
             let page = Arc::make_mut(&mut self.pages[position / PAGE]);
-            page.write(&keys[..rows * width], &values[..rows * width], place, self.shape);
+            page.write(
+                &keys[..rows * width],
+                &values[..rows * width],
+                place,
+                self.shape,
+            );
             (keys, values) = (&keys[rows * width..], &values[rows * width..]);
             position += rows;
         }
@@ -67,9 +72,22 @@ impl Cache for BlockCache {
 impl KvCache {
     /// Without a page, of a sequence that is computed with `adapters` and has the default salt.
     pub(crate) fn new(memory: &Arc<KvMemory>, adapters: Adapters) -> Self {
-        let block = |shape: &PageShape| Mutex::new(BlockCache { shape: *shape, pages: Vec::new() });
-        let (salt, blocks) = (PrefixSalt::default(), memory.shapes().iter().map(block).collect());
-        Self { memory: Arc::clone(memory), adapters, salt, blocks }
+        let block = |shape: &PageShape| {
+            Mutex::new(BlockCache {
+                shape: *shape,
+                pages: Vec::new(),
+            })
+        };
+        let (salt, blocks) = (
+            PrefixSalt::default(),
+            memory.shapes().iter().map(block).collect(),
+        );
+        Self {
+            memory: Arc::clone(memory),
+            adapters,
+            salt,
+            blocks,
+        }
     }
 
     /// Returns the same pages, shared with and found by sequences with this salt alone.
@@ -81,10 +99,18 @@ impl KvCache {
     pub(crate) fn fork(&self) -> Self {
         let copy = |block: &Mutex<BlockCache>| {
             let block = lock(block);
-            Mutex::new(BlockCache { shape: block.shape, pages: block.pages.clone() })
+            Mutex::new(BlockCache {
+                shape: block.shape,
+                pages: block.pages.clone(),
+            })
         };
         let (memory, adapters, salt) = (Arc::clone(&self.memory), self.adapters.clone(), self.salt);
-        Self { memory, adapters, salt, blocks: self.blocks.iter().map(copy).collect() }
+        Self {
+            memory,
+            adapters,
+            salt,
+            blocks: self.blocks.iter().map(copy).collect(),
+        }
     }
 
     /// What its keys and values are computed with, beside the model.
@@ -98,7 +124,10 @@ impl KvCache {
     }
 
     fn tree(&self) -> Tree {
-        Tree { salt: self.salt, adapters: self.adapters.key() }
+        Tree {
+            salt: self.salt,
+            adapters: self.adapters.key(),
+        }
     }
 
     /// Makes sure that positions up to `end` can be written, of which those up to `held` have been: pages from there on
@@ -109,13 +138,20 @@ impl KvCache {
     pub(crate) fn reserve(&self, held: usize, end: usize) -> Result<()> {
         let have = lock(&self.blocks[0]).pages.len();
         let wanted = end.div_ceil(PAGE).saturating_sub(have);
-        let is_last_shared = || lock(&self.blocks[0]).pages.get(held / PAGE).is_some_and(is_shared);
+        let is_last_shared = || {
+            lock(&self.blocks[0])
+                .pages
+                .get(held / PAGE)
+                .is_some_and(is_shared)
+        };
         let (reserved, shared) = loop {
             let shared = is_last_shared();
             match self.memory.reserve(wanted + usize::from(shared)) {
                 Ok(reserved) => break (reserved, shared),
                 // Where it is the index alone that shares the page, no copy is needed without it.
-                Err(full) if !shared || !self.memory.unindex(&self.page(held / PAGE)) => return Err(full),
+                Err(full) if !shared || !self.memory.unindex(&self.page(held / PAGE)) => {
+                    return Err(full);
+                }
                 Err(_) => {}
             }
         };
@@ -124,7 +160,9 @@ impl KvCache {
             if shared {
                 Arc::make_mut(&mut block.pages[held / PAGE]);
             }
-            block.pages.extend((0..wanted).map(|_| Arc::new(self.memory.page(index))));
+            block
+                .pages
+                .extend((0..wanted).map(|_| Arc::new(self.memory.page(index))));
         }
         drop(reserved);
         Ok(())
@@ -132,7 +170,9 @@ impl KvCache {
 
     /// Gives back pages that hold nothing of the first `tokens` positions.
     pub(crate) fn truncate(&self, tokens: usize) {
-        self.blocks.iter().for_each(|block| lock(block).pages.truncate(tokens.div_ceil(PAGE)));
+        self.blocks
+            .iter()
+            .for_each(|block| lock(block).pages.truncate(tokens.div_ceil(PAGE)));
     }
 
     /// Takes the pages that hold the longest known beginning of `tokens`, if it is longer than the `held` tokens that are
@@ -147,26 +187,36 @@ impl KvCache {
         for (index, block) in self.blocks.iter().enumerate() {
             let mut block = lock(block);
             block.pages.truncate(from);
-            block.pages.extend(pages[from..].iter().map(|page| Arc::clone(&page[index])));
+            block
+                .pages
+                .extend(pages[from..].iter().map(|page| Arc::clone(&page[index])));
         }
         length
     }
 
     /// Lets sequences with the same adapters and salt find what is here of `tokens`, from the first token on.
     pub(crate) fn share(&self, tokens: &[u32]) {
-        let pages: Vec<_> = (0..tokens.len().div_ceil(PAGE)).map(|page| self.page(page)).collect();
+        let pages: Vec<_> = (0..tokens.len().div_ceil(PAGE))
+            .map(|page| self.page(page))
+            .collect();
         self.memory.insert(self.tree(), tokens, &pages);
     }
 
     fn page(&self, page: usize) -> Page {
-        self.blocks.iter().map(|block| Arc::clone(&lock(block).pages[page])).collect()
+        self.blocks
+            .iter()
+            .map(|block| Arc::clone(&lock(block).pages[page]))
+            .collect()
     }
 
     /// How many pages there are, and how many of them others hold, too.
     pub(crate) fn count(&self) -> (usize, usize) {
         self.blocks.first().map_or((0, 0), |block| {
             let block = lock(block);
-            (block.pages.len(), block.pages.iter().filter(|page| is_shared(page)).count())
+            (
+                block.pages.len(),
+                block.pages.iter().filter(|page| is_shared(page)).count(),
+            )
         })
     }
 
@@ -185,7 +235,11 @@ impl KvCache {
     ///
     /// # Errors
     /// The first of `visit`.
-    pub(super) fn read<E>(&self, tokens: usize, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    pub(super) fn read<E>(
+        &self,
+        tokens: usize,
+        mut visit: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         for block in &self.blocks {
             let block = lock(block);
             for (page, positions) in block.pages.iter().zip(positions(tokens)) {
@@ -199,7 +253,11 @@ impl KvCache {
     ///
     /// # Errors
     /// The first of `visit`.
-    pub(super) fn fill<E>(&self, tokens: usize, mut visit: impl FnMut(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
+    pub(super) fn fill<E>(
+        &self,
+        tokens: usize,
+        mut visit: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         for block in &self.blocks {
             let mut block = lock(block);
             let shape = block.shape;
@@ -213,7 +271,9 @@ impl KvCache {
 
 /// How many of the first `tokens` positions are in each page.
 fn positions(tokens: usize) -> impl Iterator<Item = usize> {
-    (0..tokens).step_by(PAGE).map(move |first| PAGE.min(tokens - first))
+    (0..tokens)
+        .step_by(PAGE)
+        .map(move |first| PAGE.min(tokens - first))
 }
 
 fn is_shared(page: &Arc<BlockPage>) -> bool {

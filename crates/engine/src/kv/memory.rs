@@ -60,7 +60,11 @@ impl KvMemory {
     }
 
     /// Bytes of the pages that hold `tokens` positions.
-    pub(crate) fn bytes_of(description: &ModelDescription, format: KvFormat, tokens: usize) -> usize {
+    pub(crate) fn bytes_of(
+        description: &ModelDescription,
+        format: KvFormat,
+        tokens: usize,
+    ) -> usize {
         let of_page = description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * PAGE;
         of_page * tokens.div_ceil(PAGE)
     }
@@ -78,7 +82,9 @@ impl KvMemory {
 
     /// Number format of all pages.
     pub(crate) fn format(&self) -> KvFormat {
-        self.shapes.first().map_or(KvFormat::default(), |shape| shape.format)
+        self.shapes
+            .first()
+            .map_or(KvFormat::default(), |shape| shape.format)
     }
 
     fn page_bytes(&self) -> usize {
@@ -105,7 +111,11 @@ impl KvMemory {
         }
         let used = self.home.used();
         if pages > 0 && used + needed > self.budget {
-            return Err(Error::KvMemoryFull { needed, free: self.budget.saturating_sub(used), budget: self.budget });
+            return Err(Error::KvMemoryFull {
+                needed,
+                free: self.budget.saturating_sub(used),
+                budget: self.budget,
+            });
         }
         // What no page uses any more counts, too.
         self.home.shrink(self.budget - used.min(self.budget));
@@ -116,8 +126,10 @@ impl KvMemory {
     /// of them.
     pub(super) fn find(&self, tree: Tree, held: usize, tokens: &[u32]) -> (usize, Vec<Page>) {
         let (length, pages) = self.prefixes().find(tree, tokens);
-        self.looked_up.fetch_add((tokens.len() - held) as u64, Ordering::Relaxed);
-        self.found.fetch_add(length.saturating_sub(held) as u64, Ordering::Relaxed);
+        self.looked_up
+            .fetch_add((tokens.len() - held) as u64, Ordering::Relaxed);
+        self.found
+            .fetch_add(length.saturating_sub(held) as u64, Ordering::Relaxed);
         (length, pages)
     }
 

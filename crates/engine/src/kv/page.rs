@@ -62,7 +62,11 @@ impl PageShape {
     }
 
     /// Bytes of the first `positions` places of keys or of values: for each head, of all numbers and of all scales.
-    fn parts(self, part: &[u8], positions: usize) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+    fn parts(
+        self,
+        part: &[u8],
+        positions: usize,
+    ) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
         let of_head = part.len() / self.kv_heads;
         let used = of_head / PAGE * positions;
         (0..self.kv_heads).map(move |head| head * of_head..head * of_head + used)
@@ -88,7 +92,10 @@ impl Plane {
         match shape.format {
             KvFormat::F16 => Self::F16(bytemuck::zeroed_vec(count)),
             KvFormat::F32 => Self::F32(vec![0.0; count]),
-            KvFormat::Int8 => Self::Int8 { values: vec![0; count], scales: vec![0.0; rows] },
+            KvFormat::Int8 => Self::Int8 {
+                values: vec![0; count],
+                scales: vec![0.0; rows],
+            },
         }
     }
 
@@ -105,27 +112,46 @@ impl Plane {
         let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let places = first..first + rows.len() / width;
         // Of few rows a head is one task, all of which this thread does.
-        let (positions, grain) = if rows.len() < PARALLEL { (PAGE, usize::MAX) } else { (TASK_POSITIONS, 1) };
+        let (positions, grain) = if rows.len() < PARALLEL {
+            (PAGE, usize::MAX)
+        } else {
+            (TASK_POSITIONS, 1)
+        };
         let task = positions * dim;
         // Calls `write` with the numbers of each row of a head that a task writes, and where among its own rows they go.
         let rows_of = |index: usize, write: &mut dyn FnMut(&[f32], usize)| {
             let (head, from) = (index * positions / PAGE, index * positions % PAGE);
             for place in from.max(places.start)..(from + positions).min(places.end) {
-                write(&rows[(place - first) * width + head * dim..][..dim], place - from);
+                write(
+                    &rows[(place - first) * width + head * dim..][..dim],
+                    place - from,
+                );
             }
         };
         match self {
             Self::F16(plane) => for_each_chunk(chunks_mut(plane, task), grain, |index, plane| {
-                rows_of(index, &mut |values, row| narrow_f16(values, &mut plane[row * dim..][..dim]));
+                rows_of(index, &mut |values, row| {
+                    narrow_f16(values, &mut plane[row * dim..][..dim])
+                });
             }),
             Self::F32(plane) => for_each_chunk(chunks_mut(plane, task), grain, |index, plane| {
-                rows_of(index, &mut |values, row| plane[row * dim..][..dim].copy_from_slice(values));
+                rows_of(index, &mut |values, row| {
+                    plane[row * dim..][..dim].copy_from_slice(values)
+                });
             }),
-            Self::Int8 { values: plane, scales } => {
+            Self::Int8 {
+                values: plane,
+                scales,
+            } => {
                 let chunks = (chunks_mut(plane, task), chunks_mut(scales, positions));
                 for_each_chunk(chunks, grain, |index, (plane, scales)| {
                     rows_of(index, &mut |values, row| {
-                        quantize_weight_rows(values, dim, &mut scales[row..=row], &mut plane[row * dim..][..dim]);
+                        quantize_weight_rows(
+                            values,
+                            dim,
+                            &mut scales[row..=row],
+                            &mut plane[row * dim..][..dim],
+                        );
                     });
                 });
             }
@@ -144,7 +170,9 @@ impl Plane {
         match self {
             Self::F16(values) => [bytemuck::cast_slice(values), &[]],
             Self::F32(values) => [bytemuck::cast_slice(values), &[]],
-            Self::Int8 { values, scales } => [bytemuck::cast_slice(values), bytemuck::cast_slice(scales)],
+            Self::Int8 { values, scales } => {
+                [bytemuck::cast_slice(values), bytemuck::cast_slice(scales)]
+            }
         }
     }
 
@@ -152,7 +180,10 @@ impl Plane {
         match self {
             Self::F16(values) => [bytemuck::cast_slice_mut(values), &mut []],
             Self::F32(values) => [bytemuck::cast_slice_mut(values), &mut []],
-            Self::Int8 { values, scales } => [bytemuck::cast_slice_mut(values), bytemuck::cast_slice_mut(scales)],
+            Self::Int8 { values, scales } => [
+                bytemuck::cast_slice_mut(values),
+                bytemuck::cast_slice_mut(scales),
+            ],
         }
     }
 }
@@ -205,8 +236,14 @@ impl BlockPage {
             let place = free.iter().rposition(|(of, ..)| *of == shape);
             place.map(|place| free.swap_remove(place))
         };
-        let (_, keys, values) = known.unwrap_or_else(|| (shape, Plane::new(shape), Plane::new(shape)));
-        Self { keys, values, shape, home: Arc::clone(home) }
+        let (_, keys, values) =
+            known.unwrap_or_else(|| (shape, Plane::new(shape), Plane::new(shape)));
+        Self {
+            keys,
+            values,
+            shape,
+            home: Arc::clone(home),
+        }
     }
 
     /// Writes keys and values `[rows, kv_heads, head_dim]` at the places of the page from `first` on.
@@ -226,7 +263,11 @@ impl BlockPage {
         visit: &mut impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut parts = self.keys.bytes().into_iter().chain(self.values.bytes());
-        parts.try_for_each(|part| shape.parts(part, positions).try_for_each(|used| visit(&part[used])))
+        parts.try_for_each(|part| {
+            shape
+                .parts(part, positions)
+                .try_for_each(|used| visit(&part[used]))
+        })
     }
 
     /// As [`BlockPage::read`], to change them.
@@ -236,8 +277,16 @@ impl BlockPage {
         shape: PageShape,
         visit: &mut impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut parts = self.keys.bytes_mut().into_iter().chain(self.values.bytes_mut());
-        parts.try_for_each(|part| shape.parts(part, positions).try_for_each(|used| visit(&mut part[used])))
+        let mut parts = self
+            .keys
+            .bytes_mut()
+            .into_iter()
+            .chain(self.values.bytes_mut());
+        parts.try_for_each(|part| {
+            shape
+                .parts(part, positions)
+                .try_for_each(|used| visit(&mut part[used]))
+        })
     }
 }
 
@@ -253,10 +302,14 @@ impl Clone for BlockPage {
 impl Drop for BlockPage {
     fn drop(&mut self) {
         let nothing = || Plane::F32(Vec::new());
-        let (keys, values) =
-            (std::mem::replace(&mut self.keys, nothing()), std::mem::replace(&mut self.values, nothing()));
+        let (keys, values) = (
+            std::mem::replace(&mut self.keys, nothing()),
+            std::mem::replace(&mut self.values, nothing()),
+        );
         self.home.free().push((self.shape, keys, values));
-        self.home.used.fetch_sub(self.shape.bytes(), Ordering::Relaxed);
+        self.home
+            .used
+            .fetch_sub(self.shape.bytes(), Ordering::Relaxed);
     }
 }
 

@@ -61,7 +61,9 @@ impl Prefixes {
         while length < tokens.len() {
             let rest = &tokens[length..];
             let common = |child: &&usize| common(&self.node(**child).tokens, rest);
-            let Some(child) = self.children(parent).iter().max_by_key(common).copied() else { break };
+            let Some(child) = self.children(parent).iter().max_by_key(common).copied() else {
+                break;
+            };
             let shared = common(&&child);
             if shared == 0 {
                 break;
@@ -84,10 +86,15 @@ impl Prefixes {
         self.now += 1;
         let mut parent = Parent::Root(tree);
         for (tokens, page) in tokens.chunks(PAGE).zip(pages) {
-            let known = self.children(parent).iter().map(|child| (*child, common(&self.node(*child).tokens, tokens)));
+            let known = self
+                .children(parent)
+                .iter()
+                .map(|child| (*child, common(&self.node(*child).tokens, tokens)));
             // One that has all of these tokens, or one that has only the first of them and gives its place.
             let place = known
-                .filter(|(child, common)| *common == tokens.len().min(self.node(*child).tokens.len()))
+                .filter(|(child, common)| {
+                    *common == tokens.len().min(self.node(*child).tokens.len())
+                })
                 .max_by_key(|(_, common)| *common);
             let (now, child) = (self.now, place.map(|(child, _)| child));
             let child = match child {
@@ -116,9 +123,15 @@ impl Prefixes {
     /// Removes the least recently used page of those that no sequence holds, one that no other follows if there is one;
     /// false if sequences hold all.
     pub(super) fn evict(&mut self) -> bool {
-        let nodes = self.nodes.iter().enumerate().filter_map(|(index, node)| Some((index, node.as_ref()?)));
+        let nodes = self
+            .nodes
+            .iter()
+            .enumerate()
+            .filter_map(|(index, node)| Some((index, node.as_ref()?)));
         let unheld = nodes.filter(|(_, node)| !is_held(&node.page));
-        let Some((oldest, _)) = unheld.min_by_key(|(_, node)| (!node.children.is_empty(), node.used)) else {
+        let Some((oldest, _)) =
+            unheld.min_by_key(|(_, node)| (!node.children.is_empty(), node.used))
+        else {
             return false;
         };
         self.remove_with_children(oldest);
@@ -135,15 +148,22 @@ impl Prefixes {
 
     /// Removes `page`, whoever holds it; false if it is not there, or others follow it.
     pub(super) fn remove_leaf(&mut self, page: &Page) -> bool {
-        let is_it =
-            |node: &Node| node.children.is_empty() && std::iter::zip(&node.page, page).all(|(a, b)| Arc::ptr_eq(a, b));
-        let place = self.nodes.iter().position(|node| node.as_ref().is_some_and(is_it));
+        let is_it = |node: &Node| {
+            node.children.is_empty()
+                && std::iter::zip(&node.page, page).all(|(a, b)| Arc::ptr_eq(a, b))
+        };
+        let place = self
+            .nodes
+            .iter()
+            .position(|node| node.as_ref().is_some_and(is_it));
         place.inspect(|place| self.remove(*place)).is_some()
     }
 
     /// Removes a leaf.
     fn remove(&mut self, index: usize) {
-        let node = self.nodes[index].take().expect("only nodes that are there are removed");
+        let node = self.nodes[index]
+            .take()
+            .expect("only nodes that are there are removed");
         let siblings = match node.parent {
             Parent::Node(parent) => &mut self.node_mut(parent).children,
             Parent::Root(tree) => self.roots.entry(tree).or_default(),
@@ -179,11 +199,15 @@ impl Prefixes {
     }
 
     fn node(&self, index: usize) -> &Node {
-        self.nodes[index].as_ref().expect("only nodes that are there are linked")
+        self.nodes[index]
+            .as_ref()
+            .expect("only nodes that are there are linked")
     }
 
     fn node_mut(&mut self, index: usize) -> &mut Node {
-        self.nodes[index].as_mut().expect("only nodes that are there are linked")
+        self.nodes[index]
+            .as_mut()
+            .expect("only nodes that are there are linked")
     }
 }
 
@@ -208,7 +232,11 @@ mod tests {
     use crate::kv::KvFormat;
     use crate::kv::page::{BlockPage, Home, PageShape};
 
-    const SHAPE: PageShape = PageShape { format: KvFormat::F32, kv_heads: 1, head_dim: 1 };
+    const SHAPE: PageShape = PageShape {
+        format: KvFormat::F32,
+        kv_heads: 1,
+        head_dim: 1,
+    };
 
     /// The keys and values at the last position of `tokens` depend on all of them.
     fn key(tokens: &[u32]) -> f32 {
@@ -217,7 +245,9 @@ mod tests {
 
     fn pages(home: &Arc<Home>, tokens: &[u32]) -> Vec<Page> {
         let page = |first: usize| {
-            let keys: Vec<f32> = (first..tokens.len().min(first + PAGE)).map(|last| key(&tokens[..=last])).collect();
+            let keys: Vec<f32> = (first..tokens.len().min(first + PAGE))
+                .map(|last| key(&tokens[..=last]))
+                .collect();
             let mut page = BlockPage::new(SHAPE, home);
             page.write(&keys, &keys, 0, SHAPE);
             vec![Arc::new(page)]
@@ -229,7 +259,11 @@ mod tests {
     fn lists() -> impl Strategy<Value = Vec<u32>> {
         let length = prop::sample::select(vec![1usize, 40, PAGE - 1, PAGE, PAGE + 1]);
         let runs = prop::collection::vec((0u32..2, length), 1..5);
-        runs.prop_map(|runs| runs.into_iter().flat_map(|(token, length)| vec![token; length]).collect())
+        runs.prop_map(|runs| {
+            runs.into_iter()
+                .flat_map(|(token, length)| vec![token; length])
+                .collect()
+        })
     }
 
     #[derive(Clone, Debug)]
@@ -258,8 +292,14 @@ mod tests {
         let (length, pages) = prefixes.find(Tree::default(), tokens);
         assert_eq!(pages.len(), length.div_ceil(PAGE));
         for position in 0..length {
-            let Matrix::F32(keys) = pages[position / PAGE][0].keys.view() else { unreachable!("pages are in f32") };
-            assert_eq!(keys[position % PAGE], key(&tokens[..=position]), "position {position} of {length}");
+            let Matrix::F32(keys) = pages[position / PAGE][0].keys.view() else {
+                unreachable!("pages are in f32")
+            };
+            assert_eq!(
+                keys[position % PAGE],
+                key(&tokens[..=position]),
+                "position {position} of {length}"
+            );
         }
         (length, pages)
     }
@@ -330,16 +370,29 @@ mod tests {
         let home = Arc::<Home>::default();
         let mut prefixes = Prefixes::default();
         for token in 0..4 {
-            prefixes.insert(Tree::default(), &[token; PAGE], &pages(&home, &[token; PAGE]));
+            prefixes.insert(
+                Tree::default(),
+                &[token; PAGE],
+                &pages(&home, &[token; PAGE]),
+            );
         }
         assert_eq!(prefixes.find(Tree::default(), &[0; PAGE]).0, PAGE);
         let left = |prefixes: &mut Prefixes| -> Vec<bool> {
             // In an order that changes none.
-            let nodes = prefixes.nodes.iter().flatten().map(|node| node.tokens[0]).collect::<Vec<_>>();
+            let nodes = prefixes
+                .nodes
+                .iter()
+                .flatten()
+                .map(|node| node.tokens[0])
+                .collect::<Vec<_>>();
             (0..4).map(|token| nodes.contains(&token)).collect()
         };
-        for expected in [[true, false, true, true], [true, false, false, true], [true, false, false, false], [false; 4]]
-        {
+        for expected in [
+            [true, false, true, true],
+            [true, false, false, true],
+            [true, false, false, false],
+            [false; 4],
+        ] {
             assert!(prefixes.evict());
             assert_eq!(left(&mut prefixes), expected);
         }

@@ -19,6 +19,10 @@ impl PrefixSalt {
 
 impl std::fmt::Debug for PrefixSalt {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "PrefixSalt(..)" } else { "PrefixSalt(none)" })
+        f.write_str(if self.0.is_some() {
+            "PrefixSalt(..)"
+        } else {
+            "PrefixSalt(none)"
+        })
     }
 }

@@ -59,14 +59,25 @@ pub(crate) struct Header {
 /// # Errors
 /// If the file cannot be written; what was there before then stays.
 pub(crate) fn save(path: &Path, header: &Header, tokens: &[u32], cache: &KvCache) -> Result<()> {
-    let error = |source| Error::Io { path: path.to_owned(), source };
+    let error = |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    };
     let mut file = OutputFile::create_private(path).map_err(error)?;
     write(&mut file, header, tokens, cache).map_err(error)?;
     file.finish().map_err(error)
 }
 
-fn write(file: &mut impl Write, header: &Header, tokens: &[u32], cache: &KvCache) -> io::Result<()> {
-    let mut out = Hashing { inner: io::BufWriter::with_capacity(BUFFER, file), hash: Sha256::new() };
+fn write(
+    file: &mut impl Write,
+    header: &Header,
+    tokens: &[u32],
+    cache: &KvCache,
+) -> io::Result<()> {
+    let mut out = Hashing {
+        inner: io::BufWriter::with_capacity(BUFFER, file),
+        hash: Sha256::new(),
+    };
     let header = serde_json::to_vec(header)?;
     out.write_all(&MAGIC)?;
     out.write_all(&(header.len() as u64).to_le_bytes())?;
@@ -93,47 +104,91 @@ pub(crate) fn restore(
     memory: &Arc<KvMemory>,
     adapters: &Adapters,
 ) -> Result<(Header, Vec<u32>, KvCache)> {
-    let io = |source| Error::Io { path: path.to_owned(), source };
+    let io = |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    };
     let wrong = |field, found: String, expected: &str| {
-        Err(Error::SavedSession { path: path.to_owned(), field, found, expected: expected.to_owned() })
+        Err(Error::SavedSession {
+            path: path.to_owned(),
+            field,
+            found,
+            expected: expected.to_owned(),
+        })
     };
     let file = match files::open(path) {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            return wrong("the file", "a folder or a device".to_owned(), "a session that was saved by this program");
+            return wrong(
+                "the file",
+                "a folder or a device".to_owned(),
+                "a session that was saved by this program",
+            );
         }
         file => file.map_err(io)?,
     };
     let length = file.metadata().map_err(io)?.len();
-    let mut file = Hashing { inner: BufReader::with_capacity(BUFFER, file), hash: Sha256::new() };
+    let mut file = Hashing {
+        inner: BufReader::with_capacity(BUFFER, file),
+        hash: Sha256::new(),
+    };
     let fixed = MAGIC.len() as u64 + 8;
     if length < fixed + HASH as u64 {
-        return wrong("the file", format!("{length} bytes"), "a session that was saved by this program");
+        return wrong(
+            "the file",
+            format!("{length} bytes"),
+            "a session that was saved by this program",
+        );
     }
     let (mut magic, mut header_length) = ([0; MAGIC.len()], [0; 8]);
     file.read_exact(&mut magic).map_err(io)?;
     file.read_exact(&mut header_length).map_err(io)?;
     if magic[..7] != MAGIC[..7] {
-        return wrong("the first bytes", format!("{:02x?}", &magic[..7]), "those of a saved session");
+        return wrong(
+            "the first bytes",
+            format!("{:02x?}", &magic[..7]),
+            "those of a saved session",
+        );
     }
     if magic[7] != MAGIC[7] {
-        return wrong("the format's version", magic[7].to_string(), &format!("{}: save it anew", MAGIC[7]));
+        return wrong(
+            "the format's version",
+            magic[7].to_string(),
+            &format!("{}: save it anew", MAGIC[7]),
+        );
     }
     let header_length = u64::from_le_bytes(header_length);
     if header_length > MOST_HEADER.min(length - fixed) {
-        return wrong("the header's length", header_length.to_string(), &format!("at most {MOST_HEADER} bytes"));
+        return wrong(
+            "the header's length",
+            header_length.to_string(),
+            &format!("at most {MOST_HEADER} bytes"),
+        );
     }
     let mut header = vec![0; header_length as usize];
     file.read_exact(&mut header).map_err(io)?;
     let header: Header = match serde_json::from_slice(&header) {
         Ok(header) => header,
-        Err(error) => return wrong("the header", error.to_string(), "the JSON of a saved session"),
+        Err(error) => {
+            return wrong(
+                "the header",
+                error.to_string(),
+                "the JSON of a saved session",
+            );
+        }
     };
     if header.model != model {
-        return wrong("the model", header.model, &format!("{model}: the session is of another model"));
+        return wrong(
+            "the model",
+            header.model,
+            &format!("{model}: the session is of another model"),
+        );
     }
     if header.adapters != adapters.key().text() {
         let text = |adapters: Option<String>| adapters.unwrap_or_else(|| "none".to_owned());
-        let expected = format!("{}: give those that the session was saved with", text(adapters.key().text()));
+        let expected = format!(
+            "{}: give those that the session was saved with",
+            text(adapters.key().text())
+        );
         return wrong("the adapters", text(header.adapters), &expected);
     }
     if header.format != memory.format() {
@@ -144,18 +199,34 @@ pub(crate) fn restore(
         );
     }
     if header.is_little_endian != cfg!(target_endian = "little") {
-        return wrong("the byte order", format!("little-endian: {}", header.is_little_endian), "this machine's");
+        return wrong(
+            "the byte order",
+            format!("little-endian: {}", header.is_little_endian),
+            "this machine's",
+        );
     }
     if header.context != context {
-        return wrong("the context", header.context.to_string(), &format!("{context}, that of the engine"));
+        return wrong(
+            "the context",
+            header.context.to_string(),
+            &format!("{context}, that of the engine"),
+        );
     }
     if header.tokens > context || header.prefilled > header.tokens {
         let found = format!("{}, {} of them prefilled", header.tokens, header.prefilled);
-        return wrong("the number of tokens", found, &format!("at most the context of {context}"));
+        return wrong(
+            "the number of tokens",
+            found,
+            &format!("at most the context of {context}"),
+        );
     }
     let expected = memory.saved_bytes(header.tokens) as u64 + fixed + header_length + HASH as u64;
     if length != expected {
-        return wrong("the file", format!("{length} bytes"), &format!("{expected}: it is cut off or was changed"));
+        return wrong(
+            "the file",
+            format!("{length} bytes"),
+            &format!("{expected}: it is cut off or was changed"),
+        );
     }
     let mut tokens = vec![0; header.tokens];
     for token in &mut tokens {
@@ -165,12 +236,18 @@ pub(crate) fn restore(
     }
     let cache = KvCache::new(memory, adapters.clone());
     cache.reserve(0, header.tokens)?;
-    cache.fill(header.tokens, |bytes| file.read_exact(bytes)).map_err(io)?;
+    cache
+        .fill(header.tokens, |bytes| file.read_exact(bytes))
+        .map_err(io)?;
     let computed = file.hash.finalize();
     let mut stored = [0; HASH];
     file.inner.read_exact(&mut stored).map_err(io)?;
     if computed[..] != stored {
-        return wrong("the hash", hexadecimal(&computed), &format!("{}: the file is damaged", hexadecimal(&stored)));
+        return wrong(
+            "the hash",
+            hexadecimal(&computed),
+            &format!("{}: the file is damaged", hexadecimal(&stored)),
+        );
     }
     Ok((header, tokens, cache))
 }

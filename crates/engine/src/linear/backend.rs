@@ -47,7 +47,13 @@ pub(crate) trait Backend: Send {
     ///
     /// # Errors
     /// If the processor fails; `out` and `inner` then hold anything.
-    fn feed_forward(&mut self, block: usize, x: QuantizedView, out: &mut [f32], inner: &mut [f32]) -> Result<bool> {
+    fn feed_forward(
+        &mut self,
+        block: usize,
+        x: QuantizedView,
+        out: &mut [f32],
+        inner: &mut [f32],
+    ) -> Result<bool> {
         let _ = (block, x, out, inner);
         Ok(false)
     }
@@ -66,14 +72,29 @@ impl Backend for OwnKernels<'_> {
         shadows: Shadows,
     ) -> Result<bool> {
         let block = &self.0.blocks[block];
-        let are_packed = outs.iter().all(|out| int8(block, out.linear).float().is_none());
+        let are_packed = outs
+            .iter()
+            .all(|out| int8(block, out.linear).float().is_none());
         let adds_shadows = shadows == Shadows::Inline && are_packed && x.outliers() > 0;
-        let products = outs.iter_mut().map(|LinearOutput { linear, columns, out }| {
-            let weight = int8(block, *linear).view().columns(columns.clone());
-            let bias = block.linears[linear].bias.as_deref().map(|bias| &bias[columns.clone()]);
-            let product = Int8Product::new(weight, bias, out.reborrow());
-            if adds_shadows { product.with_shadow() } else { product }
-        });
+        let products = outs.iter_mut().map(
+            |LinearOutput {
+                 linear,
+                 columns,
+                 out,
+             }| {
+                let weight = int8(block, *linear).view().columns(columns.clone());
+                let bias = block.linears[linear]
+                    .bias
+                    .as_deref()
+                    .map(|bias| &bias[columns.clone()]);
+                let product = Int8Product::new(weight, bias, out.reborrow());
+                if adds_shadows {
+                    product.with_shadow()
+                } else {
+                    product
+                }
+            },
+        );
         let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
         matmul_int8_each(x, &mut products);
         Ok(adds_shadows)

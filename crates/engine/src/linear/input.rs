@@ -40,15 +40,28 @@ impl QuantizedInput {
         // Until they are, they are the rows of nothing.
         self.input = None;
         self.phase = phase;
-        let Some(quantization) = quantization(block, input, phase) else { return };
+        let Some(quantization) = quantization(block, input, phase) else {
+            return;
+        };
         let begun = counters.begin();
         let channels = x.len() / rows.max(1);
         match quantization {
-            InputQuantization::Static { clip, shadow, smoothing } => {
-                self.rows.quantize_static(x, channels, clip / INT8_MAX, smoothing.as_deref(), *shadow);
+            InputQuantization::Static {
+                clip,
+                shadow,
+                smoothing,
+            } => {
+                self.rows.quantize_static(
+                    x,
+                    channels,
+                    clip / INT8_MAX,
+                    smoothing.as_deref(),
+                    *shadow,
+                );
             }
             InputQuantization::Dynamic { outlier_threshold } => {
-                self.rows.quantize_dynamic(x, channels, Some(*outlier_threshold));
+                self.rows
+                    .quantize_dynamic(x, channels, Some(*outlier_threshold));
             }
         }
         self.input = Some(input);
@@ -57,7 +70,9 @@ impl QuantizedInput {
             bytes += Bytes::of(size_of_val(x), 0, 0);
             bytes
         };
-        counters.end_with(begun, Operator::Quantize, bytes, |statistics| self.count(statistics));
+        counters.end_with(begun, Operator::Quantize, bytes, |statistics| {
+            self.count(statistics)
+        });
     }
 
     /// As [`QuantizedInput::quantize`], of rows `[channels]` that `make` makes of chunks of `source`, one by one
@@ -74,7 +89,12 @@ impl QuantizedInput {
     ) -> bool {
         self.input = None;
         self.phase = phase;
-        let Some(InputQuantization::Static { clip, shadow, smoothing }) = quantization(block, input, phase) else {
+        let Some(InputQuantization::Static {
+            clip,
+            shadow,
+            smoothing,
+        }) = quantization(block, input, phase)
+        else {
             return false;
         };
         let how = (clip / INT8_MAX, smoothing.as_deref(), *shadow);
@@ -93,8 +113,14 @@ impl QuantizedInput {
         multiply: impl FnOnce(QuantizedView, StaticInput, &mut QuantizedRows) -> bool,
     ) -> bool {
         let down = quantization(block, LinearInput::Down, self.phase);
-        let (true, Some(InputQuantization::Static { clip, shadow, smoothing })) =
-            (self.holds(LinearInput::FeedForward), down)
+        let (
+            true,
+            Some(InputQuantization::Static {
+                clip,
+                shadow,
+                smoothing,
+            }),
+        ) = (self.holds(LinearInput::FeedForward), down)
         else {
             return false;
         };
@@ -109,8 +135,14 @@ impl QuantizedInput {
 
     /// What quantizing writes, and reads beside the rows.
     pub(crate) fn bytes(&self, block: &Block) -> Bytes {
-        let quantization = self.input.and_then(|input| quantization(block, input, self.phase));
-        Bytes::of(0, self.rows.view().size(), quantization.map_or(0, smoothing_bytes))
+        let quantization = self
+            .input
+            .and_then(|input| quantization(block, input, self.phase));
+        Bytes::of(
+            0,
+            self.rows.view().size(),
+            quantization.map_or(0, smoothing_bytes),
+        )
     }
 
     /// Adds the rows to those that have been quantized.
@@ -139,13 +171,19 @@ fn quantization(block: &Block, input: LinearInput, phase: Phase) -> Option<&Inpu
 /// Bytes of the factors on an input's channels.
 fn smoothing_bytes(quantization: &InputQuantization) -> usize {
     match quantization {
-        InputQuantization::Static { smoothing: Some(factors), .. } => size_of_val(&factors[..]),
+        InputQuantization::Static {
+            smoothing: Some(factors),
+            ..
+        } => size_of_val(&factors[..]),
         _ => 0,
     }
 }
 
 /// Whether the layers that read `input` have float weights for decode.
 fn decodes_in_float(block: &Block, input: LinearInput) -> bool {
-    let mut readers = block.linears.iter().filter(|(name, _)| LinearInput::of(**name) == input);
+    let mut readers = block
+        .linears
+        .iter()
+        .filter(|(name, _)| LinearInput::of(**name) == input);
     readers.all(|(_, linear)| linear.decode_weight.is_some())
 }

@@ -44,12 +44,17 @@ pub(crate) struct LinearOutput<'a> {
 /// The layers of a role that is products of one input, in the order of their outputs.
 pub(crate) fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
     let attention = &block.attention;
-    let [query, key_value] = [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim);
+    let [query, key_value] =
+        [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim);
     let width = block.feed_forward.width;
     match role {
-        Role::QueryKeyValue => {
-            [(Linear::Query, query), (Linear::Key, key_value), (Linear::Value, key_value)].into_iter().collect()
-        }
+        Role::QueryKeyValue => [
+            (Linear::Query, query),
+            (Linear::Key, key_value),
+            (Linear::Value, key_value),
+        ]
+        .into_iter()
+        .collect(),
         Role::AttentionOutput => [(Linear::AttentionOutput, hidden)].into_iter().collect(),
         Role::GateUp => {
             let gate = block.feed_forward.gated.then_some((Linear::Gate, width));
@@ -61,7 +66,10 @@ pub(crate) fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Lay
 }
 
 /// Which features of each layer are `columns` of their outputs side by side; layers without any are left out.
-pub(crate) fn columns_of(layers: &Layers, columns: &Range<usize>) -> SmallVec<[(Linear, Range<usize>); MOST_READERS]> {
+pub(crate) fn columns_of(
+    layers: &Layers,
+    columns: &Range<usize>,
+) -> SmallVec<[(Linear, Range<usize>); MOST_READERS]> {
     let mut first = 0;
     let mut found = SmallVec::new();
     for (linear, features) in layers {
@@ -96,7 +104,12 @@ pub(crate) enum Shadows {
 
 impl QuantizedInput {
     /// `rows` of the chunk, whose activations in float are `x[rows of the chunk, channels]`.
-    pub(crate) fn activations<'a>(&'a self, x: &'a [f32], channels: usize, rows: &Range<usize>) -> Activations<'a> {
+    pub(crate) fn activations<'a>(
+        &'a self,
+        x: &'a [f32],
+        channels: usize,
+        rows: &Range<usize>,
+    ) -> Activations<'a> {
         Activations {
             int8: self.int8(rows.clone()),
             x: &x[rows.start * channels..rows.end * channels],
@@ -122,7 +135,11 @@ pub(crate) fn multiply(
     let are_added = match activations.int8 {
         Some(x) => {
             // Where operators are counted, shadows are one by themselves.
-            let of_backend = if begun.is_counted() { Shadows::Apart } else { shadows };
+            let of_backend = if begun.is_counted() {
+                Shadows::Apart
+            } else {
+                shadows
+            };
             backend.multiply(index, role, x, outs, of_backend)?
         }
         None => {
@@ -130,7 +147,9 @@ pub(crate) fn multiply(
             false
         }
     };
-    counters.end(begun, Operator::of_products(role), || product_bytes(block, activations, outs));
+    counters.end(begun, Operator::of_products(role), || {
+        product_bytes(block, activations, outs)
+    });
     if let Some(x) = activations.int8
         && shadows == Shadows::Inline
         && !are_added
@@ -144,37 +163,74 @@ pub(crate) fn multiply(
 fn multiply_floats(block: &Block, activations: &Activations, outs: &mut [LinearOutput]) {
     let Activations { x, rows, phase, .. } = *activations;
     let in_features = x.len() / rows.max(1);
-    let products = outs.iter_mut().map(|LinearOutput { linear, columns, out }| {
-        let bias = block.linears[linear].bias.as_deref().map(|bias| &bias[columns.clone()]);
-        Product::new(float(block, *linear).view().rows(columns.clone(), in_features), bias, out.reborrow())
-    });
+    let products = outs.iter_mut().map(
+        |LinearOutput {
+             linear,
+             columns,
+             out,
+         }| {
+            let bias = block.linears[linear]
+                .bias
+                .as_deref()
+                .map(|bias| &bias[columns.clone()]);
+            Product::new(
+                float(block, *linear)
+                    .view()
+                    .rows(columns.clone(), in_features),
+                bias,
+                out.reborrow(),
+            )
+        },
+    );
     let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
     matmul_each(x, rows, phase, &mut products);
 }
 
 /// What products read and write.
 fn product_bytes(block: &Block, activations: &Activations, outs: &[LinearOutput]) -> Bytes {
-    let read = activations.int8.map_or(size_of_val(activations.x), QuantizedView::size);
-    let weights = outs.iter().map(|LinearOutput { linear, columns, .. }| {
-        let bytes = match activations.int8 {
-            Some(_) => int8(block, *linear).bytes(),
-            None => float(block, *linear).bytes(),
-        };
-        let layer = &block.linears[linear];
-        let bias = if layer.bias.is_some() { size_of::<f32>() } else { 0 };
-        bytes * columns.len() / layer.weight.out_features() + bias * columns.len()
-    });
-    let written = outs.iter().map(|LinearOutput { out, .. }| out.rows() * out.columns() * size_of::<f32>());
+    let read = activations
+        .int8
+        .map_or(size_of_val(activations.x), QuantizedView::size);
+    let weights = outs.iter().map(
+        |LinearOutput {
+             linear, columns, ..
+         }| {
+            let bytes = match activations.int8 {
+                Some(_) => int8(block, *linear).bytes(),
+                None => float(block, *linear).bytes(),
+            };
+            let layer = &block.linears[linear];
+            let bias = if layer.bias.is_some() {
+                size_of::<f32>()
+            } else {
+                0
+            };
+            bytes * columns.len() / layer.weight.out_features() + bias * columns.len()
+        },
+    );
+    let written = outs
+        .iter()
+        .map(|LinearOutput { out, .. }| out.rows() * out.columns() * size_of::<f32>());
     Bytes::of(read, written.sum(), weights.sum())
 }
 
 /// Adds to products what the outliers of `x` lack.
-pub(crate) fn shadow(block: &Block, x: QuantizedView, outs: &mut [LinearOutput], counters: &Counters) {
+pub(crate) fn shadow(
+    block: &Block,
+    x: QuantizedView,
+    outs: &mut [LinearOutput],
+    counters: &Counters,
+) {
     if x.outliers() == 0 {
         return;
     }
     let begun = counters.begin();
-    for LinearOutput { linear, columns, out } in &mut *outs {
+    for LinearOutput {
+        linear,
+        columns,
+        out,
+    } in &mut *outs
+    {
         let weight = int8(block, *linear);
         match weight.float() {
             None => int8_kernels::shadow(x, weight.view().columns(columns.clone()), out.reborrow()),
@@ -188,50 +244,93 @@ pub(crate) fn shadow(block: &Block, x: QuantizedView, outs: &mut [LinearOutput],
         let features = |of: &LinearOutput| (of.linear, of.columns.len());
         let bytes = shadow_bytes(block, x, outs.iter().map(features));
         // What is there is added to.
-        Bytes { read: bytes.read + bytes.written, ..bytes }
+        Bytes {
+            read: bytes.read + bytes.written,
+            ..bytes
+        }
     });
 }
 
 /// What shadows read, and write of the rows that have outliers: of each layer so many features.
-pub(crate) fn shadow_bytes(block: &Block, x: QuantizedView, layers: impl Iterator<Item = (Linear, usize)>) -> Bytes {
+pub(crate) fn shadow_bytes(
+    block: &Block,
+    x: QuantizedView,
+    layers: impl Iterator<Item = (Linear, usize)>,
+) -> Bytes {
     let (mut rows, mut channels) = (0, vec![false; x.in_features()]);
     for row in 0..x.rows() {
         let outliers = x.outliers_of(row).0;
         rows += usize::from(!outliers.is_empty());
-        outliers.iter().for_each(|channel| channels[*channel as usize] = true);
+        outliers
+            .iter()
+            .for_each(|channel| channels[*channel as usize] = true);
     }
     let channels = channels.into_iter().filter(|has| *has).count();
     let of_layer = |(linear, features): (Linear, usize)| match int8(block, linear).float() {
         None => (features, features * (channels + size_of::<f32>())),
-        Some(float) => (features, channels * float.bytes() / float.in_features() * features / float.out_features()),
+        Some(float) => (
+            features,
+            channels * float.bytes() / float.in_features() * features / float.out_features(),
+        ),
     };
-    let (features, weights) = layers.map(of_layer).fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
-    Bytes::of(x.outlier_bytes(), rows * features * size_of::<f32>(), weights)
+    let (features, weights) = layers
+        .map(of_layer)
+        .fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+    Bytes::of(
+        x.outlier_bytes(),
+        rows * features * size_of::<f32>(),
+        weights,
+    )
 }
 
 /// What [`shadow`] adds, by itself: `[rows, out_features]` of one layer after the other in `out`, those rows alone that have
 /// outliers. [`add_shadow`] adds it.
-pub(crate) fn shadow_apart(block: &Block, layers: &Layers, x: QuantizedView, out: &mut [f32], counters: &Counters) {
+pub(crate) fn shadow_apart(
+    block: &Block,
+    layers: &Layers,
+    x: QuantizedView,
+    out: &mut [f32],
+    counters: &Counters,
+) {
     let begun = counters.begin();
     let mut out = out;
     for (linear, features) in layers {
-        let of_layer = out.split_off_mut(..x.rows() * features).expect("room for the outputs of all layers");
-        int8_kernels::shadow_apart(x, int8(block, *linear).view(), OutputMut::new(of_layer, *features));
+        let of_layer = out
+            .split_off_mut(..x.rows() * features)
+            .expect("room for the outputs of all layers");
+        int8_kernels::shadow_apart(
+            x,
+            int8(block, *linear).view(),
+            OutputMut::new(of_layer, *features),
+        );
     }
-    counters.end(begun, Operator::Shadows, || shadow_bytes(block, x, layers.iter().copied()));
+    counters.end(begun, Operator::Shadows, || {
+        shadow_bytes(block, x, layers.iter().copied())
+    });
 }
 
 /// The scales of the weights of layers that read INT8.
 pub(crate) fn scales<'a>(block: &'a Block, layers: &Layers) -> SmallVec<[&'a [f32]; MOST_READERS]> {
-    layers.iter().map(|(linear, _)| int8(block, *linear).view().scales).collect()
+    layers
+        .iter()
+        .map(|(linear, _)| int8(block, *linear).view().scales)
+        .collect()
 }
 
 /// Adds what [`shadow_apart`] computed to the products of a layer, `[rows, out_features]`: the same bits as [`shadow`].
-pub(crate) fn add_shadow(x: QuantizedView, features: usize, shadow: &[f32], out: &mut [f32], counters: &Counters) {
+pub(crate) fn add_shadow(
+    x: QuantizedView,
+    features: usize,
+    shadow: &[f32],
+    out: &mut [f32],
+    counters: &Counters,
+) {
     let begun = counters.begin();
     int8_kernels::join_shadow(x, shadow, OutputMut::new(out, features));
     counters.end(begun, Operator::Shadows, || {
-        let rows = (0..x.rows()).filter(|row| !x.outliers_of(*row).0.is_empty()).count();
+        let rows = (0..x.rows())
+            .filter(|row| !x.outliers_of(*row).0.is_empty())
+            .count();
         let bytes = rows * features * size_of::<f32>();
         Bytes::of(2 * bytes, bytes, 0)
     });
@@ -248,6 +347,8 @@ fn float(block: &Block, linear: Linear) -> &WeightMatrix {
 
 /// The weight of a layer that reads INT8.
 fn int8(block: &Block, linear: Linear) -> &Int8Matrix {
-    let Weight::Int8(weight) = &block.linears[&linear].weight else { unreachable!("what reads INT8 has INT8 weights") };
+    let Weight::Int8(weight) = &block.linears[&linear].weight else {
+        unreachable!("what reads INT8 has INT8 weights")
+    };
     weight
 }

@@ -30,8 +30,11 @@ impl FileDigest {
     /// # Errors
     /// If it cannot be read.
     pub fn read(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Self> {
-        let failed =
-            |error: std::io::Error| Error::new(ErrorKind::Io, "cannot read the file").caused_by(error).at(path);
+        let failed = |error: std::io::Error| {
+            Error::new(ErrorKind::Io, "cannot read the file")
+                .caused_by(error)
+                .at(path)
+        };
         // Read and not mapped: the pages count for this process only while they are copied.
         let mut file = files::open(path).map_err(failed)?;
         let mut hasher = Sha256::new();
@@ -39,7 +42,12 @@ impl FileDigest {
         let mut bytes = 0;
         loop {
             match file.read(&mut block).map_err(failed)? {
-                0 => return Ok(Self { bytes, sha256: hexadecimal(hasher) }),
+                0 => {
+                    return Ok(Self {
+                        bytes,
+                        sha256: hexadecimal(hasher),
+                    });
+                }
                 read => {
                     hasher.update(&block[..read]);
                     bytes += read as u64;
@@ -70,5 +78,9 @@ pub fn compare(path: &Path, found: &str, expected: &str) -> Result<()> {
 }
 
 fn hexadecimal(hasher: Sha256) -> String {
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hasher
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }

@@ -77,9 +77,14 @@ impl Manifest {
     /// everything else that is wrong; the message names the field and what was expected.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() > MAX_BYTES {
-            return Err(malformed(format!("{} bytes, expected at most {MAX_BYTES}", bytes.len())));
+            return Err(malformed(format!(
+                "{} bytes, expected at most {MAX_BYTES}",
+                bytes.len()
+            )));
         }
-        let not_one = |error: serde_json::Error| malformed("not the description of a package".into()).caused_by(error);
+        let not_one = |error: serde_json::Error| {
+            malformed("not the description of a package".into()).caused_by(error)
+        };
         let Version { format } = serde_json::from_slice(bytes).map_err(not_one)?;
         if format > FORMAT {
             return Err(unsupported(format!(
@@ -104,32 +109,59 @@ impl Manifest {
                 int8::LAYOUT
             )));
         }
-        self.model.check().map_err(|error| malformed("field `model`".into()).caused_by(error))?;
+        self.model
+            .check()
+            .map_err(|error| malformed("field `model`".into()).caused_by(error))?;
         self.formats()?;
         self.check_inputs()?;
-        match self.files.keys().find(|name| **name != WEIGHTS && !Source::TEXT_FILES.contains(&name.as_str())) {
-            Some(name) => Err(malformed(format!("field `files` names {name:?}, which is no file of a package"))),
-            None if !self.files.contains_key(WEIGHTS) => Err(malformed(format!("field `files` lacks {WEIGHTS:?}"))),
+        match self
+            .files
+            .keys()
+            .find(|name| **name != WEIGHTS && !Source::TEXT_FILES.contains(&name.as_str()))
+        {
+            Some(name) => Err(malformed(format!(
+                "field `files` names {name:?}, which is no file of a package"
+            ))),
+            None if !self.files.contains_key(WEIGHTS) => {
+                Err(malformed(format!("field `files` lacks {WEIGHTS:?}")))
+            }
             None => Ok(()),
         }
     }
 
     /// The number formats of the weights.
     pub(super) fn formats(&self) -> Result<Formats> {
-        let embedding = Format::ALL.into_iter().find(|format| format.name() == self.embedding);
+        let embedding = Format::ALL
+            .into_iter()
+            .find(|format| format.name() == self.embedding);
         let embedding = embedding.ok_or_else(|| {
-            malformed(format!("field `embedding` is {:?}, a format that is not read", self.embedding))
+            malformed(format!(
+                "field `embedding` is {:?}, a format that is not read",
+                self.embedding
+            ))
         })?;
         let plan = &self.preparation.options.plan;
         let allowed: &[Element] = match plan.output_weights {
             OutputWeights::Int8 => &[Element::I8],
             OutputWeights::Float => &[Element::F32, Element::F16, Element::Bf16],
         };
-        let output = allowed.iter().find(|element| element.name() == self.output).ok_or_else(|| {
-            let allowed: Vec<_> = allowed.iter().map(|element| element.name()).collect();
-            malformed(format!("field `output` is {:?}, expected one of {}", self.output, allowed.join(", ")))
-        })?;
-        Ok(Formats { linears: plan.linears, decode: plan.decode_weights, output: *output, embedding })
+        let output = allowed
+            .iter()
+            .find(|element| element.name() == self.output)
+            .ok_or_else(|| {
+                let allowed: Vec<_> = allowed.iter().map(|element| element.name()).collect();
+                malformed(format!(
+                    "field `output` is {:?}, expected one of {}",
+                    self.output,
+                    allowed.join(", ")
+                ))
+            })?;
+        Ok(Formats {
+            linears: plan.linears,
+            decode: plan.decode_weights,
+            output: *output,
+            embedding,
+        })
     }
 
     /// In INT8 four inputs a block, in their order, with numbers that can be computed with.
@@ -140,40 +172,61 @@ impl Manifest {
             LinearFormat::W4a16 => 0,
         };
         if inputs.len() != expected {
-            let message = format!("field `preparation.inputs` has {} inputs, expected {expected}", inputs.len());
+            let message = format!(
+                "field `preparation.inputs` has {} inputs, expected {expected}",
+                inputs.len()
+            );
             return Err(malformed(message));
         }
         for (index, input) in inputs.iter().enumerate() {
             let (block, place) = (index / 4, LinearInput::ALL[index % 4]);
             let channels = place.channels(&self.model.blocks[block], self.model.hidden);
-            check_input(input, block, place, channels)
-                .map_err(|error| malformed(format!("field `preparation.inputs[{index}]`")).caused_by(error))?;
+            check_input(input, block, place, channels).map_err(|error| {
+                malformed(format!("field `preparation.inputs[{index}]`")).caused_by(error)
+            })?;
         }
         Ok(())
     }
 }
 
-fn check_input(input: &InputSummary, block: usize, place: LinearInput, channels: usize) -> Result<()> {
+fn check_input(
+    input: &InputSummary,
+    block: usize,
+    place: LinearInput,
+    channels: usize,
+) -> Result<()> {
     if (input.block, input.input) != (block, place) {
         let (found, expected) = (input.input.name(), place.name());
-        return Err(malformed(format!("is {found} of block {}, expected {expected} of block {block}", input.block)));
+        return Err(malformed(format!(
+            "is {found} of block {}, expected {expected} of block {block}",
+            input.block
+        )));
     }
     if input.channels != channels {
-        return Err(malformed(format!("has {} channels, expected {channels}", input.channels)));
+        return Err(malformed(format!(
+            "has {} channels, expected {channels}",
+            input.channels
+        )));
     }
     for clip in [input.clip, input.shadow_clip] {
         if usable_clip(clip) != clip {
-            return Err(malformed(format!("is clipped at {clip:?}, expected a number that can be divided by")));
+            return Err(malformed(format!(
+                "is clipped at {clip:?}, expected a number that can be divided by"
+            )));
         }
     }
     if input.smoothing.channels() != channels {
         let found = input.smoothing.channels();
-        return Err(malformed(format!("has smoothing for {found} channels, expected {channels}")));
+        return Err(malformed(format!(
+            "has smoothing for {found} channels, expected {channels}"
+        )));
     }
     let hot = &input.hot_channels;
     let ascending = hot.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || hot.last().is_some_and(|last| *last as usize >= channels) {
-        return Err(malformed(format!("has hot channels that are not ascending and below {channels}")));
+        return Err(malformed(format!(
+            "has hot channels that are not ascending and below {channels}"
+        )));
     }
     Ok(())
 }

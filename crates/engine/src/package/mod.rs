@@ -119,22 +119,37 @@ impl Package {
         for (name, digest) in &manifest.files {
             let path = path.join(name);
             let length = std::fs::metadata(&path).map_err(|error| {
-                let kind =
-                    if error.kind() == std::io::ErrorKind::NotFound { ErrorKind::Missing } else { ErrorKind::Io };
-                Error::new(kind, format!("{MANIFEST} names this file")).caused_by(error).at(&path)
+                let kind = if error.kind() == std::io::ErrorKind::NotFound {
+                    ErrorKind::Missing
+                } else {
+                    ErrorKind::Io
+                };
+                Error::new(kind, format!("{MANIFEST} names this file"))
+                    .caused_by(error)
+                    .at(&path)
             })?;
             if !length.is_file() {
                 return Err(Error::new(ErrorKind::Malformed, "expected a regular file").at(&path));
             }
             if length.len() != digest.bytes {
-                let message = format!("{} bytes, {MANIFEST} has {}: truncated or altered", length.len(), digest.bytes);
+                let message = format!(
+                    "{} bytes, {MANIFEST} has {}: truncated or altered",
+                    length.len(),
+                    digest.bytes
+                );
                 return Err(Error::new(ErrorKind::Malformed, message).at(path));
             }
         }
         refuse_unlisted(path, &manifest)?;
         let file = MappedFile::open(path.join(WEIGHTS))?;
-        let header = read::header(file.bytes(), &manifest).map_err(|error| error.at(path.join(WEIGHTS)))?;
-        Ok(Self { path: path.into(), manifest, file, header })
+        let header =
+            read::header(file.bytes(), &manifest).map_err(|error| error.at(path.join(WEIGHTS)))?;
+        Ok(Self {
+            path: path.into(),
+            manifest,
+            file,
+            header,
+        })
     }
 
     /// Returns the file with the weights, or a copy of it in memory.
@@ -197,12 +212,22 @@ impl Package {
     /// # Errors
     /// If the folder cannot be read.
     pub fn contents(&self) -> Result<Contents> {
-        let failed = |error| Error::new(ErrorKind::Io, "cannot read the folder").caused_by(error).at(&self.path);
+        let failed = |error| {
+            Error::new(ErrorKind::Io, "cannot read the folder")
+                .caused_by(error)
+                .at(&self.path)
+        };
         let mut contents = Contents::default();
         for entry in std::fs::read_dir(&self.path).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+            let name = entry
+                .map_err(failed)?
+                .file_name()
+                .to_string_lossy()
+                .into_owned();
             let made = name.strip_suffix(".seal").unwrap_or(&name);
-            let kind = if [MANIFEST, MANIFEST_DIGEST].contains(&&*name) || self.manifest.files.contains_key(&name) {
+            let kind = if [MANIFEST, MANIFEST_DIGEST].contains(&&*name)
+                || self.manifest.files.contains_key(&name)
+            {
                 &mut contents.hashed
             } else if MADE_HERE.contains(&made) {
                 &mut contents.made_here
@@ -211,7 +236,11 @@ impl Package {
             };
             kind.push(name);
         }
-        for names in [&mut contents.hashed, &mut contents.made_here, &mut contents.others] {
+        for names in [
+            &mut contents.hashed,
+            &mut contents.made_here,
+            &mut contents.others,
+        ] {
             names.sort();
         }
         Ok(contents)
@@ -227,7 +256,9 @@ impl Package {
     /// # Errors
     /// Naming the first file that differs.
     pub fn verify(&self) -> Result<()> {
-        self.digests()?.iter().try_for_each(|(path, sha256)| digest::check(path, sha256))
+        self.digests()?
+            .iter()
+            .try_for_each(|(path, sha256)| digest::check(path, sha256))
     }
 
     /// Every file that has a hash, with the hash that it should have: `package.json` first, and then what it names.
@@ -240,24 +271,41 @@ impl Package {
         let mut line = String::new();
         files::open(&stated)
             .and_then(|file| file.take(MAX_DIGEST_BYTES).read_to_string(&mut line))
-            .map_err(|error| Error::new(ErrorKind::Io, "cannot read the file").caused_by(error).at(&stated))?;
+            .map_err(|error| {
+                Error::new(ErrorKind::Io, "cannot read the file")
+                    .caused_by(error)
+                    .at(&stated)
+            })?;
         let digest = line.split_whitespace().next().unwrap_or_default();
         if digest.len() != 64 || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             let message = format!("not the sha256 of {MANIFEST}: expected 64 hexadecimal digits");
             return Err(Error::new(ErrorKind::Malformed, message).at(&stated));
         }
-        let files = self.manifest.files.iter().map(|(name, file)| (self.path.join(name), file.sha256.clone()));
-        Ok([(manifest, digest.to_owned())].into_iter().chain(files).collect())
+        let files = self
+            .manifest
+            .files
+            .iter()
+            .map(|(name, file)| (self.path.join(name), file.sha256.clone()));
+        Ok([(manifest, digest.to_owned())]
+            .into_iter()
+            .chain(files)
+            .collect())
     }
 }
 
 /// Refuses a file that would be read as a part of the package and has no hash in its manifest.
 fn refuse_unlisted(path: &Path, manifest: &Manifest) -> Result<()> {
-    let unlisted = Source::TEXT_FILES.iter().filter(|name| !manifest.files.contains_key(**name));
-    match unlisted.map(|name| path.join(name)).find(|path| path.symlink_metadata().is_ok()) {
+    let unlisted = Source::TEXT_FILES
+        .iter()
+        .filter(|name| !manifest.files.contains_key(**name));
+    match unlisted
+        .map(|name| path.join(name))
+        .find(|path| path.symlink_metadata().is_ok())
+    {
         Some(path) => {
-            let message =
-                format!("no part of the package: {MANIFEST} does not name this file; expected none, remove it");
+            let message = format!(
+                "no part of the package: {MANIFEST} does not name this file; expected none, remove it"
+            );
             Err(Error::new(ErrorKind::Malformed, message).at(path))
         }
         None => Ok(()),

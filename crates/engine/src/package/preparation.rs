@@ -10,7 +10,9 @@ use triad_plan::tasks::BlockShadows;
 
 use crate::hot_rows::HotChannels;
 use crate::linear_input::LinearInput;
-use crate::quantization::{DecodeWeights, InputQuantization, LinearFormat, OutputWeights, Quantization, WeightScales};
+use crate::quantization::{
+    DecodeWeights, InputQuantization, LinearFormat, OutputWeights, Quantization, WeightScales,
+};
 
 /// How a model is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,7 +27,11 @@ pub struct PrepareOptions {
 
 impl Default for PrepareOptions {
     fn default() -> Self {
-        Self { plan: PlanOptions::default(), prune: Prune::default(), tokens: 16_384 }
+        Self {
+            plan: PlanOptions::default(),
+            prune: Prune::default(),
+            tokens: 16_384,
+        }
     }
 }
 
@@ -199,13 +205,19 @@ impl Preparation {
         let hot: usize = kept().map(|input| input.hot_channels.len()).sum();
         let channels: usize = kept().map(|input| input.channels).sum();
         let hot_share = hot as f64 / channels.max(1) as f64;
-        (!blocks.is_empty()).then(|| KeptShadows { blocks: blocks.iter().map(of_block).collect(), hot_share })
+        (!blocks.is_empty()).then(|| KeptShadows {
+            blocks: blocks.iter().map(of_block).collect(),
+            hot_share,
+        })
     }
 
     /// The hot channels of each block's inputs.
     pub fn hot_channels(&self) -> HotChannels {
         let (blocks, _) = self.inputs.as_chunks::<4>();
-        blocks.iter().map(|inputs| inputs.each_ref().map(|input| input.hot_channels.clone())).collect()
+        blocks
+            .iter()
+            .map(|inputs| inputs.each_ref().map(|input| input.hot_channels.clone()))
+            .collect()
     }
 }
 
@@ -217,15 +229,26 @@ pub fn quantization(inputs: &[InputSummary], options: &PlanOptions) -> Quantizat
     let (blocks, rest) = inputs.as_chunks::<4>();
     assert!(rest.is_empty(), "four inputs a block");
     let input = |summary: &InputSummary| InputQuantization::Static {
-        clip: if summary.shadow { summary.shadow_clip } else { summary.clip },
+        clip: if summary.shadow {
+            summary.shadow_clip
+        } else {
+            summary.clip
+        },
         shadow: summary.shadow,
-        smoothing: if summary.shadow { None } else { summary.smoothing.factors() },
+        smoothing: if summary.shadow {
+            None
+        } else {
+            summary.smoothing.factors()
+        },
     };
     Quantization {
         weight_scales: options.weight_scales,
         decode_weights: options.decode_weights,
         output_weights: options.output_weights,
-        blocks: blocks.iter().map(|inputs| inputs.each_ref().map(input)).collect(),
+        blocks: blocks
+            .iter()
+            .map(|inputs| inputs.each_ref().map(input))
+            .collect(),
     }
 }
 
@@ -242,7 +265,12 @@ impl Smoothing {
     /// below zero stays as it is.
     pub fn by_octaves(octaves: impl IntoIterator<Item = f32>) -> Self {
         // What is below zero or beyond 255 becomes the nearest byte.
-        Self(octaves.into_iter().map(|octaves| (octaves * STEPS_OF_OCTAVE).round() as u8).collect())
+        Self(
+            octaves
+                .into_iter()
+                .map(|octaves| (octaves * STEPS_OF_OCTAVE).round() as u8)
+                .collect(),
+        )
     }
 
     /// Number of channels.
@@ -252,7 +280,12 @@ impl Smoothing {
 
     /// What each channel is multiplied by `[channels]`; `None` if that is 1 for all.
     pub fn factors(&self) -> Option<Vec<f32>> {
-        let factors = || self.0.iter().map(|steps| (-f32::from(*steps) / STEPS_OF_OCTAVE).exp2()).collect();
+        let factors = || {
+            self.0
+                .iter()
+                .map(|steps| (-f32::from(*steps) / STEPS_OF_OCTAVE).exp2())
+                .collect()
+        };
         self.0.iter().any(|steps| *steps > 0).then(factors)
     }
 }
@@ -269,10 +302,14 @@ impl<'de> Deserialize<'de> for Smoothing {
         let digits = String::deserialize(deserializer)?;
         let digit = |digit: u8| char::from(digit).to_digit(16);
         let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
-        let steps = pairs.iter().map(|[high, low]| Some((digit(*high)? << 4 | digit(*low)?) as u8));
+        let steps = pairs
+            .iter()
+            .map(|[high, low]| Some((digit(*high)? << 4 | digit(*low)?) as u8));
         match steps.collect::<Option<Vec<u8>>>() {
             Some(steps) if rest.is_empty() => Ok(Self(steps)),
-            _ => Err(serde::de::Error::custom("expected two hexadecimal digits for each channel")),
+            _ => Err(serde::de::Error::custom(
+                "expected two hexadecimal digits for each channel",
+            )),
         }
     }
 }
@@ -285,10 +322,18 @@ mod tests {
     fn a_file_has_two_digits_for_each_channel() {
         let smoothing = Smoothing(vec![0, 3, 255]);
         assert_eq!(serde_json::to_string(&smoothing).unwrap(), "\"0003ff\"");
-        assert_eq!(serde_json::from_str::<Smoothing>("\"0003ff\"").unwrap(), smoothing);
+        assert_eq!(
+            serde_json::from_str::<Smoothing>("\"0003ff\"").unwrap(),
+            smoothing
+        );
         for wrong in ["\"000g\"", "\"000\"", "\"0é\"", "3"] {
-            let error = serde_json::from_str::<Smoothing>(wrong).unwrap_err().to_string();
-            assert!(error.contains("hexadecimal") || error.contains("expected a string"), "{wrong}: {error}");
+            let error = serde_json::from_str::<Smoothing>(wrong)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains("hexadecimal") || error.contains("expected a string"),
+                "{wrong}: {error}"
+            );
         }
     }
 }

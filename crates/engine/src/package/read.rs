@@ -9,7 +9,9 @@ use triad_model::mapped::MappedBytes;
 use triad_model::safetensors::{self, Element, Header};
 use triad_model::{Error, ErrorKind, Result};
 
-use super::tensors::{self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, malformed, norm_name};
+use super::tensors::{
+    self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, malformed, norm_name,
+};
 use super::{Manifest, Package, WEIGHTS};
 use crate::quantization::{InputQuantization, LinearFormat};
 use crate::weights::{Block, Embedding, Int8Matrix, Linear, Norm, Weight, WeightMatrix, Weights};
@@ -19,7 +21,14 @@ const LARGEST: u64 = 128;
 
 /// The header of a package's weights, if they are exactly what the manifest demands.
 pub(super) fn header(bytes: &[u8], manifest: &Manifest) -> Result<Header> {
-    let elements = [Element::I8, Element::F32, Element::I32, Element::U8, Element::F16, Element::Bf16];
+    let elements = [
+        Element::I8,
+        Element::F32,
+        Element::I32,
+        Element::U8,
+        Element::F16,
+        Element::Bf16,
+    ];
     let header = safetensors::read(bytes, &elements)?;
     let entries = tensors::entries(&manifest.model, &manifest.formats()?)?;
     for entry in &entries {
@@ -47,8 +56,14 @@ pub(super) fn header(bytes: &[u8], manifest: &Manifest) -> Result<Header> {
     }
     if header.tensors.len() > entries.len() {
         let known: BTreeSet<&String> = entries.iter().map(|entry| &entry.name).collect();
-        let unknown = header.tensors.keys().find(|name| !known.contains(name)).map_or("", String::as_str);
-        return Err(malformed(format!("tensor {unknown:?} plays no part in this model")));
+        let unknown = header
+            .tensors
+            .keys()
+            .find(|name| !known.contains(name))
+            .map_or("", String::as_str);
+        return Err(malformed(format!(
+            "tensor {unknown:?} plays no part in this model"
+        )));
     }
     Ok(header)
 }
@@ -59,18 +74,25 @@ impl Package {
     /// # Errors
     /// If a scale is not a number, or a sum is impossible.
     pub(crate) fn weights(&self) -> Result<Weights> {
-        self.all_weights().map_err(|error| error.at(self.path.join(WEIGHTS)))
+        self.all_weights()
+            .map_err(|error| error.at(self.path.join(WEIGHTS)))
     }
 
     fn all_weights(&self) -> Result<Weights> {
         let model = &self.manifest.model;
         let formats = self.manifest.formats()?;
-        let mut inputs = self.manifest.preparation.quantization().map(|plan| plan.blocks.into_iter());
+        let mut inputs = self
+            .manifest
+            .preparation
+            .quantization()
+            .map(|plan| plan.blocks.into_iter());
         let mut inputs_of_next = || inputs.as_mut().and_then(Iterator::next);
         let blocks = model.blocks.iter().enumerate();
         let rows = self.bytes_of(EMBEDDING)?;
         Ok(Weights {
-            blocks: blocks.map(|(index, block)| self.block(index, block, inputs_of_next())).collect::<Result<_>>()?,
+            blocks: blocks
+                .map(|(index, block)| self.block(index, block, inputs_of_next()))
+                .collect::<Result<_>>()?,
             output_norm: self.norm(OUTPUT_NORM, &model.output_norm)?,
             output: self.output(formats.output)?,
             embedding: Embedding::Stored {
@@ -81,14 +103,24 @@ impl Package {
         })
     }
 
-    fn block(&self, index: usize, block: &BlockDescription, inputs: Option<[InputQuantization; 4]>) -> Result<Block> {
+    fn block(
+        &self,
+        index: usize,
+        block: &BlockDescription,
+        inputs: Option<[InputQuantization; 4]>,
+    ) -> Result<Block> {
         let hidden = self.manifest.model.hidden;
         let norm = |place: NormPlace| {
             let described = place.described(block, hidden);
-            described.map(|(norm, _)| self.norm(&norm_name(index, place), &norm)).transpose()
+            described
+                .map(|(norm, _)| self.norm(&norm_name(index, place), &norm))
+                .transpose()
         };
         let linear = |shape: LinearShape| -> Result<(LinearName, Linear)> {
-            Ok((shape.linear, self.linear(&linear_name(index, shape.linear), &shape)?))
+            Ok((
+                shape.linear,
+                self.linear(&linear_name(index, shape.linear), &shape)?,
+            ))
         };
         Ok(Block {
             attention_norm: self.norm(&norm_name(index, NormPlace::Attention), &block.norm)?,
@@ -98,7 +130,11 @@ impl Package {
             query_norm: norm(NormPlace::Query)?,
             key_norm: norm(NormPlace::Key)?,
             inputs,
-            linears: block.linears(hidden).into_iter().map(linear).collect::<Result<_>>()?,
+            linears: block
+                .linears(hidden)
+                .into_iter()
+                .map(linear)
+                .collect::<Result<_>>()?,
         })
     }
 
@@ -107,12 +143,23 @@ impl Package {
             LinearFormat::W8a8 => self.int8(name, shape)?,
             LinearFormat::W4a16 => (self.int4(name, shape)?, None),
         };
-        let bias = shape.bias.then(|| self.floats(&format!("{name}.bias"))).transpose()?;
-        Ok(Linear { weight, decode_weight, bias })
+        let bias = shape
+            .bias
+            .then(|| self.floats(&format!("{name}.bias")))
+            .transpose()?;
+        Ok(Linear {
+            weight,
+            decode_weight,
+            bias,
+        })
     }
 
     fn int4(&self, name: &str, shape: &LinearShape) -> Result<Weight> {
-        let LinearShape { out_features, in_features, .. } = *shape;
+        let LinearShape {
+            out_features,
+            in_features,
+            ..
+        } = *shape;
         let values = self.bytes_of(&format!("{name}.weight"))?;
         let matrix = if tensors::fits_int4(in_features) {
             let scales = self.bytes_of(&format!("{name}.scales"))?;
@@ -125,23 +172,43 @@ impl Package {
 
     /// Weights and, where there is one, their second copy for decode.
     fn int8(&self, name: &str, shape: &LinearShape) -> Result<(Weight, Option<WeightMatrix>)> {
-        let LinearShape { out_features, in_features, .. } = *shape;
+        let LinearShape {
+            out_features,
+            in_features,
+            ..
+        } = *shape;
         let scales = self.scales(&format!("{name}.scales"))?;
         let sums = self.numbers(&format!("{name}.sums"), i32::from_le_bytes)?;
         // Kernels multiply a sum by 128 in 32 bits.
-        if let Some(sum) = sums.iter().find(|sum| u64::from(sum.unsigned_abs()) > LARGEST * in_features as u64) {
-            return Err(malformed(format!("tensor \"{name}.sums\" has {sum}, which {in_features} weights can't give")));
+        if let Some(sum) = sums
+            .iter()
+            .find(|sum| u64::from(sum.unsigned_abs()) > LARGEST * in_features as u64)
+        {
+            return Err(malformed(format!(
+                "tensor \"{name}.sums\" has {sum}, which {in_features} weights can't give"
+            )));
         }
         let packed = self.bytes_of(&format!("{name}.weight"))?;
         let matrix = Int8Matrix::mapped(out_features, in_features, packed, scales, sums);
-        let decode_weight = if tensors::has_int4(self.manifest.preparation.options.plan.decode_weights, in_features) {
-            let (values, scales) =
-                (self.bytes_of(&format!("{name}.decode"))?, self.bytes_of(&format!("{name}.decode-scales"))?);
-            Some(WeightMatrix::mapped_int4(out_features, in_features, values, scales).ok_or_else(|| changed(name))?)
+        let decode_weight = if tensors::has_int4(
+            self.manifest.preparation.options.plan.decode_weights,
+            in_features,
+        ) {
+            let (values, scales) = (
+                self.bytes_of(&format!("{name}.decode"))?,
+                self.bytes_of(&format!("{name}.decode-scales"))?,
+            );
+            Some(
+                WeightMatrix::mapped_int4(out_features, in_features, values, scales)
+                    .ok_or_else(|| changed(name))?,
+            )
         } else {
             None
         };
-        Ok((Weight::Int8(matrix.ok_or_else(|| changed(name))?), decode_weight))
+        Ok((
+            Weight::Int8(matrix.ok_or_else(|| changed(name))?),
+            decode_weight,
+        ))
     }
 
     fn output(&self, element: Element) -> Result<Linear> {
@@ -154,14 +221,27 @@ impl Package {
         } else {
             WeightMatrix::mapped_float(model.vocab, model.hidden, element, values)
         };
-        let bias = model.output_bias.then(|| self.floats(&format!("{OUTPUT}.bias"))).transpose()?;
+        let bias = model
+            .output_bias
+            .then(|| self.floats(&format!("{OUTPUT}.bias")))
+            .transpose()?;
         let weight = Weight::Float(matrix.ok_or_else(|| changed(&name))?);
-        Ok(Linear { weight, decode_weight: None, bias })
+        Ok(Linear {
+            weight,
+            decode_weight: None,
+            bias,
+        })
     }
 
     fn norm(&self, name: &str, norm: &NormDescription) -> Result<Norm> {
-        let bias = (norm.kind == NormKind::Layer).then(|| self.floats(&format!("{name}.bias"))).transpose()?;
-        Ok(Norm { weight: self.floats(&format!("{name}.weight"))?, bias, epsilon: norm.epsilon })
+        let bias = (norm.kind == NormKind::Layer)
+            .then(|| self.floats(&format!("{name}.bias")))
+            .transpose()?;
+        Ok(Norm {
+            weight: self.floats(&format!("{name}.weight"))?,
+            bias,
+            epsilon: norm.epsilon,
+        })
     }
 
     fn bytes_of(&self, name: &str) -> Result<MappedBytes> {
@@ -170,7 +250,13 @@ impl Package {
     }
 
     fn numbers<T>(&self, name: &str, number: impl Fn([u8; 4]) -> T) -> Result<Vec<T>> {
-        Ok(self.bytes_of(name)?.as_chunks().0.iter().map(|bytes| number(*bytes)).collect())
+        Ok(self
+            .bytes_of(name)?
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| number(*bytes))
+            .collect())
     }
 
     fn floats(&self, name: &str) -> Result<Vec<f32>> {
@@ -179,8 +265,13 @@ impl Package {
 
     fn scales(&self, name: &str) -> Result<Vec<f32>> {
         let scales = self.floats(name)?;
-        match scales.iter().find(|scale| !(scale.is_finite() && **scale > 0.0)) {
-            Some(scale) => Err(malformed(format!("tensor {name:?} has the scale {scale}, expected a number above 0"))),
+        match scales
+            .iter()
+            .find(|scale| !(scale.is_finite() && **scale > 0.0))
+        {
+            Some(scale) => Err(malformed(format!(
+                "tensor {name:?} has the scale {scale}, expected a number above 0"
+            ))),
             None => Ok(scales),
         }
     }
@@ -188,5 +279,7 @@ impl Package {
 
 /// What [`header`] lets through fits its description.
 fn changed(name: &str) -> Error {
-    malformed(format!("tensor {name:?} is not what it was when the package was opened"))
+    malformed(format!(
+        "tensor {name:?} is not what it was when the package was opened"
+    ))
 }

@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 
 use triad_kernels::{int4, int8};
 use triad_model::description::{
-    BlockDescription, Linear, LinearShape, ModelDescription, Norm as NormDescription, NormKind, Residual,
+    BlockDescription, Linear, LinearShape, ModelDescription, Norm as NormDescription, NormKind,
+    Residual,
 };
 use triad_model::safetensors::Element;
 use triad_model::safetensors::write::{ALIGNMENT, Entry};
@@ -46,8 +47,14 @@ pub enum NormPlace {
 }
 
 impl NormPlace {
-    const ALL: [Self; 6] =
-        [Self::Attention, Self::AttentionPost, Self::FeedForward, Self::FeedForwardPost, Self::Query, Self::Key];
+    const ALL: [Self; 6] = [
+        Self::Attention,
+        Self::AttentionPost,
+        Self::FeedForward,
+        Self::FeedForwardPost,
+        Self::Query,
+        Self::Key,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -61,11 +68,17 @@ impl NormPlace {
     }
 
     /// The norm in this place of a block with this description, and how many features it has; `None` if there is none.
-    pub fn described(self, block: &BlockDescription, hidden: usize) -> Option<(NormDescription, usize)> {
+    pub fn described(
+        self,
+        block: &BlockDescription,
+        hidden: usize,
+    ) -> Option<(NormDescription, usize)> {
         let post = block.residual == Residual::SerialPostNorm;
         match self {
             Self::Attention => Some((block.norm, hidden)),
-            Self::FeedForward => (block.residual != Residual::Parallel).then_some((block.norm, hidden)),
+            Self::FeedForward => {
+                (block.residual != Residual::Parallel).then_some((block.norm, hidden))
+            }
             Self::AttentionPost | Self::FeedForwardPost => post.then_some((block.norm, hidden)),
             Self::Query | Self::Key => Some((block.attention.qk_norm?, block.attention.head_dim)),
         }
@@ -85,7 +98,9 @@ impl NormPlace {
 
     /// The norms of `block` with their places.
     pub fn all_of(block: &Block) -> impl Iterator<Item = (Self, &Norm)> {
-        Self::ALL.into_iter().filter_map(move |place| Some((place, place.of(block)?)))
+        Self::ALL
+            .into_iter()
+            .filter_map(move |place| Some((place, place.of(block)?)))
     }
 }
 
@@ -148,7 +163,9 @@ pub(super) fn alignment(entry: &Entry) -> usize {
 /// # Errors
 /// If a tensor would be larger than memory, or INT8 sums could overflow.
 pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<Entry>> {
-    let mut table = Table { entries: Vec::new() };
+    let mut table = Table {
+        entries: Vec::new(),
+    };
     let (hidden, vocab) = (description.hidden, description.vocab);
     for (index, block) in description.blocks.iter().enumerate() {
         for shape in block.linears(hidden) {
@@ -169,14 +186,23 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
         table.add(format!("{OUTPUT}.bias"), Element::F32, &[vocab]);
     }
     let row_bytes = formats.embedding.bytes_for(hidden).ok_or_else(|| {
-        malformed(format!("rows of {hidden} numbers are no whole blocks of the embedding's {}", formats.embedding))
+        malformed(format!(
+            "rows of {hidden} numbers are no whole blocks of the embedding's {}",
+            formats.embedding
+        ))
     })?;
     table.add(EMBEDDING.into(), Element::U8, &[vocab, row_bytes]);
-    let total = table.entries.iter().try_fold(0usize, |sum, Entry { element, shape, .. }| {
-        sum.checked_add(element.bytes_of(shape)?).filter(|sum| *sum < isize::MAX as usize)
-    });
+    let total = table
+        .entries
+        .iter()
+        .try_fold(0usize, |sum, Entry { element, shape, .. }| {
+            sum.checked_add(element.bytes_of(shape)?)
+                .filter(|sum| *sum < isize::MAX as usize)
+        });
     if total.is_none() {
-        return Err(malformed("the weights are larger than memory can be".into()));
+        return Err(malformed(
+            "the weights are larger than memory can be".into(),
+        ));
     }
     // Stable, so that within one alignment the order is that of the model.
     table.entries.sort_by_key(|entry| Reverse(alignment(entry)));
@@ -189,7 +215,11 @@ struct Table {
 
 impl Table {
     fn add(&mut self, name: String, element: Element, shape: &[usize]) {
-        self.entries.push(Entry { name, element, shape: shape.into() });
+        self.entries.push(Entry {
+            name,
+            element,
+            shape: shape.into(),
+        });
     }
 
     fn linear(&mut self, name: &str, shape: &LinearShape, formats: &Formats) -> Result<()> {
@@ -204,21 +234,44 @@ impl Table {
     }
 
     fn int4(&mut self, name: &str, shape: &LinearShape) {
-        let LinearShape { out_features, in_features, .. } = *shape;
+        let LinearShape {
+            out_features,
+            in_features,
+            ..
+        } = *shape;
         if fits_int4(in_features) {
-            self.add(format!("{name}.weight"), Element::U8, &[out_features, in_features / 2]);
-            self.add(format!("{name}.scales"), Element::F16, &[out_features, in_features / int4::GROUP]);
+            self.add(
+                format!("{name}.weight"),
+                Element::U8,
+                &[out_features, in_features / 2],
+            );
+            self.add(
+                format!("{name}.scales"),
+                Element::F16,
+                &[out_features, in_features / int4::GROUP],
+            );
         } else {
-            self.add(format!("{name}.weight"), Element::F32, &[out_features, in_features]);
+            self.add(
+                format!("{name}.weight"),
+                Element::F32,
+                &[out_features, in_features],
+            );
         }
     }
 
     fn int8(&mut self, name: &str, shape: &LinearShape, decode: DecodeWeights) -> Result<()> {
-        let LinearShape { out_features, in_features, .. } = *shape;
+        let LinearShape {
+            out_features,
+            in_features,
+            ..
+        } = *shape;
         if in_features > int8::MAX_IN_FEATURES {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("{name} reads {in_features} numbers, expected at most {} in INT8", int8::MAX_IN_FEATURES),
+                format!(
+                    "{name} reads {in_features} numbers, expected at most {} in INT8",
+                    int8::MAX_IN_FEATURES
+                ),
             ));
         }
         let packed = int8::packed_len(out_features, in_features)
@@ -227,8 +280,16 @@ impl Table {
         self.add(format!("{name}.scales"), Element::F32, &[out_features]);
         self.add(format!("{name}.sums"), Element::I32, &[out_features]);
         if has_int4(decode, in_features) {
-            self.add(format!("{name}.decode"), Element::U8, &[out_features, in_features / 2]);
-            self.add(format!("{name}.decode-scales"), Element::F16, &[out_features, in_features / int4::GROUP]);
+            self.add(
+                format!("{name}.decode"),
+                Element::U8,
+                &[out_features, in_features / 2],
+            );
+            self.add(
+                format!("{name}.decode-scales"),
+                Element::F16,
+                &[out_features, in_features / int4::GROUP],
+            );
         }
         Ok(())
     }

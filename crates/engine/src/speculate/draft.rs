@@ -32,14 +32,21 @@ impl Draft {
     /// If the two models don't have the same tokens.
     pub fn new(session: Session, model: &Arc<Model>) -> Result<Self> {
         check(session.model(), model)?;
-        Ok(Self { session: Arc::new(Mutex::new(session)), model: Arc::clone(model), is_sampled: false })
+        Ok(Self {
+            session: Arc::new(Mutex::new(session)),
+            model: Arc::clone(model),
+            is_sampled: false,
+        })
     }
 
     /// Draws proposals as the answer is drawn: more of them are accepted where the temperature is high. But then the
     /// answer of a seed depends on how many proposals its steps had.
     #[must_use]
     pub fn sampled(self) -> Self {
-        Self { is_sampled: true, ..self }
+        Self {
+            is_sampled: true,
+            ..self
+        }
     }
 
     /// What proposes to `model`, of a session with this salt.
@@ -52,9 +59,22 @@ impl Draft {
         if !Arc::ptr_eq(&self.model, model) {
             check(self.session().model(), model)?;
         }
-        let temperature = if self.is_sampled { options.temperature } else { 0.0 };
-        let sampler = Sampler::new(&SamplerOptions { temperature, seed: options.seed ^ SEED, ..options.clone() })?;
-        Ok(DraftProposer { draft: self.clone(), salt, sampler, is_sampled: temperature > 0.0 })
+        let temperature = if self.is_sampled {
+            options.temperature
+        } else {
+            0.0
+        };
+        let sampler = Sampler::new(&SamplerOptions {
+            temperature,
+            seed: options.seed ^ SEED,
+            ..options.clone()
+        })?;
+        Ok(DraftProposer {
+            draft: self.clone(),
+            salt,
+            sampler,
+            is_sampled: temperature > 0.0,
+        })
     }
 
     fn session(&self) -> MutexGuard<'_, Session> {
@@ -64,7 +84,9 @@ impl Draft {
 
 impl std::fmt::Debug for Draft {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Draft").field("is_sampled", &self.is_sampled).finish_non_exhaustive()
+        f.debug_struct("Draft")
+            .field("is_sampled", &self.is_sampled)
+            .finish_non_exhaustive()
     }
 }
 
@@ -73,13 +95,19 @@ fn check(draft: &Model, model: &Model) -> Result<()> {
     let differ = |found, expected| Err(Error::Draft { found, expected });
     let (found, expected) = (draft.description().vocab, model.description().vocab);
     if found != expected {
-        return differ(format!("a vocabulary of {found} tokens"), format!("one of {expected}"));
+        return differ(
+            format!("a vocabulary of {found} tokens"),
+            format!("one of {expected}"),
+        );
     }
     let (found, expected) = (draft.tokenizer()?, model.tokenizer()?);
     let most = found.vocab_size().max(expected.vocab_size()) as u32;
     match (0..most).find(|token| found.piece(*token) != expected.piece(*token)) {
         Some(token) => differ(
-            format!("{:?} as token {token}", found.piece(token).unwrap_or_default()),
+            format!(
+                "{:?} as token {token}",
+                found.piece(token).unwrap_or_default()
+            ),
             format!("{:?}", expected.piece(token).unwrap_or_default()),
         ),
         None => Ok(()),
@@ -112,15 +140,29 @@ impl Propose for DraftProposer {
         self.sampler.begin_answer(prompt.len());
         let mut session = self.draft.session();
         session.set_salt(self.salt);
-        if prompt.len() <= session.context() { catch_up(&mut session, prompt, cancel) } else { Ok(()) }
+        if prompt.len() <= session.context() {
+            catch_up(&mut session, prompt, cancel)
+        } else {
+            Ok(())
+        }
     }
 
     fn find(&mut self, tokens: &[u32]) -> Option<usize> {
         (tokens.len() <= self.draft.session().context()).then_some(0)
     }
 
-    fn propose(&mut self, tokens: &[u32], count: usize, cancel: &Cancel, proposals: &mut Vec<Proposal>) -> Result<()> {
-        let mut session = self.draft.session.lock().unwrap_or_else(PoisonError::into_inner);
+    fn propose(
+        &mut self,
+        tokens: &[u32],
+        count: usize,
+        cancel: &Cancel,
+        proposals: &mut Vec<Proposal>,
+    ) -> Result<()> {
+        let mut session = self
+            .draft
+            .session
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         catch_up(&mut session, tokens, cancel)?;
         // The last proposal is not run.
         for left in (0..count.min(session.context() - tokens.len() + 1)).rev() {

@@ -33,7 +33,11 @@ struct Mean {
 impl Mean {
     /// The latest value counts for as much as an eighth.
     fn add(&mut self, value: f64) {
-        let value = if self.count > 1 { value.min(SPIKE * self.value) } else { value };
+        let value = if self.count > 1 {
+            value.min(SPIKE * self.value)
+        } else {
+            value
+        };
         self.count += 1;
         self.value += (value - self.value) / self.count.min(8) as f64;
     }
@@ -54,7 +58,10 @@ impl Acceptance {
 
     /// As often as not, before the first.
     const fn unknown() -> Self {
-        Self { accepted: 0.5, tried: 1.0 }
+        Self {
+            accepted: 0.5,
+            tried: 1.0,
+        }
     }
 
     /// `accepted` of `proposed`, and if that is not all of them, the next one was rejected.
@@ -91,7 +98,10 @@ pub(crate) struct Lengths {
 impl Lengths {
     /// Always `most`.
     pub(super) fn fixed(most: usize) -> Self {
-        Self { is_fixed: true, ..Self::measured(most) }
+        Self {
+            is_fixed: true,
+            ..Self::measured(most)
+        }
     }
 
     /// From none to `most`.
@@ -119,9 +129,13 @@ impl Lengths {
         let acceptance = *self.of_kind(kind);
         let plain = self.seconds[0].value;
         let most_lost = plain * (HEAD_START + LOSS * self.tokens as f64);
-        let fits = |count: &usize, most_lost: f64| self.lost + self.expected_seconds(*count) - plain <= most_lost;
+        let fits = |count: &usize, most_lost: f64| {
+            self.lost + self.expected_seconds(*count) - plain <= most_lost
+        };
         let rate = |count: usize| acceptance.tokens(count) / self.expected_seconds(count);
-        let best = (1..=most).filter(|count| fits(count, most_lost)).max_by(|a, b| rate(*a).total_cmp(&rate(*b)));
+        let best = (1..=most)
+            .filter(|count| fits(count, most_lost))
+            .max_by(|a, b| rate(*a).total_cmp(&rate(*b)));
         match best {
             Some(count) if rate(count) > MARGIN / plain => count,
             Some(_) if fits(&1, TRIES * most_lost) => 1,
@@ -176,12 +190,18 @@ mod tests {
 
     /// Decodes `tokens` tokens where each proposal is accepted if `accepts` of its position; steps take `seconds` by their
     /// number of proposals. Returns the seconds in all.
-    fn decode(tokens: usize, accepts: impl Fn(usize) -> bool, seconds: impl Fn(usize) -> f64) -> f64 {
+    fn decode(
+        tokens: usize,
+        accepts: impl Fn(usize) -> bool,
+        seconds: impl Fn(usize) -> f64,
+    ) -> f64 {
         let mut lengths = Lengths::measured(16);
         let (mut position, mut total) = (0, 0.0);
         while position < tokens {
             let proposed = lengths.choose(0, tokens - position - 1);
-            let accepted = (0..proposed).take_while(|index| accepts(position + index)).count();
+            let accepted = (0..proposed)
+                .take_while(|index| accepts(position + index))
+                .count();
             lengths.observe(0, proposed, accepted, seconds(proposed));
             total += seconds(proposed);
             position += accepted + 1;
@@ -214,7 +234,11 @@ mod tests {
 
     #[test]
     fn what_is_accepted_later_is_found() {
-        let total = decode(4000, |position| position >= 2000, |proposed| 1.0 + proposed as f64 / 8.0);
+        let total = decode(
+            4000,
+            |position| position >= 2000,
+            |proposed| 1.0 + proposed as f64 / 8.0,
+        );
         assert!(total < 2000.0 * 1.03 + 1000.0, "{total}");
     }
 
@@ -227,7 +251,11 @@ mod tests {
             lengths.observe(1, 4, 4, 1.4);
         }
         lengths.observe(0, 0, 0, 1.0);
-        assert_eq!((lengths.choose(1, 4), lengths.choose(0, 4)), (4, 1), "the second tries only");
+        assert_eq!(
+            (lengths.choose(1, 4), lengths.choose(0, 4)),
+            (4, 1),
+            "the second tries only"
+        );
         // More than a part of 4.92 plain steps may be lost for tries.
         lengths.lost = 3.0;
         assert_eq!((lengths.choose(1, 4), lengths.choose(0, 4)), (4, 0));

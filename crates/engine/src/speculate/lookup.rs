@@ -16,7 +16,10 @@ pub struct Lookup {
 
 impl Default for Lookup {
     fn default() -> Self {
-        Self { shortest: 2, longest: 4 }
+        Self {
+            shortest: 2,
+            longest: 4,
+        }
     }
 }
 
@@ -27,7 +30,11 @@ impl Lookup {
             return Ok(());
         }
         let value = format!("{shortest} to {longest} tokens");
-        Err(Error::Option { name: "the n-gram of a lookup", value, expected: "1 to 64 tokens, the shorter first" })
+        Err(Error::Option {
+            name: "the n-gram of a lookup",
+            value,
+            expected: "1 to 64 tokens, the shorter first",
+        })
     }
 
     /// Where the continuation of `tokens` begins in them, and the length of the n-gram before it.
@@ -35,7 +42,10 @@ impl Lookup {
         let mut best = None;
         for start in (1..tokens.len()).rev() {
             let pairs = tokens[..start].iter().rev().zip(tokens.iter().rev());
-            let length = pairs.take(self.longest).take_while(|(earlier, latest)| earlier == latest).count();
+            let length = pairs
+                .take(self.longest)
+                .take_while(|(earlier, latest)| earlier == latest)
+                .count();
             if length >= self.shortest && best.is_none_or(|(_, longest)| length > longest) {
                 best = Some((start, length));
             }
@@ -66,11 +76,20 @@ impl Propose for LookupProposer {
         Some(length - self.lookup.shortest)
     }
 
-    fn propose(&mut self, tokens: &[u32], count: usize, _: &Cancel, proposals: &mut Vec<Proposal>) -> Result<()> {
+    fn propose(
+        &mut self,
+        tokens: &[u32],
+        count: usize,
+        _: &Cancel,
+        proposals: &mut Vec<Proposal>,
+    ) -> Result<()> {
         let of_tokens = &tokens[self.start..];
         // A place so near that its continuation reaches the end goes on in the proposals: a loop goes round.
         let tokens = of_tokens.iter().cycle().take(count);
-        proposals.extend(tokens.map(|token| Proposal { token: *token, drawn_from: None }));
+        proposals.extend(tokens.map(|token| Proposal {
+            token: *token,
+            drawn_from: None,
+        }));
         Ok(())
     }
 }

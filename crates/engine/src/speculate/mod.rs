@@ -60,18 +60,30 @@ pub enum Source {
 impl Speculate {
     /// By prompt lookup, as much as pays.
     pub fn lookup() -> Self {
-        Self { source: Source::Lookup(Lookup::default()), most: MOST, is_fixed: false }
+        Self {
+            source: Source::Lookup(Lookup::default()),
+            most: MOST,
+            is_fixed: false,
+        }
     }
 
     /// By a draft model, as much as pays.
     pub fn draft(draft: Draft) -> Self {
-        Self { source: Source::Draft(draft), most: MOST, is_fixed: false }
+        Self {
+            source: Source::Draft(draft),
+            most: MOST,
+            is_fixed: false,
+        }
     }
 
     fn check(&self) -> Result<()> {
         if !(1..=MOST_OF_ALL).contains(&self.most) {
             let (name, expected) = ("the number of proposals", "1 to 255");
-            return Err(Error::Option { name, value: self.most.to_string(), expected });
+            return Err(Error::Option {
+                name,
+                value: self.most.to_string(),
+                expected,
+            });
         }
         match &self.source {
             Source::Lookup(lookup) => lookup.check(),
@@ -96,7 +108,11 @@ pub struct Speculation {
 impl Speculation {
     /// The share of proposals that were accepted; 0 if there were none.
     pub fn acceptance(&self) -> f64 {
-        if self.proposed == 0 { 0.0 } else { self.accepted as f64 / self.proposed as f64 }
+        if self.proposed == 0 {
+            0.0
+        } else {
+            self.accepted as f64 / self.proposed as f64
+        }
     }
 
     /// How many times as long `tokens` that took `seconds` would have taken one by one, by the steps without proposals;
@@ -133,5 +149,11 @@ pub(crate) trait Propose {
     ///
     /// # Errors
     /// As [`Propose::begin`].
-    fn propose(&mut self, tokens: &[u32], count: usize, cancel: &Cancel, proposals: &mut Vec<Proposal>) -> Result<()>;
+    fn propose(
+        &mut self,
+        tokens: &[u32],
+        count: usize,
+        cancel: &Cancel,
+        proposals: &mut Vec<Proposal>,
+    ) -> Result<()>;
 }

@@ -34,14 +34,26 @@ impl Speculator {
     ///
     /// # Errors
     /// If an option is out of range, or a draft model has other tokens.
-    pub(crate) fn new(options: Option<&Speculate>, session: &Session, sampler: &SamplerOptions) -> Result<Self> {
-        let Some(options) = options else { return Ok(Self::with(None, Lengths::fixed(0))) };
+    pub(crate) fn new(
+        options: Option<&Speculate>,
+        session: &Session,
+        sampler: &SamplerOptions,
+    ) -> Result<Self> {
+        let Some(options) = options else {
+            return Ok(Self::with(None, Lengths::fixed(0)));
+        };
         options.check()?;
         let proposer: Box<dyn Propose> = match &options.source {
             Source::Lookup(lookup) => Box::new(LookupProposer::new(*lookup)),
-            Source::Draft(draft) => Box::new(draft.proposer(session.model(), session.salt(), sampler)?),
+            Source::Draft(draft) => {
+                Box::new(draft.proposer(session.model(), session.salt(), sampler)?)
+            }
         };
-        let lengths = if options.is_fixed { Lengths::fixed(options.most) } else { Lengths::measured(options.most) };
+        let lengths = if options.is_fixed {
+            Lengths::fixed(options.most)
+        } else {
+            Lengths::measured(options.most)
+        };
         Ok(Self::with(Some(proposer), lengths))
     }
 
@@ -75,7 +87,9 @@ impl Speculator {
     /// # Errors
     /// If what proposes cannot run them, or `cancel` is set.
     pub(crate) fn begin(&mut self, prompt: &[u32], cancel: &Cancel) -> Result<()> {
-        let Some(proposer) = &mut self.proposer else { return Ok(()) };
+        let Some(proposer) = &mut self.proposer else {
+            return Ok(());
+        };
         self.history.clear();
         self.history.extend_from_slice(prompt);
         proposer.begin(prompt, cancel)
@@ -85,9 +99,15 @@ impl Speculator {
     ///
     /// # Errors
     /// If the answer cannot be kept in its form.
-    pub(crate) fn first(&mut self, session: &Session, sampler: &mut Sampler) -> Result<Option<u32>> {
+    pub(crate) fn first(
+        &mut self,
+        session: &Session,
+        sampler: &mut Sampler,
+    ) -> Result<Option<u32>> {
         let (logits, seen) = (session.logits(), session.tokens());
-        let Some(guide) = &mut self.guide else { return Ok(Some(sampler.sample(logits, seen))) };
+        let Some(guide) = &mut self.guide else {
+            return Ok(Some(sampler.sample(logits, seen)));
+        };
         guide.end()?;
         let first = match guide.restrict(0, sampler)? {
             Allowed::Several => sampler.sample(logits, seen),
@@ -128,14 +148,17 @@ impl Speculator {
         let statistics = &mut self.statistics;
         statistics.steps += 1;
         self.is_forced = kind.is_none();
-        let Some(kind) = kind else { return Ok(&self.chosen) };
+        let Some(kind) = kind else {
+            return Ok(&self.chosen);
+        };
         let proposed = self.proposals.len();
         self.lengths.observe(kind, proposed, accepted, seconds);
         statistics.proposed += proposed;
         statistics.accepted += accepted;
         if proposed == 0 {
             self.plain_steps += 1;
-            statistics.plain_step_seconds += (seconds - statistics.plain_step_seconds) / self.plain_steps as f64;
+            statistics.plain_step_seconds +=
+                (seconds - statistics.plain_step_seconds) / self.plain_steps as f64;
         }
         Ok(&self.chosen)
     }
@@ -160,7 +183,13 @@ impl Speculator {
     }
 
     /// Runs the rows of a step behind the `before` tokens that the session has seen, and fills what is chosen behind them.
-    fn run(&mut self, session: &mut Session, sampler: &mut Sampler, before: usize, cancel: &Cancel) -> Result<()> {
+    fn run(
+        &mut self,
+        session: &mut Session,
+        sampler: &mut Sampler,
+        before: usize,
+        cancel: &Cancel,
+    ) -> Result<()> {
         if let Some(guide) = &mut self.guide {
             guide.begin(&self.rows[1..])?;
         }
@@ -173,23 +202,31 @@ impl Speculator {
         for (row, logits) in session.logits_of_rows().chunks_exact(vocab).enumerate() {
             let seen = &session.tokens()[..=before + row];
             let proposal = self.proposals.get(row);
-            let allowed = self.guide.as_mut().map_or(Ok(Allowed::Several), |guide| guide.restrict(row, sampler))?;
+            let allowed = self
+                .guide
+                .as_mut()
+                .map_or(Ok(Allowed::Several), |guide| guide.restrict(row, sampler))?;
             let chosen = match allowed {
                 Allowed::Several => {
-                    let verified = proposal.and_then(|proposal| verify(proposal, sampler, logits, seen));
+                    let verified =
+                        proposal.and_then(|proposal| verify(proposal, sampler, logits, seen));
                     verified.unwrap_or_else(|| sampler.sample(logits, seen))
                 }
                 Allowed::One(token) => token,
                 // Behind a proposal that completes the answer: behind the first row, there would have been no step.
                 Allowed::None if row > 0 => break,
-                Allowed::None => return Err(Error::Constraint("a complete answer was continued".into())),
+                Allowed::None => {
+                    return Err(Error::Constraint("a complete answer was continued".into()));
+                }
             };
             self.chosen.push(chosen);
             if proposal.is_none_or(|proposal| proposal.token != chosen) {
                 break;
             }
         }
-        self.guide.as_mut().map_or(Ok(()), |guide| guide.settle(&self.chosen))
+        self.guide
+            .as_mut()
+            .map_or(Ok(()), |guide| guide.settle(&self.chosen))
     }
 
     /// Fills the proposals of what follows `token`, and the rows behind it; the kind of the proposals, or `None` if the rows
@@ -202,14 +239,21 @@ impl Speculator {
         if let Some(guide) = &mut self.guide {
             let forced = guide.forced(most)?;
             if !forced.is_empty() {
-                let proposal = |token: &u32| Proposal { token: *token, drawn_from: None };
+                let proposal = |token: &u32| Proposal {
+                    token: *token,
+                    drawn_from: None,
+                };
                 self.rows.extend(forced);
                 self.proposals.extend(forced.iter().map(proposal));
                 return Ok(None);
             }
         }
-        let Some(proposer) = &mut self.proposer else { return Ok(Some(0)) };
-        let Some(kind) = proposer.find(&self.history) else { return Ok(Some(0)) };
+        let Some(proposer) = &mut self.proposer else {
+            return Ok(Some(0));
+        };
+        let Some(kind) = proposer.find(&self.history) else {
+            return Ok(Some(0));
+        };
         let count = self.lengths.choose(kind, most);
         if count > 0 {
             proposer.propose(&self.history, count, cancel, &mut self.proposals)?;
@@ -217,14 +261,23 @@ impl Speculator {
         }
         let mut rows = self.proposals.len();
         if let Some(guide) = &mut self.guide {
-            let tokens: Vec<_> = self.proposals.iter().map(|proposal| proposal.token).collect();
+            let tokens: Vec<_> = self
+                .proposals
+                .iter()
+                .map(|proposal| proposal.token)
+                .collect();
             rows = guide.allowed(&tokens)?;
             // One that was drawn and is not allowed is still rejected, so that what is drawn in its place is drawn as
             // often as without proposals; no row has to be computed for it.
-            let drawn = usize::from(self.proposals.get(rows).is_some_and(|proposal| proposal.drawn_from.is_some()));
+            let drawn = usize::from(
+                self.proposals
+                    .get(rows)
+                    .is_some_and(|proposal| proposal.drawn_from.is_some()),
+            );
             self.proposals.truncate(rows + drawn);
         }
-        self.rows.extend(self.proposals[..rows].iter().map(|proposal| proposal.token));
+        self.rows
+            .extend(self.proposals[..rows].iter().map(|proposal| proposal.token));
         Ok(Some(kind))
     }
 }
@@ -232,10 +285,18 @@ impl Speculator {
 /// A token of the distribution that follows `logits`, which is the proposal as often as can be (Leviathan et al., "Fast
 /// Inference from Transformers via Speculative Decoding", §2.3). `None` if one is to be sampled as always: where nothing
 /// else could have been proposed, this is the proposal as often, and the random numbers are those of plain decode.
-pub(super) fn verify(proposal: &Proposal, sampler: &mut Sampler, logits: &[f32], seen: &[u32]) -> Option<u32> {
+pub(super) fn verify(
+    proposal: &Proposal,
+    sampler: &mut Sampler,
+    logits: &[f32],
+    seen: &[u32],
+) -> Option<u32> {
     let drawn_from = proposal.drawn_from.as_ref()?;
     let distribution = sampler.distribution(logits, seen);
-    let (wanted, proposed) = (distribution.probability(proposal.token), drawn_from.probability(proposal.token));
+    let (wanted, proposed) = (
+        distribution.probability(proposal.token),
+        drawn_from.probability(proposal.token),
+    );
     if sampler.unit() * proposed < wanted {
         return Some(proposal.token);
     }

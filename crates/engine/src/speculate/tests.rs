@@ -15,8 +15,8 @@ use crate::generate::generate_with;
 use crate::quantization::DecodeWeights;
 use crate::sampler::{Distribution, Sampler, SamplerOptions};
 use crate::{
-    Event, Finish, GenerateOptions, Generation, LoadOptions, Model, PrefixSalt, Session, SessionOptions, Threads,
-    generate, testing,
+    Event, Finish, GenerateOptions, Generation, LoadOptions, Model, PrefixSalt, Session,
+    SessionOptions, Threads, generate, testing,
 };
 
 const FAMILIES: [&str; 4] = ["llama", "qwen2", "gemma3", "phi2"];
@@ -24,17 +24,35 @@ const CONTEXT: usize = 64;
 const PROMPT: [u32; 5] = [3, 14, 15, 9, 26];
 
 fn model(family: &str) -> Arc<Model> {
-    let path = format!("{}/../../tests/golden/families/{family}.gguf", env!("CARGO_MANIFEST_DIR"));
-    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
+    let path = format!(
+        "{}/../../tests/golden/families/{family}.gguf",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    Arc::new(
+        Model::load(
+            path.as_ref(),
+            &LoadOptions {
+                threads: Threads::Count(1),
+                ..Default::default()
+            },
+        )
+        .unwrap(),
+    )
 }
 
 fn int8(model: &Arc<Model>) -> Arc<Model> {
-    let tokens: Vec<u32> = (0..40).map(|index| index * 7 % model.description().vocab as u32).collect();
+    let tokens: Vec<u32> = (0..40)
+        .map(|index| index * 7 % model.description().vocab as u32)
+        .collect();
     Arc::new(testing::quantize(model, &tokens, 0.5, DecodeWeights::Int8))
 }
 
 fn session(model: &Arc<Model>) -> Session {
-    let options = SessionOptions { context: CONTEXT, chunk: 16, ..SessionOptions::default() };
+    let options = SessionOptions {
+        context: CONTEXT,
+        chunk: 16,
+        ..SessionOptions::default()
+    };
     Session::new(model, &options).unwrap()
 }
 
@@ -47,7 +65,15 @@ fn answer(
 ) -> (Generation, Session) {
     let mut session = session(model);
     let speculator = Speculator::with(proposer, Lengths::fixed(most));
-    let generation = generate_with(&mut session, &PROMPT, options, speculator, &Cancel::new(), &mut |_| {}).unwrap();
+    let generation = generate_with(
+        &mut session,
+        &PROMPT,
+        options,
+        speculator,
+        &Cancel::new(),
+        &mut |_| {},
+    )
+    .unwrap();
     (generation, session)
 }
 
@@ -58,13 +84,23 @@ fn plain(model: &Arc<Model>, options: &GenerateOptions) -> (Generation, Session)
 /// Both have the same text, tokens and end, and both sessions go on alike.
 fn assert_same(mut one: (Generation, Session), mut other: (Generation, Session), what: &str) {
     assert_eq!(one.0.tokens, other.0.tokens, "{what}");
-    assert_eq!((&one.0.text, one.0.finish), (&other.0.text, other.0.finish), "{what}");
-    assert_eq!(one.0.timing.decode_tokens, other.0.timing.decode_tokens, "{what}");
+    assert_eq!(
+        (&one.0.text, one.0.finish),
+        (&other.0.text, other.0.finish),
+        "{what}"
+    );
+    assert_eq!(
+        one.0.timing.decode_tokens, other.0.timing.decode_tokens,
+        "{what}"
+    );
     assert_eq!(one.1.tokens(), other.1.tokens(), "{what}");
     assert!(one.1.logits() == other.1.logits(), "{what}: logits");
     if one.1.tokens().len() < CONTEXT {
         let next = |session: &mut Session| session.decode(7, &Cancel::new()).unwrap().to_vec();
-        assert!(next(&mut one.1) == next(&mut other.1), "{what}: the next token's logits");
+        assert!(
+            next(&mut one.1) == next(&mut other.1),
+            "{what}: the next token's logits"
+        );
     }
 }
 
@@ -81,12 +117,21 @@ impl Propose for Scripted {
         Some(0)
     }
 
-    fn propose(&mut self, tokens: &[u32], count: usize, _: &Cancel, proposals: &mut Vec<Proposal>) -> Result<()> {
+    fn propose(
+        &mut self,
+        tokens: &[u32],
+        count: usize,
+        _: &Cancel,
+        proposals: &mut Vec<Proposal>,
+    ) -> Result<()> {
         let next = tokens.len() - PROMPT.len();
         for position in next..next + count {
             let token = self.answer.get(position).copied().unwrap_or(0);
             let wrong = u32::from(!self.right[position % self.right.len()]);
-            proposals.push(Proposal { token: (token + wrong) % self.vocab, drawn_from: None });
+            proposals.push(Proposal {
+                token: (token + wrong) % self.vocab,
+                drawn_from: None,
+            });
         }
         Ok(())
     }
@@ -94,15 +139,26 @@ impl Propose for Scripted {
 
 fn scripted(model: &Model, answer: &Generation, right: &[bool]) -> Option<Box<dyn Propose>> {
     let vocab = model.description().vocab as u32;
-    Some(Box::new(Scripted { answer: answer.tokens.clone(), right: right.to_vec(), vocab }))
+    Some(Box::new(Scripted {
+        answer: answer.tokens.clone(),
+        right: right.to_vec(),
+        vocab,
+    }))
 }
 
 fn most_tokens(count: usize) -> GenerateOptions {
-    GenerateOptions { max_tokens: Some(count), ..GenerateOptions::default() }
+    GenerateOptions {
+        max_tokens: Some(count),
+        ..GenerateOptions::default()
+    }
 }
 
 fn sampled(temperature: f32, seed: u64) -> SamplerOptions {
-    SamplerOptions { temperature, seed, ..SamplerOptions::default() }
+    SamplerOptions {
+        temperature,
+        seed,
+        ..SamplerOptions::default()
+    }
 }
 
 #[test]
@@ -110,17 +166,27 @@ fn proposals_that_are_right_are_accepted_and_others_are_not() {
     let mut counted = 0;
     for family in FAMILIES {
         for model in [model(family), int8(&model(family))] {
-            for options in [most_tokens(33), GenerateOptions { sampler: sampled(1.5, 1), ..most_tokens(33) }] {
+            for options in [
+                most_tokens(33),
+                GenerateOptions {
+                    sampler: sampled(1.5, 1),
+                    ..most_tokens(33)
+                },
+            ] {
                 let expected = plain(&model, &options);
                 assert_eq!(expected.0.speculation, None, "{family}");
                 // Kernels of other processors round otherwise: there an answer may end by itself.
                 let is_whole = expected.0.tokens.len() == 33;
                 counted += usize::from(is_whole);
                 for (right, steps, accepted) in [(true, 8, 24), (false, 32, 0)] {
-                    let found = answer(&model, &options, scripted(&model, &expected.0, &[right]), 3);
+                    let found =
+                        answer(&model, &options, scripted(&model, &expected.0, &[right]), 3);
                     let speculation = found.0.speculation.unwrap();
                     let counts = (speculation.steps, speculation.accepted);
-                    assert!(!is_whole || counts == (steps, accepted), "{family}: {counts:?}");
+                    assert!(
+                        !is_whole || counts == (steps, accepted),
+                        "{family}: {counts:?}"
+                    );
                     assert_same(found, plain(&model, &options), family);
                 }
             }
@@ -134,7 +200,10 @@ fn a_context_that_is_full_ends_an_answer_at_the_same_token() {
     let model = model("llama");
     let options = GenerateOptions::default();
     let expected = plain(&model, &options).0;
-    assert_eq!((expected.finish, expected.tokens.len()), (Finish::ContextFull, CONTEXT - PROMPT.len() + 1));
+    assert_eq!(
+        (expected.finish, expected.tokens.len()),
+        (Finish::ContextFull, CONTEXT - PROMPT.len() + 1)
+    );
     for most in 1..9 {
         let found = answer(&model, &options, scripted(&model, &expected, &[true]), most);
         assert_same(found, plain(&model, &options), &most.to_string());
@@ -144,14 +213,30 @@ fn a_context_that_is_full_ends_an_answer_at_the_same_token() {
 #[test]
 fn a_stop_string_ends_an_answer_in_the_middle_of_what_was_accepted() {
     let model = model("llama");
-    let options = GenerateOptions { sampler: sampled(2.0, 3), ..most_tokens(40) };
+    let options = GenerateOptions {
+        sampler: sampled(2.0, 3),
+        ..most_tokens(40)
+    };
     let whole = plain(&model, &options).0;
-    for start in whole.text.char_indices().map(|(index, _)| index).skip(2).take(20) {
+    for start in whole
+        .text
+        .char_indices()
+        .map(|(index, _)| index)
+        .skip(2)
+        .take(20)
+    {
         let stop: String = whole.text[start..].chars().take(3).collect();
-        let options = GenerateOptions { stop: vec![stop.clone()], ..options.clone() };
+        let options = GenerateOptions {
+            stop: vec![stop.clone()],
+            ..options.clone()
+        };
         let expected = plain(&model, &options);
         assert_eq!(expected.0.finish, Finish::StopString);
-        assert_same(answer(&model, &options, scripted(&model, &whole, &[true]), 11), expected, &stop);
+        assert_same(
+            answer(&model, &options, scripted(&model, &whole, &[true]), 11),
+            expected,
+            &stop,
+        );
     }
 }
 
@@ -159,7 +244,10 @@ fn a_stop_string_ends_an_answer_in_the_middle_of_what_was_accepted() {
 fn an_end_token_ends_an_answer_in_the_middle_of_what_was_accepted() {
     let model = model("llama");
     let ended = (0..2000).find_map(|seed| {
-        let options = GenerateOptions { sampler: sampled(8.0, seed), ..most_tokens(12) };
+        let options = GenerateOptions {
+            sampler: sampled(8.0, seed),
+            ..most_tokens(12)
+        };
         let (answer, _) = plain(&model, &options);
         (answer.finish == Finish::EndToken && answer.tokens.len() > 3).then_some((options, answer))
     });
@@ -174,22 +262,36 @@ fn an_end_token_ends_an_answer_in_the_middle_of_what_was_accepted() {
 #[test]
 fn a_cancelled_answer_ends_at_the_same_token() {
     let model = model("llama");
-    let options = GenerateOptions { sampler: sampled(2.0, 3), ..most_tokens(40) };
+    let options = GenerateOptions {
+        sampler: sampled(2.0, 3),
+        ..most_tokens(40)
+    };
     let whole = plain(&model, &options).0;
     let cancelled = |proposer, most| {
         let (mut session, cancel, mut texts) = (session(&model), Cancel::new(), 0);
         let speculator = Speculator::with(proposer, Lengths::fixed(most));
-        let answer = generate_with(&mut session, &PROMPT, &options, speculator, &cancel, &mut |event| {
-            texts += u32::from(matches!(event, Event::Text(_)));
-            if texts == 7 {
-                cancel.cancel();
-            }
-        });
+        let answer = generate_with(
+            &mut session,
+            &PROMPT,
+            &options,
+            speculator,
+            &cancel,
+            &mut |event| {
+                texts += u32::from(matches!(event, Event::Text(_)));
+                if texts == 7 {
+                    cancel.cancel();
+                }
+            },
+        );
         (answer.unwrap(), session)
     };
     let expected = cancelled(None, 0);
     assert_eq!(expected.0.finish, Finish::Cancelled);
-    assert_same(cancelled(scripted(&model, &whole, &[true]), 6), expected, "cancelled");
+    assert_same(
+        cancelled(scripted(&model, &whole, &[true]), 6),
+        expected,
+        "cancelled",
+    );
 }
 
 #[test]
@@ -198,15 +300,27 @@ fn a_lookup_gives_the_answer_of_one_token_a_step_in_fewer_steps() {
         let model = model(family);
         let options = most_tokens(50);
         let expected = plain(&model, &options);
-        let found = answer(&model, &options, Some(Box::new(LookupProposer::new(Lookup::default()))), 8);
+        let found = answer(
+            &model,
+            &options,
+            Some(Box::new(LookupProposer::new(Lookup::default()))),
+            8,
+        );
         let speculation = found.0.speculation.unwrap();
         assert_eq!(speculation.steps + speculation.accepted, 49, "{family}");
         assert_same(found, expected, family);
         for is_fixed in [false, true] {
-            let speculate = Some(Speculate { is_fixed, ..Speculate::lookup() });
-            let options = GenerateOptions { speculate, ..options.clone() };
+            let speculate = Some(Speculate {
+                is_fixed,
+                ..Speculate::lookup()
+            });
+            let options = GenerateOptions {
+                speculate,
+                ..options.clone()
+            };
             let mut session = session(&model);
-            let found = generate(&mut session, &PROMPT, &options, &Cancel::new(), &mut |_| {}).unwrap();
+            let found =
+                generate(&mut session, &PROMPT, &options, &Cancel::new(), &mut |_| {}).unwrap();
             assert_same((found, session), plain(&model, &options), family);
         }
     }
@@ -217,13 +331,29 @@ fn a_draft_model_gives_the_answer_of_one_token_a_step() {
     for family in FAMILIES {
         let model = model(family);
         let draft = Draft::new(session(&int8(&model)), &model).unwrap();
-        let speculate = Speculate { most: 4, is_fixed: true, ..Speculate::draft(draft) };
+        let speculate = Speculate {
+            most: 4,
+            is_fixed: true,
+            ..Speculate::draft(draft)
+        };
         for sampler in [SamplerOptions::default(), sampled(0.5, 5)] {
-            let sampler = SamplerOptions { repetition_penalty: 1.3, ..sampler };
-            let options = GenerateOptions { speculate: Some(speculate.clone()), sampler, ..most_tokens(41) };
+            let sampler = SamplerOptions {
+                repetition_penalty: 1.3,
+                ..sampler
+            };
+            let options = GenerateOptions {
+                speculate: Some(speculate.clone()),
+                sampler,
+                ..most_tokens(41)
+            };
             let mut session = session(&model);
-            let found = generate(&mut session, &PROMPT, &options, &Cancel::new(), &mut |_| {}).unwrap();
-            assert!(found.speculation.unwrap().accepted > 0, "{family}: {:?}", found.speculation);
+            let found =
+                generate(&mut session, &PROMPT, &options, &Cancel::new(), &mut |_| {}).unwrap();
+            assert!(
+                found.speculation.unwrap().accepted > 0,
+                "{family}: {:?}",
+                found.speculation
+            );
             assert_same((found, session), plain(&model, &options), family);
         }
     }
@@ -237,12 +367,21 @@ fn a_draft_model_keeps_nothing_of_a_prompt_with_another_salt() {
     let draft = Draft::new(session, &model).unwrap();
     let looked_up = |salt| {
         let before = engine.usage().kv.tokens_looked_up;
-        let mut proposer = draft.proposer(&model, salt, &SamplerOptions::default()).unwrap();
+        let mut proposer = draft
+            .proposer(&model, salt, &SamplerOptions::default())
+            .unwrap();
         proposer.begin(&PROMPT, &Cancel::new()).unwrap();
         engine.usage().kv.tokens_looked_up - before
     };
-    let (none, one, other) = (PrefixSalt::default(), PrefixSalt::of(b"one"), PrefixSalt::of(b"other"));
-    assert_eq!([none, none, one, one, other, one].map(looked_up), [4, 0, 4, 0, 4, 4]);
+    let (none, one, other) = (
+        PrefixSalt::default(),
+        PrefixSalt::of(b"one"),
+        PrefixSalt::of(b"other"),
+    );
+    assert_eq!(
+        [none, none, one, one, other, one].map(looked_up),
+        [4, 0, 4, 0, 4, 4]
+    );
 }
 
 #[test]
@@ -251,12 +390,34 @@ fn a_model_is_its_own_perfect_draft() {
     for (temperature, is_sampled) in [(0.0, false), (0.0, true), (1.0, true)] {
         let draft = Draft::new(session(&model), &model).unwrap();
         let draft = if is_sampled { draft.sampled() } else { draft };
-        let speculate = Speculate { most: 4, is_fixed: true, ..Speculate::draft(draft) };
+        let speculate = Speculate {
+            most: 4,
+            is_fixed: true,
+            ..Speculate::draft(draft)
+        };
         let sampler = sampled(temperature, 2);
-        let options = GenerateOptions { speculate: Some(speculate), sampler, ..most_tokens(41) };
-        let found = generate(&mut session(&model), &PROMPT, &options, &Cancel::new(), &mut |_| {}).unwrap();
+        let options = GenerateOptions {
+            speculate: Some(speculate),
+            sampler,
+            ..most_tokens(41)
+        };
+        let found = generate(
+            &mut session(&model),
+            &PROMPT,
+            &options,
+            &Cancel::new(),
+            &mut |_| {},
+        )
+        .unwrap();
         let speculation = found.speculation.unwrap();
-        assert_eq!((speculation.steps, speculation.proposed, speculation.accepted), (8, 32, 32));
+        assert_eq!(
+            (
+                speculation.steps,
+                speculation.proposed,
+                speculation.accepted
+            ),
+            (8, 32, 32)
+        );
     }
 }
 
@@ -271,8 +432,13 @@ fn a_draft_model_proposes_by_the_tokens_so_far_whatever_it_has_seen() {
     };
     let proposed = |proposer: &mut super::draft::DraftProposer, tokens: &[u32], count| {
         let mut proposals = Vec::new();
-        proposer.propose(tokens, count, &Cancel::new(), &mut proposals).unwrap();
-        proposals.iter().map(|proposal| proposal.token).collect::<Vec<_>>()
+        proposer
+            .propose(tokens, count, &Cancel::new(), &mut proposals)
+            .unwrap();
+        proposals
+            .iter()
+            .map(|proposal| proposal.token)
+            .collect::<Vec<_>>()
     };
     let mut proposer = new();
     // All accepted, some, none, another conversation, a shorter one.
@@ -284,7 +450,11 @@ fn a_draft_model_proposes_by_the_tokens_so_far_whatever_it_has_seen() {
         tokens.push(next);
     }
     for tokens in [&[5, 6, 7, 8][..], &[5, 6]] {
-        assert_eq!(proposed(&mut proposer, tokens, 5), proposed(&mut new(), tokens, 5), "{tokens:?}");
+        assert_eq!(
+            proposed(&mut proposer, tokens, 5),
+            proposed(&mut new(), tokens, 5),
+            "{tokens:?}"
+        );
     }
     // It has room for one token more than its context, which it need not run.
     let long: Vec<u32> = (0..CONTEXT as u32 - 2).collect();
@@ -296,7 +466,8 @@ fn a_draft_model_proposes_by_the_tokens_so_far_whatever_it_has_seen() {
 #[test]
 fn a_draft_model_with_other_tokens_is_refused() {
     let tiny = |last: &str| {
-        let texts = |texts: &[&str]| Value::Strings(texts.iter().map(|&text| text.to_owned()).collect());
+        let texts =
+            |texts: &[&str]| Value::Strings(texts.iter().map(|&text| text.to_owned()).collect());
         let file = tiny_llama()
             .field("tokenizer.ggml.model", Value::String("gpt2".to_owned()))
             .field("tokenizer.ggml.pre", Value::String("gpt-2".to_owned()))
@@ -305,44 +476,98 @@ fn a_draft_model_with_other_tokens_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
         std::fs::write(&path, file.build()).unwrap();
-        Arc::new(Model::load(&path, &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
+        Arc::new(
+            Model::load(
+                &path,
+                &LoadOptions {
+                    threads: Threads::Count(1),
+                    ..Default::default()
+                },
+            )
+            .unwrap(),
+        )
     };
-    let of =
-        |model: &Arc<Model>| Session::new(model, &SessionOptions { context: 8, ..SessionOptions::default() }).unwrap();
+    let of = |model: &Arc<Model>| {
+        Session::new(
+            model,
+            &SessionOptions {
+                context: 8,
+                ..SessionOptions::default()
+            },
+        )
+        .unwrap()
+    };
     let (model, other) = (tiny("d"), tiny("e"));
-    let expected =
-        "the draft model has \"e\" as token 3, the model has \"d\": take a draft model with the same tokenizer";
-    assert_eq!(Draft::new(of(&other), &model).unwrap_err().to_string(), expected);
+    let expected = "the draft model has \"e\" as token 3, the model has \"d\": take a draft model with the same tokenizer";
+    assert_eq!(
+        Draft::new(of(&other), &model).unwrap_err().to_string(),
+        expected
+    );
     let llama = self::model("llama");
     let vocab = llama.description().vocab;
     let of_tokens = format!(
         "the draft model has a vocabulary of 4 tokens, the model has one of {vocab}: take a draft model with the same \
          tokenizer"
     );
-    assert_eq!(Draft::new(of(&model), &llama).unwrap_err().to_string(), of_tokens);
+    assert_eq!(
+        Draft::new(of(&model), &llama).unwrap_err().to_string(),
+        of_tokens
+    );
     // Also where it was made for another model.
     let draft = Draft::new(of(&other), &other).unwrap();
-    let options = GenerateOptions { speculate: Some(Speculate::draft(draft)), ..most_tokens(2) };
-    let refused = generate(&mut of(&model), &[0, 1], &options, &Cancel::new(), &mut |_| {});
+    let options = GenerateOptions {
+        speculate: Some(Speculate::draft(draft)),
+        ..most_tokens(2)
+    };
+    let refused = generate(
+        &mut of(&model),
+        &[0, 1],
+        &options,
+        &Cancel::new(),
+        &mut |_| {},
+    );
     assert_eq!(refused.unwrap_err().to_string(), expected);
 }
 
 #[test]
 fn options_out_of_range_are_named() {
     let message = |speculate| {
-        let options = GenerateOptions { speculate: Some(speculate), ..most_tokens(2) };
-        generate(&mut session(&model("llama")), &PROMPT, &options, &Cancel::new(), &mut |_| {}).unwrap_err().to_string()
+        let options = GenerateOptions {
+            speculate: Some(speculate),
+            ..most_tokens(2)
+        };
+        generate(
+            &mut session(&model("llama")),
+            &PROMPT,
+            &options,
+            &Cancel::new(),
+            &mut |_| {},
+        )
+        .unwrap_err()
+        .to_string()
     };
     for most in [0, 256] {
         let expected = format!("the number of proposals is {most}, expected 1 to 255");
-        assert_eq!(message(Speculate { most, ..Speculate::lookup() }), expected);
+        assert_eq!(
+            message(Speculate {
+                most,
+                ..Speculate::lookup()
+            }),
+            expected
+        );
     }
     for (shortest, longest) in [(0, 4), (5, 4), (2, 65)] {
         let expected = format!(
             "the n-gram of a lookup is {shortest} to {longest} tokens, expected 1 to 64 tokens, the shorter first"
         );
         let source = Source::Lookup(Lookup { shortest, longest });
-        assert_eq!(message(Speculate { source, ..Speculate::lookup() }), expected);
+        assert_eq!(
+            message(Speculate {
+                source,
+                ..Speculate::lookup()
+            }),
+            expected
+        );
     }
 }
 
@@ -357,10 +582,19 @@ impl Propose for Drawn {
         Some(0)
     }
 
-    fn propose(&mut self, _: &[u32], count: usize, _: &Cancel, proposals: &mut Vec<Proposal>) -> Result<()> {
+    fn propose(
+        &mut self,
+        _: &[u32],
+        count: usize,
+        _: &Cancel,
+        proposals: &mut Vec<Proposal>,
+    ) -> Result<()> {
         for _ in 0..count {
             let token = self.sampler.draw_from(&self.from);
-            proposals.push(Proposal { token, drawn_from: Some(self.from.clone()) });
+            proposals.push(Proposal {
+                token,
+                drawn_from: Some(self.from.clone()),
+            });
         }
         Ok(())
     }
@@ -368,7 +602,10 @@ impl Propose for Drawn {
 
 /// The statistic of the chi-square test that both rows of counts are of one distribution, and its degrees of freedom.
 fn chi_square(one: &[usize], other: &[usize]) -> (f64, usize) {
-    let cells = one.iter().zip(other).filter(|(one, other)| **one + **other > 0);
+    let cells = one
+        .iter()
+        .zip(other)
+        .filter(|(one, other)| **one + **other > 0);
     let of_cell = |(one, other): (&usize, &usize)| {
         let (one, other) = (*one as f64, *other as f64);
         (one - other).powi(2) / (one + other)
@@ -381,19 +618,39 @@ fn sampled_answers_with_drawn_proposals_are_distributed_as_plain_ones() {
     const RUNS: u64 = 4000;
     const KEPT: usize = 3;
     let model = model("llama");
-    let options = |seed| SamplerOptions { top_k: KEPT, ..sampled(1.0, seed) };
+    let options = |seed| SamplerOptions {
+        top_k: KEPT,
+        ..sampled(1.0, seed)
+    };
     // Answers of three tokens, each one of the three likeliest.
     let mut first = session(&model);
-    let logits = first.prefill(&PROMPT, &Cancel::new(), |_| {}).unwrap().to_vec();
+    let logits = first
+        .prefill(&PROMPT, &Cancel::new(), |_| {})
+        .unwrap()
+        .to_vec();
     // Of other tokens, too, and of the likeliest ones with other probabilities.
-    let from =
-        Sampler::new(&SamplerOptions { temperature: 0.3, ..sampled(0.3, 0) }).unwrap().distribution(&logits, &[]);
+    let from = Sampler::new(&SamplerOptions {
+        temperature: 0.3,
+        ..sampled(0.3, 0)
+    })
+    .unwrap()
+    .distribution(&logits, &[]);
     let counts = |speculator: &dyn Fn(u64) -> Speculator, seeds: std::ops::Range<u64>| {
         let mut session = session(&model);
         let mut counts = std::collections::BTreeMap::new();
         for seed in seeds {
-            let options = GenerateOptions { sampler: options(seed), ..most_tokens(3) };
-            let answer = generate_with(&mut session, &PROMPT, &options, speculator(seed), &Cancel::new(), &mut |_| {});
+            let options = GenerateOptions {
+                sampler: options(seed),
+                ..most_tokens(3)
+            };
+            let answer = generate_with(
+                &mut session,
+                &PROMPT,
+                &options,
+                speculator(seed),
+                &Cancel::new(),
+                &mut |_| {},
+            );
             *counts.entry(answer.unwrap().tokens).or_insert(0) += 1;
         }
         counts
@@ -401,38 +658,64 @@ fn sampled_answers_with_drawn_proposals_are_distributed_as_plain_ones() {
     let plain = counts(&|_| Speculator::with(None, Lengths::fixed(0)), 0..RUNS);
     let proposer = |seed| {
         let sampler = Sampler::new(&sampled(1.0, seed ^ 0xabcd)).unwrap();
-        Speculator::with(Some(Box::new(Drawn { from: from.clone(), sampler })), Lengths::fixed(2))
+        Speculator::with(
+            Some(Box::new(Drawn {
+                from: from.clone(),
+                sampler,
+            })),
+            Lengths::fixed(2),
+        )
     };
     let drawn = counts(&proposer, RUNS..2 * RUNS);
     let answers: std::collections::BTreeSet<_> = plain.keys().chain(drawn.keys()).collect();
     let of = |counts: &std::collections::BTreeMap<Vec<u32>, usize>| -> Vec<usize> {
-        answers.iter().map(|answer| counts.get(*answer).copied().unwrap_or(0)).collect()
+        answers
+            .iter()
+            .map(|answer| counts.get(*answer).copied().unwrap_or(0))
+            .collect()
     };
     let (statistic, freedom) = chi_square(&of(&plain), &of(&drawn));
     assert!(freedom > 8, "{answers:?}");
     let freedom = freedom as f64;
-    assert!(statistic < freedom + 4.0 * (2.0 * freedom).sqrt(), "{statistic} for {freedom}: {plain:?} {drawn:?}");
+    assert!(
+        statistic < freedom + 4.0 * (2.0 * freedom).sqrt(),
+        "{statistic} for {freedom}: {plain:?} {drawn:?}"
+    );
 }
 
 #[test]
 fn a_drawn_proposal_is_accepted_as_often_as_both_distributions_agree() {
     const RUNS: usize = 40_000;
-    let logits = [[1.0f32, 0.5, -0.5, 0.0, 2.0, -9.0], [1.0, 1.5, 0.0, -9.0, 0.5, 0.5]];
+    let logits = [
+        [1.0f32, 0.5, -0.5, 0.0, 2.0, -9.0],
+        [1.0, 1.5, 0.0, -9.0, 0.5, 0.5],
+    ];
     let mut samplers = [1, 2].map(|seed| Sampler::new(&sampled(1.0, seed)).unwrap());
     let [wanted, proposed] = [0, 1].map(|index| samplers[index].distribution(&logits[index], &[]));
     let (mut accepted, mut counts, mut expected) = (0, [0usize; 6], [0usize; 6]);
     for _ in 0..RUNS {
         let token = samplers[1].draw_from(&proposed);
-        let proposal = Proposal { token, drawn_from: Some(proposed.clone()) };
+        let proposal = Proposal {
+            token,
+            drawn_from: Some(proposed.clone()),
+        };
         let chosen = super::step::verify(&proposal, &mut samplers[0], &logits[0], &[]).unwrap();
         accepted += usize::from(chosen == token);
         counts[chosen as usize] += 1;
         expected[samplers[0].sample(&logits[0], &[]) as usize] += 1;
     }
-    let agree: f32 = (0..6).map(|token| wanted.probability(token).min(proposed.probability(token))).sum();
-    assert!((accepted as f32 / RUNS as f32 - agree).abs() < 0.01, "{accepted} of {RUNS}, expected {agree}");
+    let agree: f32 = (0..6)
+        .map(|token| wanted.probability(token).min(proposed.probability(token)))
+        .sum();
+    assert!(
+        (accepted as f32 / RUNS as f32 - agree).abs() < 0.01,
+        "{accepted} of {RUNS}, expected {agree}"
+    );
     let (statistic, _) = chi_square(&counts, &expected);
-    assert!(statistic < 5.0 + 4.0 * 10.0f64.sqrt(), "{statistic}: {counts:?}, expected {expected:?}");
+    assert!(
+        statistic < 5.0 + 4.0 * 10.0f64.sqrt(),
+        "{statistic}: {counts:?}, expected {expected:?}"
+    );
 }
 
 proptest! {

@@ -18,9 +18,15 @@ impl Weights {
                 block.query_norm.as_ref(),
                 block.key_norm.as_ref(),
             ];
-            norms.into_iter().flatten().for_each(|norm| norm.visit(visit));
+            norms
+                .into_iter()
+                .flatten()
+                .for_each(|norm| norm.visit(visit));
             visit(format!("{:?}", block.inputs).as_bytes());
-            block.linears.values().for_each(|linear| linear.visit(visit));
+            block
+                .linears
+                .values()
+                .for_each(|linear| linear.visit(visit));
         }
         self.output_norm.visit(visit);
         self.output.visit(visit);
@@ -43,7 +49,9 @@ impl Embedding {
 impl Norm {
     fn visit(&self, visit: &mut dyn FnMut(&[u8])) {
         visit(bytemuck::cast_slice(&self.weight));
-        self.bias.iter().for_each(|bias| visit(bytemuck::cast_slice(bias)));
+        self.bias
+            .iter()
+            .for_each(|bias| visit(bytemuck::cast_slice(bias)));
     }
 }
 
@@ -57,8 +65,12 @@ impl Linear {
                 visit(bytemuck::cast_slice(view.packed));
             }
         }
-        self.decode_weight.iter().for_each(|matrix| matrix.visit(visit));
-        self.bias.iter().for_each(|bias| visit(bytemuck::cast_slice(bias)));
+        self.decode_weight
+            .iter()
+            .for_each(|matrix| matrix.visit(visit));
+        self.bias
+            .iter()
+            .for_each(|bias| visit(bytemuck::cast_slice(bias)));
     }
 }
 
@@ -76,7 +88,11 @@ impl WeightMatrix {
                 visit(values);
                 visit(bytemuck::cast_slice(scales));
             }
-            Matrix::Blocks(Blocks { format, bytes, arithmetic }) => {
+            Matrix::Blocks(Blocks {
+                format,
+                bytes,
+                arithmetic,
+            }) => {
                 visit(format!("{format} {arithmetic:?}").as_bytes());
                 visit(bytes);
             }

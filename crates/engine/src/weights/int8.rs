@@ -25,12 +25,18 @@ pub struct Int8Matrix {
 
 impl Int8Matrix {
     /// Quantizes `weight`. `smoothing` are the factors on the activations, whose inverse goes to the weights.
-    pub fn quantize(weight: &WeightMatrix, scales: WeightScales, smoothing: Option<&[f32]>) -> Self {
+    pub fn quantize(
+        weight: &WeightMatrix,
+        scales: WeightScales,
+        smoothing: Option<&[f32]>,
+    ) -> Self {
         let (out_features, in_features) = (weight.out_features(), weight.in_features());
         let mut values = weight.to_f32();
         if let Some(smoothing) = smoothing {
             for row in values.chunks_exact_mut(in_features) {
-                row.iter_mut().zip(smoothing).for_each(|(weight, factor)| *weight /= factor);
+                row.iter_mut()
+                    .zip(smoothing)
+                    .for_each(|(weight, factor)| *weight /= factor);
             }
         }
         let mut row_major = vec![0; values.len()];
@@ -44,7 +50,8 @@ impl Int8Matrix {
             }
         }
         drop(values);
-        let length = int8::packed_len(out_features, in_features).expect("the float weights are larger");
+        let length =
+            int8::packed_len(out_features, in_features).expect("the float weights are larger");
         let mut packed = vec![0; length];
         int8::pack(&row_major, out_features, in_features, &mut packed);
         let mut sums = vec![0; out_features];
@@ -61,7 +68,10 @@ impl Int8Matrix {
 
     /// The same, with the float weights kept for the channels that are computed with those.
     pub fn with_float(self, weight: &WeightMatrix) -> Self {
-        Self { float: Some(weight.clone()), ..self }
+        Self {
+            float: Some(weight.clone()),
+            ..self
+        }
     }
 
     /// Packed weights of a mapped file. `None` if the lengths contradict the shape.
@@ -77,7 +87,14 @@ impl Int8Matrix {
             && sums.len() == out_features;
         let packed = Values::Mapped(packed);
         let (scales, sums) = (scales.into(), sums.into());
-        fits.then_some(Self { out_features, in_features, packed, scales, sums, float: None })
+        fits.then_some(Self {
+            out_features,
+            in_features,
+            packed,
+            scales,
+            sums,
+            float: None,
+        })
     }
 
     /// Rows.
@@ -110,7 +127,12 @@ impl Int8Matrix {
 
     /// Bytes of the values and their scales.
     pub fn bytes(&self) -> usize {
-        let Int8Weight { packed, scales, sums, .. } = self.view();
+        let Int8Weight {
+            packed,
+            scales,
+            sums,
+            ..
+        } = self.view();
         packed.len() + size_of_val(scales) + size_of_val(sums)
     }
 }

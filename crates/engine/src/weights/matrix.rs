@@ -29,9 +29,19 @@ pub(super) enum Storage {
     MappedF32(MappedBytes),
     MappedF16(MappedBytes),
     MappedBf16(MappedBytes),
-    MappedBlocks { format: BlockFormat, bytes: MappedBytes, arithmetic: BlockArithmetic },
-    Int8 { values: Values<i8>, scales: Arc<Vec<f32>> },
-    Int4 { values: Values<u8>, scales: Values<f16> },
+    MappedBlocks {
+        format: BlockFormat,
+        bytes: MappedBytes,
+        arithmetic: BlockArithmetic,
+    },
+    Int8 {
+        values: Values<i8>,
+        scales: Arc<Vec<f32>>,
+    },
+    Int4 {
+        values: Values<u8>,
+        scales: Values<f16>,
+    },
 }
 
 /// Numbers in memory of their own or in a mapped file.
@@ -53,7 +63,11 @@ impl<T: bytemuck::AnyBitPattern> Values<T> {
 
 impl WeightMatrix {
     pub(super) fn new(out_features: usize, in_features: usize, storage: Storage) -> Self {
-        Self { out_features, in_features, storage }
+        Self {
+            out_features,
+            in_features,
+            storage,
+        }
     }
 
     /// Floats of a mapped file. `None` if the bytes contradict the shape, are not aligned, or are no floats.
@@ -71,15 +85,32 @@ impl WeightMatrix {
             Element::Bf16 => Storage::MappedBf16(values),
             Element::I8 | Element::U8 | Element::I32 | Element::U32 => return None,
         };
-        fits.then_some(Self { out_features, in_features, storage })
+        fits.then_some(Self {
+            out_features,
+            in_features,
+            storage,
+        })
     }
 
     /// INT8 values `[out_features, in_features]` of a mapped file, with one scale for each row. `None` if the
     /// lengths contradict the shape.
-    pub fn mapped_int8(out_features: usize, in_features: usize, values: MappedBytes, scales: Vec<f32>) -> Option<Self> {
-        let fits = out_features.checked_mul(in_features) == Some(values.len()) && scales.len() == out_features;
-        let storage = Storage::Int8 { values: Values::Mapped(values), scales: scales.into() };
-        fits.then_some(Self { out_features, in_features, storage })
+    pub fn mapped_int8(
+        out_features: usize,
+        in_features: usize,
+        values: MappedBytes,
+        scales: Vec<f32>,
+    ) -> Option<Self> {
+        let fits = out_features.checked_mul(in_features) == Some(values.len())
+            && scales.len() == out_features;
+        let storage = Storage::Int8 {
+            values: Values::Mapped(values),
+            scales: scales.into(),
+        };
+        fits.then_some(Self {
+            out_features,
+            in_features,
+            storage,
+        })
     }
 
     /// INT4 values, two a byte, and f16 scales `[out_features, in_features / int4::GROUP]` of a mapped file. `None`
@@ -95,8 +126,15 @@ impl WeightMatrix {
             && values.len() == weights / 2
             && scales.len() == weights / int4::GROUP * size_of::<f16>()
             && (scales.as_ptr() as usize).is_multiple_of(size_of::<f16>());
-        let storage = Storage::Int4 { values: Values::Mapped(values), scales: Values::Mapped(scales) };
-        fits.then_some(Self { out_features, in_features, storage })
+        let storage = Storage::Int4 {
+            values: Values::Mapped(values),
+            scales: Values::Mapped(scales),
+        };
+        fits.then_some(Self {
+            out_features,
+            in_features,
+            storage,
+        })
     }
 
     /// Lets the system drop the values from memory where they are of a mapped file.
@@ -128,11 +166,23 @@ impl WeightMatrix {
             Storage::MappedF32(bytes) => Matrix::F32(bytemuck::cast_slice(bytes)),
             Storage::MappedF16(bytes) => Matrix::F16(bytemuck::cast_slice::<u8, f16>(bytes)),
             Storage::MappedBf16(bytes) => Matrix::Bf16(bytemuck::cast_slice::<u8, bf16>(bytes)),
-            Storage::MappedBlocks { format, bytes, arithmetic } => {
-                Matrix::Blocks(Blocks { format: *format, bytes, arithmetic: *arithmetic })
-            }
-            Storage::Int8 { values, scales } => Matrix::Int8 { values: values.get(), scales },
-            Storage::Int4 { values, scales } => Matrix::Int4 { values: values.get(), scales: scales.get() },
+            Storage::MappedBlocks {
+                format,
+                bytes,
+                arithmetic,
+            } => Matrix::Blocks(Blocks {
+                format: *format,
+                bytes,
+                arithmetic: *arithmetic,
+            }),
+            Storage::Int8 { values, scales } => Matrix::Int8 {
+                values: values.get(),
+                scales,
+            },
+            Storage::Int4 { values, scales } => Matrix::Int4 {
+                values: values.get(),
+                scales: scales.get(),
+            },
         }
     }
 
@@ -145,20 +195,28 @@ impl WeightMatrix {
             | Storage::MappedF16(bytes)
             | Storage::MappedBf16(bytes)
             | Storage::MappedBlocks { bytes, .. } => bytes.len(),
-            Storage::Int8 { values, scales } => size_of_val(values.get()) + size_of_val(scales.as_slice()),
-            Storage::Int4 { values, scales } => size_of_val(values.get()) + size_of_val(scales.get()),
+            Storage::Int8 { values, scales } => {
+                size_of_val(values.get()) + size_of_val(scales.as_slice())
+            }
+            Storage::Int4 { values, scales } => {
+                size_of_val(values.get()) + size_of_val(scales.get())
+            }
         }
     }
 
     /// Some rows in f32, on the threads that are installed.
     pub fn rows_to_f32(&self, rows: Range<usize>, out: &mut [f32]) {
         let task_rows = (TASK_ELEMENTS / self.in_features).max(1);
-        for_each_chunk(chunks_mut(out, task_rows * self.in_features), 1, |task, out| {
-            let first = rows.start + task * task_rows;
-            for (row, out) in out.chunks_exact_mut(self.in_features).enumerate() {
-                self.row(first + row, out);
-            }
-        });
+        for_each_chunk(
+            chunks_mut(out, task_rows * self.in_features),
+            1,
+            |task, out| {
+                let first = rows.start + task * task_rows;
+                for (row, out) in out.chunks_exact_mut(self.in_features).enumerate() {
+                    self.row(first + row, out);
+                }
+            },
+        );
     }
 
     /// One row in f32.
@@ -182,8 +240,15 @@ impl WeightMatrix {
             let values = &mut values[rows.start * in_features..rows.end * in_features];
             int8::quantize_weight_rows(float, in_features, &mut scales[rows], values);
         });
-        let storage = Storage::Int8 { values: Values::Owned(values.into()), scales: scales.into() };
-        Self { out_features, in_features, storage }
+        let storage = Storage::Int8 {
+            values: Values::Owned(values.into()),
+            scales: scales.into(),
+        };
+        Self {
+            out_features,
+            in_features,
+            storage,
+        }
     }
 
     /// The same in INT4, with one scale for each [`int4::GROUP`] weights; `None` if rows are no whole number of groups. The
@@ -204,20 +269,32 @@ impl WeightMatrix {
         let mut scales = vec![f16::ZERO; out_features * in_features / int4::GROUP];
         self.slabs(|rows, float| {
             let (first, last) = (rows.start * in_features, rows.end * in_features);
-            let (values, scales) =
-                (&mut values[first / 2..last / 2], &mut scales[first / int4::GROUP..last / int4::GROUP]);
+            let (values, scales) = (
+                &mut values[first / 2..last / 2],
+                &mut scales[first / int4::GROUP..last / int4::GROUP],
+            );
             match mean_squares {
                 None => int4::quantize_int4(float, values, scales),
                 Some(mean_squares) => int4::quantize_int4_for(mean_squares, float, values, scales),
             }
         });
-        let storage = Storage::Int4 { values: Values::Owned(values.into()), scales: Values::Owned(scales.into()) };
-        Some(Self { out_features, in_features, storage })
+        let storage = Storage::Int4 {
+            values: Values::Owned(values.into()),
+            scales: Values::Owned(scales.into()),
+        };
+        Some(Self {
+            out_features,
+            in_features,
+            storage,
+        })
     }
 
     /// The same in f32.
     pub fn widened(&self) -> Self {
-        Self { storage: Storage::F32(self.to_f32().into()), ..*self }
+        Self {
+            storage: Storage::F32(self.to_f32().into()),
+            ..*self
+        }
     }
 
     /// Whether the values are in quantized blocks of a GGUF file.
@@ -258,6 +335,10 @@ impl WeightMatrix {
                 }
             }
         });
-        Self { out_features, in_features, storage: Storage::Bf16(values.into()) }
+        Self {
+            out_features,
+            in_features,
+            storage: Storage::Bf16(values.into()),
+        }
     }
 }

@@ -53,8 +53,12 @@ impl Weights {
 
     /// Bytes of matrices that decoding one token reads.
     pub fn bytes_per_token(&self) -> usize {
-        let of_linear =
-            |linear: &Linear| linear.decode_weight.as_ref().map_or(linear.weight.bytes(), WeightMatrix::bytes);
+        let of_linear = |linear: &Linear| {
+            linear
+                .decode_weight
+                .as_ref()
+                .map_or(linear.weight.bytes(), WeightMatrix::bytes)
+        };
         let linears = self.blocks.iter().flat_map(|block| block.linears.values());
         linears.chain([&self.output]).map(of_linear).sum()
     }
@@ -84,8 +88,7 @@ pub struct Block {
 impl Block {
     /// As [`Weights::rounds_activations`], for one block.
     pub fn rounds_activations(&self) -> bool {
-        let rounds =
-            |linear: &Linear| matches!(&linear.weight, Weight::Float(matrix) if matrix.view().rounds_activations());
+        let rounds = |linear: &Linear| matches!(&linear.weight, Weight::Float(matrix) if matrix.view().rounds_activations());
         self.inputs.is_some() || self.linears.values().any(rounds)
     }
 }
@@ -166,8 +169,14 @@ pub enum Embedding {
 
 impl Weights {
     /// Reads all weights of `checkpoint`, on the threads that are installed.
-    pub(crate) fn load(checkpoint: &Arc<Checkpoint>, block_arithmetic: BlockArithmetic) -> Result<Self> {
-        let reader = Reader { checkpoint, block_arithmetic };
+    pub(crate) fn load(
+        checkpoint: &Arc<Checkpoint>,
+        block_arithmetic: BlockArithmetic,
+    ) -> Result<Self> {
+        let reader = Reader {
+            checkpoint,
+            block_arithmetic,
+        };
         let description = checkpoint.description();
         let map = checkpoint.tensor_map();
         let blocks = description.blocks.iter().zip(&map.blocks);
@@ -217,7 +226,12 @@ impl Weights {
                 linears: block
                     .linears(hidden)
                     .iter()
-                    .map(|shape| (shape.linear, linear(shape.out_features, shape.in_features, shape.bias)))
+                    .map(|shape| {
+                        (
+                            shape.linear,
+                            linear(shape.out_features, shape.in_features, shape.bias),
+                        )
+                    })
                     .collect(),
             }
         });
@@ -228,14 +242,23 @@ impl Weights {
         } else {
             Embedding::Matrix(WeightMatrix::random(description.vocab, hidden, 1))
         };
-        Self { embedding, blocks, output_norm: norm(&description.output_norm, hidden), output }
+        Self {
+            embedding,
+            blocks,
+            output_norm: norm(&description.output_norm, hidden),
+            output,
+        }
     }
 
     /// Writes the embedding of `token` to `out[hidden]`. The token is within the vocabulary.
     pub(crate) fn embed(&self, token: u32, out: &mut [f32]) {
         let row = token as usize;
         match &self.embedding {
-            Embedding::Stored { bytes, row_bytes, format } => {
+            Embedding::Stored {
+                bytes,
+                row_bytes,
+                format,
+            } => {
                 dequantize(*format, &bytes[row * row_bytes..][..*row_bytes], out);
             }
             Embedding::Output => match &self.output.weight {
@@ -263,8 +286,9 @@ impl Weights {
             Embedding::Output => 0,
             Embedding::Matrix(matrix) => matrix.bytes(),
         };
-        let bytes =
-            |linear: &Linear| linear.weight.bytes() + linear.decode_weight.as_ref().map_or(0, WeightMatrix::bytes);
+        let bytes = |linear: &Linear| {
+            linear.weight.bytes() + linear.decode_weight.as_ref().map_or(0, WeightMatrix::bytes)
+        };
         linears.chain([&self.output]).map(bytes).sum::<usize>() + embedding
     }
 }
@@ -285,14 +309,23 @@ impl Reader<'_> {
         hidden: usize,
     ) -> Result<Block> {
         let norm = |tensors: &Option<NormTensors>, description: &NormDescription| {
-            tensors.as_ref().map(|tensors| self.norm(tensors, description)).transpose()
+            tensors
+                .as_ref()
+                .map(|tensors| self.norm(tensors, description))
+                .transpose()
         };
         let qk_norm = description.attention.qk_norm.unwrap_or(description.norm);
         let linears = description.linears(hidden).into_iter().map(|shape| {
             let tensors = tensors.linears.get(&shape.linear).ok_or_else(|| {
-                Error::new(ErrorKind::Missing, format!("no tensor for the {:?} linear layer", shape.linear))
+                Error::new(
+                    ErrorKind::Missing,
+                    format!("no tensor for the {:?} linear layer", shape.linear),
+                )
             })?;
-            Ok((shape.linear, self.linear(tensors, shape.out_features, shape.in_features)?))
+            Ok((
+                shape.linear,
+                self.linear(tensors, shape.out_features, shape.in_features)?,
+            ))
         });
         Ok(Block {
             attention_norm: self.norm(&tensors.attention_norm, &description.norm)?,
@@ -306,24 +339,57 @@ impl Reader<'_> {
         })
     }
 
-    fn linear(&self, tensors: &LinearTensors, out_features: usize, in_features: usize) -> Result<Linear> {
-        let bias = tensors.bias.as_ref().map(|bias| Ok(self.slice(bias)?.to_f32())).transpose()?;
-        let weight =
-            Weight::Float(self.slice(&tensors.weight)?.into_matrix(out_features, in_features, self.block_arithmetic));
-        Ok(Linear { weight, decode_weight: None, bias })
+    fn linear(
+        &self,
+        tensors: &LinearTensors,
+        out_features: usize,
+        in_features: usize,
+    ) -> Result<Linear> {
+        let bias = tensors
+            .bias
+            .as_ref()
+            .map(|bias| Ok(self.slice(bias)?.to_f32()))
+            .transpose()?;
+        let weight = Weight::Float(self.slice(&tensors.weight)?.into_matrix(
+            out_features,
+            in_features,
+            self.block_arithmetic,
+        ));
+        Ok(Linear {
+            weight,
+            decode_weight: None,
+            bias,
+        })
     }
 
     fn norm(&self, tensors: &NormTensors, description: &NormDescription) -> Result<Norm> {
-        let read = |name: &String| Ok(self.slice(&TensorSlice { name: name.clone(), rows: None })?.to_f32());
+        let read = |name: &String| {
+            Ok(self
+                .slice(&TensorSlice {
+                    name: name.clone(),
+                    rows: None,
+                })?
+                .to_f32())
+        };
         let mut weight = read(&tensors.weight)?;
-        weight.iter_mut().for_each(|weight| *weight += description.weight_offset);
-        Ok(Norm { weight, bias: tensors.bias.as_ref().map(read).transpose()?, epsilon: description.epsilon })
+        weight
+            .iter_mut()
+            .for_each(|weight| *weight += description.weight_offset);
+        Ok(Norm {
+            weight,
+            bias: tensors.bias.as_ref().map(read).transpose()?,
+            epsilon: description.epsilon,
+        })
     }
 
     fn embedding(&self, tensor: &TensorSlice) -> Result<Embedding> {
         let stored = self.slice(tensor)?;
         let row_bytes = stored.info.bytes.len() / stored.info.shape[0];
-        Ok(Embedding::Stored { bytes: stored.bytes, row_bytes, format: stored.info.format })
+        Ok(Embedding::Stored {
+            bytes: stored.bytes,
+            row_bytes,
+            format: stored.info.format,
+        })
     }
 
     fn slice(&self, slice: &TensorSlice) -> Result<Stored<'_>> {
@@ -336,7 +402,11 @@ impl Reader<'_> {
                 bytes.part(rows.start * row_bytes..rows.end * row_bytes)
             }
         };
-        Ok(Stored { checkpoint: self.checkpoint, info, bytes })
+        Ok(Stored {
+            checkpoint: self.checkpoint,
+            info,
+            bytes,
+        })
     }
 }
 
@@ -348,13 +418,22 @@ struct Stored<'a> {
 }
 
 impl Stored<'_> {
-    fn into_matrix(self, out_features: usize, in_features: usize, block_arithmetic: BlockArithmetic) -> WeightMatrix {
+    fn into_matrix(
+        self,
+        out_features: usize,
+        in_features: usize,
+        block_arithmetic: BlockArithmetic,
+    ) -> WeightMatrix {
         let aligned = |size: usize| (self.bytes.as_ptr() as usize).is_multiple_of(size);
         let storage = match self.info.format {
             Format::F32 if aligned(4) => Storage::MappedF32(self.bytes),
             Format::F16 if aligned(2) => Storage::MappedF16(self.bytes),
             Format::Bf16 if aligned(2) => Storage::MappedBf16(self.bytes),
-            Format::Blocks(format) => Storage::MappedBlocks { format, bytes: self.bytes, arithmetic: block_arithmetic },
+            Format::Blocks(format) => Storage::MappedBlocks {
+                format,
+                bytes: self.bytes,
+                arithmetic: block_arithmetic,
+            },
             Format::F32 | Format::F16 | Format::Bf16 => Storage::F32(self.to_f32().into()),
         };
         WeightMatrix::new(out_features, in_features, storage)

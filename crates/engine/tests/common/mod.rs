@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Residual, Rope,
-    RopePairing, RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind,
+    Residual, Rope, RopePairing, RopeScaling,
 };
 
 pub const VOCAB: usize = 97;

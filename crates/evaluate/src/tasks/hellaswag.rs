@@ -10,15 +10,26 @@ use super::super::rows::{DataError, Row};
 pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     let scene = if row.has("ctx_a") && row.has("ctx_b") {
         // The second part is empty in the rows from WikiHow.
-        format!("{} {}", row.text("ctx_a")?, capitalize(row.text("ctx_b").unwrap_or_default()))
+        format!(
+            "{} {}",
+            row.text("ctx_a")?,
+            capitalize(row.text("ctx_b").unwrap_or_default())
+        )
     } else {
         row.text("ctx")?.to_owned()
     };
     let context = clean(&format!("{}: {scene}", row.text("activity_label")?));
     let endings = row.texts("endings", 4)?;
     let right = row.one_of("label", &["0", "1", "2", "3"])?;
-    let choices = endings.iter().map(|ending| Choice::after_space(&context, &clean(ending))).collect();
-    Ok(Question::new(row.line, choices, Judgement::LikeliestPerCharacter { right }))
+    let choices = endings
+        .iter()
+        .map(|ending| Choice::after_space(&context, &clean(ending)))
+        .collect();
+    Ok(Question::new(
+        row.line,
+        choices,
+        Judgement::LikeliestPerCharacter { right },
+    ))
 }
 
 /// First letter upper case, the others lower case.
@@ -36,7 +47,10 @@ fn clean(text: &str) -> String {
     // As the harness's `\[.*?\]`, in which a dot is no newline.
     while let Some(start) = rest.find('[') {
         let inside = &rest[start..];
-        let end = inside.find(']').filter(|end| !inside[..*end].contains('\n')).map_or(1, |end| end + 1);
+        let end = inside
+            .find(']')
+            .filter(|end| !inside[..*end].contains('\n'))
+            .map_or(1, |end| end + 1);
         kept.push_str(&rest[..start]);
         kept.push_str(if end == 1 { "[" } else { "" });
         rest = &inside[end..];
@@ -56,9 +70,15 @@ mod tests {
             r#"{"activity_label": "Rowing", "ctx": "A boat. he", "endings": ["sinks.", "rows [step] on.", "c", "d"], "label": "1"}"#,
         );
         let question = question(&row).unwrap();
-        assert_eq!(question.choices[0], Choice::after_space("Rowing: A boat. he", "sinks."));
+        assert_eq!(
+            question.choices[0],
+            Choice::after_space("Rowing: A boat. he", "sinks.")
+        );
         assert_eq!(question.choices[1].continuation, " rows on.");
-        assert_eq!(question.judgement, Judgement::LikeliestPerCharacter { right: 1 });
+        assert_eq!(
+            question.judgement,
+            Judgement::LikeliestPerCharacter { right: 1 }
+        );
     }
 
     #[test]
@@ -66,12 +86,18 @@ mod tests {
         let row = row(
             r#"{"activity_label": "Rowing", "ctx_a": "A boat.", "ctx_b": "he", "ctx": "A boat. he", "endings": ["a", "b", "c", "d"], "label": 1}"#,
         );
-        assert_eq!(question(&row).unwrap().choices[0].context, "Rowing: A boat. He");
+        assert_eq!(
+            question(&row).unwrap().choices[0].context,
+            "Rowing: A boat. He"
+        );
     }
 
     #[test]
     fn brackets_of_wikihow_are_removed() {
-        assert_eq!(clean(" How to row [title] Sit. [step] Pull  hard [sic]."), "How to row. Sit. Pull hard .");
+        assert_eq!(
+            clean(" How to row [title] Sit. [step] Pull  hard [sic]."),
+            "How to row. Sit. Pull hard ."
+        );
         assert_eq!(clean("a [b c"), "a [b c");
         assert_eq!(clean("[[x] y]"), " y]");
         assert_eq!(clean("[a\nb] [c]d"), "[a\nb] d");

@@ -7,13 +7,20 @@ use super::super::rows::{DataError, Row};
 pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     let text = row.text("text")?;
     let expected = "a passage that ends in the word to predict";
-    let Some((context, word)) = text.rsplit_once(' ').filter(|(context, _)| !context.trim().is_empty()) else {
+    let Some((context, word)) = text
+        .rsplit_once(' ')
+        .filter(|(context, _)| !context.trim().is_empty())
+    else {
         return Err(row.wrong("text", "is a single word", expected));
     };
     if word.is_empty() {
         return Err(row.wrong("text", "ends in a space", expected));
     }
-    Ok(Question::new(row.line, vec![Choice::after_space(context, word)], Judgement::Greedy))
+    Ok(Question::new(
+        row.line,
+        vec![Choice::after_space(context, word)],
+        Judgement::Greedy,
+    ))
 }
 
 #[cfg(test)]
@@ -24,7 +31,10 @@ mod tests {
     #[test]
     fn the_last_word_is_the_target() {
         let question = question(&row(r#"{"text": "It was \"late\" in\nthe day."}"#)).unwrap();
-        assert_eq!(question.choices, [Choice::after_space("It was \"late\" in\nthe", "day.")]);
+        assert_eq!(
+            question.choices,
+            [Choice::after_space("It was \"late\" in\nthe", "day.")]
+        );
         assert_eq!(question.choices[0].continuation, " day.");
     }
 

@@ -24,27 +24,35 @@ impl FewShot {
         let mut preambles: HashMap<String, Preamble> = HashMap::new();
         for row in rows::rows(path)? {
             let subject = row.text("subject")?;
-            let preamble = preambles.entry(subject.to_owned()).or_insert_with(|| Preamble {
-                description: format!(
-                    "The following are multiple choice questions (with answers) about {}.\n\n",
-                    subject.replace('_', " ")
-                ),
-                examples: Vec::with_capacity(SHOTS),
-            });
+            let preamble = preambles
+                .entry(subject.to_owned())
+                .or_insert_with(|| Preamble {
+                    description: format!(
+                        "The following are multiple choice questions (with answers) about {}.\n\n",
+                        subject.replace('_', " ")
+                    ),
+                    examples: Vec::with_capacity(SHOTS),
+                });
             if preamble.examples.len() < SHOTS {
-                preamble.examples.push(format!("{} {}\n\n", ask(&row)?, LETTERS[answer(&row)?]));
+                preamble
+                    .examples
+                    .push(format!("{} {}\n\n", ask(&row)?, LETTERS[answer(&row)?]));
             }
         }
         let file = path.display().to_string();
         for (subject, preamble) in &preambles {
             let examples = preamble.examples.len();
             if examples < SHOTS {
-                let message = format!("subject {subject:?} has {examples} solved examples: expected {SHOTS}");
+                let message =
+                    format!("subject {subject:?} has {examples} solved examples: expected {SHOTS}");
                 return Err(DataError::new(path, None, message));
             }
         }
         Ok(Self {
-            preambles: preambles.into_iter().map(|(subject, preamble)| (subject, Arc::new(preamble))).collect(),
+            preambles: preambles
+                .into_iter()
+                .map(|(subject, preamble)| (subject, Arc::new(preamble)))
+                .collect(),
             file,
         })
     }
@@ -57,15 +65,26 @@ impl FewShot {
             return Err(row.wrong("subject", format!("is {subject:?}"), expected));
         };
         let context = ask(row)?;
-        let choices = LETTERS.iter().map(|letter| Choice::after_space(&context, letter)).collect();
-        let judgement = Judgement::Likeliest { right: answer(row)? };
-        Ok(Question { preamble: Arc::clone(preamble), ..Question::new(row.line, choices, judgement) })
+        let choices = LETTERS
+            .iter()
+            .map(|letter| Choice::after_space(&context, letter))
+            .collect();
+        let judgement = Judgement::Likeliest {
+            right: answer(row)?,
+        };
+        Ok(Question {
+            preamble: Arc::clone(preamble),
+            ..Question::new(row.line, choices, judgement)
+        })
     }
 }
 
 fn ask(row: &Row) -> Result<String, DataError> {
     let mut text = row.text("question")?.trim().to_owned();
-    for (letter, field) in LETTERS.iter().zip(["choice0", "choice1", "choice2", "choice3"]) {
+    for (letter, field) in LETTERS
+        .iter()
+        .zip(["choice0", "choice1", "choice2", "choice3"])
+    {
         text += &format!("\n{letter}. {}", row.text(field)?);
     }
     Ok(text + "\nAnswer:")
@@ -93,14 +112,29 @@ mod tests {
         let question = few_shot.question(&row(ROW)).unwrap();
         let description = "The following are multiple choice questions (with answers) about high school physics.\n\n";
         assert_eq!(question.preamble.description, description);
-        assert_eq!(question.preamble.examples, ["What falls?\nA. a\nB. b\nC. c\nD. d\nAnswer: C\n\n"; 5]);
-        assert_eq!(question.choices[3], Choice::after_space("What falls?\nA. a\nB. b\nC. c\nD. d\nAnswer:", "D"));
+        assert_eq!(
+            question.preamble.examples,
+            ["What falls?\nA. a\nB. b\nC. c\nD. d\nAnswer: C\n\n"; 5]
+        );
+        assert_eq!(
+            question.choices[3],
+            Choice::after_space("What falls?\nA. a\nB. b\nC. c\nD. d\nAnswer:", "D")
+        );
         assert_eq!(question.judgement, Judgement::Likeliest { right: 2 });
         let other = row(&ROW.replace("physics", "music"));
-        assert!(few_shot.question(&other).unwrap_err().message.contains("few_shot.jsonl"));
+        assert!(
+            few_shot
+                .question(&other)
+                .unwrap_err()
+                .message
+                .contains("few_shot.jsonl")
+        );
         std::fs::write(&path, ROW.replace('\n', " ")).unwrap();
         let error = FewShot::read(&path).err().unwrap();
-        assert!(error.message.contains("has 1 solved examples: expected 5"), "{error}");
+        assert!(
+            error.message.contains("has 1 solved examples: expected 5"),
+            "{error}"
+        );
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -9,11 +9,22 @@ const LETTERS: [&str; 4] = ["A", "B", "C", "D"];
 pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     let stem = row.text("Question Stem")?;
     let Some(choices) = split(row.text("Choices")?) else {
-        return Err(row.wrong("Choices", "does not list four choices", "\"(A) … (B) … (C) … (D) …\""));
+        return Err(row.wrong(
+            "Choices",
+            "does not list four choices",
+            "\"(A) … (B) … (C) … (D) …\"",
+        ));
     };
     let right = row.one_of("Answer Key", &LETTERS)?;
-    let choices = choices.into_iter().map(|choice| Choice::after_space(stem, choice)).collect();
-    Ok(Question::new(row.line, choices, Judgement::LikeliestPerCharacter { right }))
+    let choices = choices
+        .into_iter()
+        .map(|choice| Choice::after_space(stem, choice))
+        .collect();
+    Ok(Question::new(
+        row.line,
+        choices,
+        Judgement::LikeliestPerCharacter { right },
+    ))
 }
 
 /// The texts behind `(A)`, `(B)`, `(C)` and `(D)`.
@@ -39,15 +50,24 @@ mod tests {
             r#"{"Question Stem": "Ice is", "Choices": "(A) hot (B) cold (dry) (C) a gas (D) alive", "Answer Key": "B"}"#,
         );
         let question = question(&row).unwrap();
-        let expected = ["hot", "cold (dry)", "a gas", "alive"].map(|choice| Choice::after_space("Ice is", choice));
+        let expected = ["hot", "cold (dry)", "a gas", "alive"]
+            .map(|choice| Choice::after_space("Ice is", choice));
         assert_eq!(question.choices, expected);
         assert_eq!(question.choices[1].characters(), 10);
-        assert_eq!(question.judgement, Judgement::LikeliestPerCharacter { right: 1 });
+        assert_eq!(
+            question.judgement,
+            Judgement::LikeliestPerCharacter { right: 1 }
+        );
     }
 
     #[test]
     fn a_list_that_lacks_a_choice_is_an_error() {
-        for choices in ["(A) a (B) b (C) c", "(A) a (C) c (B) b (D) d", "(A) a (B) (C) c (D) d", "a b c d"] {
+        for choices in [
+            "(A) a (B) b (C) c",
+            "(A) a (C) c (B) b (D) d",
+            "(A) a (B) (C) c (D) d",
+            "a b c d",
+        ] {
             assert_eq!(split(choices), None, "{choices}");
         }
     }

@@ -12,10 +12,19 @@ pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     if after.trim().is_empty() {
         return Err(row.wrong("sentence", "ends in the blank", "a text behind \"_\""));
     }
-    let choice = |option| Ok(Choice::after_space(format!("{before}{}", row.text(option)?), after.trim()));
+    let choice = |option| {
+        Ok(Choice::after_space(
+            format!("{before}{}", row.text(option)?),
+            after.trim(),
+        ))
+    };
     let choices = vec![choice("option1")?, choice("option2")?];
     let right = row.one_of("answer", &["1", "2"])?;
-    Ok(Question::new(row.line, choices, Judgement::Likeliest { right }))
+    Ok(Question::new(
+        row.line,
+        choices,
+        Judgement::Likeliest { right },
+    ))
 }
 
 #[cfg(test)]
@@ -29,15 +38,23 @@ mod tests {
             r#"{"sentence": "The cup broke the plate because _ fell.", "option1": "it", "option2": "that", "answer": "2"}"#,
         );
         let question = question(&row).unwrap();
-        let expected = ["it", "that"]
-            .map(|option| Choice::after_space(format!("The cup broke the plate because {option}"), "fell."));
+        let expected = ["it", "that"].map(|option| {
+            Choice::after_space(format!("The cup broke the plate because {option}"), "fell.")
+        });
         assert_eq!(question.choices, expected);
         assert_eq!(question.judgement, Judgement::Likeliest { right: 1 });
     }
 
     #[test]
     fn a_sentence_without_a_blank_is_an_error() {
-        let row = row(r#"{"sentence": "The cup fell.", "option1": "it", "option2": "that", "answer": "2"}"#);
-        assert!(question(&row).unwrap_err().message.contains("expected a sentence with \"_\""));
+        let row = row(
+            r#"{"sentence": "The cup fell.", "option1": "it", "option2": "that", "answer": "2"}"#,
+        );
+        assert!(
+            question(&row)
+                .unwrap_err()
+                .message
+                .contains("expected a sentence with \"_\"")
+        );
     }
 }

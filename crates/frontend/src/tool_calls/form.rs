@@ -30,7 +30,10 @@ pub fn grammar(
     if chosen.is_empty() {
         return Err(match choice {
             ToolChoice::Named(name) => Error::NoSuchTool { name: name.clone() },
-            _ => Error::Tool { field: "tools", expected: "one function at least" },
+            _ => Error::Tool {
+                field: "tools",
+                expected: "one function at least",
+            },
         });
     }
     // A function that is demanded by its name is demanded once: models that may call it again do so until they are cut off.
@@ -40,12 +43,16 @@ pub fn grammar(
     Ok(Some(match format {
         ToolFormat::Hermes | ToolFormat::Python => {
             let more = if is_parallel { MORE_CALLS } else { "" };
-            GrammarSource::Lark(format!("start: call{more}\n{CALL}json: %json {}\n", schema(call)))
+            GrammarSource::Lark(format!(
+                "start: call{more}\n{CALL}json: %json {}\n",
+                schema(call)
+            ))
         }
         ToolFormat::Llama3 => GrammarSource::JsonSchema(schema(call).to_string()),
         ToolFormat::Mistral => {
             let most = if is_parallel { Value::Null } else { json!(1) };
-            let mut calls = json!({ "type": "array", "items": call, "minItems": 1, "maxItems": most });
+            let mut calls =
+                json!({ "type": "array", "items": call, "minItems": 1, "maxItems": most });
             if is_parallel {
                 calls.as_object_mut().expect("it is one").remove("maxItems");
             }
@@ -57,12 +64,20 @@ pub fn grammar(
 /// The form of an answer that may call `tools` and may have text, in the way of `format`: every call is of one of them, with
 /// arguments of its schema; where not `is_parallel`, there is one at most, and the answer ends behind it. `None` for
 /// formats in which only the whole answer shows whether it is a call.
-pub fn grammar_of_text_and_calls(format: ToolFormat, tools: &[Tool], is_parallel: bool) -> Option<GrammarSource> {
+pub fn grammar_of_text_and_calls(
+    format: ToolFormat,
+    tools: &[Tool],
+    is_parallel: bool,
+) -> Option<GrammarSource> {
     if format != ToolFormat::Hermes || tools.is_empty() {
         return None;
     }
     let (call, definitions) = schema_of_call(format, &tools.iter().collect::<Vec<_>>());
-    let start = if is_parallel { "(opening call)* TEXT" } else { "opening call | TEXT" };
+    let start = if is_parallel {
+        "(opening call)* TEXT"
+    } else {
+        "opening call | TEXT"
+    };
     // Lazy: no text goes on behind the opening word.
     Some(GrammarSource::Lark(format!(
         "start: {start}\nopening[lazy]: TEXT \"<tool_call>\"\ncall: \"\\n\" json \"\\n</tool_call>\"\njson: %json {}\n\
@@ -93,7 +108,9 @@ pub fn grammar_of_json_or_calls(
 
 /// The schema of calls with those that it refers to, and the spaces that answers may have.
 fn with_definitions(schema: Value, definitions: Map<String, Value>) -> Value {
-    let Value::Object(mut schema) = schema else { unreachable!("schemas of calls are objects") };
+    let Value::Object(mut schema) = schema else {
+        unreachable!("schemas of calls are objects")
+    };
     schema.insert("$defs".into(), Value::Object(definitions));
     for_llguidance(Value::Object(schema))
 }
@@ -122,7 +139,11 @@ fn schema_of_call(format: ToolFormat, tools: &[&Tool]) -> (Value, Map<String, Va
         })
     });
     let mut calls = calls.collect::<Vec<_>>();
-    let call = if calls.len() == 1 { calls.remove(0) } else { json!({ "anyOf": calls }) };
+    let call = if calls.len() == 1 {
+        calls.remove(0)
+    } else {
+        json!({ "anyOf": calls })
+    };
     (call, definitions)
 }
 
@@ -139,7 +160,9 @@ fn move_references(schema: &mut Value, place: &str) {
                 }
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(|value| move_references(value, place)),
+        Value::Array(values) => values
+            .iter_mut()
+            .for_each(|value| move_references(value, place)),
         _ => {}
     }
 }

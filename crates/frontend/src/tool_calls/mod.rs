@@ -75,7 +75,11 @@ impl Tool {
             }
             _ => return Err(wrong("parameters", "a JSON schema of an object")),
         };
-        Ok(Self { name: name.to_owned(), description, parameters })
+        Ok(Self {
+            name: name.to_owned(),
+            description,
+            parameters,
+        })
     }
 
     /// OpenAI's form, as chat templates expect it.
@@ -116,15 +120,23 @@ pub struct ToolCall {
 impl ToolCall {
     /// From what models write: `arguments` or `parameters`, as an object or as the text of one.
     fn from_json(value: &Value) -> Option<Self> {
-        let value = value.get("function").filter(|function| function.is_object()).unwrap_or(value);
+        let value = value
+            .get("function")
+            .filter(|function| function.is_object())
+            .unwrap_or(value);
         let name = value.get("name")?.as_str()?;
         let arguments = match value.get("arguments").or_else(|| value.get("parameters"))? {
             arguments @ Value::Object(_) => arguments.to_string(),
-            Value::String(text) => serde_json::from_str::<Map<String, Value>>(text).ok().map(|_| text.clone())?,
+            Value::String(text) => serde_json::from_str::<Map<String, Value>>(text)
+                .ok()
+                .map(|_| text.clone())?,
             Value::Null => "{}".into(),
             _ => return None,
         };
-        Some(Self { name: name.to_owned(), arguments })
+        Some(Self {
+            name: name.to_owned(),
+            arguments,
+        })
     }
 
     /// Those of one object, or of an array of them.
@@ -180,7 +192,11 @@ impl ToolFormat {
 
     /// The field of a call with its arguments.
     fn arguments(self) -> &'static str {
-        if self == Self::Llama3 { "parameters" } else { "arguments" }
+        if self == Self::Llama3 {
+            "parameters"
+        } else {
+            "arguments"
+        }
     }
 }
 
@@ -191,7 +207,10 @@ pub fn template_lists_tools(template: &str) -> bool {
 
 /// Instructions for a model whose template lists no functions, as a part of its system message.
 pub fn instructions(tools: &[Tool]) -> String {
-    let list: String = tools.iter().map(|tool| format!("{}\n", tool.to_json())).collect();
+    let list: String = tools
+        .iter()
+        .map(|tool| format!("{}\n", tool.to_json()))
+        .collect();
     format!(
         "You may call one or more functions to help with the user's request. These are the functions, each with a JSON \
          schema of its arguments:\n<tools>\n{list}</tools>\n\nFor each call write a JSON object with the function's name \

@@ -42,7 +42,11 @@ pub struct ToolCallParser {
 impl ToolCallParser {
     /// For an answer at its beginning.
     pub fn new(format: ToolFormat) -> Self {
-        Self { format, state: State::Start, pending: String::new() }
+        Self {
+            format,
+            state: State::Start,
+            pending: String::new(),
+        }
     }
 
     /// Takes more of the answer; the parts that are whole.
@@ -65,7 +69,9 @@ impl ToolCallParser {
         };
         match calls {
             Some(calls) => parts.extend(calls.into_iter().map(AnswerPart::Call)),
-            None if self.state == State::Call => parts.push(AnswerPart::Text(format!("{OPEN}{rest}"))),
+            None if self.state == State::Call => {
+                parts.push(AnswerPart::Text(format!("{OPEN}{rest}")))
+            }
             None if self.state == State::Between && rest.trim().is_empty() => {}
             None => parts.push(AnswerPart::Text(rest)),
         }
@@ -110,12 +116,19 @@ impl ToolCallParser {
                 false
             }
             State::Call => {
-                let Some(place) = self.pending.find(CLOSE) else { return false };
+                let Some(place) = self.pending.find(CLOSE) else {
+                    return false;
+                };
                 // The word in a text of the arguments is not the end of the call.
                 let mut end = place;
                 let calls = loop {
-                    let calls = parse_json(&self.pending[..end]).and_then(|value| ToolCall::all_from_json(&value));
-                    let next = || self.pending[end + CLOSE.len()..].find(CLOSE).map(|next| end + CLOSE.len() + next);
+                    let calls = parse_json(&self.pending[..end])
+                        .and_then(|value| ToolCall::all_from_json(&value));
+                    let next = || {
+                        self.pending[end + CLOSE.len()..]
+                            .find(CLOSE)
+                            .map(|next| end + CLOSE.len() + next)
+                    };
                     match (calls, next()) {
                         (None, Some(next)) if is_unclosed(&self.pending[..end]) => end = next,
                         (None, None) if is_unclosed(&self.pending[..end]) => return false,
@@ -170,7 +183,10 @@ fn merged(parts: Vec<AnswerPart>) -> Vec<AnswerPart> {
 /// Bytes at the end of `text` that `word` begins with.
 pub(super) fn beginning_at_end(text: &str, word: &str) -> usize {
     let longest = text.len().min(word.len() - 1);
-    (1..=longest).rev().find(|length| text.as_bytes().ends_with(&word.as_bytes()[..*length])).unwrap_or(0)
+    (1..=longest)
+        .rev()
+        .find(|length| text.as_bytes().ends_with(&word.as_bytes()[..*length]))
+        .unwrap_or(0)
 }
 
 /// Whether an answer that begins with `begin` is waited for as a whole, and whether it may be one with more text.
@@ -191,7 +207,9 @@ fn whole(format: ToolFormat, text: &str) -> Option<Vec<ToolCall>> {
     let text = CODE
         .iter()
         .find_map(|code| text.strip_prefix(code))
-        .map_or(text, |code| code.trim_end().strip_suffix(CODE_END).unwrap_or(code));
+        .map_or(text, |code| {
+            code.trim_end().strip_suffix(CODE_END).unwrap_or(code)
+        });
     let text = text.trim();
     match format {
         ToolFormat::Hermes => None,
@@ -202,14 +220,19 @@ fn whole(format: ToolFormat, text: &str) -> Option<Vec<ToolCall>> {
 }
 
 fn mistral(text: &str) -> Option<Vec<ToolCall>> {
-    let Some(calls) = text.strip_prefix(MISTRAL) else { return several(text, ';') };
+    let Some(calls) = text.strip_prefix(MISTRAL) else {
+        return several(text, ';');
+    };
     if !calls.contains(MISTRAL_ARGUMENTS) {
         return several(calls, ';');
     }
     let one = |call: &str| {
         let (name, arguments) = call.split_once(MISTRAL_ARGUMENTS)?;
         let arguments = parse_json(arguments).filter(Value::is_object)?;
-        Some(ToolCall { name: name.trim().to_owned(), arguments: arguments.to_string() })
+        Some(ToolCall {
+            name: name.trim().to_owned(),
+            arguments: arguments.to_string(),
+        })
     };
     calls.split(MISTRAL).map(one).collect()
 }
@@ -220,7 +243,10 @@ fn several(text: &str, separator: char) -> Option<Vec<ToolCall>> {
     while !rest.is_empty() {
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         calls.extend(ToolCall::all_from_json(&values.next()?.ok()?)?);
-        rest = rest[values.byte_offset()..].trim_start().trim_start_matches(separator).trim_start();
+        rest = rest[values.byte_offset()..]
+            .trim_start()
+            .trim_start_matches(separator)
+            .trim_start();
     }
     (!calls.is_empty()).then_some(calls)
 }

@@ -39,7 +39,11 @@ impl Reader<'_> {
     }
 
     /// Things with commas between them, up to `end`.
-    fn separated<T>(&mut self, end: &str, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+    fn separated<T>(
+        &mut self,
+        end: &str,
+        mut one: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<Vec<T>> {
         let mut all = Vec::new();
         while !self.take(end) {
             if !all.is_empty() {
@@ -56,7 +60,10 @@ impl Reader<'_> {
     fn name(&mut self) -> Option<String> {
         self.space();
         let is_of_name = |letter: char| letter.is_alphanumeric() || "_.-".contains(letter);
-        let end = self.text.find(|letter| !is_of_name(letter)).unwrap_or(self.text.len());
+        let end = self
+            .text
+            .find(|letter| !is_of_name(letter))
+            .unwrap_or(self.text.len());
         let (name, rest) = self.text.split_at(end);
         self.text = rest;
         let is_name = name.starts_with(|letter: char| letter.is_alphabetic() || letter == '_');
@@ -72,7 +79,10 @@ impl Reader<'_> {
             Some((name, reader.value(0)?))
         })?;
         let arguments: Map<_, _> = arguments.into_iter().collect();
-        Some(ToolCall { name, arguments: Value::Object(arguments).to_string() })
+        Some(ToolCall {
+            name,
+            arguments: Value::Object(arguments).to_string(),
+        })
     }
 
     fn value(&mut self, depth: usize) -> Option<Value> {
@@ -86,13 +96,18 @@ impl Reader<'_> {
             '[' | '(' => {
                 self.text = &self.text[1..];
                 let end = if first == '[' { "]" } else { ")" };
-                self.separated(end, |reader| reader.value(depth + 1)).map(Value::Array)
+                self.separated(end, |reader| reader.value(depth + 1))
+                    .map(Value::Array)
             }
             '{' => {
                 self.text = &self.text[1..];
                 let entries = self.separated("}", |reader| {
                     reader.space();
-                    let quote = reader.text.chars().next().filter(|quote| "\"'".contains(*quote))?;
+                    let quote = reader
+                        .text
+                        .chars()
+                        .next()
+                        .filter(|quote| "\"'".contains(*quote))?;
                     let key = reader.string(quote)?;
                     reader.take(":").then_some(())?;
                     Some((key, reader.value(depth + 1)?))
@@ -106,7 +121,10 @@ impl Reader<'_> {
     /// A number, `True`, `False` or `None`, or these as JSON writes them.
     fn word(&mut self) -> Option<Value> {
         let is_of_word = |letter: char| letter.is_ascii_alphanumeric() || "+-._".contains(letter);
-        let end = self.text.find(|letter| !is_of_word(letter)).unwrap_or(self.text.len());
+        let end = self
+            .text
+            .find(|letter| !is_of_word(letter))
+            .unwrap_or(self.text.len());
         let (word, rest) = self.text.split_at(end);
         self.text = rest;
         match word {

@@ -68,7 +68,9 @@ impl AnswerReader {
             Reader::Formed(reader) => match reader.state {
                 // Elsewhere it is the beginning of a call.
                 State::Text if reader.form == AnswerForm::TextAndCalls => {
-                    some(AnswerDelta::Text, reader.pending).into_iter().collect()
+                    some(AnswerDelta::Text, reader.pending)
+                        .into_iter()
+                        .collect()
                 }
                 _ => Vec::new(),
             },
@@ -79,7 +81,10 @@ impl AnswerReader {
 fn deltas(parts: Vec<AnswerPart>) -> Vec<AnswerDelta> {
     let delta = |part| match part {
         AnswerPart::Text(text) => vec![AnswerDelta::Text(text)],
-        AnswerPart::Call(call) => vec![AnswerDelta::Call(call.name), AnswerDelta::Arguments(call.arguments)],
+        AnswerPart::Call(call) => vec![
+            AnswerDelta::Call(call.name),
+            AnswerDelta::Arguments(call.arguments),
+        ],
     };
     parts.into_iter().flat_map(delta).collect()
 }
@@ -152,7 +157,12 @@ impl FormedReader {
             AnswerForm::JsonOrCalls => State::Start,
             _ => State::Text,
         };
-        Self { form, is_marked, state, pending: String::new() }
+        Self {
+            form,
+            is_marked,
+            state,
+            pending: String::new(),
+        }
     }
 
     fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
@@ -193,7 +203,10 @@ impl FormedReader {
                 }
                 None => {
                     let kept = super::parser::beginning_at_end(&self.pending, OPEN);
-                    deltas.extend(some(AnswerDelta::Text, self.take(self.pending.len() - kept)));
+                    deltas.extend(some(
+                        AnswerDelta::Text,
+                        self.take(self.pending.len() - kept),
+                    ));
                     false
                 }
             },
@@ -205,11 +218,22 @@ impl FormedReader {
                 !self.pending.is_empty()
             }
             State::Head => {
-                let quotes: Vec<_> = self.pending.match_indices('"').map(|(place, _)| place).take(QUOTES).collect();
-                let Some(last) = quotes.get(QUOTES - 1) else { return false };
-                let Some(brace) = self.pending[*last..].find('{') else { return false };
+                let quotes: Vec<_> = self
+                    .pending
+                    .match_indices('"')
+                    .map(|(place, _)| place)
+                    .take(QUOTES)
+                    .collect();
+                let Some(last) = quotes.get(QUOTES - 1) else {
+                    return false;
+                };
+                let Some(brace) = self.pending[*last..].find('{') else {
+                    return false;
+                };
                 // Names of functions are letters, digits and signs that JSON writes as they are.
-                deltas.push(AnswerDelta::Call(self.pending[quotes[2] + 1..quotes[3]].to_owned()));
+                deltas.push(AnswerDelta::Call(
+                    self.pending[quotes[2] + 1..quotes[3]].to_owned(),
+                ));
                 self.take(last + brace);
                 self.state = State::Arguments(Depth::default());
                 true
@@ -219,12 +243,18 @@ impl FormedReader {
                 let more = self.take(end.map_or(self.pending.len(), |end| end + 1));
                 deltas.extend(some(AnswerDelta::Arguments, more));
                 if end.is_some() {
-                    self.state = if self.is_marked { State::Tail } else { State::Head };
+                    self.state = if self.is_marked {
+                        State::Tail
+                    } else {
+                        State::Head
+                    };
                 }
                 end.is_some()
             }
             State::Tail => {
-                let Some(place) = self.pending.find(CLOSE) else { return false };
+                let Some(place) = self.pending.find(CLOSE) else {
+                    return false;
+                };
                 self.take(place + CLOSE.len());
                 self.state = State::Between;
                 true

@@ -9,7 +9,12 @@ use AnswerDelta::{Arguments, Call, Text};
 use ToolFormat::{Hermes, Llama3, Mistral, Python};
 
 /// The deltas of `answer`, which comes `size` letters at a time, neighbours of one kind as one; and how many there were.
-fn deltas(format: ToolFormat, form: AnswerForm, answer: &str, size: usize) -> (Vec<AnswerDelta>, usize) {
+fn deltas(
+    format: ToolFormat,
+    form: AnswerForm,
+    answer: &str,
+    size: usize,
+) -> (Vec<AnswerDelta>, usize) {
     let (mut reader, mut all) = (AnswerReader::new(format, form), Vec::new());
     let letters: Vec<char> = answer.chars().collect();
     for piece in letters.chunks(size) {
@@ -19,7 +24,9 @@ fn deltas(format: ToolFormat, form: AnswerForm, answer: &str, size: usize) -> (V
     let (mut merged, count) = (Vec::<AnswerDelta>::new(), all.len());
     for delta in all {
         match (merged.last_mut(), delta) {
-            (Some(Text(before)), Text(more)) | (Some(Arguments(before)), Arguments(more)) => before.push_str(&more),
+            (Some(Text(before)), Text(more)) | (Some(Arguments(before)), Arguments(more)) => {
+                before.push_str(&more)
+            }
             (_, delta) => merged.push(delta),
         }
     }
@@ -53,18 +60,43 @@ fn arguments_of_answers_with_a_form_come_as_they_are_written() {
     let both: Vec<_> = first.iter().chain(&second).cloned().collect();
     for format in [Hermes, Python] {
         assert_deltas(format, &hermes("f.x-1", ODD), &first);
-        assert_deltas(format, &format!("{}\n{}", hermes("f.x-1", ODD), hermes("g", "{}")), &both);
+        assert_deltas(
+            format,
+            &format!("{}\n{}", hermes("f.x-1", ODD), hermes("g", "{}")),
+            &both,
+        );
     }
-    let around = [vec![Text("Let me <b> see. ".into())], both.clone(), vec![Text("Done <tool".into())]].concat();
-    let answer = format!("Let me <b> see. {}{}\n\nDone <tool", hermes("f.x-1", ODD), hermes("g", "{}"));
+    let around = [
+        vec![Text("Let me <b> see. ".into())],
+        both.clone(),
+        vec![Text("Done <tool".into())],
+    ]
+    .concat();
+    let answer = format!(
+        "Let me <b> see. {}{}\n\nDone <tool",
+        hermes("f.x-1", ODD),
+        hermes("g", "{}")
+    );
     for size in [1, 2, 3, 7, 1000] {
-        assert_eq!(deltas(Hermes, AnswerForm::TextAndCalls, &answer, size).0, around);
+        assert_eq!(
+            deltas(Hermes, AnswerForm::TextAndCalls, &answer, size).0,
+            around
+        );
     }
-    assert_deltas(Llama3, &format!("{{\"name\": \"f.x-1\", \"parameters\": {ODD}}}"), &first);
-    let calls = format!("[{{\"name\":\n\"f.x-1\", \"arguments\": {ODD}}},\n {{\"name\": \"g\", \"arguments\": {{}}}}]");
+    assert_deltas(
+        Llama3,
+        &format!("{{\"name\": \"f.x-1\", \"parameters\": {ODD}}}"),
+        &first,
+    );
+    let calls = format!(
+        "[{{\"name\":\n\"f.x-1\", \"arguments\": {ODD}}},\n {{\"name\": \"g\", \"arguments\": {{}}}}]"
+    );
     assert_deltas(Mistral, &calls, &both);
     // In pieces: each letter of the arguments is passed on.
-    assert_eq!(deltas(Hermes, AnswerForm::Calls, &hermes("g", ODD), 1).1, 1 + ODD.chars().count());
+    assert_eq!(
+        deltas(Hermes, AnswerForm::Calls, &hermes("g", ODD), 1).1,
+        1 + ODD.chars().count()
+    );
 }
 
 #[test]
@@ -74,7 +106,9 @@ fn what_is_cut_off_is_a_beginning_of_the_whole_and_no_text() {
         match &deltas(Hermes, AnswerForm::Calls, &answer[..end], 3).0[..] {
             [] => assert!(end < 40),
             [Call(name)] => assert_eq!(name, "f"),
-            [Call(name), Arguments(arguments)] => assert!(name == "f" && ODD.starts_with(arguments), "{arguments}"),
+            [Call(name), Arguments(arguments)] => {
+                assert!(name == "f" && ODD.starts_with(arguments), "{arguments}")
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -86,14 +120,19 @@ fn calls_of_answers_without_a_form_come_whole() {
     let expected = [vec![Text("Hm ".into())], call("f", r#"{"a":1}"#).to_vec()].concat();
     assert_eq!(deltas(Hermes, AnswerForm::Any, answer, 2).0, expected);
     let whole = r#"[TOOL_CALLS][{"name": "f", "arguments": {}}]"#;
-    assert_eq!(deltas(Mistral, AnswerForm::Any, whole, 2).0, call("f", "{}"));
+    assert_eq!(
+        deltas(Mistral, AnswerForm::Any, whole, 2).0,
+        call("f", "{}")
+    );
 }
 
 #[test]
 fn text_may_be_anything_but_the_beginning_of_another_call() {
     let (grammars, tools) = (grammars(), tools());
-    let weather = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
-    let wrong = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bonn\"}}\n</tool_call>";
+    let weather =
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    let wrong =
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bonn\"}}\n</tool_call>";
     for is_parallel in [true, false] {
         let form = grammar_of_text_and_calls(Hermes, &tools, is_parallel).unwrap();
         for answer in ["", "Hello", "1 < 2\n\n<tool_cal", "</tool_call>", weather] {
@@ -103,9 +142,13 @@ fn text_may_be_anything_but_the_beginning_of_another_call() {
         for answer in [format!("a{weather}\n{weather}"), format!("{weather} b")] {
             assert_eq!(may_be(&grammars, &form, &answer), is_parallel, "{answer}");
         }
-        for answer in
-            [wrong, "<tool_call>", "a <tool_call>b", "<tool_call>\n{\"name\": \"stop\"", &format!("a {wrong}")]
-        {
+        for answer in [
+            wrong,
+            "<tool_call>",
+            "a <tool_call>b",
+            "<tool_call>\n{\"name\": \"stop\"",
+            &format!("a {wrong}"),
+        ] {
             assert!(!may_be(&grammars, &form, answer), "{answer}");
         }
     }
@@ -119,13 +162,30 @@ fn text_may_be_anything_but_the_beginning_of_another_call() {
 fn arguments_are_objects_whatever_else_their_schema_allows() {
     let grammars: Grammars = grammars();
     let tool = |schema| Tool::from_json(&json!({ "name": "f", "parameters": schema }));
-    for schema in
-        [json!({}), json!({ "description": "any" }), json!({ "anyOf": [{ "type": "object" }, { "type": "number" }] })]
-    {
-        let form = grammar(Llama3, &[tool(schema).unwrap()], &ToolChoice::Required, false).unwrap().unwrap();
-        let may =
-            |arguments: &str| may_be(&grammars, &form, &format!("{{\"name\": \"f\", \"parameters\": {arguments}}}"));
-        assert!(may("{}") && may(r#"{"a": 1}"#) && !may("3") && !may("\"a\""), "{form:?}");
+    for schema in [
+        json!({}),
+        json!({ "description": "any" }),
+        json!({ "anyOf": [{ "type": "object" }, { "type": "number" }] }),
+    ] {
+        let form = grammar(
+            Llama3,
+            &[tool(schema).unwrap()],
+            &ToolChoice::Required,
+            false,
+        )
+        .unwrap()
+        .unwrap();
+        let may = |arguments: &str| {
+            may_be(
+                &grammars,
+                &form,
+                &format!("{{\"name\": \"f\", \"parameters\": {arguments}}}"),
+            )
+        };
+        assert!(
+            may("{}") && may(r#"{"a": 1}"#) && !may("3") && !may("\"a\""),
+            "{form:?}"
+        );
     }
     assert!(tool(json!({ "type": "array" })).is_err());
 }
@@ -133,14 +193,25 @@ fn arguments_are_objects_whatever_else_their_schema_allows() {
 #[test]
 fn an_answer_of_json_or_calls_is_either() {
     let (grammars, tools) = (grammars(), tools());
-    let schema = json!({ "type": "object", "properties": { "a": { "type": "string" } }, "required": ["a"] });
-    let weather = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    let schema =
+        json!({ "type": "object", "properties": { "a": { "type": "string" } }, "required": ["a"] });
+    let weather =
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
     let text = r#"{"a": "<tool_call>"}"#;
     for is_parallel in [true, false] {
         let form = grammar_of_json_or_calls(Hermes, &tools, &schema, is_parallel).unwrap();
         assert!(may_be(&grammars, &form, weather) && may_be(&grammars, &form, text));
-        assert_eq!(may_be(&grammars, &form, &format!("{weather}\n{weather}")), is_parallel);
-        for answer in ["", "Hello", "{}", &format!("{weather}\n{text}"), &weather.replace("Rome", "Bonn")] {
+        assert_eq!(
+            may_be(&grammars, &form, &format!("{weather}\n{weather}")),
+            is_parallel
+        );
+        for answer in [
+            "",
+            "Hello",
+            "{}",
+            &format!("{weather}\n{text}"),
+            &weather.replace("Rome", "Bonn"),
+        ] {
             assert!(!may_be(&grammars, &form, answer), "{answer}");
         }
     }
@@ -149,5 +220,8 @@ fn an_answer_of_json_or_calls_is_either() {
         assert_eq!(read(text), [Text(text.into())]);
         assert_eq!(read(weather), call("weather", "{\"city\": \"Rome\"}"));
     }
-    assert_eq!(grammar_of_json_or_calls(Llama3, &tools, &schema, true), None);
+    assert_eq!(
+        grammar_of_json_or_calls(Llama3, &tools, &schema, true),
+        None
+    );
 }

@@ -13,7 +13,10 @@ use AnswerPart::{Call, Text};
 use ToolFormat::{Hermes, Llama3, Mistral, Python};
 
 fn call(name: &str, arguments: &str) -> AnswerPart {
-    Call(ToolCall { name: name.into(), arguments: arguments.into() })
+    Call(ToolCall {
+        name: name.into(),
+        arguments: arguments.into(),
+    })
 }
 
 fn text(text: &str) -> AnswerPart {
@@ -24,7 +27,9 @@ fn text(text: &str) -> AnswerPart {
 fn parts(format: ToolFormat, answer: &str, size: usize) -> Vec<AnswerPart> {
     let (mut parser, mut parts) = (ToolCallParser::new(format), Vec::<AnswerPart>::new());
     let letters: Vec<char> = answer.chars().collect();
-    let pieces = letters.chunks(size).map(|piece| piece.iter().collect::<String>());
+    let pieces = letters
+        .chunks(size)
+        .map(|piece| piece.iter().collect::<String>());
     let mut all: Vec<_> = pieces.flat_map(|piece| parser.push(&piece)).collect();
     all.extend(parser.finish());
     for part in all {
@@ -39,7 +44,11 @@ fn parts(format: ToolFormat, answer: &str, size: usize) -> Vec<AnswerPart> {
 #[track_caller]
 fn assert_parts(format: ToolFormat, answer: &str, expected: &[AnswerPart]) {
     for size in [1, 2, 3, 5, 8, 13, 1000] {
-        assert_eq!(parts(format, answer, size), expected, "{format:?}, {size} at a time: {answer}");
+        assert_eq!(
+            parts(format, answer, size),
+            expected,
+            "{format:?}, {size} at a time: {answer}"
+        );
     }
 }
 
@@ -55,17 +64,36 @@ fn calls_between_words_are_found_anywhere_and_text_around_them_is_kept() {
         &format!("Let me see. {one}\n{one}\n"),
         &[text("Let me see. "), weather.clone(), weather.clone()],
     );
-    assert_parts(Hermes, &format!("{one} Done, 1 < 2."), &[weather.clone(), text("Done, 1 < 2.")]);
+    assert_parts(
+        Hermes,
+        &format!("{one} Done, 1 < 2."),
+        &[weather.clone(), text("Done, 1 < 2.")],
+    );
     // SmolLM2's form, and one that forgets the closing word.
     let array = r#"<tool_call>[{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": null}}]</tool_call>"#;
-    assert_parts(Hermes, array, &[call("a", "{}"), call("b", r#"{"x":null}"#)]);
-    assert_parts(Hermes, one.strip_suffix("</tool_call>").unwrap(), &[weather]);
+    assert_parts(
+        Hermes,
+        array,
+        &[call("a", "{}"), call("b", r#"{"x":null}"#)],
+    );
+    assert_parts(
+        Hermes,
+        one.strip_suffix("</tool_call>").unwrap(),
+        &[weather],
+    );
 }
 
 #[test]
 fn the_closing_word_within_an_argument_does_not_close_the_call() {
     let answer = r#"<tool_call>{"name": "write", "arguments": {"text": "</tool_call> \" </tool_call>"}}</tool_call>!"#;
-    assert_parts(Hermes, answer, &[call("write", r#"{"text":"</tool_call> \" </tool_call>"}"#), text("!")]);
+    assert_parts(
+        Hermes,
+        answer,
+        &[
+            call("write", r#"{"text":"</tool_call> \" </tool_call>"}"#),
+            text("!"),
+        ],
+    );
 }
 
 #[test]
@@ -85,13 +113,30 @@ fn what_only_begins_as_a_call_is_text() {
         "",
         "  ",
     ] {
-        let expected: Vec<_> = [text(answer)].into_iter().filter(|_| !answer.is_empty()).collect();
+        let expected: Vec<_> = [text(answer)]
+            .into_iter()
+            .filter(|_| !answer.is_empty())
+            .collect();
         assert_parts(Hermes, answer, &expected);
     }
-    for answer in ["{\"city\": \"Oslo\"}", "{not JSON", "{\"name\": \"f\"}", "Hello {\"name\": 1}", "<|python"] {
+    for answer in [
+        "{\"city\": \"Oslo\"}",
+        "{not JSON",
+        "{\"name\": \"f\"}",
+        "Hello {\"name\": 1}",
+        "<|python",
+    ] {
         assert_parts(Llama3, answer, &[text(answer)]);
     }
-    for answer in ["[1, 2]", "[link](url)", "[f(1)]", "[f(x=y)]", "[]", "[f(x=1)", "f(x=1)"] {
+    for answer in [
+        "[1, 2]",
+        "[link](url)",
+        "[f(1)]",
+        "[f(x=y)]",
+        "[]",
+        "[f(x=1)",
+        "f(x=1)",
+    ] {
         assert_parts(Python, answer, &[text(answer)]);
     }
     for answer in ["[TOOL_CALLS]none", "[{\"a\": 1}]", "[1]"] {
@@ -104,8 +149,16 @@ fn a_whole_answer_of_llama_3_is_a_call() {
     let one = r#"{"name": "weather", "parameters": {"city": "Oslo"}}"#;
     let weather = call("weather", r#"{"city":"Oslo"}"#);
     assert_parts(Llama3, one, std::slice::from_ref(&weather));
-    assert_parts(Llama3, &format!("<|python_tag|>{one}; {one}"), &[weather.clone(), weather.clone()]);
-    assert_parts(Llama3, &format!("\n{{\"type\": \"function\", \"function\": {one}}}"), &[weather]);
+    assert_parts(
+        Llama3,
+        &format!("<|python_tag|>{one}; {one}"),
+        &[weather.clone(), weather.clone()],
+    );
+    assert_parts(
+        Llama3,
+        &format!("\n{{\"type\": \"function\", \"function\": {one}}}"),
+        &[weather],
+    );
 }
 
 #[test]
@@ -114,12 +167,17 @@ fn answers_of_mistral_are_calls_with_the_word_or_without() {
     let array = r#"[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": {}}]"#;
     assert_parts(Mistral, array, &both);
     assert_parts(Mistral, &format!("[TOOL_CALLS] {array}"), &both);
-    assert_parts(Mistral, r#"[TOOL_CALLS]a[ARGS]{"x": 1}[TOOL_CALLS]b[ARGS]{}"#, &both);
+    assert_parts(
+        Mistral,
+        r#"[TOOL_CALLS]a[ARGS]{"x": 1}[TOOL_CALLS]b[ARGS]{}"#,
+        &both,
+    );
 }
 
 #[test]
 fn calls_as_python_writes_them_have_its_literals() {
-    let answer = r#"[f(x=1, y=-2.5, z='it\'s', on=True, none=None), g.h(list=[1, "a", {'k': (2,)}],)]"#;
+    let answer =
+        r#"[f(x=1, y=-2.5, z='it\'s', on=True, none=None), g.h(list=[1, "a", {'k': (2,)}],)]"#;
     let expected = [
         call("f", r#"{"x":1,"y":-2.5,"z":"it's","on":true,"none":null}"#),
         call("g.h", r#"{"list":[1,"a",{"k":[2]}]}"#),
@@ -136,13 +194,20 @@ fn the_format_is_what_the_template_writes() {
     for (template, format) in [
         ("{{ '<tool_call>' }} <|im_start|>", Hermes),
         ("[AVAILABLE_TOOLS] [TOOL_CALLS]", Mistral),
-        ("<|start_header_id|> {\"name\": f, \"parameters\": p}", Llama3),
+        (
+            "<|start_header_id|> {\"name\": f, \"parameters\": p}",
+            Llama3,
+        ),
         ("<|python_tag|>", Llama3),
         ("[func_name1(params_name1=params_value1)]", Python),
         ("```tool_code", Python),
         ("<|im_start|>", Hermes),
     ] {
-        assert_eq!(ToolFormat::of_template(Some(template)), format, "{template}");
+        assert_eq!(
+            ToolFormat::of_template(Some(template)),
+            format,
+            "{template}"
+        );
     }
     assert_eq!(ToolFormat::of_template(None), Hermes);
 }
@@ -153,8 +218,14 @@ fn a_tool_that_is_described_wrongly_names_the_field() {
         (json!({}), "name"),
         (json!({ "name": "" }), "name"),
         (json!({ "name": "a b" }), "name"),
-        (json!({ "function": { "name": "f", "description": 1 } }), "description"),
-        (json!({ "function": { "name": "f", "parameters": [] } }), "parameters"),
+        (
+            json!({ "function": { "name": "f", "description": 1 } }),
+            "description",
+        ),
+        (
+            json!({ "function": { "name": "f", "parameters": [] } }),
+            "parameters",
+        ),
     ] {
         let error = Tool::from_json(&tool).unwrap_err().to_string();
         assert!(error.starts_with(&format!("a tool's {field}: ")), "{error}");
@@ -177,12 +248,17 @@ pub(super) fn tools() -> Vec<Tool> {
         "required": ["city"],
         "additionalProperties": false,
     });
-    let tool = |name: &str, parameters| Tool { name: name.into(), description: None, parameters };
+    let tool = |name: &str, parameters| Tool {
+        name: name.into(),
+        description: None,
+        parameters,
+    };
     vec![tool("move", point), tool("weather", weather)]
 }
 
 fn tokenizer() -> Tokenizer {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer/bpe-gpt-2");
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer/bpe-gpt-2");
     Tokenizer::from_folder(&folder, None, &[1001]).unwrap()
 }
 
@@ -215,9 +291,16 @@ fn an_answer_that_must_be_a_call_is_one_of_the_tools_with_arguments_of_its_schem
                 Mistral => format!("[{call}]"),
             }
         };
-        let (move_it, weather) = (spelled("move", r#"{"at": [1, -20]}"#), spelled("weather", r#"{"city": "Rome"}"#));
-        let required = grammar(format, &tools, &ToolChoice::Required, false).unwrap().unwrap();
-        let named = grammar(format, &tools, &ToolChoice::Named("weather".into()), false).unwrap().unwrap();
+        let (move_it, weather) = (
+            spelled("move", r#"{"at": [1, -20]}"#),
+            spelled("weather", r#"{"city": "Rome"}"#),
+        );
+        let required = grammar(format, &tools, &ToolChoice::Required, false)
+            .unwrap()
+            .unwrap();
+        let named = grammar(format, &tools, &ToolChoice::Named("weather".into()), false)
+            .unwrap()
+            .unwrap();
         assert!(may_be(&grammars, &required, &move_it), "{format:?}");
         assert!(may_be(&grammars, &required, &weather), "{format:?}");
         assert!(may_be(&grammars, &named, &weather), "{format:?}");
@@ -239,10 +322,13 @@ fn an_answer_that_must_be_a_call_is_one_of_the_tools_with_arguments_of_its_schem
 #[test]
 fn several_calls_are_allowed_where_they_may_be_parallel() {
     let (grammars, tools) = (grammars(), tools());
-    let one = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    let one =
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
     let two = format!("{one}\n{one}");
     for (is_parallel, allowed) in [(true, true), (false, false)] {
-        let form = grammar(Hermes, &tools, &ToolChoice::Required, is_parallel).unwrap().unwrap();
+        let form = grammar(Hermes, &tools, &ToolChoice::Required, is_parallel)
+            .unwrap()
+            .unwrap();
         assert_eq!(may_be(&grammars, &form, &two), allowed);
         assert!(may_be(&grammars, &form, one));
     }
@@ -253,13 +339,25 @@ fn several_calls_are_allowed_where_they_may_be_parallel() {
 fn a_function_that_is_demanded_by_its_name_is_called_once() {
     let (grammars, tools) = (grammars(), tools());
     let call = r#"{"name": "weather", "arguments": {"city": "Rome"}}"#;
-    let (hermes, mistral) = (format!("<tool_call>\n{call}\n</tool_call>"), format!("[{call}]"));
-    let cases =
-        [(Hermes, hermes.clone(), format!("{hermes}\n{hermes}")), (Mistral, mistral, format!("[{call}, {call}]"))];
+    let (hermes, mistral) = (
+        format!("<tool_call>\n{call}\n</tool_call>"),
+        format!("[{call}]"),
+    );
+    let cases = [
+        (Hermes, hermes.clone(), format!("{hermes}\n{hermes}")),
+        (Mistral, mistral, format!("[{call}, {call}]")),
+    ];
     for (format, one, two) in cases {
-        let named = grammar(format, &tools, &ToolChoice::Named("weather".into()), true).unwrap().unwrap();
-        assert!(may_be(&grammars, &named, &one) && !may_be(&grammars, &named, &two), "{format:?}");
-        let any = grammar(format, &tools, &ToolChoice::Required, true).unwrap().unwrap();
+        let named = grammar(format, &tools, &ToolChoice::Named("weather".into()), true)
+            .unwrap()
+            .unwrap();
+        assert!(
+            may_be(&grammars, &named, &one) && !may_be(&grammars, &named, &two),
+            "{format:?}"
+        );
+        let any = grammar(format, &tools, &ToolChoice::Required, true)
+            .unwrap()
+            .unwrap();
         assert!(may_be(&grammars, &any, &two), "{format:?}");
     }
 }
@@ -268,21 +366,48 @@ fn a_function_that_is_demanded_by_its_name_is_called_once() {
 fn a_call_has_no_arguments_that_its_schema_does_not_name() {
     let grammars = grammars();
     let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } }, "required": ["a"] });
-    let tool = |parameters| vec![Tool { name: "f".into(), description: None, parameters }];
-    let call = |arguments: &str| format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {arguments}}}\n</tool_call>");
-    let form = grammar(Hermes, &tool(schema), &ToolChoice::Required, false).unwrap().unwrap();
+    let tool = |parameters| {
+        vec![Tool {
+            name: "f".into(),
+            description: None,
+            parameters,
+        }]
+    };
+    let call = |arguments: &str| {
+        format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
+    let form = grammar(Hermes, &tool(schema), &ToolChoice::Required, false)
+        .unwrap()
+        .unwrap();
     assert!(may_be(&grammars, &form, &call(r#"{"a": 1}"#)));
     assert!(!may_be(&grammars, &form, &call(r#"{"a": 1, "b": 2}"#)));
     let none = Tool::from_json(&json!({ "name": "f" })).unwrap();
-    let form = grammar(Hermes, &[none], &ToolChoice::Required, false).unwrap().unwrap();
-    assert!(may_be(&grammars, &form, &call("{}")) && !may_be(&grammars, &form, &call(r#"{"b": 2}"#)));
+    let form = grammar(Hermes, &[none], &ToolChoice::Required, false)
+        .unwrap()
+        .unwrap();
+    assert!(
+        may_be(&grammars, &form, &call("{}")) && !may_be(&grammars, &form, &call(r#"{"b": 2}"#))
+    );
 }
 
 #[test]
 fn a_call_that_is_left_to_the_model_has_no_form_and_one_of_no_tool_is_an_error() {
-    assert!(grammar(Hermes, &tools(), &ToolChoice::Auto, true).unwrap().is_none());
-    assert!(grammar(Hermes, &[], &ToolChoice::None, true).unwrap().is_none());
-    let missing = grammar(Hermes, &tools(), &ToolChoice::Named("stop".into()), true).unwrap_err().to_string();
-    assert_eq!(missing, "the tool stop has to be called, but it is not among the tools");
+    assert!(
+        grammar(Hermes, &tools(), &ToolChoice::Auto, true)
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        grammar(Hermes, &[], &ToolChoice::None, true)
+            .unwrap()
+            .is_none()
+    );
+    let missing = grammar(Hermes, &tools(), &ToolChoice::Named("stop".into()), true)
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        missing,
+        "the tool stop has to be called, but it is not among the tools"
+    );
     assert!(grammar(Hermes, &[], &ToolChoice::Required, true).is_err());
 }

@@ -20,7 +20,9 @@ fn try_out(grammars: &Grammars, source: &GrammarSource) -> Result<(), Error> {
         }
         let Ok(mask) = constraint.mask() else { break };
         let allowed: Vec<_> = (0..1008).filter(|token| mask.allows(*token)).collect();
-        let Some(next) = allowed.get(step as usize * 7 % allowed.len().max(1)) else { break };
+        let Some(next) = allowed.get(step as usize * 7 % allowed.len().max(1)) else {
+            break;
+        };
         // A limit may be reached here, too.
         if constraint.accept(*next).is_err() {
             break;
@@ -37,8 +39,9 @@ fn nested(depth: usize, open: &str, inner: &str, close: &str) -> String {
 fn grammars_that_are_made_to_harm_are_errors_or_work() {
     let grammars = grammars(&byte_level());
     let any_of = |count: usize| {
-        let options: Vec<_> =
-            (0..count).map(|index| json!({ "properties": { format!("p{index}"): { "type": "integer" } } })).collect();
+        let options: Vec<_> = (0..count)
+            .map(|index| json!({ "properties": { format!("p{index}"): { "type": "integer" } } }))
+            .collect();
         json!({ "anyOf": options })
     };
     let schemas = [
@@ -117,7 +120,10 @@ fn grammars_that_are_made_to_harm_are_errors_or_work() {
         format!("start: {}", "\"a\" ".repeat(50_000)),
         nested(190, "start: (", "\"a\"", ")"),
         "%import common.INT\nstart: INT".into(),
-        (0..5000).map(|index| format!("r{index}: r{}\n", index + 1)).collect::<String>() + "r5000: \"x\"\nstart: r0",
+        (0..5000)
+            .map(|index| format!("r{index}: r{}\n", index + 1))
+            .collect::<String>()
+            + "r5000: \"x\"\nstart: r0",
         "start[max_tokens=0]: /a+/".into(),
         "start[temperature=x]: /a/".into(),
         "start: a{1,99999999}".into(),
@@ -127,7 +133,11 @@ fn grammars_that_are_made_to_harm_are_errors_or_work() {
     for source in sources.chain(larks.into_iter().map(GrammarSource::Lark)) {
         if let Err(error) = try_out(&grammars, &source) {
             let text = error.to_string();
-            assert!(!text.contains("panic") && text.len() < 2000, "{}: {text}", source.text());
+            assert!(
+                !text.contains("panic") && text.len() < 2000,
+                "{}: {text}",
+                source.text()
+            );
         }
     }
 }
@@ -136,30 +146,52 @@ fn grammars_that_are_made_to_harm_are_errors_or_work() {
 fn a_form_of_more_parts_than_any_is_refused_before_it_is_compiled() {
     let grammars = grammars(&byte_level());
     let properties = |count: usize| {
-        let properties: serde_json::Map<_, _> = (0..count).map(|index| (format!("p{index}"), json!({}))).collect();
+        let properties: serde_json::Map<_, _> = (0..count)
+            .map(|index| (format!("p{index}"), json!({})))
+            .collect();
         json!({ "type": "object", "properties": properties })
     };
-    let any_of = json!({ "anyOf": (0..1025).map(|index| json!({ "const": index })).collect::<Vec<_>>() });
+    let any_of =
+        json!({ "anyOf": (0..1025).map(|index| json!({ "const": index })).collect::<Vec<_>>() });
     let many = json!({ "anyOf": vec![properties(900); 10] });
     let in_grammar = format!("start: json\njson: %json {}\n", properties(12_000));
-    let rules: String = (0..20_000).map(|index| format!("r{index}: r{} | \"x{index}\"\n", index + 1)).collect();
+    let rules: String = (0..20_000)
+        .map(|index| format!("r{index}: r{} | \"x{index}\"\n", index + 1))
+        .collect();
     for (source, expected) in [
         (
             GrammarSource::JsonSchema(properties(12_000).to_string()),
             "the JSON schema has 12000 properties or options next to each other, expected at most 1024",
         ),
-        (GrammarSource::JsonSchema(any_of.to_string()), "1025 properties or options next to each other"),
-        (GrammarSource::JsonSchema(many.to_string()), "9010 properties and options, expected at most 8192"),
-        (GrammarSource::Lark(in_grammar), "12000 properties or options next to each other"),
-        (GrammarSource::Lark(format!("{rules}r20000: \"x\"\nstart: r0")), "lines and options, expected at most 8192"),
+        (
+            GrammarSource::JsonSchema(any_of.to_string()),
+            "1025 properties or options next to each other",
+        ),
+        (
+            GrammarSource::JsonSchema(many.to_string()),
+            "9010 properties and options, expected at most 8192",
+        ),
+        (
+            GrammarSource::Lark(in_grammar),
+            "12000 properties or options next to each other",
+        ),
+        (
+            GrammarSource::Lark(format!("{rules}r20000: \"x\"\nstart: r0")),
+            "lines and options, expected at most 8192",
+        ),
     ] {
         let error = grammars.compile(&source).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
     // Names and values are no parts.
-    let named = json!({ "properties": { "properties": { "const": { "properties": properties(2000) } } } });
-    grammars.compile(&GrammarSource::JsonSchema(named.to_string())).unwrap();
-    grammars.compile(&GrammarSource::JsonSchema(properties(1000).to_string())).unwrap();
+    let named =
+        json!({ "properties": { "properties": { "const": { "properties": properties(2000) } } } });
+    grammars
+        .compile(&GrammarSource::JsonSchema(named.to_string()))
+        .unwrap();
+    grammars
+        .compile(&GrammarSource::JsonSchema(properties(1000).to_string()))
+        .unwrap();
 }
 
 #[test]
@@ -170,14 +202,35 @@ fn an_error_names_what_is_wrong_or_not_supported() {
             GrammarSource::JsonSchema(r#"{"not": {"type": "null"}}"#.into()),
             "keywords that are not supported: [\"not\"]",
         ),
-        (GrammarSource::JsonSchema(r#"{"if": {}, "then": {}, "type": "object"}"#.into()), "\"if\""),
-        (GrammarSource::JsonSchema(r#"{"type": "string", "format": "iri"}"#.into()), "iri"),
-        (GrammarSource::JsonSchema(r#"{"type": "strnig"}"#.into()), "strnig"),
-        (GrammarSource::JsonSchema(r##"{"$ref": "#/$defs/x"}"##.into()), "x"),
-        (GrammarSource::JsonSchema("{".into()), "line 1, column 1 of the JSON schema: EOF"),
-        (GrammarSource::Regex("a(b".into()), "the regular expression can't be used: "),
+        (
+            GrammarSource::JsonSchema(r#"{"if": {}, "then": {}, "type": "object"}"#.into()),
+            "\"if\"",
+        ),
+        (
+            GrammarSource::JsonSchema(r#"{"type": "string", "format": "iri"}"#.into()),
+            "iri",
+        ),
+        (
+            GrammarSource::JsonSchema(r#"{"type": "strnig"}"#.into()),
+            "strnig",
+        ),
+        (
+            GrammarSource::JsonSchema(r##"{"$ref": "#/$defs/x"}"##.into()),
+            "x",
+        ),
+        (
+            GrammarSource::JsonSchema("{".into()),
+            "line 1, column 1 of the JSON schema: EOF",
+        ),
+        (
+            GrammarSource::Regex("a(b".into()),
+            "the regular expression can't be used: ",
+        ),
         (GrammarSource::Lark("start: missing".into()), "missing"),
-        (GrammarSource::Lark("start: \"a\"\nstart: \"b\"".into()), "start"),
+        (
+            GrammarSource::Lark("start: \"a\"\nstart: \"b\"".into()),
+            "start",
+        ),
     ];
     for (source, expected) in cases {
         let error = grammars.compile(&source).unwrap_err().to_string();
@@ -190,15 +243,32 @@ fn a_grammar_is_compiled_once_for_each_text() {
     let grammars = grammars(&byte_level());
     let source = |index: usize| GrammarSource::Regex(format!("a{{{index}}}"));
     let first = grammars.compile(&source(1)).unwrap();
-    assert!(std::sync::Arc::ptr_eq(&first, &grammars.compile(&source(1)).unwrap()));
-    assert!(!std::sync::Arc::ptr_eq(&first, &grammars.compile(&GrammarSource::Lark("start: /a{1}/".into())).unwrap()));
+    assert!(std::sync::Arc::ptr_eq(
+        &first,
+        &grammars.compile(&source(1)).unwrap()
+    ));
+    assert!(!std::sync::Arc::ptr_eq(
+        &first,
+        &grammars
+            .compile(&GrammarSource::Lark("start: /a{1}/".into()))
+            .unwrap()
+    ));
     let others = grammars.compile_for([1; 32], &source(1)).unwrap();
-    assert!(!std::sync::Arc::ptr_eq(&first, &others), "one owner's is not found by another");
-    assert!(std::sync::Arc::ptr_eq(&others, &grammars.compile_for([1; 32], &source(1)).unwrap()));
+    assert!(
+        !std::sync::Arc::ptr_eq(&first, &others),
+        "one owner's is not found by another"
+    );
+    assert!(std::sync::Arc::ptr_eq(
+        &others,
+        &grammars.compile_for([1; 32], &source(1)).unwrap()
+    ));
     for index in 2..100 {
         grammars.compile(&source(index)).unwrap();
     }
-    assert!(!std::sync::Arc::ptr_eq(&first, &grammars.compile(&source(1)).unwrap()));
+    assert!(!std::sync::Arc::ptr_eq(
+        &first,
+        &grammars.compile(&source(1)).unwrap()
+    ));
 }
 
 #[test]
@@ -206,7 +276,12 @@ fn tokens_are_forced_only_where_they_are_the_tokenizers_own() {
     let source = GrammarSource::Regex("the answer is (yes|no)".into());
     for (name, forces) in [("bpe-gpt-2", true), ("spm", false)] {
         let tokenizer = golden(name);
-        let forced = grammars(&tokenizer).compile(&source).unwrap().begin().forced().unwrap();
+        let forced = grammars(&tokenizer)
+            .compile(&source)
+            .unwrap()
+            .begin()
+            .forced()
+            .unwrap();
         assert_eq!(!forced.is_empty(), forces, "{name}");
         if forces {
             let whole = tokenizer.encode_part("the answer is").unwrap();
@@ -219,12 +294,17 @@ fn tokens_are_forced_only_where_they_are_the_tokenizers_own() {
 #[test]
 fn control_tokens_are_no_text() {
     let tokenizer = byte_level();
-    let mut constraint = grammars(&tokenizer).compile(&GrammarSource::Regex("(?s).*".into())).unwrap().begin();
+    let mut constraint = grammars(&tokenizer)
+        .compile(&GrammarSource::Regex("(?s).*".into()))
+        .unwrap()
+        .begin();
     let mask = constraint.mask().unwrap();
     let named = tokenizer.id("<|im_start|>").unwrap();
     assert!(!mask.allows(named) && mask.allows(tokenizer.end_tokens()[0]));
-    let mut named_by_grammar =
-        grammars(&tokenizer).compile(&GrammarSource::Lark("start: <|im_start|>".into())).unwrap().begin();
+    let mut named_by_grammar = grammars(&tokenizer)
+        .compile(&GrammarSource::Lark("start: <|im_start|>".into()))
+        .unwrap()
+        .begin();
     assert!(named_by_grammar.mask().unwrap().allows(named));
 }
 

@@ -17,24 +17,37 @@ struct Reference {
 
 impl Reference {
     fn new(regex: &str) -> Self {
-        let config = dense::Config::new().match_kind(MatchKind::All).start_kind(StartKind::Anchored);
+        let config = dense::Config::new()
+            .match_kind(MatchKind::All)
+            .start_kind(StartKind::Anchored);
         let syntax = syntax::Config::new().dot_matches_new_line(false);
-        Self { automaton: dense::Builder::new().configure(config).syntax(syntax).build(regex).unwrap() }
+        Self {
+            automaton: dense::Builder::new()
+                .configure(config)
+                .syntax(syntax)
+                .build(regex)
+                .unwrap(),
+        }
     }
 
     fn start(&self) -> StateID {
-        self.automaton.start_state_forward(&Input::new("").anchored(Anchored::Yes)).unwrap()
+        self.automaton
+            .start_state_forward(&Input::new("").anchored(Anchored::Yes))
+            .unwrap()
     }
 
     /// `None` if no text that begins so matches.
     fn follow(&self, state: StateID, bytes: &[u8]) -> Option<StateID> {
-        let end = bytes.iter().fold(state, |state, byte| self.automaton.next_state(state, *byte));
+        let end = bytes
+            .iter()
+            .fold(state, |state, byte| self.automaton.next_state(state, *byte));
         // What has matched already is seen a byte later: a state that only matches goes on to the dead one.
         (!self.automaton.is_dead_state(end) && self.may_match(end)).then_some(end)
     }
 
     fn matches(&self, state: StateID) -> bool {
-        self.automaton.is_match_state(self.automaton.next_eoi_state(state))
+        self.automaton
+            .is_match_state(self.automaton.next_eoi_state(state))
     }
 
     /// Whether some text behind `state` matches.
@@ -79,7 +92,9 @@ fn a_mask_has_exactly_the_tokens_behind_which_the_expression_can_still_match() {
         let (mut compared, mut random) = (0, ChaCha8Rng::seed_from_u64(1));
         for regex in REGEXES {
             // All ways to spell a text, not only the tokenizer's own.
-            let source = GrammarSource::Lark(format!("%llguidance {{\"no_forcing\": true}}\nstart: /{regex}/"));
+            let source = GrammarSource::Lark(format!(
+                "%llguidance {{\"no_forcing\": true}}\nstart: /{regex}/"
+            ));
             let grammar = grammars.compile(&source).unwrap();
             let reference = Reference::new(regex);
             for _ in 0..20 {
@@ -113,7 +128,10 @@ fn a_mask_has_exactly_the_tokens_behind_which_the_expression_can_still_match() {
                             allowed.push(token);
                         }
                     }
-                    let Some(next) = allowed.get(random.next_u32() as usize % allowed.len().max(1)) else { break };
+                    let Some(next) = allowed.get(random.next_u32() as usize % allowed.len().max(1))
+                    else {
+                        break;
+                    };
                     assert_eq!(constraint.allowed(&[*next]).unwrap(), 1);
                     constraint.accept(*next).unwrap();
                     state = reference.follow(state, &tokenizer.bytes(*next)).unwrap();
@@ -131,7 +149,10 @@ fn what_is_taken_back_was_never_there() {
     let mut random = ChaCha8Rng::seed_from_u64(2);
     let schema = r#"{"type": "object", "properties": {"a": {"type": "array", "items": {"type": "number"}},
         "b": {"type": "string", "maxLength": 9}}, "required": ["a", "b"]}"#;
-    for source in [GrammarSource::JsonSchema(schema.into()), GrammarSource::Regex("(the |of |and ){2,9}end".into())] {
+    for source in [
+        GrammarSource::JsonSchema(schema.into()),
+        GrammarSource::Regex("(the |of |and ){2,9}end".into()),
+    ] {
         let grammar = grammars.compile(&source).unwrap();
         for _ in 0..60 {
             let (mut one, mut other) = (grammar.begin(), grammar.begin());
@@ -160,6 +181,8 @@ fn what_is_taken_back_was_never_there() {
 }
 
 fn any(mask: &triad_engine::constraint::TokenMask, vocab: usize, random: &mut ChaCha8Rng) -> u32 {
-    let allowed: Vec<_> = (0..vocab as u32).filter(|token| mask.allows(*token)).collect();
+    let allowed: Vec<_> = (0..vocab as u32)
+        .filter(|token| mask.allows(*token))
+        .collect();
     allowed[random.next_u32() as usize % allowed.len()]
 }

@@ -17,7 +17,9 @@ fn byte_level() -> Arc<Tokenizer> {
 }
 
 fn golden(name: &str) -> Arc<Tokenizer> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer").join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden/tokenizer")
+        .join(name);
     let end = if name.starts_with("spm") { 2 } else { 1001 };
     Arc::new(Tokenizer::from_folder(&folder, None, &[end]).unwrap())
 }

@@ -25,7 +25,9 @@ fn assert_answers(schema: &Value, allowed: &[Value], refused: &[Value]) {
     let alone = GrammarSource::JsonSchema(schema.to_string());
     let part = GrammarSource::Lark(format!("start: %json {}\n", for_llguidance(schema.clone())));
     for source in [alone, part] {
-        let grammar = grammars.compile(&source).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        let grammar = grammars
+            .compile(&source)
+            .unwrap_or_else(|error| panic!("{schema}: {error}"));
         let may_be = |answer: &Value| may_be(&grammar, tokenizer, &answer.to_string());
         assert!(allowed.iter().all(may_be), "{schema}: {allowed:?}");
         assert!(!refused.iter().any(may_be), "{schema}: {refused:?}");
@@ -42,8 +44,15 @@ static GRAMMARS: LazyLock<(Arc<Tokenizer>, Grammars)> = LazyLock::new(|| {
 fn an_object_has_no_names_that_its_schema_does_not_name() {
     let person = json!({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
                         "required": ["name", "age"]});
-    let (bob, more) = (json!({"name": "Bob", "age": 30}), json!({"name": "Bob", "age": 30, "gender": "m"}));
-    assert_answers(&person, std::slice::from_ref(&bob), &[more.clone(), json!({"age": 30, "name": "Bob"}), json!({})]);
+    let (bob, more) = (
+        json!({"name": "Bob", "age": 30}),
+        json!({"name": "Bob", "age": 30, "gender": "m"}),
+    );
+    assert_answers(
+        &person,
+        std::slice::from_ref(&bob),
+        &[more.clone(), json!({"age": 30, "name": "Bob"}), json!({})],
+    );
     let mut open = person.clone();
     open["additionalProperties"] = true.into();
     assert_answers(&open, &[bob.clone(), more.clone()], &[]);
@@ -52,9 +61,17 @@ fn an_object_has_no_names_that_its_schema_does_not_name() {
     assert_answers(&people, &[json!([bob, null])], &[json!([more])]);
     // Objects of which nothing is named are free, and none that needs a name is closed to it.
     assert_answers(&json!({"type": "object"}), &[json!({"a": {"b": 1}})], &[]);
-    assert_answers(&json!({"type": "object", "properties": {}}), &[json!({})], &[json!({"a": 1})]);
+    assert_answers(
+        &json!({"type": "object", "properties": {}}),
+        &[json!({})],
+        &[json!({"a": 1})],
+    );
     let needs = json!({"type": "object", "properties": {"a": {"const": 1}}, "required": ["b"]});
-    assert_answers(&needs, &[json!({"b": 2}), json!({"a": 1, "b": 2})], &[json!({"a": 1}), json!({"b": 2, "c": 3})]);
+    assert_answers(
+        &needs,
+        &[json!({"b": 2}), json!({"a": 1, "b": 2})],
+        &[json!({"a": 1}), json!({"b": 2, "c": 3})],
+    );
     let pattern = json!({"type": "object", "patternProperties": {"^x": {"type": "integer"}}});
     assert_answers(&pattern, &[json!({"x1": 1})], &[json!({"y": 1})]);
 }
@@ -72,33 +89,64 @@ fn an_object_that_several_schemas_describe_has_the_names_of_all_of_them() {
         schema["$defs"] = definitions.clone();
         schema
     };
-    let child = with(json!({"allOf": [{"$ref": "#/$defs/base"}], "properties": {"name": {"const": "a"}}}));
-    assert_answers(&child, &[json!({"id": 1, "name": "a"}), json!({"id": 1})], &[json!({"id": 1, "more": 1})]);
-    let both = with(json!({"allOf": [{"$ref": "#/$defs/base"}, {"properties": {"name": {"const": "a"}}}]}));
-    assert_answers(&both, &[json!({"id": 1, "name": "a"})], &[json!({"id": 1, "more": 1})]);
+    let child =
+        with(json!({"allOf": [{"$ref": "#/$defs/base"}], "properties": {"name": {"const": "a"}}}));
+    assert_answers(
+        &child,
+        &[json!({"id": 1, "name": "a"}), json!({"id": 1})],
+        &[json!({"id": 1, "more": 1})],
+    );
+    let both = with(
+        json!({"allOf": [{"$ref": "#/$defs/base"}, {"properties": {"name": {"const": "a"}}}]}),
+    );
+    assert_answers(
+        &both,
+        &[json!({"id": 1, "name": "a"})],
+        &[json!({"id": 1, "more": 1})],
+    );
     // The definition is closed where it stands alone.
-    let alone = with(json!({"properties": {"one": {"$ref": "#/$defs/base"}, "two": {"allOf": [
-        {"$ref": "#/$defs/base"}, {"$ref": "#/$defs/cat"}]}}, "type": "object"}));
+    let alone = with(
+        json!({"properties": {"one": {"$ref": "#/$defs/base"}, "two": {"allOf": [
+        {"$ref": "#/$defs/base"}, {"$ref": "#/$defs/cat"}]}}, "type": "object"}),
+    );
     let answer = json!({"one": {"id": 1}, "two": {"id": 1, "kind": "cat"}});
-    assert_answers(&alone, &[answer], &[json!({"one": {"id": 1, "kind": "cat"}})]);
+    assert_answers(
+        &alone,
+        &[answer],
+        &[json!({"one": {"id": 1, "kind": "cat"}})],
+    );
     // Alternatives have no names of each other.
     for pets in [
         json!({"properties": {"id": {"const": 1}}, "anyOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}]}),
         json!({"allOf": [{"properties": {"id": {"const": 1}}}, {"$ref": "#/$defs/pet"}]}),
     ] {
-        let allowed = [json!({"id": 1, "kind": "cat", "lives": 9}), json!({"id": 1, "kind": "dog", "barks": true})];
-        let refused = [json!({"id": 1, "kind": "cat", "barks": true}), json!({"id": 1, "kind": "dog", "more": 1})];
+        let allowed = [
+            json!({"id": 1, "kind": "cat", "lives": 9}),
+            json!({"id": 1, "kind": "dog", "barks": true}),
+        ];
+        let refused = [
+            json!({"id": 1, "kind": "cat", "barks": true}),
+            json!({"id": 1, "kind": "dog", "more": 1}),
+        ];
         assert_answers(&with(pets), &allowed, &refused);
     }
     let one_of_two = json!({"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}},
                             "anyOf": [{"required": ["a"]}, {"required": ["b"]}]});
-    assert_answers(&one_of_two, &[json!({"a": 1}), json!({"a": 1, "b": 2})], &[json!({}), json!({"a": 1, "c": 1})]);
+    assert_answers(
+        &one_of_two,
+        &[json!({"a": 1}), json!({"a": 1, "b": 2})],
+        &[json!({}), json!({"a": 1, "c": 1})],
+    );
     // One part that allows more allows it for the whole.
     let open = with(json!({"allOf": [{"$ref": "#/$defs/base"}, {"additionalProperties": true}]}));
     assert_answers(&open, &[json!({"id": 1, "more": 1})], &[json!({"more": 1})]);
     let node = json!({"$ref": "#/$defs/node", "$defs": {"node": {
         "type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}}});
-    assert_answers(&node, &[json!({"next": {"next": null}})], &[json!({"next": {"previous": null}})]);
+    assert_answers(
+        &node,
+        &[json!({"next": {"next": null}})],
+        &[json!({"next": {"previous": null}})],
+    );
 }
 
 #[test]

@@ -85,7 +85,11 @@ fn schema() -> impl Strategy<Value = Value> {
     (node, leaf()).prop_map(|(root, leaf)| {
         let mut root = root;
         // A leaf that refers to itself is no schema.
-        let leaf = if leaf.get("$ref").is_some() { json!({ "type": "boolean" }) } else { leaf };
+        let leaf = if leaf.get("$ref").is_some() {
+            json!({ "type": "boolean" })
+        } else {
+            leaf
+        };
         let tree = json!({
             "type": "object",
             "properties": { "left": { "$ref": "#/$defs/tree" }, "value": { "type": "integer" } },
@@ -104,7 +108,10 @@ fn choose(mask: &TokenMask, tokenizer: &Tokenizer, random: &mut ChaCha8Rng) -> O
         (random.next_u32() >> 8) + if ends { 1 << 23 } else { 0 }
     };
     let allowed = (0..tokenizer.vocab_size() as u32).filter(|token| mask.allows(*token));
-    allowed.map(|token| (logit(token, random), token)).max().map(|(_, token)| token)
+    allowed
+        .map(|token| (logit(token, random), token))
+        .max()
+        .map(|(_, token)| token)
 }
 
 #[test]
@@ -112,10 +119,17 @@ fn every_answer_that_ends_is_json_that_the_schema_describes() {
     let tokenizer = byte_level();
     let grammars = grammars(&tokenizer);
     let end = tokenizer.end_tokens()[0];
-    let (supported, refused, ended, whole) =
-        (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-    let mut runner =
-        TestRunner::new(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() });
+    let (supported, refused, ended, whole) = (
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+    );
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 2000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
     let result = runner.run(&(schema(), any::<u64>()), |(schema, seed)| {
         let grammar = match grammars.compile(&GrammarSource::JsonSchema(schema.to_string())) {
             Ok(grammar) => grammar,
@@ -127,7 +141,10 @@ fn every_answer_that_ends_is_json_that_the_schema_describes() {
             }
         };
         supported.fetch_add(1, Ordering::Relaxed);
-        let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
+        let validator = jsonschema::options()
+            .should_validate_formats(true)
+            .build(&schema)
+            .unwrap();
         let is_valid = |text: &[u8]| {
             let value = serde_json::from_slice(text);
             value.is_ok_and(|value: Value| validator.is_valid(&value))
@@ -138,14 +155,22 @@ fn every_answer_that_ends_is_json_that_the_schema_describes() {
             let mask = constraint.mask().unwrap();
             if mask.allows(end) {
                 whole.fetch_add(1, Ordering::Relaxed);
-                prop_assert!(is_valid(&text), "may end: {}", String::from_utf8_lossy(&text));
+                prop_assert!(
+                    is_valid(&text),
+                    "may end: {}",
+                    String::from_utf8_lossy(&text)
+                );
             }
             let forced = constraint.forced().unwrap();
             if let Some(first) = forced.first() {
                 prop_assert!(mask.allows(*first));
             }
             let chosen = choose(&mask, &tokenizer, &mut random);
-            prop_assert!(chosen.is_some(), "no token may follow {}", String::from_utf8_lossy(&text));
+            prop_assert!(
+                chosen.is_some(),
+                "no token may follow {}",
+                String::from_utf8_lossy(&text)
+            );
             let next = chosen.unwrap();
             constraint.accept(next).unwrap();
             text.extend(tokenizer.bytes(next));
@@ -161,7 +186,13 @@ fn every_answer_that_ends_is_json_that_the_schema_describes() {
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
-    let [supported, refused, ended, whole] = [supported, refused, ended, whole].map(AtomicUsize::into_inner);
-    println!("{supported} schemas, {refused} refused; {ended} answers ended, {whole} more could have");
-    assert!(supported > 1800 && ended > supported / 2, "{supported} supported, {ended} ended");
+    let [supported, refused, ended, whole] =
+        [supported, refused, ended, whole].map(AtomicUsize::into_inner);
+    println!(
+        "{supported} schemas, {refused} refused; {ended} answers ended, {whole} more could have"
+    );
+    assert!(
+        supported > 1800 && ended > supported / 2,
+        "{supported} supported, {ended} ended"
+    );
 }

@@ -93,7 +93,12 @@ impl Shape {
     /// Factor on queries that makes scores exponents of two; of those with a soft cap, which comes first, it leaves that
     /// to [`softmax::cap`].
     fn query_scale(&self) -> f32 {
-        self.scale * if self.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E }
+        self.scale
+            * if self.soft_cap.is_some() {
+                1.0
+            } else {
+                std::f32::consts::LOG2_E
+            }
     }
 }
 
@@ -147,10 +152,20 @@ thread_local! {
 ///
 /// # Panics
 /// If a slice's length or a page contradicts the shapes.
-pub fn attention(queries: &[f32], first_position: usize, cache: &dyn Cache, shape: &Shape, out: &mut [f32]) {
+pub fn attention(
+    queries: &[f32],
+    first_position: usize,
+    cache: &dyn Cache,
+    shape: &Shape,
+    out: &mut [f32],
+) {
     let width = shape.heads * shape.head_dim;
     let rows = queries.len() / width;
-    assert_eq!(queries.len(), out.len(), "queries and output have one shape");
+    assert_eq!(
+        queries.len(),
+        out.len(),
+        "queries and output have one shape"
+    );
     let group = shape.heads / shape.kv_heads;
     let arithmetic = match shape.precision {
         Precision::Exact => Arithmetic::exact(),
@@ -160,11 +175,22 @@ pub fn attention(queries: &[f32], first_position: usize, cache: &dyn Cache, shap
     // Large tiles share the work on keys and values, as long as every thread has some; of one size, so that none waits long for
     // the others.
     let strips = rows.div_ceil(strip);
-    let tiles = (TASKS * pool::threads()).div_ceil(shape.kv_heads).clamp(strips.div_ceil(STRIPS), strips);
+    let tiles = (TASKS * pool::threads())
+        .div_ceil(shape.kv_heads)
+        .clamp(strips.div_ceil(STRIPS), strips);
     let tile_rows = strips.div_ceil(tiles) * strip;
     let tiles = rows.div_ceil(tile_rows);
     let out = OutputMut::new(out, width).into_shared();
-    let pass = Pass { queries, first_position, cache, shape, group, strip, arithmetic, out };
+    let pass = Pass {
+        queries,
+        first_position,
+        cache,
+        shape,
+        group,
+        strip,
+        arithmetic,
+        out,
+    };
     // In the order of rows, so that a thread has those that it has in other operators. The last see the most keys; threads that
     // have finished theirs take from these first.
     pool::for_each(shape.kv_heads * tiles, 1, |task| {
@@ -196,7 +222,9 @@ impl Pass<'_> {
         scratch.output.clear();
         scratch.output.resize(rows.len() * group * dim, 0.0);
         scratch.softmax.clear();
-        scratch.softmax.resize(rows.len() * group, Running::default());
+        scratch
+            .softmax
+            .resize(rows.len() * group, Running::default());
         let seen = self.visible(rows.start).start..self.visible(rows.end - 1).end;
         for page in seen.start / PAGE..seen.end.div_ceil(PAGE) {
             // From the start of the page, so that pairs of keys are the same for every tile.
@@ -207,7 +235,11 @@ impl Pass<'_> {
                 self.cache.keys(page).rows(first..first + keys.len(), dim),
                 dim,
             );
-            scratch.values.pack(self.arithmetic, self.cache.values(page).rows(first..first + keys.len(), dim), dim);
+            scratch.values.pack(
+                self.arithmetic,
+                self.cache.values(page).rows(first..first + keys.len(), dim),
+                dim,
+            );
             for first in rows.clone().step_by(self.strip) {
                 let strip = first..(first + self.strip).min(rows.end);
                 let keys = keys.start..keys.end.min(self.visible(strip.end - 1).end);
@@ -216,7 +248,11 @@ impl Pass<'_> {
                 }
             }
         }
-        let heads = scratch.output.chunks_exact(dim).zip(&scratch.softmax).enumerate();
+        let heads = scratch
+            .output
+            .chunks_exact(dim)
+            .zip(&scratch.softmax)
+            .enumerate();
         for (index, (output, softmax)) in heads {
             let (row, head) = (rows.start + index / group, kv_head * group + index % group);
             // SAFETY: this task alone writes these rows of these heads.
@@ -229,36 +265,75 @@ impl Pass<'_> {
     /// Adds what query rows `strip`, of which `before` others are in the tile, read of `keys` of one page.
     fn strip(&self, strip: Range<usize>, before: usize, keys: Range<usize>, scratch: &mut Scratch) {
         let Scratch {
-            queries, query_units, keys: packed, values, scores, weights, weight_units, output, softmax, ..
+            queries,
+            query_units,
+            keys: packed,
+            values,
+            scores,
+            weights,
+            weight_units,
+            output,
+            softmax,
+            ..
         } = scratch;
         // What is behind the keys is not visible.
-        let (dim, count) = (self.shape.head_dim, keys.len().next_multiple_of(self.arithmetic.step()));
+        let (dim, count) = (
+            self.shape.head_dim,
+            keys.len().next_multiple_of(self.arithmetic.step()),
+        );
         let of_tile = before * self.group..(before + strip.len()) * self.group;
         let words = self.arithmetic.words(dim);
         scores.resize(self.arithmetic.strip().max(of_tile.len()) * PAGE);
         let scores = &mut scores[..of_tile.len() * count];
         let queries = &queries[of_tile.start * words..of_tile.end * words];
-        packed.multiply(Left { words: queries, units: &query_units[of_tile.clone()] }, count, scores);
+        packed.multiply(
+            Left {
+                words: queries,
+                units: &query_units[of_tile.clone()],
+            },
+            count,
+            scores,
+        );
         let words = self.arithmetic.words(count);
         weights.resize(self.arithmetic.strip().max(of_tile.len()) * PAGE);
         let weights = &mut weights[..of_tile.len() * words];
         let output = &mut output[of_tile.start * dim..of_tile.end * dim];
         weight_units.clear();
-        let rows = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(words));
-        let rows = rows.zip(output.chunks_exact_mut(dim)).zip(&mut softmax[of_tile]).enumerate();
+        let rows = scores
+            .chunks_exact_mut(count)
+            .zip(weights.chunks_exact_mut(words));
+        let rows = rows
+            .zip(output.chunks_exact_mut(dim))
+            .zip(&mut softmax[of_tile])
+            .enumerate();
         for (index, (((scores, weights), output), softmax)) in rows {
             let visible = self.visible(strip.start + index / self.group);
             let visible = visible.start.max(keys.start).min(keys.end) - keys.start
                 ..visible.end.min(keys.end).max(keys.start) - keys.start;
-            weight_units.push(softmax.add(scores, visible, self.shape.soft_cap, values, weights, output));
+            weight_units.push(softmax.add(
+                scores,
+                visible,
+                self.shape.soft_cap,
+                values,
+                weights,
+                output,
+            ));
         }
-        values.multiply_and_add(Left { words: weights, units: weight_units }, output);
+        values.multiply_and_add(
+            Left {
+                words: weights,
+                units: weight_units,
+            },
+            output,
+        );
     }
 
     /// The positions that a query row looks at.
     fn visible(&self, row: usize) -> Range<usize> {
         let end = self.first_position + row + 1;
-        self.shape.window.map_or(0, |window| end.saturating_sub(window))..end
+        self.shape
+            .window
+            .map_or(0, |window| end.saturating_sub(window))..end
     }
 
     /// Queries of a tile, times what makes scores exponents of two.
@@ -267,13 +342,18 @@ impl Pass<'_> {
         let words = self.arithmetic.words(dim);
         let scale = self.shape.query_scale();
         let count = rows.len() * self.group;
-        scratch.scaled.resize(scratch.scaled.len().max(count * dim), 0.0);
+        scratch
+            .scaled
+            .resize(scratch.scaled.len().max(count * dim), 0.0);
         let scaled = &mut scratch.scaled[..count * dim];
         vectorize(
             #[inline(always)]
             || {
                 for (index, scaled) in scaled.chunks_exact_mut(dim).enumerate() {
-                    let (row, head) = (rows.start + index / self.group, kv_head * self.group + index % self.group);
+                    let (row, head) = (
+                        rows.start + index / self.group,
+                        kv_head * self.group + index % self.group,
+                    );
                     let query = &self.queries[(row * self.shape.heads + head) * dim..][..dim];
                     for (scaled, query) in scaled.iter_mut().zip(query) {
                         *scaled = query * scale;
@@ -282,6 +362,7 @@ impl Pass<'_> {
             },
         );
         scratch.queries.resize(count * words);
-        self.arithmetic.to_words(scaled, dim, &mut scratch.queries, &mut scratch.query_units);
+        self.arithmetic
+            .to_words(scaled, dim, &mut scratch.queries, &mut scratch.query_units);
     }
 }

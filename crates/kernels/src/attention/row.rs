@@ -66,8 +66,16 @@ impl Row<'_> {
 pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut [f32]) {
     let (dim, group) = (shape.head_dim, shape.heads / shape.kv_heads);
     let width = shape.heads * dim;
-    assert_eq!(queries.len(), rows.len() * width, "a query of each head for each row");
-    assert_eq!(queries.len(), out.len(), "queries and output have one shape");
+    assert_eq!(
+        queries.len(),
+        rows.len() * width,
+        "a query of each head for each row"
+    );
+    assert_eq!(
+        queries.len(),
+        out.len(),
+        "queries and output have one shape"
+    );
     let part = group * (dim + 2);
     let (mut parts, mut scaled, mut firsts) = (PARTS.take(), QUERIES.take(), FIRSTS.take());
     firsts.clear();
@@ -98,7 +106,8 @@ pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut
         let (row, head) = (index / shape.heads, index % shape.heads);
         let pages = rows[row].pages(shape).len();
         let first = firsts[row] + head / group * pages;
-        let of_page = |page: usize| &parts[(first + page) * part + head % group * (dim + 2)..][..dim + 2];
+        let of_page =
+            |page: usize| &parts[(first + page) * part + head % group * (dim + 2)..][..dim + 2];
         join(&(0..pages).map(of_page), out);
     }
     PARTS.set(parts);
@@ -108,11 +117,22 @@ pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut
 
 /// What the heads of a group with scaled `queries[heads, head_dim]` see of some positions of a page, whose `keys` and
 /// `values` are `[positions, head_dim]`: for each head the weighted values, the sum of the weights and the largest score.
-fn attend_page(queries: &[f32], keys: Matrix, values: Matrix, shape: &Shape, scratch: &mut Scratch, part: &mut [f32]) {
+fn attend_page(
+    queries: &[f32],
+    keys: Matrix,
+    values: Matrix,
+    shape: &Shape,
+    scratch: &mut Scratch,
+    part: &mut [f32],
+) {
     let dim = shape.head_dim;
     let (group, count) = (queries.len() / dim, keys.len() / dim);
     let arithmetic = Arithmetic::exact();
-    let Scratch { keys: packed, values: widened, scores } = scratch;
+    let Scratch {
+        keys: packed,
+        values: widened,
+        scores,
+    } = scratch;
     scores.resize(group * PAGE, 0.0);
     let scores = &mut scores[..group * count];
     let as_they_are = F16Rows::new(keys, values, dim);
@@ -121,12 +141,22 @@ fn attend_page(queries: &[f32], keys: Matrix, values: Matrix, shape: &Shape, scr
     } else {
         packed.reserve(arithmetic, PAGE, dim);
         packed.pack_transposed(arithmetic, keys, dim);
-        packed.multiply(Left { words: bytemuck::cast_slice(queries), units: &[] }, count, scores);
+        packed.multiply(
+            Left {
+                words: bytemuck::cast_slice(queries),
+                units: &[],
+            },
+            count,
+            scores,
+        );
     }
     if let Some(cap) = shape.soft_cap {
         softmax::cap(scores, cap);
     }
-    for (scores, part) in scores.chunks_exact_mut(count).zip(part.chunks_exact_mut(dim + 2)) {
+    for (scores, part) in scores
+        .chunks_exact_mut(count)
+        .zip(part.chunks_exact_mut(dim + 2))
+    {
         let powers = powers_of_two(scores, 0..count, HIDDEN);
         (part[dim + 1], part[dim]) = (powers.largest, powers.sum);
     }
@@ -136,7 +166,10 @@ fn attend_page(queries: &[f32], keys: Matrix, values: Matrix, shape: &Shape, scr
     }
     widened.resize(widened.len().max(PAGE * dim), 0.0);
     let values = values.as_f32(widened);
-    for (weights, part) in weights.chunks_exact(count).zip(part.chunks_exact_mut(dim + 2)) {
+    for (weights, part) in weights
+        .chunks_exact(count)
+        .zip(part.chunks_exact_mut(dim + 2))
+    {
         vectorize_fused(
             #[inline(always)]
             |fused| add_weighted(weights, values, &mut part[..dim], fused),
@@ -162,7 +195,10 @@ fn add_weighted(weights: &[f32], values: &[f32], out: &mut [f32], fused: Fused) 
             *out = fused.multiply_add(weights[3], *fourth, sum);
         }
     }
-    for (weight, values) in rest.iter().zip(values[fours.len() * TOGETHER * dim..].chunks_exact(dim)) {
+    for (weight, values) in rest
+        .iter()
+        .zip(values[fours.len() * TOGETHER * dim..].chunks_exact(dim))
+    {
         for (out, value) in out.iter_mut().zip(values) {
             *out = fused.multiply_add(*weight, *value, *out);
         }
@@ -172,7 +208,10 @@ fn add_weighted(weights: &[f32], values: &[f32], out: &mut [f32], fused: Fused) 
 /// The weighted mean over all pages of one head.
 fn join<'a>(parts: &(impl Iterator<Item = &'a [f32]> + Clone), out: &mut [f32]) {
     let dim = out.len();
-    let largest = parts.clone().map(|part| part[dim + 1]).fold(HIDDEN, f32::max);
+    let largest = parts
+        .clone()
+        .map(|part| part[dim + 1])
+        .fold(HIDDEN, f32::max);
     // Without a score that is a number, or all minus infinity, there is no mean.
     let mut total = if largest == HIDDEN { f32::NAN } else { 0.0 };
     out.fill(0.0);

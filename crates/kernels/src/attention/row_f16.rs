@@ -89,9 +89,21 @@ impl<'a> F16Rows<'a> {
         Self::with(functions, keys, values, dim)
     }
 
-    fn with(functions: Functions, keys: Matrix<'a>, values: Matrix<'a>, dim: usize) -> Option<Self> {
-        let (Matrix::F16(keys), Matrix::F16(values)) = (keys, values) else { return None };
-        dim.is_multiple_of(functions.lanes).then_some(Self { keys, values, dim, functions })
+    fn with(
+        functions: Functions,
+        keys: Matrix<'a>,
+        values: Matrix<'a>,
+        dim: usize,
+    ) -> Option<Self> {
+        let (Matrix::F16(keys), Matrix::F16(values)) = (keys, values) else {
+            return None;
+        };
+        dim.is_multiple_of(functions.lanes).then_some(Self {
+            keys,
+            values,
+            dim,
+            functions,
+        })
     }
 
     /// `scores[heads, positions]` = queries · keys, of `queries[heads, head_dim]`.
@@ -101,8 +113,19 @@ impl<'a> F16Rows<'a> {
     pub(super) fn scores(&self, queries: &[f32], scores: &mut [f32]) {
         let Self { keys, dim, .. } = *self;
         let (heads, count) = (queries.len() / dim, keys.len() / dim);
-        assert!(keys.len() == count * dim && queries.len() == heads * dim && scores.len() == heads * count);
-        (self.functions.scores)(&Strip { heads: queries, rows: keys, dim }, scores);
+        assert!(
+            keys.len() == count * dim
+                && queries.len() == heads * dim
+                && scores.len() == heads * count
+        );
+        (self.functions.scores)(
+            &Strip {
+                heads: queries,
+                rows: keys,
+                dim,
+            },
+            scores,
+        );
     }
 
     /// The sums of the values times `weights[heads, positions]`: the first `head_dim` of each `stride` numbers of `out`, a
@@ -115,7 +138,15 @@ impl<'a> F16Rows<'a> {
         let (heads, count) = (out.len() / stride, values.len() / dim);
         assert!(values.len() == count * dim && weights.len() == heads * count && stride >= dim);
         assert_eq!(out.len(), heads * stride, "heads of {stride} numbers");
-        (self.functions.weighted)(&Strip { heads: weights, rows: values, dim }, out, stride);
+        (self.functions.weighted)(
+            &Strip {
+                heads: weights,
+                rows: values,
+                dim,
+            },
+            out,
+            stride,
+        );
     }
 }
 
@@ -129,7 +160,10 @@ unsafe fn scores<H: Halves>(strip: &Strip, scores: &mut [f32]) {
     let (heads, count) = (strip.heads.len() / strip.dim, strip.rows.len() / strip.dim);
     let mut head = 0;
     while head < heads {
-        let (queries, scores) = (&strip.heads[head * strip.dim..], &mut scores[head * count..]);
+        let (queries, scores) = (
+            &strip.heads[head * strip.dim..],
+            &mut scores[head * count..],
+        );
         // SAFETY: as the caller promises.
         unsafe {
             head += match heads - head {
@@ -147,10 +181,20 @@ unsafe fn scores<H: Halves>(strip: &Strip, scores: &mut [f32]) {
 /// As [`scores`].
 #[inline(always)]
 #[allow(unsafe_code)]
-unsafe fn scores_of<H: Halves, const HEADS: usize>(queries: &[f32], strip: &Strip, scores: &mut [f32]) -> usize {
-    let Strip { rows: keys, dim, .. } = *strip;
+unsafe fn scores_of<H: Halves, const HEADS: usize>(
+    queries: &[f32],
+    strip: &Strip,
+    scores: &mut [f32],
+) -> usize {
+    let Strip {
+        rows: keys, dim, ..
+    } = *strip;
     let count = keys.len() / dim;
-    assert!(queries.len() >= HEADS * dim && scores.len() >= HEADS * count && dim.is_multiple_of(H::LANES));
+    assert!(
+        queries.len() >= HEADS * dim
+            && scores.len() >= HEADS * count
+            && dim.is_multiple_of(H::LANES)
+    );
     for first in (0..count).step_by(KEYS) {
         let mut rows = [keys.as_ptr(); KEYS];
         for (key, row) in rows.iter_mut().enumerate() {
@@ -243,9 +287,13 @@ unsafe fn lanes_of<H: Halves, const HEADS: usize, const REGISTERS: usize>(
     out: &mut [f32],
     stride: usize,
 ) -> usize {
-    let Strip { rows: values, dim, .. } = *strip;
+    let Strip {
+        rows: values, dim, ..
+    } = *strip;
     let (count, end) = (values.len() / dim, lane + REGISTERS * H::LANES);
-    assert!(weights.len() >= HEADS * count && end <= dim && out.len() >= (HEADS - 1) * stride + end);
+    assert!(
+        weights.len() >= HEADS * count && end <= dim && out.len() >= (HEADS - 1) * stride + end
+    );
     // SAFETY: the processor has the instructions; registers are within a position's values and a head's sums.
     unsafe {
         let mut sums = [[H::splat(0.0); REGISTERS]; HEADS];
@@ -263,7 +311,11 @@ unsafe fn lanes_of<H: Halves, const HEADS: usize, const REGISTERS: usize>(
         }
         for (head, sums) in sums.into_iter().enumerate() {
             for (register, sum) in sums.into_iter().enumerate() {
-                H::store(sum, out.as_mut_ptr().add(head * stride + lane + register * H::LANES));
+                H::store(
+                    sum,
+                    out.as_mut_ptr()
+                        .add(head * stride + lane + register * H::LANES),
+                );
             }
         }
     }
@@ -278,20 +330,43 @@ mod tests {
     #[test]
     fn scores_and_weighted_sums_of_every_set_of_instructions_agree_with_their_definition() {
         for functions in supported() {
-            for (heads, count, dim) in [(1, 1, 16), (2, 3, 48), (3, 256, 64), (7, 9, 80), (5, 255, 144)] {
-                let halves = |seed| -> Vec<f16> { values(count * dim, seed).into_iter().map(f16::from_f32).collect() };
+            for (heads, count, dim) in [
+                (1, 1, 16),
+                (2, 3, 48),
+                (3, 256, 64),
+                (7, 9, 80),
+                (5, 255, 144),
+            ] {
+                let halves = |seed| -> Vec<f16> {
+                    values(count * dim, seed)
+                        .into_iter()
+                        .map(f16::from_f32)
+                        .collect()
+                };
                 let (keys, of_values) = (halves(1), halves(2));
                 let (queries, weights) = (values(heads * dim, 3), values(heads * count, 4));
-                let rows = F16Rows::with(functions, Matrix::F16(&keys), Matrix::F16(&of_values), dim).unwrap();
-                let (mut scores, mut out) = (vec![f32::NAN; heads * count], vec![f32::NAN; heads * (dim + 2)]);
+                let rows =
+                    F16Rows::with(functions, Matrix::F16(&keys), Matrix::F16(&of_values), dim)
+                        .unwrap();
+                let (mut scores, mut out) = (
+                    vec![f32::NAN; heads * count],
+                    vec![f32::NAN; heads * (dim + 2)],
+                );
                 rows.scores(&queries, &mut scores);
                 rows.weighted(&weights, &mut out, dim + 2);
                 let near = |found: f32, products: &mut dyn Iterator<Item = (f32, f16)>| {
                     let expected: f64 = products.map(|(a, b)| f64::from(a) * b.to_f64()).sum();
-                    assert!((f64::from(found) - expected).abs() < 1e-4, "{:?}: {found}, {expected}", functions.tier);
+                    assert!(
+                        (f64::from(found) - expected).abs() < 1e-4,
+                        "{:?}: {found}, {expected}",
+                        functions.tier
+                    );
                 };
                 for (index, score) in scores.iter().enumerate() {
-                    let (query, key) = (&queries[index / count * dim..][..dim], &keys[index % count * dim..]);
+                    let (query, key) = (
+                        &queries[index / count * dim..][..dim],
+                        &keys[index % count * dim..],
+                    );
                     near(*score, &mut query.iter().copied().zip(key.iter().copied()));
                 }
                 for (head, out) in out.chunks_exact(dim + 2).enumerate() {
@@ -300,7 +375,11 @@ mod tests {
                         let of_lane = of_values.iter().skip(lane).step_by(dim);
                         near(*sum, &mut weights.iter().copied().zip(of_lane.copied()));
                     }
-                    assert!(out[dim..].iter().all(|x| x.is_nan()), "{:?} wrote beyond a head", functions.tier);
+                    assert!(
+                        out[dim..].iter().all(|x| x.is_nan()),
+                        "{:?} wrote beyond a head",
+                        functions.tier
+                    );
                 }
             }
         }

@@ -21,14 +21,19 @@ pub(super) struct Running {
 
 impl Default for Running {
     fn default() -> Self {
-        Self { largest: HIDDEN, sum: 0.0 }
+        Self {
+            largest: HIDDEN,
+            sum: 0.0,
+        }
     }
 }
 
 /// Applies the soft cap to scores, which are exponents of e, and converts them to exponents of two.
 pub(super) fn cap(scores: &mut [f32], cap: f32) {
     soft_cap(scores, cap);
-    scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
+    scores
+        .iter_mut()
+        .for_each(|score| *score *= std::f32::consts::LOG2_E);
 }
 
 impl Running {
@@ -51,7 +56,8 @@ impl Running {
         if let Some(cap) = cap {
             self::cap(&mut scores[visible.clone()], cap);
         }
-        let (Powers { largest, sum, .. }, unit) = values.exp2_and_sum(scores, visible, self.largest, weights);
+        let (Powers { largest, sum, .. }, unit) =
+            values.exp2_and_sum(scores, visible, self.largest, weights);
         if largest == HIDDEN {
             // Every score is minus infinity or NaN, so the mean is NaN.
             self.sum = f32::NAN;
@@ -77,7 +83,11 @@ impl Running {
         let factor = self.sum.recip();
         vectorize(
             #[inline(always)]
-            || out.iter_mut().zip(output).for_each(|(out, output)| *out = output * factor),
+            || {
+                out.iter_mut()
+                    .zip(output)
+                    .for_each(|(out, output)| *out = output * factor)
+            },
         );
     }
 }

@@ -8,27 +8,41 @@ use half::f16;
 use proptest::prelude::*;
 
 /// The definition, in f64, one query at a time, over pages that follow each other.
-fn reference(queries: &[f32], first: usize, keys: &[f32], values: &[f32], shape: &Shape) -> Vec<f64> {
+fn reference(
+    queries: &[f32],
+    first: usize,
+    keys: &[f32],
+    values: &[f32],
+    shape: &Shape,
+) -> Vec<f64> {
     let (dim, group) = (shape.head_dim, shape.heads / shape.kv_heads);
     let mut out = Vec::new();
     for (index, query) in queries.chunks_exact(dim).enumerate() {
         let (position, head) = (first + index / shape.heads, index % shape.heads);
-        let at = |key: usize| ((key / PAGE * shape.kv_heads + head / group) * PAGE + key % PAGE) * dim;
+        let at =
+            |key: usize| ((key / PAGE * shape.kv_heads + head / group) * PAGE + key % PAGE) * dim;
         let sees = |key: &usize| shape.window.is_none_or(|window| position - key < window);
         let seen: Vec<usize> = (0..=position).filter(sees).collect();
         let scores: Vec<f64> = seen
             .iter()
             .map(|key| {
-                let dot: f64 = query.iter().zip(&keys[at(*key)..]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                let dot: f64 = query
+                    .iter()
+                    .zip(&keys[at(*key)..])
+                    .map(|(q, k)| f64::from(*q) * f64::from(*k))
+                    .sum();
                 let score = dot * f64::from(shape.scale);
-                shape.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+                shape.soft_cap.map_or(score, |cap| {
+                    f64::from(cap) * (score / f64::from(cap)).tanh()
+                })
             })
             .collect();
         let largest = scores.iter().copied().fold(f64::MIN, f64::max);
         let total: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
         out.extend((0..dim).map(|i| {
-            let weighted =
-                |(key, score): (&usize, &f64)| (score - largest).exp() / total * f64::from(values[at(*key) + i]);
+            let weighted = |(key, score): (&usize, &f64)| {
+                (score - largest).exp() / total * f64::from(values[at(*key) + i])
+            };
             seen.iter().zip(&scores).map(weighted).sum::<f64>()
         }));
     }
@@ -41,13 +55,20 @@ fn paged(context: usize, kv_heads: usize, dim: usize) -> usize {
 }
 
 fn slab<'a>(keys: Matrix<'a>, values: Matrix<'a>, shape: &Shape) -> Slab<'a> {
-    Slab { keys, values, kv_heads: shape.kv_heads, head_dim: shape.head_dim }
+    Slab {
+        keys,
+        values,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+    }
 }
 
 /// Every query as a row that is decoded, the first at position `first` of one sequence.
 fn decode(queries: &[f32], first: usize, cache: &dyn Cache, shape: &Shape) -> Vec<f32> {
     let count = queries.len() / (shape.heads * shape.head_dim);
-    let rows: Vec<_> = (first..first + count).map(|position| Row { cache, position }).collect();
+    let rows: Vec<_> = (first..first + count)
+        .map(|position| Row { cache, position })
+        .collect();
     let mut out = vec![f32::NAN; queries.len()];
     attention_of_rows(queries, &rows, shape, &mut out);
     out
@@ -61,7 +82,10 @@ fn prefill(queries: &[f32], first: usize, cache: &dyn Cache, shape: &Shape) -> V
 
 /// Keys or values in f16, and the same in f32.
 fn cache(count: usize, seed: u64) -> (Vec<f16>, Vec<f32>) {
-    let halves: Vec<f16> = values(count, seed).iter().map(|x| f16::from_f32(*x)).collect();
+    let halves: Vec<f16> = values(count, seed)
+        .iter()
+        .map(|x| f16::from_f32(*x))
+        .collect();
     let floats = halves.iter().map(|x| x.to_f32()).collect();
     (halves, floats)
 }
@@ -79,7 +103,9 @@ fn matrix((values, scales): &(Vec<i8>, Vec<f32>)) -> Matrix<'_> {
 
 fn widened(cache: Matrix, dim: usize) -> Vec<f32> {
     let mut wide = vec![0.0; cache.len()];
-    wide.chunks_exact_mut(dim).enumerate().for_each(|(row, wide)| cache.widen_row(row, wide));
+    wide.chunks_exact_mut(dim)
+        .enumerate()
+        .for_each(|(row, wide)| cache.widen_row(row, wide));
     wide
 }
 
@@ -186,12 +212,23 @@ fn what_is_not_a_number_stays_so() {
         queries[dim] = f32::NAN;
         let (keys, values) = (vec![0.25; PAGE * dim], vec![0.75; PAGE * dim]);
         let shape = Shape { precision, ..shape };
-        let out = prefill(&queries, 0, &slab(Matrix::F32(&keys), Matrix::F32(&values), &shape), &shape);
+        let out = prefill(
+            &queries,
+            0,
+            &slab(Matrix::F32(&keys), Matrix::F32(&values), &shape),
+            &shape,
+        );
         assert!(
-            out[..dim].iter().chain(&out[2 * dim..]).all(|out| (*out - 0.75).abs() < 1e-3),
+            out[..dim]
+                .iter()
+                .chain(&out[2 * dim..])
+                .all(|out| (*out - 0.75).abs() < 1e-3),
             "{precision:?}: {out:?}"
         );
-        assert!(out[dim..2 * dim].iter().all(|out| out.is_nan()), "{precision:?}: {out:?}");
+        assert!(
+            out[dim..2 * dim].iter().all(|out| out.is_nan()),
+            "{precision:?}: {out:?}"
+        );
     }
 }
 
@@ -213,7 +250,10 @@ fn heads_may_be_many_and_wide() {
             let (keys, values) = (values(PAGE * dim, 2), values(PAGE * dim, 3));
             let cache = slab(Matrix::F32(&keys), Matrix::F32(&values), &shape);
             let expected = reference(&queries, first, &keys, &values, &shape);
-            for out in [prefill(&queries, first, &cache, &shape), decode(&queries, first, &cache, &shape)] {
+            for out in [
+                prefill(&queries, first, &cache, &shape),
+                decode(&queries, first, &cache, &shape),
+            ] {
                 for (out, expected) in out.iter().zip(&expected) {
                     assert!(
                         (f64::from(*out) - expected).abs() < 0.02,
@@ -232,33 +272,60 @@ fn the_number_of_threads_changes_no_bit() {
     let (keys, _) = cache(paged(context, 2, dim), 2);
     let (values, _) = cache(paged(context, 2, dim), 3);
     for precision in [Precision::Exact, Precision::Fast] {
-        let shape =
-            Shape { heads: 4, kv_heads: 2, head_dim: dim, scale: 0.25, window: Some(150), soft_cap: None, precision };
+        let shape = Shape {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: dim,
+            scale: 0.25,
+            window: Some(150),
+            soft_cap: None,
+            precision,
+        };
         let run = |threads: usize| {
             let cache = slab(Matrix::F16(&keys), Matrix::F16(&values), &shape);
-            pool::Pool::new(threads)
-                .unwrap()
-                .install(|| (prefill(&queries, 90, &cache, &shape), decode(&queries[..4 * dim], 399, &cache, &shape)))
+            pool::Pool::new(threads).unwrap().install(|| {
+                (
+                    prefill(&queries, 90, &cache, &shape),
+                    decode(&queries[..4 * dim], 399, &cache, &shape),
+                )
+            })
         };
         // One thread takes tiles of four strips, sixteen of one.
         let alone = run(1);
-        assert!([3, 16].into_iter().all(|threads| run(threads) == alone), "{precision:?}");
+        assert!(
+            [3, 16].into_iter().all(|threads| run(threads) == alone),
+            "{precision:?}"
+        );
     }
 }
 
 #[test]
 fn a_score_of_minus_infinity_has_no_weight_beside_others_and_no_mean_alone() {
     for precision in [Precision::Exact, Precision::Fast] {
-        let shape = Shape { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: None, soft_cap: None, precision };
+        let shape = Shape {
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 1,
+            scale: 1.0,
+            window: None,
+            soft_cap: None,
+            precision,
+        };
         let (mut keys, mut values) = ([0.0; PAGE], [0.0; PAGE]);
         keys[..3].copy_from_slice(&[f32::NEG_INFINITY, 1.0, 1.0]);
         values[..3].copy_from_slice(&[3.0, 5.0, 5.0]);
         let cache = slab(Matrix::F32(&keys), Matrix::F32(&values), &shape);
         let out = decode(&[1.0; 3], 0, &cache, &shape);
-        assert!(out[0].is_nan() && out[1..] == [5.0, 5.0], "decoded: {out:?}");
+        assert!(
+            out[0].is_nan() && out[1..] == [5.0, 5.0],
+            "decoded: {out:?}"
+        );
         let out = prefill(&[1.0; 3], 0, &cache, &shape);
         assert!(out[0].is_nan(), "{precision:?}: {out:?}");
-        assert!((out[1] - 5.0).abs() < 1e-3 && (out[2] - 5.0).abs() < 1e-3, "{precision:?}: {out:?}");
+        assert!(
+            (out[1] - 5.0).abs() < 1e-3 && (out[2] - 5.0).abs() < 1e-3,
+            "{precision:?}: {out:?}"
+        );
     }
 }
 
@@ -280,16 +347,40 @@ fn int16_is_ten_times_nearer_than_numbers_rounded_to_bf16_with_outliers_too() {
             rows
         };
         let queries = with_outliers(values(rows * heads * dim, 1));
-        let (keys, values) = (with_outliers(values(2 * PAGE * dim, 2)), values(2 * PAGE * dim, 3));
+        let (keys, values) = (
+            with_outliers(values(2 * PAGE * dim, 2)),
+            values(2 * PAGE * dim, 3),
+        );
         let exact = reference(&queries, 0, &keys, &values, &shape);
-        let error = |out: &[f64]| out.iter().zip(&exact).map(|(out, exact)| (out - exact).powi(2)).sum::<f64>().sqrt();
-        let rounded = |numbers: &[f32]| numbers.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect::<Vec<_>>();
-        let of_bf16 = error(&reference(&rounded(&queries), 0, &rounded(&keys), &rounded(&values), &shape));
+        let error = |out: &[f64]| {
+            out.iter()
+                .zip(&exact)
+                .map(|(out, exact)| (out - exact).powi(2))
+                .sum::<f64>()
+                .sqrt()
+        };
+        let rounded = |numbers: &[f32]| {
+            numbers
+                .iter()
+                .map(|x| half::bf16::from_f32(*x).to_f32())
+                .collect::<Vec<_>>()
+        };
+        let of_bf16 = error(&reference(
+            &rounded(&queries),
+            0,
+            &rounded(&keys),
+            &rounded(&values),
+            &shape,
+        ));
         let cache = slab(Matrix::F32(&keys), Matrix::F32(&values), &shape);
         for kernels in tested().filter(|kernels| kernels.rounds_to_pairs) {
             let out = kernels.install(|| prefill(&queries, 0, &cache, &shape));
             let of_int16 = error(&out.into_iter().map(f64::from).collect::<Vec<_>>());
-            assert!(of_int16 * 10.0 < of_bf16, "{:?}: {of_int16} beside {of_bf16}", kernels.tier);
+            assert!(
+                of_int16 * 10.0 < of_bf16,
+                "{:?}: {of_int16} beside {of_bf16}",
+                kernels.tier
+            );
         }
     }
 }

@@ -118,18 +118,33 @@ impl FixedPoint {
         let layers = [Some(middle.up), middle.gate];
         for Scales { scales, bias, .. } in layers.into_iter().flatten() {
             assert_eq!(scales.len(), width, "gate and up are equally wide");
-            assert!(bias.is_none_or(|bias| bias.len() == width), "bias is [{width}]");
+            assert!(
+                bias.is_none_or(|bias| bias.len() == width),
+                "bias is [{width}]"
+            );
         }
-        assert!(middle.smoothing.is_none_or(|smoothing| smoothing.len() == width), "smoothing is [{width}]");
+        assert!(
+            middle
+                .smoothing
+                .is_none_or(|smoothing| smoothing.len() == width),
+            "smoothing is [{width}]"
+        );
         let is_gated = middle.gate.is_some();
         let mut parameters = vec![0; width.div_ceil(LANES) * PARTS * LANES];
         for channel in 0..width {
             let of_channel = of_channel(middle, is_gelu, channel).ok_or(Unfit::Numbers)?;
             let first = channel / LANES * PARTS * LANES + channel % LANES;
             let places = parameters[first..].iter_mut().step_by(LANES);
-            places.zip(of_channel).for_each(|(place, parameter)| *place = parameter);
+            places
+                .zip(of_channel)
+                .for_each(|(place, parameter)| *place = parameter);
         }
-        Ok(Self { width, is_gated, is_gelu, parameters })
+        Ok(Self {
+            width,
+            is_gated,
+            is_gelu,
+            parameters,
+        })
     }
 
     /// Channels.
@@ -153,9 +168,19 @@ impl FixedPoint {
     /// # Panics
     /// If a slice's length contradicts the shape.
     pub fn requantize(&self, up: &[i32], gate: &[i32], zero: u8, out: &mut [u8]) {
-        assert_eq!([up.len(), out.len()], [self.width; 2], "a row of {} channels", self.width);
+        assert_eq!(
+            [up.len(), out.len()],
+            [self.width; 2],
+            "a row of {} channels",
+            self.width
+        );
         let activated = if self.is_gated { gate } else { up };
-        assert_eq!(activated.len(), self.width, "a row of {} channels", self.width);
+        assert_eq!(
+            activated.len(),
+            self.width,
+            "a row of {} channels",
+            self.width
+        );
         let (kind, sums) = ((self.is_gated, self.is_gelu), (up, activated));
         vectorize(
             #[inline(always)]
@@ -178,19 +203,32 @@ fn each<const GATED: bool, const GELU: bool>(
     out: &mut [u8],
 ) {
     let sums = up.chunks(LANES).zip(activated.chunks(LANES));
-    let blocks = parameters.as_chunks::<LANES>().0.chunks_exact(PARTS).zip(sums.zip(out.chunks_mut(LANES)));
+    let blocks = parameters
+        .as_chunks::<LANES>()
+        .0
+        .chunks_exact(PARTS)
+        .zip(sums.zip(out.chunks_mut(LANES)));
     for (parameters, ((up, activated), out)) in blocks {
-        let parameters: &[[i32; LANES]; PARTS] = parameters.try_into().expect("all parts of a block");
+        let parameters: &[[i32; LANES]; PARTS] =
+            parameters.try_into().expect("all parts of a block");
         let mut numbers = [0; LANES];
         match (up.try_into(), activated.try_into()) {
-            (Ok(up), Ok(activated)) => block::<GATED, GELU>(parameters, up, activated, zero, &mut numbers),
+            (Ok(up), Ok(activated)) => {
+                block::<GATED, GELU>(parameters, up, activated, zero, &mut numbers)
+            }
             _ => {
                 let padded = |sums: &[i32]| {
                     let mut padded = [0; LANES];
                     padded[..sums.len()].copy_from_slice(sums);
                     padded
                 };
-                block::<GATED, GELU>(parameters, &padded(up), &padded(activated), zero, &mut numbers);
+                block::<GATED, GELU>(
+                    parameters,
+                    &padded(up),
+                    &padded(activated),
+                    zero,
+                    &mut numbers,
+                );
             }
         }
         out.copy_from_slice(&numbers[..out.len()]);
@@ -215,8 +253,21 @@ fn block<const GATED: bool, const GELU: bool>(
 
 /// The parameters of a channel, in the order of [`Parameters`]; `None` if a number is not finite.
 fn of_channel(middle: &Middle, is_gelu: bool, channel: usize) -> Option<[i32; PARTS]> {
-    let Middle { input_scale, up, gate, smoothing, inner_scale, .. } = *middle;
-    let unit = |layer: Scales| Unit::new(f64::from(input_scale) * f64::from(layer.scales[channel]), layer, channel);
+    let Middle {
+        input_scale,
+        up,
+        gate,
+        smoothing,
+        inner_scale,
+        ..
+    } = *middle;
+    let unit = |layer: Scales| {
+        Unit::new(
+            f64::from(input_scale) * f64::from(layer.scales[channel]),
+            layer,
+            channel,
+        )
+    };
     let (activated, up) = (unit(gate.unwrap_or(up))?, unit(up)?);
     let inner = f64::from(inner_scale);
     let smoothing = smoothing.map_or(1.0, |smoothing| f64::from(smoothing[channel]));
@@ -225,14 +276,38 @@ fn of_channel(middle: &Middle, is_gelu: bool, channel: usize) -> Option<[i32; PA
     }
     // Of the argument: what a unit is in it, from where on it stays the same, and what is left to shift.
     let bits = ARGUMENT_BITS[usize::from(is_gelu)];
-    let rate = activated.unit * if is_gelu { 1.0 } else { std::f64::consts::LOG2_E } * power_of_two(bits);
-    let limit = (f64::from(ARGUMENT_MOST) / rate).floor().clamp(1.0, f64::from(i32::MAX)) as i32;
+    let rate = activated.unit
+        * if is_gelu {
+            1.0
+        } else {
+            std::f64::consts::LOG2_E
+        }
+        * power_of_two(bits);
+    let limit = (f64::from(ARGUMENT_MOST) / rate)
+        .floor()
+        .clamp(1.0, f64::from(i32::MAX)) as i32;
     let limit_shift = limit.leading_zeros().cast_signed() - 1;
-    let argument = (rate * power_of_two(BITS - limit_shift)).round().min(2.0 * f64::from(ARGUMENT_MOST)) as i32;
+    let argument = (rate * power_of_two(BITS - limit_shift))
+        .round()
+        .min(2.0 * f64::from(ARGUMENT_MOST)) as i32;
     // Behind the point there are 16 bits; a second significand takes its 31 bits along.
-    let (of_up, bits) = if gate.is_some() { (up.unit, 16 + BITS) } else { (1.0, 16) };
+    let (of_up, bits) = if gate.is_some() {
+        (up.unit, 16 + BITS)
+    } else {
+        (1.0, 16)
+    };
     let (factor, exponent) = significand(activated.unit * of_up * smoothing / inner);
-    Some([activated.shift, activated.bias, limit, limit_shift, argument, up.shift, up.bias, factor, -exponent - bits])
+    Some([
+        activated.shift,
+        activated.bias,
+        limit,
+        limit_shift,
+        argument,
+        up.shift,
+        up.bias,
+        factor,
+        -exponent - bits,
+    ])
 }
 
 /// What a sum is, shifted, and the bias beside it.
@@ -254,7 +329,11 @@ impl Unit {
         let shift = BITS - 1 - exponent(most);
         let unit = scale * power_of_two(-shift);
         // A sum that is no unit is 0 or −1.
-        Some(Self { unit, shift: shift.max(-BITS), bias: (bias / unit).round() as i32 })
+        Some(Self {
+            unit,
+            shift: shift.max(-BITS),
+            bias: (bias / unit).round() as i32,
+        })
     }
 }
 
@@ -265,7 +344,12 @@ fn significand(x: f64) -> (i32, i32) {
     }
     let exponent = exponent(x);
     let largest = f64::from(i32::MAX);
-    ((x * power_of_two(BITS - exponent)).round().clamp(-largest, largest) as i32, exponent)
+    (
+        (x * power_of_two(BITS - exponent))
+            .round()
+            .clamp(-largest, largest) as i32,
+        exponent,
+    )
 }
 
 /// e of |x| = s · 2ᵉ, s from ½ to 1, of a normal number.

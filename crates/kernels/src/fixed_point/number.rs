@@ -7,7 +7,14 @@ const ONE: i32 = i32::MAX;
 pub(super) const ARGUMENT_MOST: i32 = 60 << 24;
 
 /// 2⁻ʳ for r from 0 to 1, minimax of its relative error, 2⁻²³·⁶⁷: from the highest power on, times 2³¹.
-const POWER: [i32; 6] = [-2_016_033, 19_732_393, -118_712_300, 515_765_849, -1_488_511_653, 2_147_483_487];
+const POWER: [i32; 6] = [
+    -2_016_033,
+    19_732_393,
+    -118_712_300,
+    515_765_849,
+    -1_488_511_653,
+    2_147_483_487,
+];
 /// 1 / (1 + e) for e from 0 to 1, minimax of its relative error, 2⁻⁹·¹⁷.
 const RECIPROCAL: [i32; 4] = [-476_391_520, 1_429_174_560, -2_024_663_959, 2_143_761_839];
 /// log₂ e · √(8/π), with 27 bits behind the point.
@@ -37,11 +44,28 @@ impl<const GATED: bool, const GELU: bool> Number<GATED, GELU> {
     /// From the sum of up and that of the layer which is activated: the same one where there is no gate.
     #[inline(always)]
     pub fn steps(parameters: &Parameters, up: i32, activated: i32) -> Steps {
-        let [shift, bias, limit, limit_shift, argument, up_shift, up_bias, factor, exponent] = parameters.0;
+        let [
+            shift,
+            bias,
+            limit,
+            limit_shift,
+            argument,
+            up_shift,
+            up_bias,
+            factor,
+            exponent,
+        ] = parameters.0;
         let x = shift_left(activated, shift).wrapping_add(bias);
-        let magnitude = x.saturating_abs().min(limit).wrapping_shl(limit_shift as u32);
+        let magnitude = x
+            .saturating_abs()
+            .min(limit)
+            .wrapping_shl(limit_shift as u32);
         let of_power = multiply(magnitude, argument);
-        let of_power = if GELU { gelu_argument(of_power) } else { of_power };
+        let of_power = if GELU {
+            gelu_argument(of_power)
+        } else {
+            of_power
+        };
         // e^−|t| = 2⁻ⁿ · 2⁻ʳ
         let (whole, rest) = (of_power >> 24, (of_power & 0xff_ffff) << 7);
         let power = polynomial(POWER, rest);
@@ -75,7 +99,11 @@ pub(super) fn multiply(a: i32, b: i32) -> i32 {
 /// x · 2ⁿ, n from −31 to 31, towards −∞.
 #[inline(always)]
 fn shift_left(x: i32, n: i32) -> i32 {
-    if n >= 0 { x.wrapping_shl(n as u32) } else { x.wrapping_shr(n.wrapping_neg() as u32) }
+    if n >= 0 {
+        x.wrapping_shl(n as u32)
+    } else {
+        x.wrapping_shr(n.wrapping_neg() as u32)
+    }
 }
 
 /// Bits before the first that is not the sign's, without the sign.

@@ -16,7 +16,12 @@ struct Channel {
 }
 
 impl Channel {
-    fn middle<'a>(&'a self, biases: &'a [[f32; 1]; 2], gated: bool, activation: Activation) -> Middle<'a> {
+    fn middle<'a>(
+        &'a self,
+        biases: &'a [[f32; 1]; 2],
+        gated: bool,
+        activation: Activation,
+    ) -> Middle<'a> {
         let layer = |scale: &'a f32, bias: &'a [f32; 1]| Scales {
             in_features: self.in_features,
             scales: std::slice::from_ref(scale),
@@ -36,7 +41,8 @@ impl Channel {
     fn steps(&self, gated: bool, activation: Activation, [up, gate]: [i32; 2]) -> [f64; 3] {
         let biases = self.biases.unwrap_or_default().map(|bias| [bias]);
         let middle = self.middle(&biases, gated, activation);
-        let parameters = Parameters(of_channel(&middle, activation == Activation::GeluTanh, 0).unwrap());
+        let parameters =
+            Parameters(of_channel(&middle, activation == Activation::GeluTanh, 0).unwrap());
         let activated = if gated { gate } else { up };
         let Steps(found) = match (gated, activation) {
             (true, Activation::Silu) => Number::<true, false>::steps(&parameters, up, activated),
@@ -47,34 +53,61 @@ impl Channel {
         let number = |sum: i32, scale: f32, bias: f32| {
             f64::from(sum) * (f64::from(self.input_scale) * f64::from(scale)) + f64::from(bias)
         };
-        let [up, gate] = [number(up, self.up_scale, biases[0][0]), number(gate, self.gate_scale, biases[1][0])];
+        let [up, gate] = [
+            number(up, self.up_scale, biases[0][0]),
+            number(gate, self.gate_scale, biases[1][0]),
+        ];
         let factor = f64::from(self.smoothing) / f64::from(self.inner_scale);
         let (x, other) = if gated { (gate, up) } else { (up, 1.0) };
         // Half a unit of each.
         let half = |scale: f32, bias: f32| {
-            let most = self.in_features as f64 * 16129.0 * f64::from(self.input_scale * scale) + f64::from(bias.abs());
-            if self.biases.is_some() { most * (0.5f64.powi(30) + 0.5f64.powi(33)) } else { 0.0 }
+            let most = self.in_features as f64 * 16129.0 * f64::from(self.input_scale * scale)
+                + f64::from(bias.abs());
+            if self.biases.is_some() {
+                most * (0.5f64.powi(30) + 0.5f64.powi(33))
+            } else {
+                0.0
+            }
         };
         let (of_x, of_other) = if gated {
-            (half(self.gate_scale, biases[1][0]), half(self.up_scale, biases[0][0]))
+            (
+                half(self.gate_scale, biases[1][0]),
+                half(self.up_scale, biases[0][0]),
+            )
         } else {
             (half(self.up_scale, biases[0][0]), 0.0)
         };
         // No slope of an activation is beyond 1.13.
-        let of_biases = factor.abs() * (1.13 * of_x * (other.abs() + of_other) + exact(x, activation).abs() * of_other);
-        [f64::from(found) / 65536.0, exact(x, activation) * other * factor, of_biases]
+        let of_biases = factor.abs()
+            * (1.13 * of_x * (other.abs() + of_other) + exact(x, activation).abs() * of_other);
+        [
+            f64::from(found) / 65536.0,
+            exact(x, activation) * other * factor,
+            of_biases,
+        ]
     }
 
-    fn check(&self, gated: bool, activation: Activation, sums: [i32; 2]) -> Result<(), TestCaseError> {
+    fn check(
+        &self,
+        gated: bool,
+        activation: Activation,
+        sums: [i32; 2],
+    ) -> Result<(), TestCaseError> {
         let [found, exact, of_biases] = self.steps(gated, activation, sums);
         if exact.abs() >= 256.0 {
             // As far as it may be there.
             let beyond = found.abs() > 127.5 && found.signum() == exact.signum();
-            prop_assert!(beyond, "{self:?}, {activation:?}, {sums:?}: {found} not {exact}");
+            prop_assert!(
+                beyond,
+                "{self:?}, {activation:?}, {sums:?}: {found} not {exact}"
+            );
             return Ok(());
         }
         let allowed = RELATIVE_ERROR * exact.abs() + DROPPED + of_biases;
-        prop_assert!((found - exact).abs() <= allowed, "{self:?}, {activation:?}, {sums:?}: {found} not {exact}");
+        prop_assert!(
+            (found - exact).abs() <= allowed,
+            "{self:?}, {activation:?}, {sums:?}: {found} not {exact}"
+        );
         Ok(())
     }
 }
@@ -96,24 +129,32 @@ fn scale(number: f32, in_features: usize) -> f32 {
 fn channels() -> impl Strategy<Value = (Channel, [i32; 2])> {
     let numbers = (-4f32..4.0, -4f32..4.0, -3f32..3.0, -5f32..5.0);
     let biases = proptest::option::of([-20f32..20.0, -20f32..20.0]);
-    (numbers, biases, 1usize..12_000, any::<bool>(), [-1f64..1.0, -1f64..1.0], 0i32..28).prop_map(
-        |((up, gate, smoothing, inner), biases, in_features, negative, sums, size)| {
-            let smoothing = smoothing.exp2() * if negative { -1.0 } else { 1.0 };
-            let channel = Channel {
-                input_scale: 0.03,
-                up_scale: scale(up.exp2(), in_features) / 0.03,
-                gate_scale: scale(gate.exp2(), in_features) / 0.03,
-                biases,
-                smoothing,
-                inner_scale: inner.exp2() / 30.0,
-                in_features,
-            };
-            // Of all sizes, as large as there are.
-            let most = (in_features * 127 * 127) as f64;
-            let size = most.min(f64::from(1 << size));
-            (channel, sums.map(|sum| (sum * size) as i32))
-        },
+    (
+        numbers,
+        biases,
+        1usize..12_000,
+        any::<bool>(),
+        [-1f64..1.0, -1f64..1.0],
+        0i32..28,
     )
+        .prop_map(
+            |((up, gate, smoothing, inner), biases, in_features, negative, sums, size)| {
+                let smoothing = smoothing.exp2() * if negative { -1.0 } else { 1.0 };
+                let channel = Channel {
+                    input_scale: 0.03,
+                    up_scale: scale(up.exp2(), in_features) / 0.03,
+                    gate_scale: scale(gate.exp2(), in_features) / 0.03,
+                    biases,
+                    smoothing,
+                    inner_scale: inner.exp2() / 30.0,
+                    in_features,
+                };
+                // Of all sizes, as large as there are.
+                let most = (in_features * 127 * 127) as f64;
+                let size = most.min(f64::from(1 << size));
+                (channel, sums.map(|sum| (sum * size) as i32))
+            },
+        )
 }
 
 const ACTIVATIONS: [Activation; 2] = [Activation::Silu, Activation::GeluTanh];
@@ -193,7 +234,10 @@ fn activations_are_near_at_every_argument() {
         in_features: 1 << 14,
     };
     let mut worst = [0f64; 2];
-    for (activation, (most, worst)) in ACTIVATIONS.into_iter().zip([40.0f32, 7.4].into_iter().zip(&mut worst)) {
+    for (activation, (most, worst)) in ACTIVATIONS
+        .into_iter()
+        .zip([40.0f32, 7.4].into_iter().zip(&mut worst))
+    {
         let channel = channel(most / 200_000.0);
         for sum in (-200_000..=200_000).filter(|sum| *sum != 0) {
             // So that the product is about 100 steps, as far as up may be.
@@ -202,11 +246,17 @@ fn activations_are_near_at_every_argument() {
             let [found, exact, _] = channel.steps(true, activation, [up, sum]);
             let error = (found - exact).abs() - DROPPED;
             *worst = worst.max(error / exact.abs());
-            assert!(error <= RELATIVE_ERROR * exact.abs(), "{activation:?} of {sum}: {found} not {exact}");
+            assert!(
+                error <= RELATIVE_ERROR * exact.abs(),
+                "{activation:?} of {sum}: {found} not {exact}"
+            );
         }
     }
     // The bound is no larger than it need be.
-    assert!(worst.iter().all(|worst| *worst > RELATIVE_ERROR / 8.0), "{worst:?}");
+    assert!(
+        worst.iter().all(|worst| *worst > RELATIVE_ERROR / 8.0),
+        "{worst:?}"
+    );
 }
 
 #[test]
@@ -214,7 +264,10 @@ fn reciprocals_are_near_over_all_of_their_range() {
     for e in (0..=i32::MAX).step_by(4093) {
         let exact = 1.0 / (1.0 + f64::from(e) / f64::from(1u32 << 31));
         let found = f64::from(reciprocal(e)) / f64::from(1u32 << 31);
-        assert!((found / exact - 1.0).abs() < 1e-8, "of {e}: {found} not {exact}");
+        assert!(
+            (found / exact - 1.0).abs() < 1e-8,
+            "of {e}: {found} not {exact}"
+        );
     }
 }
 
@@ -224,16 +277,25 @@ fn the_bits_are_the_same_on_every_machine() {
     let width = 70;
     let mut state = 1u64;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as i32
     };
     let mut hash = 0u64;
     for case in 0..64 {
         let mut floats = |least: i32| -> Vec<f32> {
-            (0..width).map(|_| (1 + next() % 1000) as f32 * f32::from_bits(((127 - least) as u32) << 23)).collect()
+            (0..width)
+                .map(|_| (1 + next() % 1000) as f32 * f32::from_bits(((127 - least) as u32) << 23))
+                .collect()
         };
-        let (up, gate, biases, smoothing) = (floats(16), floats(18), [floats(8), floats(9)], floats(10));
-        let layer = |scales, bias| Scales { in_features: 600, scales, bias: (case & 4 != 0).then_some(bias) };
+        let (up, gate, biases, smoothing) =
+            (floats(16), floats(18), [floats(8), floats(9)], floats(10));
+        let layer = |scales, bias| Scales {
+            in_features: 600,
+            scales,
+            bias: (case & 4 != 0).then_some(bias),
+        };
         let middle = Middle {
             input_scale: 0.05,
             up: layer(&up, &biases[0]),
@@ -245,14 +307,18 @@ fn the_bits_are_the_same_on_every_machine() {
         let fixed = FixedPoint::new(&middle).unwrap();
         let mut sums = || -> Vec<i32> {
             (0..width)
-                .map(|channel| ((next() % (600 * 127 * 127)) * (1 - 2 * (channel & 1))) >> (next() % 20))
+                .map(|channel| {
+                    ((next() % (600 * 127 * 127)) * (1 - 2 * (channel & 1))) >> (next() % 20)
+                })
                 .collect()
         };
         let (up, gate) = (sums(), sums());
         let mut out = vec![0u8; width as usize];
         fixed.requantize(&up, &gate, 0, &mut out);
         for number in out {
-            hash = (hash ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+            hash = (hash ^ u64::from(number))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29);
         }
     }
     assert_eq!(hash, 0x34d0_b74f_c309_54fe, "{hash:#018x}");
@@ -277,13 +343,46 @@ fn what_has_no_fixed_point_is_refused() {
     assert_eq!(of(&channel, Activation::Gelu), Some(Unfit::Activation));
     let bad = [0.0, -1.0, f32::NAN, f32::INFINITY];
     for number in bad {
-        assert_eq!(of(&Channel { gate_scale: number, ..channel.clone() }, Activation::Silu), Some(Unfit::Numbers));
-        assert_eq!(of(&Channel { inner_scale: number, ..channel.clone() }, Activation::Silu), Some(Unfit::Numbers));
+        assert_eq!(
+            of(
+                &Channel {
+                    gate_scale: number,
+                    ..channel.clone()
+                },
+                Activation::Silu
+            ),
+            Some(Unfit::Numbers)
+        );
+        assert_eq!(
+            of(
+                &Channel {
+                    inner_scale: number,
+                    ..channel.clone()
+                },
+                Activation::Silu
+            ),
+            Some(Unfit::Numbers)
+        );
     }
     for number in [f32::NAN, f32::INFINITY] {
-        assert_eq!(of(&Channel { smoothing: number, ..channel.clone() }, Activation::Silu), Some(Unfit::Numbers));
         assert_eq!(
-            of(&Channel { biases: Some([number, 0.0]), ..channel.clone() }, Activation::Silu),
+            of(
+                &Channel {
+                    smoothing: number,
+                    ..channel.clone()
+                },
+                Activation::Silu
+            ),
+            Some(Unfit::Numbers)
+        );
+        assert_eq!(
+            of(
+                &Channel {
+                    biases: Some([number, 0.0]),
+                    ..channel.clone()
+                },
+                Activation::Silu
+            ),
             Some(Unfit::Numbers)
         );
     }
@@ -292,18 +391,48 @@ fn what_has_no_fixed_point_is_refused() {
 #[test]
 fn scales_of_any_size_give_what_they_would_in_floating_point() {
     // A row of zeros has the scale 1; the largest and the smallest are those of f32.
-    for scales in [[1.0, 1.0], [1e30, 1e-30], [1e-30, 1e30], [f32::MAX, f32::MIN_POSITIVE], [1e-38, 1e-38]] {
-        for (biases, inner_scale) in [(None, 1.0), (Some([3.0, 50.0]), 1.3), (Some([-1e30, 2.5]), 1e28)] {
+    for scales in [
+        [1.0, 1.0],
+        [1e30, 1e-30],
+        [1e-30, 1e30],
+        [f32::MAX, f32::MIN_POSITIVE],
+        [1e-38, 1e-38],
+    ] {
+        for (biases, inner_scale) in [
+            (None, 1.0),
+            (Some([3.0, 50.0]), 1.3),
+            (Some([-1e30, 2.5]), 1e28),
+        ] {
             let [up_scale, gate_scale] = scales;
             let smoothing = 1.0;
-            let channel =
-                Channel { input_scale: 1.0, up_scale, gate_scale, biases, smoothing, inner_scale, in_features: 4096 };
-            for sums in [[0, 0], [1, 1], [-1, 1], [100, 5], [1 << 20, -3], [3, 1 << 25]] {
+            let channel = Channel {
+                input_scale: 1.0,
+                up_scale,
+                gate_scale,
+                biases,
+                smoothing,
+                inner_scale,
+                in_features: 4096,
+            };
+            for sums in [
+                [0, 0],
+                [1, 1],
+                [-1, 1],
+                [100, 5],
+                [1 << 20, -3],
+                [3, 1 << 25],
+            ] {
                 let [found, exact, of_biases] = channel.steps(true, Activation::Silu, sums);
                 // Nothing that a step is small against may be wrong.
-                let is_right =
-                    if exact.abs() > 256.0 { found.abs() > 127.5 } else { (found - exact).abs() < 0.01 + of_biases };
-                assert!(is_right || exact.is_nan() || of_biases > 1.0, "{channel:?} {sums:?}: {found} not {exact}");
+                let is_right = if exact.abs() > 256.0 {
+                    found.abs() > 127.5
+                } else {
+                    (found - exact).abs() < 0.01 + of_biases
+                };
+                assert!(
+                    is_right || exact.is_nan() || of_biases > 1.0,
+                    "{channel:?} {sums:?}: {found} not {exact}"
+                );
             }
         }
     }

@@ -49,9 +49,18 @@ pub fn quantize_int4(weight: &[f32], values: &mut [u8], scales: &mut [f16]) {
 ///
 /// # Panics
 /// If a slice's length contradicts the others, or `in_features` is no multiple of 32.
-pub fn quantize_int4_for(mean_squares: &[f32], weight: &[f32], values: &mut [u8], scales: &mut [f16]) {
+pub fn quantize_int4_for(
+    mean_squares: &[f32],
+    weight: &[f32],
+    values: &mut [u8],
+    scales: &mut [f16],
+) {
     let (of_groups, rest) = mean_squares.as_chunks::<GROUP>();
-    assert!(rest.is_empty() && !of_groups.is_empty(), "{} channels in groups of {GROUP}", mean_squares.len());
+    assert!(
+        rest.is_empty() && !of_groups.is_empty(),
+        "{} channels in groups of {GROUP}",
+        mean_squares.len()
+    );
     assert!(
         weight.len().is_multiple_of(mean_squares.len()),
         "{} weights for {} channels",
@@ -77,19 +86,24 @@ fn quantize_groups(
     check(values, scales);
     assert_eq!(weight.len(), values.len() * 2, "two weights a byte");
     let weight = weight.as_chunks::<GROUP>().0;
-    for_each_chunk((chunks_mut(values, HALF), chunks_mut(scales, 1)), TASK_GROUPS, |group, (values, scale)| {
-        let (weight, scale) = (&weight[group], &mut scale[0]);
-        vectorize(
-            #[inline(always)]
-            || {
-                *scale = scale_of(group, weight);
-                let inverse = inverse(*scale);
-                for (index, byte) in values.iter_mut().enumerate() {
-                    *byte = nibble(weight[index] * inverse) | nibble(weight[index + HALF] * inverse) << 4;
-                }
-            },
-        );
-    });
+    for_each_chunk(
+        (chunks_mut(values, HALF), chunks_mut(scales, 1)),
+        TASK_GROUPS,
+        |group, (values, scale)| {
+            let (weight, scale) = (&weight[group], &mut scale[0]);
+            vectorize(
+                #[inline(always)]
+                || {
+                    *scale = scale_of(group, weight);
+                    let inverse = inverse(*scale);
+                    for (index, byte) in values.iter_mut().enumerate() {
+                        *byte = nibble(weight[index] * inverse)
+                            | nibble(weight[index + HALF] * inverse) << 4;
+                    }
+                },
+            );
+        },
+    );
 }
 
 /// Among the scales that map the largest magnitude near ±8, the one that fits the group best.
@@ -101,26 +115,41 @@ fn best_scale(weight: &[f32; GROUP]) -> f16 {
     }
     let error = |scale: f16| {
         let (wide, inverse) = (scale.to_f32(), inverse(scale));
-        let errors = weight.iter().map(|x| x - (f32::from(nibble(x * inverse)) - f32::from(OFFSET)) * wide);
+        let errors = weight
+            .iter()
+            .map(|x| x - (f32::from(nibble(x * inverse)) - f32::from(OFFSET)) * wide);
         errors.map(|error| error * error).sum::<f32>()
     };
     // The largest becomes −8, the only number without a counterpart, so its sign is that of −scale.
     let candidates = EXTREMES.map(|extreme| f16::from_f32(-largest / extreme));
     let errors = candidates.map(error);
-    let best = (1..EXTREMES.len()).fold(0, |best, index| if errors[index] < errors[best] { index } else { best });
+    let best = (1..EXTREMES.len()).fold(0, |best, index| {
+        if errors[index] < errors[best] {
+            index
+        } else {
+            best
+        }
+    });
     candidates[best]
 }
 
 /// The number with the largest magnitude, with its sign.
 #[inline(always)]
 fn largest(weight: &[f32; GROUP]) -> f32 {
-    weight.iter().fold(0.0, |largest, x| if x.abs() > largest.abs() { *x } else { largest })
+    weight.iter().fold(
+        0.0,
+        |largest, x| if x.abs() > largest.abs() { *x } else { largest },
+    )
 }
 
 /// 1 / scale, or 0 for a scale of 0, whose group is all zeros.
 #[inline(always)]
 fn inverse(scale: f16) -> f32 {
-    if scale.to_f32() == 0.0 { 0.0 } else { scale.to_f32().recip() }
+    if scale.to_f32() == 0.0 {
+        0.0
+    } else {
+        scale.to_f32().recip()
+    }
 }
 
 #[inline(always)]
@@ -129,13 +158,22 @@ fn nibble(scaled: f32) -> u8 {
 }
 
 pub(crate) fn check(values: &[u8], scales: &[f16]) {
-    assert_eq!(values.len(), scales.len() * HALF, "one scale for each group of {GROUP}");
+    assert_eq!(
+        values.len(),
+        scales.len() * HALF,
+        "one scale for each group of {GROUP}"
+    );
 }
 
 /// Widens whole groups to f32.
 #[inline(always)]
 pub(crate) fn widen(values: &[u8], scales: &[f16], wide: &mut [f32]) {
-    let groups = values.as_chunks::<HALF>().0.iter().zip(wide.as_chunks_mut::<GROUP>().0).zip(scales);
+    let groups = values
+        .as_chunks::<HALF>()
+        .0
+        .iter()
+        .zip(wide.as_chunks_mut::<GROUP>().0)
+        .zip(scales);
     for ((bytes, wide), scale) in groups {
         let scale = scale.to_f32();
         let (low, high) = halves(bytes);
@@ -188,12 +226,19 @@ mod tests {
 
     #[test]
     fn numbers_from_minus_8_to_7_are_kept_as_they_are() {
-        let weight: Vec<f32> = (0..GROUP as i32).map(|i| (i % 16 - 8) as f32 * 0.25).collect();
+        let weight: Vec<f32> = (0..GROUP as i32)
+            .map(|i| (i % 16 - 8) as f32 * 0.25)
+            .collect();
         let (mut values, mut scales) = ([0; HALF], [f16::ZERO]);
         quantize_int4(&weight, &mut values, &mut scales);
         assert_eq!(scales[0].to_f32(), 0.25);
         assert_eq!((values[0], values[15]), (0x00, 0xff));
-        assert_eq!((0..GROUP).map(|i| at(&values, &scales, i)).collect::<Vec<_>>(), weight);
+        assert_eq!(
+            (0..GROUP)
+                .map(|i| at(&values, &scales, i))
+                .collect::<Vec<_>>(),
+            weight
+        );
     }
 
     #[test]
@@ -204,6 +249,8 @@ mod tests {
         quantize_int4(&weight, &mut values, &mut scales);
         let mut wide = [1.0; 3 * GROUP];
         widen(&values, &scales, &mut wide);
-        assert!(wide[..GROUP].iter().all(|x| *x == 0.0) && wide[GROUP..].iter().all(|x| x.is_nan()));
+        assert!(
+            wide[..GROUP].iter().all(|x| *x == 0.0) && wide[GROUP..].iter().all(|x| x.is_nan())
+        );
     }
 }

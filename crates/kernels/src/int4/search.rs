@@ -64,8 +64,12 @@ fn error(weight: &[f32; GROUP], mean_squares: &[f32; GROUP], scale: f16) -> f32 
 #[inline(always)]
 fn least_squares(weight: &[f32; GROUP], mean_squares: &[f32; GROUP], scale: f16) -> f16 {
     let numbers = numbers(weight, scale);
-    let products = sum(from_fn(|index| mean_squares[index] * weight[index] * numbers[index]));
-    let squares = sum(from_fn(|index| mean_squares[index] * numbers[index] * numbers[index]));
+    let products = sum(from_fn(|index| {
+        mean_squares[index] * weight[index] * numbers[index]
+    }));
+    let squares = sum(from_fn(|index| {
+        mean_squares[index] * numbers[index] * numbers[index]
+    }));
     f16::from_f32(products / squares)
 }
 
@@ -103,12 +107,17 @@ mod tests {
         widen(values, scales, &mut wide);
         let errors = weight.iter().zip(&wide).zip(mean_squares.iter().cycle());
         errors
-            .map(|((weight, wide), square)| f64::from(*square) * (f64::from(*weight) - f64::from(*wide)).powi(2))
+            .map(|((weight, wide), square)| {
+                f64::from(*square) * (f64::from(*weight) - f64::from(*wide)).powi(2)
+            })
             .sum()
     }
 
     fn quantized(weight: &[f32], quantize: impl Fn(&mut [u8], &mut [f16])) -> (Vec<u8>, Vec<f16>) {
-        let (mut values, mut scales) = (vec![0; weight.len() / 2], vec![f16::ZERO; weight.len() / GROUP]);
+        let (mut values, mut scales) = (
+            vec![0; weight.len() / 2],
+            vec![f16::ZERO; weight.len() / GROUP],
+        );
         quantize(&mut values, &mut scales);
         (values, scales)
     }
@@ -154,8 +163,9 @@ mod tests {
         let mut squares = [1.0; GROUP];
         squares[11] = 1e4;
         let error_of_11 = |squares: &[f32]| {
-            let (values, scales) =
-                quantized(&weight, |values, scales| quantize_int4_for(squares, &weight, values, scales));
+            let (values, scales) = quantized(&weight, |values, scales| {
+                quantize_int4_for(squares, &weight, values, scales)
+            });
             let mut wide = [0.0; GROUP];
             widen(&values, &scales, &mut wide);
             (wide[11] - weight[11]).abs()
@@ -164,12 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn zeros_channels_without_activations_and_numbers_that_are_not_finite_are_as_without_the_search() {
+    fn zeros_channels_without_activations_and_numbers_that_are_not_finite_are_as_without_the_search()
+     {
         let mut weight = [0.0; 3 * GROUP];
         (weight[GROUP], weight[2 * GROUP + 1]) = (f32::NAN, 0.5);
         for squares in [[0.0; GROUP], [1.0; GROUP]] {
-            let (values, scales) =
-                quantized(&weight, |values, scales| quantize_int4_for(&squares, &weight, values, scales));
+            let (values, scales) = quantized(&weight, |values, scales| {
+                quantize_int4_for(&squares, &weight, values, scales)
+            });
             let mut wide = [f32::NAN; 3 * GROUP];
             widen(&values, &scales, &mut wide);
             assert!(wide[..GROUP].iter().all(|x| *x == 0.0) && scales[1].is_nan());

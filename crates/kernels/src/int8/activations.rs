@@ -67,7 +67,9 @@ impl QuantizedRows {
     ) {
         let row = StaticRow::new(in_features, scale, smoothing, shadow);
         self.outlier_columns.channels.clear();
-        self.each_row(x, in_features, |x, values, part| row.quantize(x, values, part));
+        self.each_row(x, in_features, |x, values, part| {
+            row.quantize(x, values, part)
+        });
     }
 
     /// Rows that one task of [`QuantizedRows::quantize_made`] makes.
@@ -86,7 +88,10 @@ impl QuantizedRows {
         source: C,
         make: impl Fn(&mut C::Chunk, usize, &mut [f32]) + Sync,
     ) {
-        assert!(source.count() >= rows.div_ceil(PART_ROWS), "something to make {rows} rows of");
+        assert!(
+            source.count() >= rows.div_ceil(PART_ROWS),
+            "something to make {rows} rows of"
+        );
         let row = StaticRow::new(in_features, scale, smoothing, shadow);
         self.outlier_columns.channels.clear();
         self.each(rows, in_features, source, |chunk, index, values, part| {
@@ -106,22 +111,40 @@ impl QuantizedRows {
     ///
     /// # Panics
     /// If the length of `x` contradicts the shape.
-    pub fn quantize_dynamic(&mut self, x: &[f32], in_features: usize, outlier_threshold: Option<f32>) {
+    pub fn quantize_dynamic(
+        &mut self,
+        x: &[f32],
+        in_features: usize,
+        outlier_threshold: Option<f32>,
+    ) {
         let mut columns = std::mem::take(&mut self.outlier_columns);
         columns.find(x, in_features, outlier_threshold);
         self.each_row(x, in_features, |x, values, part| {
             let outliers = &mut part.outliers;
             outliers.channels.extend_from_slice(&columns.channels);
-            outliers.numbers.extend(columns.channels.iter().map(|channel| x[*channel as usize]));
+            outliers
+                .numbers
+                .extend(columns.channels.iter().map(|channel| x[*channel as usize]));
             let mut rest = std::mem::take(&mut part.rest);
             rest.clear();
-            rest.extend(x.iter().zip(&columns.keep).map(|(x, keep)| f32::from_bits(x.to_bits() & keep)));
+            rest.extend(
+                x.iter()
+                    .zip(&columns.keep)
+                    .map(|(x, keep)| f32::from_bits(x.to_bits() & keep)),
+            );
             let scale = scale_for(largest_magnitude(&rest));
-            let row = ActivationRow { x: &rest, smoothing: None, inverse: scale.recip(), limit: f32::MAX };
+            let row = ActivationRow {
+                x: &rest,
+                smoothing: None,
+                inverse: scale.recip(),
+                limit: f32::MAX,
+            };
             // What is no number, if anything: allocates only then.
             let mut none = Outliers::default();
             row.quantize(values, &mut none);
-            none.channels.iter().for_each(|channel| values[*channel as usize] = OFFSET);
+            none.channels
+                .iter()
+                .for_each(|channel| values[*channel as usize] = OFFSET);
             part.rest = rest;
             scale
         });
@@ -133,16 +156,37 @@ impl QuantizedRows {
     ///
     /// # Panics
     /// If a slice's length contradicts the shapes.
-    pub fn requantize(&mut self, fixed: &FixedPoint, (up, gate): (&[i32], &[i32]), scale: f32, of_input: &[f32]) {
+    pub fn requantize(
+        &mut self,
+        fixed: &FixedPoint,
+        (up, gate): (&[i32], &[i32]),
+        scale: f32,
+        of_input: &[f32],
+    ) {
         let (rows, width) = (of_input.len(), fixed.width());
-        assert_eq!(up.len(), rows * width, "sums of {rows} rows of {width} channels");
-        assert!(!fixed.is_gated() || gate.len() == up.len(), "as many sums of gate as of up");
+        assert_eq!(
+            up.len(),
+            rows * width,
+            "sums of {rows} rows of {width} channels"
+        );
+        assert!(
+            !fixed.is_gated() || gate.len() == up.len(),
+            "as many sums of gate as of up"
+        );
         self.outlier_columns.channels.clear();
         self.fill(rows, width, |row, values, _| {
             let range = row * width..(row + 1) * width;
-            let gate = if fixed.is_gated() { &gate[range.clone()] } else { &[] };
+            let gate = if fixed.is_gated() {
+                &gate[range.clone()]
+            } else {
+                &[]
+            };
             fixed.requantize(&up[range], gate, OFFSET, values);
-            if of_input[row].is_nan() { f32::NAN } else { scale }
+            if of_input[row].is_nan() {
+                f32::NAN
+            } else {
+                scale
+            }
         });
     }
 
@@ -188,18 +232,33 @@ impl QuantizedRows {
         in_features: usize,
         quantize: impl Fn(&[f32], &mut [u8], &mut Part) -> f32 + Sync,
     ) {
-        assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
-        assert!(x.len().is_multiple_of(in_features), "{} activations in rows of {in_features}", x.len());
+        assert!(
+            (1..=MAX_IN_FEATURES).contains(&in_features),
+            "{in_features} input features"
+        );
+        assert!(
+            x.len().is_multiple_of(in_features),
+            "{} activations in rows of {in_features}",
+            x.len()
+        );
         self.fill(x.len() / in_features, in_features, |row, values, part| {
             quantize(&x[row * in_features..][..in_features], values, part)
         });
     }
 
     /// Has `fill` write each row's numbers and outliers and return its scale.
-    fn fill(&mut self, rows: usize, in_features: usize, fill: impl Fn(usize, &mut [u8], &mut Part) -> f32 + Sync) {
-        self.each(rows, in_features, Nothing(rows.div_ceil(PART_ROWS)), |(), row, values, part| {
-            fill(row, values, part)
-        });
+    fn fill(
+        &mut self,
+        rows: usize,
+        in_features: usize,
+        fill: impl Fn(usize, &mut [u8], &mut Part) -> f32 + Sync,
+    ) {
+        self.each(
+            rows,
+            in_features,
+            Nothing(rows.div_ceil(PART_ROWS)),
+            |(), row, values, part| fill(row, values, part),
+        );
     }
 
     /// As [`QuantizedRows::each_row`], where `quantize` is called with a part's chunk of `source` and the number of a row.
@@ -211,7 +270,10 @@ impl QuantizedRows {
         quantize: impl Fn(&mut C::Chunk, usize, &mut [u8], &mut Part) -> f32 + Sync,
     ) {
         let stride = self.resize(rows, in_features);
-        let numbers = (chunks_mut(&mut self.values, PART_ROWS * stride), chunks_mut(&mut self.scales, PART_ROWS));
+        let numbers = (
+            chunks_mut(&mut self.values, PART_ROWS * stride),
+            chunks_mut(&mut self.scales, PART_ROWS),
+        );
         let parts = ((numbers, source), chunks_mut(&mut self.parts, 1));
         for_each_chunk(
             parts,
@@ -222,7 +284,12 @@ impl QuantizedRows {
                 let rows = values.chunks_exact_mut(stride).zip(scales).enumerate();
                 for (row, (values, scale)) in rows {
                     values[in_features..].fill(OFFSET);
-                    *scale = quantize(&mut source, index * PART_ROWS + row, &mut values[..in_features], part);
+                    *scale = quantize(
+                        &mut source,
+                        index * PART_ROWS + row,
+                        &mut values[..in_features],
+                        part,
+                    );
                     part.ends.push(part.outliers.channels.len());
                 }
             },
@@ -231,13 +298,17 @@ impl QuantizedRows {
 
     /// Makes room for rows; those that stay have the numbers that they had. Returns their stride.
     fn resize(&mut self, rows: usize, in_features: usize) -> usize {
-        assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
+        assert!(
+            (1..=MAX_IN_FEATURES).contains(&in_features),
+            "{in_features} input features"
+        );
         self.in_features = in_features;
         let stride = stride(in_features);
         self.values.resize(rows * stride);
         self.scales.resize(rows, 1.0);
         if self.parts.len() < rows.div_ceil(PART_ROWS) {
-            self.parts.resize_with(rows.div_ceil(PART_ROWS), Part::default);
+            self.parts
+                .resize_with(rows.div_ceil(PART_ROWS), Part::default);
         }
         stride
     }
@@ -256,12 +327,22 @@ struct StaticRow<'a> {
 impl<'a> StaticRow<'a> {
     fn new(in_features: usize, scale: f32, smoothing: Option<&'a [f32]>, shadow: bool) -> Self {
         let clip = LARGEST * scale;
-        assert!(scale.is_normal() && scale > 0.0 && clip.is_finite(), "scale {scale} is not positive and finite");
+        assert!(
+            scale.is_normal() && scale > 0.0 && clip.is_finite(),
+            "scale {scale} is not positive and finite"
+        );
         if let Some(smoothing) = smoothing {
             assert_eq!(smoothing.len(), in_features, "smoothing is [{in_features}]");
         }
         let limit = if shadow { clip } else { f32::MAX };
-        Self { scale, clip, limit, inverse: scale.recip(), smoothing, kernel: best().int8 }
+        Self {
+            scale,
+            clip,
+            limit,
+            inverse: scale.recip(),
+            smoothing,
+            kernel: best().int8,
+        }
     }
 
     /// Writes a row's numbers and adds its outliers to those of the part. Returns the row's scale.
@@ -273,21 +354,46 @@ impl<'a> StaticRow<'a> {
 
     /// Writes the numbers of some columns of a row, and adds those that are beyond the limit or no numbers to `outliers`, their
     /// channels counted from the first column.
-    fn quantize_columns(&self, x: &[f32], columns: Range<usize>, values: &mut [u8], outliers: &mut Outliers) {
-        let Self { limit, inverse, smoothing, kernel, .. } = *self;
+    fn quantize_columns(
+        &self,
+        x: &[f32],
+        columns: Range<usize>,
+        values: &mut [u8],
+        outliers: &mut Outliers,
+    ) {
+        let Self {
+            limit,
+            inverse,
+            smoothing,
+            kernel,
+            ..
+        } = *self;
         let smoothing = smoothing.map(|smoothing| &smoothing[columns]);
-        kernel.quantize(&ActivationRow { x, smoothing, inverse, limit }, values, outliers);
+        kernel.quantize(
+            &ActivationRow {
+                x,
+                smoothing,
+                inverse,
+                limit,
+            },
+            values,
+            outliers,
+        );
     }
 
     /// Makes outliers from the one at `first` on, which are those of a row, what clipping took from them. Returns the row's scale.
     fn end(&self, first: usize, values: &mut [u8], outliers: &mut Outliers) -> f32 {
         let Self { scale, clip, .. } = *self;
         if outliers.numbers[first..].iter().all(|x| x.is_finite()) {
-            outliers.numbers[first..].iter_mut().for_each(|x| *x -= clip.copysign(*x));
+            outliers.numbers[first..]
+                .iter_mut()
+                .for_each(|x| *x -= clip.copysign(*x));
             return scale;
         }
         // The whole row is no number.
-        outliers.channels[first..].iter().for_each(|channel| values[*channel as usize] = OFFSET);
+        outliers.channels[first..]
+            .iter()
+            .for_each(|channel| values[*channel as usize] = OFFSET);
         outliers.truncate(first);
         f32::NAN
     }
@@ -311,6 +417,7 @@ impl OutlierColumns {
             },
         );
         let outliers = self.keep.iter().enumerate().filter(|(_, keep)| **keep == 0);
-        self.channels.extend(outliers.map(|(channel, _)| channel as u32));
+        self.channels
+            .extend(outliers.map(|(channel, _)| channel as u32));
     }
 }

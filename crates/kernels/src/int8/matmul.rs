@@ -44,19 +44,31 @@ impl<'a> Int8Product<'a> {
     /// A product of a range of output channels ([`Int8Weight::columns`]) and of any rows
     /// ([`QuantizedRows::rows_view`](super::QuantizedRows::rows_view)) has the bits of these in the whole.
     pub fn new(weight: Int8Weight<'a>, bias: Option<&'a [f32]>, out: OutputMut<'a>) -> Self {
-        Self { weight, bias, out: out.into_shared(), has_shadow: false }
+        Self {
+            weight,
+            bias,
+            out: out.into_shared(),
+            has_shadow: false,
+        }
     }
 
     /// Adds what [`shadow`](super::shadow) does, the same bits, while outputs and weights are in a core's caches.
     pub fn with_shadow(self) -> Self {
-        Self { has_shadow: true, ..self }
+        Self {
+            has_shadow: true,
+            ..self
+        }
     }
 
     fn check(&self, x: QuantizedView) {
         self.weight.check();
         let (rows, out_features) = (x.rows(), self.weight.out_features);
         self.out.check(rows, out_features);
-        assert_eq!(x.in_features(), self.weight.in_features, "activations of as many features as the weight reads");
+        assert_eq!(
+            x.in_features(),
+            self.weight.in_features,
+            "activations of as many features as the weight reads"
+        );
         if let Some(bias) = self.bias {
             assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
         }
@@ -70,12 +82,34 @@ impl<'a> Int8Product<'a> {
 pub fn matmul_int8_each(x: QuantizedView, products: &mut [Int8Product]) {
     products.iter().for_each(|product| product.check(x));
     let (products, kernel) = (&*products, best().int8);
-    let widths: SmallVec<[_; 4]> = products.iter().map(|product| product.weight.out_features).collect();
+    let widths: SmallVec<[_; 4]> = products
+        .iter()
+        .map(|product| product.weight.out_features)
+        .collect();
     for_each_rectangle(x, &widths, |index, rows, columns| {
-        let Int8Product { weight, bias, out, has_shadow } = products[index];
-        kernel.multiply(&Rectangle { x, rows: rows.clone(), weight, columns: columns.clone(), bias, out });
+        let Int8Product {
+            weight,
+            bias,
+            out,
+            has_shadow,
+        } = products[index];
+        kernel.multiply(&Rectangle {
+            x,
+            rows: rows.clone(),
+            weight,
+            columns: columns.clone(),
+            bias,
+            out,
+        });
         if has_shadow {
-            kernel.shadow(&ShadowColumns { x, rows, weight, columns, out, add: true });
+            kernel.shadow(&ShadowColumns {
+                x,
+                rows,
+                weight,
+                columns,
+                out,
+                add: true,
+            });
         }
     });
 }
@@ -92,7 +126,11 @@ pub(super) fn for_each_rectangle(
         return;
     }
     // Many rows are cut for the threads first, each of which then has the same rows in all operators.
-    let groups = if rows >= GROUP_ROWS * pool::threads() { pool::threads() } else { 1 };
+    let groups = if rows >= GROUP_ROWS * pool::threads() {
+        pool::threads()
+    } else {
+        1
+    };
     let group_rows = rows.div_ceil(groups);
     let task_rows = group_rows.min(best().int8.task_rows(x.in_features()));
     let down = group_rows.div_ceil(task_rows);
@@ -100,7 +138,11 @@ pub(super) fn for_each_rectangle(
     let task_columns = |out_features: usize| {
         // Few rows are bound by memory: long stretches of weights, which the processor and the kernels fetch ahead.
         let stretch = out_features / (STRETCHES * pool::threads()) / PANEL * PANEL;
-        if rows <= FEW_ROWS { least_columns.max(stretch) } else { least_columns }
+        if rows <= FEW_ROWS {
+            least_columns.max(stretch)
+        } else {
+            least_columns
+        }
     };
     // Of each product, columns of a task and a group's tasks: once, not for every task.
     let tasks = out_features.iter().map(|out_features| {
@@ -113,11 +155,18 @@ pub(super) fn for_each_rectangle(
         let (group, index) = (index / tasks.len(), index % tasks.len());
         let (task_columns, _) = tasks[index];
         // Neighbouring tasks share their weights, which the cache of the thread may still hold.
-        let (row, column) = (group * group_rows + task % down * task_rows, task / down * task_columns);
+        let (row, column) = (
+            group * group_rows + task % down * task_rows,
+            task / down * task_columns,
+        );
         let rows = row.min(rows)..(row + task_rows).min((group + 1) * group_rows).min(rows);
         // Groups are rounded up, so that the last ones of very many have fewer.
         if !rows.is_empty() {
-            compute(index, rows, column..(column + task_columns).min(out_features[index]));
+            compute(
+                index,
+                rows,
+                column..(column + task_columns).min(out_features[index]),
+            );
         }
     });
 }

@@ -67,7 +67,10 @@ pub fn shadow_of_channels<'w>(
         #[allow(unsafe_code)]
         let out = unsafe { out.row(row, 0..out_features) };
         let weights: Vec<&[i8]> = channels.iter().map(|channel| weights(*channel)).collect();
-        assert!(weights.iter().all(|weights| weights.len() == out_features), "the weights of a channel");
+        assert!(
+            weights.iter().all(|weights| weights.len() == out_features),
+            "the weights of a channel"
+        );
         vectorize(
             #[inline(always)]
             || sum_channels(&weights, remainders, scales, out),
@@ -102,7 +105,11 @@ fn sum_channels(weights: &[&[i8]], remainders: &[f32], scales: &[f32], out: &mut
 pub fn join_shadow(x: QuantizedView, shadow: &[f32], out: OutputMut) {
     let (rows, out_features, out) = (out.rows(), out.columns(), out.into_shared());
     out.check(x.rows(), out_features);
-    assert_eq!(shadow.len(), rows * out_features, "a shadow of every output");
+    assert_eq!(
+        shadow.len(),
+        rows * out_features,
+        "a shadow of every output"
+    );
     pool::for_each(rows, PARALLEL.div_ceil(out_features.max(1)), |row| {
         if !x.outliers_of(row).0.is_empty() {
             // SAFETY: this row belongs to this task alone.
@@ -122,12 +129,27 @@ fn write_shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut, add: bool)
     if outliers == 0 || out_features == 0 {
         return;
     }
-    assert_eq!(x.in_features(), weight.in_features, "activations of as many features as the weight reads");
+    assert_eq!(
+        x.in_features(),
+        weight.in_features,
+        "activations of as many features as the weight reads"
+    );
     let kernel = best().int8;
-    pool::for_each(out_features.div_ceil(COLUMNS), PARALLEL.div_ceil(outliers * COLUMNS), |task| {
-        let columns = task * COLUMNS..((task + 1) * COLUMNS).min(out_features);
-        kernel.shadow(&ShadowColumns { x, rows: 0..x.rows(), weight, columns, out, add });
-    });
+    pool::for_each(
+        out_features.div_ceil(COLUMNS),
+        PARALLEL.div_ceil(outliers * COLUMNS),
+        |task| {
+            let columns = task * COLUMNS..((task + 1) * COLUMNS).min(out_features);
+            kernel.shadow(&ShadowColumns {
+                x,
+                rows: 0..x.rows(),
+                weight,
+                columns,
+                out,
+                add,
+            });
+        },
+    );
 }
 
 /// `out[row, o] += Σ x[row, channel] · w[o, channel]` over the outlier columns of
@@ -139,7 +161,11 @@ fn write_shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut, add: bool)
 pub fn shadow_float(x: QuantizedView, weight: Matrix, out: OutputMut) {
     let (rows, in_features) = (x.rows(), x.in_features());
     let (out_features, out) = (out.columns(), out.into_shared());
-    assert_eq!(Some(weight.len()), out_features.checked_mul(in_features), "weight is [{out_features}, {in_features}]");
+    assert_eq!(
+        Some(weight.len()),
+        out_features.checked_mul(in_features),
+        "weight is [{out_features}, {in_features}]"
+    );
     weight.check(out_features, in_features);
     out.check(rows, out_features);
     let channels = x.outlier_columns();
@@ -154,7 +180,9 @@ pub fn shadow_float(x: QuantizedView, weight: Matrix, out: OutputMut) {
         let mut row = Vec::new();
         let mut right = Vec::with_capacity(columns.len() * depth);
         for column in columns.clone() {
-            let weight = weight.rows(column..column + 1, in_features).as_f32(&mut row);
+            let weight = weight
+                .rows(column..column + 1, in_features)
+                .as_f32(&mut row);
             right.extend(channels.iter().map(|channel| weight[*channel as usize]));
         }
         let right = Matrix::F32(&right);
@@ -164,5 +192,9 @@ pub fn shadow_float(x: QuantizedView, weight: Matrix, out: OutputMut) {
             product(kernel, &left, depth, right, out, columns, Write::Add);
         }
     };
-    pool::for_each(out_features.div_ceil(FLOAT_COLUMNS), PARALLEL.div_ceil(rows * depth * FLOAT_COLUMNS), task);
+    pool::for_each(
+        out_features.div_ceil(FLOAT_COLUMNS),
+        PARALLEL.div_ceil(rows * depth * FLOAT_COLUMNS),
+        task,
+    );
 }

@@ -27,7 +27,10 @@ pub fn scale_sums(
     assert_eq!(sums.len(), rows * columns, "a sum for every output");
     let scales = weight.scales;
     assert_eq!(scales.len(), columns, "one scale for each output channel");
-    assert!(bias.is_none_or(|bias| bias.len() == columns), "bias is [{columns}]");
+    assert!(
+        bias.is_none_or(|bias| bias.len() == columns),
+        "bias is [{columns}]"
+    );
     pool::for_each(rows, PARALLEL.div_ceil(columns.max(1)), |row| {
         // SAFETY: this row belongs to this task alone.
         #[allow(unsafe_code)]
@@ -37,7 +40,9 @@ pub fn scale_sums(
             #[inline(always)]
             || match bias {
                 Some(bias) => {
-                    for (((out, sum), weight_scale), bias) in out.iter_mut().zip(sums).zip(scales).zip(bias) {
+                    for (((out, sum), weight_scale), bias) in
+                        out.iter_mut().zip(sums).zip(scales).zip(bias)
+                    {
                         *out = output(*sum, scale, *weight_scale, *bias);
                     }
                 }
@@ -61,7 +66,12 @@ const EXACT: f32 = (1 << f32::MANTISSA_DIGITS) as f32;
 ///
 /// # Panics
 /// If the shapes contradict each other.
-pub fn matmul_sums(x: QuantizedView, weight: Int8Weight, numbers: &mut Vec<f32>, sums: &mut Vec<i32>) {
+pub fn matmul_sums(
+    x: QuantizedView,
+    weight: Int8Weight,
+    numbers: &mut Vec<f32>,
+    sums: &mut Vec<i32>,
+) {
     let (rows, columns) = (x.rows(), weight.out_features);
     let (of_rows, of_columns) = (vec![1.0; rows], vec![1.0; columns]);
     numbers.resize(rows * columns, 0.0);
@@ -70,27 +80,50 @@ pub fn matmul_sums(x: QuantizedView, weight: Int8Weight, numbers: &mut Vec<f32>,
         return;
     }
     let out = OutputMut::new(numbers, columns);
-    matmul_int8(QuantizedView { scales: &of_rows, ..x }, Int8Weight { scales: &of_columns, ..weight }, None, out);
-    for_each_chunk(chunks_mut(sums, columns), PARALLEL.div_ceil(columns), |row, sums| {
-        let numbers = &numbers[row * columns..][..columns];
-        let mut largest = 0f32;
-        for (sum, number) in sums.iter_mut().zip(numbers) {
-            *sum = *number as i32;
-            largest = largest.max(number.abs());
-        }
-        if largest >= EXACT {
-            let inexact = sums.iter_mut().zip(numbers).enumerate().filter(|(_, (_, number))| number.abs() >= EXACT);
-            inexact.for_each(|(column, (sum, _))| *sum = sum_of(x, row, weight, column));
-        }
-    });
+    matmul_int8(
+        QuantizedView {
+            scales: &of_rows,
+            ..x
+        },
+        Int8Weight {
+            scales: &of_columns,
+            ..weight
+        },
+        None,
+        out,
+    );
+    for_each_chunk(
+        chunks_mut(sums, columns),
+        PARALLEL.div_ceil(columns),
+        |row, sums| {
+            let numbers = &numbers[row * columns..][..columns];
+            let mut largest = 0f32;
+            for (sum, number) in sums.iter_mut().zip(numbers) {
+                *sum = *number as i32;
+                largest = largest.max(number.abs());
+            }
+            if largest >= EXACT {
+                let inexact = sums
+                    .iter_mut()
+                    .zip(numbers)
+                    .enumerate()
+                    .filter(|(_, (_, number))| number.abs() >= EXACT);
+                inexact.for_each(|(column, (sum, _))| *sum = sum_of(x, row, weight, column));
+            }
+        },
+    );
 }
 
 /// One sum, by definition.
 fn sum_of(x: QuantizedView, row: usize, weight: Int8Weight, column: usize) -> i32 {
     let quads = weight.in_features.div_ceil(QUAD);
     let of_block = &weight.packed[column / BLOCK * quads * BLOCK * QUAD..];
-    let weights = (0..quads).flat_map(|quad| &of_block[(quad * BLOCK + column % BLOCK) * QUAD..][..QUAD]);
-    x.values(row).zip(weights).map(|(value, weight)| i32::from(value) * i32::from(*weight)).sum()
+    let weights =
+        (0..quads).flat_map(|quad| &of_block[(quad * BLOCK + column % BLOCK) * QUAD..][..QUAD]);
+    x.values(row)
+        .zip(weights)
+        .map(|(value, weight)| i32::from(value) * i32::from(*weight))
+        .sum()
 }
 
 #[cfg(test)]
@@ -153,23 +186,42 @@ mod tests {
         let weight: Vec<i8> = (0..outputs * inputs)
             .map(|index| [127, -125, 1, 126][index / inputs % 4] - (index % inputs % 2) as i8 * 2)
             .collect();
-        let (mut packed, mut of_rows) = (vec![0; packed_len(outputs, inputs).unwrap()], vec![0; outputs]);
+        let (mut packed, mut of_rows) = (
+            vec![0; packed_len(outputs, inputs).unwrap()],
+            vec![0; outputs],
+        );
         pack(&weight, outputs, inputs, &mut packed);
         row_sums(&weight, inputs, &mut of_rows);
         let scales = vec![0.5; outputs];
-        let packed =
-            Int8Weight { out_features: outputs, in_features: inputs, packed: &packed, scales: &scales, sums: &of_rows };
-        let x: Vec<f32> = (0..rows * inputs).map(|index| [127.0, 125.0, -127.0][index / inputs]).collect();
+        let packed = Int8Weight {
+            out_features: outputs,
+            in_features: inputs,
+            packed: &packed,
+            scales: &scales,
+            sums: &of_rows,
+        };
+        let x: Vec<f32> = (0..rows * inputs)
+            .map(|index| [127.0, 125.0, -127.0][index / inputs])
+            .collect();
         let mut quantized = QuantizedRows::default();
         quantized.quantize_static(&x, inputs, 1.0, None, false);
         let mut found = vec![7];
         matmul_sums(quantized.view(), packed, &mut Vec::new(), &mut found);
         let sum = |row: usize, column: usize| -> i32 {
             let weight = &weight[column * inputs..][..inputs];
-            weight.iter().map(|weight| i32::from(*weight) * [127, 125, -127][row]).sum()
+            weight
+                .iter()
+                .map(|weight| i32::from(*weight) * [127, 125, -127][row])
+                .sum()
         };
-        let expected: Vec<_> = (0..rows * outputs).map(|index| sum(index / outputs, index % outputs)).collect();
-        assert!(expected.iter().any(|sum| sum.abs() > 1 << 24 && sum % 2 != 0));
+        let expected: Vec<_> = (0..rows * outputs)
+            .map(|index| sum(index / outputs, index % outputs))
+            .collect();
+        assert!(
+            expected
+                .iter()
+                .any(|sum| sum.abs() > 1 << 24 && sum % 2 != 0)
+        );
         assert_eq!(found, expected);
     }
 }

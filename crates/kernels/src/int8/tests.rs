@@ -16,7 +16,9 @@ use crate::{Matrix, OutputMut};
 fn random(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed | 1;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1 << 23) as f32 - 1.0
     };
     (0..count).map(|_| next()).collect()
@@ -25,8 +27,18 @@ fn random(count: usize, seed: u64) -> Vec<f32> {
 /// Random numbers of which one in sixteen is up to a hundred times as large.
 fn with_outliers(count: usize, seed: u64) -> Vec<f32> {
     let choice = random(count, seed ^ 0x5555);
-    let size = choice.iter().map(|choice| if *choice > 0.875 { (choice - 0.875) * 800.0 } else { 1.0 });
-    random(count, seed).iter().zip(size).map(|(x, size)| x * size).collect()
+    let size = choice.iter().map(|choice| {
+        if *choice > 0.875 {
+            (choice - 0.875) * 800.0
+        } else {
+            1.0
+        }
+    });
+    random(count, seed)
+        .iter()
+        .zip(size)
+        .map(|(x, size)| x * size)
+        .collect()
 }
 
 /// A weight that owns its parts.
@@ -45,7 +57,13 @@ impl Owned {
         pack(&row_major, out_features, in_features, &mut packed);
         let mut sums = vec![0; out_features];
         row_sums(&row_major, in_features, &mut sums);
-        Self { row_major, packed, scales, sums, in_features }
+        Self {
+            row_major,
+            packed,
+            scales,
+            sums,
+            in_features,
+        }
     }
 
     fn quantized(weight: &[f32], in_features: usize) -> Self {
@@ -73,7 +91,8 @@ impl Owned {
     /// The weights that the numbers represent, row-major.
     fn dequantized(&self) -> Vec<f32> {
         let rows = self.row_major.chunks(self.in_features).zip(&self.scales);
-        rows.flat_map(|(row, scale)| row.iter().map(move |value| f32::from(*value) * scale)).collect()
+        rows.flat_map(|(row, scale)| row.iter().map(move |value| f32::from(*value) * scale))
+            .collect()
     }
 }
 
@@ -89,7 +108,12 @@ fn plain_rust() -> &'static Kernels {
 }
 
 /// `matmul_int8` and `shadow` on so many threads.
-fn product(x: &QuantizedRows, weight: Int8Weight, bias: Option<&[f32]>, threads: usize) -> Vec<f32> {
+fn product(
+    x: &QuantizedRows,
+    weight: Int8Weight,
+    bias: Option<&[f32]>,
+    threads: usize,
+) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.rows() * weight.out_features];
     let pool = crate::pool::Pool::new(threads).unwrap();
     pool.install(|| {
@@ -469,7 +493,13 @@ proptest! {
 #[test]
 fn an_activation_that_is_not_finite_makes_its_row_nan_and_no_other() {
     let weight = Owned::quantized(&random(40 * 70, 1), 70);
-    for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7f80_0080)] {
+    for bad in [
+        f32::NAN,
+        -f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::from_bits(0x7f80_0080),
+    ] {
         for place in [0, 63, 64, 69] {
             let mut x = random(3 * 70, 2);
             x[70 + place] = bad;
@@ -482,7 +512,10 @@ fn an_activation_that_is_not_finite_makes_its_row_nan_and_no_other() {
                 }
                 let out = product(&rows, weight.view(), None, 1);
                 assert!(out[40..80].iter().all(|x| x.is_nan()), "{bad} at {place}");
-                assert!(out[..40].iter().chain(&out[80..]).all(|x| x.is_finite()), "{bad} at {place}");
+                assert!(
+                    out[..40].iter().chain(&out[80..]).all(|x| x.is_finite()),
+                    "{bad} at {place}"
+                );
             }
         }
     }
@@ -495,7 +528,11 @@ fn zeros_and_tiny_numbers_quantize_to_zero() {
         assert!(weight.scales.iter().all(|scale| scale.is_normal()));
         let mut rows = QuantizedRows::default();
         rows.quantize_dynamic(&[value; 10], 5, None);
-        assert!(product(&rows, weight.view(), None, 1).iter().all(|x| x.abs() < 1e-30));
+        assert!(
+            product(&rows, weight.view(), None, 1)
+                .iter()
+                .all(|x| x.abs() < 1e-30)
+        );
     }
 }
 
@@ -505,17 +542,33 @@ fn buffers_can_be_used_again_for_fewer_rows() {
     rows.quantize_static(&[9.0; 300], 3, 0.01, None, true);
     assert_eq!(rows.outliers(), 300);
     rows.quantize_static(&[9.0; 5], 5, 0.01, None, true);
-    assert_eq!((rows.rows(), rows.in_features(), rows.outliers()), (1, 5, 5));
+    assert_eq!(
+        (rows.rows(), rows.in_features(), rows.outliers()),
+        (1, 5, 5)
+    );
     rows.quantize_static(&[], 5, 0.01, None, true);
     assert_eq!((rows.rows(), rows.outliers()), (0, 0));
-    matmul_int8(rows.view(), Owned::quantized(&[1.0; 10], 5).view(), None, OutputMut::new(&mut [], 2));
+    matmul_int8(
+        rows.view(),
+        Owned::quantized(&[1.0; 10], 5).view(),
+        None,
+        OutputMut::new(&mut [], 2),
+    );
 }
 
 #[test]
 #[should_panic(expected = "output is [1, 4]")]
 fn a_wrong_shape_is_named() {
-    let (x, weight) = (quantized(&[0.0; 5], 5, 1.0, false), Owned::quantized(&[1.0; 20], 5));
-    matmul_int8(x.view(), weight.view(), None, OutputMut::new(&mut [0.0; 3], 3));
+    let (x, weight) = (
+        quantized(&[0.0; 5], 5, 1.0, false),
+        Owned::quantized(&[1.0; 20], 5),
+    );
+    matmul_int8(
+        x.view(),
+        weight.view(),
+        None,
+        OutputMut::new(&mut [0.0; 3], 3),
+    );
 }
 
 #[test]
@@ -531,7 +584,11 @@ fn outliers_of_a_static_scale_are_not_multiplied_as_columns() {
     let mut rows = QuantizedRows::default();
     rows.quantize_dynamic(&[9.0; 5], 5, Some(6.0));
     rows.quantize_static(&[0.0, 0.0, 9.0, 0.0, 0.0], 5, 0.01, None, true);
-    shadow_float(rows.view(), Matrix::F32(&[1.0; 20]), OutputMut::new(&mut [0.0; 4], 4));
+    shadow_float(
+        rows.view(),
+        Matrix::F32(&[1.0; 20]),
+        OutputMut::new(&mut [0.0; 4], 4),
+    );
 }
 
 proptest! {

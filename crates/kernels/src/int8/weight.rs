@@ -11,7 +11,12 @@ use crate::vectorize::vectorize;
 ///
 /// # Panics
 /// If a slice's length contradicts the shape.
-pub fn quantize_weight_rows(weight: &[f32], in_features: usize, scales: &mut [f32], row_major: &mut [i8]) {
+pub fn quantize_weight_rows(
+    weight: &[f32],
+    in_features: usize,
+    scales: &mut [f32],
+    row_major: &mut [i8],
+) {
     check(weight, in_features, scales, row_major);
     let rows = (chunks_mut(row_major, in_features), chunks_mut(scales, 1));
     for_each_chunk(rows, 1, |row, (quantized, scale)| {
@@ -25,12 +30,23 @@ pub fn quantize_weight_rows(weight: &[f32], in_features: usize, scales: &mut [f3
 ///
 /// # Panics
 /// If a slice's length contradicts the shape.
-pub fn quantize_weight_tensor(weight: &[f32], in_features: usize, scales: &mut [f32], row_major: &mut [i8]) {
+pub fn quantize_weight_tensor(
+    weight: &[f32],
+    in_features: usize,
+    scales: &mut [f32],
+    row_major: &mut [i8],
+) {
     check(weight, in_features, scales, row_major);
     let row = |row: usize| &weight[row * in_features..][..in_features];
-    let scale = scale_for(map(scales.len(), |index| largest_magnitude(row(index))).into_iter().fold(0.0, wider));
+    let scale = scale_for(
+        map(scales.len(), |index| largest_magnitude(row(index)))
+            .into_iter()
+            .fold(0.0, wider),
+    );
     scales.fill(scale);
-    for_each_chunk(chunks_mut(row_major, in_features), 1, |index, quantized| quantize(row(index), scale, quantized));
+    for_each_chunk(chunks_mut(row_major, in_features), 1, |index, quantized| {
+        quantize(row(index), scale, quantized)
+    });
 }
 
 /// The sum of each row of `row_major`, `[out_features, in_features]`, for [`Int8Weight::sums`](super::Int8Weight::sums).
@@ -38,7 +54,12 @@ pub fn quantize_weight_tensor(weight: &[f32], in_features: usize, scales: &mut [
 /// # Panics
 /// If a slice's length contradicts the shape.
 pub fn row_sums(row_major: &[i8], in_features: usize, sums: &mut [i32]) {
-    assert_eq!(Some(row_major.len()), sums.len().checked_mul(in_features), "weight is [{}, {in_features}]", sums.len());
+    assert_eq!(
+        Some(row_major.len()),
+        sums.len().checked_mul(in_features),
+        "weight is [{}, {in_features}]",
+        sums.len()
+    );
     for (row, sum) in row_major.chunks_exact(in_features.max(1)).zip(sums) {
         *sum = row.iter().map(|value| i32::from(*value)).sum();
     }
@@ -47,7 +68,11 @@ pub fn row_sums(row_major: &[i8], in_features: usize, sums: &mut [i32]) {
 fn check(weight: &[f32], in_features: usize, scales: &[f32], row_major: &[i8]) {
     assert!(in_features > 0, "a linear layer reads something");
     let out_features = scales.len();
-    assert_eq!(Some(weight.len()), out_features.checked_mul(in_features), "weight is [{out_features}, {in_features}]");
+    assert_eq!(
+        Some(weight.len()),
+        out_features.checked_mul(in_features),
+        "weight is [{out_features}, {in_features}]"
+    );
     assert_eq!(row_major.len(), weight.len(), "as many numbers as weights");
 }
 

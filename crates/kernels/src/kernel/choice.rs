@@ -55,7 +55,13 @@ pub enum ProductKind {
 
 impl ProductKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Int8Few, Self::Int8Many, Self::Int16, Self::F32, Self::Rounded];
+    pub const ALL: [Self; 5] = [
+        Self::Int8Few,
+        Self::Int8Many,
+        Self::Int16,
+        Self::F32,
+        Self::Rounded,
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -103,7 +109,10 @@ pub struct Rate {
 impl TimedKernel {
     /// The geometric mean of its rates.
     pub fn mean(&self) -> f64 {
-        let logarithms = self.rates.iter().map(|rate| rate.operations_per_second.ln());
+        let logarithms = self
+            .rates
+            .iter()
+            .map(|rate| rate.operations_per_second.ln());
         (logarithms.sum::<f64>() / self.rates.len() as f64).exp()
     }
 }
@@ -116,8 +125,15 @@ impl Choice {
 
     /// How much faster the chosen kernel is than that of the best tier: 1 if it is the same.
     pub fn gain(&self) -> f64 {
-        let mean = |name| self.timed.iter().find(|timed| timed.kernel == name).map(TimedKernel::mean);
-        mean(self.chosen).zip(mean(self.by_tier())).map_or(1.0, |(chosen, by_tier)| chosen / by_tier)
+        let mean = |name| {
+            self.timed
+                .iter()
+                .find(|timed| timed.kernel == name)
+                .map(TimedKernel::mean)
+        };
+        mean(self.chosen)
+            .zip(mean(self.by_tier()))
+            .map_or(1.0, |(chosen, by_tier)| chosen / by_tier)
     }
 
     /// Chooses among kernels, of the best tier first.
@@ -130,22 +146,57 @@ impl Choice {
             }
         }
         let chosen = timed[chosen].kernel;
-        Self { kind, timed, chosen }
+        Self {
+            kind,
+            timed,
+            chosen,
+        }
     }
 }
 
 /// Times every kernel that may be used, on one thread and on `threads` at once: about half a second.
 pub fn choose_kernels(threads: usize) -> Vec<Choice> {
     let bench = Bench::new(threads);
-    let int8 = |rows| time_each(|row| Some(row.int8), <dyn Int8Kernel>::name, |kernel| bench.int8(kernel, rows));
-    let int16 = time_each(|row| Some(row.int16), <dyn Int16Kernel>::name, |kernel| bench.int16(kernel));
-    let f32 = time_each(|row| Some(row.float), <dyn PanelKernel>::name, |kernel| bench.words(kernel, 1));
+    let int8 = |rows| {
+        time_each(
+            |row| Some(row.int8),
+            <dyn Int8Kernel>::name,
+            |kernel| bench.int8(kernel, rows),
+        )
+    };
+    let int16 = time_each(
+        |row| Some(row.int16),
+        <dyn Int16Kernel>::name,
+        |kernel| bench.int16(kernel),
+    );
+    let f32 = time_each(
+        |row| Some(row.float),
+        <dyn PanelKernel>::name,
+        |kernel| bench.words(kernel, 1),
+    );
     let f32 = Choice::new(ProductKind::F32, f32);
-    let mut rounded = time_each(|row| row.bf16, <dyn Bf16Kernel>::name, |kernel| bench.words(kernel, 2));
-    let pairs = time_each(|row| row.pairs, <dyn PairKernel>::name, |kernel| bench.words(kernel, 2));
-    let place = if available()[0].rounds_to_pairs { 0 } else { rounded.len() };
+    let mut rounded = time_each(
+        |row| row.bf16,
+        <dyn Bf16Kernel>::name,
+        |kernel| bench.words(kernel, 2),
+    );
+    let pairs = time_each(
+        |row| row.pairs,
+        <dyn PairKernel>::name,
+        |kernel| bench.words(kernel, 2),
+    );
+    let place = if available()[0].rounds_to_pairs {
+        0
+    } else {
+        rounded.len()
+    };
     rounded.splice(place..place, pairs);
-    rounded.extend(f32.timed.iter().find(|timed| timed.kernel == f32.chosen).cloned());
+    rounded.extend(
+        f32.timed
+            .iter()
+            .find(|timed| timed.kernel == f32.chosen)
+            .cloned(),
+    );
     vec![
         Choice::new(ProductKind::Int8Few, int8(1)),
         Choice::new(ProductKind::Int8Many, int8(MANY)),
@@ -169,12 +220,18 @@ fn time_each<K: ?Sized + 'static>(
             kernels.push(kernel);
         }
     }
-    let mut timed: Vec<_> =
-        kernels.iter().map(|kernel| TimedKernel { kernel: name(kernel), rates: time(kernel) }).collect();
+    let mut timed: Vec<_> = kernels
+        .iter()
+        .map(|kernel| TimedKernel {
+            kernel: name(kernel),
+            rates: time(kernel),
+        })
+        .collect();
     for _ in 1..TURNS {
         for (timed, kernel) in timed.iter_mut().zip(&kernels) {
             for (rate, again) in timed.rates.iter_mut().zip(time(kernel)) {
-                rate.operations_per_second = rate.operations_per_second.max(again.operations_per_second);
+                rate.operations_per_second =
+                    rate.operations_per_second.max(again.operations_per_second);
             }
         }
     }
@@ -234,7 +291,8 @@ impl Bench {
         for threads in threads {
             for from_memory in settings.iter().copied() {
                 let round = || {
-                    let mut offset = self.next.fetch_add(1, Ordering::Relaxed) % threads * (COLD / threads);
+                    let mut offset =
+                        self.next.fetch_add(1, Ordering::Relaxed) % threads * (COLD / threads);
                     let (call, mut out) = (&call, vec![0.0; MANY * COLUMNS]);
                     move || {
                         for _ in 0..CALLS {
@@ -248,31 +306,57 @@ impl Bench {
                 };
                 let measured = peak::best(threads, ROUNDS, round);
                 // Several threads do no less than one: else one of them was interrupted in every round.
-                let of_one = rates.iter().find(|rate: &&Rate| rate.threads == 1 && rate.from_memory == from_memory);
-                let operations_per_second = of_one.map_or(measured, |one| measured.max(one.operations_per_second));
-                rates.push(Rate { threads, from_memory, operations_per_second });
+                let of_one = rates
+                    .iter()
+                    .find(|rate: &&Rate| rate.threads == 1 && rate.from_memory == from_memory);
+                let operations_per_second =
+                    of_one.map_or(measured, |one| measured.max(one.operations_per_second));
+                rates.push(Rate {
+                    threads,
+                    from_memory,
+                    operations_per_second,
+                });
             }
         }
         rates
     }
 
     fn int8(&self, kernel: &dyn Int8Kernel, rows: usize) -> Vec<Rate> {
-        self.rates(2 * rows * FEATURES * COLUMNS, &[false, true], |offset, out| {
-            let packed: &[i8] = bytemuck::cast_slice(&self.bytes[offset / BLOCK * BLOCK..][..FEATURES * COLUMNS]);
-            let (scales, sums) = (&self.scales[..COLUMNS], &self.sums[..]);
-            let weight = Int8Weight { out_features: COLUMNS, in_features: FEATURES, packed, scales, sums };
-            let x = QuantizedView {
-                in_features: FEATURES,
-                bytes: &self.numbers[..rows * FEATURES],
-                scales: &self.scales[..rows],
-                parts: &self.parts,
-                rows_before: 0,
-                outlier_columns: &[],
-            };
-            let out = OutputMut::new(&mut out[..rows * COLUMNS], COLUMNS).into_shared();
-            kernel.multiply(&Rectangle { x, rows: 0..rows, weight, columns: 0..COLUMNS, bias: None, out });
-            packed.len()
-        })
+        self.rates(
+            2 * rows * FEATURES * COLUMNS,
+            &[false, true],
+            |offset, out| {
+                let packed: &[i8] = bytemuck::cast_slice(
+                    &self.bytes[offset / BLOCK * BLOCK..][..FEATURES * COLUMNS],
+                );
+                let (scales, sums) = (&self.scales[..COLUMNS], &self.sums[..]);
+                let weight = Int8Weight {
+                    out_features: COLUMNS,
+                    in_features: FEATURES,
+                    packed,
+                    scales,
+                    sums,
+                };
+                let x = QuantizedView {
+                    in_features: FEATURES,
+                    bytes: &self.numbers[..rows * FEATURES],
+                    scales: &self.scales[..rows],
+                    parts: &self.parts,
+                    rows_before: 0,
+                    outlier_columns: &[],
+                };
+                let out = OutputMut::new(&mut out[..rows * COLUMNS], COLUMNS).into_shared();
+                kernel.multiply(&Rectangle {
+                    x,
+                    rows: 0..rows,
+                    weight,
+                    columns: 0..COLUMNS,
+                    bias: None,
+                    out,
+                });
+                packed.len()
+            },
+        )
     }
 
     /// All formats together, as often each.
@@ -282,12 +366,33 @@ impl Bench {
             let out = OutputMut::new(&mut out[..COLUMNS], COLUMNS).into_shared();
             let (int8, weights) = weights.split_at(FEATURES * COLUMNS);
             let (scales, columns) = (&self.scales[..COLUMNS], 0..COLUMNS);
-            Int8Columns { x, weights: bytemuck::cast_slice(int8), scales, columns, out }.multiply(kernel);
+            Int8Columns {
+                x,
+                weights: bytemuck::cast_slice(int8),
+                scales,
+                columns,
+                out,
+            }
+            .multiply(kernel);
             let (int4, weights) = weights.split_at(FEATURES * COLUMNS / 2);
-            Int4Columns { x, weights: int4, scales: &self.halves, columns: 0..COLUMNS, out }.multiply(kernel);
+            Int4Columns {
+                x,
+                weights: int4,
+                scales: &self.halves,
+                columns: 0..COLUMNS,
+                out,
+            }
+            .multiply(kernel);
             let format = BlockFormat::Q4_K;
             let bytes = &weights[..COLUMNS * format.bytes_for(FEATURES)];
-            BlockColumns { x, format, bytes, columns: 0..COLUMNS, out }.multiply(kernel);
+            BlockColumns {
+                x,
+                format,
+                bytes,
+                columns: 0..COLUMNS,
+                out,
+            }
+            .multiply(kernel);
             int8.len() + int4.len() + bytes.len()
         })
     }
@@ -334,9 +439,17 @@ pub fn use_kernels<'n>(name: impl Fn(ProductKind) -> Option<&'n str>) -> Result<
 }
 
 /// The kernels with these names among those of `rows`.
-fn named<'n>(rows: &[Kernels], name: impl Fn(ProductKind) -> Option<&'n str>) -> Result<Kernels, String> {
+fn named<'n>(
+    rows: &[Kernels],
+    name: impl Fn(ProductKind) -> Option<&'n str>,
+) -> Result<Kernels, String> {
     let find = |kind, of_row: &dyn Fn(&Kernels) -> bool, name: &str| {
-        let unknown = || format!("{name} is no kernel of this processor for {}", ProductKind::name(kind));
+        let unknown = || {
+            format!(
+                "{name} is no kernel of this processor for {}",
+                ProductKind::name(kind)
+            )
+        };
         rows.iter().find(|row| of_row(row)).ok_or_else(unknown)
     };
     let mut chosen = rows[0];
@@ -345,7 +458,11 @@ fn named<'n>(rows: &[Kernels], name: impl Fn(ProductKind) -> Option<&'n str>) ->
         Some(name) => find(kind, &|row| row.int8.name() == name, name).map(|row| row.int8),
     };
     let (few, many) = (int8(ProductKind::Int8Few)?, int8(ProductKind::Int8Many)?);
-    chosen.int8 = if few.name() == many.name() { many } else { Box::leak(Box::new(ByRows { few, many })) };
+    chosen.int8 = if few.name() == many.name() {
+        many
+    } else {
+        Box::leak(Box::new(ByRows { few, many }))
+    };
     if let Some(name) = name(ProductKind::Int16) {
         chosen.int16 = find(ProductKind::Int16, &|row| row.int16.name() == name, name)?.int16;
     }
@@ -353,11 +470,16 @@ fn named<'n>(rows: &[Kernels], name: impl Fn(ProductKind) -> Option<&'n str>) ->
         chosen.float = find(ProductKind::F32, &|row| row.float.name() == name, name)?.float;
     }
     if let Some(name) = name(ProductKind::Rounded) {
-        let pairs = rows.iter().filter_map(|row| row.pairs).find(|kernel| kernel.name() == name);
+        let pairs = rows
+            .iter()
+            .filter_map(|row| row.pairs)
+            .find(|kernel| kernel.name() == name);
         if pairs.is_some() {
             chosen.pairs = pairs;
         } else {
-            let is = |row: &Kernels| row.float.name() == name || row.bf16.is_some_and(|kernel| kernel.name() == name);
+            let is = |row: &Kernels| {
+                row.float.name() == name || row.bf16.is_some_and(|kernel| kernel.name() == name)
+            };
             let row = find(ProductKind::Rounded, &is, name)?;
             chosen.bf16 = row.bf16.filter(|kernel| kernel.name() == name);
         }
@@ -382,7 +504,11 @@ impl Int8Kernel for ByRows {
     }
 
     fn multiply(&self, rectangle: &Rectangle) {
-        let kernel = if rectangle.rows.len() < MANY_FROM { self.few } else { self.many };
+        let kernel = if rectangle.rows.len() < MANY_FROM {
+            self.few
+        } else {
+            self.many
+        };
         kernel.multiply(rectangle);
     }
 

@@ -129,7 +129,13 @@ fn compiled() -> Vec<(Tier, OfTier)> {
             },
         ),
         #[cfg(target_arch = "aarch64")]
-        (Tier::Sme, OfTier { int8: kernel!(int8::sme::OuterProduct::new()), ..OfTier::default() }),
+        (
+            Tier::Sme,
+            OfTier {
+                int8: kernel!(int8::sme::OuterProduct::new()),
+                ..OfTier::default()
+            },
+        ),
         #[cfg(target_arch = "aarch64")]
         (
             Tier::I8mm,
@@ -140,7 +146,13 @@ fn compiled() -> Vec<(Tier, OfTier)> {
             },
         ),
         #[cfg(target_arch = "aarch64")]
-        (Tier::Dotprod, OfTier { int8: kernel!(int8::dotprod::DotProduct::new()), ..OfTier::default() }),
+        (
+            Tier::Dotprod,
+            OfTier {
+                int8: kernel!(int8::dotprod::DotProduct::new()),
+                ..OfTier::default()
+            },
+        ),
         #[cfg(target_arch = "aarch64")]
         (
             Tier::Neon,
@@ -176,7 +188,10 @@ pub struct RefusedKernel {
 fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
     let mut refused = Vec::new();
     let mut refuse = |kernel, reason| refused.push(RefusedKernel { kernel, reason });
-    for (_, kernels) in tiers.iter_mut().filter(|(tier, _)| *tier != Tier::Reference) {
+    for (_, kernels) in tiers
+        .iter_mut()
+        .filter(|(tier, _)| *tier != Tier::Reference)
+    {
         macro_rules! prove {
             ($($format:ident),*) => {$(
                 if let Some(kernel) = kernels.$format && let Err(reason) = proof::$format(kernel) {
@@ -192,12 +207,24 @@ fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
         // Plain Rust, the last tier, has a kernel for each format but bf16 and pairs of INT16, which may have none.
         Kernels {
             tier: below[0].0,
-            int8: below.iter().find_map(|(_, kernels)| kernels.int8).expect("plain Rust"),
-            int16: below.iter().find_map(|(_, kernels)| kernels.int16).expect("plain Rust"),
-            float: below.iter().find_map(|(_, kernels)| kernels.float).expect("plain Rust"),
+            int8: below
+                .iter()
+                .find_map(|(_, kernels)| kernels.int8)
+                .expect("plain Rust"),
+            int16: below
+                .iter()
+                .find_map(|(_, kernels)| kernels.int16)
+                .expect("plain Rust"),
+            float: below
+                .iter()
+                .find_map(|(_, kernels)| kernels.float)
+                .expect("plain Rust"),
             bf16: below.iter().find_map(|(_, kernels)| kernels.bf16),
             pairs: below.iter().find_map(|(_, kernels)| kernels.pairs),
-            rounds_to_pairs: below.iter().find_map(|(_, kernels)| kernels.rounds_to_pairs()).expect("plain Rust"),
+            rounds_to_pairs: below
+                .iter()
+                .find_map(|(_, kernels)| kernels.rounds_to_pairs())
+                .expect("plain Rust"),
         }
     };
     ((0..tiers.len()).map(row).collect(), refused)
@@ -242,10 +269,19 @@ pub(crate) fn tested() -> impl Iterator<Item = &'static Kernels> {
         let amx = || {
             let int8 = kernel!(int8::amx::Amx::emulated());
             let bf16 = kernel!(panel::amx_bf16::AmxBf16::emulated());
-            Some(Kernels { tier: Tier::Amx, int8: int8?, bf16: Some(bf16?), rounds_to_pairs: false, ..*best() })
+            Some(Kernels {
+                tier: Tier::Amx,
+                int8: int8?,
+                bf16: Some(bf16?),
+                rounds_to_pairs: false,
+                ..*best()
+            })
         };
         let avx_vnni = || {
-            let (int8, int16) = (kernel!(int8::avx_vnni::Evex::new()), kernel!(int16::avx2::Evex::new()));
+            let (int8, int16) = (
+                kernel!(int8::avx_vnni::Evex::new()),
+                kernel!(int16::avx2::Evex::new()),
+            );
             let pairs = kernel!(panel::avx2_pairs::EvexPairs::new());
             Some(Kernels {
                 tier: Tier::AvxVnni,
@@ -325,10 +361,15 @@ mod tests {
     #[test]
     fn the_table_has_a_row_for_each_tier_and_the_best_of_each_format_below_it() {
         let tiers: Vec<_> = available().iter().map(|kernels| kernels.tier).collect();
-        let may_be_used: Vec<_> = Tier::supported().filter(|tier| tier::may_be_used(*tier)).collect();
+        let may_be_used: Vec<_> = Tier::supported()
+            .filter(|tier| tier::may_be_used(*tier))
+            .collect();
         assert_eq!(tiers, may_be_used);
         let last = available().last().expect("a row of plain Rust");
-        assert_eq!((last.int8.name(), last.int16.name(), last.float.name()), ("reference", "reference", "portable"));
+        assert_eq!(
+            (last.int8.name(), last.int16.name(), last.float.name()),
+            ("reference", "reference", "portable")
+        );
         assert!(last.bf16.is_none() && last.pairs.is_none() && !last.rounds_to_pairs);
         for (above, below) in available().iter().zip(&available()[1..]) {
             // A format without a kernel of a tier has that of the row below it.

@@ -48,7 +48,12 @@ pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
         let (mut bytes, mut part) = (Vec::new(), Part::default());
         for x in x.chunks_exact(FEATURES) {
             // One in ten is beyond the limit.
-            let row = ActivationRow { x, smoothing: None, inverse: 127.0 / 0.9, limit: 0.9 };
+            let row = ActivationRow {
+                x,
+                smoothing: None,
+                inverse: 127.0 / 0.9,
+                limit: 0.9,
+            };
             let (mut numbers, mut outliers) = (vec![0; FEATURES], Outliers::default());
             kernel.quantize(&row, &mut numbers, &mut outliers);
             numbers.resize(stride(FEATURES), int8::rows::OFFSET);
@@ -65,11 +70,20 @@ pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
     if bytes != found {
         return Err("activations in INT8 differ".into());
     }
-    let list = |part: &Part| (part.ends.clone(), part.outliers.channels.clone(), part.outliers.numbers.clone());
+    let list = |part: &Part| {
+        (
+            part.ends.clone(),
+            part.outliers.channels.clone(),
+            part.outliers.numbers.clone(),
+        )
+    };
     if list(&part) != list(&found_part) {
         return Err("the outliers of activations differ".into());
     }
-    let integers: Vec<i8> = numbers(COLUMNS * FEATURES, 2).iter().map(|x| (x * 127.0).round() as i8).collect();
+    let integers: Vec<i8> = numbers(COLUMNS * FEATURES, 2)
+        .iter()
+        .map(|x| (x * 127.0).round() as i8)
+        .collect();
     let mut packed = vec![0; COLUMNS.div_ceil(BLOCK) * block_len(FEATURES)];
     for (column, row) in integers.chunks_exact(FEATURES).enumerate() {
         for (feature, integer) in row.iter().enumerate() {
@@ -80,8 +94,13 @@ pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
     let of_row = |row: &[i8]| row.iter().map(|integer| i32::from(*integer)).sum();
     let sums: Vec<i32> = integers.chunks_exact(FEATURES).map(of_row).collect();
     let (scales, bias) = (numbers(COLUMNS, 3), numbers(COLUMNS, 4));
-    let weight =
-        Int8Weight { out_features: COLUMNS, in_features: FEATURES, packed: &packed, scales: &scales, sums: &sums };
+    let weight = Int8Weight {
+        out_features: COLUMNS,
+        in_features: FEATURES,
+        packed: &packed,
+        scales: &scales,
+        sums: &sums,
+    };
     let row_scales = numbers(ROWS[3], 5);
     let parts = [part];
     for rows in ROWS {
@@ -96,10 +115,21 @@ pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
         for bias in [None, Some(&bias[..])] {
             let product = |kernel: &dyn Int8Kernel| {
                 output(rows, |out| {
-                    kernel.multiply(&Rectangle { x, rows: 0..rows, weight, columns: 0..COLUMNS, bias, out });
+                    kernel.multiply(&Rectangle {
+                        x,
+                        rows: 0..rows,
+                        weight,
+                        columns: 0..COLUMNS,
+                        bias,
+                        out,
+                    });
                 })
             };
-            same(&format!("a product of {rows} rows in INT8"), &product(plain), &product(kernel))?;
+            same(
+                &format!("a product of {rows} rows in INT8"),
+                &product(plain),
+                &product(kernel),
+            )?;
         }
     }
     let few = ROWS[2];
@@ -113,7 +143,14 @@ pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
     };
     let shadow = |kernel: &dyn Int8Kernel| {
         output(few, |out| {
-            kernel.shadow(&ShadowColumns { x, rows: 0..few, weight, columns: 0..COLUMNS, out, add: false });
+            kernel.shadow(&ShadowColumns {
+                x,
+                rows: 0..few,
+                weight,
+                columns: 0..COLUMNS,
+                out,
+                add: false,
+            });
         })
     };
     near("a shadow", &shadow(plain), &shadow(kernel), 30.0)
@@ -128,25 +165,46 @@ pub(super) fn int16(kernel: &dyn Int16Kernel) -> Proof {
         in_order.fill(&x, BLOCK_FEATURES);
         in_order.fill_steps();
         in_order.fill_sums();
-        let integers: Vec<i8> = numbers(FEW_COLUMNS * BLOCK_FEATURES, 7).iter().map(|x| (x * 127.0) as i8).collect();
+        let integers: Vec<i8> = numbers(FEW_COLUMNS * BLOCK_FEATURES, 7)
+            .iter()
+            .map(|x| (x * 127.0) as i8)
+            .collect();
         let scales = numbers(FEW_COLUMNS, 8);
         let product = |kernel: &dyn Int16Kernel| {
             output(*rows, |out| {
                 let (weights, scales, columns) = (&integers[..], &scales[..], 0..FEW_COLUMNS);
-                Int8Columns { x: &in_order, weights, scales, columns, out }.multiply(kernel);
+                Int8Columns {
+                    x: &in_order,
+                    weights,
+                    scales,
+                    columns,
+                    out,
+                }
+                .multiply(kernel);
             })
         };
         let largest = BLOCK_FEATURES as f32;
         let name = format!("a product of {rows} rows with weights in INT8");
         near(&name, &product(plain), &product(kernel), 127.0 * largest)?;
 
-        let nibbles: Vec<u8> = (0..FEW_COLUMNS * BLOCK_FEATURES / 2).map(|index| (index * 37) as u8).collect();
-        let scales: Vec<f16> =
-            numbers(FEW_COLUMNS * BLOCK_FEATURES / GROUP, 9).iter().map(|scale| f16::from_f32(*scale)).collect();
+        let nibbles: Vec<u8> = (0..FEW_COLUMNS * BLOCK_FEATURES / 2)
+            .map(|index| (index * 37) as u8)
+            .collect();
+        let scales: Vec<f16> = numbers(FEW_COLUMNS * BLOCK_FEATURES / GROUP, 9)
+            .iter()
+            .map(|scale| f16::from_f32(*scale))
+            .collect();
         let product = |kernel: &dyn Int16Kernel| {
             output(*rows, |out| {
                 let (weights, scales, columns) = (&nibbles[..], &scales[..], 0..FEW_COLUMNS);
-                Int4Columns { x: &in_order, weights, scales, columns, out }.multiply(kernel);
+                Int4Columns {
+                    x: &in_order,
+                    weights,
+                    scales,
+                    columns,
+                    out,
+                }
+                .multiply(kernel);
             })
         };
         near(
@@ -162,11 +220,23 @@ pub(super) fn int16(kernel: &dyn Int16Kernel) -> Proof {
             let bytes: Vec<u8> = (0..count).map(|index| (index * 37 % 0x3b) as u8).collect();
             let product = |kernel: &dyn Int16Kernel| {
                 output(*rows, |out| {
-                    BlockColumns { x: &in_order, format, bytes: &bytes, columns: 0..FEW_COLUMNS, out }.multiply(kernel);
+                    BlockColumns {
+                        x: &in_order,
+                        format,
+                        bytes: &bytes,
+                        columns: 0..FEW_COLUMNS,
+                        out,
+                    }
+                    .multiply(kernel);
                 })
             };
             let name = format!("a product of {rows} rows with weights in {format}");
-            near(&name, &product(plain), &product(kernel), 64.0 * 64.0 * largest)?;
+            near(
+                &name,
+                &product(plain),
+                &product(kernel),
+                64.0 * 64.0 * largest,
+            )?;
         }
     }
     Ok(())
@@ -185,7 +255,8 @@ pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Proof {
     let mut pairs = vec![0; x.len() / 2];
     kernel.to_bf16(&x, &mut pairs);
     let pair = |pair: &[f32]| {
-        u32::from(bf16::from_f32(pair[0]).to_bits()) | u32::from(bf16::from_f32(pair[1]).to_bits()) << 16
+        u32::from(bf16::from_f32(pair[0]).to_bits())
+            | u32::from(bf16::from_f32(pair[1]).to_bits()) << 16
     };
     if x.chunks_exact(2).map(pair).ne(pairs.iter().copied()) {
         return Err("numbers rounded to bf16 differ".into());
@@ -193,7 +264,12 @@ pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Proof {
     let (even, odd) = x.split_at(pairs.len());
     let mut interleaved = vec![0; pairs.len()];
     kernel.interleave(even, odd, &mut interleaved);
-    if even.iter().zip(odd).map(|(even, odd)| pair(&[*even, *odd])).ne(interleaved.iter().copied()) {
+    if even
+        .iter()
+        .zip(odd)
+        .map(|(even, odd)| pair(&[*even, *odd]))
+        .ne(interleaved.iter().copied())
+    {
         return Err("pairs of numbers rounded to bf16 differ".into());
     }
     let (left, right) = pairs.split_at(ROWS[3] * FEATURES);
@@ -203,8 +279,14 @@ pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Proof {
     powers(|exponents, visible, before| {
         let mut words = vec![0; FEATURES.div_ceil(2)];
         let powers = kernel.exp2_and_sum(exponents, visible, before, &mut words);
-        let halves = words.iter().flat_map(|word| [*word as u16, (word >> 16) as u16]);
-        (powers, halves.map(|half| bf16::from_bits(half).to_f32()).collect(), 0.0)
+        let halves = words
+            .iter()
+            .flat_map(|word| [*word as u16, (word >> 16) as u16]);
+        (
+            powers,
+            halves.map(|half| bf16::from_bits(half).to_f32()).collect(),
+            0.0,
+        )
     })
 }
 
@@ -212,24 +294,42 @@ pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Proof {
 pub(super) fn pairs(kernel: &dyn PairKernel) -> Proof {
     // So small that no sum overflows, the output's bits among them.
     let words = |count: usize, seed: usize| {
-        let integers: Vec<i16> = numbers(2 * count, seed).iter().map(|x| (x * 1023.0).round() as i16).collect();
+        let integers: Vec<i16> = numbers(2 * count, seed)
+            .iter()
+            .map(|x| (x * 1023.0).round() as i16)
+            .collect();
         bytemuck::cast_slice::<i16, u32>(&integers).to_vec()
     };
     let (left, right) = (words(ROWS[3] * FEATURES, 15), words(FEATURES * PANEL, 16));
     products(kernel, &Integers, &left, &right, |what, expected, found| {
         let sums = |out: &[f32]| bytemuck::cast_slice::<f32, i32>(out).to_vec();
         let (expected, found) = (sums(expected), sums(found));
-        let different = expected.iter().zip(&found).find(|(expected, found)| expected != found);
-        different.map_or(Ok(()), |(expected, found)| Err(difference(what, expected, found)))
+        let different = expected
+            .iter()
+            .zip(&found)
+            .find(|(expected, found)| expected != found);
+        different.map_or(Ok(()), |(expected, found)| {
+            Err(difference(what, expected, found))
+        })
     })?;
     transposes(kernel)?;
     powers(|exponents, visible, before| {
         let (each, mut words) = (vec![0.5; FEATURES], vec![0; FEATURES.div_ceil(2)]);
-        let units = ValueUnits { each: &each, largest: 0.5 };
+        let units = ValueUnits {
+            each: &each,
+            largest: 0.5,
+        };
         let (powers, unit) = kernel.exp2_and_sum(exponents, visible, before, units, &mut words);
         let unit = unit / 0.5;
         let numbers: &[i16] = bytemuck::cast_slice(&words);
-        (powers, numbers.iter().map(|number| f32::from(*number) * unit).collect(), unit)
+        (
+            powers,
+            numbers
+                .iter()
+                .map(|number| f32::from(*number) * unit)
+                .collect(),
+            unit,
+        )
     })
 }
 
@@ -238,11 +338,31 @@ pub(super) fn pairs(kernel: &dyn PairKernel) -> Proof {
 fn powers(compute: impl FnOnce(&mut [f32], Range<usize>, f32) -> (Powers, Vec<f32>, f32)) -> Proof {
     let exponents: Vec<f32> = numbers(FEATURES, 13).iter().map(|x| 8.0 * x).collect();
     let visible = 5..FEATURES - 7;
-    let (Powers { of_visible, largest, sum }, found, rounding) = compute(&mut exponents.clone(), visible.clone(), 9.0);
-    let expected = exponents[visible.clone()].iter().copied().fold(f32::MIN, f32::max);
-    let power = |(index, x): (usize, &f32)| if visible.contains(&index) { (x - 9.0).exp2() } else { 0.0 };
+    let (
+        Powers {
+            of_visible,
+            largest,
+            sum,
+        },
+        found,
+        rounding,
+    ) = compute(&mut exponents.clone(), visible.clone(), 9.0);
+    let expected = exponents[visible.clone()]
+        .iter()
+        .copied()
+        .fold(f32::MIN, f32::max);
+    let power = |(index, x): (usize, &f32)| {
+        if visible.contains(&index) {
+            (x - 9.0).exp2()
+        } else {
+            0.0
+        }
+    };
     let powers: Vec<f32> = exponents.iter().enumerate().map(power).collect();
-    let all_near = found.iter().zip(&powers).all(|(found, power)| (found - power).abs() <= 0.005 * power + rounding);
+    let all_near = found
+        .iter()
+        .zip(&powers)
+        .all(|(found, power)| (found - power).abs() <= 0.005 * power + rounding);
     let total: f32 = powers.iter().sum();
     if of_visible != expected || largest != 9.0 || (sum - total).abs() > 2e-4 * total || !all_near {
         return Err("powers of two differ".into());
@@ -276,7 +396,11 @@ fn products(
                     });
                 })
             };
-            compare(&format!("a product of {rows} rows in {}", kernel.name()), &product(plain), &product(kernel))?;
+            compare(
+                &format!("a product of {rows} rows in {}", kernel.name()),
+                &product(plain),
+                &product(kernel),
+            )?;
         }
     }
     Ok(())
@@ -287,7 +411,11 @@ fn transposes(kernel: &dyn PanelKernel) -> Proof {
     let mut to = vec![0; LANES * LANES];
     kernel.transpose(&from, LANES, &mut to, LANES);
     let expected = (0..LANES * LANES).map(|index| from[index % LANES * LANES + index / LANES]);
-    if expected.eq(to) { Ok(()) } else { Err("a transposed square differs".into()) }
+    if expected.eq(to) {
+        Ok(())
+    } else {
+        Err("a transposed square differs".into())
+    }
 }
 
 /// Pairs of bf16 in plain Rust.
@@ -299,12 +427,23 @@ impl PanelKernel for Pairs {
     }
 
     fn multiply(&self, panel: &Panel) {
-        let widen = |word: u32| [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)];
+        let widen = |word: u32| {
+            [
+                f32::from_bits(word << 16),
+                f32::from_bits(word & 0xffff_0000),
+            ]
+        };
         // Even and odd numbers apart: twice as many products in f32.
-        let apart = |words: &[u32]| words.iter().map(|word| widen(*word).map(f32::to_bits)).collect::<Vec<_>>();
+        let apart = |words: &[u32]| {
+            words
+                .iter()
+                .map(|word| widen(*word).map(f32::to_bits))
+                .collect::<Vec<_>>()
+        };
         let (left, right) = (apart(panel.left), apart(panel.right));
         for half in 0..2 {
-            let of_half = |words: &[[u32; 2]]| words.iter().map(|pair| pair[half]).collect::<Vec<_>>();
+            let of_half =
+                |words: &[[u32; 2]]| words.iter().map(|pair| pair[half]).collect::<Vec<_>>();
             let (left, right) = (&of_half(&left)[..], &of_half(&right)[..]);
             Portable.multiply(&Panel {
                 left,
@@ -365,7 +504,9 @@ fn same(what: &str, expected: &[f32], found: &[f32]) -> Proof {
         .iter()
         .zip(found)
         .find(differs)
-        .map_or(Ok(()), |(expected, found)| Err(difference(what, *expected, *found)))
+        .map_or(Ok(()), |(expected, found)| {
+            Err(difference(what, *expected, *found))
+        })
 }
 
 /// Compares sums of magnitudes up to `largest`.
@@ -378,7 +519,9 @@ fn near(what: &str, expected: &[f32], found: &[f32], largest: f32) -> Proof {
         .iter()
         .zip(found)
         .find(differs)
-        .map_or(Ok(()), |(expected, found)| Err(difference(what, *expected, *found)))
+        .map_or(Ok(()), |(expected, found)| {
+            Err(difference(what, *expected, *found))
+        })
 }
 
 /// Compares sums of products of two numbers from −1 to 1, two for each feature at most.
@@ -392,7 +535,9 @@ fn difference(what: &str, expected: impl Display, found: impl Display) -> String
 
 /// Numbers from −1 to 1 without meaning, both of them among these.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
-    (0..count).map(|index| ((index + seed) * 7919 % 2003) as f32 / 1001.0 - 1.0).collect()
+    (0..count)
+        .map(|index| ((index + seed) * 7919 % 2003) as f32 / 1001.0 - 1.0)
+        .collect()
 }
 
 /// The bits of such numbers.

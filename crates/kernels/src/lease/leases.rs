@@ -48,7 +48,11 @@ pub(super) struct Rectangle {
 impl Rectangle {
     /// Asserts that a buffer of `len` values has it.
     pub fn check(&self, len: usize) {
-        let Self { width, rows, columns } = self;
+        let Self {
+            width,
+            rows,
+            columns,
+        } = self;
         assert!(
             rows.start <= rows.end && columns.start <= columns.end && columns.end <= *width,
             "{self} is no rectangle"
@@ -62,8 +66,16 @@ impl Rectangle {
     /// Returns the same rectangle as rows of `width` values where it is whole ones of these.
     pub fn in_rows_of(&self, width: usize) -> Self {
         match &self.columns {
-            values if self.rows == (0..1) && width > 0 && (values.start % width, values.end % width) == (0, 0) => {
-                Self { width, rows: values.start / width..values.end / width, columns: 0..width }
+            values
+                if self.rows == (0..1)
+                    && width > 0
+                    && (values.start % width, values.end % width) == (0, 0) =>
+            {
+                Self {
+                    width,
+                    rows: values.start / width..values.end / width,
+                    columns: 0..width,
+                }
             }
             _ => self.clone(),
         }
@@ -78,11 +90,18 @@ impl Rectangle {
         if self.width == other.width {
             return !disjoint(&self.rows, &other.rows) && !disjoint(&self.columns, &other.columns);
         }
-        let (few, many) = if self.rows.len() < other.rows.len() { (self, other) } else { (other, self) };
+        let (few, many) = if self.rows.len() < other.rows.len() {
+            (self, other)
+        } else {
+            (other, self)
+        };
         few.rows.clone().any(|row| {
             let values = row * few.width + few.columns.start..row * few.width + few.columns.end;
             // The first row that ends behind the start of these values.
-            let row = (values.start + 1).saturating_sub(many.columns.end).div_ceil(many.width).max(many.rows.start);
+            let row = (values.start + 1)
+                .saturating_sub(many.columns.end)
+                .div_ceil(many.width)
+                .max(many.rows.start);
             row < many.rows.end && row * many.width + many.columns.start < values.end
         })
     }
@@ -94,7 +113,11 @@ impl Rectangle {
 
 impl fmt::Display for Rectangle {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        let Self { width, rows, columns } = self;
+        let Self {
+            width,
+            rows,
+            columns,
+        } = self;
         write!(formatter, "[{rows:?}, {columns:?}] of rows of {width}")
     }
 }
@@ -108,7 +131,8 @@ pub(super) struct Entry {
 
 impl Entry {
     fn excludes(&self, other: &Self) -> bool {
-        (self.access, other.access) != (Access::Read, Access::Read) && self.rectangle.overlaps(&other.rectangle)
+        (self.access, other.access) != (Access::Read, Access::Read)
+            && self.rectangle.overlaps(&other.rectangle)
     }
 }
 
@@ -121,7 +145,11 @@ impl Rows {
     /// `values` are in a buffer of at most [`MOST_VALUES`].
     pub fn new(access: Access, values: Range<usize>) -> Self {
         debug_assert!(values.start <= values.end && values.end <= MOST_VALUES);
-        Self((access as u64) << (2 * PLACE_BITS) | (values.start as u64) << PLACE_BITS | values.end as u64)
+        Self(
+            (access as u64) << (2 * PLACE_BITS)
+                | (values.start as u64) << PLACE_BITS
+                | values.end as u64,
+        )
     }
 
     pub fn values(self) -> Range<usize> {
@@ -130,9 +158,20 @@ impl Rows {
     }
 
     fn entry(self) -> Entry {
-        let access = if self.0 >> (2 * PLACE_BITS) == Access::Read as u64 { Access::Read } else { Access::Write };
+        let access = if self.0 >> (2 * PLACE_BITS) == Access::Read as u64 {
+            Access::Read
+        } else {
+            Access::Write
+        };
         let values = self.values();
-        Entry { access, rectangle: Rectangle { width: values.end, rows: 0..1, columns: values } }
+        Entry {
+            access,
+            rectangle: Rectangle {
+                width: values.end,
+                rows: 0..1,
+                columns: values,
+            },
+        }
     }
 }
 
@@ -147,7 +186,10 @@ pub(super) struct Leases {
 
 impl Default for Leases {
     fn default() -> Self {
-        Self { word: AtomicU64::new(FREE), list: Mutex::new(Vec::with_capacity(CAPACITY)) }
+        Self {
+            word: AtomicU64::new(FREE),
+            list: Mutex::new(Vec::with_capacity(CAPACITY)),
+        }
     }
 }
 
@@ -158,7 +200,10 @@ impl Leases {
     /// If another one excludes it, that one.
     #[inline]
     pub fn acquire_rows(&self, rows: Rows) -> Result<(), Entry> {
-        match self.word.compare_exchange(FREE, rows.0, Ordering::Acquire, Ordering::Relaxed) {
+        match self
+            .word
+            .compare_exchange(FREE, rows.0, Ordering::Acquire, Ordering::Relaxed)
+        {
             Ok(_) => Ok(()),
             Err(_) => self.acquire(rows.entry()),
         }
@@ -167,7 +212,11 @@ impl Leases {
     /// Removes a lease of whole rows.
     #[inline]
     pub fn release_rows(&self, rows: Rows) {
-        if self.word.compare_exchange(rows.0, FREE, Ordering::Release, Ordering::Relaxed).is_err() {
+        if self
+            .word
+            .compare_exchange(rows.0, FREE, Ordering::Release, Ordering::Relaxed)
+            .is_err()
+        {
             self.release(&rows.entry());
         }
     }
@@ -181,7 +230,10 @@ impl Leases {
         let mut word = self.word.load(Ordering::Relaxed);
         while word != LISTED {
             // Acquire: whoever changed the word before may have released what is leased now.
-            match self.word.compare_exchange(word, LISTED, Ordering::Acquire, Ordering::Relaxed) {
+            match self
+                .word
+                .compare_exchange(word, LISTED, Ordering::Acquire, Ordering::Relaxed)
+            {
                 Ok(FREE) => break,
                 Ok(only) => {
                     list.push(Rows(only).entry());
@@ -201,7 +253,10 @@ impl Leases {
     pub fn release(&self, entry: &Entry) {
         let mut list = lock(&self.list);
         // Equal ones may replace each other.
-        let place = list.iter().position(|held| held == entry).expect("a lease is in the list until it is dropped");
+        let place = list
+            .iter()
+            .position(|held| held == entry)
+            .expect("a lease is in the list until it is dropped");
         list.swap_remove(place);
         if list.is_empty() {
             // Release: whoever takes the word sees what was written under all the leases that were in the list.

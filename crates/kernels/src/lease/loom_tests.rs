@@ -31,8 +31,14 @@ impl Leased {
 
     /// Writes one cell if it can be leased as a rectangle. Returns whether it can.
     fn part(&self, cell: usize) -> bool {
-        let entry =
-            Entry { access: Access::Write, rectangle: Rectangle { width: 2, rows: 0..1, columns: cell..cell + 1 } };
+        let entry = Entry {
+            access: Access::Write,
+            rectangle: Rectangle {
+                width: 2,
+                rows: 0..1,
+                columns: cell..cell + 1,
+            },
+        };
         let is_leased = self.leases.acquire(entry.clone()).is_ok();
         if is_leased {
             self.touch(Access::Write, cell..cell + 1);
@@ -60,36 +66,62 @@ fn check(one: fn(&Leased) -> bool, other: fn(&Leased) -> bool, both_can: bool) {
     model.preemption_bound = Some(4);
     model.check(move || {
         let cells = [UnsafeCell::new(0), UnsafeCell::new(0)];
-        let leased = Arc::new(Leased { leases: Leases::default(), cells });
+        let leased = Arc::new(Leased {
+            leases: Leases::default(),
+            cells,
+        });
         let thread = {
             let leased = Arc::clone(&leased);
             thread::spawn(move || other(&leased))
         };
         let first = one(&leased);
         let second = thread.join().unwrap();
-        assert!(if both_can { first && second } else { first || second });
-        assert!(leased.rows(Access::Write, 0..2), "all leases were given back");
+        assert!(if both_can {
+            first && second
+        } else {
+            first || second
+        });
+        assert!(
+            leased.rows(Access::Write, 0..2),
+            "all leases were given back"
+        );
     });
 }
 
 #[test]
 fn readers_share() {
-    check(|leased| leased.rows(Access::Read, 0..2), |leased| leased.rows(Access::Read, 0..1), true);
+    check(
+        |leased| leased.rows(Access::Read, 0..2),
+        |leased| leased.rows(Access::Read, 0..1),
+        true,
+    );
 }
 
 #[test]
 fn one_of_two_writers_may_be_refused() {
-    check(|leased| leased.rows(Access::Write, 0..2), |leased| leased.rows(Access::Write, 0..2), false);
+    check(
+        |leased| leased.rows(Access::Write, 0..2),
+        |leased| leased.rows(Access::Write, 0..2),
+        false,
+    );
 }
 
 #[test]
 fn a_reader_excludes_a_writer_of_a_part() {
-    check(|leased| leased.rows(Access::Read, 0..2), |leased| leased.part(1), false);
+    check(
+        |leased| leased.rows(Access::Read, 0..2),
+        |leased| leased.part(1),
+        false,
+    );
 }
 
 #[test]
 fn disjoint_writers_share() {
-    check(|leased| leased.rows(Access::Write, 0..1), |leased| leased.part(1), true);
+    check(
+        |leased| leased.rows(Access::Write, 0..1),
+        |leased| leased.part(1),
+        true,
+    );
     check(|leased| leased.part(0), |leased| leased.part(1), true);
 }
 

@@ -55,9 +55,17 @@ impl LeasedMatrix {
     /// # Panics
     /// If these are 2³¹ or more.
     pub fn new(len: usize) -> Self {
-        assert!(len <= leases::MOST_VALUES, "{len} values, at most {} can be leased", leases::MOST_VALUES);
+        assert!(
+            len <= leases::MOST_VALUES,
+            "{len} values, at most {} can be leased",
+            leases::MOST_VALUES
+        );
         let values = Box::into_raw(vec![0.0; len].into_boxed_slice()).cast();
-        Self { values, len, leases: Leases::default() }
+        Self {
+            values,
+            len,
+            leases: Leases::default(),
+        }
     }
 
     /// Returns all values, of which there are no leases then.
@@ -74,7 +82,10 @@ impl LeasedMatrix {
     /// # Panics
     /// If the matrix has no such rows, or a part of them is leased for writing.
     pub fn read(&self, width: usize, rows: Range<usize>) -> ReadLease<'_> {
-        ReadLease { rows: self.lease_rows(Access::Read, width, rows), matrix: self }
+        ReadLease {
+            rows: self.lease_rows(Access::Read, width, rows),
+            matrix: self,
+        }
     }
 
     /// Leases rows of `width` values for writing.
@@ -82,31 +93,61 @@ impl LeasedMatrix {
     /// # Panics
     /// If the matrix has no such rows, or a part of them is leased.
     pub fn write(&self, width: usize, rows: Range<usize>) -> WriteLease<'_> {
-        WriteLease { rows: self.lease_rows(Access::Write, width, rows), matrix: self }
+        WriteLease {
+            rows: self.lease_rows(Access::Write, width, rows),
+            matrix: self,
+        }
     }
 
     /// Leases some columns of rows of `width` values for writing.
     ///
     /// # Panics
     /// If the matrix has no such rows, the rows no such columns, or a part of these is leased.
-    pub fn write_part(&self, width: usize, rows: Range<usize>, columns: Range<usize>) -> PartLease<'_> {
-        let rectangle = Rectangle { width, rows, columns };
+    pub fn write_part(
+        &self,
+        width: usize,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> PartLease<'_> {
+        let rectangle = Rectangle {
+            width,
+            rows,
+            columns,
+        };
         rectangle.check(self.len);
         if rectangle.columns == (0..width) {
             let rows = self.lease_rows(Access::Write, width, rectangle.rows.clone());
-            return PartLease { rectangle, rows: Some(rows), matrix: self };
+            return PartLease {
+                rectangle,
+                rows: Some(rows),
+                matrix: self,
+            };
         }
-        let entry = Entry { access: Access::Write, rectangle };
+        let entry = Entry {
+            access: Access::Write,
+            rectangle,
+        };
         if let Err(held) = self.leases.acquire(entry.clone()) {
             refuse(&entry, &held);
         }
-        PartLease { rectangle: entry.rectangle, rows: None, matrix: self }
+        PartLease {
+            rectangle: entry.rectangle,
+            rows: None,
+            matrix: self,
+        }
     }
 
     fn lease_rows(&self, access: Access, width: usize, rows: Range<usize>) -> Rows {
-        let rectangle = Rectangle { width, rows, columns: 0..width };
+        let rectangle = Rectangle {
+            width,
+            rows,
+            columns: 0..width,
+        };
         rectangle.check(self.len);
-        let rows = Rows::new(access, rectangle.rows.start * width..rectangle.rows.end * width);
+        let rows = Rows::new(
+            access,
+            rectangle.rows.start * width..rectangle.rows.end * width,
+        );
         if let Err(held) = self.leases.acquire_rows(rows) {
             refuse(&Entry { access, rectangle }, &held);
         }
@@ -121,7 +162,10 @@ impl LeasedMatrix {
 #[cold]
 fn refuse(requested: &Entry, held: &Entry) -> ! {
     let (access, rectangle) = (requested.access.name(), &requested.rectangle);
-    let (held_for, held) = (held.access.name(), held.rectangle.in_rows_of(rectangle.width));
+    let (held_for, held) = (
+        held.access.name(),
+        held.rectangle.in_rows_of(rectangle.width),
+    );
     panic!("{rectangle} can't be leased for {access}: {held} is leased for {held_for}");
 }
 
@@ -159,7 +203,11 @@ pub struct PartLease<'a> {
 impl PartLease<'_> {
     /// Returns the rectangle.
     pub fn output(&mut self) -> OutputMut<'_> {
-        let Rectangle { width, rows, columns } = &self.rectangle;
+        let Rectangle {
+            width,
+            rows,
+            columns,
+        } = &self.rectangle;
         // SAFETY: the rectangle is in the matrix, and this lease alone has it.
         #[allow(unsafe_code)]
         unsafe {
@@ -222,7 +270,10 @@ impl Drop for PartLease<'_> {
     fn drop(&mut self) {
         match self.rows {
             Some(rows) => self.matrix.leases.release_rows(rows),
-            None => self.matrix.leases.release(&Entry { access: Access::Write, rectangle: self.rectangle.clone() }),
+            None => self.matrix.leases.release(&Entry {
+                access: Access::Write,
+                rectangle: self.rectangle.clone(),
+            }),
         }
     }
 }

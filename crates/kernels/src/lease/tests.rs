@@ -21,7 +21,11 @@ const LEN: usize = 48;
 impl Request {
     /// The values by definition.
     fn values(&self) -> BTreeSet<usize> {
-        let of_row = |row: usize| self.columns.clone().map(move |column| row * self.width + column);
+        let of_row = |row: usize| {
+            self.columns
+                .clone()
+                .map(move |column| row * self.width + column)
+        };
         self.rows.clone().flat_map(of_row).collect()
     }
 
@@ -42,9 +46,18 @@ fn range(limit: usize) -> impl Strategy<Value = Range<usize>> {
 fn request() -> impl Strategy<Value = Request> {
     let width = prop_oneof![Just(8usize), 1usize..20];
     (width, any::<bool>(), any::<bool>()).prop_flat_map(|(width, writes, is_part)| {
-        let columns = if writes && is_part { range(width).boxed() } else { Just(0..width).boxed() };
+        let columns = if writes && is_part {
+            range(width).boxed()
+        } else {
+            Just(0..width).boxed()
+        };
         let access = if writes { Access::Write } else { Access::Read };
-        (range(LEN / width), columns).prop_map(move |(rows, columns)| Request { access, width, rows, columns })
+        (range(LEN / width), columns).prop_map(move |(rows, columns)| Request {
+            access,
+            width,
+            rows,
+            columns,
+        })
     })
 }
 
@@ -57,7 +70,12 @@ enum Any<'a> {
 }
 
 fn lease<'a>(matrix: &'a LeasedMatrix, request: &Request) -> Any<'a> {
-    let Request { access, width, rows, columns } = request.clone();
+    let Request {
+        access,
+        width,
+        rows,
+        columns,
+    } = request.clone();
     match access {
         Access::Read => Any::Read(matrix.read(width, rows)),
         Access::Write if request.is_part() => Any::Part(matrix.write_part(width, rows, columns)),
@@ -191,8 +209,14 @@ fn a_message_names_both_rectangles() {
         "[2..8, 1..3] of rows of 8 can't be leased for writing: [6..8, 0..8] of rows of 8 is leased for reading"
     );
     drop(held);
-    assert_eq!(refused(&|| drop(matrix.read(16, 0..5))), "[0..5, 0..16] of rows of 16 is not in a matrix of 64 values");
-    assert_eq!(refused(&|| drop(matrix.write_part(4, 0..5, 3..5))), "[0..5, 3..5] of rows of 4 is no rectangle");
+    assert_eq!(
+        refused(&|| drop(matrix.read(16, 0..5))),
+        "[0..5, 0..16] of rows of 16 is not in a matrix of 64 values"
+    );
+    assert_eq!(
+        refused(&|| drop(matrix.write_part(4, 0..5, 3..5))),
+        "[0..5, 3..5] of rows of 4 is no rectangle"
+    );
 }
 
 #[test]

@@ -12,12 +12,19 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 /// The definition, in f64.
-fn reference(x: &[f32], rows: usize, weight: &[f32], columns: usize, bias: Option<&[f32]>) -> Vec<f64> {
+fn reference(
+    x: &[f32],
+    rows: usize,
+    weight: &[f32],
+    columns: usize,
+    bias: Option<&[f32]>,
+) -> Vec<f64> {
     let depth = x.len() / rows;
     let mut out = Vec::new();
     for row in 0..rows {
         for column in 0..columns {
-            let products = (0..depth).map(|i| f64::from(x[row * depth + i]) * f64::from(weight[column * depth + i]));
+            let products = (0..depth)
+                .map(|i| f64::from(x[row * depth + i]) * f64::from(weight[column * depth + i]));
             out.push(products.sum::<f64>() + bias.map_or(0.0, |bias| f64::from(bias[column])));
         }
     }
@@ -40,8 +47,16 @@ fn compare(
     let columns = exact.len() / depth;
     let mut out = vec![f32::NAN; rows * columns];
     matmul(x, matrix, bias, phase, OutputMut::new(&mut out, columns));
-    for (out, expected) in out.iter().zip(reference(multiplied, rows, exact, columns, bias)) {
-        prop_assert!((f64::from(*out) - expected).abs() < 1e-5 * depth as f64, "{} is not {}", out, expected);
+    for (out, expected) in out
+        .iter()
+        .zip(reference(multiplied, rows, exact, columns, bias))
+    {
+        prop_assert!(
+            (f64::from(*out) - expected).abs() < 1e-5 * depth as f64,
+            "{} is not {}",
+            out,
+            expected
+        );
     }
     Ok(())
 }
@@ -63,7 +78,10 @@ struct Owned {
 impl Owned {
     fn new(depth: usize, columns: usize, seed: u64) -> Self {
         let wide = values(columns * depth, seed ^ 0xabcd);
-        let (mut packed, mut group_scales) = (vec![0; wide.len() / 2], vec![f16::ZERO; wide.len() / int4::GROUP]);
+        let (mut packed, mut group_scales) = (
+            vec![0; wide.len() / 2],
+            vec![f16::ZERO; wide.len() / int4::GROUP],
+        );
         int4::quantize_int4(&wide, &mut packed, &mut group_scales);
         Self {
             half: wide.iter().map(|x| f16::from_f32(*x)).collect(),
@@ -78,15 +96,37 @@ impl Owned {
     }
 
     fn formats(&self) -> [(&'static str, Matrix<'_>); 7] {
-        let blocks = Blocks { format: BlockFormat::Q5_1, bytes: &self.blocks, arithmetic: BlockArithmetic::Rounded };
+        let blocks = Blocks {
+            format: BlockFormat::Q5_1,
+            bytes: &self.blocks,
+            arithmetic: BlockArithmetic::Rounded,
+        };
         [
             ("f32", Matrix::F32(&self.wide)),
             ("f16", Matrix::F16(&self.half)),
             ("bf16", Matrix::Bf16(&self.brain)),
-            ("INT8", Matrix::Int8 { values: &self.bytes, scales: &self.scales }),
-            ("INT4", Matrix::Int4 { values: &self.packed, scales: &self.group_scales }),
+            (
+                "INT8",
+                Matrix::Int8 {
+                    values: &self.bytes,
+                    scales: &self.scales,
+                },
+            ),
+            (
+                "INT4",
+                Matrix::Int4 {
+                    values: &self.packed,
+                    scales: &self.group_scales,
+                },
+            ),
             ("Q5_1", Matrix::Blocks(blocks)),
-            ("Q5_1 in f32", Matrix::Blocks(Blocks { arithmetic: BlockArithmetic::Exact, ..blocks })),
+            (
+                "Q5_1 in f32",
+                Matrix::Blocks(Blocks {
+                    arithmetic: BlockArithmetic::Exact,
+                    ..blocks
+                }),
+            ),
         ]
     }
 }
@@ -286,5 +326,11 @@ proptest! {
 #[test]
 #[should_panic(expected = "weight is [3, 2]")]
 fn a_wrong_shape_is_named() {
-    matmul(&[0.0; 2], Matrix::F32(&[0.0; 5]), None, Phase::Decode, OutputMut::new(&mut [0.0; 3], 3));
+    matmul(
+        &[0.0; 2],
+        Matrix::F32(&[0.0; 5]),
+        None,
+        Phase::Decode,
+        OutputMut::new(&mut [0.0; 3], 3),
+    );
 }

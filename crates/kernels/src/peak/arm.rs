@@ -24,9 +24,30 @@ macro_rules! round {
     };
 }
 
-round!(matrix_products, "neon,i8mm", 32, vdupq_n_s32(black_box(0)), vdupq_n_s8(black_box(1)), smmla);
-round!(dot_products, "neon,dotprod", 16, vdupq_n_s32(black_box(0)), vdupq_n_s8(black_box(1)), sdot);
-round!(bf16_products, "neon,bf16", 16, vdupq_n_f32(black_box(0.0)), vdupq_n_u32(black_box(0x3f80_3f80)), bfmmla);
+round!(
+    matrix_products,
+    "neon,i8mm",
+    32,
+    vdupq_n_s32(black_box(0)),
+    vdupq_n_s8(black_box(1)),
+    smmla
+);
+round!(
+    dot_products,
+    "neon,dotprod",
+    16,
+    vdupq_n_s32(black_box(0)),
+    vdupq_n_s8(black_box(1)),
+    sdot
+);
+round!(
+    bf16_products,
+    "neon,bf16",
+    16,
+    vdupq_n_f32(black_box(0.0)),
+    vdupq_n_u32(black_box(0x3f80_3f80)),
+    bfmmla
+);
 
 /// `None` with SME, whose outer products are not measured, and where there are neither matrix nor dot products.
 pub(super) fn int8_round() -> Option<fn() -> f64> {

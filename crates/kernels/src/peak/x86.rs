@@ -1,9 +1,9 @@
 //! Rounds of x86's products in registers.
 
 use std::arch::x86_64::{
-    _mm256_add_epi32, _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32, _mm256_madd_epi16, _mm256_set1_epi16,
-    _mm256_set1_epi32, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32,
-    _mm512_set1_epi32, _mm512_set1_ps,
+    _mm256_add_epi32, _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32, _mm256_madd_epi16,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps,
+    _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_set1_epi32, _mm512_set1_ps,
 };
 use std::hint::black_box;
 
@@ -34,7 +34,10 @@ round!(
     64,
     ACCUMULATORS,
     _mm512_set1_epi32(black_box(0)),
-    [_mm512_set1_epi32(black_box(0x0101_0101)), _mm512_set1_epi32(black_box(0x0202_0202))],
+    [
+        _mm512_set1_epi32(black_box(0x0101_0101)),
+        _mm512_set1_epi32(black_box(0x0202_0202))
+    ],
     _mm512_dpbusd_epi32
 );
 round!(
@@ -43,7 +46,10 @@ round!(
     32,
     NARROW_ACCUMULATORS,
     _mm256_set1_epi32(black_box(0)),
-    [_mm256_set1_epi32(black_box(0x0101_0101)), _mm256_set1_epi32(black_box(0x0202_0202))],
+    [
+        _mm256_set1_epi32(black_box(0x0101_0101)),
+        _mm256_set1_epi32(black_box(0x0202_0202))
+    ],
     _mm256_dpbusd_avx_epi32
 );
 round!(
@@ -52,7 +58,10 @@ round!(
     32,
     ACCUMULATORS,
     _mm512_set1_epi32(black_box(0)),
-    [_mm512_set1_epi32(black_box(0x0001_0001)), _mm512_set1_epi32(black_box(0x0002_0002))],
+    [
+        _mm512_set1_epi32(black_box(0x0001_0001)),
+        _mm512_set1_epi32(black_box(0x0002_0002))
+    ],
     _mm512_dpwssd_epi32
 );
 round!(
@@ -61,7 +70,10 @@ round!(
     16,
     NARROW_ACCUMULATORS,
     _mm256_set1_epi32(black_box(0)),
-    [_mm256_set1_epi32(black_box(0x0001_0001)), _mm256_set1_epi32(black_box(0x0002_0002))],
+    [
+        _mm256_set1_epi32(black_box(0x0001_0001)),
+        _mm256_set1_epi32(black_box(0x0002_0002))
+    ],
     _mm256_dpwssd_avx_epi32
 );
 // Each product reads its sum, so that none can be left out.
@@ -81,8 +93,14 @@ round!(
     ACCUMULATORS,
     _mm512_set1_ps(black_box(1.0)),
     [
-        _mm512_cvtne2ps_pbh(_mm512_set1_ps(black_box(0.999)), _mm512_set1_ps(black_box(0.999))),
-        _mm512_cvtne2ps_pbh(_mm512_set1_ps(black_box(0.001)), _mm512_set1_ps(black_box(0.001)))
+        _mm512_cvtne2ps_pbh(
+            _mm512_set1_ps(black_box(0.999)),
+            _mm512_set1_ps(black_box(0.999))
+        ),
+        _mm512_cvtne2ps_pbh(
+            _mm512_set1_ps(black_box(0.001)),
+            _mm512_set1_ps(black_box(0.001))
+        )
     ],
     _mm512_dpbf16_ps
 );
@@ -102,7 +120,9 @@ macro_rules! of {
 
 pub(super) fn int8_round() -> Option<fn() -> f64> {
     match () {
-        () if amx::Native::new().is_some() => Some(|| amx::Native::new().map_or(0.0, amx::int8_operations)),
+        () if amx::Native::new().is_some() => {
+            Some(|| amx::Native::new().map_or(0.0, amx::int8_operations))
+        }
         () if has_vnni() => of!(dot_products),
         () if Tier::AvxVnni.is_supported() => of!(narrow_dot_products),
         () if Tier::Avx2.is_supported() => of!(products_and_additions),
@@ -124,7 +144,9 @@ pub(super) fn bf16_round() -> Option<fn() -> f64> {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512bf16");
     match () {
-        () if amx::Native::new().is_some() => Some(|| amx::Native::new().map_or(0.0, amx::bf16_operations)),
+        () if amx::Native::new().is_some() => {
+            Some(|| amx::Native::new().map_or(0.0, amx::bf16_operations))
+        }
         () if has_bf16 => of!(bf16_products),
         () => None,
     }

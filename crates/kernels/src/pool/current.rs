@@ -39,12 +39,18 @@ pub(super) struct Current {
 
 impl Current {
     pub(super) fn new(team: &Arc<Team>, threads: usize) -> Self {
-        Self { team: Some(Arc::clone(team)), threads }
+        Self {
+            team: Some(Arc::clone(team)),
+            threads,
+        }
     }
 
     /// Installs it on this thread. Returns what was installed before.
     pub(super) fn replace(self) -> Self {
-        Self { team: TEAM.replace(self.team), threads: THREADS.replace(self.threads) }
+        Self {
+            team: TEAM.replace(self.team),
+            threads: THREADS.replace(self.threads),
+        }
     }
 }
 
@@ -61,7 +67,11 @@ pub fn threads() -> usize {
 /// If a call panics, with the same payload.
 pub fn for_each(tasks: usize, grain: usize, work: impl Fn(usize) + Sync) {
     let grain = grain.max(1);
-    match if tasks > grain { InTask::of_installed() } else { None } {
+    match if tasks > grain {
+        InTask::of_installed()
+    } else {
+        None
+    } {
         Some(in_task) => in_task.team().run(tasks, grain, &work),
         None => (0..tasks).for_each(work),
     }
@@ -72,7 +82,10 @@ pub fn for_each(tasks: usize, grain: usize, work: impl Fn(usize) + Sync) {
 ///
 /// # Panics
 /// If a call panics, with the same payload.
-pub fn for_each_of(counts: &(impl Iterator<Item = usize> + Clone + Sync), work: impl Fn(usize, usize) + Sync) {
+pub fn for_each_of(
+    counts: &(impl Iterator<Item = usize> + Clone + Sync),
+    work: impl Fn(usize, usize) + Sync,
+) {
     for_each(counts.clone().sum(), 1, |mut task| {
         for (part, count) in counts.clone().enumerate() {
             if task < count {

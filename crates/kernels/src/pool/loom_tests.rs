@@ -28,7 +28,9 @@ fn check(workers: usize, preemptions: usize, caller: impl Fn(&Team) + Sync + Sen
             .collect();
         caller(&team);
         team.shut_down();
-        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
     });
 }
 
@@ -53,7 +55,10 @@ impl Values {
     fn all(&self) -> Vec<usize> {
         // SAFETY: as for `add_one`.
         #[allow(unsafe_code)]
-        self.0.iter().map(|value| value.with(|value| unsafe { *value })).collect()
+        self.0
+            .iter()
+            .map(|value| value.with(|value| unsafe { *value }))
+            .collect()
     }
 }
 

@@ -116,7 +116,9 @@ impl Pool {
         let cores: Vec<_> = cores.iter().collect();
         for core in &cores {
             // Tried here, where the error can be returned.
-            let unknown = || io::Error::other("the system does not report the cores that this thread may run on");
+            let unknown = || {
+                io::Error::other("the system does not report the cores that this thread may run on")
+            };
             let before = Cores::of_this_thread().ok_or_else(unknown)?;
             Cores::one(*core).keep_this_thread()?;
             before.keep_this_thread()?;
@@ -128,7 +130,10 @@ impl Pool {
     fn start(threads: usize, cores: impl Fn(usize) -> Option<Cores>) -> io::Result<Self> {
         assert!(threads > 0, "a pool has at least one thread");
         if threads - 1 > state::MOST_WORKERS {
-            let reason = format!("{threads} threads in a pool of at most {}", state::MOST_WORKERS + 1);
+            let reason = format!(
+                "{threads} threads in a pool of at most {}",
+                state::MOST_WORKERS + 1
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
         let mut pool = Self {
@@ -140,12 +145,14 @@ impl Pool {
         };
         for index in 1..threads {
             let (team, cores) = (Arc::clone(&pool.team), cores(index));
-            let worker = std::thread::Builder::new().name(format!("triad-{index}")).spawn(move || {
-                // Where the system refuses, the thread runs on any core.
-                let _ = cores.map_or(Ok(()), |cores| cores.keep_this_thread());
-                current::become_worker(threads);
-                team.serve(index);
-            });
+            let worker = std::thread::Builder::new()
+                .name(format!("triad-{index}"))
+                .spawn(move || {
+                    // Where the system refuses, the thread runs on any core.
+                    let _ = cores.map_or(Ok(()), |cores| cores.keep_this_thread());
+                    current::become_worker(threads);
+                    team.serve(index);
+                });
             pool.workers.push(worker?);
         }
         Ok(pool)
@@ -179,9 +186,17 @@ impl Pool {
     ///
     /// # Panics
     /// If one of the two panics, with the same payload.
-    pub fn join<R: Send>(&self, first: impl FnOnce() -> R + Send, second: impl FnOnce() + Send) -> R {
+    pub fn join<R: Send>(
+        &self,
+        first: impl FnOnce() -> R + Send,
+        second: impl FnOnce() + Send,
+    ) -> R {
         let caller = this_thread();
-        let (first, second, result) = (Mutex::new(Some(first)), Mutex::new(Some(second)), Mutex::new(None));
+        let (first, second, result) = (
+            Mutex::new(Some(first)),
+            Mutex::new(Some(second)),
+            Mutex::new(None),
+        );
         // Two tasks that run one of the two functions each: the caller `first`, a worker `second`, unless it is taken.
         let task = |_| {
             let is_caller = this_thread() == caller;
@@ -202,13 +217,19 @@ impl Pool {
             }
         };
         self.install(|| for_each(2, 1, task));
-        result.into_inner().unwrap_or_else(PoisonError::into_inner).expect("`first` ran, or its panic was passed on")
+        result
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .expect("`first` ran, or its panic was passed on")
     }
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Pool").field("threads", &self.threads()).field("cores", &self.cores).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("threads", &self.threads())
+            .field("cores", &self.cores)
+            .finish_non_exhaustive()
     }
 }
 
@@ -241,7 +262,12 @@ impl<'a> Installed<'a> {
             cores.keep_this_thread().is_ok().then_some(before)
         });
         let outer = Current::new(&pool.team, pool.threads()).replace();
-        Self { pool, _lock: guard, outer: Some(outer), cores }
+        Self {
+            pool,
+            _lock: guard,
+            outer: Some(outer),
+            cores,
+        }
     }
 }
 
@@ -251,7 +277,10 @@ impl Drop for Installed<'_> {
             outer.replace();
         }
         self.pool.owner.store(0, Ordering::Relaxed);
-        let _ = self.cores.take().map_or(Ok(()), |cores| cores.keep_this_thread());
+        let _ = self
+            .cores
+            .take()
+            .map_or(Ok(()), |cores| cores.keep_this_thread());
     }
 }
 

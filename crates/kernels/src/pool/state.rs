@@ -70,7 +70,10 @@ impl AtomicState {
     #[inline]
     pub(super) fn publish(&self) -> bool {
         let before = State(self.0.fetch_add(JOB | OPEN, Ordering::Release));
-        debug_assert!(!before.is_open() && before.active() == 0, "one job at a time");
+        debug_assert!(
+            !before.is_open() && before.active() == 0,
+            "one job at a time"
+        );
         before.sleeping() > 0
     }
 
@@ -79,7 +82,12 @@ impl AtomicState {
     pub(super) fn enter(&self, seen: State) -> bool {
         let mut now = seen;
         while now.is_open() && now.job() == seen.job() {
-            match self.0.compare_exchange_weak(now.0, now.0 + ACTIVE, Ordering::Acquire, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(
+                now.0,
+                now.0 + ACTIVE,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return true,
                 Err(other) => now = State(other),
             }

@@ -73,7 +73,9 @@ impl Team {
         Self {
             state: AtomicState::new(),
             job: UnsafeCell::new(None),
-            next_tasks: (0..threads).map(|_| NextTask(AtomicUsize::new(0))).collect(),
+            next_tasks: (0..threads)
+                .map(|_| NextTask(AtomicUsize::new(0)))
+                .collect(),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
             panic: Mutex::new(None),
@@ -89,7 +91,10 @@ impl Team {
         // something panics.
         #[allow(unsafe_code)]
         let work = unsafe {
-            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(work)
+            std::mem::transmute::<
+                *const (dyn Fn(usize) + Sync + '_),
+                *const (dyn Fn(usize) + Sync + 'static),
+            >(work)
         };
         let job = Job { tasks, grain, work };
         self.job.with_mut(|place| {
@@ -100,7 +105,8 @@ impl Team {
             }
         });
         for (thread, next) in self.next_tasks.iter().enumerate() {
-            next.0.store(job.share(thread, self.next_tasks.len()), Ordering::Relaxed);
+            next.0
+                .store(job.share(thread, self.next_tasks.len()), Ordering::Relaxed);
         }
         let worker_sleeps = self.state.publish();
         let published = Published(&self.state);
@@ -144,7 +150,9 @@ impl Team {
             for share in (0..=thread).rev().chain((thread + 1..threads).rev()) {
                 let end = job.share(share + 1, threads);
                 loop {
-                    let first = self.next_tasks[share].0.fetch_add(job.grain, Ordering::Relaxed);
+                    let first = self.next_tasks[share]
+                        .0
+                        .fetch_add(job.grain, Ordering::Relaxed);
                     if first >= end {
                         break;
                     }

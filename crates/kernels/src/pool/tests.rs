@@ -41,7 +41,11 @@ fn a_thread_takes_the_tasks_of_its_share_before_those_of_others() {
         });
         let threads = threads.into_inner().unwrap();
         assert_eq!(threads[..3], [this_thread(); 3]);
-        assert!(threads[3..].iter().all(|thread| *thread == threads[3] && *thread != this_thread()));
+        assert!(
+            threads[3..]
+                .iter()
+                .all(|thread| *thread == threads[3] && *thread != this_thread())
+        );
     }
 }
 
@@ -72,7 +76,10 @@ fn a_panic_in_a_task_reaches_the_caller_and_the_pool_goes_on() {
         let caught = catch_unwind(AssertUnwindSafe(|| {
             pool.install(|| for_each(100, 1, |index| assert!(index != task, "task {task}")));
         }));
-        assert_eq!(caught.unwrap_err().downcast_ref::<String>(), Some(&format!("task {task}")));
+        assert_eq!(
+            caught.unwrap_err().downcast_ref::<String>(),
+            Some(&format!("task {task}"))
+        );
         assert_eq!(runs(&pool, 50, 1), vec![1; 50]);
     }
 }
@@ -127,7 +134,10 @@ fn joined_functions_run_once_also_without_a_worker_and_their_panics_reach_the_ca
         for (one, other) in [(true, false), (false, true)] {
             let run = || pool.join(|| assert!(!one, "one"), || assert!(!other, "other"));
             let caught = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
-            assert_eq!(caught.downcast_ref::<&str>(), Some(&if one { "one" } else { "other" }));
+            assert_eq!(
+                caught.downcast_ref::<&str>(),
+                Some(&if one { "one" } else { "other" })
+            );
         }
     }
 }
@@ -158,7 +168,8 @@ fn any_threads_may_install_at_once_and_each_waits_for_the_others() {
 #[test]
 fn a_thread_that_panics_inside_leaves_the_pool_to_others() {
     let pool = Pool::new(2).unwrap();
-    let panicked = std::thread::scope(|scope| scope.spawn(|| pool.install(|| panic!("inside"))).join());
+    let panicked =
+        std::thread::scope(|scope| scope.spawn(|| pool.install(|| panic!("inside"))).join());
     assert!(panicked.is_err());
     assert_eq!(runs(&pool, 20, 1), vec![1; 20]);
 }

@@ -63,7 +63,17 @@ pub(crate) unsafe fn product(
     write: Write,
 ) {
     // SAFETY: as the caller promises.
-    unsafe { panels(kernel, bytemuck::cast_slice(left), depth, Source::F32(weight), out, columns, write) };
+    unsafe {
+        panels(
+            kernel,
+            bytemuck::cast_slice(left),
+            depth,
+            Source::F32(weight),
+            out,
+            columns,
+            write,
+        )
+    };
 }
 
 /// One panel after the other; `depth` in words.
@@ -81,16 +91,33 @@ unsafe fn panels(
     write: Write,
 ) {
     assert!(depth > 0, "a product of something");
-    assert_eq!(left.len(), out.rows() * depth, "left operand is [{}, {depth}]", out.rows());
+    assert_eq!(
+        left.len(),
+        out.rows() * depth,
+        "left operand is [{}, {depth}]",
+        out.rows()
+    );
     let count = columns.len();
-    assert_eq!(right.len(), depth * count, "right operand has {count} columns");
+    assert_eq!(
+        right.len(),
+        depth * count,
+        "right operand has {count} columns"
+    );
     SCRATCH.with_borrow_mut(|Scratch { wide, panel }| {
         panel.resize(DEPTH * PANEL);
         for first in (0..count).step_by(PANEL) {
             let of_panel = first..(first + PANEL).min(count);
             for start in (0..depth).step_by(DEPTH) {
                 let steps = start..(start + DEPTH).min(depth);
-                pack::pack(kernel, right, depth, steps.clone(), of_panel.clone(), wide, panel);
+                pack::pack(
+                    kernel,
+                    right,
+                    depth,
+                    steps.clone(),
+                    of_panel.clone(),
+                    wide,
+                    panel,
+                );
                 kernel.multiply(&Panel {
                     left: &left[start..],
                     left_stride: depth,

@@ -7,7 +7,9 @@ use super::pack::{Source, Wide, pack};
 use crate::Matrix;
 use crate::kernel::best;
 use crate::kernel::panel::pairs::{self, Purpose, ValueUnits, WEIGHTS};
-use crate::kernel::panel::{Bf16Kernel, PANEL, PairKernel, Panel, PanelKernel, Powers, powers_of_two};
+use crate::kernel::panel::{
+    Bf16Kernel, PANEL, PairKernel, Panel, PanelKernel, Powers, powers_of_two,
+};
 use crate::lines::Lines;
 use crate::output::OutputMut;
 
@@ -68,7 +70,11 @@ impl Arithmetic {
 
     /// Number of words for a row of `numbers` numbers.
     pub(crate) fn words(self, numbers: usize) -> usize {
-        if matches!(self, Self::F32(_)) { numbers } else { numbers.div_ceil(2) }
+        if matches!(self, Self::F32(_)) {
+            numbers
+        } else {
+            numbers.div_ceil(2)
+        }
     }
 
     /// Converts rows of `width` numbers to words, for a product with what is [packed transposed](Operand::pack_transposed), and
@@ -76,16 +82,28 @@ impl Arithmetic {
     ///
     /// # Panics
     /// If the number of words is not that of [`Arithmetic::words`] for all rows.
-    pub(crate) fn to_words(self, rows: &[f32], width: usize, words: &mut [u32], units: &mut Vec<f32>) {
+    pub(crate) fn to_words(
+        self,
+        rows: &[f32],
+        width: usize,
+        words: &mut [u32],
+        units: &mut Vec<f32>,
+    ) {
         let words_of_row = self.words(width);
-        assert_eq!(words.len(), rows.len() / width * words_of_row, "words of rows");
+        assert_eq!(
+            words.len(),
+            rows.len() / width * words_of_row,
+            "words of rows"
+        );
         match self {
             Self::F32(_) => words.copy_from_slice(bytemuck::cast_slice(rows)),
             Self::Bf16(kernel) => rows
                 .chunks_exact(width)
                 .zip(words.chunks_exact_mut(words_of_row))
                 .for_each(|(row, words)| kernel.to_bf16(row, words)),
-            Self::Int16(kernel) => return kernel.round(rows, width, Purpose::Products, words, units),
+            Self::Int16(kernel) => {
+                return kernel.round(rows, width, Purpose::Products, words, units);
+            }
         }
         units.clear();
         units.resize(rows.len() / width, 1.0);
@@ -125,7 +143,8 @@ impl Operand {
         self.depth = arithmetic.words(depth);
         self.arithmetic = Some(arithmetic);
         assert!(self.depth <= DEPTH, "{depth} numbers in a panel");
-        self.words.resize(self.columns.div_ceil(PANEL) * PANEL * self.depth);
+        self.words
+            .resize(self.columns.div_ceil(PANEL) * PANEL * self.depth);
         if let Arithmetic::Int16(kernel) = arithmetic {
             self.round(kernel, matrix, depth, Purpose::Products);
         }
@@ -136,7 +155,15 @@ impl Operand {
         };
         for (index, panel) in self.words.chunks_exact_mut(PANEL * self.depth).enumerate() {
             let columns = index * PANEL..((index + 1) * PANEL).min(self.columns);
-            pack(arithmetic.kernel(), source, self.depth, 0..self.depth, columns, &mut self.wide, panel);
+            pack(
+                arithmetic.kernel(),
+                source,
+                self.depth,
+                0..self.depth,
+                columns,
+                &mut self.wide,
+                panel,
+            );
         }
     }
 
@@ -147,7 +174,8 @@ impl Operand {
         self.columns = columns;
         self.depth = arithmetic.words(depth);
         self.arithmetic = Some(arithmetic);
-        self.words.resize(columns.div_ceil(PANEL) * PANEL * self.depth);
+        self.words
+            .resize(columns.div_ceil(PANEL) * PANEL * self.depth);
         if let Arithmetic::Int16(kernel) = arithmetic {
             return self.pack_rounded(kernel, matrix, columns);
         }
@@ -163,7 +191,9 @@ impl Operand {
                 let row = |row: usize| &wide[row * columns..][of_panel.clone()];
                 let words = &mut words[..of_panel.len()];
                 match arithmetic {
-                    Arithmetic::Bf16(kernel) => kernel.interleave(row(2 * step), row(2 * step + 1), words),
+                    Arithmetic::Bf16(kernel) => {
+                        kernel.interleave(row(2 * step), row(2 * step + 1), words)
+                    }
                     _ => words.copy_from_slice(bytemuck::cast_slice(row(step))),
                 }
             }
@@ -176,7 +206,11 @@ impl Operand {
         self.largest_units.clear();
         self.largest_units.extend(self.units.iter().map(|unit| {
             // NaN stays.
-            largest = if largest.is_nan() || *unit <= largest { largest } else { *unit };
+            largest = if largest.is_nan() || *unit <= largest {
+                largest
+            } else {
+                *unit
+            };
             largest
         }));
         for (index, panel) in self.words.chunks_exact_mut(PANEL * self.depth).enumerate() {
@@ -189,9 +223,16 @@ impl Operand {
     fn round(&mut self, kernel: &dyn PairKernel, matrix: Matrix, width: usize, purpose: Purpose) {
         let rows = matrix.len() / width;
         let words = width.div_ceil(2);
-        self.widened.resize(matrix.len().max(self.widened.len()), 0.0);
-        self.rounded.resize((rows.next_multiple_of(2) * words).max(self.rounded.len()), 0);
-        let (wide, (rounded, rest)) = (&mut self.widened[..matrix.len()], self.rounded.split_at_mut(rows * words));
+        self.widened
+            .resize(matrix.len().max(self.widened.len()), 0.0);
+        self.rounded.resize(
+            (rows.next_multiple_of(2) * words).max(self.rounded.len()),
+            0,
+        );
+        let (wide, (rounded, rest)) = (
+            &mut self.widened[..matrix.len()],
+            self.rounded.split_at_mut(rows * words),
+        );
         matrix.widen_into(wide);
         kernel.round(wide, width, purpose, rounded, &mut self.units);
         // Behind an odd number of rows.
@@ -212,18 +253,34 @@ impl Operand {
         words: &mut [u32],
     ) -> (Powers, f32) {
         let arithmetic = self.arithmetic.expect("a packed operand");
-        assert_eq!(words.len(), arithmetic.words(exponents.len()), "words of a row");
+        assert_eq!(
+            words.len(),
+            arithmetic.words(exponents.len()),
+            "words of a row"
+        );
         match arithmetic {
             Arithmetic::F32(_) => {
                 let exponentials = bytemuck::cast_slice_mut(words);
                 exponentials[visible.clone()].copy_from_slice(&exponents[visible.clone()]);
                 (powers_of_two(exponentials, visible, before), 1.0)
             }
-            Arithmetic::Bf16(kernel) => (kernel.exp2_and_sum(exponents, visible, before, words), 1.0),
+            Arithmetic::Bf16(kernel) => {
+                (kernel.exp2_and_sum(exponents, visible, before, words), 1.0)
+            }
             Arithmetic::Int16(kernel) => {
-                assert!(exponents.len() <= WEIGHTS, "{} weights of a row", exponents.len());
-                let largest_unit = self.largest_units[..visible.end].last().copied().unwrap_or_default();
-                let units = ValueUnits { each: &self.units, largest: largest_unit };
+                assert!(
+                    exponents.len() <= WEIGHTS,
+                    "{} weights of a row",
+                    exponents.len()
+                );
+                let largest_unit = self.largest_units[..visible.end]
+                    .last()
+                    .copied()
+                    .unwrap_or_default();
+                let units = ValueUnits {
+                    each: &self.units,
+                    largest: largest_unit,
+                };
                 kernel.exp2_and_sum(exponents, visible, before, units, words)
             }
         }
@@ -263,11 +320,24 @@ impl Operand {
     fn multiply_words(&self, left: &[u32], columns: usize, out: &mut [f32], add: bool) {
         let arithmetic = self.arithmetic.expect("a packed operand");
         let most = self.columns.next_multiple_of(arithmetic.step());
-        assert!((1..=most).contains(&columns), "{columns} columns of {}", self.columns);
+        assert!(
+            (1..=most).contains(&columns),
+            "{columns} columns of {}",
+            self.columns
+        );
         let out = OutputMut::new(out, columns).into_shared();
         let steps = left.len() / out.rows();
-        assert_eq!(left.len(), steps * out.rows(), "left operand has {} rows", out.rows());
-        assert!((1..=self.depth).contains(&steps), "{steps} of {}", self.depth);
+        assert_eq!(
+            left.len(),
+            steps * out.rows(),
+            "left operand has {} rows",
+            out.rows()
+        );
+        assert!(
+            (1..=self.depth).contains(&steps),
+            "{steps} of {}",
+            self.depth
+        );
         for first in (0..columns).step_by(PANEL) {
             let columns: Range<usize> = first..(first + PANEL).min(columns);
             arithmetic.kernel().multiply(&Panel {

@@ -44,8 +44,22 @@ pub(super) fn pack(
 ) {
     for first in (0..rows.len()).step_by(LANES) {
         let count = LANES.min(rows.len() - first);
-        let (words, stride) = words(source, rows.start + first, count, depth, steps.clone(), wide);
-        transpose(kernel, words, stride, count, steps.len(), &mut panel[first..]);
+        let (words, stride) = words(
+            source,
+            rows.start + first,
+            count,
+            depth,
+            steps.clone(),
+            wide,
+        );
+        transpose(
+            kernel,
+            words,
+            stride,
+            count,
+            steps.len(),
+            &mut panel[first..],
+        );
     }
 }
 
@@ -82,7 +96,9 @@ fn words<'w>(
     match source {
         Source::Words(_) => unreachable!("words are in place"),
         Source::F32(matrix) => rows.for_each(|(row, words)| {
-            matrix.part(first + row, steps.clone(), depth).widen_into(bytemuck::cast_slice_mut(words));
+            matrix
+                .part(first + row, steps.clone(), depth)
+                .widen_into(bytemuck::cast_slice_mut(words));
         }),
         Source::Bf16(kernel, matrix, in_features) => rows.for_each(|(row, words)| {
             let part = 2 * steps.start..in_features.min(2 * steps.end);
@@ -99,7 +115,14 @@ fn words<'w>(
 }
 
 /// `panel[step * PANEL + row] = words[row * stride + step]`.
-fn transpose(kernel: &dyn PanelKernel, words: &[u32], stride: usize, rows: usize, steps: usize, panel: &mut [u32]) {
+fn transpose(
+    kernel: &dyn PanelKernel,
+    words: &[u32],
+    stride: usize,
+    rows: usize,
+    steps: usize,
+    panel: &mut [u32],
+) {
     let mut step = 0;
     while rows == LANES && step + LANES <= steps {
         kernel.transpose(&words[step..], stride, &mut panel[step * PANEL..], PANEL);

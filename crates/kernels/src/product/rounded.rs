@@ -57,7 +57,9 @@ thread_local! {
 
 /// The numbers of each part of a row.
 fn parts(in_features: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..in_features).step_by(PART).map(move |start| start..(start + PART).min(in_features))
+    (0..in_features)
+        .step_by(PART)
+        .map(move |start| start..(start + PART).min(in_features))
 }
 
 impl RoundedRows {
@@ -67,21 +69,36 @@ impl RoundedRows {
         if let Arithmetic::F32(_) = arithmetic {
             return None;
         }
-        let (rows, depth, parts) = (x.len() / in_features, in_features.div_ceil(2), in_features.div_ceil(PART));
+        let (rows, depth, parts) = (
+            x.len() / in_features,
+            in_features.div_ceil(2),
+            in_features.div_ceil(PART),
+        );
         let (mut words, mut units) = (Lines::default(), vec![1.0; rows * parts]);
         words.resize(rows * depth);
-        let chunks = (chunks_mut(&mut words, TASK_ROWS * depth), chunks_mut(&mut units, TASK_ROWS * parts));
+        let chunks = (
+            chunks_mut(&mut words, TASK_ROWS * depth),
+            chunks_mut(&mut units, TASK_ROWS * parts),
+        );
         for_each_chunk(chunks, 1, |task, (words, units)| {
             let x = x[task * TASK_ROWS * in_features..].chunks_exact(in_features);
             let mut some = Vec::new();
-            for ((x, words), units) in x.zip(words.chunks_exact_mut(depth)).zip(units.chunks_exact_mut(parts)) {
+            for ((x, words), units) in x
+                .zip(words.chunks_exact_mut(depth))
+                .zip(units.chunks_exact_mut(parts))
+            {
                 match arithmetic {
                     Arithmetic::Int16(kernel) => round_row(kernel, x, words, units, &mut some),
                     _ => arithmetic.to_words(x, in_features, words, &mut some),
                 }
             }
         });
-        Some(Self { arithmetic, words, units, in_features })
+        Some(Self {
+            arithmetic,
+            words,
+            units,
+            in_features,
+        })
     }
 
     /// `out[.., columns] = self[rows, in_features] · weightᵀ` for all rows of `out`, with a weight
@@ -99,19 +116,33 @@ impl RoundedRows {
             Arithmetic::F32(_) => unreachable!("rows in f32 are not rounded"),
             Arithmetic::Bf16(kernel) => kernel,
             // SAFETY: as the caller promises.
-            Arithmetic::Int16(kernel) => unsafe { return self.by_parts(kernel, weight, out, columns) },
+            Arithmetic::Int16(kernel) => unsafe {
+                return self.by_parts(kernel, weight, out, columns);
+            },
         };
         let source = match weight {
             Matrix::Int8 { values, .. } => Source::Int8(values, self.in_features),
             weight => Source::Bf16(kernel, weight, self.in_features),
         };
         // SAFETY: as the caller promises.
-        unsafe { panels(kernel, &self.words, depth, source, out, columns.clone(), Write::Replace) };
+        unsafe {
+            panels(
+                kernel,
+                &self.words,
+                depth,
+                source,
+                out,
+                columns.clone(),
+                Write::Replace,
+            )
+        };
         if let Matrix::Int8 { scales, .. } = weight {
             for row in 0..out.rows() {
                 // SAFETY: as the caller promises.
                 let out = unsafe { out.row(row, columns.clone()) };
-                out.iter_mut().zip(scales).for_each(|(out, scale)| *out *= scale);
+                out.iter_mut()
+                    .zip(scales)
+                    .for_each(|(out, scale)| *out *= scale);
             }
         }
     }
@@ -121,10 +152,26 @@ impl RoundedRows {
     /// # Safety
     /// As there.
     #[allow(unsafe_code)]
-    unsafe fn by_parts(&self, kernel: &dyn PairKernel, weight: Matrix, out: SharedOutput, columns: Range<usize>) {
-        assert_eq!(weight.len(), columns.len() * self.in_features, "a weight of {} columns", columns.len());
+    unsafe fn by_parts(
+        &self,
+        kernel: &dyn PairKernel,
+        weight: Matrix,
+        out: SharedOutput,
+        columns: Range<usize>,
+    ) {
+        assert_eq!(
+            weight.len(),
+            columns.len() * self.in_features,
+            "a weight of {} columns",
+            columns.len()
+        );
         let depth = self.in_features.div_ceil(2);
-        assert_eq!(self.words.len(), out.rows() * depth, "left operand is [{}, {depth}]", out.rows());
+        assert_eq!(
+            self.words.len(),
+            out.rows() * depth,
+            "left operand is [{}, {depth}]",
+            out.rows()
+        );
         SCRATCH.with_borrow_mut(|scratch| {
             for first in (0..columns.len()).step_by(PANEL) {
                 let of_panel = first..(first + PANEL).min(columns.len());
@@ -134,7 +181,16 @@ impl RoundedRows {
                     for row in (0..out.rows()).step_by(ROWS) {
                         let rows = row..(row + ROWS).min(out.rows());
                         // SAFETY: as the caller promises.
-                        unsafe { self.add_part(kernel, (index, &part), scratch, out, rows, of_out.clone()) };
+                        unsafe {
+                            self.add_part(
+                                kernel,
+                                (index, &part),
+                                scratch,
+                                out,
+                                rows,
+                                of_out.clone(),
+                            )
+                        };
                     }
                 }
             }
@@ -150,7 +206,15 @@ impl RoundedRows {
         part: Range<usize>,
         scratch: &mut Scratch,
     ) {
-        let Scratch { wide, widened, words, units, units_of_some, panel, .. } = scratch;
+        let Scratch {
+            wide,
+            widened,
+            words,
+            units,
+            units_of_some,
+            panel,
+            ..
+        } = scratch;
         let (width, steps) = (part.len(), part.len().div_ceil(2));
         widened.resize(LANES * PART, 0.0);
         words.resize(PANEL * PART / 2, 0);
@@ -160,14 +224,24 @@ impl RoundedRows {
             let some = first..(first + LANES).min(columns.end);
             let widened = &mut widened[..some.len() * width];
             for (column, widened) in some.clone().zip(widened.chunks_exact_mut(width)) {
-                weight.part(column, part.clone(), self.in_features).widen_into(widened);
+                weight
+                    .part(column, part.clone(), self.in_features)
+                    .widen_into(widened);
             }
             let words = &mut words[(first - columns.start) * steps..][..some.len() * steps];
             kernel.round(widened, width, Purpose::Products, words, units_of_some);
             units.extend_from_slice(units_of_some);
         }
         let source = Source::Words(&words[..columns.len() * steps]);
-        pack(kernel, source, steps, 0..steps, 0..columns.len(), wide, panel);
+        pack(
+            kernel,
+            source,
+            steps,
+            0..steps,
+            0..columns.len(),
+            wide,
+            panel,
+        );
     }
 
     /// Adds the products of a part of `rows` with the packed panel to `out`; those of the first part replace it.
@@ -184,8 +258,14 @@ impl RoundedRows {
         rows: Range<usize>,
         columns: Range<usize>,
     ) {
-        let Scratch { panel, sums, units, .. } = scratch;
-        let (count, depth, parts) = (columns.len(), self.in_features.div_ceil(2), self.in_features.div_ceil(PART));
+        let Scratch {
+            panel, sums, units, ..
+        } = scratch;
+        let (count, depth, parts) = (
+            columns.len(),
+            self.in_features.div_ceil(2),
+            self.in_features.div_ceil(PART),
+        );
         sums.resize(rows.len() * count);
         kernel.multiply(&Panel {
             left: &self.words[rows.start * depth + part.start / 2..],
@@ -197,11 +277,19 @@ impl RoundedRows {
             columns: 0..count,
             add: false,
         });
-        let of_rows = self.units.iter().skip(rows.start * parts + index).step_by(parts);
+        let of_rows = self
+            .units
+            .iter()
+            .skip(rows.start * parts + index)
+            .step_by(parts);
         vectorize(
             #[inline(always)]
             || {
-                for ((row, sums), of_row) in rows.clone().zip(sums.chunks_exact(count)).zip(of_rows.clone()) {
+                for ((row, sums), of_row) in rows
+                    .clone()
+                    .zip(sums.chunks_exact(count))
+                    .zip(of_rows.clone())
+                {
                     // SAFETY: as the caller promises.
                     let out = unsafe { out.row(row, columns.clone()) };
                     if index == 0 {
@@ -224,7 +312,11 @@ impl RoundedRows {
                 Arithmetic::Int16(_) => f32::from(*half as i16) * units[index / PART],
                 _ => half::bf16::from_bits(*half).to_f32(),
             };
-            halves[..self.in_features].iter().enumerate().map(number).collect()
+            halves[..self.in_features]
+                .iter()
+                .enumerate()
+                .map(number)
+                .collect()
         };
         rows.zip(units).flat_map(row).collect()
     }
@@ -245,7 +337,13 @@ fn add_scaled(sums: &[f32], of_row: f32, of_columns: &[f32], out: &mut [f32]) {
 }
 
 /// Rounds one row to INT16: its whole parts, and what is left.
-fn round_row(kernel: &dyn PairKernel, x: &[f32], words: &mut [u32], units: &mut [f32], some: &mut Vec<f32>) {
+fn round_row(
+    kernel: &dyn PairKernel,
+    x: &[f32],
+    words: &mut [u32],
+    units: &mut [f32],
+    some: &mut Vec<f32>,
+) {
     let whole = x.len() / PART * PART;
     let ((parts, rest), (of_parts, of_rest)) = (x.split_at(whole), words.split_at_mut(whole / 2));
     kernel.round(parts, PART, Purpose::Products, of_parts, some);

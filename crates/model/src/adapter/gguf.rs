@@ -8,15 +8,27 @@ use crate::gguf;
 
 /// Reads the adapter in the GGUF file whose content is `bytes`.
 pub(super) fn read(bytes: &[u8], description: &ModelDescription) -> Result<Adapter> {
-    let gguf::Gguf { metadata, tensors, .. } = gguf::read(bytes)?;
-    let text = |key: &str| Ok(metadata.string(key)?.map(|text| text.chars().take(40).collect::<String>()));
+    let gguf::Gguf {
+        metadata, tensors, ..
+    } = gguf::read(bytes)?;
+    let text = |key: &str| {
+        Ok(metadata
+            .string(key)?
+            .map(|text| text.chars().take(40).collect::<String>()))
+    };
     for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
         match text(key)? {
             Some(found) if found == expected => {}
             Some(found) => {
-                return Err(unsupported(format!("metadata field `{key}` is `{found}`, expected `{expected}`")));
+                return Err(unsupported(format!(
+                    "metadata field `{key}` is `{found}`, expected `{expected}`"
+                )));
             }
-            None => return Err(missing(format!("metadata has no field `{key}`, expected `{expected}`"))),
+            None => {
+                return Err(missing(format!(
+                    "metadata has no field `{key}`, expected `{expected}`"
+                )));
+            }
         }
     }
     let invocation = "adapter.alora.invocation_tokens";
@@ -26,11 +38,16 @@ pub(super) fn read(bytes: &[u8], description: &ModelDescription) -> Result<Adapt
         )));
     }
     let architecture = text("general.architecture")?;
-    let architecture = architecture.ok_or_else(|| missing("metadata has no field `general.architecture`"))?;
+    let architecture =
+        architecture.ok_or_else(|| missing("metadata has no field `general.architecture`"))?;
     let key = "adapter.lora.alpha";
-    let alpha = metadata.float(key)?.ok_or_else(|| missing(format!("metadata has no field `{key}`")))?;
+    let alpha = metadata
+        .float(key)?
+        .ok_or_else(|| missing(format!("metadata has no field `{key}`")))?;
     if !alpha.is_finite() {
-        return Err(malformed(format!("metadata field `{key}` is {alpha}, expected a number")));
+        return Err(malformed(format!(
+            "metadata field `{key}` is {alpha}, expected a number"
+        )));
     }
     let content = Content {
         bytes,
@@ -41,7 +58,13 @@ pub(super) fn read(bytes: &[u8], description: &ModelDescription) -> Result<Adapt
             factor(".weight.lora_a", Factor::A).or_else(|| factor(".weight.lora_b", Factor::B))
         },
         // As in llama.cpp, 0 means that the numbers are scaled already.
-        scale: &|_, rank| Ok(if alpha == 0.0 { 1.0 } else { alpha / rank as f32 }),
+        scale: &|_, rank| {
+            Ok(if alpha == 0.0 {
+                1.0
+            } else {
+                alpha / rank as f32
+            })
+        },
     };
     content.adapter(description)
 }

@@ -69,10 +69,18 @@ impl Adapter {
             return Self::open_peft(path, path, description);
         }
         if !path.exists() {
-            return Err(Error::new(ErrorKind::Missing, format!("there is no such file or folder; {EXPECTED}")));
+            return Err(Error::new(
+                ErrorKind::Missing,
+                format!("there is no such file or folder; {EXPECTED}"),
+            ));
         }
-        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors")) {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if path
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors"))
+        {
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
             return Self::open_peft(path, parent.unwrap_or(Path::new(".")), description);
         }
         let file = MappedFile::open(path)?;
@@ -81,22 +89,32 @@ impl Adapter {
         }
         let adapter = Self::from_gguf(file.bytes(), description)?;
         file.check_unchanged()?;
-        Ok(Self { path: path.to_owned(), ..adapter })
+        Ok(Self {
+            path: path.to_owned(),
+            ..adapter
+        })
     }
 
     fn open_peft(path: &Path, folder: &Path, description: &ModelDescription) -> Result<Self> {
         let config_path = folder.join("adapter_config.json");
         let config = json::read(&config_path)?;
-        let config = config.ok_or_else(|| missing(format!("there is no adapter_config.json; {EXPECTED}")))?;
+        let config = config
+            .ok_or_else(|| missing(format!("there is no adapter_config.json; {EXPECTED}")))?;
         let weights = folder.join("adapter_model.safetensors");
         if !weights.exists() {
-            return Err(missing(format!("there is no adapter_model.safetensors; {EXPECTED}")));
+            return Err(missing(format!(
+                "there is no adapter_model.safetensors; {EXPECTED}"
+            )));
         }
         let config = peft::Config::read(&config).map_err(|error| error.at(config_path))?;
         let file = MappedFile::open(&weights)?;
-        let adapter = peft::read(&config, file.bytes(), description).map_err(|error| error.at(weights))?;
+        let adapter =
+            peft::read(&config, file.bytes(), description).map_err(|error| error.at(weights))?;
         file.check_unchanged()?;
-        Ok(Self { path: path.to_owned(), ..adapter })
+        Ok(Self {
+            path: path.to_owned(),
+            ..adapter
+        })
     }
 
     /// The adapter in the GGUF file whose content is `bytes`.
@@ -111,7 +129,11 @@ impl Adapter {
     ///
     /// # Errors
     /// As [`Adapter::open`].
-    pub fn from_peft(config: &serde_json::Value, bytes: &[u8], description: &ModelDescription) -> Result<Self> {
+    pub fn from_peft(
+        config: &serde_json::Value,
+        bytes: &[u8],
+        description: &ModelDescription,
+    ) -> Result<Self> {
         peft::read(&peft::Config::read(config)?, bytes, description)
     }
 
@@ -120,10 +142,16 @@ impl Adapter {
     /// # Errors
     /// [`ErrorKind::Malformed`] if there are other blocks than the model's, a layer that a block does not have, a matrix of
     /// another shape, or a number that is not finite.
-    pub fn new(description: &ModelDescription, blocks: Vec<BTreeMap<Linear, LowRank>>) -> Result<Self> {
+    pub fn new(
+        description: &ModelDescription,
+        blocks: Vec<BTreeMap<Linear, LowRank>>,
+    ) -> Result<Self> {
         if blocks.len() != description.blocks.len() {
             let expected = description.blocks.len();
-            return Err(malformed(format!("the adapter is for {} blocks, expected {expected}", blocks.len())));
+            return Err(malformed(format!(
+                "the adapter is for {} blocks, expected {expected}",
+                blocks.len()
+            )));
         }
         for (index, (block, described)) in blocks.iter().zip(&description.blocks).enumerate() {
             let shapes = described.linears(description.hidden);
@@ -132,11 +160,18 @@ impl Adapter {
                     Some(shape) => low_rank.check(shape),
                     None => Err("is a layer that the model does not have".into()),
                 };
-                checked.map_err(|problem| malformed(format!("{linear:?} of block {index} {problem}")))?;
+                checked.map_err(|problem| {
+                    malformed(format!("{linear:?} of block {index} {problem}"))
+                })?;
             }
         }
         let fingerprint = fingerprint(&blocks);
-        Ok(Self { path: PathBuf::new(), description: description.clone(), blocks, fingerprint })
+        Ok(Self {
+            path: PathBuf::new(),
+            description: description.clone(),
+            blocks,
+            fingerprint,
+        })
     }
 
     /// What was opened: a file or a folder; nothing if it was made in memory.
@@ -166,13 +201,21 @@ impl Adapter {
 
     /// The smallest and the largest rank.
     pub fn ranks(&self) -> (usize, usize) {
-        let ranks = || self.blocks.iter().flat_map(|block| block.values().map(|low_rank| low_rank.rank));
+        let ranks = || {
+            self.blocks
+                .iter()
+                .flat_map(|block| block.values().map(|low_rank| low_rank.rank))
+        };
         (ranks().min().unwrap_or(0), ranks().max().unwrap_or(0))
     }
 
     /// Numbers of all matrices, those that layers share counted once for each.
     pub fn parameters(&self) -> usize {
-        self.blocks.iter().flat_map(|block| block.values()).map(|low_rank| low_rank.a.len() + low_rank.b.len()).sum()
+        self.blocks
+            .iter()
+            .flat_map(|block| block.values())
+            .map(|low_rank| low_rank.a.len() + low_rank.b.len())
+            .sum()
     }
 }
 
@@ -180,7 +223,11 @@ impl LowRank {
     /// Whether it fits a layer; or what is wrong.
     fn check(&self, shape: &LinearShape) -> Result<(), String> {
         let Self { rank, a, b, scale } = self;
-        let LinearShape { in_features, out_features, .. } = *shape;
+        let LinearShape {
+            in_features,
+            out_features,
+            ..
+        } = *shape;
         let product = |features: usize| rank.checked_mul(features);
         if !(1..=MOST_RANK).contains(rank) {
             return Err(format!("has rank {rank}, expected 1 to {MOST_RANK}"));
@@ -192,7 +239,12 @@ impl LowRank {
                 b.len()
             ));
         }
-        match [*scale].iter().chain(&**a).chain(&**b).find(|value| !value.is_finite()) {
+        match [*scale]
+            .iter()
+            .chain(&**a)
+            .chain(&**b)
+            .find(|value| !value.is_finite())
+        {
             Some(value) => Err(format!("holds {value}, expected numbers")),
             None => Ok(()),
         }
@@ -201,7 +253,10 @@ impl LowRank {
 
 impl std::fmt::Debug for Adapter {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Adapter").field("path", &self.path).field("ranks", &self.ranks()).finish_non_exhaustive()
+        f.debug_struct("Adapter")
+            .field("path", &self.path)
+            .field("ranks", &self.ranks())
+            .finish_non_exhaustive()
     }
 }
 
@@ -236,7 +291,9 @@ impl Content<'_> {
             found.entry(module).or_default()[factor as usize] = Some(tensor);
         }
         if found.is_empty() {
-            return Err(missing("there is no tensor in it, expected those of an adapter"));
+            return Err(missing(
+                "there is no tensor in it, expected those of an adapter",
+            ));
         }
         let mut blocks = vec![BTreeMap::new(); description.blocks.len()];
         for (module, factors) in found {
@@ -249,7 +306,9 @@ impl Content<'_> {
             };
             for (linear, low_rank) in self.module(module, (block, linears), factors, description)? {
                 if blocks[block].insert(linear, low_rank).is_some() {
-                    return Err(malformed(format!("`{module}` changes a layer that another tensor changes, too")));
+                    return Err(malformed(format!(
+                        "`{module}` changes a layer that another tensor changes, too"
+                    )));
                 }
             }
         }
@@ -266,18 +325,31 @@ impl Content<'_> {
     ) -> Result<Vec<(Linear, LowRank)>> {
         let described = &description.blocks[block];
         let shapes = described.linears(description.hidden);
-        let shapes = linears.iter().filter_map(|linear| shapes.iter().find(|shape| shape.linear == *linear));
+        let shapes = linears
+            .iter()
+            .filter_map(|linear| shapes.iter().find(|shape| shape.linear == *linear));
         let shapes: Vec<_> = shapes.collect();
         let [Some(a), Some(b)] = factors else {
-            let (there, other) = if factors[0].is_some() { ("A", "B") } else { ("B", "A") };
-            return Err(missing(format!("`{module}` has a matrix {there} and no {other}, expected both")));
+            let (there, other) = if factors[0].is_some() {
+                ("A", "B")
+            } else {
+                ("B", "A")
+            };
+            return Err(missing(format!(
+                "`{module}` has a matrix {there} and no {other}, expected both"
+            )));
         };
         let out_features: usize = shapes.iter().map(|shape| shape.out_features).sum();
         let Some(in_features) = shapes.first().map(|shape| shape.in_features) else {
-            return Err(unsupported(format!("`{module}` is no layer of this {} model", description.family)));
+            return Err(unsupported(format!(
+                "`{module}` is no layer of this {} model",
+                description.family
+            )));
         };
         let rank = match (&a.shape[..], &b.shape[..]) {
-            ([rank, columns], [rows, other]) if (*columns, *rows) == (in_features, out_features) && rank == other => {
+            ([rank, columns], [rows, other])
+                if (*columns, *rows) == (in_features, out_features) && rank == other =>
+            {
                 *rank
             }
             _ => {
@@ -289,7 +361,10 @@ impl Content<'_> {
             }
         };
         if !(1..=MOST_RANK).contains(&rank) {
-            return Err(malformed(format!("tensor `{}` has rank {rank}, expected 1 to {MOST_RANK}", a.name)));
+            return Err(malformed(format!(
+                "tensor `{}` has rank {rank}, expected 1 to {MOST_RANK}",
+                a.name
+            )));
         }
         let scale = (self.scale)(module, rank)?;
         let (a, b): (Arc<[f32]>, _) = (self.values(a)?.into(), self.values(b)?);
@@ -297,20 +372,41 @@ impl Content<'_> {
         shapes
             .into_iter()
             .map(|shape| {
-                let b = rest.split_off(..shape.out_features * rank).expect("rows of all layers");
-                let b = self.in_order_of(&described.attention, shape.linear, b, rank).map_err(|problem| {
-                    unsupported(format!("`{module}` {problem}: take an adapter in the format of the model"))
-                })?;
-                Ok((shape.linear, LowRank { rank, a: Arc::clone(&a), b, scale }))
+                let b = rest
+                    .split_off(..shape.out_features * rank)
+                    .expect("rows of all layers");
+                let b = self
+                    .in_order_of(&described.attention, shape.linear, b, rank)
+                    .map_err(|problem| {
+                        unsupported(format!(
+                            "`{module}` {problem}: take an adapter in the format of the model"
+                        ))
+                    })?;
+                Ok((
+                    shape.linear,
+                    LowRank {
+                        rank,
+                        a: Arc::clone(&a),
+                        b,
+                        scale,
+                    },
+                ))
             })
             .collect()
     }
 
     fn values(&self, tensor: &TensorInfo) -> Result<Vec<f32>> {
         let mut values = vec![0.0; tensor.elements()];
-        dequantize(tensor.format, &self.bytes[tensor.bytes.clone()], &mut values);
+        dequantize(
+            tensor.format,
+            &self.bytes[tensor.bytes.clone()],
+            &mut values,
+        );
         match values.iter().find(|value| !value.is_finite()) {
-            Some(value) => Err(malformed(format!("tensor `{}` holds {value}, expected numbers", tensor.name))),
+            Some(value) => Err(malformed(format!(
+                "tensor `{}` holds {value}, expected numbers",
+                tensor.name
+            ))),
             None => Ok(values),
         }
     }
@@ -330,7 +426,9 @@ impl Content<'_> {
         }
         let head_dim = attention.head_dim;
         if attention.rope.dims != head_dim {
-            return Err("is in another order of rows than the model, whose RoPE rotates a part of each head");
+            return Err(
+                "is in another order of rows than the model, whose RoPE rotates a part of each head",
+            );
         }
         let half = head_dim / 2;
         let source = |row: usize| match to {
@@ -339,7 +437,10 @@ impl Content<'_> {
         };
         let heads = b.chunks_exact(head_dim * rank);
         Ok(heads
-            .flat_map(|head| (0..head_dim).flat_map(move |row| head[source(row) * rank..][..rank].iter().copied()))
+            .flat_map(|head| {
+                (0..head_dim)
+                    .flat_map(move |row| head[source(row) * rank..][..rank].iter().copied())
+            })
             .collect())
     }
 }
@@ -348,8 +449,13 @@ fn fingerprint(blocks: &[BTreeMap<Linear, LowRank>]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for (block, linears) in blocks.iter().enumerate() {
         for (linear, LowRank { rank, a, b, scale }) in linears {
-            hash.update(format!("{block} {linear:?} {rank} {:08x};", scale.to_bits()));
-            a.iter().chain(&**b).for_each(|value| hash.update(value.to_le_bytes()));
+            hash.update(format!(
+                "{block} {linear:?} {rank} {:08x};",
+                scale.to_bits()
+            ));
+            a.iter()
+                .chain(&**b)
+                .for_each(|value| hash.update(value.to_le_bytes()));
         }
     }
     hash.finalize().into()

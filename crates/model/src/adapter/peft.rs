@@ -60,21 +60,33 @@ pub(super) struct Config {
 impl Config {
     /// Reads the content of `adapter_config.json`.
     pub(super) fn read(config: &Value) -> Result<Self> {
-        let Some(config) = config.as_object() else { return Err(malformed("it is no object, expected one")) };
+        let Some(config) = config.as_object() else {
+            return Err(malformed("it is no object, expected one"));
+        };
         match config.get("peft_type").and_then(Value::as_str) {
             Some("LORA") => {}
             Some(other) => {
                 let other: String = other.chars().take(40).collect();
-                return Err(unsupported(format!("field `peft_type` is `{other}`, expected `LORA`")));
+                return Err(unsupported(format!(
+                    "field `peft_type` is `{other}`, expected `LORA`"
+                )));
             }
             None => return Err(missing("field `peft_type` is missing, expected `LORA`")),
         }
         let is_harmless = |field: &str, value: &Value| {
-            HARMLESS.contains(&field) || is_off(value) || (field == "bias" && value.as_str() == Some("none"))
+            HARMLESS.contains(&field)
+                || is_off(value)
+                || (field == "bias" && value.as_str() == Some("none"))
         };
-        if let Some((field, value)) = config.iter().find(|(field, value)| !is_harmless(field, value)) {
+        if let Some((field, value)) = config
+            .iter()
+            .find(|(field, value)| !is_harmless(field, value))
+        {
             let field: String = field.chars().take(40).collect();
-            return Err(unsupported(format!("field `{field}` is {}, which is not supported", shown(value))));
+            return Err(unsupported(format!(
+                "field `{field}` is {}, which is not supported",
+                shown(value)
+            )));
         }
         match config.get("init_lora_weights") {
             None | Some(Value::Null | Value::Bool(_)) => {}
@@ -89,17 +101,26 @@ impl Config {
         }
         let rank = number(config, "r")?;
         if !(rank.fract() == 0.0 && (1.0..=super::MOST_RANK as f64).contains(&rank)) {
-            return Err(malformed(format!("field `r` is {rank}, expected an integer from 1 to {}", super::MOST_RANK)));
+            return Err(malformed(format!(
+                "field `r` is {rank}, expected an integer from 1 to {}",
+                super::MOST_RANK
+            )));
         }
         let targets = match config.get("target_modules") {
-            Some(Value::Array(names)) => names.iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect(),
+            Some(Value::Array(names)) => names
+                .iter()
+                .filter_map(|name| Some(name.as_str()?.to_owned()))
+                .collect(),
             _ => Vec::new(),
         };
         let rank_stabilized = match config.get("use_rslora") {
             None | Some(Value::Null) => false,
             Some(Value::Bool(value)) => *value,
             Some(other) => {
-                return Err(malformed(format!("field `use_rslora` is {}, expected true or false", shown(other))));
+                return Err(malformed(format!(
+                    "field `use_rslora` is {}, expected true or false",
+                    shown(other)
+                )));
             }
         };
         Ok(Self {
@@ -122,22 +143,34 @@ impl Config {
             return Err(malformed(message));
         }
         let alpha = of_module(&self.alphas, module).unwrap_or(self.alpha);
-        let divisor = if self.rank_stabilized { (rank as f64).sqrt() } else { rank as f64 };
+        let divisor = if self.rank_stabilized {
+            (rank as f64).sqrt()
+        } else {
+            rank as f64
+        };
         let scale = (alpha / divisor) as f32;
         if !scale.is_finite() {
-            return Err(malformed(format!("`lora_alpha` gives `{module}` a scale of {scale}, expected a number")));
+            return Err(malformed(format!(
+                "`lora_alpha` gives `{module}` a scale of {scale}, expected a number"
+            )));
         }
         Ok(scale)
     }
 }
 
 /// Reads the adapter in the safetensors file whose content is `bytes`.
-pub(super) fn read(config: &Config, bytes: &[u8], description: &ModelDescription) -> Result<Adapter> {
+pub(super) fn read(
+    config: &Config,
+    bytes: &[u8],
+    description: &ModelDescription,
+) -> Result<Adapter> {
     let tensors = safetensors::read_header(bytes, 0)?;
     for target in &config.targets {
         let is_target = |name: &String| {
             let module = split(name).map_or("", |(module, _)| module);
-            module.strip_suffix(target.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            module
+                .strip_suffix(target.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
         if !tensors.keys().any(is_target) {
             return Err(missing(format!(
@@ -175,10 +208,17 @@ fn is_off(value: &Value) -> bool {
 
 fn number(config: &Map<String, Value>, field: &str) -> Result<f64> {
     let Some(value) = config.get(field) else {
-        return Err(missing(format!("field `{field}` is missing, expected a number")));
+        return Err(missing(format!(
+            "field `{field}` is missing, expected a number"
+        )));
     };
     let number = value.as_f64().filter(|number| number.is_finite());
-    number.ok_or_else(|| malformed(format!("field `{field}` is {}, expected a number", shown(value))))
+    number.ok_or_else(|| {
+        malformed(format!(
+            "field `{field}` is {}, expected a number",
+            shown(value)
+        ))
+    })
 }
 
 /// Numbers by names of modules, which PEFT takes as regular expressions for the end of a name, the first that fits.
@@ -186,14 +226,26 @@ fn pattern(config: &Map<String, Value>, field: &str) -> Result<Vec<(Regex, f64)>
     let patterns = match config.get(field) {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Object(patterns)) => patterns,
-        Some(other) => return Err(malformed(format!("field `{field}` is {}, expected an object", shown(other)))),
+        Some(other) => {
+            return Err(malformed(format!(
+                "field `{field}` is {}, expected an object",
+                shown(other)
+            )));
+        }
     };
     let read = |(key, value): (&String, &Value)| {
         let number = value.as_f64().filter(|number| number.is_finite());
-        let number =
-            number.ok_or_else(|| malformed(format!("field `{field}` holds {}, expected numbers", shown(value))))?;
+        let number = number.ok_or_else(|| {
+            malformed(format!(
+                "field `{field}` holds {}, expected numbers",
+                shown(value)
+            ))
+        })?;
         let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{key})$")).map_err(|error| {
-            unsupported(format!("field `{field}` holds a name that is no regular expression")).caused_by(error)
+            unsupported(format!(
+                "field `{field}` holds a name that is no regular expression"
+            ))
+            .caused_by(error)
         })?;
         Ok((regex, number))
     };
@@ -201,7 +253,10 @@ fn pattern(config: &Map<String, Value>, field: &str) -> Result<Vec<(Regex, f64)>
 }
 
 fn of_module(patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
-    patterns.iter().find(|(regex, _)| regex.is_match(module)).map(|(_, number)| *number)
+    patterns
+        .iter()
+        .find(|(regex, _)| regex.is_match(module))
+        .map(|(_, number)| *number)
 }
 
 /// A value for an error message, cut off where it is long.

@@ -31,7 +31,10 @@ impl GenerationDefaults {
         for key in ["eos", "eot", "eom"].map(|name| format!("tokenizer.ggml.{name}_token_id")) {
             if let Some(id) = metadata.integer(&key)? {
                 let id = u32::try_from(id).map_err(|_| {
-                    Error::new(ErrorKind::Malformed, format!("metadata field `{key}` is {id}, expected a token id"))
+                    Error::new(
+                        ErrorKind::Malformed,
+                        format!("metadata field `{key}` is {id}, expected a token id"),
+                    )
                 })?;
                 push_new(&mut end_tokens, id);
             }
@@ -51,7 +54,11 @@ impl GenerationDefaults {
     pub(super) fn from_generation_config(config: &Value) -> Result<Self> {
         let greedy = stated(config, "do_sample").and_then(Value::as_bool) == Some(false);
         Ok(Self {
-            temperature: if greedy { Some(0.0) } else { float(config, "temperature")? },
+            temperature: if greedy {
+                Some(0.0)
+            } else {
+                float(config, "temperature")?
+            },
             top_k: integer(config, "top_k")?,
             top_p: float(config, "top_p")?,
             min_p: float(config, "min_p")?,
@@ -64,12 +71,19 @@ impl GenerationDefaults {
 /// `eos_token_id` of `generation_config.json` or `config.json`: an id or an array of ids.
 pub(super) fn end_tokens(config: &Value) -> Result<Vec<u32>> {
     let key = "eos_token_id";
-    let Some(value) = stated(config, key) else { return Ok(Vec::new()) };
-    let ids = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    let Some(value) = stated(config, key) else {
+        return Ok(Vec::new());
+    };
+    let ids = value
+        .as_array()
+        .map_or(std::slice::from_ref(value), Vec::as_slice);
     let mut end_tokens = Vec::new();
     for id in ids {
         let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
-        push_new(&mut end_tokens, id.ok_or_else(|| unexpected(key, value, "a token id or an array of them"))?);
+        push_new(
+            &mut end_tokens,
+            id.ok_or_else(|| unexpected(key, value, "a token id or an array of them"))?,
+        );
     }
     Ok(end_tokens)
 }
@@ -95,14 +109,19 @@ fn float(config: &Value, key: &str) -> Result<Option<f32>> {
 
 fn integer(config: &Value, key: &str) -> Result<Option<usize>> {
     let number = |value: &Value| {
-        let integer = value.as_u64().and_then(|integer| usize::try_from(integer).ok());
+        let integer = value
+            .as_u64()
+            .and_then(|integer| usize::try_from(integer).ok());
         integer.ok_or_else(|| unexpected(key, value, "a non-negative integer"))
     };
     stated(config, key).map(number).transpose()
 }
 
 fn unexpected(key: &str, value: &Value, expected: &str) -> Error {
-    Error::new(ErrorKind::Malformed, format!("field `{key}` is {value}, expected {expected}"))
+    Error::new(
+        ErrorKind::Malformed,
+        format!("field `{key}` is {value}, expected {expected}"),
+    )
 }
 
 #[cfg(test)]
@@ -133,7 +152,12 @@ mod tests {
     #[test]
     fn without_sampling_the_temperature_is_zero() {
         let config = json!({"do_sample": false, "temperature": 0.7});
-        assert_eq!(GenerationDefaults::from_generation_config(&config).unwrap().temperature, Some(0.0));
+        assert_eq!(
+            GenerationDefaults::from_generation_config(&config)
+                .unwrap()
+                .temperature,
+            Some(0.0)
+        );
     }
 
     #[test]
@@ -157,6 +181,9 @@ mod tests {
         metadata.insert("tokenizer.ggml.eot_token_id", gguf::Value::Integer(106));
         metadata.insert("general.sampling.temp", gguf::Value::Float(1.0));
         let defaults = GenerationDefaults::from_gguf(&metadata).unwrap();
-        assert_eq!((defaults.end_tokens, defaults.temperature), (vec![1, 106], Some(1.0)));
+        assert_eq!(
+            (defaults.end_tokens, defaults.temperature),
+            (vec![1, 106], Some(1.0))
+        );
     }
 }

@@ -16,12 +16,15 @@ pub(crate) fn read(path: &Path) -> Result<Option<serde_json::Value>> {
     }
     let bytes = files::read(path, MAX_BYTES).map_err(|error| match error.kind() {
         std::io::ErrorKind::FileTooLarge => {
-            let message = format!("the file is larger than {} MiB, expected a configuration", MAX_BYTES >> 20);
+            let message = format!(
+                "the file is larger than {} MiB, expected a configuration",
+                MAX_BYTES >> 20
+            );
             Error::new(ErrorKind::Malformed, message).at(path)
         }
         _ => Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path),
     })?;
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|error| Error::new(ErrorKind::Malformed, format!("not valid JSON: {error}")).at(path))
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+        Error::new(ErrorKind::Malformed, format!("not valid JSON: {error}")).at(path)
+    })
 }

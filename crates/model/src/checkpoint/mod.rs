@@ -52,7 +52,10 @@ impl Checkpoint {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let checkpoint = Self::open_any(&path).map_err(|error| error.at(path))?;
-        checkpoint.mapped_files().iter().try_for_each(MappedFile::check_unchanged)?;
+        checkpoint
+            .mapped_files()
+            .iter()
+            .try_for_each(MappedFile::check_unchanged)?;
         Ok(checkpoint)
     }
 
@@ -63,7 +66,10 @@ impl Checkpoint {
 
     /// Bytes of all files of weights.
     pub fn weight_bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes().len() as u64).sum()
+        self.files
+            .iter()
+            .map(|file| file.bytes().len() as u64)
+            .sum()
     }
 
     /// Reads all files of weights into huge pages: [`MappedFile::in_huge_pages`].
@@ -71,7 +77,11 @@ impl Checkpoint {
     /// # Errors
     /// As there.
     pub fn read_into_huge_pages(&mut self) -> Result<()> {
-        self.files = self.files.iter().map(MappedFile::in_huge_pages).collect::<Result<_>>()?;
+        self.files = self
+            .files
+            .iter()
+            .map(MappedFile::in_huge_pages)
+            .collect::<Result<_>>()?;
         Ok(())
     }
 
@@ -80,32 +90,47 @@ impl Checkpoint {
             return Self::open_folder(path, path, weight_files(path)?);
         }
         if !path.exists() {
-            return Err(Error::new(ErrorKind::Missing, format!("there is no such file or folder; {EXPECTED}")));
+            return Err(Error::new(
+                ErrorKind::Missing,
+                format!("there is no such file or folder; {EXPECTED}"),
+            ));
         }
         let file = MappedFile::open(path)?;
         if has_extension(path, "safetensors") {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let weights = Weights { files: vec![file], file_of: None };
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            let weights = Weights {
+                files: vec![file],
+                file_of: None,
+            };
             return Self::open_folder(path, parent.unwrap_or(Path::new(".")), weights);
         }
         if !has_extension(path, "gguf") && !file.bytes().starts_with(&gguf::MAGIC) {
-            return Err(Error::new(ErrorKind::Malformed, format!("not a model file; {EXPECTED}")));
+            return Err(Error::new(
+                ErrorKind::Malformed,
+                format!("not a model file; {EXPECTED}"),
+            ));
         }
         Self::open_gguf(path, file)
     }
 
     fn open_gguf(path: &Path, file: MappedFile) -> Result<Self> {
-        let gguf::Gguf { metadata, tensors, .. } = gguf::read(file.bytes())?;
+        let gguf::Gguf {
+            metadata, tensors, ..
+        } = gguf::read(file.bytes())?;
         if let Some(parts) = metadata.integer("split.count")?.filter(|&parts| parts > 1) {
-            let message =
-                format!("metadata field \"split.count\" is {parts}, expected a model in one file: merge its parts");
+            let message = format!(
+                "metadata field \"split.count\" is {parts}, expected a model in one file: merge its parts"
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         if metadata.string("general.type")? == Some("adapter") {
             let message = "this is an adapter, expected a model: give it beside its model, as with `triad run --lora`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let read_f32 = |tensor: &TensorInfo| Ok(elements(tensor, &file.bytes()[tensor.bytes.clone()]));
+        let read_f32 =
+            |tensor: &TensorInfo| Ok(elements(tensor, &file.bytes()[tensor.bytes.clone()]));
         let (description, tensor_map) = family::from_gguf(&metadata, &tensors, &read_f32)?;
         Ok(Self {
             path: path.to_path_buf(),
@@ -120,8 +145,13 @@ impl Checkpoint {
 
     fn open_folder(path: &Path, folder: &Path, weights: Weights) -> Result<Self> {
         let config_path = folder.join("config.json");
-        let config = json::read(&config_path)?
-            .ok_or_else(|| Error::new(ErrorKind::Missing, format!("there is no config.json; {EXPECTED}")).at(folder))?;
+        let config = json::read(&config_path)?.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Missing,
+                format!("there is no config.json; {EXPECTED}"),
+            )
+            .at(folder)
+        })?;
         let generation_path = folder.join("generation_config.json");
         let generation_config = json::read(&generation_path)?;
         let source = Source::folder(folder)?;
@@ -136,7 +166,9 @@ impl Checkpoint {
         }
         let tensors = weights.tensors()?;
         let bytes = |tensor: &TensorInfo| &weights.files[tensor.file].bytes()[tensor.bytes.clone()];
-        let are_equal = |one: &TensorInfo, other: &TensorInfo| are_equal((one, bytes(one)), (other, bytes(other)));
+        let are_equal = |one: &TensorInfo, other: &TensorInfo| {
+            are_equal((one, bytes(one)), (other, bytes(other)))
+        };
         let (description, tensor_map) = family::from_hugging_face(&config, &tensors, &are_equal)?;
         Ok(Self {
             path: path.to_path_buf(),
@@ -179,9 +211,9 @@ impl Checkpoint {
     /// # Errors
     /// [`ErrorKind::Missing`] if there is none.
     pub fn tensor(&self, name: &str) -> Result<&TensorInfo> {
-        self.tensors
-            .get(name)
-            .ok_or_else(|| Error::new(ErrorKind::Missing, format!("tensor {name:?} is missing")).at(&self.path))
+        self.tensors.get(name).ok_or_else(|| {
+            Error::new(ErrorKind::Missing, format!("tensor {name:?} is missing")).at(&self.path)
+        })
     }
 
     /// The bytes of one of this checkpoint's tensors, in its format.
@@ -227,12 +259,16 @@ struct Weights {
 fn weight_files(folder: &Path) -> Result<Weights> {
     let single = folder.join("model.safetensors");
     if single.exists() {
-        return Ok(Weights { files: vec![MappedFile::open(single)?], file_of: None });
+        return Ok(Weights {
+            files: vec![MappedFile::open(single)?],
+            file_of: None,
+        });
     }
     let index_path = folder.join("model.safetensors.index.json");
     let Some(index) = json::read(&index_path)? else {
-        let message =
-            format!("there is neither model.safetensors nor model.safetensors.index.json in the folder; {EXPECTED}");
+        let message = format!(
+            "there is neither model.safetensors nor model.safetensors.index.json in the folder; {EXPECTED}"
+        );
         return Err(Error::new(ErrorKind::Missing, message).at(folder));
     };
     let shards = safetensors::shards(&index).map_err(|error| error.at(&index_path))?;
@@ -244,7 +280,10 @@ fn weight_files(folder: &Path) -> Result<Weights> {
         }
         MappedFile::open(path)
     };
-    Ok(Weights { files: shards.files.iter().map(open).collect::<Result<_>>()?, file_of: Some(shards.file_of) })
+    Ok(Weights {
+        files: shards.files.iter().map(open).collect::<Result<_>>()?,
+        file_of: Some(shards.file_of),
+    })
 }
 
 impl Weights {
@@ -253,14 +292,17 @@ impl Weights {
             .files
             .iter()
             .enumerate()
-            .map(|(index, file)| safetensors::read_header(file.bytes(), index).map_err(|error| error.at(file.path())))
+            .map(|(index, file)| {
+                safetensors::read_header(file.bytes(), index).map_err(|error| error.at(file.path()))
+            })
             .collect::<Result<Vec<_>>>()?;
         let Some(file_of) = &self.file_of else {
             return Ok(headers.into_iter().flatten().collect());
         };
         let place = |(name, &file): (&String, &usize)| {
             let info = headers[file].get(name).ok_or_else(|| {
-                let message = format!("tensor {name:?} is missing, but the index puts it in this file");
+                let message =
+                    format!("tensor {name:?} is missing, but the index puts it in this file");
                 Error::new(ErrorKind::Missing, message).at(self.files[file].path())
             })?;
             Ok((name.clone(), info.clone()))
@@ -270,7 +312,10 @@ impl Weights {
 }
 
 /// Whether two tensors of the same shape hold the same numbers, in whatever format.
-fn are_equal((one, bytes): (&TensorInfo, &[u8]), (other, other_bytes): (&TensorInfo, &[u8])) -> bool {
+fn are_equal(
+    (one, bytes): (&TensorInfo, &[u8]),
+    (other, other_bytes): (&TensorInfo, &[u8]),
+) -> bool {
     if one.format == other.format {
         return bytes == other_bytes;
     }
@@ -282,8 +327,12 @@ fn are_equal((one, bytes): (&TensorInfo, &[u8]), (other, other_bytes): (&TensorI
         dequantize(format, bytes, &mut values);
         values
     };
-    let pairs = bytes.chunks_exact(bytes.len() / rows).zip(other_bytes.chunks_exact(other_bytes.len() / rows));
-    pairs.into_iter().all(|(bytes, others)| row(one.format, bytes) == row(other.format, others))
+    let pairs = bytes
+        .chunks_exact(bytes.len() / rows)
+        .zip(other_bytes.chunks_exact(other_bytes.len() / rows));
+    pairs
+        .into_iter()
+        .all(|(bytes, others)| row(one.format, bytes) == row(other.format, others))
 }
 
 fn elements(tensor: &TensorInfo, bytes: &[u8]) -> Vec<f32> {
@@ -293,5 +342,6 @@ fn elements(tensor: &TensorInfo, bytes: &[u8]) -> Vec<f32> {
 }
 
 fn has_extension(path: &Path, extension: &str) -> bool {
-    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension))
+    path.extension()
+        .is_some_and(|found| found.eq_ignore_ascii_case(extension))
 }

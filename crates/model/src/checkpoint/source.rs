@@ -28,8 +28,10 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// What tokenizer and template are read from in a folder.
 const FOLDER: [&str; 3] = ["tokenizer.json", TOKENIZER_CONFIG, "chat_template.jinja"];
 /// The template for conversations with functions, as packages and as folders in the layout of `transformers` have it.
-pub(crate) const TOOL_TEMPLATES: [&str; 2] =
-    ["chat_template.tool_use.jinja", "additional_chat_templates/tool_use.jinja"];
+pub(crate) const TOOL_TEMPLATES: [&str; 2] = [
+    "chat_template.tool_use.jinja",
+    "additional_chat_templates/tool_use.jinja",
+];
 
 /// Longest of these files in bytes.
 const MAX_TEXT_FILE: u64 = 1 << 28;
@@ -46,14 +48,21 @@ impl Source {
         let gguf = folder.join(GGUF);
         if gguf.exists() {
             let file = MappedFile::open(&gguf)?;
-            return Ok(Self::Gguf(gguf::read(file.bytes()).map_err(|error| error.at(gguf))?.metadata));
+            return Ok(Self::Gguf(
+                gguf::read(file.bytes())
+                    .map_err(|error| error.at(gguf))?
+                    .metadata,
+            ));
         }
         Self::folder(folder)
     }
 
     pub(super) fn folder(folder: &Path) -> Result<Self> {
         let tokenizer_config = json::read(&folder.join(TOKENIZER_CONFIG))?;
-        Ok(Self::HuggingFace { folder: folder.to_path_buf(), tokenizer_config })
+        Ok(Self::HuggingFace {
+            folder: folder.to_path_buf(),
+            tokenizer_config,
+        })
     }
 }
 
@@ -67,17 +76,31 @@ impl Checkpoint {
         match &self.source {
             Source::Gguf(_) => {
                 let bytes = self.files[0].bytes();
-                let head = gguf::read(bytes).map_err(|error| error.at(&self.path))?.without_tensors(bytes);
+                let head = gguf::read(bytes)
+                    .map_err(|error| error.at(&self.path))?
+                    .without_tensors(bytes);
                 Ok(vec![(GGUF, head)])
             }
             Source::HuggingFace { folder, .. } => {
-                let tool_template = TOOL_TEMPLATES.iter().map(|name| folder.join(name)).find(|path| path.is_file());
-                let there = FOLDER.into_iter().map(|name| (name, folder.join(name))).filter(|(_, path)| path.is_file());
+                let tool_template = TOOL_TEMPLATES
+                    .iter()
+                    .map(|name| folder.join(name))
+                    .find(|path| path.is_file());
+                let there = FOLDER
+                    .into_iter()
+                    .map(|name| (name, folder.join(name)))
+                    .filter(|(_, path)| path.is_file());
                 let there = there.chain(tool_template.map(|path| (TOOL_TEMPLATES[0], path)));
-                let read = |(name, path): (&'static str, PathBuf)| match files::read(&path, MAX_TEXT_FILE) {
-                    Ok(bytes) => Ok((name, bytes)),
-                    Err(error) => Err(Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path)),
-                };
+                let read =
+                    |(name, path): (&'static str, PathBuf)| match files::read(&path, MAX_TEXT_FILE)
+                    {
+                        Ok(bytes) => Ok((name, bytes)),
+                        Err(error) => Err(Error::new(
+                            ErrorKind::Io,
+                            format!("cannot read the file: {error}"),
+                        )
+                        .at(path)),
+                    };
                 there.map(read).collect()
             }
         }

@@ -38,11 +38,23 @@ impl ModelDescription {
     /// [`ErrorKind::Malformed`] naming the first number that does not, and what was expected.
     pub fn check(&self) -> Result<()> {
         size("the number of blocks", self.blocks.len(), limits::BLOCKS)?;
-        size("the width of the residual stream", self.hidden, limits::HIDDEN)?;
+        size(
+            "the width of the residual stream",
+            self.hidden,
+            limits::HIDDEN,
+        )?;
         size("the vocabulary", self.vocab, limits::VOCAB)?;
         size("the context", self.context, limits::CONTEXT)?;
-        within("the factor on the embedding", Some(self.embedding_scale), ranges::FACTOR)?;
-        within("the soft cap of logits", self.logit_soft_cap, ranges::SOFT_CAP)?;
+        within(
+            "the factor on the embedding",
+            Some(self.embedding_scale),
+            ranges::FACTOR,
+        )?;
+        within(
+            "the soft cap of logits",
+            self.logit_soft_cap,
+            ranges::SOFT_CAP,
+        )?;
         self.output_norm.check()?;
         self.blocks.iter().try_for_each(BlockDescription::check)
     }
@@ -50,7 +62,12 @@ impl ModelDescription {
 
 impl BlockDescription {
     fn check(&self) -> Result<()> {
-        let Self { attention, feed_forward: FeedForward { width, .. }, norm, residual: _ } = self;
+        let Self {
+            attention,
+            feed_forward: FeedForward { width, .. },
+            norm,
+            residual: _,
+        } = self;
         size("the width of the feed-forward", *width, limits::WIDTH)?;
         norm.check()?;
         attention.check()
@@ -72,7 +89,12 @@ impl Norm {
 
 impl Attention {
     fn check(&self) -> Result<()> {
-        let Self { heads, kv_heads, head_dim, .. } = *self;
+        let Self {
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = *self;
         size("the number of attention heads", heads, limits::HEADS)?;
         size("the number of key-value heads", kv_heads, limits::HEADS)?;
         size("the width of a head", head_dim, limits::HEAD_DIM)?;
@@ -81,8 +103,16 @@ impl Attention {
                 "{heads} attention heads can't share {kv_heads} key-value heads: expected a divisor of {heads}"
             )));
         }
-        within("the factor on attention scores", Some(self.scale), ranges::FACTOR)?;
-        within("the soft cap of attention scores", self.soft_cap, ranges::SOFT_CAP)?;
+        within(
+            "the factor on attention scores",
+            Some(self.scale),
+            ranges::FACTOR,
+        )?;
+        within(
+            "the soft cap of attention scores",
+            self.soft_cap,
+            ranges::SOFT_CAP,
+        )?;
         self.qk_norm.as_ref().map_or(Ok(()), Norm::check)?;
         if let Some(window) = self.window {
             size("the window of attention", window, limits::CONTEXT)?;
@@ -103,21 +133,43 @@ impl RopeScaling {
     fn check(&self, pairs: usize) -> Result<()> {
         let divisors = |what: &str, divisors: &[f32]| {
             if divisors.len() != pairs {
-                return Err(malformed(format!("{what} of RoPE are {}, expected {pairs}", divisors.len())));
+                return Err(malformed(format!(
+                    "{what} of RoPE are {}, expected {pairs}",
+                    divisors.len()
+                )));
             }
-            divisors
-                .iter()
-                .try_for_each(|divisor| within("a divisor of RoPE's frequencies", Some(*divisor), ranges::ROPE_DIVISOR))
+            divisors.iter().try_for_each(|divisor| {
+                within(
+                    "a divisor of RoPE's frequencies",
+                    Some(*divisor),
+                    ranges::ROPE_DIVISOR,
+                )
+            })
         };
         match self {
             Self::None => Ok(()),
-            Self::Linear { factor } => within("the factor of RoPE", Some(*factor), ranges::ROPE_DIVISOR),
+            Self::Linear { factor } => {
+                within("the factor of RoPE", Some(*factor), ranges::ROPE_DIVISOR)
+            }
             Self::Factors { factors } => divisors("the divisors", factors),
-            Self::LongRope { short, long, original_context, attention_factor } => {
+            Self::LongRope {
+                short,
+                long,
+                original_context,
+                attention_factor,
+            } => {
                 divisors("the short divisors", short)?;
                 divisors("the long divisors", long)?;
-                size("the context before LongRoPE", *original_context, limits::CONTEXT)?;
-                within("the attention factor of LongRoPE", Some(*attention_factor), ranges::FACTOR)
+                size(
+                    "the context before LongRoPE",
+                    *original_context,
+                    limits::CONTEXT,
+                )?;
+                within(
+                    "the attention factor of LongRoPE",
+                    Some(*attention_factor),
+                    ranges::FACTOR,
+                )
             }
         }
     }
@@ -127,7 +179,9 @@ fn size(what: &str, value: usize, most: usize) -> Result<()> {
     if (1..=most).contains(&value) {
         return Ok(());
     }
-    Err(malformed(format!("{what} is {value}, expected 1 to {most}")))
+    Err(malformed(format!(
+        "{what} is {value}, expected 1 to {most}"
+    )))
 }
 
 fn within(what: &str, value: Option<f32>, range: RangeInclusive<f32>) -> Result<()> {
@@ -135,7 +189,9 @@ fn within(what: &str, value: Option<f32>, range: RangeInclusive<f32>) -> Result<
         None => Ok(()),
         Some(value) => {
             let (least, most) = (range.start(), range.end());
-            Err(malformed(format!("{what} is {value:?}, expected a number from {least:?} to {most:?}")))
+            Err(malformed(format!(
+                "{what} is {value:?}, expected a number from {least:?} to {most:?}"
+            )))
         }
     }
 }
@@ -162,27 +218,47 @@ mod tests {
         let cases: [(&str, Change); 14] = [
             ("number of blocks is 0", |model| model.blocks.clear()),
             ("vocabulary is 0", |model| model.vocab = 0),
-            ("residual stream is 18446744073709551615", |model| model.hidden = usize::MAX),
+            ("residual stream is 18446744073709551615", |model| {
+                model.hidden = usize::MAX
+            }),
             ("context is 0", |model| model.context = 0),
             ("embedding is NaN", |model| model.embedding_scale = f32::NAN),
-            ("cap of logits is -1.0", |model| model.logit_soft_cap = Some(-1.0)),
-            ("epsilon is 0.0", |model| model.output_norm.epsilon = 0.0),
-            ("norm's weight is inf", |model| model.blocks[1].norm.weight_offset = f32::INFINITY),
-            ("can't share 3", |model| model.blocks[1].attention.kv_heads = 3),
-            ("key-value heads is 0", |model| model.blocks[1].attention.kv_heads = 0),
-            ("window of attention is 0", |model| model.blocks[1].attention.window = Some(0)),
-            ("RoPE on 7 dimensions", |model| model.blocks[1].attention.rope.dims = 7),
-            ("divisors of RoPE are 1", |model| {
-                model.blocks[1].attention.rope.scaling = RopeScaling::Factors { factors: vec![1.0] };
+            ("cap of logits is -1.0", |model| {
+                model.logit_soft_cap = Some(-1.0)
             }),
-            ("feed-forward is 0", |model| model.blocks[1].feed_forward.width = 0),
+            ("epsilon is 0.0", |model| model.output_norm.epsilon = 0.0),
+            ("norm's weight is inf", |model| {
+                model.blocks[1].norm.weight_offset = f32::INFINITY
+            }),
+            ("can't share 3", |model| {
+                model.blocks[1].attention.kv_heads = 3
+            }),
+            ("key-value heads is 0", |model| {
+                model.blocks[1].attention.kv_heads = 0
+            }),
+            ("window of attention is 0", |model| {
+                model.blocks[1].attention.window = Some(0)
+            }),
+            ("RoPE on 7 dimensions", |model| {
+                model.blocks[1].attention.rope.dims = 7
+            }),
+            ("divisors of RoPE are 1", |model| {
+                model.blocks[1].attention.rope.scaling =
+                    RopeScaling::Factors { factors: vec![1.0] };
+            }),
+            ("feed-forward is 0", |model| {
+                model.blocks[1].feed_forward.width = 0
+            }),
         ];
         for (expected, change) in cases {
             let mut model = family::shape("phi-2").unwrap();
             change(&mut model);
             let error = model.check().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Malformed);
-            assert!(error.to_string().contains(expected), "{error} for {expected}");
+            assert!(
+                error.to_string().contains(expected),
+                "{error} for {expected}"
+            );
         }
     }
 }

@@ -16,13 +16,16 @@ pub(super) struct Config<'a> {
 impl<'a> Config<'a> {
     /// The file's outermost value.
     pub fn new(value: &'a Value) -> Result<Self> {
-        let fields = value.as_object().ok_or_else(|| malformed("config.json is not a JSON object"))?;
+        let fields = value
+            .as_object()
+            .ok_or_else(|| malformed("config.json is not a JSON object"))?;
         Ok(Self { fields, place: "" })
     }
 
     /// The object under `key`, whose fields errors call `place` + name.
     pub fn object(&self, key: &str, place: &'a str) -> Result<Option<Self>> {
-        self.get(key, "an object", Value::as_object).map(|fields| fields.map(|fields| Self { fields, place }))
+        self.get(key, "an object", Value::as_object)
+            .map(|fields| fields.map(|fields| Self { fields, place }))
     }
 
     /// True if this object has no fields.
@@ -40,28 +43,48 @@ impl<'a> Config<'a> {
         self.fields.get(key).filter(|value| !value.is_null())
     }
 
-    fn get<T>(&self, key: &str, expected: &str, convert: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
-        let Some(value) = self.raw(key) else { return Ok(None) };
+    fn get<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        convert: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(value) = self.raw(key) else {
+            return Ok(None);
+        };
         convert(value).map(Some).ok_or_else(|| {
-            malformed(format!("config.json: `{}{key}` is {}, expected {expected}", self.place, brief(value)))
+            malformed(format!(
+                "config.json: `{}{key}` is {}, expected {expected}",
+                self.place,
+                brief(value)
+            ))
         })
     }
 
     /// An integer from 1 to `most`.
     pub fn size(&self, key: &str, most: usize) -> Result<Option<usize>> {
         self.get(key, &format!("an integer from 1 to {most}"), |value| {
-            value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|size| (1..=most).contains(size))
+            value
+                .as_u64()
+                .and_then(|size| usize::try_from(size).ok())
+                .filter(|size| (1..=most).contains(size))
         })
     }
 
     /// A non-negative integer.
     pub fn count(&self, key: &str) -> Result<Option<usize>> {
-        self.get(key, "a non-negative integer", |value| value.as_u64().and_then(|count| usize::try_from(count).ok()))
+        self.get(key, "a non-negative integer", |value| {
+            value.as_u64().and_then(|count| usize::try_from(count).ok())
+        })
     }
 
     /// A finite number above 0.
     pub fn positive(&self, key: &str) -> Result<Option<f64>> {
-        self.get(key, "a number above 0", |value| value.as_f64().filter(|number| number.is_finite() && *number > 0.0))
+        self.get(key, "a number above 0", |value| {
+            value
+                .as_f64()
+                .filter(|number| number.is_finite() && *number > 0.0)
+        })
     }
 
     /// A boolean.
@@ -76,7 +99,9 @@ impl<'a> Config<'a> {
 
     /// An array of texts.
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
-        self.get(key, "an array of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
+        self.get(key, "an array of strings", |value| {
+            value.as_array()?.iter().map(Value::as_str).collect()
+        })
     }
 
     /// An array of exactly `count` finite numbers above 0.
@@ -84,8 +109,12 @@ impl<'a> Config<'a> {
         let expected = format!("an array of {count} numbers above 0");
         let factors = self.get(key, &expected, |value| {
             let values = value.as_array().filter(|values| values.len() == count)?;
-            let factor =
-                |value: &Value| value.as_f64().map(|factor| factor as f32).filter(|&f| f.is_finite() && f > 0.0);
+            let factor = |value: &Value| {
+                value
+                    .as_f64()
+                    .map(|factor| factor as f32)
+                    .filter(|&f| f.is_finite() && f > 0.0)
+            };
             values.iter().map(factor).collect::<Option<Vec<f32>>>()
         })?;
         self.required(key, factors)

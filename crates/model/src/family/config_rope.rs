@@ -35,17 +35,25 @@ impl<'a> ConfigRope<'a> {
     /// Among others for a file that both versions read, and that is another model to each.
     pub fn read(&self, local: bool) -> Result<Rope> {
         let local = local && self.family.local_rope_base.is_some();
-        let scaling = self.config.object("rope_scaling", "rope_scaling.")?.filter(|scaling| !scaling.is_empty());
+        let scaling = self
+            .config
+            .object("rope_scaling", "rope_scaling.")?
+            .filter(|scaling| !scaling.is_empty());
         // Version 5 takes Gemma 3's RoPE for unscaled unless `rope_type` says otherwise.
         if self.family.local_rope_base.is_some() {
-            scaling
-                .map_or(Ok(None), |scaling| scaling.required("rope_type", scaling.string("rope_type")?).map(Some))?;
+            scaling.map_or(Ok(None), |scaling| {
+                scaling
+                    .required("rope_type", scaling.string("rope_type")?)
+                    .map(Some)
+            })?;
         }
         let parameters = self.parameters(local)?;
         let places: Vec<Config<'a>> = match (scaling, parameters) {
             (Some(_), parameters) if local => parameters.into_iter().collect(),
             // Gemma 3's `rope_scaling` changes what its `rope_parameters` say.
-            (Some(scaling), Some(parameters)) if self.family.local_rope_base.is_some() => vec![scaling, parameters],
+            (Some(scaling), Some(parameters)) if self.family.local_rope_base.is_some() => {
+                vec![scaling, parameters]
+            }
             (Some(scaling), _) => vec![scaling],
             (None, parameters) => parameters.into_iter().collect(),
         };
@@ -65,12 +73,19 @@ impl<'a> ConfigRope<'a> {
 
     /// The fields of `rope_parameters` for one kind of blocks.
     fn parameters(&self, local: bool) -> Result<Option<Config<'a>>> {
-        let all = self.config.object("rope_parameters", "rope_parameters.")?.filter(|all| !all.is_empty());
+        let all = self
+            .config
+            .object("rope_parameters", "rope_parameters.")?
+            .filter(|all| !all.is_empty());
         let Some(all) = all else { return Ok(None) };
         if self.family.local_rope_base.is_some() {
             let layer = if local { SLIDING } else { FULL };
             let one = all.object(layer, "rope_parameters.*.")?;
-            let absent = || missing(format!("config.json has no field `rope_parameters.{layer}`"));
+            let absent = || {
+                missing(format!(
+                    "config.json has no field `rope_parameters.{layer}`"
+                ))
+            };
             return one.map(Some).ok_or_else(absent);
         }
         match [FULL, SLIDING].into_iter().find(|layer| all.has(layer)) {
@@ -92,10 +107,12 @@ impl<'a> ConfigRope<'a> {
             Some(base) if local => ("rope_local_base_freq", base),
             _ => ("rope_theta", self.family.rope_base),
         };
-        let base = inner("rope_theta")?.map_or_else(|| self.config.positive(field), |base| Ok(Some(base)))?;
+        let base = inner("rope_theta")?
+            .map_or_else(|| self.config.positive(field), |base| Ok(Some(base)))?;
         let base = base.map_or(default, |base| base as f32);
         let fraction = "partial_rotary_factor";
-        let fraction = inner(fraction)?.map_or_else(|| self.config.positive(fraction), |part| Ok(Some(part)))?;
+        let fraction = inner(fraction)?
+            .map_or_else(|| self.config.positive(fraction), |part| Ok(Some(part)))?;
         let dims = match (self.family.rotary_fraction, fraction) {
             (None, None | Some(1.0)) => self.head_dim,
             (None, Some(fraction)) => {
@@ -104,16 +121,34 @@ impl<'a> ConfigRope<'a> {
                     "config.json: `partial_rotary_factor` is {fraction}, which Triad does not support for {name}"
                 )));
             }
-            (Some(default), fraction) => (self.head_dim as f64 * fraction.unwrap_or(default)) as usize,
+            (Some(default), fraction) => {
+                (self.head_dim as f64 * fraction.unwrap_or(default)) as usize
+            }
         };
         let scaling = self.scaling(version, places, base, dims)?;
-        Ok(Rope { dims, base, pairing: RopePairing::Halves, scaling })
+        Ok(Rope {
+            dims,
+            base,
+            pairing: RopePairing::Halves,
+            scaling,
+        })
     }
 
-    fn scaling(&self, version: Version, places: &[Config<'_>], base: f32, dims: usize) -> Result<RopeScaling> {
-        let Some(first) = places.first() else { return Ok(RopeScaling::None) };
+    fn scaling(
+        &self,
+        version: Version,
+        places: &[Config<'_>],
+        base: f32,
+        dims: usize,
+    ) -> Result<RopeScaling> {
+        let Some(first) = places.first() else {
+            return Ok(RopeScaling::None);
+        };
         let place = |key: &str| find(places, key).unwrap_or(first);
-        let kind = match (place("rope_type").string("rope_type")?, place("type").string("type")?) {
+        let kind = match (
+            place("rope_type").string("rope_type")?,
+            place("type").string("type")?,
+        ) {
             (Some(kind), Some(other)) if kind != other => {
                 return Err(unsupported(format!(
                     "config.json: RoPE's `rope_type` is `{}` and its `type` is `{}`, expected one of them",
@@ -125,10 +160,16 @@ impl<'a> ConfigRope<'a> {
             (None, None) if version == Version::Five => "default",
             (None, None) => first.required("rope_type", None)?,
         };
-        let positive = |key: &str| place(key).positive(key).and_then(|value| place(key).required(key, value));
+        let positive = |key: &str| {
+            place(key)
+                .positive(key)
+                .and_then(|value| place(key).required(key, value))
+        };
         match kind {
             "default" => Ok(RopeScaling::None),
-            "linear" => Ok(RopeScaling::Linear { factor: positive("factor")? as f32 }),
+            "linear" => Ok(RopeScaling::Linear {
+                factor: positive("factor")? as f32,
+            }),
             "llama3" => {
                 let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);
                 if low >= high {
@@ -141,8 +182,15 @@ impl<'a> ConfigRope<'a> {
                     Some(outer) => outer,
                     None => place(ORIGINAL).required(ORIGINAL, inner)?,
                 };
-                let scaling = Llama3 { factor: positive("factor")?, low, high, original_context };
-                Ok(RopeScaling::Factors { factors: llama3_factors(scaling, base, dims) })
+                let scaling = Llama3 {
+                    factor: positive("factor")?,
+                    low,
+                    high,
+                    original_context,
+                };
+                Ok(RopeScaling::Factors {
+                    factors: llama3_factors(scaling, base, dims),
+                })
             }
             "longrope" | "su" => self.long_rope(version, place, dims),
             other => Err(unsupported(format!(
@@ -159,22 +207,28 @@ impl<'a> ConfigRope<'a> {
         dims: usize,
     ) -> Result<RopeScaling> {
         let outer = self.outer_context(true)?.or(self.family.original_context);
-        let inner = place(ORIGINAL).size(ORIGINAL, limits::CONTEXT)?.filter(|_| version == Version::Five);
+        let inner = place(ORIGINAL)
+            .size(ORIGINAL, limits::CONTEXT)?
+            .filter(|_| version == Version::Five);
         let stated = outer.or(inner);
         let original_context = stated.unwrap_or(self.context);
         let factor = place("factor").positive("factor")?;
         let stretch = match (version, stated, factor) {
             (Version::Five, _, Some(factor)) | (Version::Four, None, Some(factor)) => factor,
             (Version::Four, None, None) => place("factor").required("factor", None)?,
-            (_, _, None) | (Version::Four, Some(_), _) => self.context as f64 / original_context as f64,
+            (_, _, None) | (Version::Four, Some(_), _) => {
+                self.context as f64 / original_context as f64
+            }
         };
         let attention_factor = place("attention_factor").positive("attention_factor")?;
         Ok(RopeScaling::LongRope {
             short: place("short_factor").factors("short_factor", dims / 2)?,
             long: place("long_factor").factors("long_factor", dims / 2)?,
             original_context,
-            attention_factor: attention_factor
-                .map_or_else(|| long_rope_attention_factor(stretch, original_context), |factor| factor as f32),
+            attention_factor: attention_factor.map_or_else(
+                || long_rope_attention_factor(stretch, original_context),
+                |factor| factor as f32,
+            ),
         })
     }
 

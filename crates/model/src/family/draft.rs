@@ -43,9 +43,16 @@ impl Draft {
     /// The description of this model, a member of `family`.
     pub fn describe(self, family: &Family) -> Result<ModelDescription> {
         if !(self.query_scalar.is_finite() && self.query_scalar > 0.0) {
-            return Err(malformed(format!("the query's scalar is {}, expected a number above 0", self.query_scalar)));
+            return Err(malformed(format!(
+                "the query's scalar is {}, expected a number above 0",
+                self.query_scalar
+            )));
         }
-        let norm = |kind| Norm { kind, epsilon: self.epsilon, weight_offset: self.norm_offset };
+        let norm = |kind| Norm {
+            kind,
+            epsilon: self.epsilon,
+            weight_offset: self.norm_offset,
+        };
         let block = |&window: &Option<usize>| BlockDescription {
             attention: Attention {
                 heads: self.heads,
@@ -57,7 +64,11 @@ impl Draft {
                 qk_norm: family.qk_norm.then(|| norm(NormKind::Rms)),
                 window,
                 soft_cap: self.score_soft_cap,
-                rope: if window.is_some() { self.local_rope.clone() } else { self.rope.clone() },
+                rope: if window.is_some() {
+                    self.local_rope.clone()
+                } else {
+                    self.rope.clone()
+                },
             },
             feed_forward: FeedForward {
                 width: self.width,
@@ -74,7 +85,11 @@ impl Draft {
             hidden: self.hidden,
             vocab: self.vocab,
             context: self.context,
-            embedding_scale: if family.scaled_embedding { (self.hidden as f32).sqrt() } else { 1.0 },
+            embedding_scale: if family.scaled_embedding {
+                (self.hidden as f32).sqrt()
+            } else {
+                1.0
+            },
             blocks: self.windows.iter().map(block).collect(),
             output_norm: norm(family.norm),
             tied_output: self.tied,

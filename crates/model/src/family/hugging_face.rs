@@ -47,7 +47,9 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
             known.join(", ")
         )));
     };
-    let config = outer.object("text_config", "text_config.")?.unwrap_or(outer);
+    let config = outer
+        .object("text_config", "text_config.")?
+        .unwrap_or(outer);
     for part in [outer, config] {
         refuse(&part, &REFUSED)?;
         refuse_bidirectional(&part)?;
@@ -68,7 +70,9 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
 /// Refuses attention without a mask. `transformers` reads null as false.
 fn refuse_bidirectional(config: &Config<'_>) -> Result<()> {
     if config.has("is_causal") && config.bool("is_causal")? != Some(true) {
-        return Err(unsupported("config.json sets `is_causal` to other than true, which Triad does not support"));
+        return Err(unsupported(
+            "config.json sets `is_causal` to other than true, which Triad does not support",
+        ));
     }
     Ok(())
 }
@@ -81,32 +85,52 @@ fn refuse(config: &Config<'_>, fields: &[&str]) -> Result<()> {
             value => value.as_bool() == Some(false) || value.as_f64() == Some(0.0),
         };
         if config.raw(field).is_some_and(|value| !neutral(value)) {
-            return Err(unsupported(format!("config.json sets `{field}`, which Triad does not support")));
+            return Err(unsupported(format!(
+                "config.json sets `{field}`, which Triad does not support"
+            )));
         }
     }
     Ok(())
 }
 
 fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
-    let default = |key: &str| family.sizes.iter().find(|(name, _)| *name == key).map(|(_, size)| *size);
-    let size = |key: &str, most: usize| config.size(key, most).map(|size| size.or_else(|| default(key)));
-    let required = |key: &str, most: usize| size(key, most).and_then(|size| config.required(key, size));
+    let default = |key: &str| {
+        family
+            .sizes
+            .iter()
+            .find(|(name, _)| *name == key)
+            .map(|(_, size)| *size)
+    };
+    let size = |key: &str, most: usize| {
+        config
+            .size(key, most)
+            .map(|size| size.or_else(|| default(key)))
+    };
+    let required =
+        |key: &str, most: usize| size(key, most).and_then(|size| config.required(key, size));
 
     let hidden = required("hidden_size", limits::HIDDEN)?;
     let blocks = required("num_hidden_layers", limits::BLOCKS)?;
     let heads = required("num_attention_heads", limits::HEADS)?;
-    let head_dim = match config.size("head_dim", limits::HEAD_DIM)?.or(family.head_dim) {
+    let head_dim = match config
+        .size("head_dim", limits::HEAD_DIM)?
+        .or(family.head_dim)
+    {
         Some(head_dim) => head_dim,
         None => head_dim(hidden, heads)?,
     };
-    let context = config.size("max_position_embeddings", limits::CONTEXT)?.unwrap_or(family.context);
+    let context = config
+        .size("max_position_embeddings", limits::CONTEXT)?
+        .unwrap_or(family.context);
     let epsilon = match family.norm {
         NormKind::Rms => "rms_norm_eps",
         NormKind::Layer => "layer_norm_eps",
     };
     let attention_bias = config.bool("attention_bias")?.unwrap_or(false);
     let query_scalar = match family.query_scalar {
-        Some(default) => config.positive("query_pre_attn_scalar")?.map_or(default, |scalar| scalar as f32),
+        Some(default) => config
+            .positive("query_pre_attn_scalar")?
+            .map_or(default, |scalar| scalar as f32),
         None => head_dim as f32,
     };
     let cap = |key: &str, default: fn(&traits::SoftCaps) -> Option<f32>| match &family.soft_caps {
@@ -115,7 +139,12 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         Some(_) => config.positive(key).map(|cap| cap.map(|cap| cap as f32)),
         None => Ok(None),
     };
-    let rope = ConfigRope { family, config, head_dim, context };
+    let rope = ConfigRope {
+        family,
+        config,
+        head_dim,
+        context,
+    };
     Ok(Draft {
         name: None,
         hidden,
@@ -125,7 +154,9 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         kv_heads: size("num_key_value_heads", limits::HEADS)?.unwrap_or(heads),
         head_dim,
         width: required("intermediate_size", limits::WIDTH)?,
-        epsilon: config.positive(epsilon)?.map_or(family.epsilon, |epsilon| epsilon as f32),
+        epsilon: config
+            .positive(epsilon)?
+            .map_or(family.epsilon, |epsilon| epsilon as f32),
         norm_offset: if family.norms_less_one { 1.0 } else { 0.0 },
         query_scalar,
         qkv_bias: family.qkv_bias || attention_bias,
@@ -154,7 +185,9 @@ pub(super) fn head_dim(hidden: usize, heads: usize) -> Result<usize> {
 
 fn activation(family: &Family, config: &Config<'_>) -> Result<Activation> {
     let field = family.activation_field;
-    let Some(name) = config.string(field)? else { return Ok(family.activation) };
+    let Some(name) = config.string(field)? else {
+        return Ok(family.activation);
+    };
     match name {
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
@@ -186,9 +219,9 @@ fn windows(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<Op
     }
     let first = config.count("max_window_layers")?.unwrap_or(28);
     let every = match family.windows {
-        Windows::AllButEvery(default) if family.local_rope_base.is_some() => {
-            config.size("sliding_window_pattern", limits::BLOCKS)?.unwrap_or(default)
-        }
+        Windows::AllButEvery(default) if family.local_rope_base.is_some() => config
+            .size("sliding_window_pattern", limits::BLOCKS)?
+            .unwrap_or(default),
         Windows::AllButEvery(every) => every,
         _ => 1,
     };
@@ -198,7 +231,9 @@ fn windows(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<Op
         Windows::FromLayer => block >= first,
         Windows::AllButEvery(_) => !(block + 1).is_multiple_of(every),
     };
-    Ok((0..blocks).map(|block| window.filter(|_| windowed(block))).collect())
+    Ok((0..blocks)
+        .map(|block| window.filter(|_| windowed(block)))
+        .collect())
 }
 
 fn types_to_windows(

@@ -42,7 +42,13 @@ impl Modules {
     pub(crate) fn hugging_face(description: &ModelDescription) -> Result<Self> {
         let names = &family(description)?.names;
         let roots = ROOTS.iter().map(|(root, _)| *root).collect();
-        Ok(Self::new(roots, names, layers(names), description, RopePairing::Halves))
+        Ok(Self::new(
+            roots,
+            names,
+            layers(names),
+            description,
+            RopePairing::Halves,
+        ))
     }
 
     /// Names as in GGUF, in an adapter for models of `architecture`.
@@ -52,7 +58,8 @@ impl Modules {
     pub(crate) fn gguf(architecture: &str, description: &ModelDescription) -> Result<Self> {
         let family = family(description)?;
         let is_it = |(name, other, _): &&(&str, &Family, RopePairing)| {
-            *name == architecture && (other.name == family.name || (other.name, family.name) == ("llama", "mistral"))
+            *name == architecture
+                && (other.name == family.name || (other.name, family.name) == ("llama", "mistral"))
         };
         let Some((.., pairing)) = FAMILIES.iter().find(is_it) else {
             return Err(unsupported(format!(
@@ -78,36 +85,62 @@ impl Modules {
         description: &ModelDescription,
         pairing: RopePairing,
     ) -> Self {
-        Self { roots, block: names.block, blocks: description.blocks.len(), linears, pairing }
+        Self {
+            roots,
+            block: names.block,
+            blocks: description.blocks.len(),
+            linears,
+            pairing,
+        }
     }
 
     /// The block of a module, and the layers whose rows follow each other in it; `None` if it is no linear layer of a block
     /// of the model.
     pub(crate) fn find(&self, module: &str) -> Option<(usize, &[Linear])> {
         self.roots.iter().find_map(|root| {
-            let (block, name) = module.strip_prefix(root)?.strip_prefix(self.block)?.split_once('.')?;
-            let number = block.parse().ok().filter(|number: &usize| *number < self.blocks)?;
+            let (block, name) = module
+                .strip_prefix(root)?
+                .strip_prefix(self.block)?
+                .split_once('.')?;
+            let number = block
+                .parse()
+                .ok()
+                .filter(|number: &usize| *number < self.blocks)?;
             // Not "+1" or "01", which would be a second name of a block.
             let is_plain = number.to_string() == block;
-            let (_, linears) = self.linears.iter().find(|(other, _)| is_plain && *other == name)?;
+            let (_, linears) = self
+                .linears
+                .iter()
+                .find(|(other, _)| is_plain && *other == name)?;
             Some((number, &linears[..]))
         })
     }
 }
 
 fn family(description: &ModelDescription) -> Result<&'static Family> {
-    let family = ALL.into_iter().find(|family| family.name == description.family);
+    let family = ALL
+        .into_iter()
+        .find(|family| family.name == description.family);
     family.ok_or_else(|| {
-        unsupported(format!("the model is of the family {:?}, for which no adapter can be read", description.family))
+        unsupported(format!(
+            "the model is of the family {:?}, for which no adapter can be read",
+            description.family
+        ))
     })
 }
 
 /// The layers under each name.
 fn layers(names: &Names) -> Vec<(&'static str, Vec<Linear>)> {
     let mut layers: Vec<(&str, Vec<Linear>)> = Vec::new();
-    for linear in
-        [Linear::Query, Linear::Key, Linear::Value, Linear::AttentionOutput, Linear::Gate, Linear::Up, Linear::Down]
-    {
+    for linear in [
+        Linear::Query,
+        Linear::Key,
+        Linear::Value,
+        Linear::AttentionOutput,
+        Linear::Gate,
+        Linear::Up,
+        Linear::Down,
+    ] {
         let name = names.linear(linear);
         match layers.iter_mut().find(|(other, _)| *other == name) {
             Some((_, linears)) => linears.push(linear),

@@ -44,7 +44,11 @@ pub(super) const LLAMA: Names = Names {
     down: "mlp.down_proj",
 };
 
-pub(super) const QWEN3: Names = Names { query_norm: "self_attn.q_norm", key_norm: "self_attn.k_norm", ..LLAMA };
+pub(super) const QWEN3: Names = Names {
+    query_norm: "self_attn.q_norm",
+    key_norm: "self_attn.k_norm",
+    ..LLAMA
+};
 
 pub(super) const GEMMA2: Names = Names {
     attention_post_norm: "post_attention_layernorm",
@@ -53,7 +57,11 @@ pub(super) const GEMMA2: Names = Names {
     ..LLAMA
 };
 
-pub(super) const GEMMA3: Names = Names { query_norm: "self_attn.q_norm", key_norm: "self_attn.k_norm", ..GEMMA2 };
+pub(super) const GEMMA3: Names = Names {
+    query_norm: "self_attn.q_norm",
+    key_norm: "self_attn.k_norm",
+    ..GEMMA2
+};
 
 pub(super) const PHI2: Names = Names {
     output_norm: "final_layernorm",

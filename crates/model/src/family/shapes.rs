@@ -28,10 +28,16 @@ pub const SHAPES: [&str; 9] = [
 /// [`crate::ErrorKind::Unsupported`] for a name that is not in [`SHAPES`].
 pub fn shape(name: &str) -> Result<ModelDescription> {
     let Some(config) = config(name) else {
-        return Err(unsupported(format!("no shape is called `{name}`; there are {}", SHAPES.join(", "))));
+        return Err(unsupported(format!(
+            "no shape is called `{name}`; there are {}",
+            SHAPES.join(", ")
+        )));
     };
     let (_, description) = hugging_face::describe(&config)?;
-    Ok(ModelDescription { name: Some(name.to_owned()), ..description })
+    Ok(ModelDescription {
+        name: Some(name.to_owned()),
+        ..description
+    })
 }
 
 fn config(name: &str) -> Option<Value> {
@@ -117,6 +123,9 @@ mod tests {
     #[test]
     fn an_unknown_shape_is_refused_with_the_names_that_exist() {
         let error = shape("llama-9").expect_err("no such shape").to_string();
-        assert!(error.contains("llama-9") && error.contains("mistral-7b"), "{error}");
+        assert!(
+            error.contains("llama-9") && error.contains("mistral-7b"),
+            "{error}"
+        );
     }
 }

@@ -13,12 +13,19 @@ use crate::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorMap, Ten
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and
 /// as a part of a model with images (older and newer layout).
-pub(super) const ROOTS: [(&str, &str); 3] =
-    [("model.", ""), ("language_model.model.", "language_model."), ("model.language_model.", "")];
+pub(super) const ROOTS: [(&str, &str); 3] = [
+    ("model.", ""),
+    ("language_model.model.", "language_model."),
+    ("model.language_model.", ""),
+];
 
 /// Ends of names that old checkpoints carry and that hold nothing to be loaded: RoPE's frequencies and
 /// the causal mask.
-const INERT: [&str; 3] = [".rotary_emb.inv_freq", ".self_attn.bias", ".self_attn.masked_bias"];
+const INERT: [&str; 3] = [
+    ".rotary_emb.inv_freq",
+    ".self_attn.bias",
+    ".self_attn.masked_bias",
+];
 
 /// The tensors of a Hugging Face checkpoint.
 pub(super) fn hugging_face(
@@ -28,13 +35,25 @@ pub(super) fn hugging_face(
     are_equal: &AreEqual<'_>,
 ) -> Result<TensorMap> {
     let names = &family.names;
-    let here = |(root, _): &&(&str, &str)| tensors.contains_key(&format!("{root}{}.weight", names.embedding));
+    let here = |(root, _): &&(&str, &str)| {
+        tensors.contains_key(&format!("{root}{}.weight", names.embedding))
+    };
     let (root, head) = *ROOTS.iter().find(here).unwrap_or(&ROOTS[0]);
     let output = format!("{head}{}", names.output);
-    let mut mapper = Mapper { names, root, output: &output, description, tensors, used: BTreeSet::new() };
+    let mut mapper = Mapper {
+        names,
+        root,
+        output: &output,
+        description,
+        tensors,
+        used: BTreeSet::new(),
+    };
     let map = mapper.map()?;
     mapper.account_for_the_rest(&[root, &output])?;
-    if let Some(head) = tensors.get(&format!("{output}.weight")).filter(|_| description.tied_output) {
+    if let Some(head) = tensors
+        .get(&format!("{output}.weight"))
+        .filter(|_| description.tied_output)
+    {
         let embedding = &tensors[&map.embedding.name];
         if head.shape != embedding.shape || !are_equal(head, embedding) {
             return Err(unsupported(format!(
@@ -62,7 +81,14 @@ pub(super) fn gguf(
         names.gate = names.up;
     }
     let used = BTreeSet::new();
-    let mut mapper = Mapper { names: &names, root: "", output: names.output, description, tensors, used };
+    let mut mapper = Mapper {
+        names: &names,
+        root: "",
+        output: names.output,
+        description,
+        tensors,
+        used,
+    };
     let map = mapper.map()?;
     mapper.used.extend(ROPE_TENSORS.map(String::from));
     mapper.account_for_the_rest(&[""])?;
@@ -81,40 +107,81 @@ struct Mapper<'a> {
 
 impl Mapper<'_> {
     fn map(&mut self) -> Result<TensorMap> {
-        let ModelDescription { hidden, vocab, tied_output, output_bias, output_norm, .. } = *self.description;
+        let ModelDescription {
+            hidden,
+            vocab,
+            tied_output,
+            output_bias,
+            output_norm,
+            ..
+        } = *self.description;
         let (names, root, output) = (self.names, self.root, self.output);
-        let embedding = self.tensor(&format!("{root}{}.weight", names.embedding), &[vocab, hidden])?;
-        let embedding = TensorSlice { name: embedding, rows: None };
+        let embedding = self.tensor(
+            &format!("{root}{}.weight", names.embedding),
+            &[vocab, hidden],
+        )?;
+        let embedding = TensorSlice {
+            name: embedding,
+            rows: None,
+        };
         let blocks = self.description.blocks.iter().enumerate();
-        let blocks = blocks.map(|(index, block)| self.block(index, block)).collect::<Result<_>>()?;
-        let output_norm = self.norm(&format!("{root}{}", names.output_norm), &output_norm, hidden)?;
+        let blocks = blocks
+            .map(|(index, block)| self.block(index, block))
+            .collect::<Result<_>>()?;
+        let output_norm = self.norm(
+            &format!("{root}{}", names.output_norm),
+            &output_norm,
+            hidden,
+        )?;
         let weight = if tied_output {
             embedding.clone()
         } else {
-            TensorSlice { name: self.tensor(&format!("{output}.weight"), &[vocab, hidden])?, rows: None }
+            TensorSlice {
+                name: self.tensor(&format!("{output}.weight"), &[vocab, hidden])?,
+                rows: None,
+            }
         };
-        let bias = if output_bias { Some(self.tensor(&format!("{output}.bias"), &[vocab])?) } else { None };
+        let bias = if output_bias {
+            Some(self.tensor(&format!("{output}.bias"), &[vocab])?)
+        } else {
+            None
+        };
         let bias = bias.map(|name| TensorSlice { name, rows: None });
-        Ok(TensorMap { embedding, blocks, output_norm, output: LinearTensors { weight, bias } })
+        Ok(TensorMap {
+            embedding,
+            blocks,
+            output_norm,
+            output: LinearTensors { weight, bias },
+        })
     }
 
     fn block(&mut self, index: usize, block: &BlockDescription) -> Result<BlockTensors> {
         let (names, hidden) = (self.names, self.description.hidden);
         let prefix = format!("{}{}{index}.", self.root, names.block);
         let mut norm_if = |there: bool, name: &str, norm: &Norm, width: usize| {
-            there.then(|| self.norm(&format!("{prefix}{name}"), norm, width)).transpose()
+            there
+                .then(|| self.norm(&format!("{prefix}{name}"), norm, width))
+                .transpose()
         };
         let post = block.residual == Residual::SerialPostNorm;
         let serial = block.residual != Residual::Parallel;
         let attention_post_norm = norm_if(post, names.attention_post_norm, &block.norm, hidden)?;
         let feed_forward_norm = norm_if(serial, names.feed_forward_norm, &block.norm, hidden)?;
-        let feed_forward_post_norm = norm_if(post, names.feed_forward_post_norm, &block.norm, hidden)?;
-        let (has_qk_norm, qk_norm) = (block.attention.qk_norm.is_some(), block.attention.qk_norm.unwrap_or(block.norm));
+        let feed_forward_post_norm =
+            norm_if(post, names.feed_forward_post_norm, &block.norm, hidden)?;
+        let (has_qk_norm, qk_norm) = (
+            block.attention.qk_norm.is_some(),
+            block.attention.qk_norm.unwrap_or(block.norm),
+        );
         let head_dim = block.attention.head_dim;
         Ok(BlockTensors {
             query_norm: norm_if(has_qk_norm, names.query_norm, &qk_norm, head_dim)?,
             key_norm: norm_if(has_qk_norm, names.key_norm, &qk_norm, head_dim)?,
-            attention_norm: self.norm(&format!("{prefix}{}", names.attention_norm), &block.norm, hidden)?,
+            attention_norm: self.norm(
+                &format!("{prefix}{}", names.attention_norm),
+                &block.norm,
+                hidden,
+            )?,
             attention_post_norm,
             feed_forward_norm,
             feed_forward_post_norm,
@@ -122,7 +189,11 @@ impl Mapper<'_> {
         })
     }
 
-    fn linears(&mut self, prefix: &str, block: &BlockDescription) -> Result<BTreeMap<Linear, LinearTensors>> {
+    fn linears(
+        &mut self,
+        prefix: &str,
+        block: &BlockDescription,
+    ) -> Result<BTreeMap<Linear, LinearTensors>> {
         let shapes = block.linears(self.description.hidden);
         // Each shape with the rows before it in a tensor that it shares, and with that tensor's rows.
         let mut placed = Vec::with_capacity(shapes.len());
@@ -137,10 +208,20 @@ impl Mapper<'_> {
         for (shape, name, first) in placed {
             let rows = rows[name];
             let part = (rows != shape.out_features).then(|| first..first + shape.out_features);
-            let slice = |name| TensorSlice { name, rows: part.clone() };
-            let weight = slice(self.tensor(&format!("{prefix}{name}.weight"), &[rows, shape.in_features])?);
+            let slice = |name| TensorSlice {
+                name,
+                rows: part.clone(),
+            };
+            let weight = slice(self.tensor(
+                &format!("{prefix}{name}.weight"),
+                &[rows, shape.in_features],
+            )?);
             let bias = format!("{prefix}{name}.bias");
-            let bias = if shape.bias { Some(slice(self.tensor(&bias, &[rows])?)) } else { None };
+            let bias = if shape.bias {
+                Some(slice(self.tensor(&bias, &[rows])?))
+            } else {
+                None
+            };
             linears.insert(shape.linear, LinearTensors { weight, bias });
         }
         Ok(linears)
@@ -157,10 +238,15 @@ impl Mapper<'_> {
 
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<String> {
         let Some(tensor) = self.tensors.get(name) else {
-            return Err(missing(format!("tensor `{name}` is missing, expected one of shape {shape:?}")));
+            return Err(missing(format!(
+                "tensor `{name}` is missing, expected one of shape {shape:?}"
+            )));
         };
         if tensor.shape != shape {
-            return Err(malformed(format!("tensor `{name}` has shape {:?}, expected {shape:?}", tensor.shape)));
+            return Err(malformed(format!(
+                "tensor `{name}` has shape {:?}, expected {shape:?}",
+                tensor.shape
+            )));
         }
         self.used.insert(name.to_owned());
         Ok(name.to_owned())
@@ -170,7 +256,11 @@ impl Mapper<'_> {
     /// many) means that the description is not this model's. Tensors elsewhere may be anything.
     fn account_for_the_rest(&self, roots: &[&str]) -> Result<()> {
         let output = format!("{}.weight", self.output);
-        for name in self.tensors.keys().filter(|name| !self.used.contains(*name)) {
+        for name in self
+            .tensors
+            .keys()
+            .filter(|name| !self.used.contains(*name))
+        {
             let inert = INERT.iter().any(|end| name.ends_with(end)) || *name == output;
             let ours = roots.iter().any(|root| name.starts_with(root));
             if ours && !inert {

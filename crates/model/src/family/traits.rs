@@ -108,15 +108,32 @@ pub(super) const LLAMA: Family = Family {
     sizes: &[],
 };
 
-pub(super) const MISTRAL: Family =
-    Family { name: "mistral", windows: Windows::Everywhere, window: Some(4096), context: 131_072, ..LLAMA };
+pub(super) const MISTRAL: Family = Family {
+    name: "mistral",
+    windows: Windows::Everywhere,
+    window: Some(4096),
+    context: 131_072,
+    ..LLAMA
+};
 
 /// Qwen 1.5, 2 and 2.5.
-pub(super) const QWEN2: Family =
-    Family { name: "qwen2", qkv_bias: true, windows: Windows::FromLayer, window: Some(4096), context: 32_768, ..LLAMA };
+pub(super) const QWEN2: Family = Family {
+    name: "qwen2",
+    qkv_bias: true,
+    windows: Windows::FromLayer,
+    window: Some(4096),
+    context: 32_768,
+    ..LLAMA
+};
 
-pub(super) const QWEN3: Family =
-    Family { name: "qwen3", names: names::QWEN3, qkv_bias: false, qk_norm: true, head_dim: Some(128), ..QWEN2 };
+pub(super) const QWEN3: Family = Family {
+    name: "qwen3",
+    names: names::QWEN3,
+    qkv_bias: false,
+    qk_norm: true,
+    head_dim: Some(128),
+    ..QWEN2
+};
 
 pub(super) const GEMMA: Family = Family {
     name: "gemma",
@@ -136,7 +153,10 @@ pub(super) const GEMMA2: Family = Family {
     activation_field: "hidden_activation",
     windows: Windows::AllButEvery(2),
     window: Some(4096),
-    soft_caps: Some(SoftCaps { scores: Some(50.0), logits: Some(30.0) }),
+    soft_caps: Some(SoftCaps {
+        scores: Some(50.0),
+        logits: Some(30.0),
+    }),
     query_scalar: Some(256.0),
     ..GEMMA
 };
@@ -147,7 +167,10 @@ pub(super) const GEMMA3: Family = Family {
     names: names::GEMMA3,
     qk_norm: true,
     windows: Windows::AllButEvery(6),
-    soft_caps: Some(SoftCaps { scores: None, logits: None }),
+    soft_caps: Some(SoftCaps {
+        scores: None,
+        logits: None,
+    }),
     local_rope_base: Some(10_000.0),
     rope_base: 1_000_000.0,
     context: 131_072,

@@ -18,11 +18,16 @@ impl FolderLock {
     /// Creates `folder` where needed and waits until no other process fetches into it.
     pub(super) fn acquire(folder: &Path, progress: &dyn Progress) -> Result<Self> {
         let cannot = |what: &str, error: std::io::Error| {
-            Error::new(ErrorKind::Io, format!("cannot {what}: {error}; TRIAD_CACHE names another folder")).at(folder)
+            Error::new(
+                ErrorKind::Io,
+                format!("cannot {what}: {error}; TRIAD_CACHE names another folder"),
+            )
+            .at(folder)
         };
         fs::create_dir_all(folder).map_err(|error| cannot("create this folder", error))?;
         let path = folder.join(".lock");
-        let file = output::open_lock(&path).map_err(|error| cannot("write in this folder", error))?;
+        let file =
+            output::open_lock(&path).map_err(|error| cannot("write in this folder", error))?;
         let mut has_reported = false;
         loop {
             match file.try_lock() {

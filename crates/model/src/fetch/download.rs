@@ -28,7 +28,11 @@ pub(super) struct Bounds {
 impl Default for Bounds {
     /// A modem is ten times as fast.
     fn default() -> Self {
-        Self { least: 16 << 10, within: Duration::from_secs(60), unstated: 256 << 20 }
+        Self {
+            least: 16 << 10,
+            within: Duration::from_secs(60),
+            unstated: 256 << 20,
+        }
     }
 }
 
@@ -69,11 +73,19 @@ impl Download<'_> {
             return Ok(());
         }
         let resumable = self.expected.sha256.is_some();
-        let mut part = if resumable { Part::resume(destination)? } else { Part::create(destination)? };
+        let mut part = if resumable {
+            Part::resume(destination)?
+        } else {
+            Part::create(destination)?
+        };
         let mut fruitless = 0;
         loop {
             let before = part.length();
-            let kept = if resumable { "; the next pull goes on from there" } else { "" };
+            let kept = if resumable {
+                "; the next pull goes on from there"
+            } else {
+                ""
+            };
             let reason = match self.attempt(&mut part, progress) {
                 Ok(()) => return part.finish(&self.expected),
                 Err(Interruption::Final(error)) => return Err(error),
@@ -89,9 +101,17 @@ impl Download<'_> {
                 }
                 Err(Interruption::Network(reason)) => reason,
             };
-            fruitless = if part.length() > before { 0 } else { fruitless + 1 };
+            fruitless = if part.length() > before {
+                0
+            } else {
+                fruitless + 1
+            };
             if fruitless == FRUITLESS_ATTEMPTS {
-                let message = format!("{}: the network failed at byte {}: {reason}{kept}", self.url, part.length());
+                let message = format!(
+                    "{}: the network failed at byte {}: {reason}{kept}",
+                    self.url,
+                    part.length()
+                );
                 return Err(fetch_error(message));
             }
             if !resumable {
@@ -110,18 +130,33 @@ impl Download<'_> {
             StatusCode::PARTIAL_CONTENT if starts_at(&response, part.length()) => {}
             // The server does not resume, or what is here is longer than the file: from the start.
             StatusCode::OK => part.restart()?,
-            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE if part.length() > 0 => {
+            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE
+                if part.length() > 0 =>
+            {
                 part.restart()?;
-                return Err(Interruption::Network("the server does not continue this file".into()));
+                return Err(Interruption::Network(
+                    "the server does not continue this file".into(),
+                ));
             }
             status if status.is_server_error() => {
-                return Err(Interruption::Network(format!("the server answered {status}")));
+                return Err(Interruption::Network(format!(
+                    "the server answered {status}"
+                )));
             }
             status => {
-                return Err(refusal(&format!("file `{}`", self.name), &self.url, status, self.token.is_some()).into());
+                return Err(refusal(
+                    &format!("file `{}`", self.name),
+                    &self.url,
+                    status,
+                    self.token.is_some(),
+                )
+                .into());
             }
         }
-        let total = self.expected.bytes.or_else(|| Some(part.length() + response.body().content_length()?));
+        let total = self
+            .expected
+            .bytes
+            .or_else(|| Some(part.length() + response.body().content_length()?));
         let mut body = response.into_body().into_reader();
         let mut block = vec![0; BLOCK];
         let (mut start, mut came) = (Instant::now(), 0);
@@ -130,14 +165,19 @@ impl Download<'_> {
             if progress.cancelled() {
                 return Err(cancelled().into());
             }
-            let read = body.read(&mut block).map_err(|error| Interruption::Network(error.to_string()))?;
+            let read = body
+                .read(&mut block)
+                .map_err(|error| Interruption::Network(error.to_string()))?;
             if read == 0 {
                 break;
             }
             part.append(&block[..read])?;
             let most = self.bounds.unstated;
             if self.expected.bytes.is_none() && part.length() > most {
-                let message = format!("{}: longer than {most} bytes, and the hub states no size", self.url);
+                let message = format!(
+                    "{}: longer than {most} bytes, and the hub states no size",
+                    self.url
+                );
                 return Err(fetch_error(message).into());
             }
             if total.is_some_and(|total| part.length() > total) {
@@ -152,23 +192,39 @@ impl Download<'_> {
             }
         }
         match total {
-            Some(total) if part.length() < total => {
-                Err(Interruption::Network("the connection ended before the file did".into()))
-            }
+            Some(total) if part.length() < total => Err(Interruption::Network(
+                "the connection ended before the file did".into(),
+            )),
             _ => Ok(()),
         }
     }
 
     fn request(&self, from: u64) -> Result<http::Response<Body>, Interruption> {
-        let get = Get { agent: self.agent, url: &self.url, token: self.token, from, time_out: None };
+        let get = Get {
+            agent: self.agent,
+            url: &self.url,
+            token: self.token,
+            from,
+            time_out: None,
+        };
         get.call().map_err(Interruption::Network)
     }
 }
 
 /// True if the answer's `Content-Range` begins at byte `from`.
 fn starts_at(response: &http::Response<Body>, from: u64) -> bool {
-    let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
-    range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()) == Some(from)
+    let range = response
+        .headers()
+        .get("content-range")
+        .and_then(|value| value.to_str().ok());
+    range.and_then(|range| {
+        range
+            .strip_prefix("bytes ")?
+            .split('-')
+            .next()?
+            .parse()
+            .ok()
+    }) == Some(from)
 }
 
 /// What a status other than success means for the user.
@@ -176,7 +232,9 @@ pub(super) fn refusal(what: &str, url: &str, status: StatusCode, with_token: boo
     fetch_error(match status {
         StatusCode::NOT_FOUND => format!("there is no {what} at {url}"),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if with_token => {
-            format!("{what} is not there, or the token in HF_TOKEN may not read it: {url} answered {status}")
+            format!(
+                "{what} is not there, or the token in HF_TOKEN may not read it: {url} answered {status}"
+            )
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             format!(

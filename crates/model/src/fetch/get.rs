@@ -26,7 +26,10 @@ impl Get<'_> {
     /// # Errors
     /// A sentence, if the network fails or redirects do not end.
     pub(super) fn call(&self) -> Result<Response<Body>, String> {
-        let mut url: Uri = self.url.parse().map_err(|error| format!("not an address: {error}"))?;
+        let mut url: Uri = self
+            .url
+            .parse()
+            .map_err(|error| format!("not an address: {error}"))?;
         let own = origin(&url);
         let mut token = self.token;
         for _ in 0..=MOST_REDIRECTS {
@@ -44,9 +47,13 @@ impl Get<'_> {
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(response);
             }
-            let location = response.headers().get(header::LOCATION).and_then(|location| location.to_str().ok());
+            let location = response
+                .headers()
+                .get(header::LOCATION)
+                .and_then(|location| location.to_str().ok());
             let location = location.ok_or("a redirect without an address")?;
-            url = joined(&url, location).ok_or_else(|| format!("a redirect to {location:?}, expected an address"))?;
+            url = joined(&url, location)
+                .ok_or_else(|| format!("a redirect to {location:?}, expected an address"))?;
         }
         Err(format!("more than {MOST_REDIRECTS} redirects"))
     }
@@ -60,23 +67,36 @@ fn origin(url: &Uri) -> (String, String, Option<u16>) {
         "https" => Some(443),
         _ => None,
     });
-    (scheme, url.host().unwrap_or_default().to_ascii_lowercase(), port)
+    (
+        scheme,
+        url.host().unwrap_or_default().to_ascii_lowercase(),
+        port,
+    )
 }
 
 /// Returns the address that `location` means in an answer from `base`; `None` if that is none of HTTP.
 fn joined(base: &Uri, location: &str) -> Option<Uri> {
     let (scheme, authority) = (base.scheme_str()?, base.authority()?);
-    let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+    let folder = base
+        .path()
+        .rsplit_once('/')
+        .map_or("", |(folder, _)| folder);
     let whole = match location {
         other if other.starts_with("//") => format!("{scheme}:{other}"),
         path if path.starts_with('/') => format!("{scheme}://{authority}{path}"),
         query if query.starts_with('?') => format!("{scheme}://{authority}{}{query}", base.path()),
-        whole if whole.split('/').next().is_some_and(|scheme| scheme.ends_with(':')) => whole.to_owned(),
+        whole
+            if whole
+                .split('/')
+                .next()
+                .is_some_and(|scheme| scheme.ends_with(':')) =>
+        {
+            whole.to_owned()
+        }
         path => format!("{scheme}://{authority}{folder}/{path}"),
     };
     let url: Uri = whole.parse().ok()?;
-    let is_http =
-        matches!(origin(&url), (scheme, host, _) if ["http", "https"].contains(&&*scheme) && !host.is_empty());
+    let is_http = matches!(origin(&url), (scheme, host, _) if ["http", "https"].contains(&&*scheme) && !host.is_empty());
     is_http.then_some(url)
 }
 
@@ -88,15 +108,21 @@ mod tests {
     fn an_origin_is_scheme_host_and_port() {
         let origin = |url: &str| origin(&url.parse().unwrap());
         assert_eq!(origin("https://Hub.co/a"), origin("HTTPS://hub.co:443/b?c"));
-        for other in ["http://hub.co/a", "https://hub.co:444/a", "https://a.hub.co/a", "https://hub.co.a/a"] {
+        for other in [
+            "http://hub.co/a",
+            "https://hub.co:444/a",
+            "https://a.hub.co/a",
+            "https://hub.co.a/a",
+        ] {
             assert_ne!(origin("https://hub.co/a"), origin(other));
         }
     }
 
     #[test]
     fn a_location_is_an_address_or_a_part_of_one() {
-        let joined =
-            |location: &str| joined(&"http://hub.co:8/a/b?c".parse().unwrap(), location).map(|url| url.to_string());
+        let joined = |location: &str| {
+            joined(&"http://hub.co:8/a/b?c".parse().unwrap(), location).map(|url| url.to_string())
+        };
         let cases = [
             ("https://cdn.co/x?y", "https://cdn.co/x?y"),
             ("//cdn.co/x", "http://cdn.co/x"),
@@ -107,7 +133,12 @@ mod tests {
         for (location, expected) in cases {
             assert_eq!(joined(location).as_deref(), Some(expected));
         }
-        for location in ["file:///etc/passwd", "ftp://hub.co/a", "http://", "http://a b/"] {
+        for location in [
+            "file:///etc/passwd",
+            "ftp://hub.co/a",
+            "http://",
+            "http://a b/",
+        ] {
             assert_eq!(joined(location), None, "{location}");
         }
     }

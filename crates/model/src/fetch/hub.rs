@@ -80,7 +80,10 @@ struct Selection {
 }
 
 fn folder(cache: &Path, repository: &Repository) -> PathBuf {
-    cache.join("hf").join(&repository.owner).join(&repository.name)
+    cache
+        .join("hf")
+        .join(&repository.owner)
+        .join(&repository.name)
 }
 
 /// The path of a model that an earlier pull left whole.
@@ -90,15 +93,29 @@ pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
         return Some(folder.join(file)).filter(|path| path.is_file());
     }
     let manifest: Manifest =
-        serde_json::from_slice(&files::read(&folder.join(Manifest::NAME), LARGEST_LISTING).ok()?).ok()?;
-    let whole = manifest.files.iter().all(|file| folder.join(file).is_file());
-    whole.then(|| if manifest.open.is_empty() { folder } else { folder.join(manifest.open) })
+        serde_json::from_slice(&files::read(&folder.join(Manifest::NAME), LARGEST_LISTING).ok()?)
+            .ok()?;
+    let whole = manifest
+        .files
+        .iter()
+        .all(|file| folder.join(file).is_file());
+    whole.then(|| {
+        if manifest.open.is_empty() {
+            folder
+        } else {
+            folder.join(manifest.open)
+        }
+    })
 }
 
 impl Hub {
     /// The hub that `HF_ENDPOINT` names, or Hugging Face; with the token of `HF_TOKEN`, if set.
     pub(super) fn from_environment() -> Self {
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+        let variable = |name| {
+            std::env::var(name)
+                .ok()
+                .filter(|value| !value.trim().is_empty())
+        };
         let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| HUGGING_FACE.into());
         Self::new(&endpoint, variable("HF_TOKEN"), Proxy::try_from_env())
     }
@@ -129,8 +146,16 @@ impl Hub {
     }
 
     /// Fetches the model in `repository` as far as it is missing or has changed; its path.
-    pub(super) fn pull(&self, cache: &Path, repository: &Repository, progress: &dyn Progress) -> Result<PathBuf> {
-        progress.step(&format!("asking for the files of {}/{}", repository.owner, repository.name));
+    pub(super) fn pull(
+        &self,
+        cache: &Path,
+        repository: &Repository,
+        progress: &dyn Progress,
+    ) -> Result<PathBuf> {
+        progress.step(&format!(
+            "asking for the files of {}/{}",
+            repository.owner, repository.name
+        ));
         let listing = self.listing(repository)?;
         let folder = folder(cache, repository);
         let _lock = FolderLock::acquire(&folder, progress)?;
@@ -145,7 +170,11 @@ impl Hub {
             }
             selection.files.extend(shards);
         }
-        if let Some(open) = selection.open.as_ref().filter(|_| repository.file.is_some()) {
+        if let Some(open) = selection
+            .open
+            .as_ref()
+            .filter(|_| repository.file.is_some())
+        {
             return Ok(folder.join(open));
         }
         let manifest = Manifest {
@@ -153,41 +182,78 @@ impl Hub {
             files: selection.files.into_iter().map(|file| file.name).collect(),
         };
         let mut part = Part::create(&folder.join(Manifest::NAME))?;
-        part.append(serde_json::to_string_pretty(&manifest).expect("strings serialize").as_bytes())?;
+        part.append(
+            serde_json::to_string_pretty(&manifest)
+                .expect("strings serialize")
+                .as_bytes(),
+        )?;
         part.finish(&Expected::default())?;
-        Ok(selection.open.map_or(folder.clone(), |open| folder.join(open)))
+        Ok(selection
+            .open
+            .map_or(folder.clone(), |open| folder.join(open)))
     }
 
     fn listing(&self, repository: &Repository) -> Result<Listing> {
         let Repository { owner, name, .. } = repository;
         let url = format!("{}/api/models/{owner}/{name}?blobs=true", self.endpoint);
         let (token, time_out) = (self.token.as_deref(), Some(self.patience));
-        let get = Get { agent: &self.agent, url: &url, token, from: 0, time_out };
-        let mut response = get.call().map_err(|error| fetch_error(format!("cannot reach {url}: {error}")))?;
+        let get = Get {
+            agent: &self.agent,
+            url: &url,
+            token,
+            from: 0,
+            time_out,
+        };
+        let mut response = get
+            .call()
+            .map_err(|error| fetch_error(format!("cannot reach {url}: {error}")))?;
         if response.status() != 200 {
-            return Err(refusal(&format!("model {owner}/{name}"), &url, response.status(), self.token.is_some()));
+            return Err(refusal(
+                &format!("model {owner}/{name}"),
+                &url,
+                response.status(),
+                self.token.is_some(),
+            ));
         }
-        let body = response.body_mut().with_config().limit(LARGEST_LISTING).read_to_string();
+        let body = response
+            .body_mut()
+            .with_config()
+            .limit(LARGEST_LISTING)
+            .read_to_string();
         let body = body.map_err(|error| fetch_error(format!("cannot read {url}: {error}")))?;
-        serde_json::from_str(&body).map_err(|error| fetch_error(format!("{url} is not a hub's answer: {error}")))
+        serde_json::from_str(&body)
+            .map_err(|error| fetch_error(format!("{url} is not a hub's answer: {error}")))
     }
 
-    fn download(&self, repository: &Repository, file: &Sibling, folder: &Path, progress: &dyn Progress) -> Result<()> {
+    fn download(
+        &self,
+        repository: &Repository,
+        file: &Sibling,
+        folder: &Path,
+        progress: &dyn Progress,
+    ) -> Result<()> {
         if !stays_inside(&file.name) {
-            let message =
-                format!("the repository names a file outside its folder: {:?}; nothing of it is fetched", file.name);
+            let message = format!(
+                "the repository names a file outside its folder: {:?}; nothing of it is fetched",
+                file.name
+            );
             return Err(fetch_error(message));
         }
         let destination = folder.join(&file.name);
         if let Some(parent) = destination.parent() {
-            fs::create_dir_all(parent)
-                .map_err(|error| Error::new(ErrorKind::Io, format!("cannot create this folder: {error}")).at(parent))?;
+            fs::create_dir_all(parent).map_err(|error| {
+                Error::new(ErrorKind::Io, format!("cannot create this folder: {error}")).at(parent)
+            })?;
         }
         let Repository { owner, name, .. } = repository;
         Download {
             agent: &self.agent,
             token: self.token.as_deref(),
-            url: format!("{}/{owner}/{name}/resolve/main/{}", self.endpoint, percent_encoded(&file.name)),
+            url: format!(
+                "{}/{owner}/{name}/resolve/main/{}",
+                self.endpoint,
+                percent_encoded(&file.name)
+            ),
             name: &file.name,
             expected: file.expected(),
             bounds: self.bounds,
@@ -199,7 +265,10 @@ impl Hub {
 impl Sibling {
     fn expected(&self) -> Expected {
         let lfs = self.lfs.as_ref();
-        Expected { bytes: lfs.and_then(|lfs| lfs.size).or(self.size), sha256: lfs.and_then(|lfs| lfs.sha256.clone()) }
+        Expected {
+            bytes: lfs.and_then(|lfs| lfs.size).or(self.size),
+            sha256: lfs.and_then(|lfs| lfs.sha256.clone()),
+        }
     }
 }
 
@@ -207,28 +276,52 @@ impl Sibling {
 fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
     let model = format!("{}/{}", repository.owner, repository.name);
     let find = |name: &str| siblings.iter().find(|file| file.name == name);
-    let gguf = |file: &Sibling| Selection { files: vec![file.clone()], open: Some(file.name.clone()) };
-    let ggufs: Vec<_> = siblings.iter().filter(|file| file.name.ends_with(".gguf")).collect();
+    let gguf = |file: &Sibling| Selection {
+        files: vec![file.clone()],
+        open: Some(file.name.clone()),
+    };
+    let ggufs: Vec<_> = siblings
+        .iter()
+        .filter(|file| file.name.ends_with(".gguf"))
+        .collect();
     let names = |files: &[&Sibling]| {
-        let names: Vec<_> = files.iter().map(|file| format!("`{}`", file.name.escape_debug())).collect();
+        let names: Vec<_> = files
+            .iter()
+            .map(|file| format!("`{}`", file.name.escape_debug()))
+            .collect();
         names.join(", ")
     };
     if let Some(wanted) = &repository.file {
         if !wanted.ends_with(".gguf") {
-            return Err(fetch_error(format!("`{wanted}`: only a GGUF file can be asked for by name")));
+            return Err(fetch_error(format!(
+                "`{wanted}`: only a GGUF file can be asked for by name"
+            )));
         }
         return find(wanted).map(gguf).ok_or_else(|| {
-            let there = if ggufs.is_empty() { "no GGUF file".into() } else { names(&ggufs) };
+            let there = if ggufs.is_empty() {
+                "no GGUF file".into()
+            } else {
+                names(&ggufs)
+            };
             fetch_error(format!("{model} has no file `{wanted}`; it has {there}"))
         });
     }
-    let weights: Vec<_> =
-        siblings.iter().filter(|file| file.name.ends_with(".safetensors") && !file.name.contains('/')).collect();
-    let weights = match (find("model.safetensors"), find(INDEX), weights.as_slice(), ggufs.as_slice()) {
+    let weights: Vec<_> = siblings
+        .iter()
+        .filter(|file| file.name.ends_with(".safetensors") && !file.name.contains('/'))
+        .collect();
+    let weights = match (
+        find("model.safetensors"),
+        find(INDEX),
+        weights.as_slice(),
+        ggufs.as_slice(),
+    ) {
         (Some(single), ..) => single,
         (None, Some(index), ..) => index,
         (None, None, [], []) => {
-            return Err(fetch_error(format!("{model} has neither GGUF nor safetensors files")));
+            return Err(fetch_error(format!(
+                "{model} has neither GGUF nor safetensors files"
+            )));
         }
         (None, None, [], [only]) => return Ok(gguf(only)),
         (None, None, [], several) => {
@@ -240,17 +333,30 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
             return Err(fetch_error(message));
         }
         (None, None, others, _) => {
-            let message = format!("{model} has no `model.safetensors` and no `{INDEX}`, only {}", names(others));
+            let message = format!(
+                "{model} has no `model.safetensors` and no `{INDEX}`, only {}",
+                names(others)
+            );
             return Err(fetch_error(message));
         }
     };
-    let config = find("config.json").ok_or_else(|| fetch_error(format!("{model} has no `config.json`")))?;
+    let config =
+        find("config.json").ok_or_else(|| fetch_error(format!("{model} has no `config.json`")))?;
     let side = siblings.iter().filter(|file| {
         let name = file.name.as_str();
-        let tokenizer = name.starts_with("tokenizer") && name.ends_with(".json") && !name.contains('/');
+        let tokenizer =
+            name.starts_with("tokenizer") && name.ends_with(".json") && !name.contains('/');
         tokenizer || ["generation_config.json", "chat_template.jinja"].contains(&name)
     });
-    Ok(Selection { files: [config].into_iter().chain(side).chain([weights]).cloned().collect(), open: None })
+    Ok(Selection {
+        files: [config]
+            .into_iter()
+            .chain(side)
+            .chain([weights])
+            .cloned()
+            .collect(),
+        open: None,
+    })
 }
 
 /// The shards that the index at `path` names.
@@ -260,13 +366,18 @@ fn shards(path: &Path, siblings: &[Sibling]) -> Result<Vec<Sibling>> {
         weight_map: std::collections::BTreeMap<String, String>,
     }
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message).at(path);
-    let bytes =
-        files::read(path, LARGEST_LISTING).map_err(|error| Error::new(ErrorKind::Io, error.to_string()).at(path))?;
-    let index: Index = serde_json::from_slice(&bytes).map_err(|error| malformed(format!("not an index: {error}")))?;
+    let bytes = files::read(path, LARGEST_LISTING)
+        .map_err(|error| Error::new(ErrorKind::Io, error.to_string()).at(path))?;
+    let index: Index = serde_json::from_slice(&bytes)
+        .map_err(|error| malformed(format!("not an index: {error}")))?;
     let names: std::collections::BTreeSet<_> = index.weight_map.into_values().collect();
     let find = |name: String| {
         let file = siblings.iter().find(|file| file.name == name).cloned();
-        file.ok_or_else(|| malformed(format!("`weight_map` names {name:?}, which the repository does not have")))
+        file.ok_or_else(|| {
+            malformed(format!(
+                "`weight_map` names {name:?}, which the repository does not have"
+            ))
+        })
     };
     names.into_iter().map(find).collect()
 }

@@ -108,13 +108,19 @@ struct Store {
 
 impl Store {
     fn from_environment() -> Result<Self> {
-        Ok(Self { cache: cache::folder()?, hub: Hub::from_environment(), pip: Pip::default() })
+        Ok(Self {
+            cache: cache::folder()?,
+            hub: Hub::from_environment(),
+            pip: Pip::default(),
+        })
     }
 
     fn resolve(&self, name: &ModelName, progress: &dyn Progress) -> Result<PathBuf> {
         let cached = match name {
             ModelName::Path(path) => return existing(path.clone()),
-            ModelName::Default => Some(PackagedModel::DEFAULT.path(&self.cache)).filter(|path| path.is_file()),
+            ModelName::Default => {
+                Some(PackagedModel::DEFAULT.path(&self.cache)).filter(|path| path.is_file())
+            }
             ModelName::Hub(repository) => hub::cached(&self.cache, repository),
         };
         cached.map_or_else(|| self.pull(name, progress), Ok)
@@ -154,13 +160,22 @@ mod tests {
     #[test]
     fn a_path_resolves_to_itself() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(resolve(folder.path().to_str().unwrap(), &()).unwrap(), folder.path());
+        assert_eq!(
+            resolve(folder.path().to_str().unwrap(), &()).unwrap(),
+            folder.path()
+        );
     }
 
     #[test]
     fn a_path_that_does_not_exist_is_an_error_that_lists_what_a_name_may_be() {
         let error = resolve("no/such/model.gguf", &()).unwrap_err().to_string();
-        assert!(error.starts_with("no/such/model.gguf: no such file"), "{error}");
-        assert!(error.contains("`smollm2-135m`") && error.contains("hf:owner/name"), "{error}");
+        assert!(
+            error.starts_with("no/such/model.gguf: no such file"),
+            "{error}"
+        );
+        assert!(
+            error.contains("`smollm2-135m`") && error.contains("hf:owner/name"),
+            "{error}"
+        );
     }
 }

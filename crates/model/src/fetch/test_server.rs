@@ -14,12 +14,19 @@ pub(super) struct Request {
 
 impl Request {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     /// First byte of the requested range.
     fn range(&self) -> Option<usize> {
-        self.header("range")?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
+        self.header("range")?
+            .strip_prefix("bytes=")?
+            .strip_suffix('-')?
+            .parse()
+            .ok()
     }
 }
 
@@ -39,11 +46,18 @@ pub(super) struct Response {
 
 impl Response {
     pub(super) fn ok(body: impl Into<Vec<u8>>) -> Self {
-        Self { status: 200, body: body.into(), ..Self::default() }
+        Self {
+            status: 200,
+            body: body.into(),
+            ..Self::default()
+        }
     }
 
     pub(super) fn status(status: u16) -> Self {
-        Self { status, ..Self::default() }
+        Self {
+            status,
+            ..Self::default()
+        }
     }
 
     /// `content` from the first byte of the request's range. `cut_at` counts from the start of the file.
@@ -52,10 +66,19 @@ impl Response {
         if from >= content.len() {
             return Self::status(416);
         }
-        let headers = vec![("content-range", format!("bytes {from}-{}/{}", content.len() - 1, content.len()))];
+        let headers = vec![(
+            "content-range",
+            format!("bytes {from}-{}/{}", content.len() - 1, content.len()),
+        )];
         let cut_at = cut_at.map(|cut| cut.saturating_sub(from));
         let status = if request.range().is_some() { 206 } else { 200 };
-        Self { status, headers, body: content[from..].to_vec(), cut_at, ..Self::default() }
+        Self {
+            status,
+            headers,
+            body: content[from..].to_vec(),
+            cut_at,
+            ..Self::default()
+        }
     }
 }
 
@@ -97,7 +120,9 @@ fn serve(
     let mut headers = Vec::new();
     for line in lines {
         let line = line?;
-        let Some((name, value)) = line.split_once(": ") else { break };
+        let Some((name, value)) = line.split_once(": ") else {
+            break;
+        };
         headers.push((name.to_owned(), value.to_owned()));
     }
     let request = Request { path, headers };
@@ -111,8 +136,12 @@ fn serve(
         head += &format!("content-length: {}\r\n", response.body.len());
     }
     write!(stream, "{head}\r\n")?;
-    let end = response.cut_at.map_or(response.body.len(), |cut| cut.min(response.body.len()));
-    let Some(pause) = response.pause else { return stream.write_all(&response.body[..end]) };
+    let end = response
+        .cut_at
+        .map_or(response.body.len(), |cut| cut.min(response.body.len()));
+    let Some(pause) = response.pause else {
+        return stream.write_all(&response.body[..end]);
+    };
     for byte in &response.body[..end] {
         stream.write_all(&[*byte])?;
         std::thread::sleep(pause);

@@ -64,14 +64,21 @@ impl<'a> Cursor<'a> {
     /// A string: its length in bytes as `u64`, then UTF-8.
     pub(super) fn string(&mut self, what: &str) -> Result<&'a str> {
         let length = self.u64(what)?;
-        let Some(length) = usize::try_from(length).ok().filter(|&length| length <= self.remaining()) else {
+        let Some(length) = usize::try_from(length)
+            .ok()
+            .filter(|&length| length <= self.remaining())
+        else {
             let remaining = self.remaining();
             return Err(Error::new(
                 ErrorKind::Malformed,
                 format!("{what} has {length} bytes, but only {remaining} bytes of the file follow"),
             ));
         };
-        std::str::from_utf8(self.take(length, what)?)
-            .map_err(|error| Error::new(ErrorKind::Malformed, format!("{what} is not valid UTF-8: {error}")))
+        std::str::from_utf8(self.take(length, what)?).map_err(|error| {
+            Error::new(
+                ErrorKind::Malformed,
+                format!("{what} is not valid UTF-8: {error}"),
+            )
+        })
     }
 }

@@ -69,9 +69,14 @@ impl Metadata {
         expected: &str,
         convert: impl FnOnce(&'a Value) -> Option<T>,
     ) -> Result<Option<T>> {
-        let Some(value) = self.values.get(key) else { return Ok(None) };
+        let Some(value) = self.values.get(key) else {
+            return Ok(None);
+        };
         convert(value).map(Some).ok_or_else(|| {
-            let message = format!("metadata field `{key}` is {}, expected {expected}", value.type_name());
+            let message = format!(
+                "metadata field `{key}` is {}, expected {expected}",
+                value.type_name()
+            );
             Error::new(ErrorKind::Malformed, message)
         })
     }

@@ -73,14 +73,21 @@ pub fn read(bytes: &[u8]) -> Result<Gguf> {
     }
     let metadata_end = cursor.position();
     let alignment = alignment(&metadata)?;
-    let entries = (0..tensor_count).map(|_| TableEntry::read(&mut cursor)).collect::<Result<Vec<_>>>()?;
+    let entries = (0..tensor_count)
+        .map(|_| TableEntry::read(&mut cursor))
+        .collect::<Result<Vec<_>>>()?;
 
     let padding = cursor.position().next_multiple_of(alignment) - cursor.position();
     if !entries.is_empty() {
         cursor.take(padding, "padding before the tensor data")?;
     }
     let tensors = place(entries, cursor.position(), bytes.len(), alignment)?;
-    Ok(Gguf { version, metadata, tensors, metadata_end })
+    Ok(Gguf {
+        version,
+        metadata,
+        tensors,
+        metadata_end,
+    })
 }
 
 fn malformed(message: impl Into<String>) -> Error {
@@ -102,14 +109,20 @@ fn read_version(cursor: &mut Cursor) -> Result<u32> {
             ErrorKind::Unsupported,
             "byte order of this GGUF file is big-endian, expected little-endian",
         )),
-        _ => Err(Error::new(ErrorKind::Unsupported, format!("GGUF version is {version}, expected 2 or 3"))),
+        _ => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("GGUF version is {version}, expected 2 or 3"),
+        )),
     }
 }
 
 fn read_pair(cursor: &mut Cursor, metadata: &mut Metadata) -> Result<()> {
     let key = cursor.string("metadata key")?;
     if key.len() > MAX_KEY_BYTES {
-        return Err(malformed(format!("a metadata key has {} bytes, expected at most {MAX_KEY_BYTES}", key.len())));
+        return Err(malformed(format!(
+            "a metadata key has {} bytes, expected at most {MAX_KEY_BYTES}",
+            key.len()
+        )));
     }
     let what = format!("metadata field {key:?}");
     let value_type = read_value_type(cursor, &what)?;
@@ -128,7 +141,8 @@ fn read_pair(cursor: &mut Cursor, metadata: &mut Metadata) -> Result<()> {
 
 fn read_value_type(cursor: &mut Cursor, what: &str) -> Result<ValueType> {
     let id = cursor.u32(&format!("type of {what}"))?;
-    ValueType::from_id(id).ok_or_else(|| malformed(format!("type of {what} is {id}, expected 0 to 12")))
+    ValueType::from_id(id)
+        .ok_or_else(|| malformed(format!("type of {what} is {id}, expected 0 to 12")))
 }
 
 fn read_value(cursor: &mut Cursor, value_type: ValueType, what: &str) -> Result<Value> {
@@ -137,33 +151,62 @@ fn read_value(cursor: &mut Cursor, value_type: ValueType, what: &str) -> Result<
         ValueType::F64 => Value::Float(f64::from_le_bytes(cursor.array(what)?)),
         ValueType::Bool => Value::Bool(read_bool(cursor, what)?),
         ValueType::String => Value::String(cursor.string(what)?.to_owned()),
-        ValueType::Array => return Err(malformed(format!("{what} holds arrays in an array, expected plain values"))),
+        ValueType::Array => {
+            return Err(malformed(format!(
+                "{what} holds arrays in an array, expected plain values"
+            )));
+        }
         integer => Value::Integer(read_integer(cursor, integer, what)?),
     })
 }
 
-fn read_array(cursor: &mut Cursor, element_type: ValueType, count: usize, what: &str) -> Result<Value> {
+fn read_array(
+    cursor: &mut Cursor,
+    element_type: ValueType,
+    count: usize,
+    what: &str,
+) -> Result<Value> {
     let elements = 0..count;
     Ok(match element_type {
-        ValueType::F32 => {
-            Value::Floats(elements.map(|_| cursor.array(what).map(f32::from_le_bytes)).collect::<Result<_>>()?)
-        }
-        ValueType::F64 => Value::Floats(
+        ValueType::F32 => Value::Floats(
             elements
-                .map(|_| cursor.array(what).map(|bytes| f64::from_le_bytes(bytes) as f32))
+                .map(|_| cursor.array(what).map(f32::from_le_bytes))
                 .collect::<Result<_>>()?,
         ),
-        ValueType::Bool => Value::Bools(elements.map(|_| read_bool(cursor, what)).collect::<Result<_>>()?),
-        ValueType::String => {
-            Value::Strings(elements.map(|_| cursor.string(what).map(str::to_owned)).collect::<Result<_>>()?)
+        ValueType::F64 => Value::Floats(
+            elements
+                .map(|_| {
+                    cursor
+                        .array(what)
+                        .map(|bytes| f64::from_le_bytes(bytes) as f32)
+                })
+                .collect::<Result<_>>()?,
+        ),
+        ValueType::Bool => Value::Bools(
+            elements
+                .map(|_| read_bool(cursor, what))
+                .collect::<Result<_>>()?,
+        ),
+        ValueType::String => Value::Strings(
+            elements
+                .map(|_| cursor.string(what).map(str::to_owned))
+                .collect::<Result<_>>()?,
+        ),
+        ValueType::Array => {
+            return Err(malformed(format!(
+                "{what} holds arrays in an array, expected plain values"
+            )));
         }
-        ValueType::Array => return Err(malformed(format!("{what} holds arrays in an array, expected plain values"))),
         integer => Value::Integers(
             elements
                 .map(|_| {
                     let value = read_integer(cursor, integer, what)?;
-                    i64::try_from(value)
-                        .map_err(|_| malformed(format!("{what} holds {value}, expected at most {}", i64::MAX)))
+                    i64::try_from(value).map_err(|_| {
+                        malformed(format!(
+                            "{what} holds {value}, expected at most {}",
+                            i64::MAX
+                        ))
+                    })
                 })
                 .collect::<Result<_>>()?,
         ),
@@ -174,7 +217,9 @@ fn read_bool(cursor: &mut Cursor, what: &str) -> Result<bool> {
     match cursor.array::<1>(what)?[0] {
         0 => Ok(false),
         1 => Ok(true),
-        other => Err(malformed(format!("{what} holds the boolean {other}, expected 0 or 1"))),
+        other => Err(malformed(format!(
+            "{what} holds the boolean {other}, expected 0 or 1"
+        ))),
     }
 }
 
@@ -188,7 +233,11 @@ fn read_integer(cursor: &mut Cursor, value_type: ValueType, what: &str) -> Resul
         ValueType::I32 => i32::from_le_bytes(cursor.array(what)?).into(),
         ValueType::U64 => u64::from_le_bytes(cursor.array(what)?).into(),
         ValueType::I64 => i64::from_le_bytes(cursor.array(what)?).into(),
-        ValueType::F32 | ValueType::F64 | ValueType::Bool | ValueType::String | ValueType::Array => {
+        ValueType::F32
+        | ValueType::F64
+        | ValueType::Bool
+        | ValueType::String
+        | ValueType::Array => {
             unreachable!("read_value and read_array keep the other types to themselves")
         }
     })
@@ -228,12 +277,15 @@ impl TableEntry {
         let what = format!("tensor {name:?}");
         let dimensions = cursor.u32(&format!("number of dimensions of {what}"))?;
         if !(1..=MAX_DIMENSIONS).contains(&dimensions) {
-            return Err(malformed(format!("{what} has {dimensions} dimensions, expected 1 to {MAX_DIMENSIONS}")));
+            return Err(malformed(format!(
+                "{what} has {dimensions} dimensions, expected 1 to {MAX_DIMENSIONS}"
+            )));
         }
         let mut shape = (0..dimensions)
             .map(|_| {
                 let size = cursor.u64(&format!("dimensions of {what}"))?;
-                usize::try_from(size).map_err(|_| malformed(format!("{what} has a dimension of {size}: too large")))
+                usize::try_from(size)
+                    .map_err(|_| malformed(format!("{what} has a dimension of {size}: too large")))
             })
             .collect::<Result<Vec<_>>>()?;
         // GGUF writes the innermost dimension first.
@@ -241,7 +293,13 @@ impl TableEntry {
         let format = read_format(cursor, &what)?;
         let offset = cursor.u64(&format!("offset of {what}"))?;
         let length = tensor_bytes(&shape, format, &what)?;
-        Ok(Self { name: name.to_owned(), shape, format, offset, length })
+        Ok(Self {
+            name: name.to_owned(),
+            shape,
+            format,
+            offset,
+            length,
+        })
     }
 }
 
@@ -252,14 +310,22 @@ fn read_format(cursor: &mut Cursor, what: &str) -> Result<Format> {
     }
     let read = Format::ALL.map(Format::name).join(", ");
     Err(match ggml_type_name(id) {
-        Some(name) => Error::new(ErrorKind::Unsupported, format!("{what} has type {name}, expected one of {read}")),
-        None => Error::new(ErrorKind::Unsupported, format!("{what} has the unknown type {id}, expected one of {read}")),
+        Some(name) => Error::new(
+            ErrorKind::Unsupported,
+            format!("{what} has type {name}, expected one of {read}"),
+        ),
+        None => Error::new(
+            ErrorKind::Unsupported,
+            format!("{what} has the unknown type {id}, expected one of {read}"),
+        ),
     })
 }
 
 fn tensor_bytes(shape: &[usize], format: Format, what: &str) -> Result<usize> {
     if shape.contains(&0) {
-        return Err(malformed(format!("{what} has shape {shape:?}, expected no dimension of 0")));
+        return Err(malformed(format!(
+            "{what} has shape {shape:?}, expected no dimension of 0"
+        )));
     }
     let columns = shape.last().copied().unwrap_or(1);
     let block = format.block_elements();
@@ -268,10 +334,16 @@ fn tensor_bytes(shape: &[usize], format: Format, what: &str) -> Result<usize> {
             "{what} has rows of {columns} elements, expected a multiple of {block} in format {format}"
         )));
     }
-    let elements = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
+    let elements = shape
+        .iter()
+        .try_fold(1usize, |product, &size| product.checked_mul(size));
     elements
         .and_then(|elements| format.bytes_for(elements))
-        .ok_or_else(|| malformed(format!("{what} has shape {shape:?}: more bytes than can be addressed")))
+        .ok_or_else(|| {
+            malformed(format!(
+                "{what} has shape {shape:?}: more bytes than can be addressed"
+            ))
+        })
 }
 
 /// Gives every tensor its place in the file: aligned, inside it, apart from the others.
@@ -282,12 +354,25 @@ fn place(
     alignment: usize,
 ) -> Result<BTreeMap<String, TensorInfo>> {
     let mut tensors = BTreeMap::new();
-    for TableEntry { name, shape, format, offset, length } in entries {
+    for TableEntry {
+        name,
+        shape,
+        format,
+        offset,
+        length,
+    } in entries
+    {
         if !offset.is_multiple_of(alignment as u64) {
-            return Err(malformed(format!("tensor {name:?} has offset {offset}, expected a multiple of {alignment}")));
+            return Err(malformed(format!(
+                "tensor {name:?} has offset {offset}, expected a multiple of {alignment}"
+            )));
         }
-        let start = usize::try_from(offset).ok().and_then(|offset| data_start.checked_add(offset));
-        let end = start.and_then(|start| start.checked_add(length)).filter(|&end| end <= file_length);
+        let start = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| data_start.checked_add(offset));
+        let end = start
+            .and_then(|start| start.checked_add(length))
+            .filter(|&end| end <= file_length);
         let (Some(start), Some(end)) = (start, end) else {
             let data_length = file_length - data_start;
             return Err(malformed(format!(
@@ -295,7 +380,13 @@ fn place(
                  {data_length}: the file is truncated or its table is wrong"
             )));
         };
-        let info = TensorInfo { name: name.clone(), shape, format, file: 0, bytes: start..end };
+        let info = TensorInfo {
+            name: name.clone(),
+            shape,
+            format,
+            file: 0,
+            bytes: start..end,
+        };
         if let Some(first) = tensors.insert(name, info) {
             return Err(malformed(format!("tensor {:?} is there twice", first.name)));
         }
@@ -304,7 +395,10 @@ fn place(
     by_place.sort_by_key(|info| info.bytes.start);
     for pair in by_place.windows(2) {
         if pair[1].bytes.start < pair[0].bytes.end {
-            return Err(malformed(format!("tensors {:?} and {:?} overlap", pair[0].name, pair[1].name)));
+            return Err(malformed(format!(
+                "tensors {:?} and {:?} overlap",
+                pair[0].name, pair[1].name
+            )));
         }
     }
     Ok(tensors)

@@ -4,14 +4,18 @@ use crate::tensor::Format;
 
 /// Tensor types of GGML in the order of their numbers; an empty name marks one that was withdrawn.
 const GGML_TYPES: [&str; 42] = [
-    "F32", "F16", "Q4_0", "Q4_1", "", "", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
-    "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16", "I32", "I64",
-    "F64", "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "", "", "", "MXFP4", "NVFP4", "Q1_0",
+    "F32", "F16", "Q4_0", "Q4_1", "", "", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
+    "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S",
+    "IQ4_XS", "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "",
+    "", "", "MXFP4", "NVFP4", "Q1_0",
 ];
 
 /// Name of tensor type `id`; `None` if no type has that number.
 pub(super) fn ggml_type_name(id: u32) -> Option<&'static str> {
-    GGML_TYPES.get(id as usize).copied().filter(|name| !name.is_empty())
+    GGML_TYPES
+        .get(id as usize)
+        .copied()
+        .filter(|name| !name.is_empty())
 }
 
 impl Format {
@@ -24,7 +28,10 @@ impl Format {
     /// GGML's type number.
     pub fn ggml_type(self) -> u32 {
         let index = GGML_TYPES.iter().position(|&name| name == self.name());
-        index.map_or_else(|| unreachable!("every format is a GGML type"), |index| index as u32)
+        index.map_or_else(
+            || unreachable!("every format is a GGML type"),
+            |index| index as u32,
+        )
     }
 }
 
@@ -49,7 +56,11 @@ pub(super) enum ValueType {
 impl ValueType {
     pub(super) fn from_id(id: u32) -> Option<Self> {
         use ValueType::{Array, Bool, F32, F64, I8, I16, I32, I64, String, U8, U16, U32, U64};
-        [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64].get(id as usize).copied()
+        [
+            U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64,
+        ]
+        .get(id as usize)
+        .copied()
     }
 
     /// Fewest bytes that a value of this type takes.
@@ -75,7 +86,10 @@ mod tests {
             assert_eq!(Format::from_ggml_type(format.ggml_type()), Some(format));
         }
         assert_eq!(Format::from_ggml_type(30), Some(Format::Bf16));
-        assert_eq!(Format::from_ggml_type(14), Some(Format::Blocks(BlockFormat::Q6_K)));
+        assert_eq!(
+            Format::from_ggml_type(14),
+            Some(Format::Blocks(BlockFormat::Q6_K))
+        );
         for unread in [4, 9, 15, 20, 39, 42, u32::MAX] {
             assert_eq!(Format::from_ggml_type(unread), None, "{unread}");
         }

@@ -42,7 +42,9 @@ impl Watched {
         let entry = Entry::unused();
         entry.is_lost.store(false, Ordering::SeqCst);
         entry.start.store(addresses.start, Ordering::SeqCst);
-        entry.end.store(addresses.end.next_multiple_of(page), Ordering::SeqCst);
+        entry
+            .end
+            .store(addresses.end.next_multiple_of(page), Ordering::SeqCst);
         Self { entry }
     }
 
@@ -101,7 +103,8 @@ fn install() {
         }
         PREVIOUS.get_or_init(|| previous);
         let mut action: libc::sigaction = std::mem::zeroed();
-        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_bus_error;
+        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+            on_bus_error;
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
         libc::sigemptyset(&raw mut action.sa_mask);
@@ -110,13 +113,19 @@ fn install() {
 }
 
 /// Handles the signal. It may interrupt any code: it takes no lock, allocates nothing and does not panic.
-extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_bus_error(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     // SAFETY: the system calls a handler with SA_SIGINFO with a valid siginfo_t, which for SIGBUS has an address.
     let (address, is_of_system) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
     if is_of_system && replace(address) {
         return;
     }
-    let Some(previous) = PREVIOUS.get() else { return end(signal) };
+    let Some(previous) = PREVIOUS.get() else {
+        return end(signal);
+    };
     match previous.sa_sigaction {
         libc::SIG_IGN if !is_of_system => {}
         libc::SIG_DFL | libc::SIG_IGN => end(signal),

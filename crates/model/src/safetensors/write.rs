@@ -42,10 +42,18 @@ impl Layout {
         if !remarks.is_empty() {
             object.insert(REMARKS.into(), json!(remarks));
         }
-        for Entry { name, element, shape } in entries {
-            let end =
-                element.bytes_of(shape).and_then(|bytes| offset.checked_add(bytes)).expect("tensors are in memory");
-            let entry = json!({"dtype": element.name(), "shape": shape, "data_offsets": [offset, end]});
+        for Entry {
+            name,
+            element,
+            shape,
+        } in entries
+        {
+            let end = element
+                .bytes_of(shape)
+                .and_then(|bytes| offset.checked_add(bytes))
+                .expect("tensors are in memory");
+            let entry =
+                json!({"dtype": element.name(), "shape": shape, "data_offsets": [offset, end]});
             object.insert(name.clone(), entry);
             offsets.push(offset..end);
             offset = end;
@@ -56,13 +64,18 @@ impl Layout {
         header.extend(json.as_bytes());
         // The format has blanks behind the header for this.
         header.resize(start, b' ');
-        let places = offsets.into_iter().map(|bytes| start + bytes.start..start + bytes.end).collect();
+        let places = offsets
+            .into_iter()
+            .map(|bytes| start + bytes.start..start + bytes.end)
+            .collect();
         Self { header, places }
     }
 
     /// Bytes of the whole file.
     pub fn file_length(&self) -> usize {
-        self.places.last().map_or(self.header.len(), |last| last.end)
+        self.places
+            .last()
+            .map_or(self.header.len(), |last| last.end)
     }
 }
 
@@ -73,7 +86,11 @@ mod tests {
 
     #[test]
     fn what_was_laid_out_is_read() {
-        let entry = |name: &str, element, shape: &[usize]| Entry { name: name.into(), element, shape: shape.into() };
+        let entry = |name: &str, element, shape: &[usize]| Entry {
+            name: name.into(),
+            element,
+            shape: shape.into(),
+        };
         let entries = [
             entry("z", Element::I8, &[64, 2]),
             entry("a", Element::F32, &[3]),
@@ -85,11 +102,18 @@ mod tests {
         assert_eq!(layout.places[0].start % ALIGNMENT, 0);
         let mut file = layout.header.clone();
         file.resize(layout.file_length(), 0);
-        let header = read(&file, &[Element::I8, Element::F32, Element::U8, Element::Bf16]).unwrap();
+        let header = read(
+            &file,
+            &[Element::I8, Element::F32, Element::U8, Element::Bf16],
+        )
+        .unwrap();
         assert_eq!(header.remarks, remarks);
         for (entry, place) in entries.iter().zip(&layout.places) {
             let tensor = &header.tensors[&entry.name];
-            assert_eq!((&tensor.element, &tensor.shape, &tensor.bytes), (&entry.element, &entry.shape, place));
+            assert_eq!(
+                (&tensor.element, &tensor.shape, &tensor.bytes),
+                (&entry.element, &entry.shape, place)
+            );
         }
     }
 }

@@ -80,8 +80,10 @@ const FILTERS: [&str; 39] = [
     "upper",
 ];
 /// Those of them, and methods, that make lists of what they are given, texts included.
-const LISTS: [&str; 12] =
-    ["chain", "list", "map", "max", "min", "reject", "reverse", "select", "sort", "sum", "unique", "zip"];
+const LISTS: [&str; 12] = [
+    "chain", "list", "map", "max", "min", "reject", "reverse", "select", "sort", "sum", "unique",
+    "zip",
+];
 /// Filters that compare each element with many others.
 const SORTS: [&str; 6] = ["dictsort", "groupby", "max", "min", "sort", "unique"];
 /// Tests that take as long as their arguments are large.
@@ -152,25 +154,39 @@ pub(super) struct Budget {
 impl Budget {
     /// A budget of `bytes` until the end that `clock` knows.
     pub(super) fn new(bytes: usize, clock: Clock) -> Self {
-        Self { left: Arc::new(AtomicUsize::new(bytes)), clock }
+        Self {
+            left: Arc::new(AtomicUsize::new(bytes)),
+            clock,
+        }
     }
 
     /// Pays for `bytes`.
     fn spend(&self, bytes: usize) -> Result<(), Error> {
-        let spent = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        let spent = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(bytes)
+            });
         spent.map(drop).map_err(|_| too_much())
     }
 
     /// Refuses what could not be paid for.
     fn check(&self, bytes: usize) -> Result<(), Error> {
-        if bytes <= self.left.load(Ordering::Relaxed) { Ok(()) } else { Err(too_much()) }
+        if bytes <= self.left.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err(too_much())
+        }
     }
 
     /// Pays for the text of `value`, and returns it. Lists that hold themselves many times over have far longer texts than
     /// they take memory: no more is written than is left.
     fn text(&self, value: &Value) -> Result<String, Error> {
         self.clock.check()?;
-        let mut text = Text { text: String::new(), budget: self };
+        let mut text = Text {
+            text: String::new(),
+            budget: self,
+        };
         write!(text, "{value}").map_err(|_| too_much())?;
         Ok(text.text)
     }
@@ -199,7 +215,11 @@ impl Budget {
     /// Returns the result of an operator, which has paid for it, as a list where it is one.
     fn pay_list(&self, value: Value) -> Result<Value, Error> {
         self.clock.check()?;
-        let value = if value.kind() == ValueKind::Iterable { self.list(value.try_iter()?)? } else { value };
+        let value = if value.kind() == ValueKind::Iterable {
+            self.list(value.try_iter()?)?
+        } else {
+            value
+        };
         self.clock.hold(&value, Place::Any)?;
         Ok(value)
     }
@@ -216,7 +236,10 @@ impl Budget {
 }
 
 fn too_much() -> Error {
-    Error::new(ErrorKind::InvalidOperation, "it builds more text than any conversation needs")
+    Error::new(
+        ErrorKind::InvalidOperation,
+        "it builds more text than any conversation needs",
+    )
 }
 
 /// Text that is paid for as it is written.
@@ -255,23 +278,36 @@ impl io::Write for Bytes {
 pub(super) type Compiled<'s> = (Instructions<'s>, BTreeMap<&'s str, Instructions<'s>>);
 
 /// Compiles `source`, which errors call `name`.
-pub(super) fn compile<'s>(name: &'s str, source: &'s str, syntax: SyntaxConfig) -> Result<Compiled<'s>, Error> {
+pub(super) fn compile<'s>(
+    name: &'s str,
+    source: &'s str,
+    syntax: SyntaxConfig,
+) -> Result<Compiled<'s>, Error> {
     let tree = parse(source, name, syntax)?;
     let mut generator = CodeGenerator::new(name, source);
     generator.compile_stmt(&tree);
     let (instructions, blocks) = generator.finish();
-    let blocks = blocks.into_iter().map(|(block, instructions)| Ok((block, rewrite(&instructions)?)));
-    Ok((rewrite(&instructions)?, blocks.collect::<Result<_, Error>>()?))
+    let blocks = blocks
+        .into_iter()
+        .map(|(block, instructions)| Ok((block, rewrite(&instructions)?)));
+    Ok((
+        rewrite(&instructions)?,
+        blocks.collect::<Result<_, Error>>()?,
+    ))
 }
 
 /// Returns the same instructions, with operators and plain text that pay, and with steps between them that look at the
 /// clock and at what was built.
 fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     let all: Vec<_> = (0..).map_while(|index| instructions.get(index)).collect();
-    let targets: BTreeSet<_> = all.iter().filter_map(|instruction| target(instruction)).collect();
+    let targets: BTreeSet<_> = all
+        .iter()
+        .filter_map(|instruction| target(instruction))
+        .collect();
     let mut before = vec![None; all.len()];
     for (index, instruction) in all.iter().enumerate() {
-        let is_constant = index > 0 && !targets.contains(&(index as u32)) && is_scalar(all[index - 1]);
+        let is_constant =
+            index > 0 && !targets.contains(&(index as u32)) && is_scalar(all[index - 1]);
         match instruction {
             Instruction::StoreLocal(_) | Instruction::PushLoop(_) | Instruction::MergeKwargs(_) => {
                 before[index] = Some(TICK);
@@ -295,20 +331,30 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Erro
             }
             Instruction::SetAttr(_) => {
                 // The value is there before the namespace is looked up.
-                let lookup = (0..index).rev().find(|place| !matches!(all[*place], Instruction::GetAttr(_)));
+                let lookup = (0..index)
+                    .rev()
+                    .find(|place| !matches!(all[*place], Instruction::GetAttr(_)));
                 let lookup = lookup.filter(|place| matches!(all[*place], Instruction::Lookup(_)));
-                let unknown = || Error::new(ErrorKind::SyntaxError, "expected the name of a namespace before =");
+                let unknown = || {
+                    Error::new(
+                        ErrorKind::SyntaxError,
+                        "expected the name of a namespace before =",
+                    )
+                };
                 before[lookup.ok_or_else(unknown)?] = Some(HOLD_IN_NAMESPACE);
             }
             Instruction::UnpackLists(_) => {
-                let message = "a call with the elements of a list as arguments (*list) is not supported";
+                let message =
+                    "a call with the elements of a list as arguments (*list) is not supported";
                 return Err(Error::new(ErrorKind::SyntaxError, message));
             }
             _ => {}
         }
     }
     let after = |instruction: &Instruction| match instruction {
-        Instruction::BuildList(_) | Instruction::BuildTuple(_) | Instruction::BuildMap(_) => Some(HOLD),
+        Instruction::BuildList(_) | Instruction::BuildTuple(_) | Instruction::BuildMap(_) => {
+            Some(HOLD)
+        }
         Instruction::BuildKwargs(_) | Instruction::MergeKwargs(_) => Some(HOLD_ARGUMENTS),
         _ => None,
     };
@@ -316,17 +362,23 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Erro
     for (instruction, before) in all.iter().zip(&before) {
         // Plain text becomes two instructions.
         let text = usize::from(matches!(instruction, Instruction::EmitRaw(_)));
-        let width = 1 + text + usize::from(before.is_some()) + usize::from(after(instruction).is_some());
+        let width =
+            1 + text + usize::from(before.is_some()) + usize::from(after(instruction).is_some());
         places.push(places.last().copied().unwrap_or(0) + width as u32);
     }
     let place = |target: u32| places.get(target as usize).copied().unwrap_or(target);
     let filter = |name, arguments| Instruction::ApplyFilter(name, Some(arguments), NO_LOCAL);
     let mut rewritten = Instructions::new(instructions.name(), instructions.source());
     for (index, instruction) in all.iter().enumerate() {
-        let (span, line) = (instructions.get_span(index as u32), instructions.get_line(index as u32));
+        let (span, line) = (
+            instructions.get_span(index as u32),
+            instructions.get_line(index as u32),
+        );
         let mut add = |instruction| match (span, line) {
             (Some(span), _) => rewritten.add_with_span(instruction, span),
-            (None, Some(line)) => rewritten.add_with_line(instruction, line.try_into().unwrap_or(u16::MAX)),
+            (None, Some(line)) => {
+                rewritten.add_with_line(instruction, line.try_into().unwrap_or(u16::MAX))
+            }
             (None, None) => rewritten.add(instruction),
         };
         if let Some(name) = before[index] {
@@ -343,10 +395,16 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Erro
             Instruction::Slice => add(filter(SLICE, 4)),
             Instruction::Jump(target) => add(Instruction::Jump(place(target))),
             Instruction::JumpIfFalse(target) => add(Instruction::JumpIfFalse(place(target))),
-            Instruction::JumpIfFalseOrPop(target) => add(Instruction::JumpIfFalseOrPop(place(target))),
-            Instruction::JumpIfTrueOrPop(target) => add(Instruction::JumpIfTrueOrPop(place(target))),
+            Instruction::JumpIfFalseOrPop(target) => {
+                add(Instruction::JumpIfFalseOrPop(place(target)))
+            }
+            Instruction::JumpIfTrueOrPop(target) => {
+                add(Instruction::JumpIfTrueOrPop(place(target)))
+            }
             Instruction::Iterate(target) => add(Instruction::Iterate(place(target))),
-            Instruction::BuildMacro(name, target, flags) => add(Instruction::BuildMacro(name, place(target), flags)),
+            Instruction::BuildMacro(name, target, flags) => {
+                add(Instruction::BuildMacro(name, place(target), flags))
+            }
             other => add(other),
         };
         if let Some(name) = after(instruction) {
@@ -414,7 +472,11 @@ pub(super) fn install(environment: &mut Environment<'static>, budget: &Budget) {
             _ => check_arguments(&paying, method, &all)?,
         }
         let result = super::python::method(state, value, method, arguments)?;
-        if matches!(method, "replace" | "join") { Ok(result) } else { paying.pay(result) }
+        if matches!(method, "replace" | "join") {
+            Ok(result)
+        } else {
+            paying.pay(result)
+        }
     });
     let paying = budget.clone();
     environment.add_function("dict", move |value: Option<Value>, more: Kwargs| {
@@ -432,11 +494,20 @@ pub(super) fn install(environment: &mut Environment<'static>, budget: &Budget) {
 }
 
 /// The filters that [`rewrite`] puts between instructions, and tests that look at the clock.
-fn install_steps(environment: &mut Environment<'static>, plain: &Arc<Environment<'static>>, budget: &Budget) {
+fn install_steps(
+    environment: &mut Environment<'static>,
+    plain: &Arc<Environment<'static>>,
+    budget: &Budget,
+) {
     let clock = budget.clock.clone();
-    environment.add_filter(TICK, move |value: ValueOrKwargs| clock.check().map(|()| value.into_value()));
-    for (name, place) in [(HOLD, Place::Any), (HOLD_ARGUMENTS, Place::Arguments), (HOLD_IN_NAMESPACE, Place::Namespace)]
-    {
+    environment.add_filter(TICK, move |value: ValueOrKwargs| {
+        clock.check().map(|()| value.into_value())
+    });
+    for (name, place) in [
+        (HOLD, Place::Any),
+        (HOLD_ARGUMENTS, Place::Arguments),
+        (HOLD_IN_NAMESPACE, Place::Namespace),
+    ] {
         let clock = budget.clock.clone();
         environment.add_filter(name, move |value: ValueOrKwargs| {
             let value = value.into_value();
@@ -447,12 +518,18 @@ fn install_steps(environment: &mut Environment<'static>, plain: &Arc<Environment
         let (clock, plain) = (budget.clock.clone(), Arc::clone(plain));
         environment.add_test(name, move |arguments: Rest<ValueOrKwargs>| {
             clock.check()?;
-            plain.empty_state().perform_test(name, &arguments.into_values())
+            plain
+                .empty_state()
+                .perform_test(name, &arguments.into_values())
         });
     }
 }
 
-fn install_operators(environment: &mut Environment<'static>, plain: &Arc<Environment<'static>>, budget: &Budget) {
+fn install_operators(
+    environment: &mut Environment<'static>,
+    plain: &Arc<Environment<'static>>,
+    budget: &Budget,
+) {
     let compute = |expression: &'static str, plain: &Arc<Environment<'static>>| {
         let plain = Arc::clone(plain);
         move |values: &[Value]| {
@@ -461,9 +538,15 @@ fn install_operators(environment: &mut Environment<'static>, plain: &Arc<Environ
             // The line in the template is added behind this, and the names are none of the template's.
             let anonymous = |error: Error| {
                 let detail = error.detail().unwrap_or_default();
-                Error::new(error.kind(), detail.split(" (`").next().unwrap_or_default().to_owned())
+                Error::new(
+                    error.kind(),
+                    detail.split(" (`").next().unwrap_or_default().to_owned(),
+                )
             };
-            plain.compile_expression(expression)?.eval(context).map_err(anonymous)
+            plain
+                .compile_expression(expression)?
+                .eval(context)
+                .map_err(anonymous)
         }
     };
     let (paying, add) = (budget.clone(), compute("a + b", plain));
@@ -484,7 +567,9 @@ fn install_operators(environment: &mut Environment<'static>, plain: &Arc<Environ
     environment.add_filter(MULTIPLY, move |a: Value, b: Value| {
         let times = |value: &Value, count: &Value| match (value.as_str(), count.as_usize()) {
             (Some(text), Some(count)) => text.len().saturating_mul(count),
-            (None, Some(count)) => ELEMENT.saturating_mul(elements(value)).saturating_mul(count),
+            (None, Some(count)) => ELEMENT
+                .saturating_mul(elements(value))
+                .saturating_mul(count),
             _ => 0,
         };
         paying.spend(times(&a, &b).max(times(&b, &a)))?;
@@ -498,7 +583,11 @@ fn install_operators(environment: &mut Environment<'static>, plain: &Arc<Environ
 }
 
 /// Filters whose result may be larger than all of their input.
-fn install_growing(environment: &mut Environment<'static>, plain: &Arc<Environment<'static>>, budget: &Budget) {
+fn install_growing(
+    environment: &mut Environment<'static>,
+    plain: &Arc<Environment<'static>>,
+    budget: &Budget,
+) {
     let (before, paying) = (Arc::clone(plain), budget.clone());
     environment.add_filter("replace", move |arguments: Rest<ValueOrKwargs>| {
         let arguments = arguments.into_values();
@@ -509,16 +598,27 @@ fn install_growing(environment: &mut Environment<'static>, plain: &Arc<Environme
     environment.add_filter("join", move |arguments: Rest<ValueOrKwargs>| {
         let arguments = arguments.into_values();
         if let [value, rest @ ..] = &arguments[..] {
-            pay_join(&paying, Some(value), rest.first().unwrap_or(&Value::UNDEFINED))?;
+            pay_join(
+                &paying,
+                Some(value),
+                rest.first().unwrap_or(&Value::UNDEFINED),
+            )?;
         }
         before.empty_state().apply_filter("join", &arguments)
     });
     let paying = budget.clone();
-    environment.add_filter("tojson", move |value: &Value, arguments: Rest<ValueOrKwargs>| {
-        let mut bytes = Bytes { bytes: Vec::new(), budget: paying.clone() };
-        super::json::write(value, &arguments.into_values(), &mut bytes)?;
-        String::from_utf8(bytes.bytes).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
-    });
+    environment.add_filter(
+        "tojson",
+        move |value: &Value, arguments: Rest<ValueOrKwargs>| {
+            let mut bytes = Bytes {
+                bytes: Vec::new(),
+                budget: paying.clone(),
+            };
+            super::json::write(value, &arguments.into_values(), &mut bytes)?;
+            String::from_utf8(bytes.bytes)
+                .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+        },
+    );
 }
 
 /// Elements of a list or map; 0 of anything else.
@@ -554,27 +654,44 @@ fn check_arguments(budget: &Budget, name: &str, arguments: &[Value]) -> Result<(
 
 /// Refuses sums that begin with a text or a list, which would be copied for every element.
 fn check_sum(arguments: &[Value]) -> Result<(), Error> {
-    let named = arguments.last().and_then(|last| Kwargs::try_from(last.clone()).ok()?.get::<Value>("start").ok());
+    let named = arguments.last().and_then(|last| {
+        Kwargs::try_from(last.clone())
+            .ok()?
+            .get::<Value>("start")
+            .ok()
+    });
     match named.or_else(|| arguments.get(2).cloned()) {
-        Some(start) if !start.is_number() => {
-            Err(Error::new(ErrorKind::InvalidOperation, "sum: expected a number to begin with"))
-        }
+        Some(start) if !start.is_number() => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "sum: expected a number to begin with",
+        )),
         _ => Ok(()),
     }
 }
 
 /// Pays for `arguments[0]` with each `arguments[1]` replaced by `arguments[2]`.
 fn pay_replace(budget: &Budget, arguments: &[Value]) -> Result<(), Error> {
-    let [Some(text), Some(from), Some(to)] = [0, 1, 2].map(|index| arguments.get(index).and_then(Value::as_str)) else {
-        return arguments.iter().try_for_each(|value| budget.text(value).map(drop));
+    let [Some(text), Some(from), Some(to)] =
+        [0, 1, 2].map(|index| arguments.get(index).and_then(Value::as_str))
+    else {
+        return arguments
+            .iter()
+            .try_for_each(|value| budget.text(value).map(drop));
     };
-    budget.spend(text.len().saturating_add(text.matches(from).count().saturating_mul(to.len())))
+    budget.spend(
+        text.len()
+            .saturating_add(text.matches(from).count().saturating_mul(to.len())),
+    )
 }
 
 /// Pays for the elements of `values` with `between` between them.
 fn pay_join(budget: &Budget, values: Option<&Value>, between: &Value) -> Result<(), Error> {
     let between = between.as_str().map_or(0, str::len);
-    for value in values.and_then(|values| values.try_iter().ok()).into_iter().flatten() {
+    for value in values
+        .and_then(|values| values.try_iter().ok())
+        .into_iter()
+        .flatten()
+    {
         budget.spend(between)?;
         match value.as_str() {
             Some(text) => budget.spend(text.len())?,
@@ -586,7 +703,9 @@ fn pay_join(budget: &Budget, values: Option<&Value>, between: &Value) -> Result<
 
 /// Pays for the parts of `arguments[0]` between each `arguments[1]`, or between spaces or lines.
 fn pay_split(budget: &Budget, arguments: &[Value]) -> Result<(), Error> {
-    let Some(text) = arguments.first().and_then(Value::as_str) else { return Ok(()) };
+    let Some(text) = arguments.first().and_then(Value::as_str) else {
+        return Ok(());
+    };
     let parts = match arguments.get(1).and_then(Value::as_str) {
         Some(between) if !between.is_empty() => text.matches(between).count(),
         _ => text.matches(char::is_whitespace).count(),

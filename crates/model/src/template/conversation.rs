@@ -53,9 +53,12 @@ impl ChatTemplate {
             return self.render_values(&messages, options, stop);
         }
         let last = messages.last_mut().and_then(last_text);
-        last.ok_or_else(|| failed("there is no last message with a text that goes on"))?.push_str(CONTINUED);
+        last.ok_or_else(|| failed("there is no last message with a text that goes on"))?
+            .push_str(CONTINUED);
         let mut text = self.render_values(&messages, options, stop)?;
-        let end = text.rfind(CONTINUED.trim_end()).ok_or_else(|| failed("it does not write the last message"))?;
+        let end = text
+            .rfind(CONTINUED.trim_end())
+            .ok_or_else(|| failed("it does not write the last message"))?;
         let is_trimmed = !text[end..].starts_with(CONTINUED);
         text.truncate(end);
         if is_trimmed {
@@ -73,24 +76,52 @@ impl ChatTemplate {
     pub fn mentions(&self, name: &str) -> bool {
         let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
         let source = self.source();
-        source
-            .match_indices(name)
-            .any(|(place, _)| !source[..place].ends_with(is_word) && !source[place + name.len()..].starts_with(is_word))
+        source.match_indices(name).any(|(place, _)| {
+            !source[..place].ends_with(is_word)
+                && !source[place + name.len()..].starts_with(is_word)
+        })
     }
 
-    fn render_values(&self, messages: &[Json], options: &RenderOptions<'_>, stop: Option<Stop>) -> Result<String> {
-        let RenderOptions { tools, documents, add_generation_prompt, variables, .. } = *options;
+    fn render_values(
+        &self,
+        messages: &[Json],
+        options: &RenderOptions<'_>,
+        stop: Option<Stop>,
+    ) -> Result<String> {
+        let RenderOptions {
+            tools,
+            documents,
+            add_generation_prompt,
+            variables,
+            ..
+        } = *options;
         let bytes = |value: &Json| value.to_string().len();
-        let given = messages.iter().chain(tools).chain(documents).chain(variables.into_iter().flat_map(Map::values));
+        let given = messages
+            .iter()
+            .chain(tools)
+            .chain(documents)
+            .chain(variables.into_iter().flat_map(Map::values));
         let text = given.map(bytes).sum();
         let list = |values: &[Json]| match values {
             [] => Value::from(()),
             values => values.iter().map(from_json).collect(),
         };
         let mut values = vec![("documents", list(documents))];
-        values.extend(variables.into_iter().flatten().map(|(name, value)| (name.as_str(), from_json(value))));
+        values.extend(
+            variables
+                .into_iter()
+                .flatten()
+                .map(|(name, value)| (name.as_str(), from_json(value))),
+        );
         let (entries, tools) = (messages.iter().map(from_json).collect(), list(tools));
-        on_a_deep_stack(|| self.render_here((entries, text), tools, add_generation_prompt, (values, stop)))
+        on_a_deep_stack(|| {
+            self.render_here(
+                (entries, text),
+                tools,
+                add_generation_prompt,
+                (values, stop),
+            )
+        })
     }
 
     /// Returns the messages with contents as the template reads them.
@@ -117,9 +148,13 @@ impl ChatTemplate {
     fn reads(&self) -> Reads {
         *self.reads.get_or_init(|| {
             let rendered = |messages: Json| {
-                let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+                let options = RenderOptions {
+                    add_generation_prompt: true,
+                    ..RenderOptions::default()
+                };
                 let messages = messages.as_array().map_or(&[][..], Vec::as_slice);
-                self.render_values(messages, &options, None).unwrap_or_default()
+                self.render_values(messages, &options, None)
+                    .unwrap_or_default()
             };
             let user = |content: Json| json!({"role": "user", "content": content});
             let parts = rendered(json!([user(json!([{"type": "text", "text": NEEDLE}]))]));
@@ -128,7 +163,8 @@ impl ChatTemplate {
             Reads {
                 texts: rendered(json!([user(NEEDLE.into())])).contains(NEEDLE),
                 parts: parts.contains(NEEDLE) && !is_list,
-                system: rendered(json!([{"role": "system", "content": NEEDLE}, user("a".into())])).contains(NEEDLE),
+                system: rendered(json!([{"role": "system", "content": NEEDLE}, user("a".into())]))
+                    .contains(NEEDLE),
             }
         })
     }
@@ -137,7 +173,10 @@ impl ChatTemplate {
 /// Returns the text at the end of a message.
 fn last_text(message: &mut Json) -> Option<&mut String> {
     let content = match message.get_mut("content")? {
-        Json::Array(parts) => parts.iter_mut().rev().find_map(|part| part.get_mut("text"))?,
+        Json::Array(parts) => parts
+            .iter_mut()
+            .rev()
+            .find_map(|part| part.get_mut("text"))?,
         content => content,
     };
     match content {

@@ -12,15 +12,29 @@ const MAX_INDENT: usize = 64;
 
 /// Writes `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` with the `arguments` of the
 /// filter, by place or by name.
-pub(super) fn write(value: &Value, arguments: &[Value], writer: &mut dyn Write) -> Result<(), Error> {
+pub(super) fn write(
+    value: &Value,
+    arguments: &[Value],
+    writer: &mut dyn Write,
+) -> Result<(), Error> {
     let (places, names): (&[Value], Kwargs) = from_args(arguments)?;
     let mut all = Vec::new();
-    for (place, name) in ["ensure_ascii", "indent", "separators", "sort_keys"].into_iter().enumerate() {
+    for (place, name) in ["ensure_ascii", "indent", "separators", "sort_keys"]
+        .into_iter()
+        .enumerate()
+    {
         let named: Option<Value> = names.get(name)?;
         if named.is_some() && places.len() > place {
-            return Err(Error::new(ErrorKind::TooManyArguments, format!("tojson: {name} is given twice")));
+            return Err(Error::new(
+                ErrorKind::TooManyArguments,
+                format!("tojson: {name} is given twice"),
+            ));
         }
-        all.push(named.or_else(|| places.get(place).cloned()).filter(|value| !value.is_none()));
+        all.push(
+            named
+                .or_else(|| places.get(place).cloned())
+                .filter(|value| !value.is_none()),
+        );
     }
     names.assert_all_used()?;
     if places.len() > all.len() {
@@ -28,13 +42,27 @@ pub(super) fn write(value: &Value, arguments: &[Value], writer: &mut dyn Write) 
     }
     let is_true = |value: &Option<Value>| value.as_ref().is_some_and(Value::is_true);
     let indent = all[1].as_ref().map(indentation).transpose()?;
-    let default = if indent.is_some() { (",", ": ") } else { (", ", ": ") };
+    let default = if indent.is_some() {
+        (",", ": ")
+    } else {
+        (", ", ": ")
+    };
     let (item, key) = match &all[2] {
         None => (default.0.to_owned(), default.1.to_owned()),
         Some(given) => separators(given)?,
     };
-    let python = Python { is_ascii: is_true(&all[0]), indent, item, key, depth: 0, is_empty: true };
-    let value = Sorted { value, is_sorted: is_true(&all[3]) };
+    let python = Python {
+        is_ascii: is_true(&all[0]),
+        indent,
+        item,
+        key,
+        depth: 0,
+        is_empty: true,
+    };
+    let value = Sorted {
+        value,
+        is_sorted: is_true(&all[3]),
+    };
     let written = value.serialize(&mut Serializer::with_formatter(writer, python));
     written.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
@@ -50,7 +78,9 @@ fn indentation(indent: &Value) -> Result<String, Error> {
     if width > MAX_INDENT {
         return Err(wrong("indent", "at most 64"));
     }
-    Ok(indent.as_str().map_or_else(|| " ".repeat(width), str::to_owned))
+    Ok(indent
+        .as_str()
+        .map_or_else(|| " ".repeat(width), str::to_owned))
 }
 
 fn separators(given: &Value) -> Result<(String, String), Error> {
@@ -65,7 +95,10 @@ fn separators(given: &Value) -> Result<(String, String), Error> {
 }
 
 fn wrong(argument: &str, expected: &str) -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("tojson: {argument}: expected {expected}"))
+    Error::new(
+        ErrorKind::InvalidOperation,
+        format!("tojson: {argument}: expected {expected}"),
+    )
 }
 
 /// A value whose maps may be written in the order of their keys.
@@ -87,14 +120,23 @@ impl Serialize for Sorted<'_> {
                 let mut map = serializer.serialize_map(Some(keys.len()))?;
                 for key in keys {
                     let value = self.value.get_item(&key).map_err(failed)?;
-                    map.serialize_entry(&key, &Sorted { value: &value, is_sorted: true })?;
+                    map.serialize_entry(
+                        &key,
+                        &Sorted {
+                            value: &value,
+                            is_sorted: true,
+                        },
+                    )?;
                 }
                 map.end()
             }
             ValueKind::Seq | ValueKind::Iterable => {
                 let mut list = serializer.serialize_seq(self.value.len())?;
                 for value in self.value.try_iter().map_err(failed)? {
-                    list.serialize_element(&Sorted { value: &value, is_sorted: true })?;
+                    list.serialize_element(&Sorted {
+                        value: &value,
+                        is_sorted: true,
+                    })?;
                 }
                 list.end()
             }
@@ -140,7 +182,9 @@ impl Python {
     }
 
     fn line<W: ?Sized + Write>(&self, writer: &mut W) -> io::Result<()> {
-        let Some(indent) = &self.indent else { return Ok(()) };
+        let Some(indent) = &self.indent else {
+            return Ok(());
+        };
         writer.write_all(b"\n")?;
         (0..self.depth).try_for_each(|_| writer.write_all(indent.as_bytes()))
     }
@@ -155,7 +199,11 @@ impl Formatter for Python {
         self.close(writer, b"]")
     }
 
-    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+    fn begin_array_value<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
         self.item(writer, first)
     }
 
@@ -167,7 +215,11 @@ impl Formatter for Python {
         self.close(writer, b"}")
     }
 
-    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+    fn begin_object_key<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
         self.item(writer, first)
     }
 
@@ -175,7 +227,11 @@ impl Formatter for Python {
         writer.write_all(self.key.as_bytes())
     }
 
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
         if !self.is_ascii {
             return writer.write_all(fragment.as_bytes());
         }
@@ -184,14 +240,21 @@ impl Formatter for Python {
             match letter {
                 ' '..='~' => writer.write_all(&[letter as u8])?,
                 letter => {
-                    letter.encode_utf16(&mut units).iter().try_for_each(|unit| write!(writer, "\\u{unit:04x}"))?;
+                    letter
+                        .encode_utf16(&mut units)
+                        .iter()
+                        .try_for_each(|unit| write!(writer, "\\u{unit:04x}"))?;
                 }
             }
         }
         Ok(())
     }
 
-    fn write_char_escape<W: ?Sized + Write>(&mut self, writer: &mut W, escape: CharEscape) -> io::Result<()> {
+    fn write_char_escape<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        escape: CharEscape,
+    ) -> io::Result<()> {
         let letter = match escape {
             CharEscape::Quote => b'"',
             CharEscape::ReverseSolidus => b'\\',
@@ -212,7 +275,11 @@ impl Formatter for Python {
         let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
         match exponent.parse::<i32>().unwrap_or(0) {
             exponent @ -4..16 => {
-                let point = if value.fract() == 0.0 && exponent >= 0 || value == 0.0 { ".0" } else { "" };
+                let point = if value.fract() == 0.0 && exponent >= 0 || value == 0.0 {
+                    ".0"
+                } else {
+                    ""
+                };
                 write!(writer, "{value}{point}")
             }
             exponent => {

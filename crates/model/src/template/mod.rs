@@ -63,7 +63,10 @@ pub struct Message {
 impl Message {
     /// A message of `role`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
+        Self {
+            role: role.into(),
+            content: content.into(),
+        }
     }
 }
 
@@ -85,7 +88,8 @@ impl ChatTemplate {
     /// # Errors
     /// [`ErrorKind::Template`] for a template that is not Jinja, naming the line.
     pub fn from_checkpoint(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Result<Option<Self>> {
-        Self::from_source(checkpoint.source(), tokenizer).map_err(|error| error.at(checkpoint.path()))
+        Self::from_source(checkpoint.source(), tokenizer)
+            .map_err(|error| error.at(checkpoint.path()))
     }
 
     /// The template in `source`; `None` if there is none.
@@ -93,21 +97,33 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::from_checkpoint`].
     pub fn from_source(source: &Source, tokenizer: &Tokenizer) -> Result<Option<Self>> {
-        let Some(Sources { default, tools }) = Sources::read(source)? else { return Ok(None) };
+        let Some(Sources { default, tools }) = Sources::read(source)? else {
+            return Ok(None);
+        };
         let text = |token: Option<u32>| token.and_then(|token| tokenizer.piece(token));
         let new = |source| Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()));
         let for_tools = tools.map(new).transpose()?.map(Box::new);
-        Ok(Some(Self { for_tools, ..new(default)? }))
+        Ok(Some(Self {
+            for_tools,
+            ..new(default)?
+        }))
     }
 
     /// Compiles `source`; it may write the texts of BOS and EOS.
     ///
     /// # Errors
     /// [`ErrorKind::Template`] for a source that is not Jinja, naming the line, or longer than 64 KiB.
-    pub fn new(source: impl Into<String>, bos_token: Option<&str>, eos_token: Option<&str>) -> Result<Self> {
+    pub fn new(
+        source: impl Into<String>,
+        bos_token: Option<&str>,
+        eos_token: Option<&str>,
+    ) -> Result<Self> {
         let source = source.into();
         if source.len() > MAX_SOURCE {
-            let message = format!("the {NAME} has {} bytes, expected at most {MAX_SOURCE}", source.len());
+            let message = format!(
+                "the {NAME} has {} bytes, expected at most {MAX_SOURCE}",
+                source.len()
+            );
             return Err(Error::new(ErrorKind::Template, message));
         }
         // As Jinja reads its sources.
@@ -117,10 +133,21 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         python::install(&mut environment);
         environment.add_function("strftime_now", |format: &str| time::format_now(format));
-        on_a_deep_stack(|| bounded::compile(NAME, &source, syntax()?).map(drop).map_err(template_error))?;
+        on_a_deep_stack(|| {
+            bounded::compile(NAME, &source, syntax()?)
+                .map(drop)
+                .map_err(template_error)
+        })?;
         let token = |token: Option<&str>| token.map(str::to_owned);
         let (bos_token, eos_token, reads) = (token(bos_token), token(eos_token), OnceLock::new());
-        Ok(Self { environment, source, bos_token, eos_token, for_tools: None, reads })
+        Ok(Self {
+            environment,
+            source,
+            bos_token,
+            eos_token,
+            for_tools: None,
+            reads,
+        })
     }
 
     /// Its text.
@@ -153,14 +180,22 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         stop: Option<Stop>,
     ) -> Result<String> {
-        let text = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
+        let text = messages
+            .iter()
+            .map(|message| message.role.len() + message.content.len())
+            .sum();
         let entries = messages.iter().map(|message| {
             let Message { role, content } = message;
             Value::from_pairs([("role", role.as_str()), ("content", content.as_str())])
         });
         let entries = entries.collect::<Vec<_>>();
         on_a_deep_stack(|| {
-            self.render_here((entries, text), Value::from(()), add_generation_prompt, (Vec::new(), stop))
+            self.render_here(
+                (entries, text),
+                Value::from(()),
+                add_generation_prompt,
+                (Vec::new(), stop),
+            )
         })
     }
 
@@ -176,7 +211,11 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         stop: Option<Stop>,
     ) -> Result<String> {
-        let options = RenderOptions { tools, add_generation_prompt, ..RenderOptions::default() };
+        let options = RenderOptions {
+            tools,
+            add_generation_prompt,
+            ..RenderOptions::default()
+        };
         self.render_conversation(messages, &options, stop)
     }
 
@@ -190,10 +229,14 @@ impl ChatTemplate {
     ) -> Result<String> {
         let mut environment = self.environment.clone();
         let built = MAX_BUILT + MAX_BUILT_PER_BYTE * text;
-        bounded::install(&mut environment, &Budget::new(built, Clock::start(text, stop)));
+        bounded::install(
+            &mut environment,
+            &Budget::new(built, Clock::start(text, stop)),
+        );
         environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
         // Compiled each time: an environment that had the template would let it include itself as it was written.
-        let (instructions, blocks) = bounded::compile(NAME, &self.source, syntax()?).map_err(template_error)?;
+        let (instructions, blocks) =
+            bounded::compile(NAME, &self.source, syntax()?).map_err(template_error)?;
         // `documents` are there and none, as in `transformers`: templates read them.
         let mut values = vec![
             ("messages", messages.into_iter().collect::<Value>()),
@@ -201,16 +244,34 @@ impl ChatTemplate {
             ("tools", tools),
             ("documents", Value::from(())),
         ];
-        values.extend(self.bos_token.as_deref().map(|bos| ("bos_token", Value::from(bos))));
-        values.extend(self.eos_token.as_deref().map(|eos| ("eos_token", Value::from(eos))));
+        values.extend(
+            self.bos_token
+                .as_deref()
+                .map(|bos| ("bos_token", Value::from(bos))),
+        );
+        values.extend(
+            self.eos_token
+                .as_deref()
+                .map(|eos| ("eos_token", Value::from(eos))),
+        );
         values.extend(variables);
         let (root, mut text_of_all) = (Value::from_pairs(values), String::new());
         let mut output = machinery::make_string_output(&mut text_of_all);
-        machinery::eval(&environment, &instructions, root, &blocks, &mut output, AutoEscape::None)
-            .map(drop)
-            .map_err(template_error)?;
+        machinery::eval(
+            &environment,
+            &instructions,
+            root,
+            &blocks,
+            &mut output,
+            AutoEscape::None,
+        )
+        .map(drop)
+        .map_err(template_error)?;
         if text_of_all.len() > 2 * text + MAX_ADDED_OUTPUT {
-            return Err(Error::new(ErrorKind::Template, format!("{NAME}: the output is too long")));
+            return Err(Error::new(
+                ErrorKind::Template,
+                format!("{NAME}: the output is too long"),
+            ));
         }
         Ok(text_of_all)
     }
@@ -228,15 +289,21 @@ fn from_json(json: &serde_json::Value) -> Value {
         },
         serde_json::Value::String(text) => Value::from(text.as_str()),
         serde_json::Value::Array(values) => values.iter().map(from_json).collect(),
-        serde_json::Value::Object(entries) => {
-            Value::from_pairs(entries.iter().map(|(key, value)| (key.as_str(), from_json(value))))
-        }
+        serde_json::Value::Object(entries) => Value::from_pairs(
+            entries
+                .iter()
+                .map(|(key, value)| (key.as_str(), from_json(value))),
+        ),
     }
 }
 
 /// The settings of `transformers`.
 fn syntax() -> Result<SyntaxConfig> {
-    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template_error)
+    SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()
+        .map_err(template_error)
 }
 
 /// Refuses a template with tags that are longer, or chained longer, than in any template in use. What is no Jinja is left to
@@ -254,7 +321,10 @@ fn check_tags(source: &str) -> Result<()> {
         words += 1;
         if words > MAX_WORDS {
             let message = format!("a tag has more than {MAX_WORDS} words and signs");
-            return Err(Error::new(ErrorKind::Template, format!("{NAME}, line {}: {message}", span.start_line)));
+            return Err(Error::new(
+                ErrorKind::Template,
+                format!("{NAME}, line {}: {message}", span.start_line),
+            ));
         }
     }
     if elifs > MAX_ELIFS {
@@ -273,7 +343,10 @@ fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T
             .stack_size(STACK)
             .spawn_scoped(scope, work)
             .map_err(|reason| {
-                Error::new(ErrorKind::Exhausted, format!("{NAME}: no thread can be started for it: {reason}"))
+                Error::new(
+                    ErrorKind::Exhausted,
+                    format!("{NAME}: no thread can be started for it: {reason}"),
+                )
             })?
             .join()
             .unwrap_or_else(|_| Err(error("the template engine cannot process it".into())))
@@ -285,9 +358,14 @@ fn without_generation_tags(source: String) -> String {
     if !source.contains("generation") {
         return source;
     }
-    let tag = Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("the pattern is valid");
+    let tag =
+        Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("the pattern is valid");
     let replacement = |found: &regex::Captures<'_>| {
-        let tag = if found.get(2).is_some() { "endif" } else { "if true" };
+        let tag = if found.get(2).is_some() {
+            "endif"
+        } else {
+            "if true"
+        };
         format!("{}{tag}{}", &found[1], &found[3])
     };
     tag.replace_all(&source, replacement).into_owned()
@@ -295,10 +373,19 @@ fn without_generation_tags(source: String) -> String {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is passed to map_err")]
 fn template_error(error: minijinja::Error) -> Error {
-    let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
-    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let line = error
+        .line()
+        .map_or_else(String::new, |line| format!(", line {line}"));
+    let detail = error
+        .detail()
+        .map_or_else(|| error.kind().to_string(), str::to_owned);
     // An error of the output or of an included template is the source of the first.
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    let cause = causes.last().map_or_else(String::new, |cause| format!(": {cause}"));
-    Error::new(ErrorKind::Template, format!("{NAME}{line}: {detail}{cause}"))
+    let cause = causes
+        .last()
+        .map_or_else(String::new, |cause| format!(": {cause}"));
+    Error::new(
+        ErrorKind::Template,
+        format!("{NAME}{line}: {detail}{cause}"),
+    )
 }

@@ -8,14 +8,24 @@ const UNBOUNDED: [&str; 5] = ["batch", "format", "indent", "pprint", "slice"];
 /// Adds `raise_exception`, and takes away what is unbounded. Python's methods on strings and maps are [`method`], `tojson`
 /// is [`super::json::write`].
 pub(super) fn install(environment: &mut Environment<'_>) {
-    UNBOUNDED.iter().for_each(|filter| environment.remove_filter(filter));
-    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
+    UNBOUNDED
+        .iter()
+        .for_each(|filter| environment.remove_filter(filter));
+    environment.add_function(
+        "raise_exception",
+        |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        },
+    );
 }
 
 /// Python's methods on strings and maps.
-pub(super) fn method(state: &mut State, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
+pub(super) fn method(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
     if method == "format" {
         // Its widths are unbounded.
         return Err(Error::from(ErrorKind::UnknownMethod));

@@ -25,15 +25,27 @@ impl Sources {
                 let default = text("tokenizer.chat_template")?;
                 (default, text(&format!("tokenizer.chat_template.{TOOLS}"))?)
             }
-            Source::HuggingFace { folder, tokenizer_config } => {
-                let config = |name| tokenizer_config.as_ref().and_then(|config| in_config(config, name));
+            Source::HuggingFace {
+                folder,
+                tokenizer_config,
+            } => {
+                let config = |name| {
+                    tokenizer_config
+                        .as_ref()
+                        .and_then(|config| in_config(config, name))
+                };
                 let file = read(&folder.join("chat_template.jinja"))?;
-                let tools =
-                    TOOL_TEMPLATES.iter().map(|name| read(&folder.join(name))).find(|read| !matches!(read, Ok(None)));
+                let tools = TOOL_TEMPLATES
+                    .iter()
+                    .map(|name| read(&folder.join(name)))
+                    .find(|read| !matches!(read, Ok(None)));
                 let tools = tools.transpose()?.flatten();
                 // A file of its own replaces all that the configuration has.
                 let has_file = file.is_some();
-                (file.or_else(|| config("default")), tools.or_else(|| config(TOOLS).filter(|_| !has_file)))
+                (
+                    file.or_else(|| config("default")),
+                    tools.or_else(|| config(TOOLS).filter(|_| !has_file)),
+                )
             }
         };
         Ok(default.map(|default| Self { default, tools }))
@@ -45,14 +57,18 @@ fn read(path: &Path) -> Result<Option<String>> {
         return Ok(None);
     }
     let io = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path);
-    files::read_text(path, super::MAX_SOURCE as u64).map(Some).map_err(io)
+    files::read_text(path, super::MAX_SOURCE as u64)
+        .map(Some)
+        .map_err(io)
 }
 
 /// Returns the template `name` of `tokenizer_config.json`, which has a text or several by their names.
 fn in_config(config: &serde_json::Value, name: &str) -> Option<String> {
     let templates = config.get("chat_template")?;
     let text = match templates.as_array() {
-        Some(templates) => templates.iter().find(|template| template["name"] == name)?["template"].as_str(),
+        Some(templates) => {
+            templates.iter().find(|template| template["name"] == name)?["template"].as_str()
+        }
         None => templates.as_str().filter(|_| name == "default"),
     };
     text.map(str::to_owned)

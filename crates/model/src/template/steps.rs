@@ -36,7 +36,9 @@ pub(super) struct Clock {
 
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.debug_struct("Clock").field("end", &self.end).finish_non_exhaustive()
+        f.debug_struct("Clock")
+            .field("end", &self.end)
+            .finish_non_exhaustive()
     }
 }
 
@@ -54,7 +56,11 @@ pub(super) enum Place {
 impl Clock {
     /// Begins now, for a conversation of so many bytes; `stop` ends it early.
     pub(super) fn start(bytes: usize, stop: Option<Stop>) -> Self {
-        Self { end: Instant::now() + LONGEST, heaviest: HEAVIEST + 2 * bytes, stop }
+        Self {
+            end: Instant::now() + LONGEST,
+            heaviest: HEAVIEST + 2 * bytes,
+            stop,
+        }
     }
 
     /// Refuses to go on where the time is over.
@@ -64,7 +70,9 @@ impl Clock {
             return Err(Error::new(ErrorKind::InvalidOperation, message));
         }
         match &self.stop {
-            Some(stop) if stop() => Err(Error::new(ErrorKind::InvalidOperation, "it was cancelled")),
+            Some(stop) if stop() => {
+                Err(Error::new(ErrorKind::InvalidOperation, "it was cancelled"))
+            }
             _ => Ok(()),
         }
     }
@@ -84,17 +92,30 @@ impl Clock {
     pub(super) fn hold_sorted(&self, value: &Value) -> Result<(), Error> {
         let weight = self.hold(value, Place::Arguments)?;
         let rounds = value.len().unwrap_or(0).max(1).ilog2() as usize + 1;
-        if weight.saturating_mul(rounds) > 4 * self.heaviest { Err(too_heavy()) } else { Ok(()) }
+        if weight.saturating_mul(rounds) > 4 * self.heaviest {
+            Err(too_heavy())
+        } else {
+            Ok(())
+        }
     }
 
-    fn weigh(&self, value: &Value, place: Place, depth: usize, weight: &mut usize) -> Result<(), Error> {
+    fn weigh(
+        &self,
+        value: &Value,
+        place: Place,
+        depth: usize,
+        weight: &mut usize,
+    ) -> Result<(), Error> {
         *weight += 1 + value.as_str().map_or(0, str::len) / BYTES;
         if *weight > self.heaviest {
             return Err(too_heavy());
         }
-        let Some(object) = value.as_object() else { return Ok(()) };
+        let Some(object) = value.as_object() else {
+            return Ok(());
+        };
         if depth > DEEPEST {
-            let message = format!("it builds a value of lists within lists, more than {DEEPEST} deep");
+            let message =
+                format!("it builds a value of lists within lists, more than {DEEPEST} deep");
             return Err(Error::new(ErrorKind::InvalidOperation, message));
         }
         let may_be_namespace = match place {
@@ -103,7 +124,10 @@ impl Clock {
             Place::Namespace => false,
         };
         if !may_be_namespace && object.type_name().ends_with("::Namespace") {
-            return Err(Error::new(ErrorKind::InvalidOperation, "it holds a namespace within another value"));
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "it holds a namespace within another value",
+            ));
         }
         match value.kind() {
             ValueKind::Seq | ValueKind::Iterable => {
@@ -124,7 +148,10 @@ impl Clock {
 }
 
 fn too_heavy() -> Error {
-    Error::new(ErrorKind::InvalidOperation, "it builds a larger value than any conversation needs")
+    Error::new(
+        ErrorKind::InvalidOperation,
+        "it builds a larger value than any conversation needs",
+    )
 }
 
 #[cfg(test)]
@@ -133,11 +160,21 @@ mod tests {
 
     #[test]
     fn a_clock_refuses_to_go_on_after_its_time_or_where_it_is_stopped() {
-        let clock = Clock { end: Instant::now(), heaviest: 100, stop: None };
-        assert_eq!(clock.check().unwrap_err().detail(), Some("it takes longer than 5 seconds"));
+        let clock = Clock {
+            end: Instant::now(),
+            heaviest: 100,
+            stop: None,
+        };
+        assert_eq!(
+            clock.check().unwrap_err().detail(),
+            Some("it takes longer than 5 seconds")
+        );
         assert!(clock.hold(&Value::from(vec![1]), Place::Any).is_err());
         let stopped = Clock::start(0, Some(Arc::new(|| true)));
-        assert_eq!(stopped.check().unwrap_err().detail(), Some("it was cancelled"));
+        assert_eq!(
+            stopped.check().unwrap_err().detail(),
+            Some("it was cancelled")
+        );
         Clock::start(0, None).check().unwrap();
     }
 
@@ -152,10 +189,20 @@ mod tests {
             assert_eq!(whole, 2 * (1 << doubled) + (1 << doubled) - 1);
         }
         let heavy = twice(&value);
-        assert!(clock.hold(&heavy, Place::Any).unwrap_err().to_string().contains("larger value"));
+        assert!(
+            clock
+                .hold(&heavy, Place::Any)
+                .unwrap_err()
+                .to_string()
+                .contains("larger value")
+        );
         let many: Vec<_> = (0..30_000).collect();
         clock.hold(&Value::from(many.clone()), Place::Any).unwrap();
         assert!(clock.hold_sorted(&Value::from(many)).is_err());
-        assert!(Clock::start(heavy.to_string().len(), None).hold(&heavy, Place::Any).is_ok());
+        assert!(
+            Clock::start(heavy.to_string().len(), None)
+                .hold(&heavy, Place::Any)
+                .is_ok()
+        );
     }
 }

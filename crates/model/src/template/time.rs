@@ -18,13 +18,23 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-const WEEKDAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+const WEEKDAYS: [&str; 7] = [
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+];
 /// Letters of an abbreviated month or weekday.
 const SHORT: usize = 3;
 
 /// The present time in the given format.
 pub(super) fn format_now(format: &str) -> Result<String, Error> {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |duration| duration.as_secs());
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |duration| duration.as_secs());
     strftime(format, seconds)
 }
 
@@ -74,8 +84,10 @@ fn date(days: u64) -> (u64, u64, u64) {
     // Years that begin in March, so that a leap day is the last day of its year; cycles of 400 years.
     let days = days + 719_468;
     let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);
-    let year_of_cycle = (day_of_cycle - day_of_cycle / 1460 + day_of_cycle / 36_524 - day_of_cycle / 146_096) / 365;
-    let day_of_year = day_of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+    let year_of_cycle =
+        (day_of_cycle - day_of_cycle / 1460 + day_of_cycle / 36_524 - day_of_cycle / 146_096) / 365;
+    let day_of_year =
+        day_of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = (month_from_march + 2) % 12 + 1;
@@ -91,7 +103,10 @@ mod tests {
     fn dates_are_those_of_the_calendar() {
         let format = "%A %d %B %Y, %a %d %b %y, %H:%M:%S, %I %p, %m%%";
         let text = strftime(format, 951_827_696).unwrap();
-        assert_eq!(text, "Tuesday 29 February 2000, Tue 29 Feb 00, 12:34:56, 12 PM, 02%");
+        assert_eq!(
+            text,
+            "Tuesday 29 February 2000, Tue 29 Feb 00, 12:34:56, 12 PM, 02%"
+        );
         assert_eq!(strftime("%Y-%m-%d %a", 0).unwrap(), "1970-01-01 Thu");
         assert_eq!(strftime("%Y-%m-%d", 4_102_444_799).unwrap(), "2099-12-31");
     }

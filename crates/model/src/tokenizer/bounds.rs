@@ -53,17 +53,28 @@ struct Strings {
 impl Parts {
     /// Reads and checks a file's content.
     pub(super) fn read(bytes: &[u8]) -> Result<Self> {
-        let parts: Self = serde_json::from_slice(bytes)
-            .map_err(|error| malformed(format!("expected a tokenizer of the `tokenizers` library: {error}")))?;
-        if let Some(dropout) = parts.model.as_ref().and_then(|model| model.dropout).filter(|dropout| *dropout != 0.0) {
-            let message =
-                format!("field `model.dropout` is {dropout}, with which a text has other tokens each time: expected 0");
+        let parts: Self = serde_json::from_slice(bytes).map_err(|error| {
+            malformed(format!(
+                "expected a tokenizer of the `tokenizers` library: {error}"
+            ))
+        })?;
+        if let Some(dropout) = parts
+            .model
+            .as_ref()
+            .and_then(|model| model.dropout)
+            .filter(|dropout| *dropout != 0.0)
+        {
+            let message = format!(
+                "field `model.dropout` is {dropout}, with which a text has other tokens each time: expected 0"
+            );
             return Err(malformed(message));
         }
         let mut growth = 1;
         for (field, part) in parts.fields() {
             check_levels(part, MOST_LEVELS).ok_or_else(|| {
-                malformed(format!("field `{field}` has more than {MOST_LEVELS} levels of arrays and objects"))
+                malformed(format!(
+                    "field `{field}` has more than {MOST_LEVELS} levels of arrays and objects"
+                ))
             })?;
             check_objects(part, &mut |object| {
                 growth = growth_of(object, growth)?;
@@ -90,14 +101,28 @@ impl Parts {
                 )));
             }
         }
-        if let Some(ModelParts { vocab: Some(Strings { longest, is_array: true, .. }), .. }) = &parts.model {
+        if let Some(ModelParts {
+            vocab:
+                Some(Strings {
+                    longest,
+                    is_array: true,
+                    ..
+                }),
+            ..
+        }) = &parts.model
+        {
             check_longest("model.vocab", *longest)?;
         }
         Ok(parts)
     }
 
     fn fields(&self) -> impl Iterator<Item = (&'static str, &Value)> {
-        let parts = [&self.normalizer, &self.pre_tokenizer, &self.post_processor, &self.decoder];
+        let parts = [
+            &self.normalizer,
+            &self.pre_tokenizer,
+            &self.post_processor,
+            &self.decoder,
+        ];
         ["normalizer", "pre_tokenizer", "post_processor", "decoder"]
             .into_iter()
             .zip(parts)
@@ -116,7 +141,9 @@ impl Parts {
             });
             read.is_err()
         };
-        self.fields().find(|(field, part)| panics(field, part)).map_or("model` or `added_tokens", |(field, _)| field)
+        self.fields()
+            .find(|(field, part)| panics(field, part))
+            .map_or("model` or `added_tokens", |(field, _)| field)
     }
 }
 
@@ -136,12 +163,19 @@ fn check_levels(value: &Value, left: usize) -> Option<()> {
 }
 
 /// Calls `check` with each object in `value`.
-fn check_objects(value: &Value, check: &mut dyn FnMut(&Value) -> Result<(), String>) -> Result<(), String> {
+fn check_objects(
+    value: &Value,
+    check: &mut dyn FnMut(&Value) -> Result<(), String>,
+) -> Result<(), String> {
     match value {
-        Value::Array(values) => values.iter().try_for_each(|value| check_objects(value, check)),
+        Value::Array(values) => values
+            .iter()
+            .try_for_each(|value| check_objects(value, check)),
         Value::Object(fields) => {
             check(value)?;
-            fields.values().try_for_each(|value| check_objects(value, check))
+            fields
+                .values()
+                .try_for_each(|value| check_objects(value, check))
         }
         _ => Ok(()),
     }
@@ -152,7 +186,12 @@ fn check_objects(value: &Value, check: &mut dyn FnMut(&Value) -> Result<(), Stri
 /// nothing.
 fn growth_of(step: &Value, growth: usize) -> Result<usize, String> {
     let text = |field: &str| step[field].as_str();
-    let of_step = match (text("precompiled_charsmap"), text("content"), text("prepend"), text("replacement")) {
+    let of_step = match (
+        text("precompiled_charsmap"),
+        text("content"),
+        text("prepend"),
+        text("replacement"),
+    ) {
         (Some(map), ..) => longest_replacement(map)?,
         // Patterns may match nothing, between all characters.
         (_, Some(content), ..) => content.len() + 1,
@@ -170,31 +209,56 @@ fn longest_replacement(map: &str) -> Result<usize, String> {
     let bytes = base64::engine::general_purpose::STANDARD
         .decode(map)
         .map_err(|error| format!("`precompiled_charsmap` is not base64: {error}"))?;
-    let texts = bytes.split_first_chunk::<4>().and_then(|(trie, rest)| rest.get(u32::from_le_bytes(*trie) as usize..));
+    let texts = bytes
+        .split_first_chunk::<4>()
+        .and_then(|(trie, rest)| rest.get(u32::from_le_bytes(*trie) as usize..));
     // The library reserves memory for a trie of the size that is stated.
     let texts = texts.ok_or("`precompiled_charsmap` is shorter than it states")?;
-    Ok(texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0))
+    Ok(texts
+        .split(|byte| *byte == 0)
+        .map(<[u8]>::len)
+        .max()
+        .unwrap_or(0))
 }
 
 /// Checks a template around a text, if `object` has one.
 fn check_template(object: &Value) -> Result<(), String> {
-    let Some(pieces) = object["single"].as_array() else { return Ok(()) };
-    let texts: Vec<&Value> = pieces.iter().map(|piece| &piece["Sequence"]["id"]).filter(|id| !id.is_null()).collect();
+    let Some(pieces) = object["single"].as_array() else {
+        return Ok(());
+    };
+    let texts: Vec<&Value> = pieces
+        .iter()
+        .map(|piece| &piece["Sequence"]["id"])
+        .filter(|id| !id.is_null())
+        .collect();
     if texts.len() != 1 || texts[0] != "A" {
-        return Err("`single` has the text never, more than once, or another one: expected `A` once".into());
+        return Err(
+            "`single` has the text never, more than once, or another one: expected `A` once".into(),
+        );
     }
     let mut tokens = pieces.len();
-    for name in pieces.iter().filter_map(|piece| piece["SpecialToken"]["id"].as_str()) {
+    for name in pieces
+        .iter()
+        .filter_map(|piece| piece["SpecialToken"]["id"].as_str())
+    {
         let token = &object["special_tokens"][name];
         match (token["ids"].as_array(), token["tokens"].as_array()) {
             (Some(ids), Some(texts)) if ids.len() == texts.len() => tokens += ids.len(),
             (None, _) => {
-                return Err(format!("`single` names the token {name:?}, which `special_tokens` does not have"));
+                return Err(format!(
+                    "`single` names the token {name:?}, which `special_tokens` does not have"
+                ));
             }
-            _ => return Err(format!("`special_tokens` has not as many ids as texts for {name:?}")),
+            _ => {
+                return Err(format!(
+                    "`special_tokens` has not as many ids as texts for {name:?}"
+                ));
+            }
         }
         if tokens > MOST_TEMPLATE {
-            return Err(format!("`single` has more than {MOST_TEMPLATE} pieces and tokens"));
+            return Err(format!(
+                "`single` has more than {MOST_TEMPLATE} pieces and tokens"
+            ));
         }
     }
     Ok(())
@@ -212,7 +276,11 @@ impl<'de> Deserialize<'de> for Strings {
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Strings, E> {
-                Ok(Strings { longest: text.len(), bytes: text.len(), is_array: false })
+                Ok(Strings {
+                    longest: text.len(),
+                    bytes: text.len(),
+                    is_array: false,
+                })
             }
 
             fn visit_bool<E>(self, _: bool) -> Result<Strings, E> {
@@ -236,7 +304,10 @@ impl<'de> Deserialize<'de> for Strings {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Strings, A::Error> {
-                let mut all = Strings { is_array: true, ..Strings::default() };
+                let mut all = Strings {
+                    is_array: true,
+                    ..Strings::default()
+                };
                 while let Some(strings) = values.next_element()? {
                     all.add(&strings);
                 }

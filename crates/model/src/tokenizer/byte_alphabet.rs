@@ -62,7 +62,10 @@ pub(super) fn append_bytes(piece: &str, bytes: &mut Vec<u8>) {
 
 /// The piece that spells `bytes`.
 pub(super) fn spell(bytes: &[u8]) -> String {
-    bytes.iter().map(|&byte| ALPHABET[usize::from(byte)]).collect()
+    bytes
+        .iter()
+        .map(|&byte| ALPHABET[usize::from(byte)])
+        .collect()
 }
 
 #[cfg(test)]

@@ -27,27 +27,47 @@ impl ByteLevelBpe {
     ) -> Result<Self> {
         let byte_ids = std::array::from_fn(|byte| {
             let mut buffer = [0; 4];
-            vocabulary.id(ALPHABET[byte].encode_utf8(&mut buffer)).unwrap_or(NO_ID)
+            vocabulary
+                .id(ALPHABET[byte].encode_utf8(&mut buffer))
+                .unwrap_or(NO_ID)
         });
         let respelled = respelled_user_defined(vocabulary);
-        let id = |piece: &str| vocabulary.id(piece).or_else(|| respelled.get(piece).copied());
+        let id = |piece: &str| {
+            vocabulary
+                .id(piece)
+                .or_else(|| respelled.get(piece).copied())
+        };
         let mut table = HashMap::with_capacity(merges.len());
         let mut merged = String::new();
         for (priority, merge) in (0u32..).zip(merges) {
-            let malformed =
-                |what: &str| Error::new(ErrorKind::Malformed, format!("{field}[{priority}] is {merge:?}, {what}"));
+            let malformed = |what: &str| {
+                Error::new(
+                    ErrorKind::Malformed,
+                    format!("{field}[{priority}] is {merge:?}, {what}"),
+                )
+            };
             let (left, right) = merge
                 .split_once(' ')
-                .filter(|(left, right)| !left.is_empty() && !right.is_empty() && !right.contains(' '))
+                .filter(|(left, right)| {
+                    !left.is_empty() && !right.is_empty() && !right.contains(' ')
+                })
                 .ok_or_else(|| malformed("expected two pieces separated by one space"))?;
             merged.clear();
             merged.push_str(left);
             merged.push_str(right);
-            let known = |piece| id(piece).ok_or_else(|| malformed(&format!("but no token is {piece:?}")));
-            let merge = Merge { priority, id: known(&merged)? };
+            let known =
+                |piece| id(piece).ok_or_else(|| malformed(&format!("but no token is {piece:?}")));
+            let merge = Merge {
+                priority,
+                id: known(&merged)?,
+            };
             table.entry((known(left)?, known(right)?)).or_insert(merge);
         }
-        Ok(Self { pre_tokenizer, byte_ids, merges: table })
+        Ok(Self {
+            pre_tokenizer,
+            byte_ids,
+            merges: table,
+        })
     }
 
     /// Whether every byte has a token.
@@ -92,5 +112,8 @@ impl ByteLevelBpe {
 /// Ids of user-defined tokens by their byte-level spelling: GGUF stores them as plain text, merges do not.
 fn respelled_user_defined(vocabulary: &Vocabulary) -> HashMap<String, u32> {
     let respelled = |id| (spell(vocabulary.piece(id).as_bytes()), id);
-    vocabulary.of_kind(TokenKind::UserDefined).map(respelled).collect()
+    vocabulary
+        .of_kind(TokenKind::UserDefined)
+        .map(respelled)
+        .collect()
 }

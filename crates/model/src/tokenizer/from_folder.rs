@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 use tokenizers::{
-    DecoderWrapper, Encoding, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper, PostProcessor,
-    PreTokenizedString, PreTokenizer,
+    DecoderWrapper, Encoding, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper,
+    PostProcessor, PreTokenizedString, PreTokenizer,
 };
 
 use super::bounds::Parts;
@@ -41,7 +41,11 @@ const AT_CUT: usize = 8;
 impl HuggingFace {
     /// How many times shorter a text may become before it is cut into tokens; `None` where that is not known.
     pub(super) fn most_shortened(&self) -> Option<usize> {
-        let strips = self.tokenizer.get_added_tokens_decoder().values().any(|token| token.lstrip || token.rstrip);
+        let strips = self
+            .tokenizer
+            .get_added_tokens_decoder()
+            .values()
+            .any(|token| token.lstrip || token.rstrip);
         match self.tokenizer.get_normalizer() {
             _ if strips => None,
             None => Some(1),
@@ -52,7 +56,13 @@ impl HuggingFace {
     }
 
     /// Appends the tokens of `text`, or of its beginning where that has more than `limit` already.
-    pub(super) fn encode(&self, text: &str, special: Special, limit: &Limit, tokens: &mut Vec<u32>) -> Result<()> {
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        special: Special,
+        limit: &Limit,
+        tokens: &mut Vec<u32>,
+    ) -> Result<()> {
         if limit.ends(tokens.len()) {
             return Ok(());
         }
@@ -72,8 +82,13 @@ impl HuggingFace {
     fn encode_whole(&self, text: &str, special: Special, tokens: &mut Vec<u32>) -> Result<()> {
         let names_control = || self.controls.iter().any(|control| text.contains(control));
         let as_text = special == Special::AsText && names_control();
-        let failed =
-            |reason: String| Error::new(ErrorKind::Tokenizer, format!("the text can't be encoded: {reason}")).at(FILE);
+        let failed = |reason: String| {
+            Error::new(
+                ErrorKind::Tokenizer,
+                format!("the text can't be encoded: {reason}"),
+            )
+            .at(FILE)
+        };
         let encoding = guarded(|| {
             let tokenizer = if as_text {
                 self.controls_as_text.get_or_init(|| {
@@ -86,8 +101,12 @@ impl HuggingFace {
             };
             tokenizer.encode_fast(text, false)
         });
-        let encoding =
-            encoding.map_err(|panic| failed(library_fails(part_that_panics(&self.tokenizer, text), &panic)))?;
+        let encoding = encoding.map_err(|panic| {
+            failed(library_fails(
+                part_that_panics(&self.tokenizer, text),
+                &panic,
+            ))
+        })?;
         let encoding = encoding.map_err(|error| failed(error.to_string()))?;
         tokens.extend_from_slice(encoding.get_ids());
         Ok(())
@@ -96,7 +115,8 @@ impl HuggingFace {
     /// Returns where the first control token is that `text` names, the longest one that begins there.
     pub(super) fn next_control(&self, text: &str) -> Option<(usize, usize)> {
         let places = self.controls.iter().filter(|control| !control.is_empty());
-        let places = places.filter_map(|control| Some((text.find(control.as_str())?, control.len())));
+        let places =
+            places.filter_map(|control| Some((text.find(control.as_str())?, control.len())));
         places
             .min_by_key(|(start, length)| (*start, usize::MAX - length))
             .map(|(start, length)| (start, start + length))
@@ -111,28 +131,60 @@ fn library_fails(part: &str, panic: &str) -> String {
 /// Returns the name of the field whose step panics on `text`, of those that can be run alone.
 fn part_that_panics(tokenizer: &tokenizers::Tokenizer, text: &str) -> &'static str {
     let mut normalized = NormalizedString::from(text);
-    let normalize = || tokenizer.get_normalizer().map(|step| step.normalize(&mut normalized).is_ok());
+    let normalize = || {
+        tokenizer
+            .get_normalizer()
+            .map(|step| step.normalize(&mut normalized).is_ok())
+    };
     if guarded(normalize).is_err() {
         return "normalizer";
     }
     let mut cut = PreTokenizedString::from(normalized);
-    if guarded(|| tokenizer.get_pre_tokenizer().map(|step| step.pre_tokenize(&mut cut).is_ok())).is_err() {
+    if guarded(|| {
+        tokenizer
+            .get_pre_tokenizer()
+            .map(|step| step.pre_tokenize(&mut cut).is_ok())
+    })
+    .is_err()
+    {
         return "pre_tokenizer";
     }
-    let process = || tokenizer.get_post_processor().map(|step| step.process(Encoding::default(), None, true).is_ok());
-    if guarded(process).is_err() { "post_processor" } else { "model` or `added_tokens" }
+    let process = || {
+        tokenizer
+            .get_post_processor()
+            .map(|step| step.process(Encoding::default(), None, true).is_ok())
+    };
+    if guarded(process).is_err() {
+        "post_processor"
+    } else {
+        "model` or `added_tokens"
+    }
 }
 
 /// `end_tokens` are those that the folder's other files state.
-pub(super) fn tokenizer(folder: &Path, config: Option<&Value>, end_tokens: &[u32]) -> Result<Tokenizer> {
+pub(super) fn tokenizer(
+    folder: &Path,
+    config: Option<&Value>,
+    end_tokens: &[u32],
+) -> Result<Tokenizer> {
     let path = folder.join(FILE);
     if !path.is_file() {
-        let message = "there is no tokenizer.json; a tokenizer.model or vocab.txt alone is not read";
+        let message =
+            "there is no tokenizer.json; a tokenizer.model or vocab.txt alone is not read";
         return Err(Error::new(ErrorKind::Missing, message).at(folder));
     }
-    let io = |error: std::io::Error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path);
-    let config = Config { value: config.unwrap_or(&Value::Null) };
-    build(&files::read(&path, MAX_FILE).map_err(io)?, &config, end_tokens).map_err(|error| error.at(&path))
+    let io = |error: std::io::Error| {
+        Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path)
+    };
+    let config = Config {
+        value: config.unwrap_or(&Value::Null),
+    };
+    build(
+        &files::read(&path, MAX_FILE).map_err(io)?,
+        &config,
+        end_tokens,
+    )
+    .map_err(|error| error.at(&path))
 }
 
 fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result<Tokenizer> {
@@ -140,15 +192,26 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
     let parts = Parts::read(bytes)?;
     let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes))
         .map_err(|panic| malformed(library_fails(parts.that_panics(), &panic)))?
-        .map_err(|error| malformed(format!("expected a tokenizer of the `tokenizers` library: {error}")))?;
+        .map_err(|error| {
+            malformed(format!(
+                "expected a tokenizer of the `tokenizers` library: {error}"
+            ))
+        })?;
     // Both would change a prompt silently.
-    inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
+    inner
+        .with_truncation(None)
+        .map_err(|error| malformed(error.to_string()))?;
     inner.with_padding(None);
 
     let is_unigram = match inner.get_model() {
         ModelWrapper::BPE(_) => false,
         ModelWrapper::Unigram(_) => true,
-        _ => return Err(Error::new(ErrorKind::Unsupported, "field `model.type` is neither BPE nor Unigram")),
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "field `model.type` is neither BPE nor Unigram",
+            ));
+        }
     };
     let decoder = Decoder::of(&inner)?;
     let kind = match decoder.spelling {
@@ -159,10 +222,19 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
     let mut vocabulary = vocabulary(&inner, decoder.spelling)?;
     let bos = config.token("bos_token", &vocabulary)?;
     let eos = config.token("eos_token", &vocabulary)?;
-    if let Some(id) = stated_end_tokens.iter().find(|&&id| id as usize >= vocabulary.len()) {
-        return Err(malformed(format!("the end token {id} is stated, but there are {} tokens", vocabulary.len())));
+    if let Some(id) = stated_end_tokens
+        .iter()
+        .find(|&&id| id as usize >= vocabulary.len())
+    {
+        return Err(malformed(format!(
+            "the end token {id} is stated, but there are {} tokens",
+            vocabulary.len()
+        )));
     }
-    let end_tokens = end_tokens(&mut vocabulary, eos.into_iter().chain(stated_end_tokens.iter().copied()));
+    let end_tokens = end_tokens(
+        &mut vocabulary,
+        eos.into_iter().chain(stated_end_tokens.iter().copied()),
+    );
     let (mut prefix, mut suffix) = around(&inner)?;
     // What the configuration sets overrides `post_processor`, as in `transformers`.
     let overrule = |tokens: &mut Vec<u32>, field, token: Option<u32>| {
@@ -180,8 +252,15 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
     overrule(&mut prefix, "add_bos_token", bos)?;
     overrule(&mut suffix, "add_eos_token", eos)?;
 
-    let controls = vocabulary.of_kind(TokenKind::Control).map(|id| vocabulary.marker(id)).collect();
-    let encoder = HuggingFace { tokenizer: inner, controls, controls_as_text: OnceLock::new() };
+    let controls = vocabulary
+        .of_kind(TokenKind::Control)
+        .map(|id| vocabulary.marker(id))
+        .collect();
+    let encoder = HuggingFace {
+        tokenizer: inner,
+        controls,
+        controls_as_text: OnceLock::new(),
+    };
     let adds_space = decoder.strips_space;
     let encoder = Encoder::HuggingFace(Box::new(encoder));
     Ok(Tokenizer {
@@ -202,14 +281,22 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
 fn around(tokenizer: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
     const TEXT: &str = "a";
     let encode = |add_special_tokens| {
-        let failed = |reason| Error::new(ErrorKind::Malformed, format!("not even {TEXT:?} can be encoded: {reason}"));
+        let failed = |reason| {
+            Error::new(
+                ErrorKind::Malformed,
+                format!("not even {TEXT:?} can be encoded: {reason}"),
+            )
+        };
         guarded(|| tokenizer.encode_fast(TEXT, add_special_tokens))
             .map_err(|panic| failed(library_fails(part_that_panics(tokenizer, TEXT), &panic)))?
             .map(|encoding| encoding.get_ids().to_vec())
             .map_err(|error| failed(error.to_string()))
     };
     let (plain, whole) = (encode(false)?, encode(true)?);
-    let start = whole.windows(plain.len().max(1)).position(|window| window == plain).unwrap_or(0);
+    let start = whole
+        .windows(plain.len().max(1))
+        .position(|window| window == plain)
+        .unwrap_or(0);
     let end = (start + plain.len()).min(whole.len());
     Ok((whole[..start].to_vec(), whole[end..].to_vec()))
 }
@@ -220,7 +307,11 @@ fn vocabulary(tokenizer: &tokenizers::Tokenizer, spelling: Spelling) -> Result<V
     let size = by_piece.values().max().map_or(0, |&last| last as usize + 1);
     // An id far beyond the number of tokens is an error in the file, not a table of gigabytes.
     if size > 2 * by_piece.len() + 65_536 {
-        let message = format!("{FIELD} has the id {} with only {} tokens", size - 1, by_piece.len());
+        let message = format!(
+            "{FIELD} has the id {} with only {} tokens",
+            size - 1,
+            by_piece.len()
+        );
         return Err(Error::new(ErrorKind::Malformed, message));
     }
     let mut pieces = vec![""; size];
@@ -228,11 +319,19 @@ fn vocabulary(tokenizer: &tokenizers::Tokenizer, spelling: Spelling) -> Result<V
     for (piece, &id) in &by_piece {
         pieces[id as usize] = piece;
         let is_byte = spelling == Spelling::SentencePiece && byte_of_piece(piece).is_some();
-        kinds[id as usize] = if is_byte { TokenKind::Byte } else { TokenKind::Normal };
+        kinds[id as usize] = if is_byte {
+            TokenKind::Byte
+        } else {
+            TokenKind::Normal
+        };
     }
     for (id, token) in tokenizer.get_added_tokens_decoder() {
         if let Some(kind) = kinds.get_mut(id as usize) {
-            *kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
+            *kind = if token.special {
+                TokenKind::Control
+            } else {
+                TokenKind::UserDefined
+            };
         }
     }
     Vocabulary::new(pieces.into_iter(), kinds, spelling, FIELD)
@@ -248,26 +347,46 @@ impl Decoder {
     fn of(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
         let decoder = tokenizer.get_decoder();
         if matches!(decoder, Some(DecoderWrapper::ByteLevel(_))) {
-            return Ok(Self { spelling: Spelling::ByteLevel, strips_space: false });
+            return Ok(Self {
+                spelling: Spelling::ByteLevel,
+                strips_space: false,
+            });
         }
-        let json = serde_json::to_value(decoder)
-            .map_err(|error| Error::new(ErrorKind::Malformed, format!("field `decoder`: {error}")))?;
-        let steps = json["decoders"].as_array().map_or(std::slice::from_ref(&json), Vec::as_slice);
+        let json = serde_json::to_value(decoder).map_err(|error| {
+            Error::new(ErrorKind::Malformed, format!("field `decoder`: {error}"))
+        })?;
+        let steps = json["decoders"]
+            .as_array()
+            .map_or(std::slice::from_ref(&json), Vec::as_slice);
         let mut strips_space = false;
         for step in steps {
             match step["type"].as_str().unwrap_or("null") {
                 "Replace" if step["pattern"]["String"] == "▁" && step["content"] == " " => {}
                 "ByteFallback" | "Fuse" => {}
-                "Strip" if step["content"] == " " && step["start"] == 1 && step["stop"] == 0 => strips_space = true,
-                "Metaspace" if step["replacement"] == "▁" => strips_space = step["prepend_scheme"] != "never",
-                "ByteLevel" if steps.len() == 1 => return Ok(Self { spelling: Spelling::ByteLevel, strips_space }),
+                "Strip" if step["content"] == " " && step["start"] == 1 && step["stop"] == 0 => {
+                    strips_space = true
+                }
+                "Metaspace" if step["replacement"] == "▁" => {
+                    strips_space = step["prepend_scheme"] != "never"
+                }
+                "ByteLevel" if steps.len() == 1 => {
+                    return Ok(Self {
+                        spelling: Spelling::ByteLevel,
+                        strips_space,
+                    });
+                }
                 other => {
-                    let message = format!("field `decoder` has the step {other}, which Triad does not know: {step}");
+                    let message = format!(
+                        "field `decoder` has the step {other}, which Triad does not know: {step}"
+                    );
                     return Err(Error::new(ErrorKind::Unsupported, message));
                 }
             }
         }
-        Ok(Self { spelling: Spelling::SentencePiece, strips_space })
+        Ok(Self {
+            spelling: Spelling::SentencePiece,
+            strips_space,
+        })
     }
 }
 
@@ -278,7 +397,10 @@ struct Config<'a> {
 
 impl Config<'_> {
     fn malformed(field: &str, expected: &str) -> Error {
-        Error::new(ErrorKind::Malformed, format!("{CONFIG}: `{field}` is not {expected}"))
+        Error::new(
+            ErrorKind::Malformed,
+            format!("{CONFIG}: `{field}` is not {expected}"),
+        )
     }
 
     fn bool(&self, field: &str) -> Result<Option<bool>> {
@@ -297,6 +419,9 @@ impl Config<'_> {
             (Value::String(text), _) | (_, Value::String(text)) => text,
             _ => return Err(Self::malformed(field, "a token")),
         };
-        vocabulary.id(text).map(Some).ok_or_else(|| Self::malformed(field, "a token of the vocabulary"))
+        vocabulary
+            .id(text)
+            .map(Some)
+            .ok_or_else(|| Self::malformed(field, "a token of the vocabulary"))
     }
 }

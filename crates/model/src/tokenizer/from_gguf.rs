@@ -29,12 +29,30 @@ struct Defaults {
     add_space_prefix: bool,
 }
 
-const BYTE_LEVEL: Defaults =
-    Defaults { bos: None, eos: None, unknown: None, add_bos: false, add_eos: false, add_space_prefix: false };
-const SENTENCE_PIECE: Defaults =
-    Defaults { bos: Some(1), eos: Some(2), unknown: Some(0), add_bos: true, add_eos: false, add_space_prefix: true };
-const T5: Defaults =
-    Defaults { bos: None, eos: Some(1), unknown: Some(2), add_bos: false, add_eos: true, add_space_prefix: true };
+const BYTE_LEVEL: Defaults = Defaults {
+    bos: None,
+    eos: None,
+    unknown: None,
+    add_bos: false,
+    add_eos: false,
+    add_space_prefix: false,
+};
+const SENTENCE_PIECE: Defaults = Defaults {
+    bos: Some(1),
+    eos: Some(2),
+    unknown: Some(0),
+    add_bos: true,
+    add_eos: false,
+    add_space_prefix: true,
+};
+const T5: Defaults = Defaults {
+    bos: None,
+    eos: Some(1),
+    unknown: Some(2),
+    add_bos: false,
+    add_eos: true,
+    add_space_prefix: true,
+};
 
 pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
     let (kind, defaults) = match required(MODEL, metadata.string(MODEL)?)? {
@@ -42,7 +60,8 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
         "llama" => (TokenizerKind::SentencePieceBpe, SENTENCE_PIECE),
         "t5" => (TokenizerKind::Unigram, T5),
         other => {
-            let message = format!("metadata field `{MODEL}` is {other:?}; Triad has gpt2, llama and t5");
+            let message =
+                format!("metadata field `{MODEL}` is {other:?}; Triad has gpt2, llama and t5");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
     };
@@ -51,7 +70,8 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
         TokenizerKind::SentencePieceBpe | TokenizerKind::Unigram => Spelling::SentencePiece,
     };
     let mut vocabulary = vocabulary(metadata, spelling)?;
-    let token = |name: &str, default: Option<u32>| special_token(metadata, &vocabulary, name, default);
+    let token =
+        |name: &str, default: Option<u32>| special_token(metadata, &vocabulary, name, default);
     let bos = token("bos", defaults.bos)?;
     let eos = token("eos", defaults.eos)?;
     let unknown = token("unknown", defaults.unknown)?;
@@ -66,7 +86,12 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
             let pre_tokenizer = pre_tokenizer(metadata)?;
             let add_bos = pre_tokenizer.adds_bos();
             let merges = required(MERGES, metadata.strings(MERGES)?)?;
-            let encoder = ByteLevelBpe::new(&vocabulary, merges, pre_tokenizer, &format!("metadata field `{MERGES}`"))?;
+            let encoder = ByteLevelBpe::new(
+                &vocabulary,
+                merges,
+                pre_tokenizer,
+                &format!("metadata field `{MERGES}`"),
+            )?;
             let markers = Markers::new(&vocabulary, false)?;
             (Encoder::ByteLevelBpe { encoder, markers }, add_bos, false)
         }
@@ -76,7 +101,11 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
             let strips_after_control = metadata.string("general.architecture")? == Some("phi3");
             let markers = Markers::new(&vocabulary, strips_after_control)?;
             let adds_space = encoder.adds_space_prefix();
-            (Encoder::SentencePiece { encoder, markers }, defaults.add_bos, adds_space)
+            (
+                Encoder::SentencePiece { encoder, markers },
+                defaults.add_bos,
+                adds_space,
+            )
         }
     };
     let around = |name: &str, default: bool, token: Option<u32>| {
@@ -85,8 +114,9 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
             (false, _) => Ok(Vec::new()),
             (true, Some(token)) => Ok(vec![token]),
             (true, None) => {
-                let message =
-                    format!("metadata field `tokenizer.ggml.{name}_token_id` is missing, though prompts need it");
+                let message = format!(
+                    "metadata field `tokenizer.ggml.{name}_token_id` is missing, though prompts need it"
+                );
                 Err(Error::new(ErrorKind::Missing, message))
             }
         }
@@ -108,7 +138,12 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
 }
 
 fn required<T>(key: &str, value: Option<T>) -> Result<T> {
-    value.ok_or_else(|| Error::new(ErrorKind::Missing, format!("metadata field `{key}` is missing")))
+    value.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Missing,
+            format!("metadata field `{key}` is missing"),
+        )
+    })
 }
 
 fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<Vocabulary> {
@@ -117,11 +152,18 @@ fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<Vocabulary> {
     check_count(tokens.len(), &field)?;
     let kinds = match metadata.integers(TOKEN_TYPE)? {
         Some(types) if types.len() != tokens.len() => {
-            let message =
-                format!("metadata field `{TOKEN_TYPE}` has {} values for {} tokens", types.len(), tokens.len());
+            let message = format!(
+                "metadata field `{TOKEN_TYPE}` has {} values for {} tokens",
+                types.len(),
+                tokens.len()
+            );
             return Err(Error::new(ErrorKind::Malformed, message));
         }
-        Some(types) => types.iter().enumerate().map(|(id, &number)| token_kind(id, number)).collect::<Result<_>>()?,
+        Some(types) => types
+            .iter()
+            .enumerate()
+            .map(|(id, &number)| token_kind(id, number))
+            .collect::<Result<_>>()?,
         // Only SentencePiece has tokens that cannot be distinguished from text: bytes.
         None if spelling == Spelling::SentencePiece => return required(TOKEN_TYPE, None),
         None => vec![TokenKind::Normal; tokens.len()],
@@ -139,7 +181,8 @@ fn token_kind(id: usize, number: i64) -> Result<TokenKind> {
         5 => TokenKind::Unused,
         6 => TokenKind::Byte,
         _ => {
-            let message = format!("metadata field `{TOKEN_TYPE}`[{id}] is {number}, expected 1 to 6");
+            let message =
+                format!("metadata field `{TOKEN_TYPE}`[{id}] is {number}, expected 1 to 6");
             return Err(Error::new(ErrorKind::Malformed, message));
         }
     })
@@ -154,19 +197,30 @@ fn special_token(
 ) -> Result<Option<u32>> {
     let key = format!("tokenizer.ggml.{name}_token_id");
     let Some(id) = metadata.integer(&key)? else {
-        let is_special = |&id: &u32| matches!(vocabulary.kind(id), TokenKind::Control | TokenKind::Unknown);
+        let is_special =
+            |&id: &u32| matches!(vocabulary.kind(id), TokenKind::Control | TokenKind::Unknown);
         return Ok(default.filter(is_special));
     };
     let exists = |id: &u32| (*id as usize) < vocabulary.len();
-    u32::try_from(id).ok().filter(exists).map(Some).ok_or_else(|| {
-        let message = format!("metadata field `{key}` is {id}, but there are {} tokens", vocabulary.len());
-        Error::new(ErrorKind::Malformed, message)
-    })
+    u32::try_from(id)
+        .ok()
+        .filter(exists)
+        .map(Some)
+        .ok_or_else(|| {
+            let message = format!(
+                "metadata field `{key}` is {id}, but there are {} tokens",
+                vocabulary.len()
+            );
+            Error::new(ErrorKind::Malformed, message)
+        })
 }
 
 /// The pre-tokenizer that the file names. Files from before the field existed are of families with only one.
 fn pre_tokenizer(metadata: &Metadata) -> Result<PreTokenizer> {
-    let name = match (metadata.string(PRE)?, metadata.string("general.architecture")?) {
+    let name = match (
+        metadata.string(PRE)?,
+        metadata.string("general.architecture")?,
+    ) {
         (Some(name), _) => name,
         (None, Some("qwen2")) => "qwen2",
         (None, Some("gpt2" | "phi2")) => "gpt-2",
@@ -182,16 +236,33 @@ fn sentence_piece(
     defaults: &Defaults,
     unknown: Option<u32>,
 ) -> Result<SentencePiece> {
-    if metadata.integers(CHARSMAP)?.is_some_and(|map| !map.is_empty()) {
-        let message = format!("metadata field `{CHARSMAP}` requires a normalization that Triad does not have");
+    if metadata
+        .integers(CHARSMAP)?
+        .is_some_and(|map| !map.is_empty())
+    {
+        let message = format!(
+            "metadata field `{CHARSMAP}` requires a normalization that Triad does not have"
+        );
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     let flag = |key: &str, default: bool| Ok::<_, Error>(metadata.bool(key)?.unwrap_or(default));
-    let algorithm = if kind == TokenizerKind::Unigram { Algorithm::Unigram } else { Algorithm::Bpe };
+    let algorithm = if kind == TokenizerKind::Unigram {
+        Algorithm::Unigram
+    } else {
+        Algorithm::Bpe
+    };
     let spaces = Spaces {
         prefix: flag("tokenizer.ggml.add_space_prefix", defaults.add_space_prefix)?,
-        remove_extra: algorithm == Algorithm::Unigram && flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
+        remove_extra: algorithm == Algorithm::Unigram
+            && flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
     };
     let scores = required(SCORES, metadata.floats(SCORES)?)?.to_vec();
-    SentencePiece::new(vocabulary, algorithm, spaces, scores, unknown, &format!("metadata field `{SCORES}`"))
+    SentencePiece::new(
+        vocabulary,
+        algorithm,
+        spaces,
+        scores,
+        unknown,
+        &format!("metadata field `{SCORES}`"),
+    )
 }

@@ -35,8 +35,17 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("panicked").lines().next().unwrap_or_default().chars().take(MOST_QUOTED).collect()
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or(panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("panicked")
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .take(MOST_QUOTED)
+        .collect()
 }
 
 #[cfg(test)]
@@ -51,13 +60,18 @@ mod tests {
         // Only this thread's panics are counted: other tests run meanwhile.
         let this = std::thread::current().id();
         let next = take_hook();
-        set_hook(Box::new(move |panic| match std::thread::current().id() == this {
-            true => _ = PRINTED.fetch_add(1, Ordering::Relaxed),
-            false => next(panic),
+        set_hook(Box::new(move |panic| {
+            match std::thread::current().id() == this {
+                true => _ = PRINTED.fetch_add(1, Ordering::Relaxed),
+                false => next(panic),
+            }
         }));
         assert_eq!(guarded(|| 1), Ok(1));
         assert_eq!(guarded(|| panic!("one\ntwo")), Err::<(), _>("one".into()));
-        assert_eq!(guarded(|| guarded(|| panic!("inner"))), Ok(Err::<(), _>("inner".into())));
+        assert_eq!(
+            guarded(|| guarded(|| panic!("inner"))),
+            Ok(Err::<(), _>("inner".into()))
+        );
         assert_eq!(PRINTED.load(Ordering::Relaxed), 0);
         assert!(catch_unwind(|| panic!("not guarded")).is_err());
         assert_eq!(PRINTED.load(Ordering::Relaxed), 1);

@@ -27,16 +27,29 @@ impl<'a> Letters<'a> {
         let mark = ('\u{10f000}'..='\u{10fffd}').find(is_free);
         let failed = |message: String| Error::new(ErrorKind::Tokenizer, message);
         let mark = mark.ok_or_else(|| failed("a text has every letter for private use".into()))?;
-        let names = tokenizer.vocabulary.of_kind(TokenKind::Control).map(|id| tokenizer.vocabulary.marker(id));
+        let names = tokenizer
+            .vocabulary
+            .of_kind(TokenKind::Control)
+            .map(|id| tokenizer.vocabulary.marker(id));
         let names: Vec<_> = names.filter(|name| name.chars().nth(1).is_some()).collect();
-        let automaton = AhoCorasick::builder().match_kind(MatchKind::Standard).build(&names);
-        let automaton = automaton.map_err(|error| failed(format!("the special tokens are too many: {error}")))?;
-        Ok(Self { tokenizer, names: (!names.is_empty()).then_some(automaton), mark })
+        let automaton = AhoCorasick::builder()
+            .match_kind(MatchKind::Standard)
+            .build(&names);
+        let automaton = automaton
+            .map_err(|error| failed(format!("the special tokens are too many: {error}")))?;
+        Ok(Self {
+            tokenizer,
+            names: (!names.is_empty()).then_some(automaton),
+            mark,
+        })
     }
 
     /// Returns `text` with a mark in each name of a control token.
     pub fn mark(&self, text: &str) -> String {
-        let found = self.names.iter().flat_map(|names| names.find_overlapping_iter(text));
+        let found = self
+            .names
+            .iter()
+            .flat_map(|names| names.find_overlapping_iter(text));
         let mut starts: Vec<_> = found.map(|found| found.start()).collect();
         starts.sort_unstable();
         starts.dedup();
@@ -56,8 +69,15 @@ impl<'a> Letters<'a> {
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
-    pub fn encode_within(&self, text: &str, most: usize, stop: &dyn Fn() -> bool) -> Result<Encoded> {
-        let Self { tokenizer, mark, .. } = *self;
+    pub fn encode_within(
+        &self,
+        text: &str,
+        most: usize,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Encoded> {
+        let Self {
+            tokenizer, mark, ..
+        } = *self;
         if !text.contains(mark) || text.len() > MAX_TEXT {
             return tokenizer.encode_within(text, (Special::Parsed, false), most, stop);
         }
@@ -67,25 +87,49 @@ impl<'a> Letters<'a> {
         let vocabulary = &tokenizer.vocabulary;
         match &tokenizer.encoder {
             Encoder::ByteLevelBpe { encoder, markers } => {
-                markers.split(vocabulary, text, Special::Parsed, |fragment| match fragment {
-                    Fragment::Token(id) => tokens.push(id),
-                    Fragment::Text(text) => encoder.encode(vocabulary, &plain(text), limit, &mut merger, &mut tokens),
-                });
+                markers.split(
+                    vocabulary,
+                    text,
+                    Special::Parsed,
+                    |fragment| match fragment {
+                        Fragment::Token(id) => tokens.push(id),
+                        Fragment::Text(text) => encoder.encode(
+                            vocabulary,
+                            &plain(text),
+                            limit,
+                            &mut merger,
+                            &mut tokens,
+                        ),
+                    },
+                );
             }
             Encoder::SentencePiece { encoder, markers } => {
-                markers.split(vocabulary, text, Special::Parsed, |fragment| match fragment {
-                    Fragment::Token(id) => tokens.push(id),
-                    Fragment::Text(text) if outcome.is_ok() => {
-                        outcome = encoder.encode(vocabulary, &plain(text), limit, &mut merger, &mut tokens);
-                    }
-                    Fragment::Text(_) => {}
-                });
+                markers.split(
+                    vocabulary,
+                    text,
+                    Special::Parsed,
+                    |fragment| match fragment {
+                        Fragment::Token(id) => tokens.push(id),
+                        Fragment::Text(text) if outcome.is_ok() => {
+                            outcome = encoder.encode(
+                                vocabulary,
+                                &plain(text),
+                                limit,
+                                &mut merger,
+                                &mut tokens,
+                            );
+                        }
+                        Fragment::Text(_) => {}
+                    },
+                );
             }
             Encoder::HuggingFace(encoder) => {
                 // Between two control tokens, either no name is marked or all are letters.
                 let mut rest = text;
                 while !rest.is_empty() {
-                    let (start, end) = encoder.next_control(rest).unwrap_or((rest.len(), rest.len()));
+                    let (start, end) = encoder
+                        .next_control(rest)
+                        .unwrap_or((rest.len(), rest.len()));
                     let (before, control) = (&rest[..start], &rest[start..end]);
                     if before.contains(mark) {
                         encoder.encode(&plain(before), Special::AsText, limit, &mut tokens)?;

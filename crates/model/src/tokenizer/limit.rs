@@ -27,7 +27,12 @@ pub(super) struct Limit<'a> {
 impl<'a> Limit<'a> {
     /// Ends a text at more than `most` tokens, or when `stop` says so.
     pub(super) fn new(most: usize, stop: &'a dyn Fn() -> bool) -> Self {
-        Self { most, stop, is_stopped: Cell::new(false), is_cut: Cell::new(false) }
+        Self {
+            most,
+            stop,
+            is_stopped: Cell::new(false),
+            is_cut: Cell::new(false),
+        }
     }
 
     /// Tokens that are wanted, at most.

@@ -30,15 +30,29 @@ struct Automaton {
 
 impl Automaton {
     fn new(vocabulary: &Vocabulary, ids: Vec<u32>) -> Result<Self> {
-        let ids: Vec<u32> = ids.into_iter().filter(|&id| !vocabulary.piece(id).is_empty()).collect();
+        let ids: Vec<u32> = ids
+            .into_iter()
+            .filter(|&id| !vocabulary.piece(id).is_empty())
+            .collect();
         if ids.is_empty() {
-            return Ok(Self { automaton: None, ids });
+            return Ok(Self {
+                automaton: None,
+                ids,
+            });
         }
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(ids.iter().map(|&id| vocabulary.marker(id)))
-            .map_err(|error| Error::new(ErrorKind::Malformed, format!("the special tokens are too many: {error}")))?;
-        Ok(Self { automaton: Some(automaton), ids })
+            .map_err(|error| {
+                Error::new(
+                    ErrorKind::Malformed,
+                    format!("the special tokens are too many: {error}"),
+                )
+            })?;
+        Ok(Self {
+            automaton: Some(automaton),
+            ids,
+        })
     }
 }
 
@@ -73,7 +87,10 @@ impl Markers {
             Special::Parsed => &self.all,
         };
         let mut position = 0;
-        for found in automaton.iter().flat_map(|automaton| automaton.find_iter(text)) {
+        for found in automaton
+            .iter()
+            .flat_map(|automaton| automaton.find_iter(text))
+        {
             // White space that a control token dropped may have held the beginning of this match.
             if found.end() <= position {
                 continue;

@@ -67,7 +67,13 @@ impl Merger {
             last.next = index;
         }
         let previous = index.checked_sub(1).unwrap_or(NO_SYMBOL);
-        self.symbols.push(Symbol { id, start, end, previous, next: NO_SYMBOL });
+        self.symbols.push(Symbol {
+            id,
+            start,
+            end,
+            previous,
+            next: NO_SYMBOL,
+        });
     }
 
     /// Merges neighbours for which `find` returns a merge, unless `limit` stops it. Returns the symbols that are left, first
@@ -108,11 +114,22 @@ impl Merger {
         self.symbols.iter().filter(|symbol| symbol.is_alive())
     }
 
-    fn consider(&mut self, left: u32, right: u32, find: &impl Fn(&Symbol, &Symbol) -> Option<Merge>) {
+    fn consider(
+        &mut self,
+        left: u32,
+        right: u32,
+        find: &impl Fn(&Symbol, &Symbol) -> Option<Merge>,
+    ) {
         let (first, second) = (&self.symbols[left as usize], &self.symbols[right as usize]);
         if let Some(Merge { priority, id }) = find(first, second) {
             let bytes = second.end - first.start;
-            self.candidates.push(Reverse(Candidate { priority, left, right, bytes, id }));
+            self.candidates.push(Reverse(Candidate {
+                priority,
+                left,
+                right,
+                bytes,
+                id,
+            }));
         }
     }
 }

@@ -102,8 +102,14 @@ pub struct Tokenizer {
 }
 
 enum Encoder {
-    ByteLevelBpe { encoder: ByteLevelBpe, markers: Markers },
-    SentencePiece { encoder: SentencePiece, markers: Markers },
+    ByteLevelBpe {
+        encoder: ByteLevelBpe,
+        markers: Markers,
+    },
+    SentencePiece {
+        encoder: SentencePiece,
+        markers: Markers,
+    },
     HuggingFace(Box<HuggingFace>),
 }
 
@@ -115,23 +121,29 @@ impl Tokenizer {
 
     /// The tokenizer of a model folder: `tokenizer.json`, with the rules in `config` (`tokenizer_config.json`) and
     /// the `end_tokens` that other files state.
-    pub fn from_folder(folder: &Path, config: Option<&serde_json::Value>, end_tokens: &[u32]) -> Result<Self> {
+    pub fn from_folder(
+        folder: &Path,
+        config: Option<&serde_json::Value>,
+        end_tokens: &[u32],
+    ) -> Result<Self> {
         from_folder::tokenizer(folder, config, end_tokens)
     }
 
     /// The tokenizer that belongs to a model.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self> {
         let end_tokens = &checkpoint.generation_defaults().end_tokens;
-        Self::from_source(checkpoint.source(), end_tokens).map_err(|error| error.at(checkpoint.path()))
+        Self::from_source(checkpoint.source(), end_tokens)
+            .map_err(|error| error.at(checkpoint.path()))
     }
 
     /// The tokenizer in `source`. `end_tokens` are those that a model folder states; GGUF files state their own.
     pub fn from_source(source: &Source, end_tokens: &[u32]) -> Result<Self> {
         match source {
             Source::Gguf(metadata) => Self::from_gguf(metadata),
-            Source::HuggingFace { folder, tokenizer_config } => {
-                Self::from_folder(folder, tokenizer_config.as_ref(), end_tokens)
-            }
+            Source::HuggingFace {
+                folder,
+                tokenizer_config,
+            } => Self::from_folder(folder, tokenizer_config.as_ref(), end_tokens),
         }
     }
 
@@ -146,12 +158,18 @@ impl Tokenizer {
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
-    pub fn encode_around(&self, text: &str, special: Special, adds_special: bool) -> Result<Vec<u32>> {
+    pub fn encode_around(
+        &self,
+        text: &str,
+        special: Special,
+        adds_special: bool,
+    ) -> Result<Vec<u32>> {
         match self.encode_within(text, (special, adds_special), usize::MAX, &|| false)? {
             Encoded::Whole(tokens) => Ok(tokens),
-            Encoded::TooMany(_) | Encoded::Stopped => {
-                Err(Error::new(ErrorKind::Tokenizer, "the text was not read whole"))
-            }
+            Encoded::TooMany(_) | Encoded::Stopped => Err(Error::new(
+                ErrorKind::Tokenizer,
+                "the text was not read whole",
+            )),
         }
     }
 
@@ -171,7 +189,10 @@ impl Tokenizer {
             return Ok(Encoded::TooMany(least));
         }
         if text.len() > MAX_TEXT {
-            let message = format!("a text of {} bytes is too long to encode, the most is {MAX_TEXT}", text.len());
+            let message = format!(
+                "a text of {} bytes is too long to encode, the most is {MAX_TEXT}",
+                text.len()
+            );
             return Err(Error::new(ErrorKind::Tokenizer, message));
         }
         let limit = Limit::new(most, stop);
@@ -181,7 +202,8 @@ impl Tokenizer {
         }
         let start = tokens.len();
         self.append(text, special, &limit, &mut tokens)?;
-        if special == Special::Parsed && start > 0 && tokens[start..].starts_with(&tokens[..start]) {
+        if special == Special::Parsed && start > 0 && tokens[start..].starts_with(&tokens[..start])
+        {
             tokens.drain(..start);
         }
         if adds_special {
@@ -199,15 +221,19 @@ impl Tokenizer {
                 Encoder::SentencePiece { encoder, markers } => {
                     (encoder.keeps_all() && !markers.strips_after_control()).then_some(1)
                 }
-                Encoder::HuggingFace(encoder) => {
-                    encoder.most_shortened().filter(|_| self.kind == TokenizerKind::ByteLevelBpe)
-                }
+                Encoder::HuggingFace(encoder) => encoder
+                    .most_shortened()
+                    .filter(|_| self.kind == TokenizerKind::ByteLevelBpe),
             };
             let bytes = |token| match self.token_kind(token) {
                 TokenKind::Control => self.vocabulary.piece(token).len(),
                 _ => self.bytes(token).len(),
             };
-            let longest = (0..self.vocab_size() as u32).map(bytes).max().unwrap_or(0).max(1);
+            let longest = (0..self.vocab_size() as u32)
+                .map(bytes)
+                .max()
+                .unwrap_or(0)
+                .max(1);
             times.map(|times: usize| times * longest)
         });
         longest.map(|longest| text.len().saturating_sub(1) / longest)
@@ -220,25 +246,39 @@ impl Tokenizer {
     /// As [`Tokenizer::encode`].
     pub fn encode_part(&self, text: &str) -> Result<Vec<u32>> {
         let mut tokens = Vec::new();
-        self.append(text, Special::AsText, &Limit::new(usize::MAX, &|| false), &mut tokens)?;
+        self.append(
+            text,
+            Special::AsText,
+            &Limit::new(usize::MAX, &|| false),
+            &mut tokens,
+        )?;
         Ok(tokens)
     }
 
-    fn append(&self, text: &str, special: Special, limit: &Limit, tokens: &mut Vec<u32>) -> Result<()> {
+    fn append(
+        &self,
+        text: &str,
+        special: Special,
+        limit: &Limit,
+        tokens: &mut Vec<u32>,
+    ) -> Result<()> {
         let mut merger = Merger::default();
         let mut outcome = Ok(());
         match &self.encoder {
             Encoder::ByteLevelBpe { encoder, markers } => {
                 markers.split(&self.vocabulary, text, special, |fragment| match fragment {
                     Fragment::Token(id) => tokens.push(id),
-                    Fragment::Text(text) => encoder.encode(&self.vocabulary, text, limit, &mut merger, tokens),
+                    Fragment::Text(text) => {
+                        encoder.encode(&self.vocabulary, text, limit, &mut merger, tokens)
+                    }
                 });
             }
             Encoder::SentencePiece { encoder, markers } => {
                 markers.split(&self.vocabulary, text, special, |fragment| match fragment {
                     Fragment::Token(id) => tokens.push(id),
                     Fragment::Text(text) if outcome.is_ok() => {
-                        outcome = encoder.encode(&self.vocabulary, text, limit, &mut merger, tokens);
+                        outcome =
+                            encoder.encode(&self.vocabulary, text, limit, &mut merger, tokens);
                     }
                     Fragment::Text(_) => {}
                 });
@@ -265,7 +305,9 @@ impl Tokenizer {
     /// Decodes tokens that follow `prompt` one at a time. Where the prompt is empty or ends in a control token, a
     /// text begins, and the space that SentencePiece puts there is dropped; elsewhere it is a space between words.
     pub fn stream(&self, prompt: &[u32]) -> DecodeStream<'_> {
-        let begins = prompt.last().is_none_or(|&token| self.token_kind(token) == TokenKind::Control);
+        let begins = prompt
+            .last()
+            .is_none_or(|&token| self.token_kind(token) == TokenKind::Control);
         DecodeStream::new(self, self.adds_space && begins)
     }
 

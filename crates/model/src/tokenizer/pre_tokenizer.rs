@@ -12,11 +12,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// GPT-2's words.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
 /// LLaMA 3: contractions in any case, at most three digits a word, line breaks apart from other white space.
-const LLAMA3: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
 /// As LLaMA 3, with every digit a word.
-const QWEN2: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
 /// Mistral's Tekken: words also end where lower case turns to upper case.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+";
 /// GPT-4o (Phi-4-mini): as Tekken, with contractions joined to their word and up to three digits.
@@ -35,32 +33,77 @@ struct Rule {
 
 const RULES: &[Rule] = &[
     Rule {
-        names: &["gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling"],
+        names: &[
+            "gpt-2",
+            "gpt2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+        ],
         patterns: &[GPT2],
         keeps_known_words: false,
         adds_bos: false,
     },
     Rule {
-        names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"],
+        names: &[
+            "smollm",
+            "starcoder",
+            "refact",
+            "command-r",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+        ],
         patterns: &[r"\p{N}", GPT2],
         keeps_known_words: false,
         adds_bos: false,
     },
     Rule {
-        names: &["qwen2", "stablelm2", "deepseek-r1-qwen", "megrez", "hunyuan"],
+        names: &[
+            "qwen2",
+            "stablelm2",
+            "deepseek-r1-qwen",
+            "megrez",
+            "hunyuan",
+        ],
         patterns: &[QWEN2],
         keeps_known_words: false,
         adds_bos: false,
     },
     Rule {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"],
+        names: &[
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "pixtral",
+            "lfm2",
+        ],
         patterns: &[LLAMA3],
         keeps_known_words: true,
         adds_bos: true,
     },
-    Rule { names: &["dbrx", "smaug-bpe"], patterns: &[LLAMA3], keeps_known_words: false, adds_bos: false },
-    Rule { names: &["tekken"], patterns: &[TEKKEN], keeps_known_words: true, adds_bos: true },
-    Rule { names: &["gpt-4o", "llama4"], patterns: &[GPT4O], keeps_known_words: false, adds_bos: false },
+    Rule {
+        names: &["dbrx", "smaug-bpe"],
+        patterns: &[LLAMA3],
+        keeps_known_words: false,
+        adds_bos: false,
+    },
+    Rule {
+        names: &["tekken"],
+        patterns: &[TEKKEN],
+        keeps_known_words: true,
+        adds_bos: true,
+    },
+    Rule {
+        names: &["gpt-4o", "llama4"],
+        patterns: &[GPT4O],
+        keeps_known_words: false,
+        adds_bos: false,
+    },
     // The rule of converters that did not recognize the vocabulary.
     Rule {
         names: &["default"],
@@ -81,10 +124,20 @@ impl PreTokenizer {
     pub(super) fn named(name: &str, field: &str) -> Result<Self> {
         let Some(rule) = RULES.iter().find(|rule| rule.names.contains(&name)) else {
             let known: Vec<&str> = RULES.iter().map(|rule| rule.names[0]).collect();
-            let message = format!("{field} is the pre-tokenizer {name:?}; Triad has {}", known.join(", "));
+            let message = format!(
+                "{field} is the pre-tokenizer {name:?}; Triad has {}",
+                known.join(", ")
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
-        Ok(Self { patterns: rule.patterns.iter().map(|pattern| Pattern::new(pattern)).collect(), rule })
+        Ok(Self {
+            patterns: rule
+                .patterns
+                .iter()
+                .map(|pattern| Pattern::new(pattern))
+                .collect(),
+            rule,
+        })
     }
 
     /// True if a word that is a token is not cut into bytes and merged.
@@ -145,7 +198,9 @@ impl Pattern {
     /// Where the match `start..end` ends once it has given back what belongs to the next word.
     fn end(&self, text: &str, start: usize, end: usize) -> usize {
         let found = &text[start..end];
-        let Some(last) = found.chars().next_back() else { return end };
+        let Some(last) = found.chars().next_back() else {
+            return end;
+        };
         let is_line = self.keeps_line_breaks && matches!(last, '\r' | '\n');
         let gives_back = self.gives_back
             && end < text.len()
@@ -153,7 +208,11 @@ impl Pattern {
             && !is_line
             && found.len() > last.len_utf8()
             && found.chars().all(char::is_whitespace);
-        if gives_back { end - last.len_utf8() } else { end }
+        if gives_back {
+            end - last.len_utf8()
+        } else {
+            end
+        }
     }
 }
 
@@ -163,7 +222,9 @@ mod tests {
 
     fn words(name: &str, text: &str) -> Vec<String> {
         let mut words = Vec::new();
-        PreTokenizer::named(name, "`pre`").unwrap().split(text, &mut |word| words.push(word.to_owned()));
+        PreTokenizer::named(name, "`pre`")
+            .unwrap()
+            .split(text, &mut |word| words.push(word.to_owned()));
         assert_eq!(words.concat(), text);
         words
     }
@@ -190,12 +251,17 @@ mod tests {
     fn contractions_are_words() {
         assert_eq!(words("gpt-2", "I'll DON'T"), ["I", "'ll", " DON", "'", "T"]);
         assert_eq!(words("llama-bpe", "I'll DON'T"), ["I", "'ll", " DON", "'T"]);
-        assert_eq!(words("gpt-4o", "I'll camelCase"), ["I'll", " camel", "Case"]);
+        assert_eq!(
+            words("gpt-4o", "I'll camelCase"),
+            ["I'll", " camel", "Case"]
+        );
     }
 
     #[test]
     fn an_unknown_pre_tokenizer_is_an_error_that_names_it() {
-        let error = PreTokenizer::named("klingon", "`tokenizer.ggml.pre`").err().unwrap();
+        let error = PreTokenizer::named("klingon", "`tokenizer.ggml.pre`")
+            .err()
+            .unwrap();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("\"klingon\""), "{error}");
     }

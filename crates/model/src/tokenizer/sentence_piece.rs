@@ -53,11 +53,18 @@ impl SentencePiece {
     ) -> Result<Self> {
         let malformed = |message| Error::new(ErrorKind::Malformed, message);
         if scores.len() != vocabulary.len() {
-            let message = format!("{field} has {} values for {} tokens", scores.len(), vocabulary.len());
+            let message = format!(
+                "{field} has {} values for {} tokens",
+                scores.len(),
+                vocabulary.len()
+            );
             return Err(malformed(message));
         }
         if let Some(id) = scores.iter().position(|score| !score.is_finite()) {
-            return Err(malformed(format!("{field}[{id}] is {}, expected a finite number", scores[id])));
+            return Err(malformed(format!(
+                "{field}[{id}] is {}, expected a finite number",
+                scores[id]
+            )));
         }
         let mut before_space = HashSet::new();
         let mut byte_ids = [NO_ID; 256];
@@ -66,7 +73,9 @@ impl SentencePiece {
             match vocabulary.kind(id) {
                 TokenKind::Normal | TokenKind::UserDefined => {
                     let spaces = piece.match_indices(VISIBLE_SPACE);
-                    before_space.extend(spaces.filter_map(|(position, _)| piece[..position].chars().next_back()));
+                    before_space.extend(
+                        spaces.filter_map(|(position, _)| piece[..position].chars().next_back()),
+                    );
                 }
                 kind => {
                     *score = f32::NEG_INFINITY;
@@ -77,7 +86,15 @@ impl SentencePiece {
             }
         }
         let unigram = unigram::Limits::new(vocabulary, &scores);
-        Ok(Self { algorithm, spaces, scores, before_space, byte_ids, unknown, unigram })
+        Ok(Self {
+            algorithm,
+            spaces,
+            scores,
+            before_space,
+            byte_ids,
+            unknown,
+            unigram,
+        })
     }
 
     /// True if the first space of encoded text is not the text's own.
@@ -109,12 +126,26 @@ impl SentencePiece {
                 && character == VISIBLE_SPACE
                 && before.is_some_and(|before| !self.before_space.contains(&before));
             if begins_word {
-                self.encode_word(vocabulary, &text[start..position], limit, merger, &mut unknown_before, tokens)?;
+                self.encode_word(
+                    vocabulary,
+                    &text[start..position],
+                    limit,
+                    merger,
+                    &mut unknown_before,
+                    tokens,
+                )?;
                 start = position;
             }
             before = Some(character);
         }
-        self.encode_word(vocabulary, &text[start..], limit, merger, &mut unknown_before, tokens)
+        self.encode_word(
+            vocabulary,
+            &text[start..],
+            limit,
+            merger,
+            &mut unknown_before,
+            tokens,
+        )
     }
 
     fn escape(&self, text: &str) -> String {
@@ -131,7 +162,13 @@ impl SentencePiece {
         if self.spaces.prefix {
             escaped.push(VISIBLE_SPACE);
         }
-        escaped.extend(text.chars().map(|character| if character == ' ' { VISIBLE_SPACE } else { character }));
+        escaped.extend(text.chars().map(|character| {
+            if character == ' ' {
+                VISIBLE_SPACE
+            } else {
+                character
+            }
+        }));
         escaped
     }
 
@@ -148,16 +185,22 @@ impl SentencePiece {
             return Ok(());
         }
         let mut push = |id, text: &str| {
-            *unknown_before = if id == NO_ID { self.spell(text, *unknown_before, tokens)? } else { false };
+            *unknown_before = if id == NO_ID {
+                self.spell(text, *unknown_before, tokens)?
+            } else {
+                false
+            };
             if id != NO_ID {
                 tokens.push(id);
             }
             Ok(())
         };
         match self.algorithm {
-            Algorithm::Unigram => unigram::best_pieces(vocabulary, &self.scores, &self.unigram, (word, limit))
-                .into_iter()
-                .try_for_each(|(id, piece)| push(id.unwrap_or(NO_ID), piece)),
+            Algorithm::Unigram => {
+                unigram::best_pieces(vocabulary, &self.scores, &self.unigram, (word, limit))
+                    .into_iter()
+                    .try_for_each(|(id, piece)| push(id.unwrap_or(NO_ID), piece))
+            }
             Algorithm::Bpe => {
                 merger.clear();
                 for (start, character) in word.char_indices() {
@@ -166,18 +209,24 @@ impl SentencePiece {
                     merger.push(id, start as u32, end as u32);
                 }
                 let find = |left: &Symbol, right: &Symbol| {
-                    let id = self.piece(vocabulary, &word[left.start as usize..right.end as usize])?;
-                    Some(Merge { priority: descending(self.scores[id as usize]), id })
+                    let id =
+                        self.piece(vocabulary, &word[left.start as usize..right.end as usize])?;
+                    Some(Merge {
+                        priority: descending(self.scores[id as usize]),
+                        id,
+                    })
                 };
-                merger
-                    .merge(find, limit)
-                    .try_for_each(|symbol| push(symbol.id, &word[symbol.start as usize..symbol.end as usize]))
+                merger.merge(find, limit).try_for_each(|symbol| {
+                    push(symbol.id, &word[symbol.start as usize..symbol.end as usize])
+                })
             }
         }
     }
 
     fn piece(&self, vocabulary: &Vocabulary, text: &str) -> Option<u32> {
-        vocabulary.id(text).filter(|&id| self.scores[id as usize] > f32::NEG_INFINITY)
+        vocabulary
+            .id(text)
+            .filter(|&id| self.scores[id as usize] > f32::NEG_INFINITY)
     }
 
     /// Appends the byte tokens of `text`, or one unknown token for a whole run of text without a piece.
@@ -189,7 +238,9 @@ impl SentencePiece {
             return Ok(false);
         }
         let Some(unknown) = self.unknown else {
-            let message = format!("the vocabulary has neither a piece nor bytes for {text:?}, nor an unknown token");
+            let message = format!(
+                "the vocabulary has neither a piece nor bytes for {text:?}, nor an unknown token"
+            );
             return Err(Error::new(ErrorKind::Tokenizer, message));
         };
         if !unknown_before {
@@ -202,7 +253,11 @@ impl SentencePiece {
 /// An integer that is the smaller the larger `score` is.
 fn descending(score: f32) -> u32 {
     let bits = score.to_bits();
-    let ascending = if score.is_sign_negative() { !bits } else { bits | 1 << 31 };
+    let ascending = if score.is_sign_negative() {
+        !bits
+    } else {
+        bits | 1 << 31
+    };
     !ascending
 }
 
@@ -213,6 +268,10 @@ mod tests {
     #[test]
     fn a_higher_score_is_merged_first() {
         let scores = [f32::MAX, 1.5, 1.0, 0.0, -0.5, -1.0, -1000.0];
-        assert!(scores.windows(2).all(|pair| descending(pair[0]) < descending(pair[1])));
+        assert!(
+            scores
+                .windows(2)
+                .all(|pair| descending(pair[0]) < descending(pair[1]))
+        );
     }
 }

@@ -14,7 +14,11 @@ pub struct DecodeStream<'a> {
 
 impl<'a> DecodeStream<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer, drops_space: bool) -> Self {
-        Self { tokenizer, pending: Vec::new(), drops_space }
+        Self {
+            tokenizer,
+            pending: Vec::new(),
+            drops_space,
+        }
     }
 
     /// The characters that `token` completes, if there are any. Bytes that can't become a character are U+FFFD.
@@ -37,11 +41,14 @@ impl<'a> DecodeStream<'a> {
     /// Takes `token` without looking for characters, for those who decode everything at once.
     pub(super) fn append(&mut self, token: u32) {
         let start = self.pending.len();
-        self.tokenizer.vocabulary.append_bytes(token, &mut self.pending);
+        self.tokenizer
+            .vocabulary
+            .append_bytes(token, &mut self.pending);
         if self.drops_space && self.pending.len() > start {
             self.drops_space = false;
             // A user-defined token gets no space before it: one at its beginning is the text's own.
-            if self.pending[start] == b' ' && self.tokenizer.token_kind(token) == TokenKind::Normal {
+            if self.pending[start] == b' ' && self.tokenizer.token_kind(token) == TokenKind::Normal
+            {
                 self.pending.remove(start);
             }
         }

@@ -17,10 +17,14 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn new(vocabulary: &Vocabulary, scores: &[f32]) -> Self {
         let pieces = (0u32..).zip(scores).filter(|(_, score)| score.is_finite());
-        let (longest, lowest) = pieces.fold((0, 0.0), |(longest, lowest): (usize, f32), (id, &score)| {
-            (longest.max(vocabulary.piece(id).len()), lowest.min(score))
-        });
-        Self { longest, unknown_score: lowest - UNKNOWN_PENALTY }
+        let (longest, lowest) =
+            pieces.fold((0, 0.0), |(longest, lowest): (usize, f32), (id, &score)| {
+                (longest.max(vocabulary.piece(id).len()), lowest.min(score))
+            });
+        Self {
+            longest,
+            unknown_score: lowest - UNKNOWN_PENALTY,
+        }
     }
 }
 
@@ -42,23 +46,35 @@ pub(super) fn best_pieces<'a>(
     (word, limit): (&'a str, &Limit),
 ) -> Vec<(Option<u32>, &'a str)> {
     let mut paths: Vec<Option<Path>> = vec![None; word.len() + 1];
-    paths[0] = Some(Path { score: 0.0, last: (0, None) });
+    paths[0] = Some(Path {
+        score: 0.0,
+        last: (0, None),
+    });
     for (index, (start, character)) in word.char_indices().enumerate() {
         if index % STEPS == STEPS - 1 && limit.stops() {
             return Vec::new();
         }
-        let Some(Path { score: before, .. }) = paths[start] else { continue };
+        let Some(Path { score: before, .. }) = paths[start] else {
+            continue;
+        };
         let mut offer = |end: usize, score: f32, id| {
             let path = &mut paths[end];
             if path.is_none_or(|path| score > path.score) {
-                *path = Some(Path { score, last: (start, id) });
+                *path = Some(Path {
+                    score,
+                    last: (start, id),
+                });
             }
         };
         let first_end = start + character.len_utf8();
-        let ends = word[start..].char_indices().map(|(offset, character)| start + offset + character.len_utf8());
+        let ends = word[start..]
+            .char_indices()
+            .map(|(offset, character)| start + offset + character.len_utf8());
         let mut is_known = false;
         for end in ends.take_while(|end| end - start <= limits.longest) {
-            let id = vocabulary.id(&word[start..end]).filter(|&id| scores[id as usize].is_finite());
+            let id = vocabulary
+                .id(&word[start..end])
+                .filter(|&id| scores[id as usize].is_finite());
             if let Some(id) = id {
                 offer(end, before + scores[id as usize], Some(id));
                 is_known |= end == first_end;

@@ -82,10 +82,14 @@ impl Vocabulary {
                 continue;
             }
             if let Some(first) = vocabulary.id(piece) {
-                return Err(malformed(format!("{field} has {piece:?} twice, as tokens {first} and {id}")));
+                return Err(malformed(format!(
+                    "{field} has {piece:?} twice, as tokens {first} and {id}"
+                )));
             }
             let hash = vocabulary.hasher.hash_one(piece);
-            vocabulary.index.insert_unique(hash, id, |_| unreachable!("the index has room for every token"));
+            vocabulary.index.insert_unique(hash, id, |_| {
+                unreachable!("the index has room for every token")
+            });
         }
         Ok(vocabulary)
     }
@@ -98,14 +102,19 @@ impl Vocabulary {
     /// The piece of `id` as the vocabulary spells it; empty for an id without one.
     pub(super) fn piece(&self, id: u32) -> &str {
         let id = id as usize;
-        let Some(&end) = self.ends.get(id) else { return "" };
+        let Some(&end) = self.ends.get(id) else {
+            return "";
+        };
         let start = if id == 0 { 0 } else { self.ends[id - 1] };
         &self.text[start as usize..end as usize]
     }
 
     /// The kind of `id`; an id without a piece is unused.
     pub(super) fn kind(&self, id: u32) -> TokenKind {
-        self.kinds.get(id as usize).copied().unwrap_or(TokenKind::Unused)
+        self.kinds
+            .get(id as usize)
+            .copied()
+            .unwrap_or(TokenKind::Unused)
     }
 
     pub(super) fn set_kind(&mut self, id: u32, kind: TokenKind) {
@@ -114,12 +123,17 @@ impl Vocabulary {
 
     /// The id of `piece`, unless it is unused.
     pub(super) fn id(&self, piece: &str) -> Option<u32> {
-        self.index.find(self.hasher.hash_one(piece), |&id| self.piece(id) == piece).copied()
+        self.index
+            .find(self.hasher.hash_one(piece), |&id| self.piece(id) == piece)
+            .copied()
     }
 
     /// Every id whose kind is `kind`.
     pub(super) fn of_kind(&self, kind: TokenKind) -> impl Iterator<Item = u32> {
-        (0u32..).zip(&self.kinds).filter(move |(_, of_token)| **of_token == kind).map(|(id, _)| id)
+        (0u32..)
+            .zip(&self.kinds)
+            .filter(move |(_, of_token)| **of_token == kind)
+            .map(|(id, _)| id)
     }
 
     /// The text that represents a control or user-defined token in a prompt.
@@ -135,8 +149,12 @@ impl Vocabulary {
         match (self.kind(id), self.spelling) {
             (TokenKind::Control | TokenKind::Unused | TokenKind::Unknown, _) => {}
             (TokenKind::Byte, _) => bytes.extend(byte_of_piece(self.piece(id))),
-            (TokenKind::Normal, Spelling::ByteLevel) => byte_alphabet::append_bytes(self.piece(id), bytes),
-            (TokenKind::UserDefined, Spelling::ByteLevel) => bytes.extend_from_slice(self.piece(id).as_bytes()),
+            (TokenKind::Normal, Spelling::ByteLevel) => {
+                byte_alphabet::append_bytes(self.piece(id), bytes)
+            }
+            (TokenKind::UserDefined, Spelling::ByteLevel) => {
+                bytes.extend_from_slice(self.piece(id).as_bytes())
+            }
             (TokenKind::Normal | TokenKind::UserDefined, Spelling::SentencePiece) => {
                 bytes.extend_from_slice(self.marker(id).as_bytes());
             }
@@ -149,14 +167,19 @@ pub(super) fn check_count(count: usize, field: &str) -> Result<()> {
     if (1..=MAX_TOKENS).contains(&count) {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Malformed, format!("{field} has {count} tokens, expected 1 to {MAX_TOKENS}")))
+    Err(Error::new(
+        ErrorKind::Malformed,
+        format!("{field} has {count} tokens, expected 1 to {MAX_TOKENS}"),
+    ))
 }
 
 /// The byte that a piece such as `<0x0A>` represents.
 pub(super) fn byte_of_piece(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_byte = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_byte.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+    is_byte
+        .then(|| u8::from_str_radix(digits, 16).ok())
+        .flatten()
 }
 
 #[cfg(test)]
@@ -165,7 +188,12 @@ mod tests {
 
     fn vocabulary(pieces: &[&str]) -> Result<Vocabulary> {
         let kinds = vec![TokenKind::Normal; pieces.len()];
-        Vocabulary::new(pieces.iter().copied(), kinds, Spelling::ByteLevel, "`tokens`")
+        Vocabulary::new(
+            pieces.iter().copied(),
+            kinds,
+            Spelling::ByteLevel,
+            "`tokens`",
+        )
     }
 
     #[test]

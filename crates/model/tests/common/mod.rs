@@ -11,7 +11,11 @@ const SMOLLM2: &str = "smollm2-135m.gguf";
 pub fn real_model(file: &str) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let path = PathBuf::from(folder).join(file);
-        assert!(path.is_file(), "{FOLDER} is set, but there is no {}", path.display());
+        assert!(
+            path.is_file(),
+            "{FOLDER} is set, but there is no {}",
+            path.display()
+        );
         return Some(path);
     }
     (file == SMOLLM2).then(fetched)
@@ -27,5 +31,7 @@ fn fetched() -> PathBuf {
 
 #[cfg(not(feature = "fetch"))]
 fn fetched() -> PathBuf {
-    panic!("run this test with `--workspace` or `--features fetch`, or set {FOLDER} to a folder with {SMOLLM2}")
+    panic!(
+        "run this test with `--workspace` or `--features fetch`, or set {FOLDER} to a folder with {SMOLLM2}"
+    )
 }

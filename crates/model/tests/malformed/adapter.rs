@@ -21,7 +21,10 @@ static BASE: LazyLock<(ModelDescription, Json)> = LazyLock::new(|| {
     let path = folder.path().join("model.gguf");
     fs::write(&path, tiny_llama().build()).unwrap();
     let config = json!({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["k_proj"], "bias": "none"});
-    (Checkpoint::open(path).unwrap().description().clone(), config)
+    (
+        Checkpoint::open(path).unwrap().description().clone(),
+        config,
+    )
 });
 
 pub fn base() -> &'static (ModelDescription, Json) {
@@ -57,7 +60,10 @@ fn safetensors(tensors: &[(&str, [usize; 2])], value: f32) -> Vec<u8> {
 }
 
 pub fn weights() -> Vec<u8> {
-    let (a, b) = (format!("{KEY}.lora_A.weight"), format!("{KEY}.lora_B.weight"));
+    let (a, b) = (
+        format!("{KEY}.lora_A.weight"),
+        format!("{KEY}.lora_B.weight"),
+    );
     safetensors(&[(&a, [2, 32]), (&b, [16, 2])], 0.5)
 }
 
@@ -66,41 +72,112 @@ fn adapters_without_a_fault_are_accepted() {
     let (description, config) = base();
     let adapter = Adapter::from_gguf(&gguf().build(), description).unwrap();
     let low_rank = adapter.low_rank(0, Linear::Key).unwrap();
-    assert_eq!((low_rank.rank, low_rank.scale, adapter.ranks(), adapter.parameters()), (2, 2.0, (2, 2), 96));
-    assert!(adapter.low_rank(0, Linear::Query).is_none() && adapter.low_rank(7, Linear::Key).is_none());
+    assert_eq!(
+        (
+            low_rank.rank,
+            low_rank.scale,
+            adapter.ranks(),
+            adapter.parameters()
+        ),
+        (2, 2.0, (2, 2), 96)
+    );
+    assert!(
+        adapter.low_rank(0, Linear::Query).is_none() && adapter.low_rank(7, Linear::Key).is_none()
+    );
     let adapter = Adapter::from_peft(config, &weights(), description).unwrap();
     assert_eq!(adapter.low_rank(0, Linear::Key).unwrap().scale, 2.0);
     // As llama.cpp has it.
     let scaled = head("adapter").field("adapter.lora.alpha", Value::Float(0.0));
     let scaled = scaled.tensor_f32("blk.0.attn_k.weight.lora_a", &[2, 32], &[0.5; 64]);
     let scaled = scaled.tensor_f32("blk.0.attn_k.weight.lora_b", &[16, 2], &[0.25; 32]);
-    assert_eq!(Adapter::from_gguf(&scaled.build(), description).unwrap().low_rank(0, Linear::Key).unwrap().scale, 1.0);
+    assert_eq!(
+        Adapter::from_gguf(&scaled.build(), description)
+            .unwrap()
+            .low_rank(0, Linear::Key)
+            .unwrap()
+            .scale,
+        1.0
+    );
 }
 
 #[test]
 fn a_gguf_file_with_another_adapter_is_refused_by_name() {
     let (description, _) = base();
     let refused = |case: &str, builder: GgufBuilder, kind: ErrorKind, mentions: &[&str]| {
-        assert_refused(case, Adapter::from_gguf(&builder.build(), description), kind, mentions);
+        assert_refused(
+            case,
+            Adapter::from_gguf(&builder.build(), description),
+            kind,
+            mentions,
+        );
     };
     let alpha = |builder: GgufBuilder| builder.field("adapter.lora.alpha", Value::Float(4.0));
-    let a = |builder: GgufBuilder| builder.tensor_f32("blk.0.attn_k.weight.lora_a", &[2, 32], &[0.5; 64]);
-    let b = |builder: GgufBuilder| builder.tensor_f32("blk.0.attn_k.weight.lora_b", &[16, 2], &[0.25; 32]);
-    refused("a model", tiny_llama(), Missing, &["`general.type`", "`adapter`"]);
-    refused("a model that says so", alpha(head("model")), Unsupported, &["`general.type`", "`model`", "`adapter`"]);
-    refused("no alpha", a(b(head("adapter"))), Missing, &["`adapter.lora.alpha`"]);
+    let a = |builder: GgufBuilder| {
+        builder.tensor_f32("blk.0.attn_k.weight.lora_a", &[2, 32], &[0.5; 64])
+    };
+    let b = |builder: GgufBuilder| {
+        builder.tensor_f32("blk.0.attn_k.weight.lora_b", &[16, 2], &[0.25; 32])
+    };
+    refused(
+        "a model",
+        tiny_llama(),
+        Missing,
+        &["`general.type`", "`adapter`"],
+    );
+    refused(
+        "a model that says so",
+        alpha(head("model")),
+        Unsupported,
+        &["`general.type`", "`model`", "`adapter`"],
+    );
+    refused(
+        "no alpha",
+        a(b(head("adapter"))),
+        Missing,
+        &["`adapter.lora.alpha`"],
+    );
     let infinite = head("adapter").field("adapter.lora.alpha", Value::Float(f64::INFINITY));
-    refused("alpha", infinite, Malformed, &["`adapter.lora.alpha`", "inf"]);
-    refused("no tensors", alpha(head("adapter")), Missing, &["no tensor"]);
-    refused("A alone", a(alpha(head("adapter"))), Missing, &["`blk.0.attn_k`", "matrix A and no B"]);
-    refused("B alone", b(alpha(head("adapter"))), Missing, &["`blk.0.attn_k`", "matrix B and no A"]);
+    refused(
+        "alpha",
+        infinite,
+        Malformed,
+        &["`adapter.lora.alpha`", "inf"],
+    );
+    refused(
+        "no tensors",
+        alpha(head("adapter")),
+        Missing,
+        &["no tensor"],
+    );
+    refused(
+        "A alone",
+        a(alpha(head("adapter"))),
+        Missing,
+        &["`blk.0.attn_k`", "matrix A and no B"],
+    );
+    refused(
+        "B alone",
+        b(alpha(head("adapter"))),
+        Missing,
+        &["`blk.0.attn_k`", "matrix B and no A"],
+    );
     let activated = gguf().field("adapter.alora.invocation_tokens", Value::Integers(vec![1]));
-    refused("aLoRA", activated, Unsupported, &["adapter.alora.invocation_tokens"]);
+    refused(
+        "aLoRA",
+        activated,
+        Unsupported,
+        &["adapter.alora.invocation_tokens"],
+    );
     let other = GgufBuilder::new()
         .field("general.type", Value::String("adapter".into()))
         .field("adapter.type", Value::String("lora".into()))
         .field("general.architecture", Value::String("qwen2".into()));
-    refused("another architecture", a(b(alpha(other))), Unsupported, &["general.architecture", "`qwen2`", "llama"]);
+    refused(
+        "another architecture",
+        a(b(alpha(other))),
+        Unsupported,
+        &["general.architecture", "`qwen2`", "llama"],
+    );
     for name in [
         "token_embd.weight.lora_a",
         "output.weight.lora_b",
@@ -108,7 +185,12 @@ fn a_gguf_file_with_another_adapter_is_refused_by_name() {
         "blk.00.attn_k.weight.lora_a",
     ] {
         let module = name.split(".weight").next().unwrap();
-        refused(name, gguf().tensor_f32(name, &[2, 32], &[0.0; 64]), Unsupported, &[module, "linear layer"]);
+        refused(
+            name,
+            gguf().tensor_f32(name, &[2, 32], &[0.0; 64]),
+            Unsupported,
+            &[module, "linear layer"],
+        );
     }
     refused(
         "a norm",
@@ -118,20 +200,46 @@ fn a_gguf_file_with_another_adapter_is_refused_by_name() {
     );
     let fused = gguf().tensor_f32("blk.0.attn_qkv.weight.lora_a", &[1, 32], &[0.0; 32]);
     let fused = fused.tensor_f32("blk.0.attn_qkv.weight.lora_b", &[64, 1], &[0.0; 64]);
-    refused("keys twice", fused, Malformed, &["changes a layer that another tensor changes"]);
+    refused(
+        "keys twice",
+        fused,
+        Malformed,
+        &["changes a layer that another tensor changes"],
+    );
     let shape = |dimensions: [u64; 2]| {
         let mut builder = gguf();
         builder.entries[1].dimensions = dimensions.to_vec();
         builder
     };
-    refused("shape of B", shape([4, 8]), Malformed, &["lora_b", "[8, 4]", "[16, rank]", "[rank, 32]"]);
-    refused("ranks", shape([1, 16]), Malformed, &["lora_b", "[16, 1]", "[2, 32]"]);
-    let wide = alpha(head("adapter")).tensor("blk.0.attn_k.weight.lora_a", &[5000, 32], Format::F16, &[0; 320_000]);
-    let wide = wide.tensor("blk.0.attn_k.weight.lora_b", &[16, 5000], Format::F16, &[0; 160_000]);
+    refused(
+        "shape of B",
+        shape([4, 8]),
+        Malformed,
+        &["lora_b", "[8, 4]", "[16, rank]", "[rank, 32]"],
+    );
+    refused(
+        "ranks",
+        shape([1, 16]),
+        Malformed,
+        &["lora_b", "[16, 1]", "[2, 32]"],
+    );
+    let wide = alpha(head("adapter")).tensor(
+        "blk.0.attn_k.weight.lora_a",
+        &[5000, 32],
+        Format::F16,
+        &[0; 320_000],
+    );
+    let wide = wide.tensor(
+        "blk.0.attn_k.weight.lora_b",
+        &[16, 5000],
+        Format::F16,
+        &[0; 160_000],
+    );
     refused("rank", wide, Malformed, &["rank 5000", "4096"]);
     let mut not_a_number = [0.25; 32];
     not_a_number[7] = f32::NAN;
-    let builder = a(alpha(head("adapter"))).tensor_f32("blk.0.attn_k.weight.lora_b", &[16, 2], &not_a_number);
+    let builder =
+        a(alpha(head("adapter"))).tensor_f32("blk.0.attn_k.weight.lora_b", &[16, 2], &not_a_number);
     refused("not a number", builder, Malformed, &["lora_b", "NaN"]);
 }
 
@@ -142,35 +250,103 @@ fn what_a_configuration_asks_for_is_done_or_refused_by_name() {
         let mut config = config.clone();
         config[field] = value;
         let mentions = [&[field], mentions].concat();
-        assert_refused(field, Adapter::from_peft(&config, &weights, description), kind, &mentions);
+        assert_refused(
+            field,
+            Adapter::from_peft(&config, &weights, description),
+            kind,
+            &mentions,
+        );
     };
-    for field in ["use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "something_new"] {
+    for field in [
+        "use_dora",
+        "fan_in_fan_out",
+        "lora_bias",
+        "use_qalora",
+        "something_new",
+    ] {
         refused(field, json!(true), Unsupported, &["true", "not supported"]);
     }
     refused("bias", json!("all"), Unsupported, &["all"]);
-    refused("modules_to_save", json!(["lm_head"]), Unsupported, &["lm_head"]);
-    refused("layer_replication", json!([[0, 4]]), Unsupported, &["[[0,4]]"]);
+    refused(
+        "modules_to_save",
+        json!(["lm_head"]),
+        Unsupported,
+        &["lm_head"],
+    );
+    refused(
+        "layer_replication",
+        json!([[0, 4]]),
+        Unsupported,
+        &["[[0,4]]"],
+    );
     refused("trainable_token_indices", json!([3]), Unsupported, &["[3]"]);
     for value in ["pissa", "olora", "loftq", "corda"] {
-        refused("init_lora_weights", json!(value), Unsupported, &[value, "differ from the model's"]);
+        refused(
+            "init_lora_weights",
+            json!(value),
+            Unsupported,
+            &[value, "differ from the model's"],
+        );
     }
     refused("peft_type", json!("IA3"), Unsupported, &["`IA3`", "`LORA`"]);
     refused("r", json!(0), Malformed, &["is 0", "1 to 4096"]);
     refused("r", json!(2.5), Malformed, &["2.5"]);
     refused("r", json!("many"), Malformed, &["many", "a number"]);
-    refused("r", json!(3), Malformed, &["has rank 2", "rank_pattern` in adapter_config.json gives it 3"]);
+    refused(
+        "r",
+        json!(3),
+        Malformed,
+        &[
+            "has rank 2",
+            "rank_pattern` in adapter_config.json gives it 3",
+        ],
+    );
     refused("lora_alpha", json!(null), Malformed, &["null", "a number"]);
     refused("lora_alpha", json!(1e300), Malformed, &["inf"]);
-    refused("use_rslora", json!("yes"), Malformed, &["yes", "true or false"]);
-    refused("rank_pattern", json!(["k_proj"]), Malformed, &["k_proj", "an object"]);
-    refused("rank_pattern", json!({"k_proj": "much"}), Malformed, &["much", "numbers"]);
-    refused("alpha_pattern", json!({"k_proj(": 3}), Unsupported, &["regular expression"]);
-    refused("target_modules", json!(["k_proj", "q_proj"]), Missing, &["`q_proj`", "no tensor"]);
-    assert_refused("no object", Adapter::from_peft(&json!([]), &weights, description), Malformed, &["object"]);
+    refused(
+        "use_rslora",
+        json!("yes"),
+        Malformed,
+        &["yes", "true or false"],
+    );
+    refused(
+        "rank_pattern",
+        json!(["k_proj"]),
+        Malformed,
+        &["k_proj", "an object"],
+    );
+    refused(
+        "rank_pattern",
+        json!({"k_proj": "much"}),
+        Malformed,
+        &["much", "numbers"],
+    );
+    refused(
+        "alpha_pattern",
+        json!({"k_proj(": 3}),
+        Unsupported,
+        &["regular expression"],
+    );
+    refused(
+        "target_modules",
+        json!(["k_proj", "q_proj"]),
+        Missing,
+        &["`q_proj`", "no tensor"],
+    );
+    assert_refused(
+        "no object",
+        Adapter::from_peft(&json!([]), &weights, description),
+        Malformed,
+        &["object"],
+    );
     let accepted = |field: &str, value: Json| {
         let mut config = config.clone();
         config[field] = value;
-        Adapter::from_peft(&config, &weights, description).unwrap().low_rank(0, Linear::Key).unwrap().scale
+        Adapter::from_peft(&config, &weights, description)
+            .unwrap()
+            .low_rank(0, Linear::Key)
+            .unwrap()
+            .scale
     };
     for (field, value) in [
         ("init_lora_weights", json!("gaussian")),
@@ -181,15 +357,29 @@ fn what_a_configuration_asks_for_is_done_or_refused_by_name() {
     ] {
         assert_eq!(accepted(field, value), 2.0, "{field}");
     }
-    assert_eq!(accepted("use_rslora", json!(true)), (4.0 / f64::sqrt(2.0)) as f32);
-    assert_eq!(accepted("alpha_pattern", json!({"k_proj": 6, "self_attn.k_proj": 8})), 3.0, "the first that fits");
-    assert_eq!(accepted("alpha_pattern", json!({"proj": 6, ".*_proj": 8})), 4.0, "a whole part of the name");
+    assert_eq!(
+        accepted("use_rslora", json!(true)),
+        (4.0 / f64::sqrt(2.0)) as f32
+    );
+    assert_eq!(
+        accepted("alpha_pattern", json!({"k_proj": 6, "self_attn.k_proj": 8})),
+        3.0,
+        "the first that fits"
+    );
+    assert_eq!(
+        accepted("alpha_pattern", json!({"proj": 6, ".*_proj": 8})),
+        4.0,
+        "a whole part of the name"
+    );
 }
 
 #[test]
 fn tensors_of_another_kind_in_a_folder_are_refused_by_name() {
     let (description, config) = base();
-    let (a, b) = (format!("{KEY}.lora_A.weight"), format!("{KEY}.lora_B.weight"));
+    let (a, b) = (
+        format!("{KEY}.lora_A.weight"),
+        format!("{KEY}.lora_B.weight"),
+    );
     for name in [
         format!("{KEY}.lora_magnitude_vector"),
         format!("{KEY}.lora_B.bias"),
@@ -199,11 +389,25 @@ fn tensors_of_another_kind_in_a_folder_are_refused_by_name() {
         "model.layers.0.self_attn.q_proj.lora_A.weight".to_owned(),
     ] {
         let bytes = safetensors(&[(&a, [2, 32]), (&b, [16, 2]), (&name, [2, 32])], 0.5);
-        let module = name.split(".lora_A").next().unwrap().trim_start_matches("base_model.model.");
-        assert_refused(&name, Adapter::from_peft(config, &bytes, description), Unsupported, &[module, "LoRA"]);
+        let module = name
+            .split(".lora_A")
+            .next()
+            .unwrap()
+            .trim_start_matches("base_model.model.");
+        assert_refused(
+            &name,
+            Adapter::from_peft(config, &bytes, description),
+            Unsupported,
+            &[module, "LoRA"],
+        );
     }
     let infinite = safetensors(&[(&a, [2, 32]), (&b, [16, 2])], f32::INFINITY);
-    assert_refused("infinite", Adapter::from_peft(config, &infinite, description), Malformed, &["lora_A", "inf"]);
+    assert_refused(
+        "infinite",
+        Adapter::from_peft(config, &infinite, description),
+        Malformed,
+        &["lora_A", "inf"],
+    );
 }
 
 #[test]
@@ -211,7 +415,12 @@ fn an_adapter_in_place_of_a_model_is_refused_with_where_it_belongs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("adapter.gguf");
     fs::write(&path, gguf().build()).unwrap();
-    assert_refused("adapter", Checkpoint::open(&path), Unsupported, &["adapter.gguf", "an adapter", "--lora"]);
+    assert_refused(
+        "adapter",
+        Checkpoint::open(&path),
+        Unsupported,
+        &["adapter.gguf", "an adapter", "--lora"],
+    );
 }
 
 #[test]
@@ -220,22 +429,62 @@ fn a_path_without_an_adapter_is_refused_with_what_was_expected() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name);
     let open = |path: &Path| Adapter::open(path, description);
-    assert_refused("absent", open(&place("absent")), Missing, &["absent", "expected a .gguf file"]);
-    assert_refused("empty folder", open(folder.path()), Missing, &["adapter_config.json"]);
+    assert_refused(
+        "absent",
+        open(&place("absent")),
+        Missing,
+        &["absent", "expected a .gguf file"],
+    );
+    assert_refused(
+        "empty folder",
+        open(folder.path()),
+        Missing,
+        &["adapter_config.json"],
+    );
     fs::write(place("notes.txt"), "hello").unwrap();
-    assert_refused("text", open(&place("notes.txt")), Malformed, &["notes.txt", "expected a .gguf file"]);
+    assert_refused(
+        "text",
+        open(&place("notes.txt")),
+        Malformed,
+        &["notes.txt", "expected a .gguf file"],
+    );
     fs::write(place("adapter_config.json"), "{").unwrap();
     fs::write(place("adapter_model.bin"), "").unwrap();
-    assert_refused("broken JSON", open(folder.path()), Malformed, &["adapter_config.json", "not valid JSON"]);
+    assert_refused(
+        "broken JSON",
+        open(folder.path()),
+        Malformed,
+        &["adapter_config.json", "not valid JSON"],
+    );
     fs::write(place("adapter_config.json"), config.to_string()).unwrap();
-    assert_refused("no tensors", open(folder.path()), Missing, &["adapter_model.safetensors"]);
+    assert_refused(
+        "no tensors",
+        open(folder.path()),
+        Missing,
+        &["adapter_model.safetensors"],
+    );
     fs::write(place("adapter_model.safetensors"), &weights()[..100]).unwrap();
-    assert_refused("cut off", open(folder.path()), Malformed, &["adapter_model.safetensors"]);
+    assert_refused(
+        "cut off",
+        open(folder.path()),
+        Malformed,
+        &["adapter_model.safetensors"],
+    );
     fs::write(place("adapter_model.safetensors"), weights()).unwrap();
     let adapter = open(folder.path()).unwrap();
     assert_eq!(adapter.path(), folder.path());
-    assert_eq!(open(&place("adapter_model.safetensors")).unwrap().fingerprint(), adapter.fingerprint());
+    assert_eq!(
+        open(&place("adapter_model.safetensors"))
+            .unwrap()
+            .fingerprint(),
+        adapter.fingerprint()
+    );
     fs::remove_file(place("adapter_model.safetensors")).unwrap();
     fs::create_dir(place("adapter_model.safetensors")).unwrap();
-    assert_refused("a folder", open(folder.path()), Io, &["adapter_model.safetensors", "regular file"]);
+    assert_refused(
+        "a folder",
+        open(folder.path()),
+        Io,
+        &["adapter_model.safetensors", "regular file"],
+    );
 }

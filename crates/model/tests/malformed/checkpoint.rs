@@ -28,20 +28,47 @@ fn open(path: &Path) -> triad_model::Result<Checkpoint> {
 fn a_path_that_is_no_model_is_refused_with_what_was_expected() {
     let folder = folder(&[("notes.txt", b"hello"), ("empty.gguf", b"")]);
     let absent = folder.path().join("absent.gguf");
-    assert_refused("absent", open(&absent), Missing, &["absent.gguf", "expected a .gguf file"]);
+    assert_refused(
+        "absent",
+        open(&absent),
+        Missing,
+        &["absent.gguf", "expected a .gguf file"],
+    );
     let notes = folder.path().join("notes.txt");
-    assert_refused("text file", open(&notes), Malformed, &["notes.txt", "expected a .gguf file"]);
+    assert_refused(
+        "text file",
+        open(&notes),
+        Malformed,
+        &["notes.txt", "expected a .gguf file"],
+    );
     let empty = folder.path().join("empty.gguf");
-    assert_refused("empty file", open(&empty), Malformed, &["empty.gguf", "truncated"]);
-    assert_refused("folder", open(folder.path()), Missing, &["model.safetensors", "expected a .gguf file"]);
+    assert_refused(
+        "empty file",
+        open(&empty),
+        Malformed,
+        &["empty.gguf", "truncated"],
+    );
+    assert_refused(
+        "folder",
+        open(folder.path()),
+        Missing,
+        &["model.safetensors", "expected a .gguf file"],
+    );
 }
 
 #[test]
 fn part_of_a_split_gguf_model_is_refused() {
-    let bytes = crate::gguf::valid().field("split.count", Value::Integer(3)).build();
+    let bytes = crate::gguf::valid()
+        .field("split.count", Value::Integer(3))
+        .build();
     let folder = folder(&[("model-00001-of-00003.gguf", &bytes)]);
     let path = folder.path().join("model-00001-of-00003.gguf");
-    assert_refused("split", open(&path), Unsupported, &["00001-of-00003", "split.count", "3"]);
+    assert_refused(
+        "split",
+        open(&path),
+        Unsupported,
+        &["00001-of-00003", "split.count", "3"],
+    );
 }
 
 #[test]
@@ -54,14 +81,32 @@ fn weights_without_a_configuration_are_refused() {
 
 #[test]
 fn broken_json_is_named_with_file_and_line() {
-    for name in ["config.json", "generation_config.json", "tokenizer_config.json"] {
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "tokenizer_config.json",
+    ] {
         let weights = crate::safetensors::valid();
-        let folder = folder(&[("model.safetensors", &weights), ("config.json", b"{}"), (name, b"{\n  \"a\": ?\n}")]);
-        assert_refused(name, open(folder.path()), Malformed, &[name, "not valid JSON", "line 2"]);
+        let folder = folder(&[
+            ("model.safetensors", &weights),
+            ("config.json", b"{}"),
+            (name, b"{\n  \"a\": ?\n}"),
+        ]);
+        assert_refused(
+            name,
+            open(folder.path()),
+            Malformed,
+            &[name, "not valid JSON", "line 2"],
+        );
     }
     let folder = folder(&[("model.safetensors", &crate::safetensors::valid())]);
     fs::create_dir(folder.path().join("config.json")).unwrap();
-    assert_refused("config.json is a folder", open(folder.path()), Io, &["config.json", "regular file"]);
+    assert_refused(
+        "config.json is a folder",
+        open(folder.path()),
+        Io,
+        &["config.json", "regular file"],
+    );
 }
 
 #[test]
@@ -69,7 +114,12 @@ fn a_configuration_larger_than_any_real_one_is_not_read() {
     let folder = folder(&[("model.safetensors", &crate::safetensors::valid())]);
     let config = fs::File::create(folder.path().join("config.json")).unwrap();
     config.set_len((64 << 20) + 1).unwrap();
-    assert_refused("large config.json", open(folder.path()), Malformed, &["config.json", "64 MiB"]);
+    assert_refused(
+        "large config.json",
+        open(folder.path()),
+        Malformed,
+        &["config.json", "64 MiB"],
+    );
 }
 
 #[test]
@@ -81,13 +131,19 @@ fn a_generation_setting_of_another_type_names_its_file() {
         ("generation_config.json", b"{\"temperature\": \"hot\"}"),
     ];
     let mentions = ["generation_config.json", "temperature", "hot"];
-    assert_refused("temperature", open(folder(&files).path()), Malformed, &mentions);
+    assert_refused(
+        "temperature",
+        open(folder(&files).path()),
+        Malformed,
+        &mentions,
+    );
 }
 
 #[test]
 fn every_shard_and_every_tensor_of_the_index_must_be_there() {
-    let index =
-        |shard: &str, tensor: &str| format!(r#"{{"weight_map": {{"norm": "{shard}", "{tensor}": "{shard}"}}}}"#);
+    let index = |shard: &str, tensor: &str| {
+        format!(r#"{{"weight_map": {{"norm": "{shard}", "{tensor}": "{shard}"}}}}"#)
+    };
     let weights = crate::safetensors::valid();
     let with_index = |index: &str| {
         folder(&[
@@ -97,37 +153,83 @@ fn every_shard_and_every_tensor_of_the_index_must_be_there() {
         ])
     };
     let absent = with_index(&index("model-2.safetensors", "matrix"));
-    assert_refused("shard", open(absent.path()), Missing, &["model-2.safetensors", "index.json names it"]);
+    assert_refused(
+        "shard",
+        open(absent.path()),
+        Missing,
+        &["model-2.safetensors", "index.json names it"],
+    );
     let elsewhere = with_index(&index("../model.safetensors", "matrix"));
-    assert_refused("place of a shard", open(elsewhere.path()), Malformed, &["index.json", "../model.safetensors"]);
+    assert_refused(
+        "place of a shard",
+        open(elsewhere.path()),
+        Malformed,
+        &["index.json", "../model.safetensors"],
+    );
     let tensor = with_index(&index("model-1.safetensors", "bias"));
-    assert_refused("tensor", open(tensor.path()), Missing, &["model-1.safetensors", "\"bias\""]);
+    assert_refused(
+        "tensor",
+        open(tensor.path()),
+        Missing,
+        &["model-1.safetensors", "\"bias\""],
+    );
 }
 
 #[test]
 fn a_tensor_of_another_shape_than_the_metadata_demands_is_named() {
     let refused = |case: &str, kind, mentions: &[&str], change: fn(&mut TableEntry)| {
         let mut builder = tiny_llama();
-        builder.entries.iter_mut().filter(|entry| entry.name == "blk.0.attn_q.weight").for_each(change);
+        builder
+            .entries
+            .iter_mut()
+            .filter(|entry| entry.name == "blk.0.attn_q.weight")
+            .for_each(change);
         let folder = folder(&[("model.gguf", &builder.build())]);
-        assert_refused(case, open(&folder.path().join("model.gguf")), kind, mentions);
+        assert_refused(
+            case,
+            open(&folder.path().join("model.gguf")),
+            kind,
+            mentions,
+        );
     };
-    refused("shape", Malformed, &["model.gguf", "blk.0.attn_q.weight", "[16, 32]", "[32, 32]"], |entry| {
-        entry.dimensions = vec![32, 16];
-    });
-    refused("name", Missing, &["model.gguf", "blk.0.attn_q.weight", "missing"], |entry| entry.name = "other".into());
+    refused(
+        "shape",
+        Malformed,
+        &["model.gguf", "blk.0.attn_q.weight", "[16, 32]", "[32, 32]"],
+        |entry| {
+            entry.dimensions = vec![32, 16];
+        },
+    );
+    refused(
+        "name",
+        Missing,
+        &["model.gguf", "blk.0.attn_q.weight", "missing"],
+        |entry| entry.name = "other".into(),
+    );
 }
 
 #[test]
 fn an_unknown_family_is_named() {
-    let gguf = GgufBuilder::new().field("general.architecture", Value::String("mamba".into())).build();
+    let gguf = GgufBuilder::new()
+        .field("general.architecture", Value::String("mamba".into()))
+        .build();
     let folder = folder(&[
         ("model.gguf", &gguf),
         ("model.safetensors", &crate::safetensors::valid()),
         ("config.json", br#"{"model_type": "mamba"}"#),
     ]);
-    assert_refused("GGUF", open(&folder.path().join("model.gguf")), Unsupported, &["model.gguf", "mamba", "llama"]);
-    assert_refused("config.json", open(folder.path()), Unsupported, &["config.json", "model_type", "mamba", "llama"]);
+    assert_refused(
+        "GGUF",
+        open(&folder.path().join("model.gguf")),
+        Unsupported,
+        &["model.gguf", "mamba", "llama"],
+    );
+    assert_refused(
+        "config.json",
+        open(folder.path()),
+        Unsupported,
+        &["config.json", "model_type", "mamba", "llama"],
+    );
 }
 
 #[test]
@@ -139,5 +241,10 @@ fn a_damaged_shard_is_named() {
         ("a.safetensors", &weights[..weights.len() - 1]),
         ("model.safetensors.index.json", index),
     ]);
-    assert_refused("cut shard", open(folder.path()), Malformed, &["a.safetensors", "\"norm\"", "truncated"]);
+    assert_refused(
+        "cut shard",
+        open(folder.path()),
+        Malformed,
+        &["a.safetensors", "\"norm\"", "truncated"],
+    );
 }

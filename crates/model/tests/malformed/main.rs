@@ -15,12 +15,20 @@ use triad_model::{ErrorKind, Result};
 /// Fails unless `result` is an error of `kind` whose message has all of `mentions`.
 #[track_caller]
 fn assert_refused<T>(case: &str, result: Result<T>, kind: ErrorKind, mentions: &[&str]) {
-    let Err(error) = result else { panic!("{case}: accepted") };
+    let Err(error) = result else {
+        panic!("{case}: accepted")
+    };
     let message = error.to_string();
     println!("{case}: {message}");
     assert_eq!(error.kind(), kind, "{case}: {message}");
     for mention in mentions {
-        assert!(message.contains(mention), "{case}: expected {mention:?} in: {message}");
+        assert!(
+            message.contains(mention),
+            "{case}: expected {mention:?} in: {message}"
+        );
     }
-    assert!(!message.contains('\n'), "{case}: one sentence expected: {message}");
+    assert!(
+        !message.contains('\n'),
+        "{case}: one sentence expected: {message}"
+    );
 }

@@ -20,12 +20,19 @@ enum Damage {
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
-    let number = prop_oneof![any::<u64>(), 0u64..300, Just(u64::MAX), (0u32..64).prop_map(|bit| 1 << bit)];
+    let number = prop_oneof![
+        any::<u64>(),
+        0u64..300,
+        Just(u64::MAX),
+        (0u32..64).prop_map(|bit| 1 << bit)
+    ];
     prop_oneof![
         (any::<usize>(), any::<u8>()).prop_map(|(position, byte)| Damage::Byte(position, byte)),
         (any::<usize>(), number).prop_map(|(position, number)| Damage::Number(position, number)),
-        (any::<usize>(), vec(any::<u8>(), 1..9)).prop_map(|(position, bytes)| Damage::Insert(position, bytes)),
-        (any::<usize>(), 1usize..40).prop_map(|(position, length)| Damage::Remove(position, length)),
+        (any::<usize>(), vec(any::<u8>(), 1..9))
+            .prop_map(|(position, bytes)| Damage::Insert(position, bytes)),
+        (any::<usize>(), 1usize..40)
+            .prop_map(|(position, length)| Damage::Remove(position, length)),
     ]
 }
 
@@ -37,7 +44,10 @@ fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
     match damage {
         Damage::Byte(position, byte) => bytes[position % length] = *byte,
         Damage::Number(position, number) => {
-            for (place, byte) in bytes[position % length..].iter_mut().zip(number.to_le_bytes()) {
+            for (place, byte) in bytes[position % length..]
+                .iter_mut()
+                .zip(number.to_le_bytes())
+            {
                 *place = byte;
             }
         }
@@ -57,7 +67,10 @@ fn check(tensors: &BTreeMap<String, TensorInfo>, length: usize) {
     for (name, info) in tensors {
         assert_eq!(name, &info.name);
         assert!(info.bytes.start <= info.bytes.end && info.bytes.end <= length);
-        assert_eq!(info.format.bytes_for(info.elements()), Some(info.bytes.len()));
+        assert_eq!(
+            info.format.bytes_for(info.elements()),
+            Some(info.bytes.len())
+        );
     }
 }
 
@@ -75,10 +88,15 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 fn tensor() -> impl Strategy<Value = (Format, Vec<usize>)> {
-    (prop::sample::select(Format::ALL.to_vec()), 1usize..3, vec(1usize..4, 0..4)).prop_map(|(format, blocks, outer)| {
-        let columns = blocks * format.block_elements();
-        (format, outer.into_iter().chain([columns]).collect())
-    })
+    (
+        prop::sample::select(Format::ALL.to_vec()),
+        1usize..3,
+        vec(1usize..4, 0..4),
+    )
+        .prop_map(|(format, blocks, outer)| {
+            let columns = blocks * format.block_elements();
+            (format, outer.into_iter().chain([columns]).collect())
+        })
 }
 
 proptest! {

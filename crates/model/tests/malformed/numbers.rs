@@ -10,10 +10,18 @@ use triad_model::tensor::{Format, TensorInfo};
 use triad_model::{ErrorKind, Result};
 
 /// Zero, less, denormal and tiny in f32 or f64, huge in f32, and beyond f32.
-const EXTREMES: [f64; 12] = [0.0, -0.0, -1.0, -1e300, 5e-324, 1e-45, 1e-40, 1e-30, 1e30, 3.4e38, 1e39, 1.7e308];
+const EXTREMES: [f64; 12] = [
+    0.0, -0.0, -1.0, -1e300, 5e-324, 1e-45, 1e-40, 1e-30, 1e30, 3.4e38, 1e39, 1.7e308,
+];
 
 fn tensor(name: &str, shape: &[usize]) -> (String, TensorInfo) {
-    let info = TensorInfo { name: name.to_owned(), shape: shape.to_vec(), format: Format::F32, file: 0, bytes: 0..0 };
+    let info = TensorInfo {
+        name: name.to_owned(),
+        shape: shape.to_vec(),
+        format: Format::F32,
+        file: 0,
+        bytes: 0..0,
+    };
     (name.to_owned(), info)
 }
 
@@ -105,42 +113,75 @@ fn each_number_of_metadata_has_a_range_that_is_checked() {
     for (architecture, field) in cases {
         let mut metadata = Metadata::default();
         metadata.insert("general.architecture", Value::String(architecture.into()));
-        let numbers =
-            ["embedding_length", "block_count", "feed_forward_length", "context_length", "attention.head_count"];
+        let numbers = [
+            "embedding_length",
+            "block_count",
+            "feed_forward_length",
+            "context_length",
+            "attention.head_count",
+        ];
         for (field, number) in numbers.into_iter().zip([64, 2, 96, 512, 4]) {
             metadata.insert(format!("{architecture}.{field}"), Value::Integer(number));
         }
-        for epsilon in ["attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"] {
+        for epsilon in [
+            "attention.layer_norm_epsilon",
+            "attention.layer_norm_rms_epsilon",
+        ] {
             metadata.insert(format!("{architecture}.{epsilon}"), Value::Float(1e-5));
         }
         metadata.insert(format!("{architecture}.rope.freq_base"), Value::Float(1e4));
-        metadata.insert(format!("{architecture}.attention.sliding_window"), Value::Integer(32));
-        metadata.insert(format!("{architecture}.rope.scaling.type"), Value::String("linear".into()));
+        metadata.insert(
+            format!("{architecture}.attention.sliding_window"),
+            Value::Integer(32),
+        );
+        metadata.insert(
+            format!("{architecture}.rope.scaling.type"),
+            Value::String("linear".into()),
+        );
         if architecture == "phi3" {
             metadata.insert("phi3.rope.scaling.type", Value::String("longrope".into()));
-            metadata.insert("phi3.rope.scaling.original_context_length", Value::Integer(128));
+            metadata.insert(
+                "phi3.rope.scaling.original_context_length",
+                Value::Integer(128),
+            );
         }
-        for value in EXTREMES.into_iter().chain([f64::NAN, f64::INFINITY, f64::NEG_INFINITY]) {
+        for value in EXTREMES
+            .into_iter()
+            .chain([f64::NAN, f64::INFINITY, f64::NEG_INFINITY])
+        {
             if value as f32 == 0.0 && field == "rope.scaling.factor" {
                 continue;
             }
             let mut changed = metadata.clone();
             changed.insert(format!("{architecture}.{field}"), Value::Float(value));
-            let refused = from_gguf(&changed, &tensors, &|info| Ok(vec![1.0; info.elements()])).map(|_| ());
+            let refused =
+                from_gguf(&changed, &tensors, &|info| Ok(vec![1.0; info.elements()])).map(|_| ());
             refuses(&format!("{architecture}.{field} = {value:e}"), refused);
         }
     }
     for value in EXTREMES {
         let mut metadata = Metadata::default();
         metadata.insert("general.architecture", Value::String("llama".into()));
-        let numbers =
-            ["embedding_length", "block_count", "feed_forward_length", "context_length", "attention.head_count"];
+        let numbers = [
+            "embedding_length",
+            "block_count",
+            "feed_forward_length",
+            "context_length",
+            "attention.head_count",
+        ];
         for (field, number) in numbers.into_iter().zip([64, 2, 96, 512, 4]) {
             metadata.insert(format!("llama.{field}"), Value::Integer(number));
         }
         metadata.insert("llama.attention.layer_norm_rms_epsilon", Value::Float(1e-5));
-        let tensors = [tensor("token_embd.weight", &[100, 64]), tensor("rope_freqs.weight", &[8])].into();
-        let refused = from_gguf(&metadata, &tensors, &|info| Ok(vec![value as f32; info.elements()])).map(|_| ());
+        let tensors = [
+            tensor("token_embd.weight", &[100, 64]),
+            tensor("rope_freqs.weight", &[8]),
+        ]
+        .into();
+        let refused = from_gguf(&metadata, &tensors, &|info| {
+            Ok(vec![value as f32; info.elements()])
+        })
+        .map(|_| ());
         refuses(&format!("rope_freqs.weight of {value:e}"), refused);
     }
 }
@@ -148,8 +189,10 @@ fn each_number_of_metadata_has_a_range_that_is_checked() {
 /// Fails unless the number itself is what is wrong: these files lack most tensors, which is found later.
 #[track_caller]
 fn refuses(case: &str, refused: Result<()>) {
-    let Err(error) = refused else { panic!("{case}: accepted") };
-    let is_number =
-        matches!(error.kind(), ErrorKind::Malformed | ErrorKind::Unsupported) && !error.to_string().contains("shape");
+    let Err(error) = refused else {
+        panic!("{case}: accepted")
+    };
+    let is_number = matches!(error.kind(), ErrorKind::Malformed | ErrorKind::Unsupported)
+        && !error.to_string().contains("shape");
     assert!(is_number, "{case}: {error}");
 }

@@ -11,7 +11,9 @@ use super::assert_refused;
 
 /// The file of a golden tokenizer.
 fn golden(name: &str) -> Value {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer").join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden/tokenizer")
+        .join(name);
     serde_json::from_slice(&std::fs::read(folder.join("tokenizer.json")).unwrap()).unwrap()
 }
 
@@ -34,13 +36,20 @@ fn changed(name: &str, place: &str, value: Value) -> Value {
 
 /// `inner` in so many sequences, each of which has the next one under `field`.
 fn nested(levels: usize, field: &str, inner: Value) -> Value {
-    (0..levels).fold(inner, |inner, _| json!({"type": "Sequence", field: [inner]}))
+    (0..levels).fold(
+        inner,
+        |inner, _| json!({"type": "Sequence", field: [inner]}),
+    )
 }
 
 /// A map of SentencePiece in base64: a trie of `units`, which states `bytes`, and `texts`.
 fn charsmap(bytes: u32, units: &[u32], texts: &str) -> Value {
     use base64::Engine as _;
-    let units: Vec<u8> = [bytes].iter().chain(units).flat_map(|unit| unit.to_le_bytes()).collect();
+    let units: Vec<u8> = [bytes]
+        .iter()
+        .chain(units)
+        .flat_map(|unit| unit.to_le_bytes())
+        .collect();
     let map = base64::engine::general_purpose::STANDARD.encode([&units, texts.as_bytes()].concat());
     json!({"type": "Precompiled", "precompiled_charsmap": map})
 }
@@ -58,22 +67,56 @@ fn what_the_library_panics_on_is_refused_by_the_name_of_its_field() {
     let whole = template(json!([token("<s>"), text("A"), token("<s>")]), start);
     let same = json!({"type": "Sequence", "pretokenizers": [{"type": "FixedLength", "length": 0}]});
     let doubling = |step: Value| json!({"type": "Sequence", "normalizers": vec![step; 20]});
-    let replace =
-        |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
+    let replace = |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
     let cases = [
-        ("no base64", "/normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "?"}), "normalizer"),
-        ("a map without its trie", "/normalizer", charsmap(u32::MAX, &[], ""), "normalizer"),
-        ("a map whose trie is empty", "/normalizer", charsmap(0, &[], "a"), "normalizer"),
+        (
+            "no base64",
+            "/normalizer",
+            json!({"type": "Precompiled", "precompiled_charsmap": "?"}),
+            "normalizer",
+        ),
+        (
+            "a map without its trie",
+            "/normalizer",
+            charsmap(u32::MAX, &[], ""),
+            "normalizer",
+        ),
+        (
+            "a map whose trie is empty",
+            "/normalizer",
+            charsmap(0, &[], "a"),
+            "normalizer",
+        ),
         (
             "a map that is no text",
             "/normalizer",
             json!({"type": "Precompiled", "precompiled_charsmap": "AAAAAP8="}),
             "normalizer",
         ),
-        ("a map of very long texts", "/normalizer", charsmap(0, &[], &"a".repeat(2000)), "normalizer"),
-        ("a text that doubles 20 times", "/normalizer", doubling(replace("a", "aa")), "normalizer"),
-        ("a prefix 20 times", "/normalizer", doubling(json!({"type": "Prepend", "prepend": "▁"})), "normalizer"),
-        ("bytes of bytes 20 times", "/normalizer", doubling(json!({"type": "ByteLevel"})), "normalizer"),
+        (
+            "a map of very long texts",
+            "/normalizer",
+            charsmap(0, &[], &"a".repeat(2000)),
+            "normalizer",
+        ),
+        (
+            "a text that doubles 20 times",
+            "/normalizer",
+            doubling(replace("a", "aa")),
+            "normalizer",
+        ),
+        (
+            "a prefix 20 times",
+            "/normalizer",
+            doubling(json!({"type": "Prepend", "prepend": "▁"})),
+            "normalizer",
+        ),
+        (
+            "bytes of bytes 20 times",
+            "/normalizer",
+            doubling(json!({"type": "ByteLevel"})),
+            "normalizer",
+        ),
         (
             "normalizers within each other",
             "/normalizer",
@@ -86,11 +129,36 @@ fn what_the_library_panics_on_is_refused_by_the_name_of_its_field() {
             nested(16, "pretokenizers", json!({"type": "Whitespace"})),
             "pre_tokenizer",
         ),
-        ("processors within each other", "/post_processor", nested(16, "processors", whole.clone()), "post_processor"),
-        ("decoders within each other", "/decoder", nested(16, "decoders", json!({"type": "Fuse"})), "decoder"),
-        ("words of no characters", "/pre_tokenizer", json!({"type": "FixedLength", "length": 0}), "pre_tokenizer"),
-        ("words of no characters in a sequence", "/pre_tokenizer", same, "pre_tokenizer"),
-        ("a template of a second text", "/post_processor", template(json!([text("B")]), json!({})), "post_processor"),
+        (
+            "processors within each other",
+            "/post_processor",
+            nested(16, "processors", whole.clone()),
+            "post_processor",
+        ),
+        (
+            "decoders within each other",
+            "/decoder",
+            nested(16, "decoders", json!({"type": "Fuse"})),
+            "decoder",
+        ),
+        (
+            "words of no characters",
+            "/pre_tokenizer",
+            json!({"type": "FixedLength", "length": 0}),
+            "pre_tokenizer",
+        ),
+        (
+            "words of no characters in a sequence",
+            "/pre_tokenizer",
+            same,
+            "pre_tokenizer",
+        ),
+        (
+            "a template of a second text",
+            "/post_processor",
+            template(json!([text("B")]), json!({})),
+            "post_processor",
+        ),
         (
             "a template of an unknown token",
             "/post_processor",
@@ -103,11 +171,19 @@ fn what_the_library_panics_on_is_refused_by_the_name_of_its_field() {
             template(json!([text("A"), text("A")]), json!({})),
             "post_processor",
         ),
-        ("two templates, one of the other", "/post_processor", wrap(json!([whole, whole])), "post_processor"),
+        (
+            "two templates, one of the other",
+            "/post_processor",
+            wrap(json!([whole, whole])),
+            "post_processor",
+        ),
         (
             "a template with fewer texts than ids",
             "/post_processor",
-            template(json!([token("<s>"), text("A")]), json!({"<s>": {"id": "<s>", "ids": [1, 2], "tokens": ["<s>"]}})),
+            template(
+                json!([token("<s>"), text("A")]),
+                json!({"<s>": {"id": "<s>", "ids": [1, 2], "tokens": ["<s>"]}}),
+            ),
             "post_processor",
         ),
         (
@@ -119,17 +195,33 @@ fn what_the_library_panics_on_is_refused_by_the_name_of_its_field() {
             ),
             "post_processor",
         ),
-        ("tokens left out by chance", "/model/dropout", json!(0.5), "model.dropout"),
-        ("a prefix within a character", "/model/continuing_subword_prefix", json!("##"), "model"),
+        (
+            "tokens left out by chance",
+            "/model/dropout",
+            json!(0.5),
+            "model.dropout",
+        ),
+        (
+            "a prefix within a character",
+            "/model/continuing_subword_prefix",
+            json!("##"),
+            "model",
+        ),
     ];
     for (case, place, value, field) in cases {
         let mut file = changed("spm", place, value);
         if place == "/model/continuing_subword_prefix" {
-            file["model"]["vocab"] = json!({"a": 0, "é": 1, "aé": 2, "<s>": 3, "</s>": 4, "<unk>": 5});
+            file["model"]["vocab"] =
+                json!({"a": 0, "é": 1, "aé": 2, "<s>": 3, "</s>": 4, "<unk>": 5});
             file["model"]["merges"] = json!([["a", "é"]]);
             file["model"]["continuing_subword_prefix"] = json!("#");
         }
-        assert_refused(case, open(&file), ErrorKind::Malformed, &["tokenizer.json: ", field]);
+        assert_refused(
+            case,
+            open(&file),
+            ErrorKind::Malformed,
+            &["tokenizer.json: ", field],
+        );
     }
 }
 
@@ -138,10 +230,20 @@ fn pieces_that_the_library_recurses_on_are_bounded() {
     let mut file = golden("unigram");
     let vocab = file["model"]["vocab"].as_array_mut().unwrap();
     vocab.push(json!(["a".repeat(1 << 20), -1.0]));
-    assert_refused("a long piece", open(&file), ErrorKind::Malformed, &["tokenizer.json: ", "model.vocab", "1048576"]);
+    assert_refused(
+        "a long piece",
+        open(&file),
+        ErrorKind::Malformed,
+        &["tokenizer.json: ", "model.vocab", "1048576"],
+    );
     let mut file = golden("spm");
     file["added_tokens"][0]["content"] = json!("a".repeat(1 << 20));
-    assert_refused("a long token", open(&file), ErrorKind::Malformed, &["tokenizer.json: ", "added_tokens"]);
+    assert_refused(
+        "a long token",
+        open(&file),
+        ErrorKind::Malformed,
+        &["tokenizer.json: ", "added_tokens"],
+    );
 }
 
 #[test]
@@ -149,14 +251,20 @@ fn a_file_that_ends_within_its_decoder_is_malformed() {
     let file = golden("spm").to_string();
     let decoder = file.find("\"decoder\"").unwrap();
     for end in [decoder + 12, decoder + 20, decoder + 40] {
-        assert_refused("cut", open_bytes(&file.as_bytes()[..end]), ErrorKind::Malformed, &["tokenizer.json: "]);
+        assert_refused(
+            "cut",
+            open_bytes(&file.as_bytes()[..end]),
+            ErrorKind::Malformed,
+            &["tokenizer.json: "],
+        );
     }
 }
 
 #[test]
 fn a_text_on_which_the_library_panics_is_an_error_that_names_file_and_field() {
     // A map that leads to a text beyond those that it has.
-    let unit = |label: u32, offset: u32, leaf: bool| (offset << 10) | (u32::from(leaf) << 8) | label;
+    let unit =
+        |label: u32, offset: u32, leaf: bool| (offset << 10) | (u32::from(leaf) << 8) | label;
     let mut trie = vec![0; 512];
     trie[0] = unit(0, 256, false);
     trie[256 ^ usize::from(b'b')] = unit(u32::from(b'b'), 1, true);
@@ -166,7 +274,12 @@ fn a_text_on_which_the_library_panics_is_an_error_that_names_file_and_field() {
     tokenizer.encode("a", Special::AsText).unwrap();
     for special in [Special::AsText, Special::Parsed] {
         let refused = tokenizer.encode("ab", special);
-        assert_refused("a text", refused, ErrorKind::Tokenizer, &["tokenizer.json: ", "field `normalizer`"]);
+        assert_refused(
+            "a text",
+            refused,
+            ErrorKind::Tokenizer,
+            &["tokenizer.json: ", "field `normalizer`"],
+        );
     }
     tokenizer.encode("a", Special::AsText).unwrap();
 }
@@ -175,21 +288,41 @@ fn a_text_on_which_the_library_panics_is_an_error_that_names_file_and_field() {
 fn odd() -> impl Strategy<Value = Value> {
     let step = |kind: &str, fields: Value| {
         let mut step = json!({"type": kind});
-        step.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        step.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
         step
     };
     let steps = vec![
         step("FixedLength", json!({"length": 0})),
         step("FixedLength", json!({"length": u64::MAX})),
-        step("Split", json!({"pattern": {"Regex": "(?=a|)"}, "behavior": "Isolated", "invert": true})),
-        step("Split", json!({"pattern": {"Regex": "(a*)*b(?<=x)"}, "behavior": "MergedWithNext", "invert": false})),
-        step("Replace", json!({"pattern": {"String": ""}, "content": "é"})),
+        step(
+            "Split",
+            json!({"pattern": {"Regex": "(?=a|)"}, "behavior": "Isolated", "invert": true}),
+        ),
+        step(
+            "Split",
+            json!({"pattern": {"Regex": "(a*)*b(?<=x)"}, "behavior": "MergedWithNext", "invert": false}),
+        ),
+        step(
+            "Replace",
+            json!({"pattern": {"String": ""}, "content": "é"}),
+        ),
         step("Replace", json!({"pattern": {"Regex": "."}, "content": ""})),
         step("Prepend", json!({"prepend": ""})),
-        step("Strip", json!({"content": "a", "start": u32::MAX, "stop": u32::MAX})),
+        step(
+            "Strip",
+            json!({"content": "a", "start": u32::MAX, "stop": u32::MAX}),
+        ),
         step("Strip", json!({"strip_left": true, "strip_right": true})),
-        step("Metaspace", json!({"replacement": "é", "prepend_scheme": "first", "split": true})),
-        step("ByteLevel", json!({"add_prefix_space": true, "trim_offsets": true, "use_regex": true})),
+        step(
+            "Metaspace",
+            json!({"replacement": "é", "prepend_scheme": "first", "split": true}),
+        ),
+        step(
+            "ByteLevel",
+            json!({"add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
+        ),
         step(
             "BertNormalizer",
             json!({"clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true}),
@@ -231,7 +364,10 @@ fn odd() -> impl Strategy<Value = Value> {
         json!([["a", "b"], ["b", "a"]]),
         json!("a".repeat(600)),
     ];
-    prop_oneof![proptest::sample::select(plain), proptest::sample::select(steps)]
+    prop_oneof![
+        proptest::sample::select(plain),
+        proptest::sample::select(steps)
+    ]
 }
 
 /// The places of all values but those of large vocabularies, of which there are some.
@@ -243,7 +379,9 @@ fn places(value: &Value, place: &str, places: &mut Vec<String>) {
                 .iter()
                 .enumerate()
                 .take(12)
-                .for_each(|(index, value)| self::places(value, &format!("{place}/{index}"), places));
+                .for_each(|(index, value)| {
+                    self::places(value, &format!("{place}/{index}"), places)
+                });
         }
         Value::Object(fields) => fields.iter().take(12).for_each(|(name, value)| {
             let name = name.replace('~', "~0").replace('/', "~1");

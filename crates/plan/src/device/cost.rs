@@ -23,11 +23,21 @@ pub struct NpuUse {
 impl DeviceProfile {
     /// Seconds of a product of `rows` rows of INT8 with weights `[out_features, in_features]` on the NPU. Weights are
     /// loaded, then rows stream through the array: all sizes in whole steps.
-    pub fn npu_matmul(&self, rows: usize, in_features: usize, out_features: usize, equivalent_shapes: bool) -> f64 {
+    pub fn npu_matmul(
+        &self,
+        rows: usize,
+        in_features: usize,
+        out_features: usize,
+        equivalent_shapes: bool,
+    ) -> f64 {
         let npu = &self.npu;
         let padded = |size: usize| size.div_ceil(npu.step) as f64 * npu.step as f64;
         let weights = padded(in_features) * padded(out_features);
-        let flat = if equivalent_shapes { 1.0 } else { npu.flat_rows_slowdown };
+        let flat = if equivalent_shapes {
+            1.0
+        } else {
+            npu.flat_rows_slowdown
+        };
         let streaming = 2.0 * padded(rows) * weights / (npu.int8_tera_operations * TERA);
         weights / (npu.gigabytes_per_second * GIGA) + streaming * flat
     }
@@ -36,26 +46,48 @@ impl DeviceProfile {
     /// shape.
     pub fn npu_product(&self, rows: usize, in_features: usize, out_features: usize) -> f64 {
         let npu = &self.npu;
-        let activations = activation_bytes(rows, in_features, out_features) / (npu.gigabytes_per_second * GIGA);
-        npu.launch_milliseconds * MILLI + self.npu_matmul(rows, in_features, out_features, true) + activations
+        let activations =
+            activation_bytes(rows, in_features, out_features) / (npu.gigabytes_per_second * GIGA);
+        npu.launch_milliseconds * MILLI
+            + self.npu_matmul(rows, in_features, out_features, true)
+            + activations
     }
 
     /// Seconds of an INT8 subgraph on the NPU, its linear layers and its activations, without those that it waits.
-    pub fn npu_subgraph(&self, subgraph: &Subgraph, linears: &[LinearShape], rows: usize, how: NpuUse) -> f64 {
+    pub fn npu_subgraph(
+        &self,
+        subgraph: &Subgraph,
+        linears: &[LinearShape],
+        rows: usize,
+        how: NpuUse,
+    ) -> f64 {
         let npu = &self.npu;
-        let product =
-            |shape: &LinearShape| self.npu_matmul(rows, shape.in_features, shape.out_features, how.equivalent_shapes);
+        let product = |shape: &LinearShape| {
+            self.npu_matmul(
+                rows,
+                shape.in_features,
+                shape.out_features,
+                how.equivalent_shapes,
+            )
+        };
         let products: f64 = linears.iter().map(product).sum();
-        let activations = (subgraph.activation_bytes_per_row * rows) as f64 / (npu.gigabytes_per_second * GIGA);
+        let activations =
+            (subgraph.activation_bytes_per_row * rows) as f64 / (npu.gigabytes_per_second * GIGA);
         let per_tensor = npu.launch_milliseconds * MILLI + products + activations;
-        if how.per_tensor { per_tensor } else { per_tensor * npu.per_group_slowdown }
+        if how.per_tensor {
+            per_tensor
+        } else {
+            per_tensor * npu.per_group_slowdown
+        }
     }
 }
 
 impl Float {
     /// Seconds of a float subgraph: its activations, and `operations` of attention.
     pub fn float_subgraph(&self, subgraph: &Subgraph, rows: usize, operations: f64) -> f64 {
-        self.launch() + self.bytes((subgraph.activation_bytes_per_row * rows) as f64) + self.floats(operations)
+        self.launch()
+            + self.bytes((subgraph.activation_bytes_per_row * rows) as f64)
+            + self.floats(operations)
     }
 
     /// Seconds of an INT8 subgraph.
@@ -85,11 +117,17 @@ impl Float {
     /// Seconds of one token of decode: all weights are read once, in INT8, and the cache.
     pub fn decode_token(&self, description: &ModelDescription, tokens: usize) -> f64 {
         let linears = |block: &triad_model::description::BlockDescription| {
-            block.linears(description.hidden).iter().map(LinearShape::parameters).sum::<usize>()
+            block
+                .linears(description.hidden)
+                .iter()
+                .map(LinearShape::parameters)
+                .sum::<usize>()
         };
         let weights: usize = description.blocks.iter().map(linears).sum();
         let output = description.vocab * description.hidden;
-        self.bytes((weights + output + tokens * description.kv_bytes_per_token(|width| 2 * width)) as f64)
+        self.bytes(
+            (weights + output + tokens * description.kv_bytes_per_token(|width| 2 * width)) as f64,
+        )
     }
 
     fn launch(&self) -> f64 {
@@ -132,8 +170,15 @@ mod tests {
     fn a_large_input_beside_few_weights_is_faster_than_the_reverse() {
         // HeteroLLM's figure 5, whose K is not in the text: six times at K = 48.
         let (large, few) = (14_336, 48);
-        let device = DeviceProfile { npu: super::super::Npu { step: 1, ..device().npu }, ..device() };
-        let ratio = device.npu_matmul(few, 4096, large, true) / device.npu_matmul(large, 4096, few, true);
+        let device = DeviceProfile {
+            npu: super::super::Npu {
+                step: 1,
+                ..device().npu
+            },
+            ..device()
+        };
+        let ratio =
+            device.npu_matmul(few, 4096, large, true) / device.npu_matmul(large, 4096, few, true);
         assert!((5.5..6.5).contains(&ratio), "{ratio}");
     }
 
@@ -142,21 +187,42 @@ mod tests {
         let (device, description) = (device(), triad_model::family::shape("llama-2-7b").unwrap());
         let graph = Graph::with_splits(&description, 256, 256, |_| true);
         let gpu = device.gpu.as_ref().unwrap();
-        let how = NpuUse { equivalent_shapes: true, per_tensor: true };
-        for subgraph in graph.subgraphs().iter().filter(|subgraph| subgraph.role.is_product()) {
+        let how = NpuUse {
+            equivalent_shapes: true,
+            per_tensor: true,
+        };
+        for subgraph in graph
+            .subgraphs()
+            .iter()
+            .filter(|subgraph| subgraph.role.is_product())
+        {
             let linears = description.blocks[subgraph.block].linears(description.hidden);
-            let linears: Vec<_> = linears.into_iter().filter(|shape| subgraph.role.has(shape.linear)).collect();
-            let depth = if subgraph.role == Role::Down { 11_008 } else { 4096 };
+            let linears: Vec<_> = linears
+                .into_iter()
+                .filter(|shape| subgraph.role.has(shape.linear))
+                .collect();
+            let depth = if subgraph.role == Role::Down {
+                11_008
+            } else {
+                4096
+            };
             let (rows, columns) = (256, subgraph.output_columns);
             let pairs = [
-                (device.npu_product(rows, depth, columns), device.npu_subgraph(subgraph, &linears, rows, how)),
+                (
+                    device.npu_product(rows, depth, columns),
+                    device.npu_subgraph(subgraph, &linears, rows, how),
+                ),
                 (
                     gpu.int8_product(rows, depth, columns),
                     gpu.int8_subgraph(subgraph, rows, subgraph.operations(rows, 0) as f64),
                 ),
             ];
             for (product, whole) in pairs {
-                assert!((product / whole - 1.0).abs() < 1e-9, "{:?}: {product} and {whole}", subgraph.role);
+                assert!(
+                    (product / whole - 1.0).abs() < 1e-9,
+                    "{:?}: {product} and {whole}",
+                    subgraph.role
+                );
             }
         }
     }

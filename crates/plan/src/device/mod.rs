@@ -114,8 +114,14 @@ impl DeviceProfile {
             "snapdragon-8gen3" => include_str!("../../profiles/snapdragon-8gen3.toml"),
             "snapdragon-8gen2" => include_str!("../../profiles/snapdragon-8gen2.toml"),
             _ => {
-                let problem = format!("no device has this name: expected {} or a TOML file", NAMES.join(", "));
-                return Err(DeviceProfileError { name: name.into(), problem });
+                let problem = format!(
+                    "no device has this name: expected {} or a TOML file",
+                    NAMES.join(", ")
+                );
+                return Err(DeviceProfileError {
+                    name: name.into(),
+                    problem,
+                });
             }
         };
         Self::parse(text, name)
@@ -126,12 +132,26 @@ impl DeviceProfile {
     /// # Errors
     /// For a text that is not TOML, fields that are missing, unknown or of another kind, and values out of range.
     pub fn parse(text: &str, name: &str) -> Result<Self, DeviceProfileError> {
-        let error = |problem: String| DeviceProfileError { name: name.into(), problem };
+        let error = |problem: String| DeviceProfileError {
+            name: name.into(),
+            problem,
+        };
         let device: Self = toml::from_str(text).map_err(|problem| {
             let start = problem.span().map_or(0, |span| span.start);
             let number = text.get(..start).unwrap_or_default().matches('\n').count();
-            let line: String = text.lines().nth(number).unwrap_or_default().trim().chars().take(LONGEST_LINE).collect();
-            error(format!("not a device in TOML: line {}, `{line}`: {}", number + 1, problem.message().trim()))
+            let line: String = text
+                .lines()
+                .nth(number)
+                .unwrap_or_default()
+                .trim()
+                .chars()
+                .take(LONGEST_LINE)
+                .collect();
+            error(format!(
+                "not a device in TOML: line {}, `{line}`: {}",
+                number + 1,
+                problem.message().trim()
+            ))
         })?;
         device.check().map_err(error)?;
         Ok(device)
@@ -140,33 +160,94 @@ impl DeviceProfile {
     fn check(&self) -> Result<(), String> {
         use Range::{Factor, NotNegative, Positive};
         let npu = &self.npu;
-        let w4a16_step = self.w4a16.as_ref().map(|w4a16| ("w4a16.npu.step", w4a16.npu.step));
+        let w4a16_step = self
+            .w4a16
+            .as_ref()
+            .map(|w4a16| ("w4a16.npu.step", w4a16.npu.step));
         for (field, step) in [("npu.step", npu.step)].into_iter().chain(w4a16_step) {
             if !(1..=4096).contains(&step) {
-                return Err(format!("{field} is {step}: expected a whole number from 1 to 4096"));
+                return Err(format!(
+                    "{field} is {step}: expected a whole number from 1 to 4096"
+                ));
             }
         }
         let mut fields = vec![
-            ("wake_milliseconds".to_owned(), self.wake_milliseconds, NotNegative),
-            ("npu.int8_tera_operations".into(), npu.int8_tera_operations, Positive),
-            ("npu.gigabytes_per_second".into(), npu.gigabytes_per_second, Positive),
-            ("npu.flat_rows_slowdown".into(), npu.flat_rows_slowdown, Factor),
-            ("npu.per_group_slowdown".into(), npu.per_group_slowdown, Factor),
-            ("npu.launch_milliseconds".into(), npu.launch_milliseconds, NotNegative),
-            ("npu.join_milliseconds".into(), npu.join_milliseconds, NotNegative),
-            ("npu.window_gibibytes".into(), npu.window_gibibytes, NotNegative),
-            ("npu.build_milliseconds_per_gigabyte".into(), npu.build_milliseconds_per_gigabyte, NotNegative),
-            ("npu.optimize_milliseconds_per_gigabyte".into(), npu.optimize_milliseconds_per_gigabyte, NotNegative),
+            (
+                "wake_milliseconds".to_owned(),
+                self.wake_milliseconds,
+                NotNegative,
+            ),
+            (
+                "npu.int8_tera_operations".into(),
+                npu.int8_tera_operations,
+                Positive,
+            ),
+            (
+                "npu.gigabytes_per_second".into(),
+                npu.gigabytes_per_second,
+                Positive,
+            ),
+            (
+                "npu.flat_rows_slowdown".into(),
+                npu.flat_rows_slowdown,
+                Factor,
+            ),
+            (
+                "npu.per_group_slowdown".into(),
+                npu.per_group_slowdown,
+                Factor,
+            ),
+            (
+                "npu.launch_milliseconds".into(),
+                npu.launch_milliseconds,
+                NotNegative,
+            ),
+            (
+                "npu.join_milliseconds".into(),
+                npu.join_milliseconds,
+                NotNegative,
+            ),
+            (
+                "npu.window_gibibytes".into(),
+                npu.window_gibibytes,
+                NotNegative,
+            ),
+            (
+                "npu.build_milliseconds_per_gigabyte".into(),
+                npu.build_milliseconds_per_gigabyte,
+                NotNegative,
+            ),
+            (
+                "npu.optimize_milliseconds_per_gigabyte".into(),
+                npu.optimize_milliseconds_per_gigabyte,
+                NotNegative,
+            ),
             ("npu.busy_watts".into(), npu.busy_watts, NotNegative),
             ("npu.idle_watts".into(), npu.idle_watts, NotNegative),
         ];
         for (of, float) in [("cpu", Some(&self.cpu)), ("gpu", self.gpu.as_ref())] {
             let Some(float) = float else { continue };
             fields.extend([
-                (format!("{of}.int8_tera_operations"), float.int8_tera_operations, Positive),
-                (format!("{of}.float_giga_operations"), float.float_giga_operations, Positive),
-                (format!("{of}.gigabytes_per_second"), float.gigabytes_per_second, Positive),
-                (format!("{of}.launch_milliseconds"), float.launch_milliseconds, NotNegative),
+                (
+                    format!("{of}.int8_tera_operations"),
+                    float.int8_tera_operations,
+                    Positive,
+                ),
+                (
+                    format!("{of}.float_giga_operations"),
+                    float.float_giga_operations,
+                    Positive,
+                ),
+                (
+                    format!("{of}.gigabytes_per_second"),
+                    float.gigabytes_per_second,
+                    Positive,
+                ),
+                (
+                    format!("{of}.launch_milliseconds"),
+                    float.launch_milliseconds,
+                    NotNegative,
+                ),
                 (format!("{of}.busy_watts"), float.busy_watts, NotNegative),
                 (format!("{of}.idle_watts"), float.idle_watts, NotNegative),
             ]);
@@ -180,7 +261,9 @@ impl DeviceProfile {
                 Factor => (value >= 1.0, "a number of 1 or above"),
             };
             if !fits || value > LARGEST {
-                return Err(format!("{field} is {value}: expected {expected}, and at most {LARGEST}"));
+                return Err(format!(
+                    "{field} is {value}: expected {expected}, and at most {LARGEST}"
+                ));
             }
         }
         Ok(())
@@ -200,9 +283,18 @@ mod tests {
     #[test]
     fn every_builtin_profile_is_one() {
         for name in NAMES {
-            assert!(DeviceProfile::builtin(name).is_ok(), "{:?}", DeviceProfile::builtin(name));
+            assert!(
+                DeviceProfile::builtin(name).is_ok(),
+                "{:?}",
+                DeviceProfile::builtin(name)
+            );
         }
-        assert!(DeviceProfile::builtin("phone").unwrap_err().to_string().contains("snapdragon-8gen3"));
+        assert!(
+            DeviceProfile::builtin("phone")
+                .unwrap_err()
+                .to_string()
+                .contains("snapdragon-8gen3")
+        );
     }
 
     #[test]
@@ -213,21 +305,58 @@ mod tests {
             ("step = 32", "step = -1", "step"),
             ("step = 32", "stepp = 32", "stepp"),
             ("step = 32", "", "step"),
-            ("weight_bits = 4.125", "weight_bits = 0.0", "w4a16.weight_bits"),
+            (
+                "weight_bits = 4.125",
+                "weight_bits = 0.0",
+                "w4a16.weight_bits",
+            ),
             ("order_slowdown", "order", "order"),
-            ("step = 32\n# [H] 1: up", "step = 0\n# [H] 1: up", "w4a16.npu.step"),
-            ("copy_microseconds = 400.0", "copy_microseconds = -1.0", "w4a16.synchronization.copy_microseconds"),
-            ("float_giga_operations = 300.0", "float_giga_operations = 0.0", "cpu.float_giga_operations"),
-            ("float_giga_operations = 300.0", "float_giga_operations = nan", "cpu.float_giga_operations"),
-            ("float_giga_operations = 300.0", "float_giga_operations = inf", "cpu.float_giga_operations"),
-            ("flat_rows_slowdown = 1.62", "flat_rows_slowdown = 0.5", "npu.flat_rows_slowdown"),
-            ("window_gibibytes = 4.0", "window_gibibytes = \"4\"", "window_gibibytes"),
+            (
+                "step = 32\n# [H] 1: up",
+                "step = 0\n# [H] 1: up",
+                "w4a16.npu.step",
+            ),
+            (
+                "copy_microseconds = 400.0",
+                "copy_microseconds = -1.0",
+                "w4a16.synchronization.copy_microseconds",
+            ),
+            (
+                "float_giga_operations = 300.0",
+                "float_giga_operations = 0.0",
+                "cpu.float_giga_operations",
+            ),
+            (
+                "float_giga_operations = 300.0",
+                "float_giga_operations = nan",
+                "cpu.float_giga_operations",
+            ),
+            (
+                "float_giga_operations = 300.0",
+                "float_giga_operations = inf",
+                "cpu.float_giga_operations",
+            ),
+            (
+                "flat_rows_slowdown = 1.62",
+                "flat_rows_slowdown = 0.5",
+                "npu.flat_rows_slowdown",
+            ),
+            (
+                "window_gibibytes = 4.0",
+                "window_gibibytes = \"4\"",
+                "window_gibibytes",
+            ),
             ("[cpu]", "[cpus]", "cpus"),
         ];
         for (from, to, field) in cases {
             assert!(good.contains(from), "{from}");
-            let error = DeviceProfile::parse(&good.replacen(from, to, 1), "phone.toml").unwrap_err().to_string();
-            assert!(error.starts_with("phone.toml: ") && error.contains(field), "{to}: {error}");
+            let error = DeviceProfile::parse(&good.replacen(from, to, 1), "phone.toml")
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with("phone.toml: ") && error.contains(field),
+                "{to}: {error}"
+            );
         }
     }
 

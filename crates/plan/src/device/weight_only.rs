@@ -93,31 +93,82 @@ pub struct Synchronization {
 impl WeightOnly {
     /// Names, values and ranges of all fields but the step.
     pub(super) fn fields(&self) -> Vec<(String, f64, Range)> {
-        let Self { gpu, npu, synchronization, .. } = self;
+        let Self {
+            gpu,
+            npu,
+            synchronization,
+            ..
+        } = self;
         let fields = [
             ("weight_bits", self.weight_bits, Positive),
             ("gigabytes_per_second", self.gigabytes_per_second, Positive),
             ("gpu.tera_operations", gpu.tera_operations, Positive),
-            ("gpu.gigabytes_per_second", gpu.gigabytes_per_second, Positive),
-            ("gpu.submission_microseconds", gpu.submission_microseconds, NotNegative),
+            (
+                "gpu.gigabytes_per_second",
+                gpu.gigabytes_per_second,
+                Positive,
+            ),
+            (
+                "gpu.submission_microseconds",
+                gpu.submission_microseconds,
+                NotNegative,
+            ),
             ("gpu.busy_watts", gpu.busy_watts, NotNegative),
             ("gpu.idle_watts", gpu.idle_watts, NotNegative),
             ("npu.tera_operations", npu.tera_operations, Positive),
-            ("npu.decode_tera_operations", npu.decode_tera_operations, Positive),
-            ("npu.least_tera_operations", npu.least_tera_operations, Positive),
+            (
+                "npu.decode_tera_operations",
+                npu.decode_tera_operations,
+                Positive,
+            ),
+            (
+                "npu.least_tera_operations",
+                npu.least_tera_operations,
+                Positive,
+            ),
             ("npu.order_slowdown", npu.order_slowdown, NotNegative),
-            ("npu.gigabytes_per_second", npu.gigabytes_per_second, Positive),
-            ("npu.graph_milliseconds", npu.graph_milliseconds, NotNegative),
-            ("npu.graph_milliseconds_per_giga_operation", npu.graph_milliseconds_per_giga_operation, NotNegative),
+            (
+                "npu.gigabytes_per_second",
+                npu.gigabytes_per_second,
+                Positive,
+            ),
+            (
+                "npu.graph_milliseconds",
+                npu.graph_milliseconds,
+                NotNegative,
+            ),
+            (
+                "npu.graph_milliseconds_per_giga_operation",
+                npu.graph_milliseconds_per_giga_operation,
+                NotNegative,
+            ),
             ("npu.busy_watts", npu.busy_watts, NotNegative),
             ("npu.idle_watts", npu.idle_watts, NotNegative),
-            ("synchronization.copy_microseconds", synchronization.copy_microseconds, NotNegative),
-            ("synchronization.empty_queue_microseconds", synchronization.empty_queue_microseconds, NotNegative),
-            ("synchronization.poll_microseconds", synchronization.poll_microseconds, NotNegative),
+            (
+                "synchronization.copy_microseconds",
+                synchronization.copy_microseconds,
+                NotNegative,
+            ),
+            (
+                "synchronization.empty_queue_microseconds",
+                synchronization.empty_queue_microseconds,
+                NotNegative,
+            ),
+            (
+                "synchronization.poll_microseconds",
+                synchronization.poll_microseconds,
+                NotNegative,
+            ),
             // At its worst it is no faster than at its best.
-            ("npu.tera_operations / npu.least_tera_operations", self.most_slowdown(), Factor),
+            (
+                "npu.tera_operations / npu.least_tera_operations",
+                self.most_slowdown(),
+                Factor,
+            ),
         ];
-        fields.map(|(field, value, range)| (format!("w4a16.{field}"), value, range)).into()
+        fields
+            .map(|(field, value, range)| (format!("w4a16.{field}"), value, range))
+            .into()
     }
 
     fn most_slowdown(&self) -> f64 {
@@ -127,34 +178,60 @@ impl WeightOnly {
     /// Seconds of a product of `rows` tokens with weights `[columns, depth]` on the GPU: of its operations or of its
     /// bytes, what takes longer. Beside the NPU it has its share of the memory's bandwidth.
     pub fn gpu_product(&self, rows: usize, columns: usize, depth: usize, is_beside: bool) -> f64 {
-        let Gpu { tera_operations, gigabytes_per_second, submission_microseconds, .. } = self.gpu;
-        let operations = 2.0 * rows as f64 * columns as f64 * depth as f64 / (tera_operations * TERA);
-        let bytes = self.product_bytes(rows, columns, depth) / (gigabytes_per_second * GIGA * self.share(is_beside));
+        let Gpu {
+            tera_operations,
+            gigabytes_per_second,
+            submission_microseconds,
+            ..
+        } = self.gpu;
+        let operations =
+            2.0 * rows as f64 * columns as f64 * depth as f64 / (tera_operations * TERA);
+        let bytes = self.product_bytes(rows, columns, depth)
+            / (gigabytes_per_second * GIGA * self.share(is_beside));
         operations.max(bytes).max(submission_microseconds * MICRO)
     }
 
     /// The same on the NPU, in the better of both orders. The matrix with more rows streams through the array past the
     /// other one. The more columns it has for its rows, the larger is what it streams past, and the slower it is.
     pub fn npu_product(&self, rows: usize, columns: usize, depth: usize, is_beside: bool) -> f64 {
-        self.npu_order(rows.max(columns), rows.min(columns), depth, rows < SHORTEST_PREFILL).max(
-            self.product_bytes(rows, columns, depth) / (self.npu.gigabytes_per_second * GIGA * self.share(is_beside)),
+        self.npu_order(
+            rows.max(columns),
+            rows.min(columns),
+            depth,
+            rows < SHORTEST_PREFILL,
+        )
+        .max(
+            self.product_bytes(rows, columns, depth)
+                / (self.npu.gigabytes_per_second * GIGA * self.share(is_beside)),
         )
     }
 
     /// Seconds of the operations of `[streamed, depth] × [depth, kept]` on the NPU in this order.
     pub fn npu_order(&self, streamed: usize, kept: usize, depth: usize, is_decode: bool) -> f64 {
         let npu = &self.npu;
-        let [streamed, kept, depth] = [streamed, kept, depth].map(|size| (size.div_ceil(npu.step) * npu.step) as f64);
+        let [streamed, kept, depth] =
+            [streamed, kept, depth].map(|size| (size.div_ceil(npu.step) * npu.step) as f64);
         let slowdown = (1.0 + npu.order_slowdown * depth / streamed).min(self.most_slowdown());
-        let rate = if is_decode { npu.decode_tera_operations } else { npu.tera_operations };
+        let rate = if is_decode {
+            npu.decode_tera_operations
+        } else {
+            npu.tera_operations
+        };
         2.0 * streamed * kept * depth / (rate * TERA) * slowdown
     }
 
     /// Seconds of a subgraph of norms, RoPE, attention or activation on the GPU: its activations, `cache_bytes` of keys
     /// and values before its rows, and `operations` of attention.
-    pub fn gpu_float(&self, subgraph: &Subgraph, rows: usize, operations: f64, cache_bytes: f64) -> f64 {
+    pub fn gpu_float(
+        &self,
+        subgraph: &Subgraph,
+        rows: usize,
+        operations: f64,
+        cache_bytes: f64,
+    ) -> f64 {
         let bytes = (subgraph.activation_numbers_per_row * rows) as f64 * F16 + cache_bytes;
-        let seconds = bytes / (self.gpu.gigabytes_per_second * GIGA) + operations / (self.gpu.tera_operations * TERA);
+        let seconds = bytes / (self.gpu.gigabytes_per_second * GIGA)
+            + operations / (self.gpu.tera_operations * TERA);
         seconds.max(self.gpu.submission_microseconds * MICRO)
     }
 
@@ -162,7 +239,8 @@ impl WeightOnly {
     pub fn npu_graph(&self, rows: usize, columns: usize, depth: usize) -> f64 {
         let giga_operations = 2.0 * rows as f64 * columns as f64 * depth as f64 / GIGA;
         let npu = &self.npu;
-        (npu.graph_milliseconds + npu.graph_milliseconds_per_giga_operation * giga_operations) * MILLI
+        (npu.graph_milliseconds + npu.graph_milliseconds_per_giga_operation * giga_operations)
+            * MILLI
     }
 
     /// Bytes of a product: its weights, and inputs and outputs in f16.
@@ -174,7 +252,11 @@ impl WeightOnly {
     /// Share of its own bandwidth that each processor has: where both read, they have less than the sum.
     fn share(&self, is_beside: bool) -> f64 {
         let both = self.gpu.gigabytes_per_second + self.npu.gigabytes_per_second;
-        if is_beside { (self.gigabytes_per_second / both).min(1.0) } else { 1.0 }
+        if is_beside {
+            (self.gigabytes_per_second / both).min(1.0)
+        } else {
+            1.0
+        }
     }
 }
 
@@ -185,7 +267,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn phone() -> WeightOnly {
-        DeviceProfile::builtin("snapdragon-8gen3").unwrap().w4a16.unwrap()
+        DeviceProfile::builtin("snapdragon-8gen3")
+            .unwrap()
+            .w4a16
+            .unwrap()
     }
 
     #[test]
@@ -199,9 +284,16 @@ mod tests {
     #[test]
     fn the_better_order_streams_the_larger_matrix_and_a_wide_one_is_slower_than_a_tall_one() {
         let phone = phone();
-        assert!(phone.npu_order(14_336, 256, 4096, false) < phone.npu_order(256, 14_336, 4096, false));
-        assert!(phone.npu_order(14_336, 256, 4096, false) < phone.npu_order(4096, 256, 14_336, false));
-        assert_eq!(phone.npu_product(256, 14_336, 4096, false), phone.npu_order(14_336, 256, 4096, false));
+        assert!(
+            phone.npu_order(14_336, 256, 4096, false) < phone.npu_order(256, 14_336, 4096, false)
+        );
+        assert!(
+            phone.npu_order(14_336, 256, 4096, false) < phone.npu_order(4096, 256, 14_336, false)
+        );
+        assert_eq!(
+            phone.npu_product(256, 14_336, 4096, false),
+            phone.npu_order(14_336, 256, 4096, false)
+        );
         // However bad, it is no slower than its least rate.
         let worst = 2.0 * 32.0 * 32.0 * 65_536.0 / (phone.npu.least_tera_operations * TERA);
         assert!((phone.npu_order(32, 32, 65_536, false) / worst - 1.0).abs() < 1e-9);

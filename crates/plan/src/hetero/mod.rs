@@ -18,7 +18,9 @@ use crate::graph::{Format, Graph, Role, Subgraph};
 use crate::partition::costs::Joins;
 use crate::partition::profile::{Waiting, WeightOnlyCosts};
 use crate::partition::solve::{Choice, Restriction, Solver};
-use crate::partition::{self, Participant, PartitionError, Phase, ProductShape, Shapes, StandardLengths};
+use crate::partition::{
+    self, Participant, PartitionError, Phase, ProductShape, Shapes, StandardLengths,
+};
 use crate::processors::ProcessorId;
 use crate::schedule::{Dag, Policy};
 use crate::simulate::simulate;
@@ -46,23 +48,43 @@ pub enum Mode {
 }
 
 impl Mode {
-    fn participants(self, costs: &WeightOnlyCosts, rows: usize) -> Result<Vec<Participant>, PartitionError> {
-        let npu = |shapes| Participant { processor: WeightOnlyCosts::NPU, shapes };
+    fn participants(
+        self,
+        costs: &WeightOnlyCosts,
+        rows: usize,
+    ) -> Result<Vec<Participant>, PartitionError> {
+        let npu = |shapes| Participant {
+            processor: WeightOnlyCosts::NPU,
+            shapes,
+        };
         Ok(match self {
-            Self::GpuOnly => vec![Participant { processor: WeightOnlyCosts::GPU, shapes: Shapes::Dynamic }],
+            Self::GpuOnly => vec![Participant {
+                processor: WeightOnlyCosts::GPU,
+                shapes: Shapes::Dynamic,
+            }],
             Self::HeteroLayer | Self::HeteroTensor => Participant::of(costs.processors()),
             Self::Pipe => vec![npu(Shapes::Static(StandardLengths::default()))],
             Self::OnlinePrepare => vec![npu(Shapes::Dynamic)],
             Self::Padding => {
                 let lengths = StandardLengths::default();
-                let next = lengths.lengths().iter().copied().find(|length| *length >= rows);
-                vec![npu(Shapes::Static(StandardLengths::new(next.into_iter().collect())?))]
+                let next = lengths
+                    .lengths()
+                    .iter()
+                    .copied()
+                    .find(|length| *length >= rows);
+                vec![npu(Shapes::Static(StandardLengths::new(
+                    next.into_iter().collect(),
+                )?))]
             }
         })
     }
 
     fn restriction(self) -> Restriction {
-        if self == Self::HeteroTensor { Restriction::Auto } else { Restriction::Layer }
+        if self == Self::HeteroTensor {
+            Restriction::Auto
+        } else {
+            Restriction::Layer
+        }
     }
 }
 
@@ -70,7 +92,9 @@ impl Mode {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum HeteroError {
     /// The profile has no W4A16.
-    #[error("the profile of {device} has no [w4a16]: expected rates of its GPU and NPU for INT4 weights in f16")]
+    #[error(
+        "the profile of {device} has no [w4a16]: expected rates of its GPU and NPU for INT4 weights in f16"
+    )]
     Profile {
         /// The device.
         device: String,
@@ -119,7 +143,11 @@ impl Run {
             let worked = self.timeline.busy(processor);
             worked * busy + (self.seconds() - worked) * idle
         };
-        [WeightOnlyCosts::GPU, WeightOnlyCosts::NPU].into_iter().zip(&self.watts).map(of).sum()
+        [WeightOnlyCosts::GPU, WeightOnlyCosts::NPU]
+            .into_iter()
+            .zip(&self.watts)
+            .map(of)
+            .sum()
     }
 
     /// Their power.
@@ -138,8 +166,14 @@ impl<'a> Hetero<'a> {
         description: &'a ModelDescription,
         waiting: Waiting,
     ) -> Result<Self, HeteroError> {
-        let w4a16 = device.w4a16.as_ref().ok_or_else(|| HeteroError::Profile { device: device.name.clone() })?;
-        Ok(Self { device: w4a16, description, waiting })
+        let w4a16 = device.w4a16.as_ref().ok_or_else(|| HeteroError::Profile {
+            device: device.name.clone(),
+        })?;
+        Ok(Self {
+            device: w4a16,
+            description,
+            waiting,
+        })
     }
 
     /// A prompt of `tokens` tokens, in one go.
@@ -149,7 +183,11 @@ impl<'a> Hetero<'a> {
     pub fn prefill(&self, tokens: usize, mode: Mode) -> Result<Run, HeteroError> {
         let mut run = Building::new(self, mode, tokens)?;
         run.blocks(tokens, 0, Phase::Prefill)?;
-        let prepare_seconds = if mode == Mode::OnlinePrepare { run.graphs_seconds() } else { 0.0 };
+        let prepare_seconds = if mode == Mode::OnlinePrepare {
+            run.graphs_seconds()
+        } else {
+            0.0
+        };
         run.output()?;
         Ok(run.finish(prepare_seconds))
     }
@@ -208,7 +246,10 @@ impl<'a> Building<'a> {
     fn blocks(&mut self, rows: usize, before: usize, phase: Phase) -> Result<(), HeteroError> {
         let description = self.description;
         // A product is known to be of at least one row before a graph is made.
-        let products = description.blocks.iter().map(|block| partition::products(block, description.hidden, rows));
+        let products = description
+            .blocks
+            .iter()
+            .map(|block| partition::products(block, description.hidden, rows));
         let products: Vec<_> = products.collect::<Result<_, _>>()?;
         let graph = Graph::with_splits(description, rows, rows, |_| true);
         for subgraph in graph.subgraphs() {
@@ -216,7 +257,10 @@ impl<'a> Building<'a> {
                 self.float(subgraph, &description.blocks[subgraph.block], rows, before);
                 continue;
             }
-            for (role, shape) in products[subgraph.block].iter().filter(|(role, _)| *role == subgraph.role) {
+            for (role, shape) in products[subgraph.block]
+                .iter()
+                .filter(|(role, _)| *role == subgraph.role)
+            {
                 self.product(*role, *shape, phase)?;
             }
         }
@@ -234,24 +278,51 @@ impl<'a> Building<'a> {
         const BYTES_F16: usize = 2;
         let attention = &block.attention;
         let reads_cache = subgraph.role == Role::Attention;
-        let cache = if reads_cache { 2 * attention.kv_heads * attention.head_dim * before * BYTES_F16 } else { 0 };
-        let seconds = self.device.gpu_float(subgraph, rows, subgraph.operations(rows, before) as f64, cache as f64);
+        let cache = if reads_cache {
+            2 * attention.kv_heads * attention.head_dim * before * BYTES_F16
+        } else {
+            0
+        };
+        let seconds = self.device.gpu_float(
+            subgraph,
+            rows,
+            subgraph.operations(rows, before) as f64,
+            cache as f64,
+        );
         self.bytes += (subgraph.activation_numbers_per_row * rows * BYTES_F16 + cache) as f64;
         self.last = vec![self.push(WeightOnlyCosts::GPU, seconds)];
     }
 
-    fn product(&mut self, role: Role, shape: ProductShape, phase: Phase) -> Result<(), HeteroError> {
+    fn product(
+        &mut self,
+        role: Role,
+        shape: ProductShape,
+        phase: Phase,
+    ) -> Result<(), HeteroError> {
         if !self.choices.contains_key(&(phase, shape)) {
-            self.choices.insert((phase, shape), self.solver.solve(shape, phase, self.restriction)?);
+            self.choices.insert(
+                (phase, shape),
+                self.solver.solve(shape, phase, self.restriction)?,
+            );
             self.made.push((role, phase, shape));
         }
         let best = &self.choices[&(phase, shape)].best;
         let join = self.joins.seconds(best.busy.iter().copied());
-        let pieces = best.partition.pieces.iter().map(|piece| piece.shape(shape.depth()));
-        let bytes = |piece: ProductShape| self.device.product_bytes(piece.rows(), piece.columns(), piece.depth());
+        let pieces = best
+            .partition
+            .pieces
+            .iter()
+            .map(|piece| piece.shape(shape.depth()));
+        let bytes = |piece: ProductShape| {
+            self.device
+                .product_bytes(piece.rows(), piece.columns(), piece.depth())
+        };
         self.bytes += pieces.map(bytes).sum::<f64>();
         let busy = best.busy.clone();
-        let parts: Vec<_> = busy.into_iter().map(|(processor, seconds)| self.push(processor, seconds)).collect();
+        let parts: Vec<_> = busy
+            .into_iter()
+            .map(|(processor, seconds)| self.push(processor, seconds))
+            .collect();
         self.last = parts;
         if join > 0.0 {
             self.last = vec![self.push(CPU, join)];
@@ -261,14 +332,16 @@ impl<'a> Building<'a> {
 
     /// Adds a task that waits for the last ones.
     fn push(&mut self, processor: ProcessorId, seconds: f64) -> usize {
-        self.tasks.push((processor.index(), seconds, self.last.clone()));
+        self.tasks
+            .push((processor.index(), seconds, self.last.clone()));
         self.tasks.len() - 1
     }
 
     /// Seconds to build the graphs of the different products so far.
     fn graphs_seconds(&self) -> f64 {
         let of = |(_, _, shape): &(Role, Phase, ProductShape)| {
-            self.device.npu_graph(shape.rows(), shape.columns(), shape.depth())
+            self.device
+                .npu_graph(shape.rows(), shape.columns(), shape.depth())
         };
         self.made.iter().map(of).sum()
     }
@@ -276,7 +349,11 @@ impl<'a> Building<'a> {
     fn finish(mut self, prepare_seconds: f64) -> Run {
         let dag = Dag::new(self.tasks);
         let timeline = simulate(&dag, Policy::InOrder, |task| dag.seconds(task));
-        let choice = |(role, phase, shape)| self.choices.remove(&(phase, shape)).map(|choice| (role, choice));
+        let choice = |(role, phase, shape)| {
+            self.choices
+                .remove(&(phase, shape))
+                .map(|choice| (role, choice))
+        };
         let WeightOnly { gpu, npu, .. } = self.device;
         Run {
             dag,
@@ -284,7 +361,10 @@ impl<'a> Building<'a> {
             prepare_seconds,
             choices: self.made.into_iter().filter_map(choice).collect(),
             bytes: self.bytes,
-            watts: [(gpu.busy_watts, gpu.idle_watts), (npu.busy_watts, npu.idle_watts)],
+            watts: [
+                (gpu.busy_watts, gpu.idle_watts),
+                (npu.busy_watts, npu.idle_watts),
+            ],
         }
     }
 }

@@ -59,27 +59,46 @@ impl Game {
         let (mut seconds, mut kept, mut drawn) = (0.0, 0, 0);
         for number in 0..PROMPTS {
             let prompt_at = interval * number as f64 / PROMPTS as f64;
-            let prompt = Request { at: prompt_at, dag, work: Work::Prompt };
+            let prompt = Request {
+                at: prompt_at,
+                dag,
+                work: Work::Prompt,
+            };
             let at = |index: usize| (index as f64 + moment(number, index)) * interval;
-            let frames =
-                (0..frames).map(|index| Request { at: at(index), dag: &frame, work: Work::Decode { steps: 1 } });
+            let frames = (0..frames).map(|index| Request {
+                at: at(index),
+                dag: &frame,
+                work: Work::Decode { steps: 1 },
+            });
             let requests: Vec<_> = [prompt].into_iter().chain(frames).collect();
             // Frames do not yield: what is first in the queue is first.
-            let served =
-                simulate_requests(dag.processors().max(gpu + 1), Policy::InOrder, 0.0, &requests, |dag, begin| {
-                    dag.seconds(begin.task).into()
-                });
-            let prefill = served.passes.iter().find(|pass| pass.request == 0).expect("every request is served");
+            let served = simulate_requests(
+                dag.processors().max(gpu + 1),
+                Policy::InOrder,
+                0.0,
+                &requests,
+                |dag, begin| dag.seconds(begin.task).into(),
+            );
+            let prefill = served
+                .passes
+                .iter()
+                .find(|pass| pass.request == 0)
+                .expect("every request is served");
             seconds += (prefill.end - prompt_at) / PROMPTS as f64;
             let beside = |since: f64| since >= prompt_at && since < prefill.end;
-            for pass in served.passes.iter().filter(|pass| pass.request != 0 && beside(pass.since)) {
+            for pass in served
+                .passes
+                .iter()
+                .filter(|pass| pass.request != 0 && beside(pass.since))
+            {
                 drawn += 1;
                 kept += usize::from(pass.end <= pass.since + interval);
             }
         }
         Rendered {
             seconds,
-            frames_per_second: self.frames_per_second * f64::from(kept as u32) / f64::from(drawn.max(1)),
+            frames_per_second: self.frames_per_second * f64::from(kept as u32)
+                / f64::from(drawn.max(1)),
         }
     }
 }
@@ -87,6 +106,9 @@ impl Game {
 /// A number from 0 to 1, as if by chance: where in its interval a frame gets to the GPU.
 fn moment(prompt: usize, frame: usize) -> f64 {
     let mix = |hash: u64, shift: u32| (hash ^ (hash >> shift)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let hash = mix(mix(mix(((prompt as u64) << 32) + frame as u64 + 1, 30), 27), 31);
+    let hash = mix(
+        mix(mix(((prompt as u64) << 32) + frame as u64 + 1, 30), 27),
+        31,
+    );
     (hash >> 11) as f64 / (1u64 << 53) as f64
 }

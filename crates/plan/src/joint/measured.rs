@@ -44,7 +44,8 @@ impl MeasuredPrompt {
         if shorter.rows == longer.rows {
             return Some(behind);
         }
-        let share = (rows as f64 / shorter.rows as f64).ln() / (longer.rows as f64 / shorter.rows as f64).ln();
+        let share = (rows as f64 / shorter.rows as f64).ln()
+            / (longer.rows as f64 / shorter.rows as f64).ln();
         Some(before + share * (behind - before))
     }
 }
@@ -55,22 +56,39 @@ mod tests {
 
     #[test]
     fn a_factor_is_between_those_of_the_lengths_around_it_and_unknown_where_one_of_them_has_none() {
-        let prompt =
-            |rows, factors: &[(Kind, f64)]| MeasuredPrompt { rows, factors: factors.iter().copied().collect() };
+        let prompt = |rows, factors: &[(Kind, f64)]| MeasuredPrompt {
+            rows,
+            factors: factors.iter().copied().collect(),
+        };
         let measured = [
             prompt(64, &[(Kind::Alone, 0.5), (Kind::Tensor, 1.0)]),
-            prompt(256, &[(Kind::Alone, 1.0), (Kind::Tensor, 2.0), (Kind::Mixed, 3.0)]),
+            prompt(
+                256,
+                &[(Kind::Alone, 1.0), (Kind::Tensor, 2.0), (Kind::Mixed, 3.0)],
+            ),
             prompt(512, &[(Kind::Alone, 1.5), (Kind::Mixed, 4.0)]),
         ];
         let of = |kind, rows| MeasuredPrompt::factor(&measured, kind, rows);
-        assert_eq!([1, 64, 256, 512, 1000].map(|rows| of(Kind::Alone, rows)), [0.5, 0.5, 1.0, 1.5, 1.5].map(Some));
+        assert_eq!(
+            [1, 64, 256, 512, 1000].map(|rows| of(Kind::Alone, rows)),
+            [0.5, 0.5, 1.0, 1.5, 1.5].map(Some)
+        );
         let middle = of(Kind::Tensor, 128).unwrap();
         assert!((middle - 1.5).abs() < 1e-12, "{middle}");
         assert_eq!(
             [64, 256, 300, 512, 1000].map(|rows| of(Kind::Tensor, rows)),
             [Some(1.0), Some(2.0), None, None, None]
         );
-        assert_eq!([1, 64, 200, 256, 512].map(|rows| of(Kind::Mixed, rows)), [None, None, None, Some(3.0), Some(4.0)]);
-        assert_eq!((of(Kind::Layer, 64), MeasuredPrompt::factor(&[], Kind::Alone, 64)), (None, None));
+        assert_eq!(
+            [1, 64, 200, 256, 512].map(|rows| of(Kind::Mixed, rows)),
+            [None, None, None, Some(3.0), Some(4.0)]
+        );
+        assert_eq!(
+            (
+                of(Kind::Layer, 64),
+                MeasuredPrompt::factor(&[], Kind::Alone, 64)
+            ),
+            (None, None)
+        );
     }
 }

@@ -137,7 +137,10 @@ pub struct CandidateId {
 impl CandidateId {
     /// One processor computes everything.
     pub const fn alone(processor: ProcessorId) -> Self {
-        Self { kind: Kind::Alone, alone: Some(processor) }
+        Self {
+            kind: Kind::Alone,
+            alone: Some(processor),
+        }
     }
 
     /// Whether one processor computes everything.
@@ -236,20 +239,46 @@ impl Joint {
         if whole.is_empty() || floats.is_empty() {
             return Err(JointError::NoProcessor);
         }
-        let of = |plans: &Plans| plans.products().iter().map(|plan| plan.product).collect::<Vec<ModelProduct>>();
+        let of = |plans: &Plans| {
+            plans
+                .products()
+                .iter()
+                .map(|plan| plan.product)
+                .collect::<Vec<ModelProduct>>()
+        };
         let all = of(&cut);
         if whole.iter().any(|(_, plans)| of(plans) != all) {
             return Err(JointError::Products);
         }
         let place = |(role, shape): (Role, crate::partition::ProductShape)| {
             let is_it = |one: &ModelProduct| {
-                one.role == role && (one.shape.columns(), one.shape.depth()) == (shape.columns(), shape.depth())
+                one.role == role
+                    && (one.shape.columns(), one.shape.depth()) == (shape.columns(), shape.depth())
             };
-            Ok((role, all.iter().position(is_it).ok_or(JointError::Products)?))
+            Ok((
+                role,
+                all.iter().position(is_it).ok_or(JointError::Products)?,
+            ))
         };
-        let of_block = |block| products(block, description.hidden, 1)?.into_iter().map(place).collect();
-        let products = description.blocks.iter().map(of_block).collect::<Result<_, JointError>>()?;
-        Ok(Self { whole, cut, floats, gaps, products, measured: Vec::new() })
+        let of_block = |block| {
+            products(block, description.hidden, 1)?
+                .into_iter()
+                .map(place)
+                .collect()
+        };
+        let products = description
+            .blocks
+            .iter()
+            .map(of_block)
+            .collect::<Result<_, JointError>>()?;
+        Ok(Self {
+            whole,
+            cut,
+            floats,
+            gaps,
+            products,
+            measured: Vec::new(),
+        })
     }
 
     /// Chooses among kinds of candidates by what prompts took, too; kinds that were not measured are not chosen then.
@@ -272,7 +301,9 @@ impl Joint {
         let all = self.whole.iter().map(|(_, plans)| plans).chain([&self.cut]);
         let mut pieces = Vec::new();
         for plans in all {
-            let plan = self.product(plans, block, role).ok_or(CutError::Role { role })?;
+            let plan = self
+                .product(plans, block, role)
+                .ok_or(CutError::Role { role })?;
             pieces.extend(plan.cut().pieces(rows, plan.product.shape.columns())?);
         }
         Ok(pieces)
@@ -314,19 +345,30 @@ impl Joint {
 
     fn plans(&self, way: Way) -> Option<&Plans> {
         match way {
-            Way::On(processor) => self.whole.iter().find(|(other, _)| *other == processor).map(|(_, plans)| plans),
+            Way::On(processor) => self
+                .whole
+                .iter()
+                .find(|(other, _)| *other == processor)
+                .map(|(_, plans)| plans),
             Way::Cut => Some(&self.cut),
         }
     }
 
     /// Seconds of a part of a product on a processor, if a task is one, no shadow, and the processor computes any of it.
-    fn seconds_of_part(&self, graph: &Graph, way: Way, task: &PrefillTask, processor: ProcessorId) -> Option<f64> {
+    fn seconds_of_part(
+        &self,
+        graph: &Graph,
+        way: Way,
+        task: &PrefillTask,
+        processor: ProcessorId,
+    ) -> Option<f64> {
         if task.operation != Operation::Compute {
             return None;
         }
         let subgraph = &graph.subgraphs()[task.task.subgraph];
         let rows = graph.chunks()[task.task.chunk].len();
-        self.choice(way, subgraph.block, subgraph.role, rows)?.seconds_of_part(&task.part, processor)
+        self.choice(way, subgraph.block, subgraph.role, rows)?
+            .seconds_of_part(&task.part, processor)
     }
 
     /// The choice of a product on `rows` rows that is made by going this way.
@@ -339,7 +381,12 @@ impl JointPlan {
     /// The plan of another candidate for the same prompt, if there is one.
     pub fn by(&self, id: CandidateId) -> Option<Self> {
         let Best { chunk, seconds, .. } = *self.found.get(&id)?;
-        Some(Self { chunk, id, seconds, ..self.clone() })
+        Some(Self {
+            chunk,
+            id,
+            seconds,
+            ..self.clone()
+        })
     }
 
     /// The processor that computes everything, if one does.
@@ -356,7 +403,11 @@ impl JointPlan {
         // By subgraph: its block, and its place there.
         let mut places: Vec<(usize, usize)> = Vec::new();
         for subgraph in graph.subgraphs() {
-            let place = places.iter().rev().take_while(|(block, _)| *block == subgraph.block).count();
+            let place = places
+                .iter()
+                .rev()
+                .take_while(|(block, _)| *block == subgraph.block)
+                .count();
             places.push((subgraph.block, place));
         }
         let of_block = places.iter().take_while(|(block, _)| *block == 0).count();
@@ -375,7 +426,11 @@ impl JointPlan {
 
 /// The block of those that were searched, the first `blocks`, whose ways a block has.
 fn searched(block: usize, blocks: usize) -> usize {
-    if block < blocks { block } else { blocks - PERIOD + (block - blocks) % PERIOD }
+    if block < blocks {
+        block
+    } else {
+        blocks - PERIOD + (block - blocks) % PERIOD
+    }
 }
 
 /// The parts of a task where it goes a way.
@@ -384,9 +439,15 @@ fn assigned(joint: &Joint, graph: &Graph, task: Task, way: Way) -> Result<Assign
     match way {
         Way::On(processor) if !subgraph.role.is_product() => Ok(Assigned::Whole(processor)),
         _ => {
-            let plan = joint.plans(way).and_then(|plans| joint.product(plans, subgraph.block, subgraph.role));
-            let plan = plan.ok_or(CutError::Role { role: subgraph.role })?;
-            plan.cut().parts(graph.chunks()[task.chunk].len(), subgraph.output_columns).map(Assigned::Parts)
+            let plan = joint
+                .plans(way)
+                .and_then(|plans| joint.product(plans, subgraph.block, subgraph.role));
+            let plan = plan.ok_or(CutError::Role {
+                role: subgraph.role,
+            })?;
+            plan.cut()
+                .parts(graph.chunks()[task.chunk].len(), subgraph.output_columns)
+                .map(Assigned::Parts)
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    BLOCKS, Best, Candidate, CandidateId, Found, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, Ways,
-    assigned, searched, truncated,
+    BLOCKS, Best, Candidate, CandidateId, Found, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD,
+    Prompt, Way, Ways, assigned, searched, truncated,
 };
 use crate::graph::{Graph, Role, Task};
 use crate::processors::ProcessorId;
@@ -42,11 +42,17 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
     let mut found = candidates(joint, prompt, &without)?;
     // The slowest is left out where that is as good. Of two, one alone is a candidate.
     for _ in 2..joint.processors().count() {
-        let Some(fastest) = several(&found) else { break };
+        let Some(fastest) = several(&found) else {
+            break;
+        };
         let division = Division::new(joint, prompt, fastest.chunk, &without);
-        let others = joint.processors().filter(|processor| !without.contains(processor));
+        let others = joint
+            .processors()
+            .filter(|processor| !without.contains(processor));
         let seconds = |processor: &ProcessorId| division.seconds_alone(*processor);
-        let Some(slowest) = others.max_by(|a, b| seconds(a).total_cmp(&seconds(b))) else { break };
+        let Some(slowest) = others.max_by(|a, b| seconds(a).total_cmp(&seconds(b))) else {
+            break;
+        };
         without.push(slowest);
         if Division::new(joint, prompt, fastest.chunk, &without).leaves_out(&fastest.ways) {
             continue;
@@ -62,13 +68,23 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
     }
     let candidate = |(id, best): (&CandidateId, &Best)| {
         let factor = MeasuredPrompt::factor(&joint.measured, id.kind, prompt.rows);
-        Candidate { id: *id, seconds: best.seconds, factor }
+        Candidate {
+            id: *id,
+            seconds: best.seconds,
+            factor,
+        }
     };
     let mut candidates: Vec<_> = found.iter().map(candidate).collect();
     candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let id = fastest(&candidates, |_| 1.0);
     let Best { chunk, seconds, .. } = found[&id];
-    Ok(JointPlan { chunk, id, seconds, candidates, found: Arc::new(found) })
+    Ok(JointPlan {
+        chunk,
+        id,
+        seconds,
+        candidates,
+        found: Arc::new(found),
+    })
 }
 
 /// The candidate that is expected to take the least, where each takes so many times what is expected of it by the simulation
@@ -80,17 +96,26 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
 pub fn fastest(candidates: &[Candidate], multiple: impl Fn(CandidateId) -> f64) -> CandidateId {
     let are_measured = candidates.iter().any(|one| one.factor.is_some());
     let expected = |one: &Candidate| {
-        let seconds = if are_measured { one.measured_seconds().unwrap_or(f64::INFINITY) } else { one.seconds };
+        let seconds = if are_measured {
+            one.measured_seconds().unwrap_or(f64::INFINITY)
+        } else {
+            one.seconds
+        };
         let margin = if one.id.is_alone() { 1.0 } else { WORTH_IT };
         margin * multiple(one.id) * seconds
     };
-    let least = candidates.iter().min_by(|a, b| expected(a).total_cmp(&expected(b)));
+    let least = candidates
+        .iter()
+        .min_by(|a, b| expected(a).total_cmp(&expected(b)));
     least.expect("there is a candidate").id
 }
 
 /// The fastest of those that several processors compute, by the simulation.
 fn several(found: &Found) -> Option<&Best> {
-    let several = found.iter().filter(|(id, _)| !id.is_alone()).map(|(_, best)| best);
+    let several = found
+        .iter()
+        .filter(|(id, _)| !id.is_alone())
+        .map(|(_, best)| best);
     several.min_by(|a, b| a.seconds.total_cmp(&b.seconds))
 }
 
@@ -100,7 +125,11 @@ fn candidates(joint: &Joint, prompt: &Prompt, without: &[ProcessorId]) -> Result
     let fewest = prompt.rows.div_ceil(prompt.most_rows);
     let mut lengths = Vec::new();
     for chunks in fewest..=fewest + MORE_CHUNKS {
-        let chunk = prompt.rows.div_ceil(chunks).next_multiple_of(ROWS).min(prompt.most_rows);
+        let chunk = prompt
+            .rows
+            .div_ceil(chunks)
+            .next_multiple_of(ROWS)
+            .min(prompt.most_rows);
         if !lengths.contains(&chunk) {
             lengths.push(chunk);
         }
@@ -114,19 +143,39 @@ fn candidates(joint: &Joint, prompt: &Prompt, without: &[ProcessorId]) -> Result
         for (id, ways) in division.candidates() {
             let seconds = division.seconds(&ways)?;
             if found.get(&id).is_none_or(|best| seconds < best.seconds) {
-                found.insert(id, Best { ways, chunk, seconds });
+                found.insert(
+                    id,
+                    Best {
+                        ways,
+                        chunk,
+                        seconds,
+                    },
+                );
             }
         }
     }
-    let Some(fastest) = found.values().min_by(|a, b| a.seconds.total_cmp(&b.seconds)) else { return Ok(found) };
+    let Some(fastest) = found
+        .values()
+        .min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    else {
+        return Ok(found);
+    };
     let division = Division::new(joint, prompt, fastest.chunk, without);
     if let Some((ways, seconds)) = division.refined(&fastest.ways, fastest.seconds)? {
         let chunk = fastest.chunk;
-        found.insert(Kind::Mixed.into(), Best { ways, chunk, seconds });
+        found.insert(
+            Kind::Mixed.into(),
+            Best {
+                ways,
+                chunk,
+                seconds,
+            },
+        );
     }
     // What hides behind others in a few blocks need not in all of them.
     for best in found.values_mut() {
-        best.seconds = Division::new(joint, prompt, best.chunk, without).seconds_of_all(&best.ways)?;
+        best.seconds =
+            Division::new(joint, prompt, best.chunk, without).seconds_of_all(&best.ways)?;
     }
     Ok(found)
 }
@@ -136,46 +185,83 @@ impl<'a> Division<'a> {
         let all = prompt.description.blocks.len();
         let graph = |blocks| {
             // Products of feed-forwards have ways of their own.
-            Graph::with_splits(&truncated(prompt.description, blocks), prompt.rows, chunk, |_| true)
+            Graph::with_splits(
+                &truncated(prompt.description, blocks),
+                prompt.rows,
+                chunk,
+                |_| true,
+            )
         };
         let fewer = (all > BLOCKS).then(|| graph(BLOCKS - PERIOD));
         let periods_left = all.saturating_sub(BLOCKS) as f64 / PERIOD as f64;
-        Self { joint, prompt, graph: graph(all.min(BLOCKS)), fewer, without, periods_left }
+        Self {
+            joint,
+            prompt,
+            graph: graph(all.min(BLOCKS)),
+            fewer,
+            without,
+            periods_left,
+        }
     }
 
     /// Ways that are the same for each chunk and block.
     fn uniform(&self, way: impl Fn(usize, usize) -> Way) -> Ways {
-        let of_chunk = |chunk| (0..self.graph.subgraphs().len()).map(|subgraph| way(chunk, subgraph)).collect();
+        let of_chunk = |chunk| {
+            (0..self.graph.subgraphs().len())
+                .map(|subgraph| way(chunk, subgraph))
+                .collect()
+        };
         (0..self.graph.chunks().len()).map(of_chunk).collect()
     }
 
     fn candidates(&self) -> Vec<(CandidateId, Ways)> {
         let joint = self.joint;
-        let Some(float) = self.floats().next() else { return Vec::new() };
+        let Some(float) = self.floats().next() else {
+            return Vec::new();
+        };
         let of_product = |chunk: usize, subgraph: usize, ways: &[Way]| {
-            let seconds =
-                |way: &&Way| self.product_seconds(chunk, subgraph, **way).map_or(f64::INFINITY, |(all, _)| all);
-            ways.iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))).copied()
+            let seconds = |way: &&Way| {
+                self.product_seconds(chunk, subgraph, **way)
+                    .map_or(f64::INFINITY, |(all, _)| all)
+            };
+            ways.iter()
+                .min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
+                .copied()
         };
         let whole: Vec<_> = joint.processors().map(Way::On).collect();
         let all: Vec<_> = whole.iter().copied().chain([Way::Cut]).collect();
         let by_product = |ways: &[Way]| {
             self.uniform(|chunk, subgraph| {
                 let is_product = self.graph.subgraphs()[subgraph].role.is_product();
-                of_product(chunk, subgraph, ways).filter(|_| is_product).unwrap_or(Way::On(float))
+                of_product(chunk, subgraph, ways)
+                    .filter(|_| is_product)
+                    .unwrap_or(Way::On(float))
             })
         };
         let mut found: Vec<_> = joint
             .processors()
             .filter(|processor| joint.floats.contains(processor))
-            .map(|processor| (CandidateId::alone(processor), self.uniform(|_, _| Way::On(processor))))
+            .map(|processor| {
+                (
+                    CandidateId::alone(processor),
+                    self.uniform(|_, _| Way::On(processor)),
+                )
+            })
             .collect();
         found.push((Kind::Layer.into(), by_product(&whole)));
         found.push((Kind::Tensor.into(), by_product(&[Way::Cut])));
         found.push((Kind::Auto.into(), by_product(&all)));
-        let turns: Vec<_> = joint.floats.iter().copied().filter(|one| whole.contains(&Way::On(*one))).collect();
+        let turns: Vec<_> = joint
+            .floats
+            .iter()
+            .copied()
+            .filter(|one| whole.contains(&Way::On(*one)))
+            .collect();
         if turns.len() > 1 && self.graph.chunks().len() > 1 {
-            found.push((Kind::Chunks.into(), self.uniform(|chunk, _| Way::On(turns[chunk % turns.len()]))));
+            found.push((
+                Kind::Chunks.into(),
+                self.uniform(|chunk, _| Way::On(turns[chunk % turns.len()])),
+            ));
         }
         found.push((Kind::Placed.into(), self.earliest(&whole, 0.0)));
         for weight in [0.0, 1.0] {
@@ -189,18 +275,29 @@ impl<'a> Division<'a> {
 
     /// Processors that compute floats.
     fn floats(&self) -> impl Iterator<Item = ProcessorId> {
-        self.joint.floats.iter().copied().filter(|processor| !self.without.contains(processor))
+        self.joint
+            .floats
+            .iter()
+            .copied()
+            .filter(|processor| !self.without.contains(processor))
     }
 
     /// Whether the processors that are left out compute nothing.
     fn leaves_out(&self, ways: &Ways) -> bool {
-        self.graph.tasks().all(|task| self.task_seconds(task, ways[task.chunk][task.subgraph]).is_some())
+        self.graph.tasks().all(|task| {
+            self.task_seconds(task, ways[task.chunk][task.subgraph])
+                .is_some()
+        })
     }
 
     /// Seconds of the products of a chunk, all on one processor.
     fn seconds_alone(&self, processor: ProcessorId) -> f64 {
-        let products = (0..self.graph.subgraphs().len()).filter(|at| self.graph.subgraphs()[*at].role.is_product());
-        let seconds = |at| self.product_seconds(0, at, Way::On(processor)).map_or(f64::INFINITY, |(all, _)| all);
+        let products = (0..self.graph.subgraphs().len())
+            .filter(|at| self.graph.subgraphs()[*at].role.is_product());
+        let seconds = |at| {
+            self.product_seconds(0, at, Way::On(processor))
+                .map_or(f64::INFINITY, |(all, _)| all)
+        };
         products.map(seconds).sum()
     }
 
@@ -209,10 +306,18 @@ impl<'a> Division<'a> {
     fn task_seconds(&self, task: Task, way: Way) -> Option<Busy> {
         match way {
             Way::On(processor) if !self.graph.subgraphs()[task.subgraph].role.is_product() => {
-                let seconds = || (self.prompt.seconds)(&self.graph, &PrefillTask::whole(&self.graph, task), processor);
+                let seconds = || {
+                    (self.prompt.seconds)(
+                        &self.graph,
+                        &PrefillTask::whole(&self.graph, task),
+                        processor,
+                    )
+                };
                 (!self.without.contains(&processor)).then(|| vec![(processor, seconds())])
             }
-            _ => self.product_seconds(task.chunk, task.subgraph, way).map(|(_, busy)| busy),
+            _ => self
+                .product_seconds(task.chunk, task.subgraph, way)
+                .map(|(_, busy)| busy),
         }
     }
 
@@ -234,8 +339,15 @@ impl<'a> Division<'a> {
                 }
             })
             .collect();
-        let longest = |busy: &[(ProcessorId, f64)]| busy.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max);
-        let least = |task: usize| options[task].iter().map(|(_, busy)| longest(busy)).fold(f64::INFINITY, f64::min);
+        let longest = |busy: &[(ProcessorId, f64)]| {
+            busy.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max)
+        };
+        let least = |task: usize| {
+            options[task]
+                .iter()
+                .map(|(_, busy)| longest(busy))
+                .fold(f64::INFINITY, f64::min)
+        };
         let mut ranks: Vec<f64> = (0..tasks.len()).map(least).collect();
         let mut behind = vec![0.0f64; tasks.len()];
         // What depends on a task has a higher number.
@@ -254,22 +366,38 @@ impl<'a> Division<'a> {
         let mut chosen = vec![Way::On(joint.floats[0]); tasks.len()];
         for place in order {
             let begin = |processor: ProcessorId, free: f64| {
-                let before = graph.dependencies(tasks[place]).map(|before| &ended[index(before)]);
-                before.fold(free, |begin, (end, on)| begin.max(end + self.gap(processor, on)))
+                let before = graph
+                    .dependencies(tasks[place])
+                    .map(|before| &ended[index(before)]);
+                before.fold(free, |begin, (end, on)| {
+                    begin.max(end + self.gap(processor, on))
+                })
             };
-            let work = |busy: &[(ProcessorId, f64)]| busy.iter().map(|(_, seconds)| seconds).sum::<f64>();
-            let least = options[place].iter().map(|(_, busy)| work(busy)).fold(f64::INFINITY, f64::min);
+            let work =
+                |busy: &[(ProcessorId, f64)]| busy.iter().map(|(_, seconds)| seconds).sum::<f64>();
+            let least = options[place]
+                .iter()
+                .map(|(_, busy)| work(busy))
+                .fold(f64::INFINITY, f64::min);
             let end = |busy: &[(ProcessorId, f64)]| {
-                let ends = busy.iter().map(|(id, seconds)| begin(*id, free[id.index()]) + seconds);
+                let ends = busy
+                    .iter()
+                    .map(|(id, seconds)| begin(*id, free[id.index()]) + seconds);
                 ends.fold(0.0, f64::max)
             };
             let score = |busy: &[(ProcessorId, f64)]| end(busy) + weight * (work(busy) - least);
-            let best = options[place].iter().min_by(|a, b| score(&a.1).total_cmp(&score(&b.1)));
+            let best = options[place]
+                .iter()
+                .min_by(|a, b| score(&a.1).total_cmp(&score(&b.1)));
             let Some((way, busy)) = best else { continue };
-            let ends: Vec<_> = busy.iter().map(|(id, seconds)| (*id, begin(*id, free[id.index()]) + seconds)).collect();
+            let ends: Vec<_> = busy
+                .iter()
+                .map(|(id, seconds)| (*id, begin(*id, free[id.index()]) + seconds))
+                .collect();
             ended[place] = (end(busy), busy.iter().map(|(id, _)| *id).collect());
             chosen[place] = *way;
-            ends.into_iter().for_each(|(id, end)| free[id.index()] = end);
+            ends.into_iter()
+                .for_each(|(id, end)| free[id.index()] = end);
         }
         chosen.chunks(subgraphs).map(<[_]>::to_vec).collect()
     }
@@ -285,9 +413,18 @@ impl<'a> Division<'a> {
     /// Seconds until a product is complete in a way, and of each processor; `None` where nobody planned it, or somebody is
     /// left out.
     fn product_seconds(&self, chunk: usize, subgraph: usize, way: Way) -> Option<(f64, Busy)> {
-        let (rows, subgraph) = (self.graph.chunks()[chunk].len(), &self.graph.subgraphs()[subgraph]);
-        let choice = self.joint.choice(way, subgraph.block, subgraph.role, rows)?;
-        let is_left_out = choice.best.busy.iter().any(|(processor, _)| self.without.contains(processor));
+        let (rows, subgraph) = (
+            self.graph.chunks()[chunk].len(),
+            &self.graph.subgraphs()[subgraph],
+        );
+        let choice = self
+            .joint
+            .choice(way, subgraph.block, subgraph.role, rows)?;
+        let is_left_out = choice
+            .best
+            .busy
+            .iter()
+            .any(|(processor, _)| self.without.contains(processor));
         (!is_left_out).then(|| (choice.best.seconds, choice.best.busy.clone()))
     }
 
@@ -295,57 +432,97 @@ impl<'a> Division<'a> {
     /// period takes.
     fn seconds(&self, ways: &Ways) -> Result<f64, CutError> {
         let searched = self.simulated(&self.graph, ways)?;
-        let Some(fewer) = &self.fewer else { return Ok(searched) };
+        let Some(fewer) = &self.fewer else {
+            return Ok(searched);
+        };
         Ok(searched + self.periods_left * (searched - self.simulated(fewer, ways)?))
     }
 
     /// Simulated seconds of all blocks.
     fn seconds_of_all(&self, ways: &Ways) -> Result<f64, CutError> {
         let description = self.prompt.description;
-        let graph = Graph::with_splits(description, self.prompt.rows, self.graph.chunks()[0].len(), |_| true);
+        let graph = Graph::with_splits(
+            description,
+            self.prompt.rows,
+            self.graph.chunks()[0].len(),
+            |_| true,
+        );
         let of_block = self.graph.subgraphs().len() / description.blocks.len().min(BLOCKS);
         let of_chunk = |ways: &Vec<Way>| {
-            let blocks = (0..description.blocks.len()).map(|block| searched(block, ways.len() / of_block) * of_block);
-            blocks.flat_map(|first| ways[first..first + of_block].iter().copied()).collect()
+            let blocks = (0..description.blocks.len())
+                .map(|block| searched(block, ways.len() / of_block) * of_block);
+            blocks
+                .flat_map(|first| ways[first..first + of_block].iter().copied())
+                .collect()
         };
         self.simulated(&graph, &ways.iter().map(of_chunk).collect())
     }
 
     fn simulated(&self, graph: &Graph, ways: &Ways) -> Result<f64, CutError> {
-        let Prompt { processors, options, policy, seconds: of_float, .. } = *self.prompt;
-        let assignment = |task: Task| assigned(self.joint, graph, task, ways[task.chunk][task.subgraph]);
+        let Prompt {
+            processors,
+            options,
+            policy,
+            seconds: of_float,
+            ..
+        } = *self.prompt;
+        let assignment =
+            |task: Task| assigned(self.joint, graph, task, ways[task.chunk][task.subgraph]);
         let seconds = |task: &PrefillTask, id: ProcessorId| {
-            let Task { chunk, subgraph, .. } = task.task;
-            let product = self.joint.seconds_of_part(graph, ways[chunk][subgraph], task, id);
+            let Task {
+                chunk, subgraph, ..
+            } = task.task;
+            let product = self
+                .joint
+                .seconds_of_part(graph, ways[chunk][subgraph], task, id);
             product.unwrap_or_else(|| of_float(graph, task, id))
         };
         let tasks = PrefillTasks::assigned(graph, processors, options, &assignment, seconds)?;
         let dag = &tasks.dag;
         let gaps: Vec<_> = (0..dag.len())
             .map(|task| {
-                let on: Vec<_> = dag.predecessors(task).iter().map(|before| dag.home(*before)).collect();
+                let on: Vec<_> = dag
+                    .predecessors(task)
+                    .iter()
+                    .map(|before| dag.home(*before))
+                    .collect();
                 self.gap(dag.home(task), &on)
             })
             .collect();
-        let takes = |begin: Begin| Takes { before: gaps[begin.task], ..dag.seconds(begin.task).into() };
+        let takes = |begin: Begin| Takes {
+            before: gaps[begin.task],
+            ..dag.seconds(begin.task).into()
+        };
         Ok(simulate_each(dag, policy, takes).seconds())
     }
 
     /// A candidate with all products of a role, or all floats, another way, as long as that is faster.
     fn refined(&self, ways: &Ways, seconds: f64) -> Result<Option<(Ways, f64)>, CutError> {
-        let groups =
-            [None, Some(Role::QueryKeyValue), Some(Role::AttentionOutput), Some(Role::GateUp), Some(Role::Down)];
+        let groups = [
+            None,
+            Some(Role::QueryKeyValue),
+            Some(Role::AttentionOutput),
+            Some(Role::GateUp),
+            Some(Role::Down),
+        ];
         let on: Vec<_> = self.joint.processors().map(Way::On).collect();
         let of_products: Vec<_> = on.iter().copied().chain([Way::Cut]).collect();
         let of_floats: Vec<_> = self.joint.floats.iter().copied().map(Way::On).collect();
         let mut best: Option<(Ways, f64)> = None;
         for role in groups {
-            for way in if role.is_some() { &of_products } else { &of_floats } {
-                let (from, least) = best.as_ref().map_or((ways, seconds), |(ways, seconds)| (ways, *seconds));
+            for way in if role.is_some() {
+                &of_products
+            } else {
+                &of_floats
+            } {
+                let (from, least) = best
+                    .as_ref()
+                    .map_or((ways, seconds), |(ways, seconds)| (ways, *seconds));
                 let mut changed = from.clone();
                 for chunk in &mut changed {
                     for (subgraph, old) in self.graph.subgraphs().iter().zip(chunk) {
-                        let is_here = role.map_or(!subgraph.role.is_product(), |role| subgraph.role == role);
+                        let is_here =
+                            role.map_or(!subgraph.role.is_product(), |role| subgraph.role == role);
                         *old = if is_here { *way } else { *old };
                     }
                 }

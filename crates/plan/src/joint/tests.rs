@@ -6,7 +6,9 @@ use crate::graph::Subgraph;
 use crate::partition::costs::{Costs, Joins};
 use crate::partition::plans::{planned_lengths, products_of};
 use crate::partition::solve::{Restriction, Solver};
-use crate::partition::{Alignment, Participant, ProductShape, Shapes, StandardLengths, UnknownCost};
+use crate::partition::{
+    Alignment, Participant, ProductShape, Shapes, StandardLengths, UnknownCost,
+};
 use crate::placement::Placement;
 use crate::processors::Processor;
 use crate::simulate::{Begin, Takes, simulate_each};
@@ -26,7 +28,11 @@ impl Costs for Rates {
         Ok(self.fixed + self.alone[processor.index()] * shape.operations())
     }
 
-    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+    fn seconds_beside(
+        &self,
+        processor: ProcessorId,
+        shape: ProductShape,
+    ) -> Result<f64, UnknownCost> {
         Ok(self.fixed + self.beside * self.alone[processor.index()] * shape.operations())
     }
 }
@@ -58,32 +64,64 @@ fn machine(is_npu: &[bool], rates: Rates, float_seconds: f64) -> Machine {
         })
         .collect();
     let id = ProcessorId::new;
-    let floats = (0..is_npu.len()).filter(|index| !is_npu[*index]).map(id).collect();
+    let floats = (0..is_npu.len())
+        .filter(|index| !is_npu[*index])
+        .map(id)
+        .collect();
     let participant = |(index, is_npu): (usize, &bool)| {
         let lengths = Shapes::Static(StandardLengths::new(vec![32, 64, 128]).unwrap());
-        Participant { processor: id(index), shapes: if *is_npu { lengths } else { Shapes::Dynamic } }
+        Participant {
+            processor: id(index),
+            shapes: if *is_npu { lengths } else { Shapes::Dynamic },
+        }
     };
     let participants = is_npu.iter().enumerate().map(participant).collect();
-    Machine { processors: Processors::new(list).unwrap(), participants, floats, rates, float_seconds }
+    Machine {
+        processors: Processors::new(list).unwrap(),
+        participants,
+        floats,
+        rates,
+        float_seconds,
+    }
 }
 
 impl Machine {
     fn joint(&self, description: &ModelDescription) -> Joint {
-        let alignment = Alignment { columns: 64, margins: true, ..Alignment::default() };
+        let alignment = Alignment {
+            columns: 64,
+            margins: true,
+            ..Alignment::default()
+        };
         let products = products_of(description, CHUNK, |_, _| alignment).unwrap();
         let joins = || Joins::new(self.floats[0], 1e-6, 3e-6, 0.0).unwrap();
         let solve = |participants: Vec<Participant>, restriction| {
             let solver = Solver::new(participants, self.rates, joins()).unwrap();
             Plans::solve(&solver, &products, restriction, &planned_lengths(CHUNK)).unwrap()
         };
-        let whole = self.participants.iter().map(|one| (one.processor, solve(vec![one.clone()], Restriction::Layer)));
+        let whole = self
+            .participants
+            .iter()
+            .map(|one| (one.processor, solve(vec![one.clone()], Restriction::Layer)));
         let cut = solve(self.participants.clone(), Restriction::Tensor);
-        Joint::new(description, whole.collect(), cut, self.floats.clone(), Gaps { own: 1e-6, other: 3e-6 }).unwrap()
+        Joint::new(
+            description,
+            whole.collect(),
+            cut,
+            self.floats.clone(),
+            Gaps {
+                own: 1e-6,
+                other: 3e-6,
+            },
+        )
+        .unwrap()
     }
 
     fn options(&self, description: &ModelDescription) -> TaskOptions {
         let graph = Graph::with_splits(description, CHUNK, CHUNK, |_| true);
-        TaskOptions::whole(Placement::new(&graph, &self.processors, |_, _| 1.0).unwrap(), 4)
+        TaskOptions::whole(
+            Placement::new(&graph, &self.processors, |_, _| 1.0).unwrap(),
+            4,
+        )
     }
 
     fn plan(&self, description: &ModelDescription, rows: usize) -> (Joint, JointPlan) {
@@ -94,7 +132,9 @@ impl Machine {
 
     fn plan_of(&self, joint: &Joint, description: &ModelDescription, rows: usize) -> JointPlan {
         let float = self.float_seconds;
-        let seconds = |graph: &Graph, task: &PrefillTask, _| float * graph.chunks()[task.task.chunk].len() as f64;
+        let seconds = |graph: &Graph, task: &PrefillTask, _| {
+            float * graph.chunks()[task.task.chunk].len() as f64
+        };
         let (processors, options) = (&self.processors, &self.options(description));
         let prompt = Prompt {
             description,
@@ -110,7 +150,10 @@ impl Machine {
 }
 
 fn of(plan: &JointPlan, kind: Kind) -> Option<f64> {
-    plan.candidates.iter().find(|one| one.id.kind == kind).map(|one| one.seconds)
+    plan.candidates
+        .iter()
+        .find(|one| one.id.kind == kind)
+        .map(|one| one.seconds)
 }
 
 prop_compose! {
@@ -126,8 +169,17 @@ prop_compose! {
 }
 
 #[test]
-fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_what_prompts_took() {
-    let machine = machine(&[false, false], Rates { alone: [1e-11; 3], beside: 1.0, fixed: 0.0 }, 1e-6);
+fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_what_prompts_took()
+{
+    let machine = machine(
+        &[false, false],
+        Rates {
+            alone: [1e-11; 3],
+            beside: 1.0,
+            fixed: 0.0,
+        },
+        1e-6,
+    );
     let (description, rows) = (description(4), 100);
     let (joint, plan) = machine.plan(&description, rows);
     assert_ne!(plan.id.kind, Kind::Alone, "two are faster than one");
@@ -135,34 +187,84 @@ fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_
     for Candidate { id, seconds, .. } in &plan.candidates {
         let one = plan.by(*id).unwrap();
         assert_eq!((one.id, one.seconds), (*id, *seconds));
-        let only = one.ways().iter().flatten().all(|way| id.alone.is_some_and(|alone| *way == Way::On(alone)));
-        assert_eq!((id.is_alone(), one.alone().is_some()), (only, only), "{one:?}");
+        let only = one
+            .ways()
+            .iter()
+            .flatten()
+            .all(|way| id.alone.is_some_and(|alone| *way == Way::On(alone)));
+        assert_eq!(
+            (id.is_alone(), one.alone().is_some()),
+            (only, only),
+            "{one:?}"
+        );
     }
-    let alone: Vec<_> = plan.candidates.iter().filter_map(|one| one.id.alone).collect();
-    assert!([0, 1].iter().all(|id| alone.contains(&ProcessorId::new(*id))) && alone.len() == 2, "{alone:?}");
+    let alone: Vec<_> = plan
+        .candidates
+        .iter()
+        .filter_map(|one| one.id.alone)
+        .collect();
+    assert!(
+        [0, 1]
+            .iter()
+            .all(|id| alone.contains(&ProcessorId::new(*id)))
+            && alone.len() == 2,
+        "{alone:?}"
+    );
     assert_eq!(plan.by(CandidateId::alone(ProcessorId::new(2))), None);
     let chosen = |factors: &[(Kind, f64)]| {
-        let measured = vec![MeasuredPrompt { rows, factors: factors.iter().copied().collect() }];
-        machine.plan_of(&joint.clone().with_measured(measured), &description, rows).id.kind
+        let measured = vec![MeasuredPrompt {
+            rows,
+            factors: factors.iter().copied().collect(),
+        }];
+        machine
+            .plan_of(&joint.clone().with_measured(measured), &description, rows)
+            .id
+            .kind
     };
     // Several have to be a twentieth faster than one.
     let most = seconds(Kind::Alone) / seconds(Kind::Tensor) / 1.05;
-    assert_eq!(chosen(&[(Kind::Alone, 1.0), (Kind::Tensor, 1.01 * most)]), Kind::Alone);
-    assert_eq!(chosen(&[(Kind::Alone, 1.0), (Kind::Tensor, 0.99 * most)]), Kind::Tensor);
+    assert_eq!(
+        chosen(&[(Kind::Alone, 1.0), (Kind::Tensor, 1.01 * most)]),
+        Kind::Alone
+    );
+    assert_eq!(
+        chosen(&[(Kind::Alone, 1.0), (Kind::Tensor, 0.99 * most)]),
+        Kind::Tensor
+    );
     // Of several the fastest, however little.
     let most = seconds(Kind::Tensor) / seconds(Kind::Placed);
-    let of_several = |placed| chosen(&[(Kind::Alone, 9.0), (Kind::Tensor, 1.0), (Kind::Placed, placed)]);
-    assert_eq!([1.01 * most, 0.99 * most].map(of_several), [Kind::Tensor, Kind::Placed]);
+    let of_several = |placed| {
+        chosen(&[
+            (Kind::Alone, 9.0),
+            (Kind::Tensor, 1.0),
+            (Kind::Placed, placed),
+        ])
+    };
+    assert_eq!(
+        [1.01 * most, 0.99 * most].map(of_several),
+        [Kind::Tensor, Kind::Placed]
+    );
     // A kind may be later than the others.
     let measured = [(Kind::Alone, 2.0), (Kind::Tensor, 1.0), (Kind::Layer, 1.5)];
-    let all = measured.map(|(kind, factor)| Candidate { id: kind.into(), seconds: 1.0, factor: Some(factor) });
-    let late = |late: f64| fastest(&all, |id| if id.kind == Kind::Tensor { late } else { 1.0 }).kind;
+    let all = measured.map(|(kind, factor)| Candidate {
+        id: kind.into(),
+        seconds: 1.0,
+        factor: Some(factor),
+    });
+    let late =
+        |late: f64| fastest(&all, |id| if id.kind == Kind::Tensor { late } else { 1.0 }).kind;
     assert_eq!([1.49, 1.51].map(late), [Kind::Tensor, Kind::Layer]);
     // What was not measured is not chosen, but where it is asked for.
-    let measured = vec![MeasuredPrompt { rows, factors: [(Kind::Layer, 1.0)].into() }];
+    let measured = vec![MeasuredPrompt {
+        rows,
+        factors: [(Kind::Layer, 1.0)].into(),
+    }];
     let joint = joint.clone().with_measured(measured);
     let plan = machine.plan_of(&joint, &description, rows);
-    assert_eq!((plan.id.kind, plan.by(Kind::Tensor.into()).unwrap().id.kind), (Kind::Layer, Kind::Tensor));
+    assert_eq!(
+        (plan.id.kind, plan.by(Kind::Tensor.into()).unwrap().id.kind),
+        (Kind::Layer, Kind::Tensor)
+    );
 }
 
 proptest! {
@@ -218,24 +320,45 @@ proptest! {
 }
 
 #[test]
-fn two_equal_processors_take_turns_where_floats_are_long_and_cut_where_there_is_nothing_else_to_do() {
-    let equal = Rates { alone: [3e-12; 3], beside: 1.0, fixed: 0.0 };
+fn two_equal_processors_take_turns_where_floats_are_long_and_cut_where_there_is_nothing_else_to_do()
+{
+    let equal = Rates {
+        alone: [3e-12; 3],
+        beside: 1.0,
+        fixed: 0.0,
+    };
     let (_, plan) = machine(&[false, false], equal, 1e-5).plan(&description(30), 256);
     let alone = of(&plan, Kind::Alone).unwrap();
-    assert!(plan.seconds < 0.62 * alone && plan.seconds < 0.9 * of(&plan, Kind::Tensor).unwrap(), "{plan:?}");
+    assert!(
+        plan.seconds < 0.62 * alone && plan.seconds < 0.9 * of(&plan, Kind::Tensor).unwrap(),
+        "{plan:?}"
+    );
     // One chunk of 32 rows: nothing can overlap.
     let (_, plan) = machine(&[false, false], equal, 1e-9).plan(&description(30), 32);
-    assert!(plan.seconds < 0.7 * of(&plan, Kind::Alone).unwrap(), "{plan:?}");
-    assert!(of(&plan, Kind::Placed).unwrap() > 0.99 * of(&plan, Kind::Alone).unwrap(), "{plan:?}");
+    assert!(
+        plan.seconds < 0.7 * of(&plan, Kind::Alone).unwrap(),
+        "{plan:?}"
+    );
+    assert!(
+        of(&plan, Kind::Placed).unwrap() > 0.99 * of(&plan, Kind::Alone).unwrap(),
+        "{plan:?}"
+    );
 }
 
 #[test]
 fn a_processor_that_is_no_help_is_left_alone() {
-    let rates = Rates { alone: [3e-12, 1e-9, 1e-9], beside: 1.5, fixed: 1e-5 };
+    let rates = Rates {
+        alone: [3e-12, 1e-9, 1e-9],
+        beside: 1.5,
+        fixed: 1e-5,
+    };
     let (_, plan) = machine(&[false, true], rates, 1e-6).plan(&description(30), 300);
     assert_eq!(plan.id.kind, Kind::Alone, "{plan:?}");
     let ways: Vec<_> = plan.ways().iter().flatten().collect();
-    assert!(ways.iter().all(|way| **way == Way::On(ProcessorId::new(0))), "{ways:?}");
+    assert!(
+        ways.iter().all(|way| **way == Way::On(ProcessorId::new(0))),
+        "{ways:?}"
+    );
 }
 
 proptest! {
@@ -273,32 +396,58 @@ fn of_three_processors_one_that_makes_a_prompt_less_than_a_twentieth_faster_is_l
     let third = ProcessorId::new(2);
     for (slower, takes_part) in [(1.2, true), (4.0, false)] {
         // Cuts are worth nothing.
-        let rates = Rates { alone: [3e-12, 3e-12, slower * 3e-12], beside: 50.0, fixed: 1e-6 };
+        let rates = Rates {
+            alone: [3e-12, 3e-12, slower * 3e-12],
+            beside: 50.0,
+            fixed: 1e-6,
+        };
         let (_, plan) = machine(&[false, true, true], rates, 1e-6).plan(&description(30), 1000);
-        let has_it = plan.ways().iter().flatten().any(|way| *way == Way::On(third));
+        let has_it = plan
+            .ways()
+            .iter()
+            .flatten()
+            .any(|way| *way == Way::On(third));
         let (_, of_two) = machine(&[false, true], rates, 1e-6).plan(&description(30), 1000);
         let times = of_two.seconds / plan.seconds;
-        assert_eq!((has_it, times > 1.05), (takes_part, takes_part), "{slower}: {times} times as fast as two");
+        assert_eq!(
+            (has_it, times > 1.05),
+            (takes_part, takes_part),
+            "{slower}: {times} times as fast as two"
+        );
     }
 }
 
 #[test]
 fn blocks_behind_those_that_are_searched_repeat_them() {
-    let rates = Rates { alone: [3e-12, 4e-12, 5e-12], beside: 1.2, fixed: 1e-5 };
+    let rates = Rates {
+        alone: [3e-12, 4e-12, 5e-12],
+        beside: 1.2,
+        fixed: 1e-5,
+    };
     let (_, plan) = machine(&[false, false], rates, 1e-6).plan(&description(30), 300);
     let of_block = plan.ways()[0].len() / BLOCKS;
     for block in 0..30 {
         let like = if block < BLOCKS { block } else { 4 + block % 4 };
-        for (chunk, place) in (0..plan.ways().len()).flat_map(|chunk| (0..of_block).map(move |place| (chunk, place))) {
+        for (chunk, place) in
+            (0..plan.ways().len()).flat_map(|chunk| (0..of_block).map(move |place| (chunk, place)))
+        {
             let expected = plan.ways()[chunk][like * of_block + place];
-            assert_eq!(plan.way(block, chunk, place, of_block), expected, "block {block}");
+            assert_eq!(
+                plan.way(block, chunk, place, of_block),
+                expected,
+                "block {block}"
+            );
         }
     }
 }
 
 #[test]
 fn plans_of_other_products_and_nobody_are_refused() {
-    let rates = Rates { alone: [1e-11; 3], beside: 1.0, fixed: 0.0 };
+    let rates = Rates {
+        alone: [1e-11; 3],
+        beside: 1.0,
+        fixed: 0.0,
+    };
     let machine = machine(&[false, true], rates, 0.0);
     let ours = description(2);
     let joint = machine.joint(&ours);
@@ -307,7 +456,13 @@ fn plans_of_other_products_and_nobody_are_refused() {
     };
     let floats = || machine.floats.clone();
     let other = family::shape("phi-2").unwrap();
-    assert_eq!(again(&other, joint.whole.clone(), floats()), JointError::Products);
+    assert_eq!(
+        again(&other, joint.whole.clone(), floats()),
+        JointError::Products
+    );
     assert_eq!(again(&ours, Vec::new(), floats()), JointError::NoProcessor);
-    assert_eq!(again(&ours, joint.whole.clone(), Vec::new()), JointError::NoProcessor);
+    assert_eq!(
+        again(&ours, joint.whole.clone(), Vec::new()),
+        JointError::NoProcessor
+    );
 }

@@ -30,8 +30,16 @@ pub fn whole<E>(
     participants: &[Participant],
     visit: impl FnMut(Strategy, &[Piece]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut generator = Generator { shape, phase, alignment: Alignment::default(), pieces: Vec::new(), visit };
-    participants.iter().try_for_each(|participant| generator.whole(participant))
+    let mut generator = Generator {
+        shape,
+        phase,
+        alignment: Alignment::default(),
+        pieces: Vec::new(),
+        visit,
+    };
+    participants
+        .iter()
+        .try_for_each(|participant| generator.whole(participant))
 }
 
 /// Calls `visit` with every candidate that gives a product to two of the participants, then to three, cut where
@@ -46,7 +54,13 @@ pub fn cuts<E>(
     alignment: Alignment,
     visit: impl FnMut(Strategy, &[Piece]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut generator = Generator { shape, phase, alignment, pieces: Vec::new(), visit };
+    let mut generator = Generator {
+        shape,
+        phase,
+        alignment,
+        pieces: Vec::new(),
+        visit,
+    };
     let mut sorted: Vec<_> = participants.iter().collect();
     sorted.sort_by_key(|participant| !participant.is_static());
     for (index, &first) in sorted.iter().enumerate() {
@@ -64,7 +78,11 @@ pub fn cuts<E>(
         for (other, &second) in sorted.iter().enumerate().skip(index + 1) {
             for &third in &sorted[other + 1..] {
                 generator.cut_columns_of_all_rows(&[first, second, third])?;
-                for [one, two, margin] in [[first, second, third], [first, third, second], [second, third, first]] {
+                for [one, two, margin] in [
+                    [first, second, third],
+                    [first, third, second],
+                    [second, third, first],
+                ] {
                     generator.cut_rows_and_columns(one, two, margin, generator.row_places())?;
                 }
             }
@@ -76,13 +94,23 @@ pub fn cuts<E>(
 /// Every candidate of a product, cut where the paper does, whole ones first.
 pub fn all(shape: ProductShape, phase: Phase, participants: &[Participant]) -> Vec<Partition> {
     let mut partitions = Vec::new();
-    let keep = |strategy, pieces: &[Piece]| partitions.push(Partition { strategy, pieces: pieces.to_vec() });
+    let keep = |strategy, pieces: &[Piece]| {
+        partitions.push(Partition {
+            strategy,
+            pieces: pieces.to_vec(),
+        })
+    };
     each(shape, phase, participants, keep);
     partitions
 }
 
 /// Calls `visit` with every candidate, whole ones first.
-fn each(shape: ProductShape, phase: Phase, participants: &[Participant], mut visit: impl FnMut(Strategy, &[Piece])) {
+fn each(
+    shape: ProductShape,
+    phase: Phase,
+    participants: &[Participant],
+    mut visit: impl FnMut(Strategy, &[Piece]),
+) {
     let mut visit = |strategy, pieces: &[Piece]| {
         visit(strategy, pieces);
         Ok::<_, Infallible>(())
@@ -100,7 +128,11 @@ pub fn shapes(
 ) -> BTreeSet<(ProcessorId, ProductShape)> {
     let mut shapes = BTreeSet::new();
     each(shape, phase, participants, |_, pieces| {
-        shapes.extend(pieces.iter().map(|piece| (piece.processor, piece.shape(shape.depth))));
+        shapes.extend(
+            pieces
+                .iter()
+                .map(|piece| (piece.processor, piece.shape(shape.depth))),
+        );
     });
     shapes
 }
@@ -109,13 +141,18 @@ pub fn shapes(
 fn bounds(columns: usize, multiple: usize, members: usize) -> Vec<[usize; 4]> {
     let places = (columns - 1) / multiple;
     if members == 2 {
-        return (1..=places).map(|place| [0, place * multiple, columns, columns]).collect();
+        return (1..=places)
+            .map(|place| [0, place * multiple, columns, columns])
+            .collect();
     }
     let step = multiple * places.div_ceil(MOST_PLACES_OF_THREE).max(1);
     let at = |place: usize| place * step;
     let places = (columns - 1) / step;
-    let pairs = (1..=places).flat_map(|first| (first + 1..=places).map(move |second| (first, second)));
-    pairs.map(|(first, second)| [0, at(first), at(second), columns]).collect()
+    let pairs =
+        (1..=places).flat_map(|first| (first + 1..=places).map(move |second| (first, second)));
+    pairs
+        .map(|(first, second)| [0, at(first), at(second), columns])
+        .collect()
 }
 
 struct Generator<V> {
@@ -131,7 +168,12 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
     fn whole(&mut self, participant: &Participant) -> Result<(), E> {
         for cover in participant.covers(self.shape.rows, self.phase) {
             self.pieces.clear();
-            self.push(participant.processor, &cover, 0..self.shape.rows, 0..self.shape.columns);
+            self.push(
+                participant.processor,
+                &cover,
+                0..self.shape.rows,
+                0..self.shape.columns,
+            );
             let strategy = match &*self.pieces {
                 [piece] if piece.is_padded() => Strategy::Padding,
                 [_] => Strategy::Alone,
@@ -145,20 +187,33 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
     /// Row-cutting and hybrid cutting.
     fn cut_columns_of_all_rows(&mut self, participants: &[&Participant]) -> Result<(), E> {
         let (rows, columns) = (self.shape.rows, self.shape.columns);
-        let covers: Vec<_> = participants.iter().map(|participant| participant.covers(rows, self.phase)).collect();
+        let covers: Vec<_> = participants
+            .iter()
+            .map(|participant| participant.covers(rows, self.phase))
+            .collect();
         let members: Vec<_> = participants
             .iter()
             .zip(&covers)
-            .map(|(participant, covers)| Member { processor: participant.processor, covers })
+            .map(|(participant, covers)| Member {
+                processor: participant.processor,
+                covers,
+            })
             .collect();
-        self.cut_columns(&members, rows, None, &bounds(columns, self.alignment.columns, members.len()))
+        self.cut_columns(
+            &members,
+            rows,
+            None,
+            &bounds(columns, self.alignment.columns, members.len()),
+        )
     }
 
     /// Sequence-length cutting and multi-sequence-length cutting.
     fn cut_rows(&mut self, first: &Participant, second: &Participant) -> Result<(), E> {
         let (rows, columns) = (self.shape.rows, self.shape.columns);
         for place in self.row_places() {
-            let Some(before) = first.exactly(place) else { continue };
+            let Some(before) = first.exactly(place) else {
+                continue;
+            };
             for behind in second.covers(rows - place, self.phase) {
                 self.pieces.clear();
                 self.push(first.processor, &before, 0..place, 0..columns);
@@ -188,13 +243,28 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
         let (rows, columns) = (self.shape.rows, self.shape.columns);
         let bounds = bounds(columns, self.alignment.columns, 2);
         for place in places {
-            let (Some(of_one), Some(of_two)) = (one.exactly(place), two.exactly(place)) else { continue };
+            let (Some(of_one), Some(of_two)) = (one.exactly(place), two.exactly(place)) else {
+                continue;
+            };
             let members = [
-                Member { processor: one.processor, covers: &[of_one] },
-                Member { processor: two.processor, covers: &[of_two] },
+                Member {
+                    processor: one.processor,
+                    covers: &[of_one],
+                },
+                Member {
+                    processor: two.processor,
+                    covers: &[of_two],
+                },
             ];
-            let part = Part { rows: place..rows, columns: 0..columns };
-            let margin = Piece { processor: margin.processor, rows: part.rows.len(), part };
+            let part = Part {
+                rows: place..rows,
+                columns: 0..columns,
+            };
+            let margin = Piece {
+                processor: margin.processor,
+                rows: part.rows.len(),
+                part,
+            };
             self.cut_columns(&members, place, Some(&margin), &bounds)?;
         }
         Ok(())
@@ -218,7 +288,8 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
                     choice /= covers.len();
                     self.push(*processor, cover, 0..rows, bounds[index]..bounds[index + 1]);
                 }
-                let in_one_go = self.pieces.len() == members.len() && !self.pieces.iter().any(Piece::is_padded);
+                let in_one_go =
+                    self.pieces.len() == members.len() && !self.pieces.iter().any(Piece::is_padded);
                 let strategy = match (margin, in_one_go) {
                     (Some(_), _) => Strategy::MarginAndRowCutting,
                     (None, true) => Strategy::RowCutting,
@@ -233,17 +304,34 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
 
     /// Where rows can be cut: nowhere in decode.
     fn row_places(&self) -> impl Iterator<Item = usize> + use<E, V> {
-        let end = if self.phase == Phase::Prefill { self.shape.rows } else { 0 };
+        let end = if self.phase == Phase::Prefill {
+            self.shape.rows
+        } else {
+            0
+        };
         (self.alignment.rows..end).step_by(self.alignment.rows)
     }
 
     /// Adds a piece for each length of `cover`, one below the other.
-    fn push(&mut self, processor: ProcessorId, cover: &[usize], rows: Range<usize>, columns: Range<usize>) {
+    fn push(
+        &mut self,
+        processor: ProcessorId,
+        cover: &[usize],
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) {
         let mut start = rows.start;
         for length in cover {
             let end = (start + length).min(rows.end);
-            let part = Part { rows: start..end, columns: columns.clone() };
-            self.pieces.push(Piece { processor, part, rows: *length });
+            let part = Part {
+                rows: start..end,
+                columns: columns.clone(),
+            };
+            self.pieces.push(Piece {
+                processor,
+                part,
+                rows: *length,
+            });
             start = end;
         }
     }

@@ -19,7 +19,11 @@ pub trait Costs {
     ///
     /// # Errors
     /// As [`Costs::seconds`].
-    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+    fn seconds_beside(
+        &self,
+        processor: ProcessorId,
+        shape: ProductShape,
+    ) -> Result<f64, UnknownCost> {
         self.seconds(processor, shape)
     }
 }
@@ -29,7 +33,11 @@ impl<C: Costs + ?Sized> Costs for &C {
         (**self).seconds(processor, shape)
     }
 
-    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+    fn seconds_beside(
+        &self,
+        processor: ProcessorId,
+        shape: ProductShape,
+    ) -> Result<f64, UnknownCost> {
         (**self).seconds_beside(processor, shape)
     }
 }
@@ -71,9 +79,21 @@ pub enum MeasurementError {
 impl Measurement {
     /// Refuses a time that is none.
     pub(super) fn check(&self) -> Result<(), MeasurementError> {
-        let Self { processor, shape, seconds } = *self;
+        let Self {
+            processor,
+            shape,
+            seconds,
+        } = *self;
         let is_time = seconds > 0.0 && seconds.is_finite();
-        if is_time { Ok(()) } else { Err(MeasurementError::Seconds { processor, shape, seconds }) }
+        if is_time {
+            Ok(())
+        } else {
+            Err(MeasurementError::Seconds {
+                processor,
+                shape,
+                seconds,
+            })
+        }
     }
 }
 
@@ -90,7 +110,11 @@ impl MeasuredCosts {
         let mut table = HashMap::new();
         for measurement in measurements {
             measurement.check()?;
-            let Measurement { processor, shape, seconds } = *measurement;
+            let Measurement {
+                processor,
+                shape,
+                seconds,
+            } = *measurement;
             if table.insert((processor, shape), seconds).is_some() {
                 return Err(MeasurementError::Twice { processor, shape });
             }
@@ -101,7 +125,10 @@ impl MeasuredCosts {
 
 impl Costs for MeasuredCosts {
     fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
-        self.0.get(&(processor, shape)).copied().ok_or(UnknownCost { processor, shape })
+        self.0
+            .get(&(processor, shape))
+            .copied()
+            .ok_or(UnknownCost { processor, shape })
     }
 }
 
@@ -132,9 +159,17 @@ impl Joins {
         copy: f64,
     ) -> Result<Self, PartitionError> {
         let is_time = |seconds: &f64| *seconds >= 0.0 && seconds.is_finite();
-        match [float_dominant, other_dominant, copy].into_iter().find(|seconds| !is_time(seconds)) {
+        match [float_dominant, other_dominant, copy]
+            .into_iter()
+            .find(|seconds| !is_time(seconds))
+        {
             Some(seconds) => Err(PartitionError::Join { seconds }),
-            None => Ok(Self { float, float_dominant, other_dominant, copy }),
+            None => Ok(Self {
+                float,
+                float_dominant,
+                other_dominant,
+                copy,
+            }),
         }
     }
 
@@ -157,7 +192,11 @@ impl Joins {
         if others == 0 {
             return 0.0;
         }
-        let synchronization = if longest.0 == self.float { self.float_dominant } else { self.other_dominant };
+        let synchronization = if longest.0 == self.float {
+            self.float_dominant
+        } else {
+            self.other_dominant
+        };
         synchronization + self.copy * others as f64
     }
 }

@@ -30,19 +30,36 @@ pub fn exhaust<C: Costs>(
     (costs, joins): (&C, Joins),
     alignment: Alignment,
 ) -> Result<Exhausted, PartitionError> {
-    let mut times = Times { costs, phase, depth: shape.depth, tables: HashMap::new() };
+    let mut times = Times {
+        costs,
+        phase,
+        depth: shape.depth,
+        tables: HashMap::new(),
+    };
     let (rows, columns) = (shape.rows, shape.columns);
-    let mut found = Exhausted { one_cut: f64::INFINITY, two_cuts: f64::INFINITY, ways: 0 };
+    let mut found = Exhausted {
+        one_cut: f64::INFINITY,
+        two_cuts: f64::INFINITY,
+        ways: 0,
+    };
     for participant in participants {
         let seconds = times.seconds(participant, (rows, columns), false)?;
         let total = seconds + joins.seconds([(participant.processor, seconds)].into_iter());
         found.one_cut = found.one_cut.min(total);
         found.ways += 1;
     }
-    let parts_of_rows = if phase == Phase::Prefill { parts(rows, alignment.rows) } else { vec![0] };
+    let parts_of_rows = if phase == Phase::Prefill {
+        parts(rows, alignment.rows)
+    } else {
+        vec![0]
+    };
     let parts_of_columns = parts(columns, alignment.columns);
     for (index, one) in participants.iter().enumerate() {
-        for (_, other) in participants.iter().enumerate().filter(|(second, _)| *second != index) {
+        for (_, other) in participants
+            .iter()
+            .enumerate()
+            .filter(|(second, _)| *second != index)
+        {
             for &r in &parts_of_rows {
                 for &c in parts_of_columns.iter().filter(|c| r > 0 || **c > 0) {
                     let corner = times.seconds(other, (rows - r, columns - c), true)?;
@@ -53,7 +70,10 @@ pub fn exhaust<C: Costs>(
                         (r, 0) => (true, of_one((r, columns))?),
                         (r, c) => {
                             let rows_first = of_one((r, columns))? + of_one((rows - r, c))?;
-                            (false, rows_first.min(of_one((rows, c))? + of_one((r, columns - c))?))
+                            (
+                                false,
+                                rows_first.min(of_one((rows, c))? + of_one((r, columns - c))?),
+                            )
                         }
                     };
                     let busy = [(one.processor, rest), (other.processor, corner)];
@@ -76,8 +96,13 @@ pub fn exhaust<C: Costs>(
 
 /// Sizes of a part that a cut at a multiple leaves on either side, and 0 for no cut.
 fn parts(all: usize, multiple: usize) -> Vec<usize> {
-    let places = (1..).map(|number| number * multiple).take_while(|place| *place < all);
-    let mut parts: Vec<_> = places.flat_map(|place| [place, all - place]).chain([0]).collect();
+    let places = (1..)
+        .map(|number| number * multiple)
+        .take_while(|place| *place < all);
+    let mut parts: Vec<_> = places
+        .flat_map(|place| [place, all - place])
+        .chain([0])
+        .collect();
     parts.sort_unstable();
     parts.dedup();
     parts
@@ -102,8 +127,16 @@ impl<C: Costs> Times<'_, C> {
     ) -> Result<f64, UnknownCost> {
         let (costs, processor, depth) = (self.costs, participant.processor, self.depth);
         let in_one_go = |rows: usize| {
-            let shape = ProductShape { rows, columns, depth };
-            if is_beside { costs.seconds_beside(processor, shape) } else { costs.seconds(processor, shape) }
+            let shape = ProductShape {
+                rows,
+                columns,
+                depth,
+            };
+            if is_beside {
+                costs.seconds_beside(processor, shape)
+            } else {
+                costs.seconds(processor, shape)
+            }
         };
         let lengths = match (&participant.shapes, self.phase) {
             (Shapes::Static(lengths), Phase::Prefill) => lengths.lengths(),
@@ -111,14 +144,21 @@ impl<C: Costs> Times<'_, C> {
         };
         // Lengths are powers of two: all are multiples of the shortest.
         let unit = lengths[0];
-        let of_lengths = lengths.iter().map(|length| Ok((length / unit, in_one_go(*length)?)));
-        let table = self.tables.entry((processor.index(), columns, is_beside)).or_insert_with(|| vec![0.0]);
+        let of_lengths = lengths
+            .iter()
+            .map(|length| Ok((length / unit, in_one_go(*length)?)));
+        let table = self
+            .tables
+            .entry((processor.index(), columns, is_beside))
+            .or_insert_with(|| vec![0.0]);
         let needed = rows.div_ceil(unit);
         if table.len() <= needed {
             let of_lengths: Vec<_> = of_lengths.collect::<Result<_, UnknownCost>>()?;
             while table.len() <= needed {
                 let units = table.len();
-                let with = of_lengths.iter().map(|(length, seconds)| seconds + table[units.saturating_sub(*length)]);
+                let with = of_lengths
+                    .iter()
+                    .map(|(length, seconds)| seconds + table[units.saturating_sub(*length)]);
                 let least = with.fold(f64::INFINITY, f64::min);
                 table.push(least);
             }
@@ -145,22 +185,35 @@ mod tests {
     impl Costs for Unordered {
         fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
             let sizes = [processor.index(), shape.rows, shape.columns, shape.depth];
-            let mix = |hash: u64, size: usize| (hash ^ size as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+            let mix = |hash: u64, size: usize| {
+                (hash ^ size as u64)
+                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                    .rotate_left(23)
+            };
             Ok((sizes.into_iter().fold(self.0, mix) % 24 + 1) as f64)
         }
 
-        fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+        fn seconds_beside(
+            &self,
+            processor: ProcessorId,
+            shape: ProductShape,
+        ) -> Result<f64, UnknownCost> {
             Ok(self.seconds(processor, shape)? + 1.0)
         }
     }
 
     fn participants(lengths: [Option<Vec<usize>>; 2]) -> Vec<Participant> {
         let participant = |(processor, lengths): (ProcessorId, Option<Vec<usize>>)| {
-            let shapes =
-                lengths.map_or(Shapes::Dynamic, |lengths| Shapes::Static(StandardLengths::new(lengths).unwrap()));
+            let shapes = lengths.map_or(Shapes::Dynamic, |lengths| {
+                Shapes::Static(StandardLengths::new(lengths).unwrap())
+            });
             Participant { processor, shapes }
         };
-        [FLOAT, OTHER].into_iter().zip(lengths).map(participant).collect()
+        [FLOAT, OTHER]
+            .into_iter()
+            .zip(lengths)
+            .map(participant)
+            .collect()
     }
 
     /// The same whoever computes longest: of two that compute as long, the solver counts one and exhaustion the better.
@@ -170,8 +223,17 @@ mod tests {
 
     /// The least of all compositions of lengths, one after the other.
     fn least(lengths: &[usize], rows: usize, seconds: &impl Fn(usize) -> f64) -> f64 {
-        let behind = |length: usize| if length >= rows { 0.0 } else { least(lengths, rows - length, seconds) };
-        lengths.iter().map(|length| seconds(*length) + behind(*length)).fold(f64::INFINITY, f64::min)
+        let behind = |length: usize| {
+            if length >= rows {
+                0.0
+            } else {
+                least(lengths, rows - length, seconds)
+            }
+        };
+        lengths
+            .iter()
+            .map(|length| seconds(*length) + behind(*length))
+            .fold(f64::INFINITY, f64::min)
     }
 
     proptest! {
@@ -210,16 +272,31 @@ mod tests {
         /// By area, with what it takes to begin.
         struct OfArea;
         impl Costs for OfArea {
-            fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+            fn seconds(
+                &self,
+                processor: ProcessorId,
+                shape: ProductShape,
+            ) -> Result<f64, UnknownCost> {
                 let area = (shape.rows / 32 * (shape.columns / 256)) as f64;
                 Ok(if processor == FLOAT { area } else { 8.0 * area })
             }
         }
         let shape = ProductShape::new(96, 768, 64).unwrap();
         let free = Joins::new(FLOAT, 0.0, 0.0, 0.0).unwrap();
-        let found =
-            exhaust((shape, Phase::Prefill), &participants([None, None]), (&OfArea, free), Alignment::default());
+        let found = exhaust(
+            (shape, Phase::Prefill),
+            &participants([None, None]),
+            (&OfArea, free),
+            Alignment::default(),
+        );
         // Nine tiles: all on one processor, three of them elsewhere, or one, which takes as long as the other eight.
-        assert_eq!(found.unwrap(), Exhausted { one_cut: 9.0, two_cuts: 8.0, ways: 2 + 2 * 8 });
+        assert_eq!(
+            found.unwrap(),
+            Exhausted {
+                one_cut: 9.0,
+                two_cuts: 8.0,
+                ways: 2 + 2 * 8
+            }
+        );
     }
 }

@@ -32,21 +32,44 @@ impl InterpolatedCosts {
         let mut grids: HashMap<_, Grid> = HashMap::new();
         for measurement in alone {
             measurement.check()?;
-            let Measurement { processor, shape, seconds } = *measurement;
-            let columns = grids.entry((processor, shape.depth)).or_default().entry(shape.columns).or_default();
-            if columns.insert(shape.rows, Seconds { alone: seconds, beside: seconds }).is_some() {
+            let Measurement {
+                processor,
+                shape,
+                seconds,
+            } = *measurement;
+            let columns = grids
+                .entry((processor, shape.depth))
+                .or_default()
+                .entry(shape.columns)
+                .or_default();
+            if columns
+                .insert(
+                    shape.rows,
+                    Seconds {
+                        alone: seconds,
+                        beside: seconds,
+                    },
+                )
+                .is_some()
+            {
                 return Err(MeasurementError::Twice { processor, shape });
             }
         }
         let mut seen = std::collections::HashSet::new();
         for measurement in beside {
             measurement.check()?;
-            let Measurement { processor, shape, seconds } = *measurement;
+            let Measurement {
+                processor,
+                shape,
+                seconds,
+            } = *measurement;
             if !seen.insert((processor, shape)) {
                 return Err(MeasurementError::Twice { processor, shape });
             }
             let grid = grids.get_mut(&(processor, shape.depth));
-            if let Some(known) = grid.and_then(|grid| grid.get_mut(&shape.columns)?.get_mut(&shape.rows)) {
+            if let Some(known) =
+                grid.and_then(|grid| grid.get_mut(&shape.columns)?.get_mut(&shape.rows))
+            {
                 known.beside = seconds;
             }
         }
@@ -63,7 +86,11 @@ impl InterpolatedCosts {
 }
 
 /// What `value` returns between the entries of `map` on either side of `at`.
-fn between<T>(map: &BTreeMap<usize, T>, at: usize, mut value: impl FnMut(&T) -> Option<Seconds>) -> Option<Seconds> {
+fn between<T>(
+    map: &BTreeMap<usize, T>,
+    at: usize,
+    mut value: impl FnMut(&T) -> Option<Seconds>,
+) -> Option<Seconds> {
     let (below, low) = map.range(..=at).next_back()?;
     let (above, high) = map.range(at..).next()?;
     let low = value(low)?;
@@ -73,16 +100,27 @@ fn between<T>(map: &BTreeMap<usize, T>, at: usize, mut value: impl FnMut(&T) -> 
     let high = value(high)?;
     let share = (at - below) as f64 / (above - below) as f64;
     let mix = |low: f64, high: f64| low + share * (high - low);
-    Some(Seconds { alone: mix(low.alone, high.alone), beside: mix(low.beside, high.beside) })
+    Some(Seconds {
+        alone: mix(low.alone, high.alone),
+        beside: mix(low.beside, high.beside),
+    })
 }
 
 impl Costs for InterpolatedCosts {
     fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
-        self.find(processor, shape).map(|seconds| seconds.alone).ok_or(UnknownCost { processor, shape })
+        self.find(processor, shape)
+            .map(|seconds| seconds.alone)
+            .ok_or(UnknownCost { processor, shape })
     }
 
-    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
-        self.find(processor, shape).map(|seconds| seconds.beside).ok_or(UnknownCost { processor, shape })
+    fn seconds_beside(
+        &self,
+        processor: ProcessorId,
+        shape: ProductShape,
+    ) -> Result<f64, UnknownCost> {
+        self.find(processor, shape)
+            .map(|seconds| seconds.beside)
+            .ok_or(UnknownCost { processor, shape })
     }
 }
 
@@ -113,45 +151,89 @@ mod tests {
     #[test]
     fn measured_costs_are_themselves_and_lines_are_between_them() {
         let product = |rows: usize, columns: usize| 1e-6 * (rows * columns) as f64;
-        let costs =
-            InterpolatedCosts::new(&grid(product), &grid(|rows, columns| 2.0 * product(rows, columns))).unwrap();
-        for (rows, columns) in [(32, 64), (256, 960), (64, 256), (48, 256), (160, 700), (255, 65)] {
+        let costs = InterpolatedCosts::new(
+            &grid(product),
+            &grid(|rows, columns| 2.0 * product(rows, columns)),
+        )
+        .unwrap();
+        for (rows, columns) in [
+            (32, 64),
+            (256, 960),
+            (64, 256),
+            (48, 256),
+            (160, 700),
+            (255, 65),
+        ] {
             let close = |seconds: f64, expected: f64| (seconds / expected - 1.0).abs() < 1e-9;
             let expected = product(rows, columns);
-            assert!(close(costs.seconds(CPU, shape(rows, columns)).unwrap(), expected), "{rows} × {columns}");
-            assert!(close(costs.seconds_beside(CPU, shape(rows, columns)).unwrap(), 2.0 * expected));
+            assert!(
+                close(costs.seconds(CPU, shape(rows, columns)).unwrap(), expected),
+                "{rows} × {columns}"
+            );
+            assert!(close(
+                costs.seconds_beside(CPU, shape(rows, columns)).unwrap(),
+                2.0 * expected
+            ));
         }
         // A step is where it was measured.
-        let costs = InterpolatedCosts::new(&grid(|rows, _| if rows > 64 { 3.0 } else { 1.0 }), &[]).unwrap();
+        let costs = InterpolatedCosts::new(&grid(|rows, _| if rows > 64 { 3.0 } else { 1.0 }), &[])
+            .unwrap();
         let seconds = |rows| costs.seconds(CPU, shape(rows, 256)).unwrap();
         assert_eq!([32, 64, 160, 256].map(seconds), [1.0, 1.0, 2.0, 3.0]);
-        assert_eq!(costs.seconds_beside(CPU, shape(160, 256)), Ok(2.0), "as alone");
+        assert_eq!(
+            costs.seconds_beside(CPU, shape(160, 256)),
+            Ok(2.0),
+            "as alone"
+        );
     }
 
     #[test]
     fn fewer_rows_than_were_measured_take_as_long_as_the_fewest() {
-        let costs = InterpolatedCosts::new(&grid(|rows, columns| (rows + columns) as f64), &[]).unwrap();
-        assert_eq!([1, 31, 32, 48].map(|rows| costs.seconds(CPU, shape(rows, 64)).unwrap()), [96.0, 96.0, 96.0, 112.0]);
+        let costs =
+            InterpolatedCosts::new(&grid(|rows, columns| (rows + columns) as f64), &[]).unwrap();
+        assert_eq!(
+            [1, 31, 32, 48].map(|rows| costs.seconds(CPU, shape(rows, 64)).unwrap()),
+            [96.0, 96.0, 96.0, 112.0]
+        );
     }
 
     #[test]
     fn what_is_outside_of_the_measurements_is_not_known() {
         let costs = InterpolatedCosts::new(&grid(|_, _| 1.0), &[]).unwrap();
         for (rows, columns) in [(257, 64), (32, 63), (31, 63), (32, 961)] {
-            let unknown = UnknownCost { processor: CPU, shape: shape(rows, columns) };
+            let unknown = UnknownCost {
+                processor: CPU,
+                shape: shape(rows, columns),
+            };
             assert_eq!(costs.seconds(CPU, unknown.shape), Err(unknown));
         }
         assert!(costs.seconds(ProcessorId::new(1), shape(32, 64)).is_err());
-        assert!(costs.seconds(CPU, ProductShape::new(32, 64, 65).unwrap()).is_err());
+        assert!(
+            costs
+                .seconds(CPU, ProductShape::new(32, 64, 65).unwrap())
+                .is_err()
+        );
     }
 
     #[test]
     fn a_time_that_is_none_and_a_shape_twice_are_refused() {
         let grid = grid(|_, _| 1.0);
         let twice = [&grid[..], &grid[..1]].concat();
-        assert!(matches!(InterpolatedCosts::new(&twice, &[]), Err(MeasurementError::Twice { .. })));
-        assert!(matches!(InterpolatedCosts::new(&grid, &twice), Err(MeasurementError::Twice { .. })));
-        let none = Measurement { seconds: f64::NAN, ..grid[0] };
-        assert!(InterpolatedCosts::new(&[none], &[]).is_err() && InterpolatedCosts::new(&grid, &[none]).is_err());
+        assert!(matches!(
+            InterpolatedCosts::new(&twice, &[]),
+            Err(MeasurementError::Twice { .. })
+        ));
+        assert!(matches!(
+            InterpolatedCosts::new(&grid, &twice),
+            Err(MeasurementError::Twice { .. })
+        ));
+        let none = Measurement {
+            seconds: f64::NAN,
+            ..grid[0]
+        };
+        assert!(
+            InterpolatedCosts::new(&[none], &[]).is_err()
+                && InterpolatedCosts::new(&grid, &[none]).is_err()
+        );
     }
 }

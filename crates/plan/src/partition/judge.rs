@@ -86,7 +86,11 @@ impl Costs for Predicted {
         self.alone.seconds(processor, shape)
     }
 
-    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+    fn seconds_beside(
+        &self,
+        processor: ProcessorId,
+        shape: ProductShape,
+    ) -> Result<f64, UnknownCost> {
         self.beside.seconds(processor, shape)
     }
 }
@@ -104,7 +108,9 @@ pub fn judge(
     joins: Joins,
     products: &[ModelProduct],
 ) -> Result<Judged, JudgeError> {
-    if !has_same_shapes(measured.alone, again.alone) || !has_same_shapes(measured.beside, again.beside) {
+    if !has_same_shapes(measured.alone, again.alone)
+        || !has_same_shapes(measured.beside, again.beside)
+    {
         return Err(JudgeError::Again);
     }
     let mut processors = Vec::new();
@@ -113,10 +119,17 @@ pub fn judge(
         let methods = Method::candidates(matches!(shapes, Shapes::Static(_)));
         let fitted = fitted_shapes(measured.alone, *processor);
         let fit = |measurements: &[Measurement]| -> Result<_, FitError> {
-            let here = measurements.iter().filter(|one| one.processor == *processor);
-            let (fit, held): (Vec<_>, Vec<_>) = here.copied().partition(|one| fitted.contains(&one.shape));
+            let here = measurements
+                .iter()
+                .filter(|one| one.processor == *processor);
+            let (fit, held): (Vec<_>, Vec<_>) =
+                here.copied().partition(|one| fitted.contains(&one.shape));
             let prediction = Prediction::best(&methods, *processor, &fit)?;
-            let error = |one: &Measurement| prediction.seconds(one.shape).map(|seconds| seconds / one.seconds - 1.0);
+            let error = |one: &Measurement| {
+                prediction
+                    .seconds(one.shape)
+                    .map(|seconds| seconds / one.seconds - 1.0)
+            };
             let errors: Vec<_> = held.iter().filter_map(error).map(f64::abs).collect();
             Ok((HeldOut::of(&errors), prediction))
         };
@@ -126,20 +139,38 @@ pub fn judge(
         of_alone.push((*processor, by_alone));
         of_beside.push((*processor, by_beside));
         let (fitted, again) = (fitted.len(), apart(*processor, measured.alone, again.alone));
-        processors.push(JudgedProcessor { processor: *processor, methods, fitted, again, alone, beside });
+        processors.push(JudgedProcessor {
+            processor: *processor,
+            methods,
+            fitted,
+            again,
+            alone,
+            beside,
+        });
     }
     let exact = InterpolatedCosts::new(measured.alone, measured.beside)?;
     let again = InterpolatedCosts::new(again.alone, again.beside)?;
-    let predicted = Predicted { alone: of_alone.into_iter().collect(), beside: of_beside.into_iter().collect() };
+    let predicted = Predicted {
+        alone: of_alone.into_iter().collect(),
+        beside: of_beside.into_iter().collect(),
+    };
     let by_measurements = Solver::new(participants.to_vec(), &exact, joins)?;
     let by_predictions = Solver::new(participants.to_vec(), &predicted, joins)?;
     let second = Solver::new(participants.to_vec(), &again, joins)?;
-    let lengths = planned_lengths(products.iter().map(|product| product.shape.rows()).max().unwrap_or(0));
+    let lengths = planned_lengths(
+        products
+            .iter()
+            .map(|product| product.shape.rows())
+            .max()
+            .unwrap_or(0),
+    );
     let best = Plans::solve(&by_measurements, products, Restriction::Auto, &lengths)?;
     let chosen = Plans::solve(&by_predictions, products, Restriction::Auto, &lengths)?;
     let of_plans = |plans: &Plans| -> Vec<_> {
         let choices = plans.products().iter().flat_map(|plan| &plan.choices);
-        choices.map(|choice| (choice.best.partition.pieces.clone(), choice.shape)).collect()
+        choices
+            .map(|choice| (choice.best.partition.pieces.clone(), choice.shape))
+            .collect()
     };
     let (mut excesses, mut same) = (Vec::new(), 0);
     for ((best, shape), (chosen, _)) in of_plans(&best).into_iter().zip(of_plans(&chosen)) {
@@ -150,20 +181,44 @@ pub fn judge(
     let choices = excesses.len();
     let mean_excess = excesses.iter().sum::<f64>() / choices.max(1) as f64;
     let largest_excess = excesses.iter().copied().fold(0.0, f64::max);
-    Ok(Judged { processors, choices, same, mean_excess, largest_excess })
+    Ok(Judged {
+        processors,
+        choices,
+        same,
+        mean_excess,
+        largest_excess,
+    })
 }
 
 fn has_same_shapes(first: &[Measurement], second: &[Measurement]) -> bool {
-    let of = |all: &[Measurement]| all.iter().map(|one| (one.processor, one.shape)).collect::<HashSet<_>>();
+    let of = |all: &[Measurement]| {
+        all.iter()
+            .map(|one| (one.processor, one.shape))
+            .collect::<HashSet<_>>()
+    };
     of(first) == of(second)
 }
 
 /// How far the second measurements of a processor are from the first ones of the same shapes.
 fn apart(processor: ProcessorId, first: &[Measurement], second: &[Measurement]) -> HeldOut {
     let here = |one: &&Measurement| one.processor == processor;
-    let second: HashMap<_, _> = second.iter().filter(here).map(|one| (one.shape, one.seconds)).collect();
-    let error = |one: &Measurement| second.get(&one.shape).map(|again| (again / one.seconds - 1.0).abs());
-    HeldOut::of(&first.iter().filter(here).filter_map(error).collect::<Vec<_>>())
+    let second: HashMap<_, _> = second
+        .iter()
+        .filter(here)
+        .map(|one| (one.shape, one.seconds))
+        .collect();
+    let error = |one: &Measurement| {
+        second
+            .get(&one.shape)
+            .map(|again| (again / one.seconds - 1.0).abs())
+    };
+    HeldOut::of(
+        &first
+            .iter()
+            .filter(here)
+            .filter_map(error)
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// Every second shape, as if by chance, and with them those of the smallest and the largest sizes, between which
@@ -172,10 +227,16 @@ fn fitted_shapes(measurements: &[Measurement], processor: ProcessorId) -> Vec<Pr
     let here = measurements.iter().filter(|one| one.processor == processor);
     let mut shapes: Vec<_> = here.map(|one| one.shape).collect();
     shapes.sort_by_key(scatter);
-    let sizes: [fn(&ProductShape) -> usize; 3] = [ProductShape::rows, ProductShape::columns, ProductShape::depth];
+    let sizes: [fn(&ProductShape) -> usize; 3] = [
+        ProductShape::rows,
+        ProductShape::columns,
+        ProductShape::depth,
+    ];
     let ends = sizes.iter().flat_map(|size| {
         let least = shapes.iter().min_by_key(|shape| size(shape));
-        least.into_iter().chain(shapes.iter().max_by_key(|shape| size(shape)))
+        least
+            .into_iter()
+            .chain(shapes.iter().max_by_key(|shape| size(shape)))
     });
     let mut fitted: Vec<_> = ends.chain(shapes.iter().step_by(2)).copied().collect();
     fitted.sort_unstable();
@@ -198,9 +259,15 @@ mod tests {
     }
 
     /// `change` is called with the second measurements.
-    fn try_judged(noise: impl Fn(usize) -> f64, change: impl Fn(&mut Vec<Measurement>)) -> Result<Judged, JudgeError> {
+    fn try_judged(
+        noise: impl Fn(usize) -> f64,
+        change: impl Fn(&mut Vec<Measurement>),
+    ) -> Result<Judged, JudgeError> {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
-        let alignment = Alignment { columns: 64, ..Alignment::default() };
+        let alignment = Alignment {
+            columns: 64,
+            ..Alignment::default()
+        };
         let products = products_of(&description, 256, |_, _| alignment).unwrap();
         let mut exact: Vec<Measurement> = Vec::new();
         for ModelProduct { shape, .. } in &products {
@@ -208,15 +275,23 @@ mod tests {
                 for rows in [16, 32, 64, 128, 256] {
                     let shape = ProductShape::new(rows, columns, shape.depth()).unwrap();
                     // Shapes of the NPU are static.
-                    for (processor, rate) in [(CPU, 1e11), (NPU, 3e11)].into_iter().take(if rows < 32 { 1 } else { 2 })
+                    for (processor, rate) in [(CPU, 1e11), (NPU, 3e11)]
+                        .into_iter()
+                        .take(if rows < 32 { 1 } else { 2 })
                     {
-                        let is_known = exact.iter().any(|one| one.processor == processor && one.shape == shape);
+                        let is_known = exact
+                            .iter()
+                            .any(|one| one.processor == processor && one.shape == shape);
                         if !is_known {
                             // The array of the NPU takes 256 columns at once.
                             let step = if processor == NPU { 256 } else { 1 };
                             let columns = columns.next_multiple_of(step) as f64 / columns as f64;
                             let seconds = 1e-5 + columns * shape.operations() / rate;
-                            exact.push(Measurement { processor, shape, seconds });
+                            exact.push(Measurement {
+                                processor,
+                                shape,
+                                seconds,
+                            });
                         }
                     }
                 }
@@ -224,24 +299,41 @@ mod tests {
         }
         let lengths = StandardLengths::new(vec![32, 64, 128, 256]).unwrap();
         let participants = [
-            Participant { processor: CPU, shapes: Shapes::Dynamic },
-            Participant { processor: NPU, shapes: Shapes::Static(lengths) },
+            Participant {
+                processor: CPU,
+                shapes: Shapes::Dynamic,
+            },
+            Participant {
+                processor: NPU,
+                shapes: Shapes::Static(lengths),
+            },
         ];
         let joins = Joins::new(CPU, 1e-6, 2e-6, 0.0).unwrap();
-        let noisy = |(index, one): (usize, &Measurement)| Measurement { seconds: one.seconds * noise(index), ..*one };
+        let noisy = |(index, one): (usize, &Measurement)| Measurement {
+            seconds: one.seconds * noise(index),
+            ..*one
+        };
         let first: Vec<_> = exact.iter().enumerate().map(noisy).collect();
         let mut second: Vec<_> = (exact.len()..).zip(&exact).map(noisy).collect();
         change(&mut second);
-        let [first, second] = [&first, &second].map(|all| Measured { alone: all, beside: all });
+        let [first, second] = [&first, &second].map(|all| Measured {
+            alone: all,
+            beside: all,
+        });
         judge(first, second, &participants, joins, &products)
     }
 
     #[test]
     fn predictions_of_what_they_can_describe_lead_to_the_choices_of_the_measurements() {
         let judged = judged(|_| 1.0);
-        let [rates, tree] = &judged.processors[..] else { panic!("{judged:?}") };
+        let [rates, tree] = &judged.processors[..] else {
+            panic!("{judged:?}")
+        };
         assert_eq!((rates.methods, tree.methods), (["rates"; 2], ["tree"; 2]));
-        assert!(rates.alone.largest < 1e-6 && rates.alone.measurements > 50, "{rates:?}");
+        assert!(
+            rates.alone.largest < 1e-6 && rates.alone.measurements > 50,
+            "{rates:?}"
+        );
         assert!(tree.alone.mean > 0.0 && tree.alone.mean < 0.1, "{tree:?}");
         assert_eq!((tree.again.mean, tree.again.largest), (0.0, 0.0));
         assert_eq!(judged.choices, 4 * planned_lengths(256).len());
@@ -252,9 +344,18 @@ mod tests {
     fn bad_predictions_are_found_by_their_error_and_by_what_their_choices_take() {
         // Noise in what they are fitted to, and none in what they are judged by.
         let is_off = |index: usize| (index * 7919).is_multiple_of(5);
-        let noisy = judged(|index| if index < 300 && is_off(index) { 4.0 } else { 1.0 });
+        let noisy = judged(|index| {
+            if index < 300 && is_off(index) {
+                4.0
+            } else {
+                1.0
+            }
+        });
         let good = judged(|_| 1.0);
-        assert!(noisy.mean_excess > 0.0 && noisy.largest_excess > good.largest_excess, "{noisy:?}");
+        assert!(
+            noisy.mean_excess > 0.0 && noisy.largest_excess > good.largest_excess,
+            "{noisy:?}"
+        );
         assert!(noisy.processors[0].alone.mean > good.processors[0].alone.mean);
         assert!(noisy.processors[0].again.mean > 0.05);
         assert!(noisy.same < noisy.choices);
@@ -275,11 +376,21 @@ mod tests {
             0.9 + 0.2 * (mixed % 1000) as f64 / 1000.0
         };
         let by_second = judged(noise);
-        assert!(by_second.processors.iter().all(|one| one.again.mean > 0.05), "{by_second:?}");
+        assert!(
+            by_second.processors.iter().all(|one| one.again.mean > 0.05),
+            "{by_second:?}"
+        );
         // By the times that they were made by, those seem the best that chance made least.
-        let measurements: usize = by_second.processors.iter().map(|one| one.again.measurements).sum();
+        let measurements: usize = by_second
+            .processors
+            .iter()
+            .map(|one| one.again.measurements)
+            .sum();
         let by_first = judged(|index| noise(index % measurements));
-        assert!(by_first.processors.iter().all(|one| one.again.mean == 0.0), "{by_first:?}");
+        assert!(
+            by_first.processors.iter().all(|one| one.again.mean == 0.0),
+            "{by_first:?}"
+        );
         assert!(
             by_second.mean_excess < 0.8 * by_first.mean_excess,
             "{} {}",

@@ -62,9 +62,17 @@ impl ProductShape {
     pub fn new(rows: usize, columns: usize, depth: usize) -> Result<Self, PartitionError> {
         let is_size = |size: &usize| (1..=LARGEST).contains(size);
         if [rows, columns, depth].iter().all(is_size) {
-            Ok(Self { rows, columns, depth })
+            Ok(Self {
+                rows,
+                columns,
+                depth,
+            })
         } else {
-            Err(PartitionError::Size { rows, columns, depth })
+            Err(PartitionError::Size {
+                rows,
+                columns,
+                depth,
+            })
         }
     }
 
@@ -104,7 +112,11 @@ impl ProductShape {
 
 impl std::fmt::Display for ProductShape {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(f, "{} rows × {} columns × depth {}", self.rows, self.columns, self.depth)
+        write!(
+            f,
+            "{} rows × {} columns × depth {}",
+            self.rows, self.columns, self.depth
+        )
     }
 }
 
@@ -144,7 +156,11 @@ pub struct Alignment {
 impl Default for Alignment {
     /// That of the paper (§4.3).
     fn default() -> Self {
-        Self { columns: COLUMN_MULTIPLE, rows: ROW_MULTIPLE, margins: false }
+        Self {
+            columns: COLUMN_MULTIPLE,
+            rows: ROW_MULTIPLE,
+            margins: false,
+        }
     }
 }
 
@@ -175,7 +191,11 @@ pub struct StandardLengths(Vec<usize>);
 impl Default for StandardLengths {
     /// All of them, as in §5.2.2 of the paper.
     fn default() -> Self {
-        Self((SHORTEST.trailing_zeros()..=LONGEST.trailing_zeros()).map(|power| 1 << power).collect())
+        Self(
+            (SHORTEST.trailing_zeros()..=LONGEST.trailing_zeros())
+                .map(|power| 1 << power)
+                .collect(),
+        )
     }
 }
 
@@ -185,13 +205,18 @@ impl StandardLengths {
     /// # Errors
     /// If there is none, or one is no power of two from 32 to 1,024.
     pub fn new(mut lengths: Vec<usize>) -> Result<Self, PartitionError> {
-        let is_standard = |length: &usize| length.is_power_of_two() && (SHORTEST..=LONGEST).contains(length);
+        let is_standard =
+            |length: &usize| length.is_power_of_two() && (SHORTEST..=LONGEST).contains(length);
         if let Some(length) = lengths.iter().copied().find(|length| !is_standard(length)) {
             return Err(PartitionError::StandardLength { length });
         }
         lengths.sort_unstable();
         lengths.dedup();
-        if lengths.is_empty() { Err(PartitionError::NoStandardLength) } else { Ok(Self(lengths)) }
+        if lengths.is_empty() {
+            Err(PartitionError::NoStandardLength)
+        } else {
+            Ok(Self(lengths))
+        }
     }
 
     /// The lengths, the shortest first.
@@ -250,7 +275,13 @@ impl Participant {
             ProcessorKind::Npu => Shapes::Static(StandardLengths::default()),
             ProcessorKind::Cpu | ProcessorKind::Gpu => Shapes::Dynamic,
         };
-        processors.iter().map(|(id, processor)| Self { processor: id, shapes: shapes(processor) }).collect()
+        processors
+            .iter()
+            .map(|(id, processor)| Self {
+                processor: id,
+                shapes: shapes(processor),
+            })
+            .collect()
     }
 
     /// Ways to compute `rows`, each as the lengths that are computed one after the other, the last one padded where it
@@ -283,7 +314,11 @@ impl Piece {
 
     /// The shape that its processor computes, of a product of this depth.
     pub fn shape(&self, depth: usize) -> ProductShape {
-        ProductShape { rows: self.rows, columns: self.part.columns.len(), depth }
+        ProductShape {
+            rows: self.rows,
+            columns: self.part.columns.len(),
+            depth,
+        }
     }
 }
 
@@ -353,7 +388,9 @@ pub struct UnknownCost {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PartitionError {
     /// A size is zero or too large.
-    #[error("a product of {rows} rows × {columns} columns × depth {depth}: expected sizes from 1 to {LARGEST}")]
+    #[error(
+        "a product of {rows} rows × {columns} columns × depth {depth}: expected sizes from 1 to {LARGEST}"
+    )]
     Size {
         /// Tokens.
         rows: usize,
@@ -363,7 +400,9 @@ pub enum PartitionError {
         depth: usize,
     },
     /// A standard length that is none.
-    #[error("a standard length of {length} rows: expected powers of two from {SHORTEST} to {LONGEST}")]
+    #[error(
+        "a standard length of {length} rows: expected powers of two from {SHORTEST} to {LONGEST}"
+    )]
     StandardLength {
         /// The length.
         length: usize,
@@ -395,7 +434,9 @@ pub enum PartitionError {
         most: usize,
     },
     /// A product has to be cut and can't be.
-    #[error("{shape} can't be cut: expected two processors, and a multiple of columns or rows within it")]
+    #[error(
+        "{shape} can't be cut: expected two processors, and a multiple of columns or rows within it"
+    )]
     NoCut {
         /// The product.
         shape: ProductShape,

@@ -43,7 +43,12 @@ pub fn products_of(
     }
     let product = |((role, shape), blocks)| {
         let alignment = alignment(role, shape);
-        ModelProduct { role, shape, blocks, alignment }
+        ModelProduct {
+            role,
+            shape,
+            blocks,
+            alignment,
+        }
     };
     Ok(blocks.into_iter().map(product).collect())
 }
@@ -111,7 +116,9 @@ impl Plans {
         rows: &[usize],
     ) -> Result<Self, PartitionError> {
         let plan = |product: &ModelProduct| {
-            let ModelProduct { shape, alignment, .. } = *product;
+            let ModelProduct {
+                shape, alignment, ..
+            } = *product;
             let choose = |rows: &usize| {
                 let shape = shape.with_rows(*rows)?;
                 match solver.solve_aligned(shape, phase, restriction, alignment) {
@@ -122,11 +129,21 @@ impl Plans {
                 }
             };
             let choices: Vec<_> = rows.iter().map(choose).collect::<Result<_, _>>()?;
-            let pieces = choices.iter().map(|choice| (choice.shape.rows(), choice.best.partition.pieces.clone()));
+            let pieces = choices
+                .iter()
+                .map(|choice| (choice.shape.rows(), choice.best.partition.pieces.clone()));
             let cut = Cut::planned(shape.columns(), pieces.collect())?;
-            Ok(ProductPlan { product: *product, choices, cut })
+            Ok(ProductPlan {
+                product: *product,
+                choices,
+                cut,
+            })
         };
-        products.iter().map(plan).collect::<Result<_, _>>().map(Self)
+        products
+            .iter()
+            .map(plan)
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     /// The plan of each product.
@@ -138,7 +155,9 @@ impl Plans {
     /// planned it.
     pub fn product(&self, role: Role, columns: usize, depth: usize) -> Option<&ProductPlan> {
         let is_it = |plan: &&ProductPlan| {
-            let ModelProduct { role: other, shape, .. } = plan.product;
+            let ModelProduct {
+                role: other, shape, ..
+            } = plan.product;
             other == role && shape.columns() == columns && shape.depth() == depth
         };
         self.0.iter().find(is_it)
@@ -153,7 +172,9 @@ impl ProductPlan {
 
     /// The choice that chunks of `rows` rows are cut by; `None` beyond the longest one.
     pub fn choice(&self, rows: usize) -> Option<&Choice> {
-        self.choices.iter().find(|choice| choice.shape.rows() >= rows)
+        self.choices
+            .iter()
+            .find(|choice| choice.shape.rows() >= rows)
     }
 }
 
@@ -270,7 +291,10 @@ mod tests {
 
     #[test]
     fn a_chunk_is_planned_as_the_next_length_and_longer_ones_more_coarsely() {
-        assert_eq!([1, 32, 33, 135, 512, 513, 1000].map(planned_rows), [32, 32, 48, 144, 512, 544, 1024]);
+        assert_eq!(
+            [1, 32, 33, 135, 512, 513, 1000].map(planned_rows),
+            [32, 32, 48, 144, 512, 544, 1024]
+        );
         for chunk in [1, 32, 100, 300, 1024, 1500] {
             let lengths = planned_lengths(chunk);
             assert!(lengths.is_sorted_by(|one, next| one < next));
@@ -291,7 +315,16 @@ mod tests {
         assert!(plans.product(Role::Down, 576, 1536).is_some());
         assert_eq!(plans.product(Role::Down, 576, 1535), None);
         assert_eq!(plans.product(Role::Attention, 576, 1536), None);
-        let refused = plans.product(Role::Down, 576, 1536).unwrap().cut().parts(65, 576).unwrap_err().to_string();
-        assert_eq!(refused, "there is no plan for 65 rows by 576 columns: expected at most 64 by 576");
+        let refused = plans
+            .product(Role::Down, 576, 1536)
+            .unwrap()
+            .cut()
+            .parts(65, 576)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            refused,
+            "there is no plan for 65 rows by 576 columns: expected at most 64 by 576"
+        );
     }
 }

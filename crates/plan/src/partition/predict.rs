@@ -44,7 +44,11 @@ impl Method {
     /// follow their noise less.
     pub fn candidates(has_static_shapes: bool) -> [Self; 4] {
         let step = if has_static_shapes { 32 } else { 1 };
-        let tree = |leaf| Self::Tree { step, depth: 10, leaf };
+        let tree = |leaf| Self::Tree {
+            step,
+            depth: 10,
+            leaf,
+        };
         [Self::Rates, tree(2), tree(4), tree(8)]
     }
 
@@ -69,7 +73,9 @@ pub enum FitError {
         shapes: usize,
     },
     /// A step, a depth or a leaf that makes no tree.
-    #[error("a tree with a step of {step} and leaves of {leaf} shapes: expected at least 1 of both")]
+    #[error(
+        "a tree with a step of {step} and leaves of {leaf} shapes: expected at least 1 of both"
+    )]
     Tree {
         /// What sizes count in multiples of.
         step: usize,
@@ -98,7 +104,11 @@ impl HeldOut {
     pub(super) fn of(errors: &[f64]) -> Self {
         let (measurements, sum): (_, f64) = (errors.len(), errors.iter().sum());
         let largest = errors.iter().copied().fold(0.0, f64::max);
-        Self { measurements, mean: sum / measurements.max(1) as f64, largest }
+        Self {
+            measurements,
+            mean: sum / measurements.max(1) as f64,
+            largest,
+        }
     }
 }
 
@@ -119,34 +129,65 @@ impl Prediction {
     /// # Errors
     /// If fewer than ten shapes were measured, a time is not finite or not above 0, or a tree has a step or leaves of
     /// 0.
-    pub fn fit(method: Method, processor: ProcessorId, measurements: &[Measurement]) -> Result<Self, FitError> {
+    pub fn fit(
+        method: Method,
+        processor: ProcessorId,
+        measurements: &[Measurement],
+    ) -> Result<Self, FitError> {
         if let Method::Tree { step, leaf, .. } = method
             && (step == 0 || leaf == 0)
         {
             return Err(FitError::Tree { step, leaf });
         }
-        let here = measurements.iter().filter(|measurement| measurement.processor == processor);
-        let measured: Vec<_> =
-            here.map(|one| one.check().map(|()| (one.shape, one.seconds))).collect::<Result<_, _>>()?;
-        let mut shapes: Vec<_> = BTreeSet::from_iter(measured.iter().map(|(shape, _)| *shape)).into_iter().collect();
+        let here = measurements
+            .iter()
+            .filter(|measurement| measurement.processor == processor);
+        let measured: Vec<_> = here
+            .map(|one| one.check().map(|()| (one.shape, one.seconds)))
+            .collect::<Result<_, _>>()?;
+        let mut shapes: Vec<_> = BTreeSet::from_iter(measured.iter().map(|(shape, _)| *shape))
+            .into_iter()
+            .collect();
         if shapes.len() < FEWEST_SHAPES {
-            return Err(FitError::Few { processor, shapes: shapes.len() });
+            return Err(FitError::Few {
+                processor,
+                shapes: shapes.len(),
+            });
         }
         let of_sizes = |size: fn(&ProductShape) -> usize| {
             let sizes = || shapes.iter().map(size);
             (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0))
         };
-        let range = [of_sizes(ProductShape::rows), of_sizes(ProductShape::columns), of_sizes(ProductShape::depth)];
+        let range = [
+            of_sizes(ProductShape::rows),
+            of_sizes(ProductShape::columns),
+            of_sizes(ProductShape::depth),
+        ];
         // In the order of the shapes, a part could have all measurements of one size.
         shapes.sort_by_key(scatter);
-        let fold: HashMap<_, _> = shapes.into_iter().enumerate().map(|(index, shape)| (shape, index % FOLDS)).collect();
+        let fold: HashMap<_, _> = shapes
+            .into_iter()
+            .enumerate()
+            .map(|(index, shape)| (shape, index % FOLDS))
+            .collect();
         let mut errors = Vec::with_capacity(measured.len());
         for part in 0..FOLDS {
-            let (held, fitted): (Vec<_>, Vec<_>) = measured.iter().copied().partition(|(shape, _)| fold[shape] == part);
+            let (held, fitted): (Vec<_>, Vec<_>) = measured
+                .iter()
+                .copied()
+                .partition(|(shape, _)| fold[shape] == part);
             let model = Model::fit(method, &fitted);
-            errors.extend(held.iter().map(|(shape, seconds)| (model.seconds(*shape) / seconds - 1.0).abs()));
+            errors.extend(
+                held.iter()
+                    .map(|(shape, seconds)| (model.seconds(*shape) / seconds - 1.0).abs()),
+            );
         }
-        Ok(Self { method, model: Model::fit(method, &measured), range, held_out: HeldOut::of(&errors) })
+        Ok(Self {
+            method,
+            model: Model::fit(method, &measured),
+            range,
+            held_out: HeldOut::of(&errors),
+        })
     }
 
     /// The one of several methods whose predictions are least off; of several the first one.
@@ -156,11 +197,20 @@ impl Prediction {
     ///
     /// # Panics
     /// If there is no method.
-    pub fn best(methods: &[Method], processor: ProcessorId, measurements: &[Measurement]) -> Result<Self, FitError> {
+    pub fn best(
+        methods: &[Method],
+        processor: ProcessorId,
+        measurements: &[Measurement],
+    ) -> Result<Self, FitError> {
         let fit = |method: &Method| Self::fit(*method, processor, measurements);
         let fits = methods.iter().map(fit).collect::<Result<Vec<_>, _>>()?;
-        let least = fits.iter().map(|fit| fit.held_out.mean).fold(f64::INFINITY, f64::min);
-        let best = fits.into_iter().find(|fit| fit.held_out.mean <= least + ROUNDING);
+        let least = fits
+            .iter()
+            .map(|fit| fit.held_out.mean)
+            .fold(f64::INFINITY, f64::min);
+        let best = fits
+            .into_iter()
+            .find(|fit| fit.held_out.mean <= least + ROUNDING);
         Ok(best.expect("a method"))
     }
 
@@ -177,7 +227,10 @@ impl Prediction {
     /// Seconds of a product; `None` if one of its sizes is below or above all that were measured.
     pub fn seconds(&self, shape: ProductShape) -> Option<f64> {
         let sizes = [shape.rows, shape.columns, shape.depth];
-        let is_within = sizes.into_iter().zip(self.range).all(|(size, (least, most))| (least..=most).contains(&size));
+        let is_within = sizes
+            .into_iter()
+            .zip(self.range)
+            .all(|(size, (least, most))| (least..=most).contains(&size));
         is_within.then(|| self.model.seconds(shape))
     }
 }
@@ -195,23 +248,32 @@ impl FromIterator<(ProcessorId, Prediction)> for PredictedCosts {
 
 impl Costs for PredictedCosts {
     fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
-        let seconds = self.0.get(&processor).and_then(|prediction| prediction.seconds(shape));
+        let seconds = self
+            .0
+            .get(&processor)
+            .and_then(|prediction| prediction.seconds(shape));
         seconds.ok_or(UnknownCost { processor, shape })
     }
 }
 
 /// Orders shapes as if by chance, and always in the same way.
 pub(super) fn scatter(shape: &ProductShape) -> u64 {
-    [shape.rows, shape.columns, shape.depth].iter().fold(0, |hash: u64, size| {
-        let mixed = (hash ^ *size as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed ^ (mixed >> 29)
-    })
+    [shape.rows, shape.columns, shape.depth]
+        .iter()
+        .fold(0, |hash: u64, size| {
+            let mixed = (hash ^ *size as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            mixed ^ (mixed >> 29)
+        })
 }
 
 #[derive(Clone, Debug)]
 enum Model {
     /// Rates, and of sizes in steps the logarithm of what seconds are as a multiple of theirs.
-    Tree { step: usize, rates: [f64; TERMS], tree: RegressionTree<5> },
+    Tree {
+        step: usize,
+        rates: [f64; TERMS],
+        tree: RegressionTree<5>,
+    },
     /// Seconds of each of the [`terms`].
     Rates([f64; TERMS]),
 }
@@ -220,18 +282,33 @@ impl Model {
     fn fit(method: Method, measured: &[(ProductShape, f64)]) -> Self {
         match method {
             Method::Tree { step, depth, leaf } => {
-                let measured: Vec<_> =
-                    measured.iter().map(|(shape, seconds)| (features(*shape, step), *seconds)).collect();
-                let rates = fit_rates(measured.iter().map(|(features, seconds)| (terms(features), *seconds)));
+                let measured: Vec<_> = measured
+                    .iter()
+                    .map(|(shape, seconds)| (features(*shape, step), *seconds))
+                    .collect();
+                let rates = fit_rates(
+                    measured
+                        .iter()
+                        .map(|(features, seconds)| (terms(features), *seconds)),
+                );
                 let sample = |(features, seconds): &([f64; 5], f64)| {
                     let target = (seconds / seconds_by(&rates, features)).ln();
-                    Sample { features: *features, target }
+                    Sample {
+                        features: *features,
+                        target,
+                    }
                 };
                 let samples: Vec<_> = measured.iter().map(sample).collect();
-                Self::Tree { step, rates, tree: RegressionTree::fit(&samples, Limits { depth, leaf }) }
+                Self::Tree {
+                    step,
+                    rates,
+                    tree: RegressionTree::fit(&samples, Limits { depth, leaf }),
+                }
             }
             Method::Rates => {
-                let terms = |(shape, seconds): &(ProductShape, f64)| (terms(&features(*shape, 1)), *seconds);
+                let terms = |(shape, seconds): &(ProductShape, f64)| {
+                    (terms(&features(*shape, 1)), *seconds)
+                };
                 Self::Rates(fit_rates(measured.iter().map(terms)))
             }
         }
@@ -250,9 +327,15 @@ impl Model {
 
 /// Rows, columns, depth, weights, and weights times rows: all sizes in whole steps.
 fn features(shape: ProductShape, step: usize) -> [f64; 5] {
-    let [rows, columns, depth] =
-        [shape.rows, shape.columns, shape.depth].map(|size| (size.div_ceil(step) as f64) * step as f64);
-    [rows, columns, depth, columns * depth, rows * columns * depth]
+    let [rows, columns, depth] = [shape.rows, shape.columns, shape.depth]
+        .map(|size| (size.div_ceil(step) as f64) * step as f64);
+    [
+        rows,
+        columns,
+        depth,
+        columns * depth,
+        rows * columns * depth,
+    ]
 }
 
 /// What the rates of a product with these [`features`] are multiplied by: a launch, operations, weights and outputs.
@@ -263,7 +346,11 @@ fn terms(features: &[f64; 5]) -> [f64; TERMS] {
 
 /// Seconds by rates.
 fn seconds_by(rates: &[f64; TERMS], features: &[f64; 5]) -> f64 {
-    rates.iter().zip(terms(features)).map(|(rate, term)| rate * term).sum()
+    rates
+        .iter()
+        .zip(terms(features))
+        .map(|(rate, term)| rate * term)
+        .sum()
 }
 
 /// The rates of [`terms`], none below zero, with the least sum of squared relative errors of seconds.
@@ -271,15 +358,29 @@ fn fit_rates(measured: impl Iterator<Item = ([f64; TERMS], f64)>) -> [f64; TERMS
     const ALL: [usize; TERMS] = [0, 1, 2, 3];
     // Relative to the time, each measurement is 1; terms are scaled to at most 1, since launches are seconds and
     // weights millions.
-    let relative: Vec<_> = measured.map(|(terms, seconds)| terms.map(|term| term / seconds)).collect();
+    let relative: Vec<_> = measured
+        .map(|(terms, seconds)| terms.map(|term| term / seconds))
+        .collect();
     let scales = ALL.map(|term| relative.iter().map(|terms| terms[term]).fold(0.0, f64::max));
-    let rows: Vec<_> = relative.iter().map(|terms| ALL.map(|term| terms[term] / scales[term])).collect();
+    let rows: Vec<_> = relative
+        .iter()
+        .map(|terms| ALL.map(|term| terms[term] / scales[term]))
+        .collect();
     let mut best = ([0.0; TERMS], f64::INFINITY);
     // The least squares with none below zero are the least squares of some of the terms.
     for used in 1usize..1 << TERMS {
         let used = ALL.map(|term| used & (1 << term) != 0);
-        let Some(rates) = least_squares(&rows, used) else { continue };
-        let error = |terms: &[f64; TERMS]| terms.iter().zip(&rates).map(|(term, rate)| term * rate).sum::<f64>() - 1.0;
+        let Some(rates) = least_squares(&rows, used) else {
+            continue;
+        };
+        let error = |terms: &[f64; TERMS]| {
+            terms
+                .iter()
+                .zip(&rates)
+                .map(|(term, rate)| term * rate)
+                .sum::<f64>()
+                - 1.0
+        };
         let sum = rows.iter().map(|terms| error(terms).powi(2)).sum();
         if rates.iter().all(|rate| *rate >= 0.0) && sum < best.1 {
             best = (rates, sum);
@@ -314,7 +415,11 @@ fn least_squares(rows: &[[f64; TERMS]], used: [bool; TERMS]) -> Option<[f64; TER
         }
         equations[pivot] = equations[pivot].map(|entry| entry / value);
         let of_pivot = equations[pivot];
-        for (_, equation) in equations.iter_mut().enumerate().filter(|(term, _)| *term != pivot) {
+        for (_, equation) in equations
+            .iter_mut()
+            .enumerate()
+            .filter(|(term, _)| *term != pivot)
+        {
             let factor = equation[pivot];
             for (entry, subtrahend) in equation.iter_mut().zip(of_pivot) {
                 *entry -= factor * subtrahend;
@@ -331,7 +436,11 @@ mod tests {
     use proptest::prelude::*;
 
     const NPU: ProcessorId = ProcessorId::new(0);
-    const TREE: Method = Method::Tree { step: 32, depth: 10, leaf: 2 };
+    const TREE: Method = Method::Tree {
+        step: 32,
+        depth: 10,
+        leaf: 2,
+    };
 
     fn shape(rows: usize, columns: usize, depth: usize) -> ProductShape {
         ProductShape::new(rows, columns, depth).unwrap()
@@ -342,11 +451,21 @@ mod tests {
         let rows = [32, 64, 128, 256, 512, 1024];
         let columns = (1..=16).map(|tiles| 256 * tiles * tiles.max(4) / 4);
         let depths = [2048, 4096, 5504, 11_008];
-        columns.flat_map(|columns| rows.map(|rows| depths.map(|depth| shape(rows, columns, depth)))).flatten().collect()
+        columns
+            .flat_map(|columns| rows.map(|rows| depths.map(|depth| shape(rows, columns, depth))))
+            .flatten()
+            .collect()
     }
 
     fn measured(seconds: impl Fn(ProductShape) -> f64) -> Vec<Measurement> {
-        grid().into_iter().map(|shape| Measurement { processor: NPU, shape, seconds: seconds(shape) }).collect()
+        grid()
+            .into_iter()
+            .map(|shape| Measurement {
+                processor: NPU,
+                shape,
+                seconds: seconds(shape),
+            })
+            .collect()
     }
 
     fn npu_seconds(shape: ProductShape) -> f64 {
@@ -361,9 +480,13 @@ mod tests {
         let held_out = prediction.held_out();
         assert_eq!(held_out.measurements, measurements.len());
         // It is more than that on the shapes that it was fitted to, and not so much that it would be of no use.
-        let error = |one: &Measurement| (prediction.seconds(one.shape).unwrap() / one.seconds - 1.0).abs();
+        let error =
+            |one: &Measurement| (prediction.seconds(one.shape).unwrap() / one.seconds - 1.0).abs();
         let fitted = measurements.iter().map(error).sum::<f64>() / measurements.len() as f64;
-        assert!(fitted < held_out.mean && held_out.mean < held_out.largest, "{fitted} {held_out:?}");
+        assert!(
+            fitted < held_out.mean && held_out.mean < held_out.largest,
+            "{fitted} {held_out:?}"
+        );
         assert!(held_out.mean < 0.1, "{held_out:?}");
     }
 
@@ -380,29 +503,69 @@ mod tests {
         let prediction = Prediction::fit(Method::Rates, NPU, &measured(npu_seconds)).unwrap();
         let costs: PredictedCosts = [(NPU, prediction)].into_iter().collect();
         assert!(costs.seconds(NPU, shape(33, 300, 3000)).is_ok());
-        for (rows, columns, depth) in [(31, 256, 2048), (1025, 256, 2048), (32, 255, 2048), (32, 256, 11_009)] {
-            let error = costs.seconds(NPU, shape(rows, columns, depth)).unwrap_err().to_string();
-            assert!(error.contains(&format!("{rows} rows × {columns} columns × depth {depth}")), "{error}");
+        for (rows, columns, depth) in [
+            (31, 256, 2048),
+            (1025, 256, 2048),
+            (32, 255, 2048),
+            (32, 256, 11_009),
+        ] {
+            let error = costs
+                .seconds(NPU, shape(rows, columns, depth))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(&format!("{rows} rows × {columns} columns × depth {depth}")),
+                "{error}"
+            );
         }
-        assert!(costs.seconds(ProcessorId::new(1), shape(32, 256, 2048)).is_err());
+        assert!(
+            costs
+                .seconds(ProcessorId::new(1), shape(32, 256, 2048))
+                .is_err()
+        );
     }
 
     #[test]
     fn too_few_shapes_and_times_that_are_none_are_refused() {
         let mut measurements = measured(npu_seconds);
-        let fit = |method, measurements: &[Measurement]| Prediction::fit(method, NPU, measurements).unwrap_err();
+        let fit = |method, measurements: &[Measurement]| {
+            Prediction::fit(method, NPU, measurements).unwrap_err()
+        };
         let same = vec![measurements[0]; 20];
-        assert_eq!(fit(TREE, &same), FitError::Few { processor: NPU, shapes: 1 });
-        assert!(fit(Method::Tree { step: 0, depth: 4, leaf: 1 }, &measurements).to_string().contains("step of 0"));
+        assert_eq!(
+            fit(TREE, &same),
+            FitError::Few {
+                processor: NPU,
+                shapes: 1
+            }
+        );
+        assert!(
+            fit(
+                Method::Tree {
+                    step: 0,
+                    depth: 4,
+                    leaf: 1
+                },
+                &measurements
+            )
+            .to_string()
+            .contains("step of 0")
+        );
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             measurements[3].seconds = seconds;
             let error = fit(Method::Rates, &measurements).to_string();
-            assert!(error.contains(&measurements[3].shape.to_string()), "{error}");
+            assert!(
+                error.contains(&measurements[3].shape.to_string()),
+                "{error}"
+            );
         }
         let other = ProcessorId::new(1);
         assert_eq!(
             Prediction::fit(TREE, other, &measurements).unwrap_err(),
-            FitError::Few { processor: other, shapes: 0 }
+            FitError::Few {
+                processor: other,
+                shapes: 0
+            }
         );
     }
 
@@ -415,9 +578,22 @@ mod tests {
         });
         let methods = Method::candidates(true);
         let best = Prediction::best(&methods, NPU, &stepped).unwrap();
-        assert!(matches!(best.method(), Method::Tree { .. }), "{:?}", best.method());
-        let error = |method: &Method| Prediction::fit(*method, NPU, &stepped).unwrap().held_out().mean;
-        assert!(methods.iter().all(|method| best.held_out().mean <= error(method)));
+        assert!(
+            matches!(best.method(), Method::Tree { .. }),
+            "{:?}",
+            best.method()
+        );
+        let error = |method: &Method| {
+            Prediction::fit(*method, NPU, &stepped)
+                .unwrap()
+                .held_out()
+                .mean
+        };
+        assert!(
+            methods
+                .iter()
+                .all(|method| best.held_out().mean <= error(method))
+        );
         assert!(best.held_out().mean < 0.5 * error(&Method::Rates));
     }
 

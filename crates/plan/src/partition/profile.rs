@@ -18,8 +18,14 @@ impl<'a> ProfileCosts<'a> {
     /// Of the processors of `device`: `cpu`, `gpu` if there is one, and `npu`.
     pub fn new(device: &'a DeviceProfile) -> Self {
         let gpu = device.gpu.as_ref().map(|_| Processor::gpu("gpu"));
-        let list = [Processor::cpu("cpu")].into_iter().chain(gpu).chain([Processor::npu("npu", Some(device.window()))]);
-        Self { device, processors: Processors::new(list.collect()).expect("names of their own") }
+        let list = [Processor::cpu("cpu")]
+            .into_iter()
+            .chain(gpu)
+            .chain([Processor::npu("npu", Some(device.window()))]);
+        Self {
+            device,
+            processors: Processors::new(list.collect()).expect("names of their own"),
+        }
     }
 
     /// The processors.
@@ -38,7 +44,10 @@ impl<'a> ProfileCosts<'a> {
             FloatsOn::Cpu => "cpu",
             FloatsOn::Gpu => "gpu",
         };
-        let float = self.processors.id(name).ok_or(PartitionError::NoProcessor)?;
+        let float = self
+            .processors
+            .id(name)
+            .ok_or(PartitionError::NoProcessor)?;
         let wake = self.device.wake_milliseconds * 1e-3;
         Joins::new(float, wake, 2.0 * wake, 0.0)
     }
@@ -46,15 +55,21 @@ impl<'a> ProfileCosts<'a> {
 
 impl Costs for ProfileCosts<'_> {
     fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
-        let ProductShape { rows, columns, depth } = shape;
-        let of_list = (processor.index() < self.processors.len()).then(|| self.processors[processor].kind);
+        let ProductShape {
+            rows,
+            columns,
+            depth,
+        } = shape;
+        let of_list =
+            (processor.index() < self.processors.len()).then(|| self.processors[processor].kind);
         let on = match of_list {
             Some(ProcessorKind::Npu) => return Ok(self.device.npu_product(rows, depth, columns)),
             Some(ProcessorKind::Cpu) => Some(&self.device.cpu),
             Some(ProcessorKind::Gpu) => self.device.gpu.as_ref(),
             None => None,
         };
-        on.map(|on| on.int8_product(rows, depth, columns)).ok_or(UnknownCost { processor, shape })
+        on.map(|on| on.int8_product(rows, depth, columns))
+            .ok_or(UnknownCost { processor, shape })
     }
 }
 
@@ -84,7 +99,10 @@ impl<'a> WeightOnlyCosts<'a> {
     /// Of `gpu` and `npu`.
     pub fn new(device: &'a WeightOnly) -> Self {
         let list = vec![Processor::gpu("gpu"), Processor::npu("npu", None)];
-        Self { device, processors: Processors::new(list).expect("names of their own") }
+        Self {
+            device,
+            processors: Processors::new(list).expect("names of their own"),
+        }
     }
 
     /// The processors.
@@ -100,8 +118,12 @@ impl<'a> WeightOnlyCosts<'a> {
     pub fn joins(&self, waiting: Waiting) -> Result<Joins, PartitionError> {
         const MICRO: f64 = 1e-6;
         let times = &self.device.synchronization;
-        let [poll, empty_queue, copy] =
-            [times.poll_microseconds, times.empty_queue_microseconds, times.copy_microseconds].map(|time| time * MICRO);
+        let [poll, empty_queue, copy] = [
+            times.poll_microseconds,
+            times.empty_queue_microseconds,
+            times.copy_microseconds,
+        ]
+        .map(|time| time * MICRO);
         match waiting {
             Waiting::Fast => Joins::new(Self::GPU, poll, poll + empty_queue, 0.0),
             // The input to the NPU, and its output back.
@@ -109,8 +131,17 @@ impl<'a> WeightOnlyCosts<'a> {
         }
     }
 
-    fn product(&self, processor: ProcessorId, shape: ProductShape, is_beside: bool) -> Result<f64, UnknownCost> {
-        let ProductShape { rows, columns, depth } = shape;
+    fn product(
+        &self,
+        processor: ProcessorId,
+        shape: ProductShape,
+        is_beside: bool,
+    ) -> Result<f64, UnknownCost> {
+        let ProductShape {
+            rows,
+            columns,
+            depth,
+        } = shape;
         match processor {
             Self::GPU => Ok(self.device.gpu_product(rows, columns, depth, is_beside)),
             Self::NPU => Ok(self.device.npu_product(rows, columns, depth, is_beside)),
@@ -124,7 +155,11 @@ impl Costs for WeightOnlyCosts<'_> {
         self.product(processor, shape, false)
     }
 
-    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+    fn seconds_beside(
+        &self,
+        processor: ProcessorId,
+        shape: ProductShape,
+    ) -> Result<f64, UnknownCost> {
         self.product(processor, shape, true)
     }
 }

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::costs::{Costs, Joins};
 use super::{
-    Alignment, LONGEST, MOST_DECODE_ROWS, Participant, Partition, PartitionError, Phase, Piece, ProductShape, Strategy,
-    candidates,
+    Alignment, LONGEST, MOST_DECODE_ROWS, Participant, Partition, PartitionError, Phase, Piece,
+    ProductShape, Strategy, candidates,
 };
 use crate::processors::ProcessorId;
 use crate::schedule::parts::Part;
@@ -74,7 +74,10 @@ pub struct Choice {
 impl Choice {
     /// The fastest of the processors alone.
     pub fn best_alone(&self) -> &Timed {
-        let fastest = self.alone.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let fastest = self
+            .alone
+            .iter()
+            .min_by(|a, b| a.seconds.total_cmp(&b.seconds));
         fastest.expect("a solver has a participant")
     }
 
@@ -83,10 +86,14 @@ impl Choice {
     pub fn seconds_of_part(&self, part: &Part, processor: ProcessorId) -> Option<f64> {
         let is_it = |piece: &Piece| {
             let Part { rows, columns } = &piece.part;
-            piece.processor == processor && rows.start == part.rows.start && *columns == part.columns
+            piece.processor == processor
+                && rows.start == part.rows.start
+                && *columns == part.columns
         };
         let mut pieces = self.best.partition.pieces.iter().zip(&self.best.of_pieces);
-        pieces.find(|(piece, _)| is_it(piece)).map(|(_, seconds)| *seconds)
+        pieces
+            .find(|(piece, _)| is_it(piece))
+            .map(|(_, seconds)| *seconds)
     }
 }
 
@@ -105,12 +112,20 @@ pub struct PromptPlan {
 impl PromptPlan {
     /// Seconds of all chunks.
     pub fn seconds(&self) -> f64 {
-        self.chunks as f64 * self.chunk.as_ref().map_or(0.0, |choice| choice.best.seconds) + self.last.best.seconds
+        self.chunks as f64
+            * self
+                .chunk
+                .as_ref()
+                .map_or(0.0, |choice| choice.best.seconds)
+            + self.last.best.seconds
     }
 
     /// The choices, each with the number of chunks that it is for.
     pub fn choices(&self) -> impl Iterator<Item = (usize, &Choice)> {
-        self.chunk.iter().map(|choice| (self.chunks, choice)).chain([(1, &self.last)])
+        self.chunk
+            .iter()
+            .map(|choice| (self.chunks, choice))
+            .chain([(1, &self.last)])
     }
 }
 
@@ -127,16 +142,29 @@ impl<C: Costs> Solver<C> {
     ///
     /// # Errors
     /// If there is none, or one of them is there twice.
-    pub fn new(participants: Vec<Participant>, costs: C, joins: Joins) -> Result<Self, PartitionError> {
+    pub fn new(
+        participants: Vec<Participant>,
+        costs: C,
+        joins: Joins,
+    ) -> Result<Self, PartitionError> {
         if participants.is_empty() {
             return Err(PartitionError::NoProcessor);
         }
         for (index, Participant { processor, .. }) in participants.iter().enumerate() {
-            if participants[..index].iter().any(|other| other.processor == *processor) {
-                return Err(PartitionError::Duplicate { processor: *processor });
+            if participants[..index]
+                .iter()
+                .any(|other| other.processor == *processor)
+            {
+                return Err(PartitionError::Duplicate {
+                    processor: *processor,
+                });
             }
         }
-        Ok(Self { participants, costs, joins })
+        Ok(Self {
+            participants,
+            costs,
+            joins,
+        })
     }
 
     /// The partition with the least T_total = max over processors of the sum of their pieces + T_sync + T_copy, and of
@@ -147,7 +175,12 @@ impl<C: Costs> Solver<C> {
     /// If a product has more than 2,047 rows in prefill or 16 in decode; if it has to be cut and there is no candidate;
     /// if a cost is not known that could matter: of each processor alone, and of pieces of a candidate whose other
     /// pieces do not take longer than what was found before.
-    pub fn solve(&self, shape: ProductShape, phase: Phase, restriction: Restriction) -> Result<Choice, PartitionError> {
+    pub fn solve(
+        &self,
+        shape: ProductShape,
+        phase: Phase,
+        restriction: Restriction,
+    ) -> Result<Choice, PartitionError> {
         self.solve_aligned(shape, phase, restriction, Alignment::default())
     }
 
@@ -162,7 +195,11 @@ impl<C: Costs> Solver<C> {
         restriction: Restriction,
         alignment: Alignment,
     ) -> Result<Choice, PartitionError> {
-        let most = if phase == Phase::Decode { MOST_DECODE_ROWS } else { MOST_PREFILL_ROWS };
+        let most = if phase == Phase::Decode {
+            MOST_DECODE_ROWS
+        } else {
+            MOST_PREFILL_ROWS
+        };
         if shape.rows > most {
             return Err(PartitionError::Rows { shape, most });
         }
@@ -170,12 +207,17 @@ impl<C: Costs> Solver<C> {
         let mut search = Search::new(self, shape);
         for participant in &self.participants {
             let mut of_one = Search::new(self, shape);
-            candidates::whole(shape, phase, std::slice::from_ref(participant), |strategy, pieces| {
-                if restriction != Restriction::Tensor {
-                    search.consider(strategy, pieces)?;
-                }
-                of_one.consider(strategy, pieces)
-            })?;
+            candidates::whole(
+                shape,
+                phase,
+                std::slice::from_ref(participant),
+                |strategy, pieces| {
+                    if restriction != Restriction::Tensor {
+                        search.consider(strategy, pieces)?;
+                    }
+                    of_one.consider(strategy, pieces)
+                },
+            )?;
             alone.extend(of_one.best());
         }
         if restriction != Restriction::Layer {
@@ -184,7 +226,13 @@ impl<C: Costs> Solver<C> {
         }
         let considered = search.considered;
         let best = search.best().ok_or(PartitionError::NoCut { shape })?;
-        Ok(Choice { shape, phase, best, alone, considered })
+        Ok(Choice {
+            shape,
+            phase,
+            best,
+            alone,
+            considered,
+        })
     }
 
     /// T_total of some pieces of a product, by the costs of this solver.
@@ -192,7 +240,9 @@ impl<C: Costs> Solver<C> {
     /// # Errors
     /// If one of them is not known.
     pub fn seconds(&self, pieces: &[Piece], shape: ProductShape) -> Result<f64, PartitionError> {
-        Ok(Search::new(self, shape).total(pieces)?.unwrap_or(f64::INFINITY))
+        Ok(Search::new(self, shape)
+            .total(pieces)?
+            .unwrap_or(f64::INFINITY))
     }
 
     /// The plan of a product whose rows are a prompt of any length: as many chunks of 1,024 rows as leave between 1,024
@@ -200,11 +250,24 @@ impl<C: Costs> Solver<C> {
     ///
     /// # Errors
     /// As [`Solver::solve`].
-    pub fn plan_prompt(&self, shape: ProductShape, restriction: Restriction) -> Result<PromptPlan, PartitionError> {
+    pub fn plan_prompt(
+        &self,
+        shape: ProductShape,
+        restriction: Restriction,
+    ) -> Result<PromptPlan, PartitionError> {
         let chunks = (shape.rows / LONGEST).saturating_sub(1);
-        let solve = |rows: usize| self.solve(ProductShape { rows, ..shape }, Phase::Prefill, restriction);
-        let chunk = if chunks > 0 { Some(solve(LONGEST)?) } else { None };
-        Ok(PromptPlan { chunks, chunk, last: solve(shape.rows - chunks * LONGEST)? })
+        let solve =
+            |rows: usize| self.solve(ProductShape { rows, ..shape }, Phase::Prefill, restriction);
+        let chunk = if chunks > 0 {
+            Some(solve(LONGEST)?)
+        } else {
+            None
+        };
+        Ok(PromptPlan {
+            chunks,
+            chunk,
+            last: solve(shape.rows - chunks * LONGEST)?,
+        })
     }
 }
 
@@ -256,7 +319,9 @@ impl<'a, C: Costs> Search<'a, C> {
         self.busy.clear();
         self.of_pieces.clear();
         let mut longest = 0.0f64;
-        let is_cut = pieces.iter().any(|piece| piece.processor != pieces[0].processor);
+        let is_cut = pieces
+            .iter()
+            .any(|piece| piece.processor != pieces[0].processor);
         for piece in pieces {
             let (costs, shape) = (&self.solver.costs, piece.shape(self.shape.depth));
             let seconds = match is_cut {
@@ -274,7 +339,9 @@ impl<'a, C: Costs> Search<'a, C> {
                 return Ok(None);
             }
         }
-        Ok(Some(longest + self.solver.joins.seconds(self.busy.iter().copied())))
+        Ok(Some(
+            longest + self.solver.joins.seconds(self.busy.iter().copied()),
+        ))
     }
 
     /// What is best, if anything was considered.
@@ -285,7 +352,16 @@ impl<'a, C: Costs> Search<'a, C> {
         }
         self.total(&pieces).ok()?;
         let join_seconds = self.solver.joins.seconds(self.busy.iter().copied());
-        let partition = Partition { strategy: self.strategy, pieces };
-        Some(Timed { partition, seconds: self.seconds, join_seconds, busy: self.busy, of_pieces: self.of_pieces })
+        let partition = Partition {
+            strategy: self.strategy,
+            pieces,
+        };
+        Some(Timed {
+            partition,
+            seconds: self.seconds,
+            join_seconds,
+            busy: self.busy,
+            of_pieces: self.of_pieces,
+        })
     }
 }

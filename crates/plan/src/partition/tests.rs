@@ -25,15 +25,24 @@ fn shape(rows: usize, columns: usize, depth: usize) -> ProductShape {
 }
 
 fn dynamic(processor: ProcessorId) -> Participant {
-    Participant { processor, shapes: Shapes::Dynamic }
+    Participant {
+        processor,
+        shapes: Shapes::Dynamic,
+    }
 }
 
 fn of_lengths(processor: ProcessorId, lengths: &[usize]) -> Participant {
-    Participant { processor, shapes: Shapes::Static(StandardLengths::new(lengths.to_vec()).unwrap()) }
+    Participant {
+        processor,
+        shapes: Shapes::Static(StandardLengths::new(lengths.to_vec()).unwrap()),
+    }
 }
 
 fn npu() -> Participant {
-    Participant { processor: NPU, shapes: Shapes::Static(StandardLengths::default()) }
+    Participant {
+        processor: NPU,
+        shapes: Shapes::Static(StandardLengths::default()),
+    }
 }
 
 /// One to three processors, each with static or dynamic shapes.
@@ -43,7 +52,10 @@ fn any_participants() -> impl Values<Value = Vec<Participant>> {
     prop::collection::vec(kind, 1..=3).prop_map(|kinds| {
         let participant = |(index, lengths): (usize, Option<Vec<usize>>)| {
             let processor = ProcessorId::new(index);
-            lengths.map_or_else(|| dynamic(processor), |lengths| of_lengths(processor, &lengths))
+            lengths.map_or_else(
+                || dynamic(processor),
+                |lengths| of_lengths(processor, &lengths),
+            )
         };
         kinds.into_iter().enumerate().map(participant).collect()
     })
@@ -53,35 +65,58 @@ fn any_participants() -> impl Values<Value = Vec<Participant>> {
 fn any_product() -> impl Values<Value = (Phase, ProductShape)> {
     let rows = prop_oneof![3 => 1usize..700, 1 => Just(1024usize), 1 => Just(64usize)];
     let columns = prop_oneof![1usize..1600, (1usize..7).prop_map(|tiles| 256 * tiles)];
-    (any::<bool>(), rows, columns, 1usize..5000).prop_map(|(is_decode, rows, columns, depth)| match is_decode {
-        true => (Phase::Decode, shape(rows % MOST_DECODE_ROWS + 1, columns, depth)),
-        false => (Phase::Prefill, shape(rows, columns, depth)),
+    (any::<bool>(), rows, columns, 1usize..5000).prop_map(|(is_decode, rows, columns, depth)| {
+        match is_decode {
+            true => (
+                Phase::Decode,
+                shape(rows % MOST_DECODE_ROWS + 1, columns, depth),
+            ),
+            false => (Phase::Prefill, shape(rows, columns, depth)),
+        }
     })
 }
 
 /// Panics unless every output is in one piece, and every piece is one that its processor computes.
 fn check(partition: &Partition, phase: Phase, shape: ProductShape, participants: &[Participant]) {
     let pieces = &partition.pieces;
-    let computed: usize = pieces.iter().map(|piece| piece.part.rows.len() * piece.part.columns.len()).sum();
+    let computed: usize = pieces
+        .iter()
+        .map(|piece| piece.part.rows.len() * piece.part.columns.len())
+        .sum();
     assert_eq!(computed, shape.rows * shape.columns, "{partition:?}");
     for (index, piece) in pieces.iter().enumerate() {
         let Part { rows, columns } = &piece.part;
         assert!(!rows.is_empty() && rows.end <= shape.rows, "{partition:?}");
-        assert!(!columns.is_empty() && columns.end <= shape.columns, "{partition:?}");
+        assert!(
+            !columns.is_empty() && columns.end <= shape.columns,
+            "{partition:?}"
+        );
         let overlaps = |other: &Piece| {
-            let apart = |a: &std::ops::Range<usize>, b: &std::ops::Range<usize>| a.end <= b.start || b.end <= a.start;
+            let apart = |a: &std::ops::Range<usize>, b: &std::ops::Range<usize>| {
+                a.end <= b.start || b.end <= a.start
+            };
             !apart(rows, &other.part.rows) && !apart(columns, &other.part.columns)
         };
         assert!(!pieces[..index].iter().any(overlaps), "{partition:?}");
         let is_cut_at = |range: &std::ops::Range<usize>, multiple: usize, size: usize| {
-            range.start.is_multiple_of(multiple) && (range.end.is_multiple_of(multiple) || range.end == size)
+            range.start.is_multiple_of(multiple)
+                && (range.end.is_multiple_of(multiple) || range.end == size)
         };
         assert!(is_cut_at(rows, ROW_MULTIPLE, shape.rows), "{partition:?}");
-        assert!(is_cut_at(columns, COLUMN_MULTIPLE, shape.columns), "{partition:?}");
-        let participant = participants.iter().find(|one| one.processor == piece.processor).expect("one of the list");
+        assert!(
+            is_cut_at(columns, COLUMN_MULTIPLE, shape.columns),
+            "{partition:?}"
+        );
+        let participant = participants
+            .iter()
+            .find(|one| one.processor == piece.processor)
+            .expect("one of the list");
         match (&participant.shapes, phase) {
             (Shapes::Static(lengths), Phase::Prefill) => {
-                assert!(lengths.lengths().contains(&piece.rows) && piece.rows >= rows.len(), "{partition:?}");
+                assert!(
+                    lengths.lengths().contains(&piece.rows) && piece.rows >= rows.len(),
+                    "{partition:?}"
+                );
             }
             _ => assert_eq!(piece.rows, rows.len(), "{partition:?}"),
         }
@@ -91,10 +126,21 @@ fn check(partition: &Partition, phase: Phase, shape: ProductShape, participants:
     let together = processors.len();
     processors.sort_unstable();
     processors.dedup();
-    assert_eq!(processors.len(), together, "the pieces of a processor are behind each other: {partition:?}");
-    assert_eq!(partition.strategy.is_whole(), together == 1, "{partition:?}");
+    assert_eq!(
+        processors.len(),
+        together,
+        "the pieces of a processor are behind each other: {partition:?}"
+    );
+    assert_eq!(
+        partition.strategy.is_whole(),
+        together == 1,
+        "{partition:?}"
+    );
     if phase == Phase::Decode {
-        assert!(matches!(partition.strategy, Strategy::Alone | Strategy::RowCutting), "{partition:?}");
+        assert!(
+            matches!(partition.strategy, Strategy::Alone | Strategy::RowCutting),
+            "{partition:?}"
+        );
     }
 }
 
@@ -104,7 +150,11 @@ struct Unordered(u64);
 impl Costs for Unordered {
     fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
         let sizes = [processor.index(), shape.rows, shape.columns, shape.depth];
-        let mix = |hash: u64, size: usize| (hash ^ size as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        let mix = |hash: u64, size: usize| {
+            (hash ^ size as u64)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(23)
+        };
         Ok((sizes.into_iter().fold(self.0, mix) % 24 + 1) as f64)
     }
 }
@@ -126,11 +176,17 @@ fn joins() -> Joins {
 fn total(partition: &Partition, costs: &impl Costs, depth: usize) -> f64 {
     let mut busy: HashMap<ProcessorId, f64> = HashMap::new();
     for piece in &partition.pieces {
-        *busy.entry(piece.processor).or_default() += costs.seconds(piece.processor, piece.shape(depth)).unwrap();
+        *busy.entry(piece.processor).or_default() +=
+            costs.seconds(piece.processor, piece.shape(depth)).unwrap();
     }
     let longest = busy.values().copied().fold(0.0, f64::max);
     let copies = 2.0 * busy.keys().filter(|processor| **processor != GPU).count() as f64;
-    let first = partition.pieces.iter().find(|piece| busy[&piece.processor] == longest).unwrap().processor;
+    let first = partition
+        .pieces
+        .iter()
+        .find(|piece| busy[&piece.processor] == longest)
+        .unwrap()
+        .processor;
     match (copies > 0.0, first == GPU) {
         (false, _) => longest,
         (true, is_float) => longest + copies + if is_float { 1.0 } else { 3.0 },
@@ -140,7 +196,11 @@ fn total(partition: &Partition, costs: &impl Costs, depth: usize) -> f64 {
 fn solve(costs: impl Costs, participants: Vec<Participant>, product: ProductShape) -> Partition {
     let free = Joins::new(GPU, 0.0, 0.0, 0.0).unwrap();
     let solver = Solver::new(participants, costs, free).unwrap();
-    solver.solve(product, Phase::Prefill, Restriction::Auto).unwrap().best.partition
+    solver
+        .solve(product, Phase::Prefill, Restriction::Auto)
+        .unwrap()
+        .best
+        .partition
 }
 
 proptest! {
@@ -225,18 +285,26 @@ proptest! {
 
 /// Rows of the pieces, with the processor of each.
 fn rows(partition: &Partition) -> Vec<(ProcessorId, usize)> {
-    partition.pieces.iter().map(|piece| (piece.processor, piece.rows)).collect()
+    partition
+        .pieces
+        .iter()
+        .map(|piece| (piece.processor, piece.rows))
+        .collect()
 }
 
 #[test]
 fn the_papers_examples_are_candidates() {
     let participants = [dynamic(GPU), npu()];
     let has = |tokens: usize, strategy: Strategy, on_npu: &[usize], on_gpu: &[usize]| {
-        let expected: Vec<_> =
-            on_npu.iter().map(|rows| (NPU, *rows)).chain(on_gpu.iter().map(|rows| (GPU, *rows))).collect();
+        let expected: Vec<_> = on_npu
+            .iter()
+            .map(|rows| (NPU, *rows))
+            .chain(on_gpu.iter().map(|rows| (GPU, *rows)))
+            .collect();
         let all = all(shape(tokens, 2048, 2048), Phase::Prefill, &participants);
         assert!(
-            all.iter().any(|partition| partition.strategy == strategy && rows(partition) == expected),
+            all.iter()
+                .any(|partition| partition.strategy == strategy && rows(partition) == expected),
             "{tokens} tokens: {strategy:?} {expected:?}"
         );
     };
@@ -256,18 +324,35 @@ fn the_papers_examples_are_candidates() {
     has(525, Strategy::HybridCutting, &[512, 32], &[525]);
     has(1000, Strategy::Padding, &[1024], &[]);
     has(1000, Strategy::Pipe, &[512, 256, 128, 64, 32, 32], &[]);
-    has(1000, Strategy::MultiSequenceLengthCutting, &[512, 256, 128, 64, 32], &[8]);
+    has(
+        1000,
+        Strategy::MultiSequenceLengthCutting,
+        &[512, 256, 128, 64, 32],
+        &[8],
+    );
 }
 
 #[test]
 fn the_papers_cuts_are_chosen_where_the_margin_takes_the_gpu_as_long_as_the_rest_the_npu() {
     // One tile of columns, so that rows alone can be cut.
-    let cut = |tokens, costs| solve(OfRows(costs), vec![dynamic(GPU), npu()], shape(tokens, 256, 2048));
+    let cut = |tokens, costs| {
+        solve(
+            OfRows(costs),
+            vec![dynamic(GPU), npu()],
+            shape(tokens, 256, 2048),
+        )
+    };
     let of_300 = cut(300, &[1.0, 1.0 / 6.0]);
-    assert_eq!((of_300.strategy, rows(&of_300)), (Strategy::SequenceLengthCutting, vec![(NPU, 256), (GPU, 44)]));
+    assert_eq!(
+        (of_300.strategy, rows(&of_300)),
+        (Strategy::SequenceLengthCutting, vec![(NPU, 256), (GPU, 44)])
+    );
     let of_600 = cut(600, &[1.0, 0.1]);
     let expected = vec![(NPU, 512), (NPU, 32), (GPU, 56)];
-    assert_eq!((of_600.strategy, rows(&of_600)), (Strategy::MultiSequenceLengthCutting, expected));
+    assert_eq!(
+        (of_600.strategy, rows(&of_600)),
+        (Strategy::MultiSequenceLengthCutting, expected)
+    );
 }
 
 #[test]
@@ -275,54 +360,106 @@ fn three_processors_cut_columns_three_ways_or_leave_the_margin_to_one() {
     let participants = vec![dynamic(GPU), npu(), dynamic(CPU)];
     let strategies = |rows: usize, columns: usize| -> Vec<_> {
         let all = all(shape(rows, columns, 64), Phase::Prefill, &participants);
-        let of_all = all
-            .iter()
-            .filter(|one| [GPU, NPU, CPU].iter().all(|id| one.pieces.iter().any(|piece| piece.processor == *id)));
+        let of_all = all.iter().filter(|one| {
+            [GPU, NPU, CPU]
+                .iter()
+                .all(|id| one.pieces.iter().any(|piece| piece.processor == *id))
+        });
         let mut strategies: Vec<_> = of_all.map(|one| one.strategy).collect();
         strategies.sort_unstable();
         strategies.dedup();
         strategies
     };
-    assert_eq!(strategies(64, 768), [Strategy::RowCutting, Strategy::MarginAndRowCutting]);
-    assert_eq!(strategies(70, 768), [Strategy::HybridCutting, Strategy::MarginAndRowCutting]);
+    assert_eq!(
+        strategies(64, 768),
+        [Strategy::RowCutting, Strategy::MarginAndRowCutting]
+    );
+    assert_eq!(
+        strategies(70, 768),
+        [Strategy::HybridCutting, Strategy::MarginAndRowCutting]
+    );
     assert_eq!(strategies(70, 512), [Strategy::MarginAndRowCutting]);
     assert!(strategies(32, 512).is_empty());
     // The NPU has the standard length, its columns shared with the GPU, and the CPU the margin.
     let margin = |partition: &Partition| {
         partition.strategy == Strategy::MarginAndRowCutting
             && rows(partition) == [(NPU, 64), (GPU, 64), (CPU, 6)]
-            && partition.pieces[1].part == Part { rows: 0..64, columns: 256..512 }
+            && partition.pieces[1].part
+                == Part {
+                    rows: 0..64,
+                    columns: 256..512,
+                }
     };
-    assert!(all(shape(70, 512, 64), Phase::Prefill, &participants).iter().any(margin));
+    assert!(
+        all(shape(70, 512, 64), Phase::Prefill, &participants)
+            .iter()
+            .any(margin)
+    );
 }
 
 #[test]
 fn one_of_two_processors_has_the_margin_beside_some_columns_only_where_that_is_allowed() {
     let found = |margins, rows, participants: &[Participant]| {
-        let alignment = Alignment { margins, ..Alignment::default() };
+        let alignment = Alignment {
+            margins,
+            ..Alignment::default()
+        };
         let mut found = Vec::new();
         let visit = |strategy, pieces: &[Piece]| {
-            let partition = Partition { strategy, pieces: pieces.to_vec() };
-            check(&partition, Phase::Prefill, shape(rows, 768, 64), participants);
+            let partition = Partition {
+                strategy,
+                pieces: pieces.to_vec(),
+            };
+            check(
+                &partition,
+                Phase::Prefill,
+                shape(rows, 768, 64),
+                participants,
+            );
             found.extend((strategy == Strategy::MarginAndRowCutting).then_some(partition));
             Ok::<_, Infallible>(())
         };
-        let Ok(()) = candidates::cuts(shape(rows, 768, 64), Phase::Prefill, participants, alignment, visit);
+        let Ok(()) = candidates::cuts(
+            shape(rows, 768, 64),
+            Phase::Prefill,
+            participants,
+            alignment,
+            visit,
+        );
         found
     };
     let pair = [dynamic(GPU), npu()];
     let margins = found(true, 110, &pair);
     assert_eq!(margins.len(), 2, "one for each place of a column");
     for partition in &margins {
-        assert_eq!(rows(partition), [(NPU, 64), (NPU, 32), (GPU, 96), (GPU, 14)]);
+        assert_eq!(
+            rows(partition),
+            [(NPU, 64), (NPU, 32), (GPU, 96), (GPU, 14)]
+        );
         let of_npu = partition.pieces[0].part.columns.end;
-        assert_eq!(partition.pieces[2].part, Part { rows: 0..96, columns: of_npu..768 });
-        assert_eq!(partition.pieces[3].part, Part { rows: 96..110, columns: 0..768 });
+        assert_eq!(
+            partition.pieces[2].part,
+            Part {
+                rows: 0..96,
+                columns: of_npu..768
+            }
+        );
+        assert_eq!(
+            partition.pieces[3].part,
+            Part {
+                rows: 96..110,
+                columns: 0..768
+            }
+        );
     }
     assert_eq!(found(false, 110, &pair), [], "the paper has none");
     assert_eq!(found(true, 96, &pair), [], "without a margin");
     assert_eq!(found(true, 20, &pair), [], "all is margin");
-    assert_eq!(found(true, 110, &[dynamic(GPU), dynamic(CPU)]), [], "both compute any shape");
+    assert_eq!(
+        found(true, 110, &[dynamic(GPU), dynamic(CPU)]),
+        [],
+        "both compute any shape"
+    );
 }
 
 #[test]
@@ -330,13 +467,28 @@ fn columns_are_cut_at_every_multiple_of_256_and_rows_at_every_multiple_of_32() {
     let pair = [dynamic(GPU), dynamic(CPU)];
     let places = |product: ProductShape, of: fn(&Part) -> usize, strategy: Strategy| -> Vec<_> {
         let all = all(product, Phase::Prefill, &pair);
-        all.iter().filter(|one| one.strategy == strategy).map(|one| of(&one.pieces[1].part)).collect()
+        all.iter()
+            .filter(|one| one.strategy == strategy)
+            .map(|one| of(&one.pieces[1].part))
+            .collect()
     };
-    let columns = |columns: usize| places(shape(8, columns, 64), |part| part.columns.start, Strategy::RowCutting);
+    let columns = |columns: usize| {
+        places(
+            shape(8, columns, 64),
+            |part| part.columns.start,
+            Strategy::RowCutting,
+        )
+    };
     assert!(columns(256).is_empty());
     assert_eq!(columns(257), [256]);
     assert_eq!(columns(1024), [256, 512, 768]);
-    let rows = |rows: usize| places(shape(rows, 8, 64), |part| part.rows.start, Strategy::SequenceLengthCutting);
+    let rows = |rows: usize| {
+        places(
+            shape(rows, 8, 64),
+            |part| part.rows.start,
+            Strategy::SequenceLengthCutting,
+        )
+    };
     assert!(rows(32).is_empty());
     assert_eq!(rows(33), [32]);
     assert_eq!(rows(128), [32, 64, 96]);
@@ -349,14 +501,26 @@ fn in_decode_columns_alone_are_cut_and_no_row_is_padded() {
         let all = all(shape(tokens, 1024, 64), Phase::Decode, &participants);
         assert_eq!(all.len(), 2 + 3);
         assert!(
-            all.iter().flat_map(|one| &one.pieces).all(|piece| piece.rows == tokens && piece.part.rows == (0..tokens))
+            all.iter()
+                .flat_map(|one| &one.pieces)
+                .all(|piece| piece.rows == tokens && piece.part.rows == (0..tokens))
         );
     }
     let solver = Solver::new(participants.to_vec(), Unordered(0), joins()).unwrap();
     let solve = |rows, phase| solver.solve(shape(rows, 1024, 64), phase, Restriction::Auto);
-    assert!(solve(17, Phase::Decode).unwrap_err().to_string().contains("in decode: expected at most 16 rows"));
+    assert!(
+        solve(17, Phase::Decode)
+            .unwrap_err()
+            .to_string()
+            .contains("in decode: expected at most 16 rows")
+    );
     assert!(solve(2047, Phase::Prefill).is_ok());
-    assert!(solve(2048, Phase::Prefill).unwrap_err().to_string().contains("at most 2047 rows"));
+    assert!(
+        solve(2048, Phase::Prefill)
+            .unwrap_err()
+            .to_string()
+            .contains("at most 2047 rows")
+    );
 }
 
 #[test]
@@ -365,10 +529,15 @@ fn a_cut_that_saves_less_than_its_join_is_not_made() {
     let strategy = |copy: f64| {
         let joins = Joins::new(GPU, 0.0, 0.0, copy).unwrap();
         let solver = Solver::new(participants.clone(), OfRows(&[1.0; 3]), joins).unwrap();
-        let choice = solver.solve(shape(64, 256, 64), Phase::Prefill, Restriction::Auto).unwrap();
+        let choice = solver
+            .solve(shape(64, 256, 64), Phase::Prefill, Restriction::Auto)
+            .unwrap();
         (choice.best.partition.strategy, choice.best.seconds)
     };
-    assert_eq!(strategy(31.0), (Strategy::SequenceLengthCutting, 32.0 + 31.0));
+    assert_eq!(
+        strategy(31.0),
+        (Strategy::SequenceLengthCutting, 32.0 + 31.0)
+    );
     assert_eq!(strategy(32.0), (Strategy::Alone, 64.0));
 }
 
@@ -380,7 +549,12 @@ fn a_join_depends_on_who_computes_longest_and_the_float_processor_alone_has_none
     assert_eq!(of(&[(NPU, 4.0), (GPU, 5.0)]), 1.0 + 2.0);
     assert_eq!(of(&[(NPU, 5.0), (GPU, 4.0), (CPU, 1.0)]), 3.0 + 2.0 * 2.0);
     for bad in [-1.0, f64::NAN, f64::INFINITY] {
-        assert!(Joins::new(GPU, 0.0, bad, 0.0).unwrap_err().to_string().contains(&bad.to_string()));
+        assert!(
+            Joins::new(GPU, 0.0, bad, 0.0)
+                .unwrap_err()
+                .to_string()
+                .contains(&bad.to_string())
+        );
     }
 }
 
@@ -390,52 +564,115 @@ fn a_shape_that_was_not_measured_is_an_error_that_names_it() {
     let product = shape(70, 600, 64);
     let measurements: Vec<_> = shapes(product, Phase::Prefill, &participants)
         .into_iter()
-        .map(|(processor, shape)| Measurement { processor, shape, seconds: 1e-9 })
+        .map(|(processor, shape)| Measurement {
+            processor,
+            shape,
+            seconds: 1e-9,
+        })
         .collect();
     // The join of what is alone takes so much longer that every candidate could be the best.
     let joins = Joins::new(ProcessorId::new(9), 1.0, 1.0, 0.0).unwrap();
     let solve = |measurements: &[Measurement]| {
         let costs = MeasuredCosts::new(measurements).unwrap();
-        Solver::new(participants.to_vec(), costs, joins).unwrap().solve(product, Phase::Prefill, Restriction::Auto)
+        Solver::new(participants.to_vec(), costs, joins)
+            .unwrap()
+            .solve(product, Phase::Prefill, Restriction::Auto)
     };
-    assert!(solve(&measurements).is_ok(), "all that has to be known is known");
+    assert!(
+        solve(&measurements).is_ok(),
+        "all that has to be known is known"
+    );
     for missing in 0..measurements.len() {
-        let Measurement { processor, shape, .. } = measurements[missing];
+        let Measurement {
+            processor, shape, ..
+        } = measurements[missing];
         let others = [&measurements[..missing], &measurements[missing + 1..]].concat();
         let error = solve(&others).unwrap_err();
-        assert_eq!(error, PartitionError::Unknown(UnknownCost { processor, shape }));
-        assert!(error.to_string().contains(&format!("{shape} take on processor {}", processor.index())), "{error}");
+        assert_eq!(
+            error,
+            PartitionError::Unknown(UnknownCost { processor, shape })
+        );
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("{shape} take on processor {}", processor.index())),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn a_table_of_times_that_are_none_or_of_a_shape_twice_is_refused() {
-    let one = Measurement { processor: GPU, shape: shape(1, 2, 3), seconds: 1.0 };
-    let refused = |measurements: &[Measurement]| MeasuredCosts::new(measurements).unwrap_err().to_string();
-    assert!(refused(&[one, one]).contains("1 rows × 2 columns × depth 3 on processor 0 are measured twice"));
+    let one = Measurement {
+        processor: GPU,
+        shape: shape(1, 2, 3),
+        seconds: 1.0,
+    };
+    let refused =
+        |measurements: &[Measurement]| MeasuredCosts::new(measurements).unwrap_err().to_string();
+    assert!(
+        refused(&[one, one])
+            .contains("1 rows × 2 columns × depth 3 on processor 0 are measured twice")
+    );
     for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        assert!(refused(&[Measurement { seconds, ..one }]).contains(&format!("took {seconds} seconds")));
+        assert!(
+            refused(&[Measurement { seconds, ..one }]).contains(&format!("took {seconds} seconds"))
+        );
     }
 }
 
 #[test]
 fn sizes_lengths_and_lists_that_make_no_sense_are_refused() {
-    for (rows, columns, depth) in [(0, 1, 1), (1, 0, 1), (1, 1, 0), (usize::MAX, 1, 1), (1, (1 << 24) + 1, 1)] {
+    for (rows, columns, depth) in [
+        (0, 1, 1),
+        (1, 0, 1),
+        (1, 1, 0),
+        (usize::MAX, 1, 1),
+        (1, (1 << 24) + 1, 1),
+    ] {
         let error = ProductShape::new(rows, columns, depth).unwrap_err();
-        assert_eq!(error, PartitionError::Size { rows, columns, depth });
+        assert_eq!(
+            error,
+            PartitionError::Size {
+                rows,
+                columns,
+                depth
+            }
+        );
         assert!(error.to_string().contains("from 1 to 16777216"), "{error}");
     }
     for length in [0, 1, 16, 48, 2048] {
-        assert_eq!(StandardLengths::new(vec![64, length]), Err(PartitionError::StandardLength { length }));
+        assert_eq!(
+            StandardLengths::new(vec![64, length]),
+            Err(PartitionError::StandardLength { length })
+        );
     }
-    assert_eq!(StandardLengths::new(vec![]), Err(PartitionError::NoStandardLength));
-    assert_eq!(StandardLengths::new(vec![256, 32, 256]).unwrap().lengths(), [32, 256]);
-    let solver = |participants: Vec<Participant>| Solver::new(participants, Unordered(0), joins()).map(|_| ());
+    assert_eq!(
+        StandardLengths::new(vec![]),
+        Err(PartitionError::NoStandardLength)
+    );
+    assert_eq!(
+        StandardLengths::new(vec![256, 32, 256]).unwrap().lengths(),
+        [32, 256]
+    );
+    let solver = |participants: Vec<Participant>| {
+        Solver::new(participants, Unordered(0), joins()).map(|_| ())
+    };
     assert_eq!(solver(vec![]), Err(PartitionError::NoProcessor));
-    assert_eq!(solver(vec![npu(), dynamic(NPU)]), Err(PartitionError::Duplicate { processor: NPU }));
+    assert_eq!(
+        solver(vec![npu(), dynamic(NPU)]),
+        Err(PartitionError::Duplicate { processor: NPU })
+    );
     let none = Solver::new(vec![npu()], Unordered(0), joins()).unwrap();
-    let error = none.solve(shape(64, 512, 8), Phase::Prefill, Restriction::Tensor).unwrap_err();
-    assert!(error.to_string().contains("64 rows × 512 columns × depth 8 can't be cut"), "{error}");
+    let error = none
+        .solve(shape(64, 512, 8), Phase::Prefill, Restriction::Tensor)
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("64 rows × 512 columns × depth 8 can't be cut"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -447,9 +684,21 @@ fn the_products_of_a_block_have_its_columns_and_operations() {
         let products = products(block, description.hidden, 7).unwrap();
         assert_eq!(products.len(), 4);
         for (role, product) in products {
-            let subgraph = graph.subgraphs().iter().find(|one| one.block == 0 && one.role == role).unwrap();
-            assert_eq!(product.columns(), subgraph.output_columns, "{name} {role:?}");
-            assert_eq!(product.operations(), subgraph.operations(7, 0) as f64, "{name} {role:?}");
+            let subgraph = graph
+                .subgraphs()
+                .iter()
+                .find(|one| one.block == 0 && one.role == role)
+                .unwrap();
+            assert_eq!(
+                product.columns(),
+                subgraph.output_columns,
+                "{name} {role:?}"
+            );
+            assert_eq!(
+                product.operations(),
+                subgraph.operations(7, 0) as f64,
+                "{name} {role:?}"
+            );
         }
     }
 }
@@ -463,13 +712,31 @@ fn on_a_phone_the_products_of_a_long_prompt_are_cut_and_one_row_stays_where_floa
     let solver = Solver::new(participants, costs, joins).unwrap();
     let description = model("llama-2-7b").unwrap();
     for (role, product) in products(&description.blocks[0], description.hidden, 1000).unwrap() {
-        let choice = solver.solve(product, Phase::Prefill, Restriction::Auto).unwrap();
-        assert!(!choice.best.partition.strategy.is_whole(), "{role:?}: {choice:?}");
-        let one = solver.solve(product.with_rows(1).unwrap(), Phase::Decode, Restriction::Auto).unwrap();
-        assert_eq!(one.best.partition.strategy, Strategy::Alone, "{role:?}: {one:?}");
+        let choice = solver
+            .solve(product, Phase::Prefill, Restriction::Auto)
+            .unwrap();
+        assert!(
+            !choice.best.partition.strategy.is_whole(),
+            "{role:?}: {choice:?}"
+        );
+        let one = solver
+            .solve(
+                product.with_rows(1).unwrap(),
+                Phase::Decode,
+                Restriction::Auto,
+            )
+            .unwrap();
+        assert_eq!(
+            one.best.partition.strategy,
+            Strategy::Alone,
+            "{role:?}: {one:?}"
+        );
         assert_eq!(one.best.partition.pieces[0].processor, joins.float());
     }
-    let without = DeviceProfile { gpu: None, ..device.clone() };
+    let without = DeviceProfile {
+        gpu: None,
+        ..device.clone()
+    };
     assert!(ProfileCosts::new(&without).joins(FloatsOn::Gpu).is_err());
 }
 
@@ -484,7 +751,11 @@ impl Costs for Company {
         Ok(shape.rows() as f64 * self.alone[processor.index()])
     }
 
-    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+    fn seconds_beside(
+        &self,
+        processor: ProcessorId,
+        shape: ProductShape,
+    ) -> Result<f64, UnknownCost> {
         Ok(shape.rows() as f64 * self.beside[processor.index()])
     }
 }
@@ -493,16 +764,27 @@ impl Costs for Company {
 fn whole_products_take_what_they_take_alone_and_parts_what_they_take_beside_others() {
     let joins = Joins::new(GPU, 0.0, 0.0, 0.0).unwrap();
     let choose = |alone: f64, beside: f64| {
-        let costs = Company { alone: [alone; 3], beside: [beside; 3] };
+        let costs = Company {
+            alone: [alone; 3],
+            beside: [beside; 3],
+        };
         let solver = Solver::new(vec![dynamic(GPU), dynamic(CPU)], costs, joins).unwrap();
-        solver.solve(shape(64, 256, 64), Phase::Prefill, Restriction::Auto).unwrap()
+        solver
+            .solve(shape(64, 256, 64), Phase::Prefill, Restriction::Auto)
+            .unwrap()
     };
     // Rows alone can be cut, in halves. Beside each other both take up to twice as long before a cut does not pay.
     let cut = choose(1.0, 1.9);
-    assert_eq!((cut.best.partition.strategy, cut.best.seconds), (Strategy::SequenceLengthCutting, 32.0 * 1.9));
+    assert_eq!(
+        (cut.best.partition.strategy, cut.best.seconds),
+        (Strategy::SequenceLengthCutting, 32.0 * 1.9)
+    );
     assert!(cut.alone.iter().all(|alone| alone.seconds == 64.0));
     let whole = choose(1.0, 2.1);
-    assert_eq!((whole.best.partition.strategy, whole.best.seconds), (Strategy::Alone, 64.0));
+    assert_eq!(
+        (whole.best.partition.strategy, whole.best.seconds),
+        (Strategy::Alone, 64.0)
+    );
     // A whole product does not get the times beside others, were they less.
     assert_eq!(choose(1.0, 0.25).alone[0].seconds, 64.0);
 }

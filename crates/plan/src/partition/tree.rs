@@ -67,8 +67,17 @@ impl<const FEATURES: usize> RegressionTree<FEATURES> {
         loop {
             match self.nodes[node] {
                 Node::Leaf(value) => return value,
-                Node::Split { feature, threshold, below, above } => {
-                    node = if features[feature] < threshold { below } else { above };
+                Node::Split {
+                    feature,
+                    threshold,
+                    below,
+                    above,
+                } => {
+                    node = if features[feature] < threshold {
+                        below
+                    } else {
+                        above
+                    };
                 }
             }
         }
@@ -80,22 +89,39 @@ impl<const FEATURES: usize> RegressionTree<FEATURES> {
         let mean = samples.iter().map(|sample| sample.target).sum::<f64>() / samples.len() as f64;
         self.nodes.push(Node::Leaf(mean));
         if limits.depth > 0
-            && let Some(Split { feature, threshold, .. }) = best_split(samples, mean, limits.leaf.max(1))
+            && let Some(Split {
+                feature, threshold, ..
+            }) = best_split(samples, mean, limits.leaf.max(1))
         {
             samples.sort_by(|a, b| a.features[feature].total_cmp(&b.features[feature]));
             let middle = samples.partition_point(|sample| sample.features[feature] < threshold);
             let (low, high) = samples.split_at_mut(middle);
-            let limits = Limits { depth: limits.depth - 1, ..limits };
+            let limits = Limits {
+                depth: limits.depth - 1,
+                ..limits
+            };
             let (below, above) = (self.grow(low, limits), self.grow(high, limits));
-            self.nodes[index] = Node::Split { feature, threshold, below, above };
+            self.nodes[index] = Node::Split {
+                feature,
+                threshold,
+                below,
+                above,
+            };
         }
         index
     }
 }
 
 /// The split that lowers the squared error of `samples` most and leaves `leaf` of them on either side.
-fn best_split<const FEATURES: usize>(samples: &mut [Sample<FEATURES>], mean: f64, leaf: usize) -> Option<Split> {
-    let error: f64 = samples.iter().map(|sample| (sample.target - mean).powi(2)).sum();
+fn best_split<const FEATURES: usize>(
+    samples: &mut [Sample<FEATURES>],
+    mean: f64,
+    leaf: usize,
+) -> Option<Split> {
+    let error: f64 = samples
+        .iter()
+        .map(|sample| (sample.target - mean).powi(2))
+        .sum();
     let mut best: Option<Split> = None;
     for feature in 0..FEATURES {
         samples.sort_by(|a, b| a.features[feature].total_cmp(&b.features[feature]));
@@ -111,7 +137,11 @@ fn best_split<const FEATURES: usize>(samples: &mut [Sample<FEATURES>], mean: f64
             if gain > best.map_or(LEAST_GAIN * error, |best| best.gain) {
                 let middle = low.sqrt() * high.sqrt();
                 let threshold = if middle > low { middle.min(high) } else { high };
-                best = Some(Split { feature, threshold, gain });
+                best = Some(Split {
+                    feature,
+                    threshold,
+                    gain,
+                });
             }
         }
     }
@@ -128,20 +158,31 @@ mod tests {
     }
 
     fn samples(values: impl Iterator<Item = usize>) -> Vec<Sample<1>> {
-        values.map(|value| Sample { features: [value as f64], target: stairs(value as f64) }).collect()
+        values
+            .map(|value| Sample {
+                features: [value as f64],
+                target: stairs(value as f64),
+            })
+            .collect()
     }
 
     #[test]
     fn a_tree_predicts_the_step_function_that_it_was_fitted_on() {
         let tree = RegressionTree::fit(&samples(1..=512), Limits { depth: 8, leaf: 1 });
         for value in 1..=512usize {
-            assert!((tree.predict(&[value as f64]) - stairs(value as f64)).abs() < 1e-9, "{value}");
+            assert!(
+                (tree.predict(&[value as f64]) - stairs(value as f64)).abs() < 1e-9,
+                "{value}"
+            );
         }
         // Two values of each step are enough for all that is between them.
         let edges = (0..16).flat_map(|step| [32 * step + 1, 32 * step + 32]);
         let tree = RegressionTree::fit(&samples(edges), Limits { depth: 8, leaf: 1 });
         for value in 1..=512usize {
-            assert!((tree.predict(&[value as f64]) - stairs(value as f64)).abs() < 1e-9, "{value}");
+            assert!(
+                (tree.predict(&[value as f64]) - stairs(value as f64)).abs() < 1e-9,
+                "{value}"
+            );
         }
     }
 
@@ -154,7 +195,10 @@ mod tests {
             })
             .collect();
         let tree = RegressionTree::fit(&samples, Limits { depth: 1, leaf: 1 });
-        assert_eq!([32.0, 33.0].map(|value| tree.predict(&[1.0, value])), [1.0, 2.0]);
+        assert_eq!(
+            [32.0, 33.0].map(|value| tree.predict(&[1.0, value])),
+            [1.0, 2.0]
+        );
     }
 
     prop_compose! {

@@ -29,7 +29,12 @@ prop_compose! {
 
 fn chain(processor: usize, seconds: &[f64]) -> Dag {
     let before = |task: usize| task.checked_sub(1).into_iter().collect();
-    Dag::new(seconds.iter().enumerate().map(|(task, seconds)| (processor, *seconds, before(task))))
+    Dag::new(
+        seconds
+            .iter()
+            .enumerate()
+            .map(|(task, seconds)| (processor, *seconds, before(task))),
+    )
 }
 
 /// A driver that checks what each processor is given.
@@ -78,29 +83,56 @@ impl<'a> Driver<'a> {
             self.running[index] = self.passes.next(processor, now);
             assert_eq!(self.passes.running(processor), self.running[index]);
             let Some((id, task)) = self.running[index] else {
-                assert!(self.is_lost[index] || policy == Policy::InOrder || self.ready_for(processor).is_none());
+                assert!(
+                    self.is_lost[index]
+                        || policy == Policy::InOrder
+                        || self.ready_for(processor).is_none()
+                );
                 continue;
             };
             assert!(!self.is_lost[index] && !self.cancelled.contains(&id));
             let place = self.place(id);
             assert!(!self.done[place][task], "task {task} of {id:?} runs again");
-            assert!(self.running.iter().filter(|running| **running == Some((id, task))).count() == 1, "at once");
-            assert!(self.dags[place].predecessors(task).iter().all(|before| self.done[place][*before]));
-            assert!(self.dags[place].seconds_on(task, processor).is_some(), "it can run there");
+            assert!(
+                self.running
+                    .iter()
+                    .filter(|running| **running == Some((id, task)))
+                    .count()
+                    == 1,
+                "at once"
+            );
+            assert!(
+                self.dags[place]
+                    .predecessors(task)
+                    .iter()
+                    .all(|before| self.done[place][*before])
+            );
+            assert!(
+                self.dags[place].seconds_on(task, processor).is_some(),
+                "it can run there"
+            );
         }
     }
 
     /// A task that is ready for a processor and does not run.
     fn ready_for(&self, processor: ProcessorId) -> Option<(PassId, usize)> {
         let of_pass = |(place, id): (usize, &PassId)| {
-            let schedule = self.passes.schedule(*id).filter(|_| !self.cancelled.contains(id))?;
+            let schedule = self
+                .passes
+                .schedule(*id)
+                .filter(|_| !self.cancelled.contains(id))?;
             let is_ready = |task: &usize| {
                 schedule.home(*task) == processor
                     && !self.done[place][*task]
                     && !self.running.contains(&Some((*id, *task)))
-                    && self.dags[place].predecessors(*task).iter().all(|before| self.done[place][*before])
+                    && self.dags[place]
+                        .predecessors(*task)
+                        .iter()
+                        .all(|before| self.done[place][*before])
             };
-            (0..self.dags[place].len()).find(is_ready).map(|task| (*id, task))
+            (0..self.dags[place].len())
+                .find(is_ready)
+                .map(|task| (*id, task))
         };
         self.ids.iter().enumerate().find_map(of_pass)
     }
@@ -124,7 +156,10 @@ impl<'a> Driver<'a> {
     fn is_blocked(&self, place: usize) -> bool {
         let can_run = |task: usize| {
             (0..PROCESSORS).any(|index| {
-                !self.is_lost[index] && self.dags[place].seconds_on(task, ProcessorId::new(index)).is_some()
+                !self.is_lost[index]
+                    && self.dags[place]
+                        .seconds_on(task, ProcessorId::new(index))
+                        .is_some()
             })
         };
         (0..self.dags[place].len()).any(|task| !self.done[place][task] && !can_run(task))
@@ -232,11 +267,29 @@ const CPU: ProcessorId = ProcessorId::new(0);
 #[test]
 fn an_earlier_prompt_goes_first_and_a_later_one_fills_its_gaps() {
     let first = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (0, 1.0, vec![1])]);
-    let second = Dag::new([(0, 1.0, vec![]), (0, 1.0, vec![0]), (0, 1.0, vec![1]), (0, 1.0, vec![2])]);
-    let requests = [&first, &second].map(|dag| Request { at: 0.0, dag, work: Work::Prompt });
-    let served = simulate_requests(2, Policy::Fifo, 0.0, &requests, |dag, begin| dag.seconds(begin.task).into());
-    let on_cpu: Vec<_> = served.events.iter().filter(|(_, event)| event.processor == CPU).collect();
-    let order: Vec<_> = on_cpu.iter().map(|(pass, event)| (*pass, event.task)).collect();
+    let second = Dag::new([
+        (0, 1.0, vec![]),
+        (0, 1.0, vec![0]),
+        (0, 1.0, vec![1]),
+        (0, 1.0, vec![2]),
+    ]);
+    let requests = [&first, &second].map(|dag| Request {
+        at: 0.0,
+        dag,
+        work: Work::Prompt,
+    });
+    let served = simulate_requests(2, Policy::Fifo, 0.0, &requests, |dag, begin| {
+        dag.seconds(begin.task).into()
+    });
+    let on_cpu: Vec<_> = served
+        .events
+        .iter()
+        .filter(|(_, event)| event.processor == CPU)
+        .collect();
+    let order: Vec<_> = on_cpu
+        .iter()
+        .map(|(pass, event)| (*pass, event.task))
+        .collect();
     assert_eq!(order, [(0, 0), (1, 0), (1, 1), (0, 2), (1, 2), (1, 3)]);
 }
 
@@ -257,7 +310,11 @@ fn a_step_yields_for_the_stall_and_then_goes_first() {
             now += 1.0;
             passes.complete(pass, task);
         }
-        let steps: Vec<_> = begun.iter().filter(|(pass, _)| *pass != prompt).map(|(_, now)| *now).collect();
+        let steps: Vec<_> = begun
+            .iter()
+            .filter(|(pass, _)| *pass != prompt)
+            .map(|(_, now)| *now)
+            .collect();
         assert_eq!(steps, [start, start + 1.0], "a stall of {max_stall} s");
         assert!(passes.is_empty() && passes.is_complete(prompt));
     }
@@ -286,19 +343,30 @@ fn of_a_cancelled_pass_what_runs_ends_and_nothing_starts() {
     assert_eq!(passes.next(CPU, 1.0), Some((other, 0)));
     passes.cancel(other);
     passes.lose(CPU);
-    assert!(passes.is_complete(other) && passes.is_empty(), "what ran was lost with its processor");
+    assert!(
+        passes.is_complete(other) && passes.is_empty(),
+        "what ran was lost with its processor"
+    );
 }
 
 #[test]
 fn a_pass_that_is_added_behind_a_loss_goes_to_those_that_are_left() {
     let uniform = Dag::new([(0, 1.0, vec![]), (1, 1.0, vec![0])]);
-    let node = Node { home: CPU, seconds: vec![Some(1.0)], predecessors: vec![], kind: 0 };
+    let node = Node {
+        home: CPU,
+        seconds: vec![Some(1.0)],
+        predecessors: vec![],
+        kind: 0,
+    };
     let cpu_alone = Dag::from_nodes(2, [node]);
     let mut passes = Passes::new(2, Policy::Fifo, 0.0);
     passes.lose(CPU);
     let moved = passes.add(&uniform, Urgency::Prefill);
     let stuck = passes.add(&cpu_alone, Urgency::Prefill);
-    assert_eq!((passes.orphans(moved), passes.orphans(stuck)), (&[][..], &[0][..]));
+    assert_eq!(
+        (passes.orphans(moved), passes.orphans(stuck)),
+        (&[][..], &[0][..])
+    );
     assert_eq!(passes.next(ProcessorId::new(1), 0.0), Some((moved, 0)));
     assert_eq!(passes.next(CPU, 0.0), None);
     passes.cancel(stuck);

@@ -38,12 +38,23 @@ pub struct Plan {
 /// every few dozen microseconds; where it returns false the best policy's order is returned.
 pub fn plan(dag: &Dag, wake: f64, effort: Effort, go_on: &mut dyn FnMut() -> bool) -> Plan {
     let bound = lower_bound(dag);
-    let mut best = Policy::SIMPLE.map(|policy| of_policy(dag, policy, wake)).into_iter().fold(None, shorter);
+    let mut best = Policy::SIMPLE
+        .map(|policy| of_policy(dag, policy, wake))
+        .into_iter()
+        .fold(None, shorter);
     let of_all = best.as_ref().map_or(f64::INFINITY, |best| best.seconds);
     if of_all > bound + EPSILON {
-        let limits = Limits { width: effort.width, most: usize::MAX, best: f64::INFINITY };
+        let limits = Limits {
+            width: effort.width,
+            most: usize::MAX,
+            best: f64::INFINITY,
+        };
         if let Some((_, order)) = Search::new(dag, wake).run(limits, go_on).schedule {
-            let seconds = dag.run_in_order(&order, wake).into_iter().map(|(_, end)| end).fold(0.0, f64::max);
+            let seconds = dag
+                .run_in_order(&order, wake)
+                .into_iter()
+                .map(|(_, end)| end)
+                .fold(0.0, f64::max);
             best = shorter(best, Plan { seconds, order });
         }
     }
@@ -53,14 +64,23 @@ pub fn plan(dag: &Dag, wake: f64, effort: Effort, go_on: &mut dyn FnMut() -> boo
 fn of_policy(dag: &Dag, policy: Policy, wake: f64) -> Plan {
     let takes = |begin: Begin| {
         let before = if begin.idle { wake } else { 0.0 };
-        Takes { before, ..dag.seconds(begin.task).into() }
+        Takes {
+            before,
+            ..dag.seconds(begin.task).into()
+        }
     };
     let timeline = simulate_each(dag, policy, takes);
-    Plan { seconds: timeline.seconds(), order: timeline.events().iter().map(|event| event.task).collect() }
+    Plan {
+        seconds: timeline.seconds(),
+        order: timeline.events().iter().map(|event| event.task).collect(),
+    }
 }
 
 fn shorter(best: Option<Plan>, other: Plan) -> Option<Plan> {
-    Some(best.filter(|best| best.seconds <= other.seconds).unwrap_or(other))
+    Some(
+        best.filter(|best| best.seconds <= other.seconds)
+            .unwrap_or(other),
+    )
 }
 
 #[cfg(test)]

@@ -83,13 +83,21 @@ pub(crate) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(crate) fn new(dag: &'a Dag, wake: f64) -> Self {
-        Self { dag, tails: Paths::new(dag).tails, wake }
+        Self {
+            dag,
+            tails: Paths::new(dag).tails,
+            wake,
+        }
     }
 
     /// Goes through schedules as far as `limits` let it. Finds nothing where `go_on`, which is called for
     /// each length, returns false.
     pub(crate) fn run(&self, limits: Limits, go_on: &mut dyn FnMut() -> bool) -> Found {
-        let mut found = Found { schedule: None, dropped: f64::INFINITY, partials: 0 };
+        let mut found = Found {
+            schedule: None,
+            dropped: f64::INFINITY,
+            partials: 0,
+        };
         // The task and what is before it, of each partial schedule that was kept.
         let mut all: Vec<(usize, usize)> = vec![(usize::MAX, usize::MAX)];
         let mut layer = vec![self.nothing()];
@@ -102,7 +110,11 @@ impl<'a> Search<'a> {
                 self.expand(partial, parent, &mut steps);
             }
             steps.retain(|step| step.bound < limits.best - EPSILON);
-            steps.sort_by(|one, other| one.rank.total_cmp(&other.rank).then(one.task.cmp(&other.task)));
+            steps.sort_by(|one, other| {
+                one.rank
+                    .total_cmp(&other.rank)
+                    .then(one.task.cmp(&other.task))
+            });
             let mut next: Vec<Partial> = Vec::new();
             let mut by_key: HashMap<u64, SmallVec<[usize; 4]>> = HashMap::new();
             for step in steps {
@@ -113,7 +125,10 @@ impl<'a> Search<'a> {
                 }
                 let mut partial = self.placed(&layer[step.parent], step.task, step.end);
                 let same = by_key.entry(partial.key).or_default();
-                if same.iter().any(|other| self.dominates(&next[*other], &partial)) {
+                if same
+                    .iter()
+                    .any(|other| self.dominates(&next[*other], &partial))
+                {
                     continue;
                 }
                 same.push(next.len());
@@ -124,7 +139,9 @@ impl<'a> Search<'a> {
             layer = next;
         }
         let length = |partial: &Partial| partial.free.iter().copied().fold(0.0, f64::max);
-        let best = layer.iter().min_by(|one, other| length(one).total_cmp(&length(other)));
+        let best = layer
+            .iter()
+            .min_by(|one, other| length(one).total_cmp(&length(other)));
         found.schedule = best.map(|best| {
             let (mut order, mut at) = (Vec::with_capacity(self.dag.len()), best.last);
             while at > 0 {
@@ -142,7 +159,9 @@ impl<'a> Search<'a> {
         Partial {
             placed: SmallVec::from_elem(0, dag.len().div_ceil(64)),
             key: 0,
-            open: (0..dag.len()).filter(|task| dag.predecessors(*task).is_empty()).collect(),
+            open: (0..dag.len())
+                .filter(|task| dag.predecessors(*task).is_empty())
+                .collect(),
             late: SmallVec::new(),
             free: SmallVec::from_elem(0.0, dag.processors()),
             left: SmallVec::from_vec(dag.work()),
@@ -160,13 +179,21 @@ impl<'a> Search<'a> {
                 start = *end;
             }
         }
-        let wake = if start > free || free == 0.0 { self.wake } else { 0.0 };
+        let wake = if start > free || free == 0.0 {
+            self.wake
+        } else {
+            0.0
+        };
         (start, start + wake + self.dag.seconds(task))
     }
 
     /// What may follow.
     fn expand(&self, partial: &Partial, parent: usize, steps: &mut Vec<Step>) {
-        let times: SmallVec<[(f64, f64); 8]> = partial.open.iter().map(|task| self.earliest(partial, *task)).collect();
+        let times: SmallVec<[(f64, f64); 8]> = partial
+            .open
+            .iter()
+            .map(|task| self.earliest(partial, *task))
+            .collect();
         let first = (0..times.len()).min_by(|one, other| times[*one].1.total_cmp(&times[*other].1));
         let Some(first) = first else { return };
         let (processor, until) = (self.dag.home(partial.open[first]), times[first].1);
@@ -178,19 +205,32 @@ impl<'a> Search<'a> {
             // What cannot end before: processors, by their work, and what is open, by the longest path behind it.
             let (mut bound, mut sum) = (end + self.tails[*task], 0.0);
             for (index, (free, left)) in partial.free.iter().zip(&partial.left).enumerate() {
-                let seconds =
-                    if index == processor.index() { end + left - self.dag.seconds(*task) } else { free + left };
+                let seconds = if index == processor.index() {
+                    end + left - self.dag.seconds(*task)
+                } else {
+                    free + left
+                };
                 bound = bound.max(seconds);
                 sum += seconds;
             }
             for (other, (start, other_end)) in partial.open.iter().zip(&times) {
                 if other != task {
-                    let delay = if self.dag.home(*other) == processor { (end - start).max(0.0) } else { 0.0 };
+                    let delay = if self.dag.home(*other) == processor {
+                        (end - start).max(0.0)
+                    } else {
+                        0.0
+                    };
                     bound = bound.max(other_end + delay + self.tails[*other]);
                 }
             }
             let rank = bound + MEAN * sum / partial.free.len() as f64;
-            steps.push(Step { parent, task: *task, end, bound, rank });
+            steps.push(Step {
+                parent,
+                task: *task,
+                end,
+                bound,
+                rank,
+            });
         }
     }
 
@@ -207,14 +247,21 @@ impl<'a> Search<'a> {
         next.late.push((task, end));
         let is_placed = |other: usize| next.placed[other / 64] >> (other % 64) & 1 == 1;
         for later in dag.successors(task) {
-            if dag.predecessors(*later).iter().all(|before| is_placed(*before)) {
+            if dag
+                .predecessors(*later)
+                .iter()
+                .all(|before| is_placed(*before))
+            {
                 next.open.push(*later);
             }
         }
         let (placed, free) = (&next.placed, &next.free);
         let is_placed = |other: usize| placed[other / 64] >> (other % 64) & 1 == 1;
         next.late.retain(|(before, end)| {
-            let mut waiting = dag.successors(*before).iter().filter(|later| !is_placed(**later));
+            let mut waiting = dag
+                .successors(*before)
+                .iter()
+                .filter(|later| !is_placed(**later));
             waiting.any(|later| free[dag.home(*later).index()] < *end)
         });
         next
@@ -222,15 +269,29 @@ impl<'a> Search<'a> {
 
     /// Whether whatever follows `other`, which has placed the same tasks, can begin no later behind `one`.
     fn dominates(&self, one: &Partial, other: &Partial) -> bool {
-        if one.placed != other.placed || one.free.iter().zip(&other.free).any(|(one, other)| *one > other + EPSILON) {
+        if one.placed != other.placed
+            || one
+                .free
+                .iter()
+                .zip(&other.free)
+                .any(|(one, other)| *one > other + EPSILON)
+        {
             return false;
         }
         one.late.iter().all(|(before, end)| {
-            if other.late.iter().any(|(task, other_end)| task == before && *end <= other_end + EPSILON) {
+            if other
+                .late
+                .iter()
+                .any(|(task, other_end)| task == before && *end <= other_end + EPSILON)
+            {
                 return true;
             }
             let is_placed = |task: usize| one.placed[task / 64] >> (task % 64) & 1 == 1;
-            let mut waiting = self.dag.successors(*before).iter().filter(|later| !is_placed(**later));
+            let mut waiting = self
+                .dag
+                .successors(*before)
+                .iter()
+                .filter(|later| !is_placed(**later));
             waiting.all(|later| *end <= other.free[self.dag.home(*later).index()] + EPSILON)
         })
     }

@@ -93,8 +93,18 @@ proptest! {
 #[test]
 fn a_processor_idles_where_that_is_shorter() {
     // The long task of the first processor is ready at once; what the others wait for, a moment later.
-    let dag = Dag::new([(0, 10.0, vec![]), (1, 1.0, vec![]), (0, 1.0, vec![1]), (1, 10.0, vec![2])]);
+    let dag = Dag::new([
+        (0, 10.0, vec![]),
+        (1, 1.0, vec![]),
+        (0, 1.0, vec![1]),
+        (1, 10.0, vec![2]),
+    ]);
     let plan = planned(&dag, QUICK);
     assert_eq!((plan.seconds, plan.order), (12.0, vec![1, 2, 0, 3]));
-    assert!(Policy::SIMPLE.map(|policy| of_policy(&dag, policy, 0.0).seconds).iter().all(|seconds| *seconds == 21.0));
+    assert!(
+        Policy::SIMPLE
+            .map(|policy| of_policy(&dag, policy, 0.0).seconds)
+            .iter()
+            .all(|seconds| *seconds == 21.0)
+    );
 }

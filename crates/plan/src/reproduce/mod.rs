@@ -124,7 +124,11 @@ impl Value {
 }
 
 fn relative(ours: f64, paper: f64) -> f64 {
-    if ours == paper { 0.0 } else { ours / paper - 1.0 }
+    if ours == paper {
+        0.0
+    } else {
+        ours / paper - 1.0
+    }
 }
 
 /// A table or a figure.
@@ -145,12 +149,22 @@ pub struct Section {
 impl Section {
     /// One that cites nothing.
     fn new(name: &'static str, about: &'static str, values: Vec<Value>) -> Self {
-        Self { name, about, values, cited: Vec::new(), not_simulated: "" }
+        Self {
+            name,
+            about,
+            values,
+            cited: Vec::new(),
+            not_simulated: "",
+        }
     }
 
     /// The same with numbers of the paper that stand alone, and why.
     fn citing(self, not_simulated: &'static str, cited: Vec<Cited>) -> Self {
-        Self { cited, not_simulated, ..self }
+        Self {
+            cited,
+            not_simulated,
+            ..self
+        }
     }
 }
 
@@ -184,10 +198,15 @@ impl Nearness {
     /// Of the values of one kind in some sections; none where there is nothing to compare.
     pub fn new<'a>(sections: impl IntoIterator<Item = &'a Section>, kind: Kind) -> Option<Self> {
         let sections = sections.into_iter().flat_map(|section| &section.values);
-        let values: Vec<_> = sections.filter(|value| value.kind == kind && value.paper.is_some()).collect();
+        let values: Vec<_> = sections
+            .filter(|value| value.kind == kind && value.paper.is_some())
+            .collect();
         let errors: Vec<_> = values.iter().filter_map(|value| value.error()).collect();
         let inside: Vec<_> = values.iter().filter_map(|value| value.inside()).collect();
-        let from_middle: Vec<_> = values.iter().filter_map(|value| value.from_middle()).collect();
+        let from_middle: Vec<_> = values
+            .iter()
+            .filter_map(|value| value.from_middle())
+            .collect();
         (!values.is_empty()).then(|| Self {
             kind,
             numbers: errors.len(),
@@ -204,8 +223,18 @@ fn mean_distance(differences: &[f64]) -> Option<f64> {
     (!differences.is_empty()).then(|| sum / differences.len() as f64)
 }
 
-fn value(what: impl Into<String>, paper: impl Into<Option<(f64, f64)>>, ours: f64, kind: Kind) -> Value {
-    Value { what: what.into(), paper: paper.into(), ours, kind }
+fn value(
+    what: impl Into<String>,
+    paper: impl Into<Option<(f64, f64)>>,
+    ours: f64,
+    kind: Kind,
+) -> Value {
+    Value {
+        what: what.into(),
+        paper: paper.into(),
+        ours,
+        kind,
+    }
 }
 
 fn one(value: f64) -> (f64, f64) {
@@ -231,18 +260,34 @@ mod tests {
     #[test]
     fn a_value_beside_one_number_has_an_error_and_is_not_inside_anything() {
         let value = held_out(one(4.0), 5.0);
-        assert_eq!((value.error(), value.inside(), value.from_middle()), (Some(0.25), None, None));
-        assert_eq!([0.0, 1.0].map(|ours| held_out(one(0.0), ours).error().unwrap()), [0.0, f64::INFINITY]);
+        assert_eq!(
+            (value.error(), value.inside(), value.from_middle()),
+            (Some(0.25), None, None)
+        );
+        assert_eq!(
+            [0.0, 1.0].map(|ours| held_out(one(0.0), ours).error().unwrap()),
+            [0.0, f64::INFINITY]
+        );
     }
 
     #[test]
     fn a_value_within_a_range_has_its_distance_from_the_middle_and_no_error_of_zero() {
         let of = |ours| {
             let value = held_out((2.0, 6.0), ours);
-            (value.error(), value.inside().unwrap(), value.from_middle().unwrap())
+            (
+                value.error(),
+                value.inside().unwrap(),
+                value.from_middle().unwrap(),
+            )
         };
-        assert_eq!([2.0, 4.0, 5.0].map(of), [(None, true, -0.5), (None, true, 0.0), (None, true, 0.25)]);
-        assert_eq!([1.0, 8.0].map(of), [(None, false, -0.75), (None, false, 1.0)]);
+        assert_eq!(
+            [2.0, 4.0, 5.0].map(of),
+            [(None, true, -0.5), (None, true, 0.0), (None, true, 0.25)]
+        );
+        assert_eq!(
+            [1.0, 8.0].map(of),
+            [(None, false, -0.75), (None, false, 1.0)]
+        );
     }
 
     #[test]
@@ -251,25 +296,48 @@ mod tests {
             let value = held_out(more_than(2.0), ours);
             (value.error(), value.inside().unwrap(), value.from_middle())
         };
-        assert_eq!([1.0, 9.0].map(of), [(None, false, None), (None, true, None)]);
+        assert_eq!(
+            [1.0, 9.0].map(of),
+            [(None, false, None), (None, true, None)]
+        );
     }
 
     #[test]
     fn fitted_and_seen_values_are_never_counted_in_the_mean_of_held_out_ones() {
         let of = |kind, ours| value("", one(10.0), ours, kind);
-        let values = vec![of(Kind::HeldOut, 12.0), of(Kind::Fitted, 10.0), of(Kind::Seen, 14.0)];
+        let values = vec![
+            of(Kind::HeldOut, 12.0),
+            of(Kind::Fitted, 10.0),
+            of(Kind::Seen, 14.0),
+        ];
         let found = nearness(values.clone(), Kind::HeldOut).unwrap();
-        assert_eq!((found.numbers, found.mean_error), (1, Some(12.0 / 10.0 - 1.0)));
+        assert_eq!(
+            (found.numbers, found.mean_error),
+            (1, Some(12.0 / 10.0 - 1.0))
+        );
         let seen = nearness(values.clone(), Kind::Seen).unwrap();
-        assert_eq!((seen.numbers, seen.mean_error), (1, Some(14.0 / 10.0 - 1.0)));
+        assert_eq!(
+            (seen.numbers, seen.mean_error),
+            (1, Some(14.0 / 10.0 - 1.0))
+        );
         assert_eq!(nearness(values, Kind::Counted), None);
     }
 
     #[test]
     fn a_value_beside_a_range_does_not_lower_the_mean_error_but_is_told_apart() {
-        let values = vec![held_out(one(10.0), 12.0), held_out((2.0, 6.0), 5.0), held_out((2.0, 6.0), 1.0)];
+        let values = vec![
+            held_out(one(10.0), 12.0),
+            held_out((2.0, 6.0), 5.0),
+            held_out((2.0, 6.0), 1.0),
+        ];
         let found = nearness(values, Kind::HeldOut).unwrap();
-        assert_eq!((found.numbers, found.mean_error), (1, Some(12.0 / 10.0 - 1.0)));
-        assert_eq!((found.ranges, found.inside, found.mean_from_middle), (2, 1, Some(0.5)));
+        assert_eq!(
+            (found.numbers, found.mean_error),
+            (1, Some(12.0 / 10.0 - 1.0))
+        );
+        assert_eq!(
+            (found.ranges, found.inside, found.mean_from_middle),
+            (2, 1, Some(0.5))
+        );
     }
 }

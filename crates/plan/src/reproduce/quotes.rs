@@ -13,7 +13,11 @@ pub struct Quote {
 
 impl Quote {
     pub(super) const fn new(value: f64, section: &'static str, text: &'static str) -> Self {
-        Self { value, section, text }
+        Self {
+            value,
+            section,
+            text,
+        }
     }
 
     /// Of a number in percent, as a factor: 23.4 % more is 1.234.
@@ -45,14 +49,22 @@ mod tests {
 
     #[test]
     fn every_number_stands_in_the_words_that_it_is_quoted_from() {
-        for Quote { value, section, text } in heterollm::paper::ALL.iter().chain(llm_npu::paper::ALL) {
+        for Quote {
+            value,
+            section,
+            text,
+        } in heterollm::paper::ALL.iter().chain(llm_npu::paper::ALL)
+        {
             let text = text.replace(',', "");
             let written = |digits: usize| {
                 let number = format!("{value:.digits$}");
-                let apart = |before: Option<char>| before.is_none_or(|one| !one.is_ascii_digit() && one != '.');
+                let apart = |before: Option<char>| {
+                    before.is_none_or(|one| !one.is_ascii_digit() && one != '.')
+                };
                 text.match_indices(&number).any(|(at, _)| {
                     let behind = text[at + number.len()..].chars().next();
-                    apart(text[..at].chars().next_back()) && behind.is_none_or(|one| !one.is_ascii_digit())
+                    apart(text[..at].chars().next_back())
+                        && behind.is_none_or(|one| !one.is_ascii_digit())
                 })
             };
             assert!((0..=2).any(written), "§{section}, {text:?}: {value}");

@@ -79,14 +79,34 @@ impl Dag {
             bottleneck: ProcessorId::new(0),
             plan: None,
         };
-        for Node { home, mut seconds, mut predecessors, kind } in nodes {
+        for Node {
+            home,
+            mut seconds,
+            mut predecessors,
+            kind,
+        } in nodes
+        {
             let number = dag.homes.len();
-            assert!(predecessors.iter().all(|other| *other < number), "task {number} waits for one behind it");
-            let is_time = |seconds: &Option<f64>| seconds.is_none_or(|time| time >= 0.0 && time.is_finite());
-            assert!(seconds.iter().all(is_time), "task {number} takes {seconds:?} seconds");
-            assert!(seconds.len() <= processors, "task {number} has times of {} processors", seconds.len());
+            assert!(
+                predecessors.iter().all(|other| *other < number),
+                "task {number} waits for one behind it"
+            );
+            let is_time =
+                |seconds: &Option<f64>| seconds.is_none_or(|time| time >= 0.0 && time.is_finite());
+            assert!(
+                seconds.iter().all(is_time),
+                "task {number} takes {seconds:?} seconds"
+            );
+            assert!(
+                seconds.len() <= processors,
+                "task {number} has times of {} processors",
+                seconds.len()
+            );
             seconds.resize(processors, None);
-            assert!(seconds.get(home.index()).is_some_and(Option::is_some), "task {number} can't run on its home");
+            assert!(
+                seconds.get(home.index()).is_some_and(Option::is_some),
+                "task {number} can't run on its home"
+            );
             predecessors.sort_unstable();
             predecessors.dedup();
             dag.homes.push(home);
@@ -96,7 +116,9 @@ impl Dag {
         }
         dag.successors = vec![Vec::new(); dag.len()];
         for (task, predecessors) in dag.predecessors.iter().enumerate() {
-            predecessors.iter().for_each(|other| dag.successors[*other].push(task));
+            predecessors
+                .iter()
+                .for_each(|other| dag.successors[*other].push(task));
         }
         dag.ranks = dag.upward_ranks(|task| dag.seconds(task));
         dag.bottleneck = most_work(&dag.work());
@@ -109,7 +131,11 @@ impl Dag {
     /// If it is no processor.
     #[must_use]
     pub fn with_bottleneck(self, bottleneck: ProcessorId) -> Self {
-        assert!(bottleneck.index() < self.processors, "{bottleneck:?} of {} processors", self.processors);
+        assert!(
+            bottleneck.index() < self.processors,
+            "{bottleneck:?} of {} processors",
+            self.processors
+        );
         Self { bottleneck, ..self }
     }
 
@@ -121,14 +147,30 @@ impl Dag {
     #[must_use]
     pub fn with_plan(self, order: &[usize], wake: f64) -> Self {
         let mut plan: Vec<Option<Planned>> = vec![None; self.len()];
-        for (place, (task, (idles, _))) in order.iter().zip(self.run_in_order(order, wake)).enumerate() {
+        for (place, (task, (idles, _))) in
+            order.iter().zip(self.run_in_order(order, wake)).enumerate()
+        {
             assert!(plan[*task].is_none(), "task {task} is planned twice");
-            let is_behind = self.predecessors[*task].iter().all(|before| plan[*before].is_some());
-            assert!(is_behind, "task {task} is planned before one that it waits for");
+            let is_behind = self.predecessors[*task]
+                .iter()
+                .all(|before| plan[*before].is_some());
+            assert!(
+                is_behind,
+                "task {task} is planned before one that it waits for"
+            );
             plan[*task] = Some(Planned { place, idles });
         }
-        assert_eq!(order.len(), self.len(), "a plan of {} tasks for {}", order.len(), self.len());
-        Self { plan: plan.into_iter().collect(), ..self }
+        assert_eq!(
+            order.len(),
+            self.len(),
+            "a plan of {} tasks for {}",
+            order.len(),
+            self.len()
+        );
+        Self {
+            plan: plan.into_iter().collect(),
+            ..self
+        }
     }
 
     /// Of each task of an order, whether its processor idles before it, and when it ends: where all take what is expected,
@@ -138,12 +180,19 @@ impl Dag {
         let mut free = vec![None; self.processors];
         let run = |task: &usize| {
             let free: &mut Option<f64> = &mut free[self.homes[*task].index()];
-            let ready = self.predecessors[*task].iter().map(|before| ends[*before]).fold(0.0, f64::max);
+            let ready = self.predecessors[*task]
+                .iter()
+                .map(|before| ends[*before])
+                .fold(0.0, f64::max);
             let start = free.map_or(ready, |free| ready.max(free));
             let is_idle = free.is_none_or(|free| free < ready);
             // What ends elsewhere at the same time may end a moment later.
-            let elsewhere = self.predecessors[*task].iter().filter(|before| self.homes[**before] != self.homes[*task]);
-            let idles = elsewhere.map(|before| ends[*before]).any(|end| free.is_none_or(|free| end >= free));
+            let elsewhere = self.predecessors[*task]
+                .iter()
+                .filter(|before| self.homes[**before] != self.homes[*task]);
+            let idles = elsewhere
+                .map(|before| ends[*before])
+                .any(|end| free.is_none_or(|free| end >= free));
             ends[*task] = start + if is_idle { wake } else { 0.0 } + self.seconds(*task);
             *free = Some(ends[*task]);
             (idles, ends[*task])
@@ -170,7 +219,10 @@ impl Dag {
     pub(super) fn upward_ranks(&self, seconds: impl Fn(usize) -> f64) -> Vec<f64> {
         let mut ranks = vec![0.0; self.len()];
         for task in (0..ranks.len()).rev() {
-            let longest = self.successors[task].iter().map(|later: &usize| ranks[*later]).fold(0.0, f64::max);
+            let longest = self.successors[task]
+                .iter()
+                .map(|later: &usize| ranks[*later])
+                .fold(0.0, f64::max);
             ranks[task] = seconds(task) + longest;
         }
         ranks
@@ -209,7 +261,8 @@ impl Dag {
 
     /// The seconds that a task is expected to take on its home.
     pub fn seconds(&self, task: usize) -> f64 {
-        self.seconds_on(task, self.homes[task]).expect("a home can run its task")
+        self.seconds_on(task, self.homes[task])
+            .expect("a home can run its task")
     }
 
     /// The seconds that a task is expected to take on a processor; `None` where it can't run.
@@ -252,7 +305,11 @@ impl Dag {
     /// Seconds that no schedule stays below, if tasks take what is expected: the longest path, or the work of one
     /// processor.
     pub fn lower_bound(&self) -> f64 {
-        self.ranks.iter().chain(&self.work()).copied().fold(0.0, f64::max)
+        self.ranks
+            .iter()
+            .chain(&self.work())
+            .copied()
+            .fold(0.0, f64::max)
     }
 }
 
@@ -278,17 +335,37 @@ mod tests {
     #[test]
     fn the_bound_is_the_longest_path_or_the_most_work() {
         let much = Dag::new([(0, 30.0, vec![]), (0, 25.0, vec![]), (1, 20.0, vec![0])]);
-        assert_eq!(much.lower_bound(), 55.0, "all that the first processor has to do");
-        let chain = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (0, 3.0, vec![1]), (1, 0.5, vec![0])]);
+        assert_eq!(
+            much.lower_bound(),
+            55.0,
+            "all that the first processor has to do"
+        );
+        let chain = Dag::new([
+            (0, 1.0, vec![]),
+            (1, 2.0, vec![0]),
+            (0, 3.0, vec![1]),
+            (1, 0.5, vec![0]),
+        ]);
         assert_eq!(chain.lower_bound(), 6.0);
     }
 
     #[test]
     fn the_bottleneck_is_the_processor_with_the_most_work() {
-        let dag = Dag::new([(0, 1.0, vec![]), (2, 2.5, vec![]), (1, 2.0, vec![0]), (1, 1.0, vec![0])]);
+        let dag = Dag::new([
+            (0, 1.0, vec![]),
+            (2, 2.5, vec![]),
+            (1, 2.0, vec![0]),
+            (1, 1.0, vec![0]),
+        ]);
         assert_eq!(dag.bottleneck(), ProcessorId::new(1));
-        assert_eq!(dag.with_bottleneck(ProcessorId::new(2)).bottleneck(), ProcessorId::new(2));
-        assert_eq!(Dag::new([(1, 2.0, vec![]), (0, 2.0, vec![])]).bottleneck(), ProcessorId::new(0));
+        assert_eq!(
+            dag.with_bottleneck(ProcessorId::new(2)).bottleneck(),
+            ProcessorId::new(2)
+        );
+        assert_eq!(
+            Dag::new([(1, 2.0, vec![]), (0, 2.0, vec![])]).bottleneck(),
+            ProcessorId::new(0)
+        );
     }
 
     #[test]
@@ -299,8 +376,13 @@ mod tests {
         let processors = Processors::cpu_and_npu(None);
         let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
         let options = TaskOptions::whole(placement.clone(), 2);
-        let dag = PrefillTasks::new(&graph, &processors, &options, |_, _| 1.0).unwrap().dag;
-        assert_eq!((dag.predecessors(6), dag.predecessors(12)), (&[][..], &[5][..]));
+        let dag = PrefillTasks::new(&graph, &processors, &options, |_, _| 1.0)
+            .unwrap()
+            .dag;
+        assert_eq!(
+            (dag.predecessors(6), dag.predecessors(12)),
+            (&[][..], &[5][..])
+        );
         let all = Dag::of_prefill(&graph, &processors, &placement, |_, _| 1.0);
         assert_eq!(all.predecessors(12), &[] as &[usize]);
     }
@@ -310,7 +392,9 @@ mod tests {
         let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 30, 30);
         let processors = Processors::cpu_and_npu(None);
         let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
-        let dag = Dag::of_prefill(&graph, &processors, &placement, |_, id| 1.0 + id.index() as f64);
+        let dag = Dag::of_prefill(&graph, &processors, &placement, |_, id| {
+            1.0 + id.index() as f64
+        });
         let on = |task| [0, 1].map(|index| dag.seconds_on(task, ProcessorId::new(index)));
         assert_eq!((on(0), on(1)), ([Some(1.0), None], [Some(1.0), Some(2.0)]));
         assert_eq!((dag.seconds(0), dag.seconds(1)), (1.0, 2.0));
@@ -325,8 +409,12 @@ mod tests {
     #[test]
     #[should_panic(expected = "can't run on its home")]
     fn a_home_that_cannot_run_its_task_is_refused() {
-        let node =
-            |home| Node { home: ProcessorId::new(home), seconds: vec![Some(1.0)], predecessors: vec![], kind: 0 };
+        let node = |home| Node {
+            home: ProcessorId::new(home),
+            seconds: vec![Some(1.0)],
+            predecessors: vec![],
+            kind: 0,
+        };
         Dag::from_nodes(2, [node(0), node(1)]);
     }
 }

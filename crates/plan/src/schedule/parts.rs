@@ -103,7 +103,9 @@ pub enum CutError {
     #[error("the multiple of a cut is 0: expected at least 1")]
     Multiple,
     /// Pieces that are not all of an output, each element once.
-    #[error("the parts of a cut of {rows} rows by {columns} columns are not all of it, each element once")]
+    #[error(
+        "the parts of a cut of {rows} rows by {columns} columns are not all of it, each element once"
+    )]
     Cover {
         /// Of the output.
         rows: usize,
@@ -111,7 +113,9 @@ pub enum CutError {
         columns: usize,
     },
     /// An output that nobody planned.
-    #[error("there is no plan for {rows} rows by {columns} columns: expected at most {most_rows} by {planned_columns}")]
+    #[error(
+        "there is no plan for {rows} rows by {columns} columns: expected at most {most_rows} by {planned_columns}"
+    )]
     Unplanned {
         /// Of the output.
         rows: usize,
@@ -165,8 +169,14 @@ impl Cut {
         if by_rows.is_empty() {
             return Err(CutError::Empty);
         }
-        match by_rows.iter().find(|(rows, pieces)| !covers(pieces, **rows, columns)) {
-            Some((rows, _)) => Err(CutError::Cover { rows: *rows, columns }),
+        match by_rows
+            .iter()
+            .find(|(rows, pieces)| !covers(pieces, **rows, columns))
+        {
+            Some((rows, _)) => Err(CutError::Cover {
+                rows: *rows,
+                columns,
+            }),
             None => Ok(Self::Planned(Planned { columns, by_rows })),
         }
     }
@@ -189,7 +199,11 @@ impl Cut {
             Self::Shares(shares) => (Some(shares.shares.iter()), None),
             Self::Planned(planned) => (None, Some(planned.by_rows.values().flatten())),
         };
-        let shares = shares.into_iter().flatten().filter(|share| share.share > 0.0).map(|share| share.processor);
+        let shares = shares
+            .into_iter()
+            .flatten()
+            .filter(|share| share.share > 0.0)
+            .map(|share| share.processor);
         shares.chain(pieces.into_iter().flatten().map(|piece| piece.processor))
     }
 
@@ -205,12 +219,19 @@ impl Cut {
             Self::Shares(Shares { multiple, .. }) => {
                 let piece = |(processor, part): (ProcessorId, Part)| {
                     let rows = part.rows.len().saturating_add(*multiple).min(rows);
-                    Piece { processor, part, rows }
+                    Piece {
+                        processor,
+                        part,
+                        rows,
+                    }
                 };
                 Ok(parts.into_iter().map(piece).collect())
             }
             Self::Planned(planned) => {
-                let enough = planned.by_rows.range(..rows).chain(planned.by_rows.range(rows..).take(1));
+                let enough = planned
+                    .by_rows
+                    .range(..rows)
+                    .chain(planned.by_rows.range(rows..).take(1));
                 Ok(enough.flat_map(|(_, pieces)| pieces).cloned().collect())
             }
         }
@@ -219,15 +240,35 @@ impl Cut {
 
 impl Planned {
     fn parts(&self, rows: usize, columns: usize) -> Result<Vec<(ProcessorId, Part)>, CutError> {
-        let plan = self.by_rows.range(rows..).next().filter(|_| columns == self.columns);
+        let plan = self
+            .by_rows
+            .range(rows..)
+            .next()
+            .filter(|_| columns == self.columns);
         let Some((_, pieces)) = plan else {
             let most_rows = self.by_rows.keys().next_back().copied().unwrap_or(0);
-            return Err(CutError::Unplanned { rows, columns, most_rows, planned_columns: self.columns });
+            return Err(CutError::Unplanned {
+                rows,
+                columns,
+                most_rows,
+                planned_columns: self.columns,
+            });
         };
         let part = |piece: &Piece| {
-            let Part { rows: of_part, columns } = &piece.part;
+            let Part {
+                rows: of_part,
+                columns,
+            } = &piece.part;
             let rows = of_part.start.min(rows)..of_part.end.min(rows);
-            (!rows.is_empty()).then(|| (piece.processor, Part { rows, columns: columns.clone() }))
+            (!rows.is_empty()).then(|| {
+                (
+                    piece.processor,
+                    Part {
+                        rows,
+                        columns: columns.clone(),
+                    },
+                )
+            })
         };
         Ok(pieces.iter().filter_map(part).collect())
     }
@@ -235,18 +276,30 @@ impl Planned {
 
 /// Whether pieces are all of an output of `rows` by `columns`, each element once.
 fn covers(pieces: &[Piece], rows: usize, columns: usize) -> bool {
-    let is_piece = |Piece { part, rows: computed, .. }: &Piece| {
-        let Part { rows: of_part, columns: of_columns } = part;
+    let is_piece = |Piece {
+                        part,
+                        rows: computed,
+                        ..
+                    }: &Piece| {
+        let Part {
+            rows: of_part,
+            columns: of_columns,
+        } = part;
         let is_within = of_part.end <= rows && of_columns.end <= columns;
         is_within && !of_part.is_empty() && !of_columns.is_empty() && of_part.len() <= *computed
     };
-    let overlap = |one: &Range<usize>, other: &Range<usize>| one.start < other.end && other.start < one.end;
+    let overlap =
+        |one: &Range<usize>, other: &Range<usize>| one.start < other.end && other.start < one.end;
     let is_apart = |(index, piece): (usize, &Piece)| {
         let part = &piece.part;
         let mut before = pieces[..index].iter().map(|other| &other.part);
-        !before.any(|other| overlap(&part.rows, &other.rows) && overlap(&part.columns, &other.columns))
+        !before
+            .any(|other| overlap(&part.rows, &other.rows) && overlap(&part.columns, &other.columns))
     };
-    let area: usize = pieces.iter().map(|piece| piece.part.rows.len() * piece.part.columns.len()).sum();
+    let area: usize = pieces
+        .iter()
+        .map(|piece| piece.part.rows.len() * piece.part.columns.len())
+        .sum();
     pieces.iter().all(is_piece) && pieces.iter().enumerate().all(is_apart) && area == rows * columns
 }
 
@@ -261,7 +314,10 @@ impl Shares {
             if !(share >= 0.0 && share.is_finite()) {
                 return Err(CutError::Share { processor, share });
             }
-            if shares[..index].iter().any(|other| other.processor == processor) {
+            if shares[..index]
+                .iter()
+                .any(|other| other.processor == processor)
+            {
                 return Err(CutError::Duplicate { processor });
             }
         }
@@ -269,27 +325,45 @@ impl Shares {
         match (sum > 0.0 && sum.is_finite(), multiple) {
             (false, _) => Err(CutError::Empty),
             (true, 0) => Err(CutError::Multiple),
-            (true, _) => Ok(Self { axis, shares, multiple }),
+            (true, _) => Ok(Self {
+                axis,
+                shares,
+                multiple,
+            }),
         }
     }
 
     /// The parts of an output of `rows` by `columns`, in the order of the shares: together they are all of it, without
     /// overlap. A share that comes to nothing has no part.
     fn parts(&self, rows: usize, columns: usize) -> Vec<(ProcessorId, Part)> {
-        let length = if self.axis == Axis::Rows { rows } else { columns };
+        let length = if self.axis == Axis::Rows {
+            rows
+        } else {
+            columns
+        };
         let sum: f64 = self.shares.iter().map(|share| share.share).sum();
         let last = self.shares.iter().rposition(|share| share.share > 0.0);
         let (mut parts, mut start, mut before) = (Vec::new(), 0, 0.0);
         for (index, Share { processor, share }) in self.shares.iter().enumerate() {
             before += share;
             let tiles = (before / sum * length as f64 / self.multiple as f64).round() as usize;
-            let end = if last.is_some_and(|last| index >= last) { length } else { tiles.saturating_mul(self.multiple) };
+            let end = if last.is_some_and(|last| index >= last) {
+                length
+            } else {
+                tiles.saturating_mul(self.multiple)
+            };
             let range = start..end.clamp(start, length);
             start = range.end;
             if !range.is_empty() {
                 let part = match self.axis {
-                    Axis::Rows => Part { rows: range, columns: 0..columns },
-                    Axis::Columns => Part { rows: 0..rows, columns: range },
+                    Axis::Rows => Part {
+                        rows: range,
+                        columns: 0..columns,
+                    },
+                    Axis::Columns => Part {
+                        rows: 0..rows,
+                        columns: range,
+                    },
                 };
                 parts.push((*processor, part));
             }
@@ -357,13 +431,27 @@ mod tests {
 
     #[test]
     fn a_cut_that_makes_no_sense_is_refused() {
-        let share = |index, share| Share { processor: ProcessorId::new(index), share };
-        let cut = |shares: &[Share], multiple| Cut::new(Axis::Columns, shares.to_vec(), multiple).unwrap_err();
+        let share = |index, share| Share {
+            processor: ProcessorId::new(index),
+            share,
+        };
+        let cut = |shares: &[Share], multiple| {
+            Cut::new(Axis::Columns, shares.to_vec(), multiple).unwrap_err()
+        };
         assert_eq!(cut(&[], 1), CutError::Empty);
         assert_eq!(cut(&[share(0, 0.0)], 1), CutError::Empty);
         assert_eq!(cut(&[share(0, 1.0)], 0), CutError::Multiple);
-        assert!(cut(&[share(0, -1.0)], 1).to_string().contains("processor 0 is -1"));
+        assert!(
+            cut(&[share(0, -1.0)], 1)
+                .to_string()
+                .contains("processor 0 is -1")
+        );
         assert!(cut(&[share(0, f64::NAN)], 1).to_string().contains("NaN"));
-        assert_eq!(cut(&[share(1, 1.0), share(1, 1.0)], 1), CutError::Duplicate { processor: ProcessorId::new(1) });
+        assert_eq!(
+            cut(&[share(1, 1.0), share(1, 1.0)], 1),
+            CutError::Duplicate {
+                processor: ProcessorId::new(1)
+            }
+        );
     }
 }

@@ -37,9 +37,18 @@ pub fn combinations(
 ) -> Vec<Combination> {
     let of_place = |place: usize| {
         let [chunk_sharing, shadow, out_of_order] = [0, 1, 2].map(|bit| place >> bit & 1 == 1);
-        let techniques = Techniques { chunk_sharing, shadow, out_of_order, ..Techniques::ALL };
+        let techniques = Techniques {
+            chunk_sharing,
+            shadow,
+            out_of_order,
+            ..Techniques::ALL
+        };
         // What a window holds would depend on the length of chunks.
-        let options = Options { techniques, window: Some(usize::MAX), ..Options::paper(policy) };
+        let options = Options {
+            techniques,
+            window: Some(usize::MAX),
+            ..Options::paper(policy)
+        };
         let prefill = Prefill::new(device, model, prompt, &options);
         let outcome = prefill.run();
         Combination {
@@ -57,7 +66,9 @@ pub fn combinations(
 /// By how much a technique shortens the prefill, beside each combination of the others: `without / with`.
 pub fn factors(combinations: &[Combination], technique: usize) -> Vec<f64> {
     let without = (0..combinations.len()).filter(|place| place >> technique & 1 == 0);
-    without.map(|place| combinations[place].seconds / combinations[place | 1 << technique].seconds).collect()
+    without
+        .map(|place| combinations[place].seconds / combinations[place | 1 << technique].seconds)
+        .collect()
 }
 
 #[cfg(test)]
@@ -68,11 +79,21 @@ mod tests {
     #[test]
     fn out_of_order_gives_nothing_to_a_prompt_that_is_one_graph() {
         let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
-        let all = combinations(&device, &shape("qwen1.5-1.8b").unwrap(), 512, Policy::CriticalPath);
+        let all = combinations(
+            &device,
+            &shape("qwen1.5-1.8b").unwrap(),
+            512,
+            Policy::CriticalPath,
+        );
         let of_order = factors(&all, 2);
         // Beside neither, chunk-sharing, shadow, both.
-        assert!(of_order[0] < 1.01 && of_order[1] > 1.01 && of_order[3] > 1.2, "{of_order:?}");
+        assert!(
+            of_order[0] < 1.01 && of_order[1] > 1.01 && of_order[3] > 1.2,
+            "{of_order:?}"
+        );
         assert!(factors(&all, 1).iter().all(|factor| *factor > 1.0));
-        assert!((all[7].seconds, all[7].prepare_seconds) < (all[0].seconds, all[0].prepare_seconds));
+        assert!(
+            (all[7].seconds, all[7].prepare_seconds) < (all[0].seconds, all[0].prepare_seconds)
+        );
     }
 }

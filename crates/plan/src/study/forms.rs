@@ -28,8 +28,14 @@ pub enum Form {
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Text, Self::Printed, Self::Count, Self::SameSign, Self::OneSided, Self::TiesByRank];
+    pub const ALL: [Self; 6] = [
+        Self::Text,
+        Self::Printed,
+        Self::Count,
+        Self::SameSign,
+        Self::OneSided,
+        Self::TiesByRank,
+    ];
 
     /// Name for people and files.
     pub fn name(self) -> &'static str {
@@ -54,10 +60,14 @@ pub fn seconds(dag: &Dag, form: Form, takes: impl Fn(usize) -> f64) -> f64 {
             ranks[*before] = ranks[*before].max(ranks[task]);
         }
     }
-    let mut missing: Vec<_> = (0..dag.len()).map(|task| dag.predecessors(task).len()).collect();
+    let mut missing: Vec<_> = (0..dag.len())
+        .map(|task| dag.predecessors(task).len())
+        .collect();
     let mut ready: Vec<Vec<usize>> = vec![Vec::new(); dag.processors()];
     let is_first = |task: &usize| missing[*task] == 0;
-    (0..dag.len()).filter(is_first).for_each(|task| ready[dag.home(task).index()].push(task));
+    (0..dag.len())
+        .filter(is_first)
+        .for_each(|task| ready[dag.home(task).index()].push(task));
     let mut running: Vec<Option<(f64, usize)>> = vec![None; dag.processors()];
     let mut now = 0.0f64;
     loop {
@@ -67,29 +77,53 @@ pub fn seconds(dag: &Dag, form: Form, takes: impl Fn(usize) -> f64) -> f64 {
                 continue;
             }
             let key = |task: usize| {
-                let freed = dag.successors(task).iter().filter(|later| missing[**later] == 1);
-                let value = |later: &usize| if form == Form::Count { 1.0 } else { dag.seconds(*later) };
-                let counts =
-                    |later: &&usize| form == Form::Printed || (dag.home(**later) == bottleneck) != is_bottleneck;
+                let freed = dag
+                    .successors(task)
+                    .iter()
+                    .filter(|later| missing[**later] == 1);
+                let value = |later: &usize| {
+                    if form == Form::Count {
+                        1.0
+                    } else {
+                        dag.seconds(*later)
+                    }
+                };
+                let counts = |later: &&usize| {
+                    form == Form::Printed || (dag.home(**later) == bottleneck) != is_bottleneck
+                };
                 let sum: f64 = freed.filter(counts).map(value).sum();
                 let c = match (is_bottleneck, form) {
                     (true, Form::OneSided) => 0.0,
                     (true, Form::SameSign) | (false, _) => sum,
                     (true, _) => -sum,
                 };
-                (c, if form == Form::TiesByRank { ranks[task] } else { 0.0 })
+                (
+                    c,
+                    if form == Form::TiesByRank {
+                        ranks[task]
+                    } else {
+                        0.0
+                    },
+                )
             };
             let better = |one: usize, other: usize| {
                 let ((c, rank), (other_c, other_rank)) = (key(one), key(other));
-                c.total_cmp(&other_c).then(rank.total_cmp(&other_rank)).then(other.cmp(&one))
+                c.total_cmp(&other_c)
+                    .then(rank.total_cmp(&other_rank))
+                    .then(other.cmp(&one))
             };
-            let best = (0..ready[processor].len()).max_by(|a, b| better(ready[processor][*a], ready[processor][*b]));
+            let best = (0..ready[processor].len())
+                .max_by(|a, b| better(ready[processor][*a], ready[processor][*b]));
             if let Some(place) = best {
                 let task = ready[processor].swap_remove(place);
                 running[processor] = Some((now + takes(task), task));
             }
         }
-        let next = running.iter().flatten().map(|(end, _)| *end).fold(f64::INFINITY, f64::min);
+        let next = running
+            .iter()
+            .flatten()
+            .map(|(end, _)| *end)
+            .fold(f64::INFINITY, f64::min);
         if next.is_infinite() {
             return now;
         }
@@ -123,10 +157,20 @@ mod tests {
         let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         for (name, prompt) in [("qwen1.5-1.8b", 700), ("gemma-2b", 1024)] {
             let description = triad_model::family::shape(name).unwrap();
-            let dag = Prefill::new(&device, &description, prompt, &Options::paper(Policy::Paper)).tasks.dag;
+            let dag = Prefill::new(
+                &device,
+                &description,
+                prompt,
+                &Options::paper(Policy::Paper),
+            )
+            .tasks
+            .dag;
             let policy = simulate(&dag, Policy::Paper, |task| dag.seconds(task)).seconds();
             let form = seconds(&dag, Form::Text, |task| dag.seconds(task));
-            assert!((policy / form - 1.0).abs() < 1e-9, "{name}: {policy} and {form}");
+            assert!(
+                (policy / form - 1.0).abs() < 1e-9,
+                "{name}: {policy} and {form}"
+            );
         }
     }
 }

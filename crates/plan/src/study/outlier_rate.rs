@@ -34,18 +34,36 @@ pub struct Rates {
 }
 
 /// Shares of the channels that are tried.
-pub const SHARES: [f64; 12] = [0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0];
+pub const SHARES: [f64; 12] = [
+    0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0,
+];
 
 /// Prefills of `prompt` tokens with more and more outliers.
-pub fn rates(device: &DeviceProfile, model: &ModelDescription, prompt: usize, policy: Policy) -> Rates {
-    let usual = Options { window: Some(usize::MAX), ..Options::paper(policy) };
+pub fn rates(
+    device: &DeviceProfile,
+    model: &ModelDescription,
+    prompt: usize,
+    policy: Policy,
+) -> Rates {
+    let usual = Options {
+        window: Some(usize::MAX),
+        ..Options::paper(policy)
+    };
     let split = |share: f64, prune: f64| {
         let outlier_channels = share * model.hidden as f64;
-        let options = Options { outlier_channels, prune, ..usual.clone() };
+        let options = Options {
+            outlier_channels,
+            prune,
+            ..usual.clone()
+        };
         Prefill::new(device, model, prompt, &options).run().seconds
     };
     let alone = |floats_on| {
-        let options = Options { window: Some(0), floats_on, ..usual.clone() };
+        let options = Options {
+            window: Some(0),
+            floats_on,
+            ..usual.clone()
+        };
         Prefill::new(device, model, prompt, &options).run().seconds
     };
     let cpu_seconds = alone(FloatsOn::Cpu);
@@ -57,13 +75,21 @@ pub fn rates(device: &DeviceProfile, model: &ModelDescription, prompt: usize, po
         let (mut below, mut above) = (0.0, 1.0);
         for _ in 0..20 {
             let middle = (below + above) / 2.0;
-            *(if split(middle, 0.0) <= limit { &mut below } else { &mut above }) = middle;
+            *(if split(middle, 0.0) <= limit {
+                &mut below
+            } else {
+                &mut above
+            }) = middle;
         }
         Some(above)
     };
     Rates {
         points: SHARES
-            .map(|share| Point { share, pruned_seconds: split(share, 0.85), kept_seconds: split(share, 0.0) })
+            .map(|share| Point {
+                share,
+                pruned_seconds: split(share, 0.85),
+                kept_seconds: split(share, 0.0),
+            })
             .into(),
         cpu_seconds,
         gpu_seconds,
@@ -80,11 +106,23 @@ mod tests {
     #[test]
     fn more_outliers_take_longer_until_one_processor_is_faster() {
         let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
-        let rates = rates(&device, &shape("qwen1.5-1.8b").unwrap(), 512, Policy::CriticalPath);
+        let rates = rates(
+            &device,
+            &shape("qwen1.5-1.8b").unwrap(),
+            512,
+            Policy::CriticalPath,
+        );
         // Not from each point to the next: slower tasks may luckily lead to a better order (Graham).
         let (first, last) = (rates.points[0], rates.points[rates.points.len() - 1]);
-        assert!(first.kept_seconds < last.kept_seconds && first.pruned_seconds < last.pruned_seconds);
-        assert!(rates.points.iter().all(|point| point.pruned_seconds < point.kept_seconds));
+        assert!(
+            first.kept_seconds < last.kept_seconds && first.pruned_seconds < last.pruned_seconds
+        );
+        assert!(
+            rates
+                .points
+                .iter()
+                .all(|point| point.pruned_seconds < point.kept_seconds)
+        );
         let crossing = rates.slower_than_gpu.unwrap();
         assert!((0.01..1.0).contains(&crossing), "{crossing}");
     }

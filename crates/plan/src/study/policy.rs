@@ -74,23 +74,37 @@ const MOST_PARTIALS: usize = 5_000_000;
 impl Case {
     /// How much longer than the bound, in the order of [`names`].
     pub fn gaps(&self) -> impl Iterator<Item = f64> {
-        self.seconds.iter().map(|seconds| seconds / self.bound_seconds - 1.0)
+        self.seconds
+            .iter()
+            .map(|seconds| seconds / self.bound_seconds - 1.0)
     }
 }
 
 /// What is compared: the policies, the forms of C but for the one that is a policy, and the schedules of other systems.
 pub fn names() -> Vec<&'static str> {
     let forms = Form::ALL[1..].iter().map(|form| form.name());
-    Policy::ALL.map(Policy::name).into_iter().chain(forms).chain(System::ALL.map(System::name)).collect()
+    Policy::ALL
+        .map(Policy::name)
+        .into_iter()
+        .chain(forms)
+        .chain(System::ALL.map(System::name))
+        .collect()
 }
 
 /// All cases of a grid, with what `plan` plans for each dag without noise.
 pub fn cases(device: &DeviceProfile, grid: &Grid, plan: &mut dyn FnMut(&Dag) -> Plan) -> Vec<Case> {
     let mut cases = Vec::new();
     for (model, description) in &grid.models {
-        for prompt in grid.prompts.iter().filter(|prompt| **prompt <= description.context) {
+        for prompt in grid
+            .prompts
+            .iter()
+            .filter(|prompt| **prompt <= description.context)
+        {
             // The whole model on the NPU: what its window holds is another question.
-            let options = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
+            let options = Options {
+                window: Some(usize::MAX),
+                ..Options::paper(Policy::Paper)
+            };
             let Prefill { tasks, npu, .. } = Prefill::new(device, description, *prompt, &options);
             let orders = System::ALL.map(|system| system.order(&tasks));
             for ratio in &grid.ratios {
@@ -109,8 +123,11 @@ pub fn cases(device: &DeviceProfile, grid: &Grid, plan: &mut dyn FnMut(&Dag) -> 
                         ratio: *ratio,
                         noise: *noise,
                         chunks,
-                        bound_seconds: solved.map_or_else(|| lower_bound(&real), |solved| solved.bound),
-                        optimum_seconds: solved.filter(Optimum::is_proven).map(|solved| solved.seconds),
+                        bound_seconds: solved
+                            .map_or_else(|| lower_bound(&real), |solved| solved.bound),
+                        optimum_seconds: solved
+                            .filter(Optimum::is_proven)
+                            .map(|solved| solved.seconds),
                         seconds: all_policies(&dag, &orders, &takes),
                     });
                 }
@@ -128,7 +145,12 @@ fn all_policies(dag: &Dag, orders: &[Order], takes: &[f64]) -> Vec<f64> {
         simulate(&ordered, Policy::InOrder, |place| ordered.seconds(place)).seconds()
     };
     let forms = Form::ALL[1..].iter().map(of_form);
-    Policy::ALL.map(of_policy).into_iter().chain(forms).chain(orders.iter().map(of_order)).collect()
+    Policy::ALL
+        .map(of_policy)
+        .into_iter()
+        .chain(forms)
+        .chain(orders.iter().map(of_order))
+        .collect()
 }
 
 /// The same tasks with other seconds.
@@ -146,15 +168,22 @@ fn rebuilt(dag: &Dag, seconds: impl Fn(usize) -> f64) -> Dag {
 /// as equation 5 is printed.
 fn with_ratio(dag: &Dag, npu: ProcessorId, ratio: f64) -> Dag {
     let work = |on_npu: bool| -> f64 {
-        (0..dag.len()).filter(|task| (dag.home(*task) == npu) == on_npu).map(|task| dag.seconds(task)).sum()
+        (0..dag.len())
+            .filter(|task| (dag.home(*task) == npu) == on_npu)
+            .map(|task| dag.seconds(task))
+            .sum()
     };
     let factor = work(true) / work(false) / ratio;
-    let scaled = rebuilt(dag, |task| dag.seconds(task) * if dag.home(task) == npu { 1.0 } else { factor });
+    let scaled = rebuilt(dag, |task| {
+        dag.seconds(task) * if dag.home(task) == npu { 1.0 } else { factor }
+    });
     scaled.with_bottleneck(npu)
 }
 
 fn with_noise(dag: &Dag, noise: f64, random: &mut Random) -> Vec<f64> {
-    (0..dag.len()).map(|task| dag.seconds(task) * random.log_normal(noise)).collect()
+    (0..dag.len())
+        .map(|task| dag.seconds(task) * random.log_normal(noise))
+        .collect()
 }
 
 /// A small instance, solved.
@@ -207,8 +236,12 @@ pub fn solved(
         for (blocks, chunks) in sizes {
             let mut small = description.clone();
             small.blocks.truncate(*blocks);
-            let options = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
-            let Prefill { tasks, npu, .. } = Prefill::new(device, &small, chunks * options.chunk, &options);
+            let options = Options {
+                window: Some(usize::MAX),
+                ..Options::paper(Policy::Paper)
+            };
+            let Prefill { tasks, npu, .. } =
+                Prefill::new(device, &small, chunks * options.chunk, &options);
             let orders = System::ALL.map(|system| system.order(&tasks));
             for ratio in &grid.ratios {
                 let dag = with_ratio(&tasks.dag, npu, *ratio);
@@ -248,7 +281,10 @@ mod tests {
 
     fn grid() -> Grid {
         let models = vec![("smollm2-135m".to_owned(), shape("smollm2-135m").unwrap())];
-        Grid { prompts: vec![512], ..Grid::usual(models) }
+        Grid {
+            prompts: vec![512],
+            ..Grid::usual(models)
+        }
     }
 
     fn planned(dag: &Dag) -> Plan {
@@ -264,7 +300,11 @@ mod tests {
             assert_eq!(case.seconds.len(), names().len());
             assert!(case.gaps().all(|gap| gap > -1e-9), "{case:?}");
         }
-        assert_eq!(cases, super::cases(&device, &grid(), &mut planned), "the same in every run");
+        assert_eq!(
+            cases,
+            super::cases(&device, &grid(), &mut planned),
+            "the same in every run"
+        );
     }
 
     #[test]
@@ -272,9 +312,17 @@ mod tests {
         let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         let of_seed = |seed| {
             // The same work twice: what differs is the noise.
-            let grid = Grid { ratios: vec![1.0, 1.0], noises: vec![0.0, 0.3], seed, ..grid() };
+            let grid = Grid {
+                ratios: vec![1.0, 1.0],
+                noises: vec![0.0, 0.3],
+                seed,
+                ..grid()
+            };
             let cases = cases(&device, &grid, &mut planned);
-            cases.into_iter().map(|case| case.seconds).collect::<Vec<_>>()
+            cases
+                .into_iter()
+                .map(|case| case.seconds)
+                .collect::<Vec<_>>()
         };
         let [first, second] = [of_seed(7), of_seed(8)];
         assert_eq!(first[0], first[2], "without noise");
@@ -287,8 +335,17 @@ mod tests {
     fn an_optimum_is_between_bound_and_every_policy() {
         let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         for solved in solved(&device, &grid(), &[(1, 2), (1, 3)], 100_000, &mut planned) {
-            assert!(solved.is_proven && solved.bound_seconds <= solved.optimum_seconds + 1e-12, "{solved:?}");
-            assert!(solved.seconds.iter().all(|seconds| *seconds >= solved.optimum_seconds - 1e-9), "{solved:?}");
+            assert!(
+                solved.is_proven && solved.bound_seconds <= solved.optimum_seconds + 1e-12,
+                "{solved:?}"
+            );
+            assert!(
+                solved
+                    .seconds
+                    .iter()
+                    .all(|seconds| *seconds >= solved.optimum_seconds - 1e-9),
+                "{solved:?}"
+            );
         }
     }
 

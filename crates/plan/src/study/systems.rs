@@ -37,7 +37,12 @@ impl System {
 
     /// The order in which it runs the tasks of a prefill.
     pub fn order(self, tasks: &PrefillTasks) -> Order {
-        let subgraphs = tasks.tasks.iter().map(|task| task.task.subgraph + 1).max().unwrap_or(0);
+        let subgraphs = tasks
+            .tasks
+            .iter()
+            .map(|task| task.task.subgraph + 1)
+            .max()
+            .unwrap_or(0);
         let stage = |task: usize| {
             let task = tasks.tasks[task].task;
             match self {
@@ -49,7 +54,8 @@ impl System {
         let mut order: Vec<_> = (0..tasks.tasks.len()).collect();
         order.sort_by_key(|task| (stage(*task), *task));
         Order {
-            barriers: (self == Self::Lockstep).then(|| order.iter().map(|task| stage(*task)).collect()),
+            barriers: (self == Self::Lockstep)
+                .then(|| order.iter().map(|task| stage(*task)).collect()),
             tasks: order,
         }
     }
@@ -71,9 +77,16 @@ impl Order {
     /// If `dag` has other tasks than the prefill that the order is of, or a time is negative or not finite.
     pub fn dag(&self, dag: &Dag, takes: impl Fn(usize) -> f64) -> Dag {
         let mut places = vec![0; dag.len()];
-        self.tasks.iter().enumerate().for_each(|(place, task)| places[*task] = place);
+        self.tasks
+            .iter()
+            .enumerate()
+            .for_each(|(place, task)| places[*task] = place);
         let node = |(place, task): (usize, &usize)| {
-            let mut predecessors: Vec<_> = dag.predecessors(*task).iter().map(|before| places[*before]).collect();
+            let mut predecessors: Vec<_> = dag
+                .predecessors(*task)
+                .iter()
+                .map(|before| places[*before])
+                .collect();
             predecessors.extend(self.stage_before(place));
             predecessors.sort_unstable();
             predecessors.dedup();
@@ -84,9 +97,15 @@ impl Order {
 
     /// The places of the stage before that of `place`.
     fn stage_before(&self, place: usize) -> std::ops::Range<usize> {
-        let Some(stages) = &self.barriers else { return 0..0 };
+        let Some(stages) = &self.barriers else {
+            return 0..0;
+        };
         let end = stages.partition_point(|stage| *stage < stages[place]);
-        let start = if end == 0 { 0 } else { stages.partition_point(|stage| *stage < stages[end - 1]) };
+        let start = if end == 0 {
+            0
+        } else {
+            stages.partition_point(|stage| *stage < stages[end - 1])
+        };
         start..end
     }
 }
@@ -102,7 +121,11 @@ mod tests {
 
     fn tasks(prompt: usize, prune: f64) -> PrefillTasks {
         let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
-        let options = Options { window: Some(usize::MAX), prune, ..Options::paper(Policy::InOrder) };
+        let options = Options {
+            window: Some(usize::MAX),
+            prune,
+            ..Options::paper(Policy::InOrder)
+        };
         Prefill::new(&device, &shape("smollm2-135m").unwrap(), prompt, &options).tasks
     }
 
@@ -112,7 +135,10 @@ mod tests {
         let dag = order.dag(&tasks.dag, |task| tasks.dag.seconds(task));
         let timeline = simulate(&dag, Policy::InOrder, |place| dag.seconds(place));
         let mut times = vec![(0.0, 0.0); tasks.dag.len()];
-        timeline.events().iter().for_each(|event| times[order.tasks[event.task]] = (event.start, event.end));
+        timeline
+            .events()
+            .iter()
+            .for_each(|event| times[order.tasks[event.task]] = (event.start, event.end));
         times
     }
 
@@ -123,9 +149,15 @@ mod tests {
             for system in System::ALL {
                 let times = times(&tasks, system);
                 for task in 0..tasks.dag.len() {
-                    assert!(times[task].1 > times[task].0, "{system:?}: task {task} did not run");
+                    assert!(
+                        times[task].1 > times[task].0,
+                        "{system:?}: task {task} did not run"
+                    );
                     for before in tasks.dag.predecessors(task) {
-                        assert!(times[*before].1 <= times[task].0, "{system:?}: {task} began before {before} ended");
+                        assert!(
+                            times[*before].1 <= times[task].0,
+                            "{system:?}: {task} began before {before} ended"
+                        );
                     }
                 }
             }
@@ -133,7 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn in_lockstep_no_chunk_is_ahead_of_its_neighbour_and_no_pair_begins_before_the_last_one_is_through() {
+    fn in_lockstep_no_chunk_is_ahead_of_its_neighbour_and_no_pair_begins_before_the_last_one_is_through()
+     {
         let tasks = tasks(1024, 0.0);
         let times = times(&tasks, System::Lockstep);
         for (one, first) in tasks.tasks.iter().enumerate() {
@@ -142,11 +175,17 @@ mod tests {
                 let in_step = first.chunk % 2 == 0 && second.chunk == first.chunk + 1;
                 // The second chunk is a subgraph behind the first.
                 let follows = in_step && second.subgraph >= first.subgraph;
-                assert!(!follows || times[one].1 <= times[two].0, "{second:?} began before {first:?} ended");
+                assert!(
+                    !follows || times[one].1 <= times[two].0,
+                    "{second:?} began before {first:?} ended"
+                );
                 // The first chunk's next subgraph waits for the second chunk's one before.
                 let waits = in_step && first.subgraph > second.subgraph + 1;
                 if waits || second.chunk / 2 < first.chunk / 2 {
-                    assert!(times[two].1 <= times[one].0, "{first:?} began before {second:?} ended");
+                    assert!(
+                        times[two].1 <= times[one].0,
+                        "{first:?} began before {second:?} ended"
+                    );
                 }
             }
         }
@@ -158,8 +197,13 @@ mod tests {
         let times = times(&tasks, System::NeuronClusters);
         for (one, first) in tasks.tasks.iter().enumerate() {
             for (two, second) in tasks.tasks.iter().enumerate() {
-                if tasks.dag.home(one) == tasks.dag.home(two) && first.task.subgraph < second.task.subgraph {
-                    assert!(times[one].1 <= times[two].0, "{first:?} did not end before {second:?} began");
+                if tasks.dag.home(one) == tasks.dag.home(two)
+                    && first.task.subgraph < second.task.subgraph
+                {
+                    assert!(
+                        times[one].1 <= times[two].0,
+                        "{first:?} did not end before {second:?} began"
+                    );
                 }
             }
         }
@@ -168,10 +212,17 @@ mod tests {
     #[test]
     fn one_chunk_takes_what_it_takes_in_order_by_every_system() {
         let tasks = tasks(256, 1.0);
-        let in_order = simulate(&tasks.dag, Policy::InOrder, |task| tasks.dag.seconds(task)).seconds();
+        let in_order =
+            simulate(&tasks.dag, Policy::InOrder, |task| tasks.dag.seconds(task)).seconds();
         for system in System::ALL {
-            let end = times(&tasks, system).into_iter().map(|(_, end)| end).fold(0.0, f64::max);
-            assert!((end - in_order).abs() < 1e-9, "{system:?}: {end}, not {in_order}");
+            let end = times(&tasks, system)
+                .into_iter()
+                .map(|(_, end)| end)
+                .fold(0.0, f64::max);
+            assert!(
+                (end - in_order).abs() < 1e-9,
+                "{system:?}: {end}, not {in_order}"
+            );
         }
     }
 }

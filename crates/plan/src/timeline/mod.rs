@@ -58,18 +58,26 @@ impl Timeline {
 
     /// From the start to the end of the last event.
     pub fn seconds(&self) -> f64 {
-        self.events.iter().map(|event| event.end).fold(0.0, f64::max)
+        self.events
+            .iter()
+            .map(|event| event.end)
+            .fold(0.0, f64::max)
     }
 
     /// Seconds that a processor worked.
     pub fn busy(&self, processor: ProcessorId) -> f64 {
-        let of_processor = self.events.iter().filter(|event| event.processor == processor);
+        let of_processor = self
+            .events
+            .iter()
+            .filter(|event| event.processor == processor);
         of_processor.map(|event| event.end - event.start).sum()
     }
 
     /// Of each event, in their order, the seconds in which another processor worked, too.
     pub fn overlaps(&self) -> Vec<f64> {
-        let edge = |(index, event): (usize, &Event)| [(event.start, true, index), (event.end, false, index)];
+        let edge = |(index, event): (usize, &Event)| {
+            [(event.start, true, index), (event.end, false, index)]
+        };
         let mut edges: Vec<_> = self.events.iter().enumerate().flat_map(edge).collect();
         edges.sort_by(|one, other| one.0.total_cmp(&other.0));
         let mut overlaps = vec![0.0; self.events.len()];
@@ -96,7 +104,11 @@ impl Timeline {
     /// Share of the time in which a processor did not run anything.
     pub fn bubble_rate(&self, processor: ProcessorId) -> f64 {
         let seconds = self.seconds();
-        if seconds > 0.0 { 1.0 - self.busy(processor) / seconds } else { 0.0 }
+        if seconds > 0.0 {
+            1.0 - self.busy(processor) / seconds
+        } else {
+            0.0
+        }
     }
 }
 
@@ -107,18 +119,41 @@ mod tests {
     #[test]
     fn what_is_not_busy_is_a_bubble() {
         let [first, second] = [0, 1].map(ProcessorId::new);
-        let event = |task, processor, start, end| Event { task, processor, start, end };
-        let timeline = Timeline::new(vec![event(1, second, 2.0, 8.0), event(0, first, 0.0, 2.0)], 2);
+        let event = |task, processor, start, end| Event {
+            task,
+            processor,
+            start,
+            end,
+        };
+        let timeline = Timeline::new(
+            vec![event(1, second, 2.0, 8.0), event(0, first, 0.0, 2.0)],
+            2,
+        );
         assert_eq!(timeline.events()[0].task, 0);
-        assert_eq!((timeline.seconds(), timeline.busy(first), timeline.busy(second)), (8.0, 2.0, 6.0));
-        assert_eq!((timeline.bubble_rate(first), timeline.bubble_rate(second)), (0.75, 0.25));
+        assert_eq!(
+            (
+                timeline.seconds(),
+                timeline.busy(first),
+                timeline.busy(second)
+            ),
+            (8.0, 2.0, 6.0)
+        );
+        assert_eq!(
+            (timeline.bubble_rate(first), timeline.bubble_rate(second)),
+            (0.75, 0.25)
+        );
         assert_eq!(Timeline::new(Vec::new(), 1).bubble_rate(first), 0.0);
     }
 
     #[test]
     fn events_overlap_while_another_processor_works() {
         let [first, second, third] = [0, 1, 2].map(ProcessorId::new);
-        let event = |processor, start, end| Event { task: 0, processor, start, end };
+        let event = |processor, start, end| Event {
+            task: 0,
+            processor,
+            start,
+            end,
+        };
         let events = vec![
             event(first, 0.0, 4.0),
             event(second, 1.0, 3.0),
@@ -126,6 +161,9 @@ mod tests {
             event(first, 5.0, 5.0),
             event(second, 6.0, 8.0),
         ];
-        assert_eq!(Timeline::new(events, 3).overlaps(), [3.0, 2.0, 2.0, 0.0, 0.0]);
+        assert_eq!(
+            Timeline::new(events, 3).overlaps(),
+            [3.0, 2.0, 2.0, 0.0, 0.0]
+        );
     }
 }

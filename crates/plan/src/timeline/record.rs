@@ -110,12 +110,19 @@ impl<'a> Record<'a> {
     /// The name of a processor.
     pub fn processor(&self, id: ProcessorId) -> Cow<'a, str> {
         let index = id.index();
-        self.processors.get(index).map_or_else(|| format!("processor {index}").into(), |name| (*name).into())
+        self.processors.get(index).map_or_else(
+            || format!("processor {index}").into(),
+            |name| (*name).into(),
+        )
     }
 
     /// How many chunks the labels have.
     pub fn chunks(&self) -> usize {
-        self.labels.iter().map(|label| label.chunk + 1).max().unwrap_or(0)
+        self.labels
+            .iter()
+            .map(|label| label.chunk + 1)
+            .max()
+            .unwrap_or(0)
     }
 
     /// What each event waited for: [`waits`].
@@ -128,7 +135,10 @@ impl<'a> Record<'a> {
         let events = self.timeline.events();
         let lane = |processor: ProcessorId| Lane {
             processor: self.processor(processor).into_owned(),
-            tasks: events.iter().filter(|event| event.processor == processor).count(),
+            tasks: events
+                .iter()
+                .filter(|event| event.processor == processor)
+                .count(),
             busy_seconds: self.timeline.busy(processor),
             bubble_rate: self.timeline.bubble_rate(processor),
         };
@@ -150,11 +160,21 @@ impl<'a> Record<'a> {
             let (name, seconds) = (&self.label(event).kind, event.end - event.start);
             match kinds.iter_mut().find(|kind| kind.kind == *name) {
                 Some(kind) => kind.seconds += seconds,
-                None => kinds.push(Kind { kind: name.clone().into_owned(), seconds, share: 0.0 }),
+                None => kinds.push(Kind {
+                    kind: name.clone().into_owned(),
+                    seconds,
+                    share: 0.0,
+                }),
             }
         }
         let total: f64 = kinds.iter().map(|kind| kind.seconds).sum();
-        kinds.iter_mut().for_each(|kind| kind.share = if total > 0.0 { kind.seconds / total } else { 0.0 });
+        kinds.iter_mut().for_each(|kind| {
+            kind.share = if total > 0.0 {
+                kind.seconds / total
+            } else {
+                0.0
+            }
+        });
         kinds.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
         kinds
     }
@@ -168,12 +188,15 @@ mod tests {
 
     #[test]
     fn the_critical_path_of_one_chunk_is_all_of_it_and_shares_add_up() {
-        let graph = crate::graph::Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 64, 64);
+        let graph =
+            crate::graph::Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 64, 64);
         let processors = crate::processors::Processors::cpu_and_npu(None);
         let placement = crate::placement::Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
         let options = crate::tasks::TaskOptions::whole(placement, 1);
-        let seconds = |task: &crate::tasks::PrefillTask, _| 1e-3 * (1 + task.task.subgraph % 3) as f64;
-        let tasks = crate::tasks::PrefillTasks::new(&graph, &processors, &options, seconds).unwrap();
+        let seconds =
+            |task: &crate::tasks::PrefillTask, _| 1e-3 * (1 + task.task.subgraph % 3) as f64;
+        let tasks =
+            crate::tasks::PrefillTasks::new(&graph, &processors, &options, seconds).unwrap();
         let (dag, labels) = (tasks.dag.clone(), tasks.labels(&graph));
         let timeline = simulate(&dag, Policy::Fifo, |task| dag.seconds(task));
         let record = Record {
@@ -189,7 +212,14 @@ mod tests {
         assert_eq!(summary.kinds, summary.critical_path);
         let shares: f64 = summary.kinds.iter().map(|kind| kind.share).sum();
         assert!((shares - 1.0).abs() < 1e-9);
-        let busy: f64 = summary.processors.iter().map(|lane| lane.busy_seconds).sum();
-        assert!((busy - summary.seconds).abs() < 1e-9, "one chunk keeps one processor busy at a time");
+        let busy: f64 = summary
+            .processors
+            .iter()
+            .map(|lane| lane.busy_seconds)
+            .sum();
+        assert!(
+            (busy - summary.seconds).abs() < 1e-9,
+            "one chunk keeps one processor busy at a time"
+        );
     }
 }

@@ -12,9 +12,14 @@ impl Record<'_> {
     /// kind and what it waited for, and the totals beside them.
     pub fn trace(&self) -> Value {
         let name = |thread: usize, name: &str| json!({ "ph": "M", "pid": 0, "tid": thread, "name": "thread_name", "args": { "name": name } });
-        let mut events =
-            vec![json!({ "ph": "M", "pid": 0, "name": "process_name", "args": { "name": self.heading() } })];
-        events.extend(self.timeline.processor_ids().map(|id| name(id.index(), &self.processor(id))));
+        let mut events = vec![
+            json!({ "ph": "M", "pid": 0, "name": "process_name", "args": { "name": self.heading() } }),
+        ];
+        events.extend(
+            self.timeline
+                .processor_ids()
+                .map(|id| name(id.index(), &self.processor(id))),
+        );
         for (event, waited) in self.timeline.events().iter().zip(self.waits()) {
             let label = self.label(event);
             events.push(json!({
@@ -48,7 +53,11 @@ mod tests {
     fn a_trace_has_an_event_for_each_task_in_microseconds() {
         let dag = Dag::new([(0, 0.5, vec![]), (1, 0.25, vec![0])]);
         let timeline = simulate(&dag, Policy::Fifo, |task| dag.seconds(task));
-        let labels = ["attention", "feed-forward"].map(|kind| Label { chunk: 0, block: 3, kind: kind.into() });
+        let labels = ["attention", "feed-forward"].map(|kind| Label {
+            chunk: 0,
+            block: 3,
+            kind: kind.into(),
+        });
         let record = Record {
             title: "two tasks",
             source: Source::Measured,
@@ -59,11 +68,17 @@ mod tests {
         };
         let trace = record.trace();
         let events = trace["traceEvents"].as_array().unwrap();
-        let names: Vec<_> =
-            events.iter().filter(|event| event["ph"] == "M").map(|event| &event["args"]["name"]).collect();
+        let names: Vec<_> = events
+            .iter()
+            .filter(|event| event["ph"] == "M")
+            .map(|event| &event["args"]["name"])
+            .collect();
         assert_eq!(names, ["two tasks (measured)", "CPU", "NPU"]);
         let last = events.last().unwrap();
-        assert_eq!((last["ts"].as_f64(), last["dur"].as_f64()), (Some(500_000.0), Some(250_000.0)));
+        assert_eq!(
+            (last["ts"].as_f64(), last["dur"].as_f64()),
+            (Some(500_000.0), Some(250_000.0))
+        );
         assert_eq!(
             last["args"],
             json!({ "task": 1, "chunk": 0, "block": 3, "waited": { "for": "predecessor", "task": 0 } })

@@ -37,8 +37,11 @@ pub fn waits(timeline: &Timeline, dag: &Dag) -> Vec<Waited> {
     let mut before: Vec<Option<(f64, usize)>> = vec![None; timeline.processors()];
     let of_event = |event: &super::Event| {
         let processor = before[event.processor.index()].replace((event.end, event.task));
-        let last =
-            dag.predecessors(event.task).iter().map(|task| (ends[*task], *task)).max_by(|a, b| a.0.total_cmp(&b.0));
+        let last = dag
+            .predecessors(event.task)
+            .iter()
+            .map(|task| (ends[*task], *task))
+            .max_by(|a, b| a.0.total_cmp(&b.0));
         match (last, processor) {
             (None, None) => Waited::Nothing,
             (Some((_, predecessor)), None) => Waited::Predecessor(predecessor),
@@ -85,7 +88,12 @@ mod tests {
 
     /// The second processor's task waits for the first's; the first goes on meanwhile.
     fn dag() -> Dag {
-        Dag::new([(0, 1.0, vec![]), (1, 5.0, vec![0]), (0, 2.0, vec![]), (0, 1.0, vec![1])])
+        Dag::new([
+            (0, 1.0, vec![]),
+            (1, 5.0, vec![0]),
+            (0, 2.0, vec![]),
+            (0, 1.0, vec![1]),
+        ])
     }
 
     #[test]
@@ -95,7 +103,15 @@ mod tests {
         let tasks: Vec<_> = timeline.events().iter().map(|event| event.task).collect();
         assert_eq!(tasks, [0, 2, 1, 3]);
         let waited = waits(&timeline, &dag);
-        assert_eq!(waited, [Waited::Nothing, Waited::Processor(0), Waited::Predecessor(0), Waited::Predecessor(1)]);
+        assert_eq!(
+            waited,
+            [
+                Waited::Nothing,
+                Waited::Processor(0),
+                Waited::Predecessor(0),
+                Waited::Predecessor(1)
+            ]
+        );
     }
 
     #[test]
@@ -104,7 +120,10 @@ mod tests {
         let timeline = simulate(&dag, Policy::Fifo, |task| dag.seconds(task));
         let path = critical_path(&timeline, &dag);
         let events: Vec<_> = path.iter().map(|place| timeline.events()[*place]).collect();
-        assert_eq!(events.iter().map(|event| event.task).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!(
+            events.iter().map(|event| event.task).collect::<Vec<_>>(),
+            [0, 1, 3]
+        );
         assert!(events.windows(2).all(|pair| pair[0].end == pair[1].start));
         assert_eq!((events[0].start, events[2].end), (0.0, timeline.seconds()));
     }

@@ -34,9 +34,20 @@ pub struct Calibration {
 impl Calibration {
     /// Nothing seen yet.
     pub fn new(description: &ModelDescription, text: &str) -> Self {
-        let statistics = |block, input: LinearInput| InputStatistics::new(input.channels(block, description.hidden));
-        let blocks = description.blocks.iter().map(|block| LinearInput::ALL.map(|input| statistics(block, input)));
-        Self { text: text.into(), tokens: 0, pieces: 0, blocks: blocks.collect(), counted: 0 }
+        let statistics = |block, input: LinearInput| {
+            InputStatistics::new(input.channels(block, description.hidden))
+        };
+        let blocks = description
+            .blocks
+            .iter()
+            .map(|block| LinearInput::ALL.map(|input| statistics(block, input)));
+        Self {
+            text: text.into(),
+            tokens: 0,
+            pieces: 0,
+            blocks: blocks.collect(),
+            counted: 0,
+        }
     }
 
     /// What at most `most_tokens` tokens of `text` show of the float model, and the pieces of the text that were held
@@ -68,13 +79,21 @@ impl Calibration {
 
     /// Every input with its block, first to last.
     pub fn inputs(&self) -> impl Iterator<Item = (usize, LinearInput, &InputStatistics)> {
-        let of_block = |(block, inputs)| LinearInput::ALL.into_iter().zip(inputs).map(move |(i, s)| (block, i, s));
+        let of_block = |(block, inputs)| {
+            LinearInput::ALL
+                .into_iter()
+                .zip(inputs)
+                .map(move |(i, s)| (block, i, s))
+        };
         self.blocks.iter().enumerate().flat_map(of_block)
     }
 
     /// Mean squares of the channels of each block's inputs, in the order of [`LinearInput::ALL`].
     pub fn mean_squares(&self) -> Vec<[Vec<f32>; 4]> {
-        self.blocks.iter().map(|inputs| inputs.each_ref().map(InputStatistics::mean_squares)).collect()
+        self.blocks
+            .iter()
+            .map(|inputs| inputs.each_ref().map(InputStatistics::mean_squares))
+            .collect()
     }
 
     /// Runs the float model over `pieces`, from the first that was not seen yet. `progress` is called after each piece,
@@ -91,7 +110,11 @@ impl Calibration {
         mut progress: impl FnMut(&Self) -> Result<()>,
     ) -> Result<()> {
         let context = PIECE_TOKENS.min(model.description().context);
-        let options = SessionOptions { context, chunk: PIECE_TOKENS, ..SessionOptions::default() };
+        let options = SessionOptions {
+            context,
+            chunk: PIECE_TOKENS,
+            ..SessionOptions::default()
+        };
         let mut session = Session::new(model, &options)?;
         for piece in pieces.iter().skip(self.pieces) {
             session.truncate(0);
@@ -119,23 +142,42 @@ const HELD_OUT: usize = 4;
 ///
 /// # Errors
 /// If the model has no tokenizer, or the text has no tokens.
-pub fn split(model: &Model, text: &CalibrationText, most_tokens: usize) -> Result<[Vec<Vec<u32>>; 2]> {
+pub fn split(
+    model: &Model,
+    text: &CalibrationText,
+    most_tokens: usize,
+) -> Result<[Vec<Vec<u32>>; 2]> {
     let is_held_out = |index: usize| index % HELD_OUT == HELD_OUT - 1;
     let part = |held_out: bool| {
-        let chosen = text.texts.iter().enumerate().filter(|(index, _)| is_held_out(*index) == held_out);
-        CalibrationText { name: text.name.clone(), texts: chosen.map(|(_, text)| text.clone()).collect() }
+        let chosen = text
+            .texts
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| is_held_out(*index) == held_out);
+        CalibrationText {
+            name: text.name.clone(),
+            texts: chosen.map(|(_, text)| text.clone()).collect(),
+        }
     };
     let calibrate = pieces(model, &part(false), most_tokens)?;
     if calibrate.is_empty() {
         return Err(nothing_seen());
     }
-    Ok([calibrate, pieces(model, &part(true), most_tokens.div_ceil(HELD_OUT))?])
+    Ok([
+        calibrate,
+        pieces(model, &part(true), most_tokens.div_ceil(HELD_OUT))?,
+    ])
 }
 
 /// That there is nothing to calibrate on.
 pub(super) fn nothing_seen() -> Error {
     let name = "the number of calibration tokens";
-    triad_engine::Error::Option { name, value: "0".into(), expected: "at least 1" }.into()
+    triad_engine::Error::Option {
+        name,
+        value: "0".into(),
+        expected: "at least 1",
+    }
+    .into()
 }
 
 /// The tokens of a calibration text, in pieces of at most [`PIECE_TOKENS`], and of at most `most_tokens` in all.

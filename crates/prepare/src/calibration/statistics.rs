@@ -31,7 +31,12 @@ pub struct InputStatistics {
 impl InputStatistics {
     /// Nothing seen yet.
     pub fn new(channels: usize) -> Self {
-        Self { channels, rows: 0, largest: vec![0.0; channels], counts: vec![0; channels * BINS] }
+        Self {
+            channels,
+            rows: 0,
+            largest: vec![0.0; channels],
+            counts: vec![0; channels * BINS],
+        }
     }
 
     /// Puts statistics together from what [`InputStatistics::largest`] and [`InputStatistics::counts`] returned. `None` if
@@ -41,9 +46,16 @@ impl InputStatistics {
         if counts.len() != channels.checked_mul(BINS)? {
             return None;
         }
-        let mut rows = counts.chunks_exact(BINS).map(|counts| counts.iter().map(|count| u64::from(*count)).sum());
+        let mut rows = counts
+            .chunks_exact(BINS)
+            .map(|counts| counts.iter().map(|count| u64::from(*count)).sum());
         let first = rows.next().unwrap_or(0);
-        rows.all(|rows: u64| rows == first).then_some(Self { channels, rows: first, largest, counts })
+        rows.all(|rows: u64| rows == first).then_some(Self {
+            channels,
+            rows: first,
+            largest,
+            counts,
+        })
     }
 
     /// Adds `x` `[rows, channels]`, on the threads that are installed.
@@ -51,10 +63,18 @@ impl InputStatistics {
     /// # Panics
     /// If `x` is no whole number of rows.
     pub fn add(&mut self, x: &[f32]) {
-        assert!(x.len().is_multiple_of(self.channels), "{} values in rows of {}", x.len(), self.channels);
+        assert!(
+            x.len().is_multiple_of(self.channels),
+            "{} values in rows of {}",
+            x.len(),
+            self.channels
+        );
         self.rows += (x.len() / self.channels) as u64;
         let channels = self.channels;
-        let tasks = (chunks_mut(&mut self.largest, TASK_CHANNELS), chunks_mut(&mut self.counts, TASK_CHANNELS * BINS));
+        let tasks = (
+            chunks_mut(&mut self.largest, TASK_CHANNELS),
+            chunks_mut(&mut self.counts, TASK_CHANNELS * BINS),
+        );
         for_each_chunk(tasks, 1, |task, (largest, counts)| {
             let mut bins = [0u8; TASK_CHANNELS];
             for row in x.chunks_exact(channels) {
@@ -102,16 +122,29 @@ impl InputStatistics {
     /// that a channel that is always zero has a mean square, too. Values spread evenly over a bin have one that is less
     /// than half a percent larger.
     pub fn mean_squares(&self) -> Vec<f32> {
-        let square =
-            |(bin, count): (usize, &u32)| f64::from(*count) * f64::from((edge(bin) + edge(bin + 1)) / 2.0).powi(2);
-        let sum = |counts: &[u32]| counts.iter().enumerate().filter(|(_, count)| **count > 0).map(square).sum::<f64>();
-        self.counts.chunks_exact(BINS).map(|counts| (sum(counts) / self.rows.max(1) as f64) as f32).collect()
+        let square = |(bin, count): (usize, &u32)| {
+            f64::from(*count) * f64::from((edge(bin) + edge(bin + 1)) / 2.0).powi(2)
+        };
+        let sum = |counts: &[u32]| {
+            counts
+                .iter()
+                .enumerate()
+                .filter(|(_, count)| **count > 0)
+                .map(square)
+                .sum::<f64>()
+        };
+        self.counts
+            .chunks_exact(BINS)
+            .map(|counts| (sum(counts) / self.rows.max(1) as f64) as f32)
+            .collect()
     }
 
     /// Values in each channel whose bin is at or above `threshold`, which is exact where `threshold` is an
     /// [`edge`] of a bin.
     pub fn outliers(&self, threshold: f32) -> Vec<u64> {
-        let first = (0..BINS).find(|bin| edge(*bin) >= threshold).unwrap_or(BINS);
+        let first = (0..BINS)
+            .find(|bin| edge(*bin) >= threshold)
+            .unwrap_or(BINS);
         let beyond = |counts: &[u32]| counts[first..].iter().map(|count| u64::from(*count)).sum();
         self.counts.chunks_exact(BINS).map(beyond).collect()
     }
@@ -125,8 +158,17 @@ impl InputStatistics {
         assert_eq!(factors.len(), self.channels, "one for each channel");
         let mut scaled = Self::new(self.channels);
         scaled.rows = self.rows;
-        scaled.largest = self.largest.iter().zip(factors).map(|(largest, factor)| largest * factor).collect();
-        let channels = self.counts.chunks_exact(BINS).zip(scaled.counts.chunks_exact_mut(BINS)).zip(factors);
+        scaled.largest = self
+            .largest
+            .iter()
+            .zip(factors)
+            .map(|(largest, factor)| largest * factor)
+            .collect();
+        let channels = self
+            .counts
+            .chunks_exact(BINS)
+            .zip(scaled.counts.chunks_exact_mut(BINS))
+            .zip(factors);
         for ((counts, scaled), factor) in channels {
             for (from, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
                 let middle = (edge(from) + edge(from + 1)) / 2.0;
@@ -156,7 +198,9 @@ pub fn edge(bin: usize) -> f32 {
 
 #[inline]
 fn bin_of(magnitude: f32) -> usize {
-    (magnitude.to_bits() >> BIN_SHIFT).saturating_sub(FIRST_BIN).min(BINS as u32 - 1) as usize
+    (magnitude.to_bits() >> BIN_SHIFT)
+        .saturating_sub(FIRST_BIN)
+        .min(BINS as u32 - 1) as usize
 }
 
 #[cfg(test)]
@@ -217,7 +261,10 @@ mod tests {
 
     #[test]
     fn bins_span_what_activations_can_be() {
-        assert_eq!((edge(0), edge(4), edge(BINS)), (2.0f32.powi(-12), 2.0f32.powi(-11), 2.0f32.powi(14)));
+        assert_eq!(
+            (edge(0), edge(4), edge(BINS)),
+            (2.0f32.powi(-12), 2.0f32.powi(-11), 2.0f32.powi(14))
+        );
     }
 
     #[test]
@@ -225,16 +272,29 @@ mod tests {
         let mut statistics = InputStatistics::new(3);
         statistics.add(&[1.0, 2.0, -3.0, 0.5, 0.0, 7.0]);
         let (largest, counts) = (statistics.largest.clone(), statistics.counts.clone());
-        assert_eq!(InputStatistics::from_parts(largest.clone(), counts.clone()), Some(statistics));
-        assert_eq!(InputStatistics::from_parts(largest.clone(), counts[1..].to_vec()), None, "a count is missing");
+        assert_eq!(
+            InputStatistics::from_parts(largest.clone(), counts.clone()),
+            Some(statistics)
+        );
+        assert_eq!(
+            InputStatistics::from_parts(largest.clone(), counts[1..].to_vec()),
+            None,
+            "a count is missing"
+        );
         let mut twice = counts;
         twice[0] += 1;
-        assert_eq!(InputStatistics::from_parts(largest, twice), None, "one channel has a value more");
+        assert_eq!(
+            InputStatistics::from_parts(largest, twice),
+            None,
+            "one channel has a value more"
+        );
     }
 
     #[test]
     fn how_a_text_is_cut_does_not_matter() {
-        let x: Vec<f32> = (0..70 * 6).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.3).collect();
+        let x: Vec<f32> = (0..70 * 6)
+            .map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.3)
+            .collect();
         let (mut whole, mut cut) = (InputStatistics::new(70), InputStatistics::new(70));
         whole.add(&x);
         x.chunks(140).for_each(|x| cut.add(x));

@@ -36,7 +36,9 @@ const BREAKS: [&str; 4] = ["\n\n", "\n", ". ", " "];
 const LARGEST_FILE: u64 = 64 << 20;
 
 /// The fields in which a JSON line may hold its text, the first of them that is there.
-const FIELDS: [&str; 8] = ["text", "content", "sentence", "question", "prompt", "state", "input", "elements"];
+const FIELDS: [&str; 8] = [
+    "text", "content", "sentence", "question", "prompt", "state", "input", "elements",
+];
 
 /// Texts that a model is calibrated on.
 #[derive(Clone, Debug)]
@@ -50,20 +52,43 @@ pub struct CalibrationText {
 impl CalibrationText {
     /// The built-in texts, about 15 thousand tokens. The domains take turns, so that any leading part is varied.
     pub fn builtin() -> Self {
-        let domains = Self::builtin_domains().into_iter().map(|domain| domain.texts);
-        Self { name: "built-in".into(), texts: in_turns(domains) }
+        let domains = Self::builtin_domains()
+            .into_iter()
+            .map(|domain| domain.texts);
+        Self {
+            name: "built-in".into(),
+            texts: in_turns(domains),
+        }
     }
 
     /// The built-in texts of each domain, which each is named after.
     pub fn builtin_domains() -> Vec<Self> {
-        let texts = |domain: &str| domain.split("\n---\n").map(|text| text.trim_end().to_owned()).collect();
-        DOMAINS.iter().map(|(name, domain)| Self { name: (*name).into(), texts: texts(domain) }).collect()
+        let texts = |domain: &str| {
+            domain
+                .split("\n---\n")
+                .map(|text| text.trim_end().to_owned())
+                .collect()
+        };
+        DOMAINS
+            .iter()
+            .map(|(name, domain)| Self {
+                name: (*name).into(),
+                texts: texts(domain),
+            })
+            .collect()
     }
 
     /// Several texts as one. They take turns, so that any leading part holds some of each.
     pub fn join(parts: Vec<Self>) -> Self {
-        let name = parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
-        Self { name, texts: in_turns(parts.into_iter().map(|part| part.texts)) }
+        let name = parts
+            .iter()
+            .map(|part| part.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ");
+        Self {
+            name,
+            texts: in_turns(parts.into_iter().map(|part| part.texts)),
+        }
     }
 
     /// The texts of a file: JSON lines where the name ends in `.jsonl`, plain text otherwise. Long texts are cut
@@ -76,7 +101,10 @@ impl CalibrationText {
     /// A file that can't be read, is no UTF-8, is larger than 64 MiB or holds no text; a line that is no such object.
     pub fn read(path: &Path) -> Result<Self> {
         let content = read_file(path)?;
-        let texts = if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("jsonl")) {
+        let texts = if path
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case("jsonl"))
+        {
             json_lines(path, &content)?
         } else {
             pieces(&content)
@@ -84,7 +112,11 @@ impl CalibrationText {
         if texts.is_empty() {
             return Err(text_error(path, None, "holds no text to calibrate on", None).into());
         }
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy()
+            .into_owned();
         Ok(Self { name, texts })
     }
 }
@@ -104,8 +136,18 @@ fn in_turns(lists: impl Iterator<Item = Vec<String>>) -> Vec<String> {
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-fn text_error(path: &Path, line: Option<usize>, problem: impl Into<String>, source: Option<Source>) -> TextError {
-    TextError { path: path.into(), line, problem: problem.into(), source }
+fn text_error(
+    path: &Path,
+    line: Option<usize>,
+    problem: impl Into<String>,
+    source: Option<Source>,
+) -> TextError {
+    TextError {
+        path: path.into(),
+        line,
+        problem: problem.into(),
+        source,
+    }
 }
 
 fn read_file(path: &Path) -> Result<String, TextError> {
@@ -115,20 +157,35 @@ fn read_file(path: &Path) -> Result<String, TextError> {
         .map_err(|error| text_error(path, None, "cannot be read", Some(error.into())))?;
     if bytes.len() as u64 > LARGEST_FILE {
         let most = LARGEST_FILE >> 20;
-        return Err(text_error(path, None, format!("is too large, expected at most {most} MiB of text"), None));
+        return Err(text_error(
+            path,
+            None,
+            format!("is too large, expected at most {most} MiB of text"),
+            None,
+        ));
     }
     let content = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        text_error(path, None, format!("is not text, expected UTF-8 (byte {at} is none)"), None)
+        text_error(
+            path,
+            None,
+            format!("is not text, expected UTF-8 (byte {at} is none)"),
+            None,
+        )
     })?;
     Ok(content.trim_start_matches('\u{feff}').replace("\r\n", "\n"))
 }
 
 fn json_lines(path: &Path, content: &str) -> Result<Vec<String>, TextError> {
     let mut texts = Vec::new();
-    for (index, line) in content.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    for (index, line) in content
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+    {
         let at_line = |problem: String, source| text_error(path, Some(index + 1), problem, source);
-        let row = serde_json::from_str(line).map_err(|error| at_line("is not JSON".into(), Some(error.into())))?;
+        let row = serde_json::from_str(line)
+            .map_err(|error| at_line("is not JSON".into(), Some(error.into())))?;
         let text = text_of(&row).map_err(|problem| at_line(problem, None))?;
         texts.extend(pieces(&text));
     }
@@ -138,10 +195,18 @@ fn json_lines(path: &Path, content: &str) -> Result<Vec<String>, TextError> {
 /// The text of one JSON line, or what was expected of it.
 fn text_of(row: &Value) -> Result<String, String> {
     let field = FIELDS.iter().find_map(|&name| Some((name, row.get(name)?)));
-    let (name, value) =
-        field.ok_or_else(|| format!("expected an object with one of the fields {}", FIELDS.join(", ")))?;
-    let of_list =
-        |list: &Vec<Value>| list.iter().map(Value::as_str).collect::<Option<Vec<_>>>().map(|list| list.join("\n"));
+    let (name, value) = field.ok_or_else(|| {
+        format!(
+            "expected an object with one of the fields {}",
+            FIELDS.join(", ")
+        )
+    })?;
+    let of_list = |list: &Vec<Value>| {
+        list.iter()
+            .map(Value::as_str)
+            .collect::<Option<Vec<_>>>()
+            .map(|list| list.join("\n"))
+    };
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Array(list) => of_list(list),
@@ -154,7 +219,11 @@ fn text_of(row: &Value) -> Result<String, String> {
 fn pieces(text: &str) -> Vec<String> {
     let (mut rest, mut pieces) = (text, Vec::new());
     while !rest.trim().is_empty() {
-        let (piece, after) = rest.split_at(if rest.len() <= LONGEST_TEXT { rest.len() } else { cut(rest) });
+        let (piece, after) = rest.split_at(if rest.len() <= LONGEST_TEXT {
+            rest.len()
+        } else {
+            cut(rest)
+        });
         if !piece.trim().is_empty() {
             pieces.push(piece.trim_matches('\n').trim_end().to_owned());
         }
@@ -166,8 +235,13 @@ fn pieces(text: &str) -> Vec<String> {
 /// Where to cut a text that is longer than [`LONGEST_TEXT`]: behind the best break of the second half, so that
 /// pieces don't become short.
 fn cut(text: &str) -> usize {
-    let (half, end) = (text.floor_char_boundary(LONGEST_TEXT / 2), text.floor_char_boundary(LONGEST_TEXT));
-    let breaks = BREAKS.iter().find_map(|&found| Some(half + text[half..end].rfind(found)? + found.len()));
+    let (half, end) = (
+        text.floor_char_boundary(LONGEST_TEXT / 2),
+        text.floor_char_boundary(LONGEST_TEXT),
+    );
+    let breaks = BREAKS
+        .iter()
+        .find_map(|&found| Some(half + text[half..end].rfind(found)? + found.len()));
     breaks.unwrap_or(end)
 }
 
@@ -183,13 +257,22 @@ mod tests {
         let path = folder.path().join(name);
         fs::write(&path, content).unwrap();
         let read = CalibrationText::read(&path);
-        read.map(|read| read.texts).map_err(|error| error.to_string().replace(&*folder.path().to_string_lossy(), ""))
+        read.map(|read| read.texts).map_err(|error| {
+            error
+                .to_string()
+                .replace(&*folder.path().to_string_lossy(), "")
+        })
     }
 
     #[test]
     fn each_domain_is_among_the_first_builtin_texts() {
         let texts = CalibrationText::builtin().texts;
-        let domain_of = |text: &String| DOMAINS.iter().position(|(_, domain)| domain.contains(text.as_str())).unwrap();
+        let domain_of = |text: &String| {
+            DOMAINS
+                .iter()
+                .position(|(_, domain)| domain.contains(text.as_str()))
+                .unwrap()
+        };
         let first: Vec<_> = texts.iter().take(DOMAINS.len()).map(domain_of).collect();
         assert_eq!(first, (0..DOMAINS.len()).collect::<Vec<_>>());
     }
@@ -197,12 +280,18 @@ mod tests {
     #[test]
     fn builtin_texts_are_whole_and_differ() {
         let texts = CalibrationText::builtin().texts;
-        let separators: usize =
-            DOMAINS.iter().map(|(_, domain)| domain.lines().filter(|&line| line == "---").count()).sum();
+        let separators: usize = DOMAINS
+            .iter()
+            .map(|(_, domain)| domain.lines().filter(|&line| line == "---").count())
+            .sum();
         assert_eq!(texts.len(), DOMAINS.len() + separators);
         assert_eq!(texts.iter().collect::<HashSet<_>>().len(), texts.len());
         for text in &texts {
-            assert!((500..=LONGEST_TEXT).contains(&text.len()), "{} bytes: {text}", text.len());
+            assert!(
+                (500..=LONGEST_TEXT).contains(&text.len()),
+                "{} bytes: {text}",
+                text.len()
+            );
         }
     }
 
@@ -210,7 +299,11 @@ mod tests {
     fn a_builtin_line_is_in_one_text_only() {
         let mut seen = HashSet::new();
         for text in CalibrationText::builtin().texts {
-            let lines: HashSet<String> = text.lines().filter(|line| line.len() > 60).map(str::to_owned).collect();
+            let lines: HashSet<String> = text
+                .lines()
+                .filter(|line| line.len() > 60)
+                .map(str::to_owned)
+                .collect();
             for line in lines {
                 assert!(!seen.contains(&line), "twice: {line}");
                 seen.insert(line);
@@ -220,11 +313,18 @@ mod tests {
 
     #[test]
     fn plain_text_is_cut_between_paragraphs() {
-        let paragraph = "A sentence with a few words. ".repeat(30).trim_end().to_owned();
+        let paragraph = "A sentence with a few words. "
+            .repeat(30)
+            .trim_end()
+            .to_owned();
         let content = vec![paragraph.clone(); 20].join("\n\n");
         let texts = read("text.txt", &content).unwrap();
         assert!(texts.len() > 1 && texts.iter().all(|text| text.len() <= LONGEST_TEXT));
-        assert!(texts.iter().all(|text| text.starts_with("A sentence") && text.ends_with("words.")));
+        assert!(
+            texts
+                .iter()
+                .all(|text| text.starts_with("A sentence") && text.ends_with("words."))
+        );
         assert_eq!(texts.join("\n\n"), content);
     }
 
@@ -238,7 +338,10 @@ mod tests {
 
     #[test]
     fn windows_line_ends_and_a_byte_order_mark_are_no_text() {
-        assert_eq!(read("text.txt", "\u{feff}one\r\ntwo\r\n").unwrap(), ["one\ntwo"]);
+        assert_eq!(
+            read("text.txt", "\u{feff}one\r\ntwo\r\n").unwrap(),
+            ["one\ntwo"]
+        );
     }
 
     #[test]
@@ -250,35 +353,70 @@ mod tests {
 {"elements": ["<p id=0>three</p>", "<p id=1>four</p>"]}
 {"text": "  "}
 "#;
-        assert_eq!(read("rows.jsonl", content).unwrap(), ["one", "two", "<p id=0>three</p>\n<p id=1>four</p>"]);
+        assert_eq!(
+            read("rows.jsonl", content).unwrap(),
+            ["one", "two", "<p id=0>three</p>\n<p id=1>four</p>"]
+        );
     }
 
     #[test]
     fn a_bad_json_line_is_an_error_that_names_file_and_line() {
         let not_json = read("rows.jsonl", "{\"text\": \"one\"}\n{\"text\": ").unwrap_err();
-        assert!(not_json.starts_with("/rows.jsonl, line 2: is not JSON"), "{not_json}");
+        assert!(
+            not_json.starts_with("/rows.jsonl, line 2: is not JSON"),
+            "{not_json}"
+        );
         let no_field = read("rows.jsonl", "\n{\"label\": 3}\n").unwrap_err();
-        assert!(no_field.contains("/rows.jsonl, line 2: expected an object with one of the fields text, content"));
+        assert!(no_field.contains(
+            "/rows.jsonl, line 2: expected an object with one of the fields text, content"
+        ));
         let number = read("rows.jsonl", "{\"text\": 3}").unwrap_err();
-        assert!(number.contains("line 1: the field text is neither a string nor a list of strings"), "{number}");
+        assert!(
+            number.contains("line 1: the field text is neither a string nor a list of strings"),
+            "{number}"
+        );
         assert!(read("rows.jsonl", "[1, 2]").is_err());
         assert!(read("rows.jsonl", "{\"elements\": [1]}").is_err());
     }
 
     #[test]
     fn a_file_without_text_is_an_error() {
-        assert!(read("text.txt", "\n \n").unwrap_err().contains("/text.txt: holds no text"));
-        assert!(read("rows.jsonl", "").unwrap_err().contains("holds no text"));
-        assert!(read("text.txt", b"abc\xff").unwrap_err().contains("expected UTF-8 (byte 3"));
+        assert!(
+            read("text.txt", "\n \n")
+                .unwrap_err()
+                .contains("/text.txt: holds no text")
+        );
+        assert!(
+            read("rows.jsonl", "")
+                .unwrap_err()
+                .contains("holds no text")
+        );
+        assert!(
+            read("text.txt", b"abc\xff")
+                .unwrap_err()
+                .contains("expected UTF-8 (byte 3")
+        );
         let missing = CalibrationText::read(Path::new("missing.txt")).unwrap_err();
-        assert!(missing.to_string().starts_with("missing.txt: cannot be read"));
+        assert!(
+            missing
+                .to_string()
+                .starts_with("missing.txt: cannot be read")
+        );
     }
 
     #[test]
     fn a_file_that_is_too_large_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text.txt");
-        File::create(&path).unwrap().set_len(LARGEST_FILE + 1).unwrap();
-        assert!(CalibrationText::read(&path).unwrap_err().to_string().contains("at most 64 MiB"));
+        File::create(&path)
+            .unwrap()
+            .set_len(LARGEST_FILE + 1)
+            .unwrap();
+        assert!(
+            CalibrationText::read(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("at most 64 MiB")
+        );
     }
 }

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use triad_engine::package::tensors::Formats;
-use triad_engine::package::{FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, Package, WEIGHTS, sha256};
+use triad_engine::package::{
+    FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, Package, WEIGHTS, sha256,
+};
 use triad_engine::{Cancel, LoadOptions, Model, Threads};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
@@ -102,39 +104,64 @@ pub fn prepare(
     cancel: &Cancel,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {
-    let opened = Part::open(destination, recipe.existing, cancel, &mut || progress(Progress::Waiting))?;
+    let opened = Part::open(destination, recipe.existing, cancel, &mut || {
+        progress(Progress::Waiting)
+    })?;
     let Opened::Part(part) = opened else {
-        return Ok(Prepared { package: Package::open(destination)?, calibrated: (0, 0.0) });
+        return Ok(Prepared {
+            package: Package::open(destination)?,
+            calibrated: (0, 0.0),
+        });
     };
     progress(Progress::Loading);
     // What is seen does not depend on what this processor rounds to.
-    let load = LoadOptions { threads: recipe.threads.clone(), block_arithmetic: BlockArithmetic::Exact };
+    let load = LoadOptions {
+        threads: recipe.threads.clone(),
+        block_arithmetic: BlockArithmetic::Exact,
+    };
     let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load)?);
     let source = source(&recipe.checkpoint)?;
     let [pieces, held_out] = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
-    let (calibration, calibrated) = calibrate(&model, recipe, &source, &pieces, &part, cancel, progress)?;
+    let (calibration, calibrated) =
+        calibrate(&model, recipe, &source, &pieces, &part, cancel, progress)?;
     progress(Progress::Deciding);
     let preparation = crate::decide(&model, &calibration, &held_out, &recipe.options, cancel)?;
     let linears = match preparation.quantization() {
         Some(quantization) => LinearPlan::W8a8(quantization),
-        None => LinearPlan::W4a16 { mean_squares: calibration.mean_squares() },
+        None => LinearPlan::W4a16 {
+            mean_squares: calibration.mean_squares(),
+        },
     };
     drop(calibration);
     let path = part.path(WEIGHTS);
-    let formats = write::weights(&model, &linears, &recipe.options.plan, &path, cancel, &mut |done, total| {
-        progress(Progress::Writing { done, total });
-    })?;
+    let formats = write::weights(
+        &model,
+        &linears,
+        &recipe.options.plan,
+        &path,
+        cancel,
+        &mut |done, total| {
+            progress(Progress::Writing { done, total });
+        },
+    )?;
     model.check_unchanged()?;
     write_rest(recipe, &part, source, formats, preparation)?;
     cancel.check()?;
     part.finish()?;
-    Ok(Prepared { package: Package::open(destination)?, calibrated })
+    Ok(Prepared {
+        package: Package::open(destination)?,
+        calibrated,
+    })
 }
 
 /// The files of the model, by name.
 fn source(checkpoint: &Checkpoint) -> Result<BTreeMap<String, FileDigest>> {
     let digest = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         Ok((name, FileDigest::of_file(path)?))
     };
     checkpoint.files().map(digest).collect()
@@ -159,11 +186,17 @@ fn calibrate(
     resume::load(&mut calibration, &key, &path);
     let total = pieces.iter().map(Vec::len).sum();
     let resumed = calibration.tokens;
-    progress(Progress::Calibrating { done: resumed, total });
+    progress(Progress::Calibrating {
+        done: resumed,
+        total,
+    });
     let start = Instant::now();
     let mut saved = Instant::now();
     let run = calibration.run(model, pieces, cancel, |seen| {
-        progress(Progress::Calibrating { done: seen.tokens, total });
+        progress(Progress::Calibrating {
+            done: seen.tokens,
+            total,
+        });
         if saved.elapsed() > SAVE_EVERY {
             resume::save(seen, &key, &path)?;
             saved = Instant::now();
@@ -191,10 +224,19 @@ fn write_rest(
     formats: Formats,
     preparation: Preparation,
 ) -> Result<()> {
-    let mut files = BTreeMap::from([(WEIGHTS.to_owned(), FileDigest::of_file(&part.path(WEIGHTS))?)]);
+    let mut files = BTreeMap::from([(
+        WEIGHTS.to_owned(),
+        FileDigest::of_file(&part.path(WEIGHTS))?,
+    )]);
     for (name, content) in recipe.checkpoint.text_files()? {
         write_file(part, name, &content)?;
-        files.insert(name.into(), FileDigest { bytes: content.len() as u64, sha256: sha256(&content) });
+        files.insert(
+            name.into(),
+            FileDigest {
+                bytes: content.len() as u64,
+                sha256: sha256(&content),
+            },
+        );
     }
     let manifest = Manifest {
         format: FORMAT,
@@ -210,7 +252,11 @@ fn write_rest(
     };
     let mut json = serde_json::to_vec_pretty(&manifest).expect("a manifest is plain data");
     json.push(b'\n');
-    write_file(part, MANIFEST_DIGEST, format!("{}  {MANIFEST}\n", sha256(&json)).as_bytes())?;
+    write_file(
+        part,
+        MANIFEST_DIGEST,
+        format!("{}  {MANIFEST}\n", sha256(&json)).as_bytes(),
+    )?;
     write_file(part, MANIFEST, &json)
 }
 

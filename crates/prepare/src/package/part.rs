@@ -50,10 +50,18 @@ impl Part {
         waiting: &mut dyn FnMut(),
     ) -> Result<Opened> {
         let is_link = destination.is_symlink() && destination.is_dir();
-        let linked = if is_link { destination.canonicalize().ok() } else { None };
+        let linked = if is_link {
+            destination.canonicalize().ok()
+        } else {
+            None
+        };
         let destination = linked.as_deref().unwrap_or(destination);
         let folder = folder_of(destination).ok_or_else(|| {
-            Error::new(ErrorKind::Io, "expected the name of a folder that is to be made").at(destination)
+            Error::new(
+                ErrorKind::Io,
+                "expected the name of a folder that is to be made",
+            )
+            .at(destination)
         })?;
         let mut has_reported = false;
         loop {
@@ -74,12 +82,18 @@ impl Part {
                     if exists(destination, existing)? {
                         return Ok(Opened::Kept);
                     }
-                    let part = Self { destination: destination.into(), folder, lock: Some(lock) };
+                    let part = Self {
+                        destination: destination.into(),
+                        folder,
+                        lock: Some(lock),
+                    };
                     part.clear();
                     return Ok(Opened::Part(part));
                 }
                 Ok(()) => {}
-                Err(TryLockError::Error(error)) => return Err(failed("cannot lock this folder", error, &folder)),
+                Err(TryLockError::Error(error)) => {
+                    return Err(failed("cannot lock this folder", error, &folder));
+                }
                 Err(TryLockError::WouldBlock) => {
                     if !std::mem::replace(&mut has_reported, true) {
                         waiting();
@@ -97,7 +111,8 @@ impl Part {
 
     /// Gives the folder its name. A package that had it is moved aside first and removed after.
     pub(super) fn finish(mut self) -> Result<()> {
-        let failed = |error: io::Error| failed("cannot give the package its name", error, &self.destination);
+        let failed =
+            |error: io::Error| failed("cannot give the package its name", error, &self.destination);
         let remove = |name| match fs::remove_file(self.folder.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -109,7 +124,10 @@ impl Part {
             remove(LOCK).map_err(failed)?;
         }
         // Removed when dropped.
-        let aside = tempfile::Builder::new().prefix(".triad-").suffix(".old").tempdir_in(parent(&self.destination));
+        let aside = tempfile::Builder::new()
+            .prefix(".triad-")
+            .suffix(".old")
+            .tempdir_in(parent(&self.destination));
         let aside = aside.map_err(failed)?;
         let old = aside.path().join("package");
         let replaces = self.destination.exists();
@@ -164,12 +182,17 @@ fn make(folder: &Path) -> io::Result<()> {
     }
     let metadata = fs::symlink_metadata(folder)?;
     if !metadata.is_dir() || !output::is_of_this_user(&metadata) {
-        return Err(io::Error::other("expected no such name, or the folder of an earlier preparation by this user"));
+        return Err(io::Error::other(
+            "expected no such name, or the folder of an earlier preparation by this user",
+        ));
     }
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
         if !name.to_str().is_some_and(is_made_here) {
-            let message = format!("it has {}, which no preparation makes: expected another name", name.display());
+            let message = format!(
+                "it has {}, which no preparation makes: expected another name",
+                name.display()
+            );
             return Err(io::Error::other(message));
         }
     }
@@ -179,7 +202,11 @@ fn make(folder: &Path) -> io::Result<()> {
 /// Returns whether a preparation makes a file of this name.
 fn is_made_here(name: &str) -> bool {
     let made = [WEIGHTS, MANIFEST, MANIFEST_DIGEST, OLD_STATE];
-    made.iter().chain(&KEPT).chain(&Source::TEXT_FILES).any(|made| *made == name) || output::is_unfinished(name)
+    made.iter()
+        .chain(&KEPT)
+        .chain(&Source::TEXT_FILES)
+        .any(|made| *made == name)
+        || output::is_unfinished(name)
 }
 
 /// The folder in which a package is made; `None` if its path has no name.
@@ -190,7 +217,9 @@ fn folder_of(destination: &Path) -> Option<PathBuf> {
 }
 
 fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// True if there is a package to be kept at `destination`, false if there is none or it is to be replaced.
@@ -199,19 +228,30 @@ fn exists(destination: &Path, existing: Existing) -> Result<bool> {
     let refuse = |message: &str| Err(Error::new(ErrorKind::Io, message).at(destination).into());
     match existing {
         Existing::Keep if is_package => Ok(true),
-        Existing::Refuse if is_package => refuse("there is a package here already; --force replaces it"),
+        Existing::Refuse if is_package => {
+            refuse("there is a package here already; --force replaces it")
+        }
         Existing::Replace if is_package => match Package::foreign(destination) {
             Ok(None) => Ok(false),
-            Ok(Some(name)) => refuse(&format!("`{name}` in it is no part of a package: it is not replaced")),
+            Ok(Some(name)) => refuse(&format!(
+                "`{name}` in it is no part of a package: it is not replaced"
+            )),
             Err(error) => Err(failed("cannot read this folder", error, destination)),
         },
         // An empty folder makes way.
-        _ if fs::read_dir(destination).is_ok_and(|mut entries| entries.next().is_none()) => Ok(false),
-        _ if destination.symlink_metadata().is_ok() => refuse("this is there and is no package: it is not replaced"),
+        _ if fs::read_dir(destination).is_ok_and(|mut entries| entries.next().is_none()) => {
+            Ok(false)
+        }
+        _ if destination.symlink_metadata().is_ok() => {
+            refuse("this is there and is no package: it is not replaced")
+        }
         _ => Ok(false),
     }
 }
 
 fn failed(what: &str, error: io::Error, path: &Path) -> crate::Error {
-    Error::new(ErrorKind::Io, what).caused_by(error).at(path).into()
+    Error::new(ErrorKind::Io, what)
+        .caused_by(error)
+        .at(path)
+        .into()
 }

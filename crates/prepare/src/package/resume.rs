@@ -33,13 +33,24 @@ fn names(block: usize, input: LinearInput) -> [String; 2] {
 /// Returns this machine's [`seal`] of a calibration, in hexadecimal digits: what somebody else put in the folder does not
 /// decide how a model is quantized.
 fn seal_of(calibration: &Calibration, key: &str) -> String {
-    let Calibration { tokens, pieces, counted, .. } = calibration;
+    let Calibration {
+        tokens,
+        pieces,
+        counted,
+        ..
+    } = calibration;
     let counts = format!("{FORMAT} {tokens} {pieces} {counted}");
     let mut parts = vec![key.as_bytes(), counts.as_bytes()];
     for (_, _, statistics) in calibration.inputs() {
-        parts.extend([bytemuck::cast_slice(statistics.largest()), bytemuck::cast_slice(statistics.counts())]);
+        parts.extend([
+            bytemuck::cast_slice(statistics.largest()),
+            bytemuck::cast_slice(statistics.counts()),
+        ]);
     }
-    seal::seal("calibration", &parts).iter().map(|byte| format!("{byte:02x}")).collect()
+    seal::seal("calibration", &parts)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Replaces the file at `path` by one with `calibration`. `key` identifies what it is a calibration of.
@@ -48,8 +59,16 @@ pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<
     for (block, input, statistics) in calibration.inputs() {
         let [largest, counts] = names(block, input);
         let channels = statistics.channels();
-        entries.push(Entry { name: largest, element: Element::F32, shape: vec![channels] });
-        entries.push(Entry { name: counts, element: Element::U32, shape: vec![channels, BINS] });
+        entries.push(Entry {
+            name: largest,
+            element: Element::F32,
+            shape: vec![channels],
+        });
+        entries.push(Entry {
+            name: counts,
+            element: Element::U32,
+            shape: vec![channels, BINS],
+        });
     }
     let remarks = [
         (VERSION, FORMAT.to_owned()),
@@ -59,7 +78,10 @@ pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<
         (COUNTED, calibration.counted.to_string()),
         (SEAL, seal_of(calibration, key)),
     ];
-    let layout = Layout::new(&entries, &BTreeMap::from(remarks.map(|(name, value)| (name.to_owned(), value))));
+    let layout = Layout::new(
+        &entries,
+        &BTreeMap::from(remarks.map(|(name, value)| (name.to_owned(), value))),
+    );
     let write = || {
         let mut file = BufWriter::new(OutputFile::own(path)?);
         file.write_all(&layout.header)?;
@@ -69,7 +91,11 @@ pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<
         }
         file.into_inner()?.finish()
     };
-    write().map_err(|error| Error::new(ErrorKind::Io, "cannot write the file").caused_by(error).at(path))
+    write().map_err(|error| {
+        Error::new(ErrorKind::Io, "cannot write the file")
+            .caused_by(error)
+            .at(path)
+    })
 }
 
 /// Goes on from what [`save`] left at `path`: `calibration`, which has seen nothing yet, becomes what was saved.
@@ -77,7 +103,9 @@ pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<
 pub(super) fn load(calibration: &mut Calibration, key: &str, path: &Path) {
     match read(calibration, key, path) {
         Ok(Some(saved)) => *calibration = saved,
-        Ok(None) => tracing::debug!(path = %path.display(), "a calibration of something else is not resumed"),
+        Ok(None) => {
+            tracing::debug!(path = %path.display(), "a calibration of something else is not resumed")
+        }
         Err(error) => tracing::debug!(%error, "no calibration is resumed"),
     }
 }
@@ -87,12 +115,18 @@ fn read(fresh: &Calibration, key: &str, path: &Path) -> Result<Option<Calibratio
     let file = MappedFile::open(path)?;
     let header = safetensors::read(file.bytes(), &[Element::F32, Element::U32])?;
     let Header { tensors, remarks } = &header;
-    let number = |name| remarks.get(name).and_then(|number| number.parse::<usize>().ok());
+    let number = |name| {
+        remarks
+            .get(name)
+            .and_then(|number| number.parse::<usize>().ok())
+    };
     let is = |name, expected: &str| remarks.get(name).is_some_and(|found| found == expected);
     if !is(VERSION, FORMAT) || !is(KEY, key) {
         return Ok(None);
     }
-    let (Some(tokens), Some(pieces), Some(counted)) = (number(TOKENS), number(PIECES), number(COUNTED)) else {
+    let (Some(tokens), Some(pieces), Some(counted)) =
+        (number(TOKENS), number(PIECES), number(COUNTED))
+    else {
         return Ok(None);
     };
     let mut saved = fresh.clone();
@@ -100,15 +134,25 @@ fn read(fresh: &Calibration, key: &str, path: &Path) -> Result<Option<Calibratio
     for (block, inputs) in saved.blocks.iter_mut().enumerate() {
         for (input, statistics) in LinearInput::ALL.into_iter().zip(inputs) {
             let [largest, counts] = names(block, input).map(|name| {
-                let bytes = tensors.get(&name).map_or(0..0, |tensor| tensor.bytes.clone());
+                let bytes = tensors
+                    .get(&name)
+                    .map_or(0..0, |tensor| tensor.bytes.clone());
                 file.bytes()[bytes].as_chunks::<4>().0
             });
-            let largest: Vec<_> = largest.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-            let counts = counts.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+            let largest: Vec<_> = largest
+                .iter()
+                .map(|bytes| f32::from_le_bytes(*bytes))
+                .collect();
+            let counts = counts
+                .iter()
+                .map(|bytes| u32::from_le_bytes(*bytes))
+                .collect();
             if largest.len() != statistics.channels() {
                 return Ok(None);
             }
-            let Some(read) = InputStatistics::from_parts(largest, counts) else { return Ok(None) };
+            let Some(read) = InputStatistics::from_parts(largest, counts) else {
+                return Ok(None);
+            };
             *statistics = read;
         }
     }

@@ -37,7 +37,9 @@ impl LinearPlan {
     fn quantize(&self, block: usize, name: LinearName, linear: &Linear) -> Linear {
         let input = LinearInput::of(name).index();
         match self {
-            Self::W8a8(quantization) => quantize_linear(linear, &quantization.blocks[block][input], quantization),
+            Self::W8a8(quantization) => {
+                quantize_linear(linear, &quantization.blocks[block][input], quantization)
+            }
             Self::W4a16 { mean_squares } => linear_to_int4(linear, &mean_squares[block][input]),
         }
     }
@@ -57,14 +59,24 @@ pub(super) fn weights(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Formats> {
     let weights = model.weights();
-    let Embedding::Stored { bytes: embedding, format, .. } = &weights.embedding else {
-        return Err(Error::new(ErrorKind::Unsupported, "a model with random weights cannot be prepared").into());
+    let Embedding::Stored {
+        bytes: embedding,
+        format,
+        ..
+    } = &weights.embedding
+    else {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "a model with random weights cannot be prepared",
+        )
+        .into());
     };
     let stored = match &weights.output.weight {
         Weight::Float(matrix) => float_element(matrix.view()),
         Weight::Int8(_) => None,
     };
-    let stored = stored.ok_or_else(|| Error::new(ErrorKind::Unsupported, "the model is quantized already"))?;
+    let stored = stored
+        .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the model is quantized already"))?;
     let formats = Formats {
         linears: options.linears,
         decode: options.decode_weights,
@@ -74,7 +86,12 @@ pub(super) fn weights(
     let description = model.description();
     let mut file = Output::create(path, tensors::entries(description, &formats)?)?;
 
-    let total = weights.blocks.iter().map(|block| block.linears.len()).sum::<usize>() + 1;
+    let total = weights
+        .blocks
+        .iter()
+        .map(|block| block.linears.len())
+        .sum::<usize>()
+        + 1;
     let mut done = 0;
     for (index, block) in weights.blocks.iter().enumerate() {
         for (place, norm) in NormPlace::all_of(block) {
@@ -135,8 +152,16 @@ impl Output {
             Ok(file)
         };
         let file = create().map_err(|error| write_error(error, path))?;
-        let places = entries.into_iter().map(|entry| entry.name).zip(layout.places).collect();
-        Ok(Self { path: path.into(), file, places })
+        let places = entries
+            .into_iter()
+            .map(|entry| entry.name)
+            .zip(layout.places)
+            .collect();
+        Ok(Self {
+            path: path.into(),
+            file,
+            places,
+        })
     }
 
     /// Writes one tensor.
@@ -144,15 +169,23 @@ impl Output {
     /// # Panics
     /// If the file has no place of this name and length.
     fn put(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let place = self.places.remove(name).unwrap_or_else(|| panic!("no place for {name}"));
+        let place = self
+            .places
+            .remove(name)
+            .unwrap_or_else(|| panic!("no place for {name}"));
         assert_eq!(place.len(), bytes.len(), "bytes of {name}");
-        let written = self.file.seek(SeekFrom::Start(place.start as u64)).and_then(|_| self.file.write_all(bytes));
+        let written = self
+            .file
+            .seek(SeekFrom::Start(place.start as u64))
+            .and_then(|_| self.file.write_all(bytes));
         written.map_err(|error| write_error(error, &self.path))
     }
 
     fn linear(&mut self, name: &str, linear: &Linear, decode: DecodeWeights) -> Result<()> {
         match &linear.weight {
-            Weight::Int8(matrix) => self.int8(name, matrix.view(), linear.decode_weight.as_ref(), decode)?,
+            Weight::Int8(matrix) => {
+                self.int8(name, matrix.view(), linear.decode_weight.as_ref(), decode)?
+            }
             Weight::Float(matrix) => self.int4(name, matrix.view())?,
         }
         self.bias(name, linear)
@@ -170,7 +203,9 @@ impl Output {
                 check_finite(values.iter().copied())?;
                 self.put(&weight_name, bytemuck::cast_slice(values))
             }
-            _ => unreachable!("linear layers of a block are in INT4, or in f32 where their rows are no whole groups"),
+            _ => unreachable!(
+                "linear layers of a block are in INT4, or in f32 where their rows are no whole groups"
+            ),
         }
     }
 
@@ -182,21 +217,32 @@ impl Output {
         decode: DecodeWeights,
     ) -> Result<()> {
         check_finite(weight.scales.iter().copied())?;
-        self.put(&format!("{name}.weight"), bytemuck::cast_slice(weight.packed))?;
-        self.put(&format!("{name}.scales"), bytemuck::cast_slice(weight.scales))?;
+        self.put(
+            &format!("{name}.weight"),
+            bytemuck::cast_slice(weight.packed),
+        )?;
+        self.put(
+            &format!("{name}.scales"),
+            bytemuck::cast_slice(weight.scales),
+        )?;
         self.put(&format!("{name}.sums"), bytemuck::cast_slice(weight.sums))?;
         if tensors::has_int4(decode, weight.in_features) {
             let Some(Matrix::Int4 { values, scales }) = in_decode.map(WeightMatrix::view) else {
                 unreachable!("layers with whole groups have INT4 weights")
             };
             self.put(&format!("{name}.decode"), values)?;
-            self.put(&format!("{name}.decode-scales"), bytemuck::cast_slice(scales))?;
+            self.put(
+                &format!("{name}.decode-scales"),
+                bytemuck::cast_slice(scales),
+            )?;
         }
         Ok(())
     }
 
     fn output(&mut self, output: &Linear) -> Result<()> {
-        let Weight::Float(matrix) = &output.weight else { unreachable!("the output matrix reads float activations") };
+        let Weight::Float(matrix) = &output.weight else {
+            unreachable!("the output matrix reads float activations")
+        };
         let name = format!("{OUTPUT}.weight");
         match matrix.view() {
             Matrix::F32(values) => self.put(&name, bytemuck::cast_slice(values))?,
@@ -207,36 +253,58 @@ impl Output {
                 self.put(&name, bytemuck::cast_slice(values))?;
                 self.put(&format!("{OUTPUT}.scales"), bytemuck::cast_slice(scales))?;
             }
-            Matrix::Int4 { .. } | Matrix::Blocks(_) => unreachable!("the output matrix is in INT8 or floats"),
+            Matrix::Int4 { .. } | Matrix::Blocks(_) => {
+                unreachable!("the output matrix is in INT8 or floats")
+            }
         }
         self.bias(OUTPUT, output)
     }
 
     fn bias(&mut self, name: &str, linear: &Linear) -> Result<()> {
-        linear.bias.as_ref().map_or(Ok(()), |bias| self.put(&format!("{name}.bias"), bytemuck::cast_slice(bias)))
+        linear.bias.as_ref().map_or(Ok(()), |bias| {
+            self.put(&format!("{name}.bias"), bytemuck::cast_slice(bias))
+        })
     }
 
     fn norm(&mut self, name: &str, norm: &Norm) -> Result<()> {
         check_finite(norm.weight.iter().copied())?;
-        self.put(&format!("{name}.weight"), bytemuck::cast_slice(&norm.weight))?;
+        self.put(
+            &format!("{name}.weight"),
+            bytemuck::cast_slice(&norm.weight),
+        )?;
         let bias = norm.bias.as_ref();
-        bias.map_or(Ok(()), |bias| self.put(&format!("{name}.bias"), bytemuck::cast_slice(bias)))
+        bias.map_or(Ok(()), |bias| {
+            self.put(&format!("{name}.bias"), bytemuck::cast_slice(bias))
+        })
     }
 
     /// # Panics
     /// If a tensor was not written.
     fn finish(self) -> Result<()> {
-        assert!(self.places.is_empty(), "not written: {:?}", self.places.keys());
-        self.file.sync_all().map_err(|error| write_error(error, &self.path))
+        assert!(
+            self.places.is_empty(),
+            "not written: {:?}",
+            self.places.keys()
+        );
+        self.file
+            .sync_all()
+            .map_err(|error| write_error(error, &self.path))
     }
 }
 
 /// Damaged weights are found before they are in a package. The scale of a row or group with a weight that is not finite is
 /// not a number.
 fn check_finite(mut numbers: impl Iterator<Item = f32>) -> Result<()> {
-    if numbers.all(f32::is_finite) { Ok(()) } else { Err(triad_engine::Error::NotFinite.into()) }
+    if numbers.all(f32::is_finite) {
+        Ok(())
+    } else {
+        Err(triad_engine::Error::NotFinite.into())
+    }
 }
 
 pub(super) fn write_error(error: std::io::Error, path: &Path) -> crate::Error {
-    Error::new(ErrorKind::Io, "cannot write the file").caused_by(error).at(path).into()
+    Error::new(ErrorKind::Io, "cannot write the file")
+        .caused_by(error)
+        .at(path)
+        .into()
 }

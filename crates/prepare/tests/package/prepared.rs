@@ -17,7 +17,11 @@ use crate::tiny::{Place, files, text};
 /// Logits of a prompt and of the tokens after it, so that prefill and decode both run.
 fn logits(model: Model) -> Vec<f32> {
     let tokens = model.encode_prompt("Hello,world!").unwrap();
-    let options = SessionOptions { context: 40, chunk: 5, ..SessionOptions::default() };
+    let options = SessionOptions {
+        context: 40,
+        chunk: 5,
+        ..SessionOptions::default()
+    };
     let mut session = Session::new(&Arc::new(model), &options).unwrap();
     let mut logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
     for token in [7, 11, 13] {
@@ -41,7 +45,10 @@ fn a_package_computes_the_logits_of_the_model_that_was_quantized_in_memory() {
         recipe.options.plan.decode_weights = decode_weights;
         recipe.options.plan.output_weights = output_weights;
         let package = place.prepare(&recipe, &index.to_string()).unwrap().package;
-        let load = LoadOptions { threads: Threads::Count(2), ..Default::default() };
+        let load = LoadOptions {
+            threads: Threads::Count(2),
+            ..Default::default()
+        };
         let float = Model::from_checkpoint(&recipe.checkpoint, &load).unwrap();
         let plan = package.manifest().preparation.quantization().unwrap();
         assert_eq!(plan.shadows(), 4, "half of eight inputs");
@@ -51,7 +58,11 @@ fn a_package_computes_the_logits_of_the_model_that_was_quantized_in_memory() {
         assert_eq!(opened.generation_defaults(), float.generation_defaults());
         assert_eq!(opened.weights().bytes(), in_memory.weights().bytes());
         assert!(opened.chat_template().is_some());
-        assert_eq!(logits(opened), logits(in_memory), "{decode_weights:?} {output_weights:?}");
+        assert_eq!(
+            logits(opened),
+            logits(in_memory),
+            "{decode_weights:?} {output_weights:?}"
+        );
     }
 }
 
@@ -60,29 +71,49 @@ fn a_package_in_w4a16_computes_the_logits_of_the_model_that_was_quantized_in_mem
     // With rows of 32 and 96, all of them whole groups; and of 32 and 80.
     for (width, layers_in_int4) in [(96, 14), (80, 12)] {
         let place = Place::with_width(width);
-        for (index, output_weights) in [OutputWeights::Int8, OutputWeights::Float].into_iter().enumerate() {
+        for (index, output_weights) in [OutputWeights::Int8, OutputWeights::Float]
+            .into_iter()
+            .enumerate()
+        {
             let mut recipe = place.recipe();
-            (recipe.options.plan.linears, recipe.options.plan.output_weights) = (LinearFormat::W4a16, output_weights);
+            (
+                recipe.options.plan.linears,
+                recipe.options.plan.output_weights,
+            ) = (LinearFormat::W4a16, output_weights);
             let package = place.prepare(&recipe, &index.to_string()).unwrap().package;
             package.verify().unwrap();
             let preparation = &package.manifest().preparation;
             assert!(preparation.quantization().is_none() && preparation.inputs.is_empty());
             assert!(preparation.calibration_tokens > 0);
 
-            let load = LoadOptions { threads: Threads::Count(2), ..Default::default() };
+            let load = LoadOptions {
+                threads: Threads::Count(2),
+                ..Default::default()
+            };
             let float = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load).unwrap());
             let tokens = recipe.options.tokens;
             let (calibration, _) =
-                Calibration::of_text(&float, &recipe.text, tokens, &Cancel::new(), |_, _| {}).unwrap();
+                Calibration::of_text(&float, &recipe.text, tokens, &Cancel::new(), |_, _| {})
+                    .unwrap();
             let in_memory = float.quantize_int4(&calibration.mean_squares(), output_weights);
             let opened = Model::load(package.path(), &load).unwrap();
             assert_eq!(opened.description(), float.description());
             assert_eq!(opened.weights().bytes(), in_memory.weights().bytes());
             assert_eq!(opened.fingerprint(), in_memory.fingerprint());
-            let linears = opened.weights().blocks.iter().flat_map(|block| block.linears.values());
-            let in_int4 = linears.filter(|linear| matches!(&linear.weight, Weight::Float(weight) if weight.is_int4()));
+            let linears = opened
+                .weights()
+                .blocks
+                .iter()
+                .flat_map(|block| block.linears.values());
+            let in_int4 = linears.filter(
+                |linear| matches!(&linear.weight, Weight::Float(weight) if weight.is_int4()),
+            );
             assert_eq!(in_int4.count(), layers_in_int4);
-            assert_eq!(logits(opened), logits(in_memory), "{width} {output_weights:?}");
+            assert_eq!(
+                logits(opened),
+                logits(in_memory),
+                "{width} {output_weights:?}"
+            );
         }
     }
 }
@@ -112,7 +143,15 @@ fn the_same_model_text_and_options_give_the_same_bytes_on_any_number_of_threads(
     recipe.threads = Threads::Count(1);
     assert!(first == files(place.prepare(&recipe, "second").unwrap().package.path()));
     let names: Vec<_> = first.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["package.json", "package.json.sha256", "tokenizer.gguf", "weights.safetensors"]);
+    assert_eq!(
+        names,
+        [
+            "package.json",
+            "package.json.sha256",
+            "tokenizer.gguf",
+            "weights.safetensors"
+        ]
+    );
     recipe.text = text(13);
     assert!(first != files(place.prepare(&recipe, "third").unwrap().package.path()));
 }
@@ -122,13 +161,25 @@ fn an_interrupted_preparation_goes_on_to_the_same_bytes() {
     let place = Place::new();
     let recipe = place.recipe();
     let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
-    assert!(matches!(place.interrupt(&recipe, "package", 1), Err(Error::Engine(triad_engine::Error::Cancelled))));
-    assert!(matches!(place.interrupt(&recipe, "package", 100), Err(Error::Engine(triad_engine::Error::Cancelled))));
-    assert_eq!(place.names("package.part"), ["calibration.safetensors", "lock"]);
+    assert!(matches!(
+        place.interrupt(&recipe, "package", 1),
+        Err(Error::Engine(triad_engine::Error::Cancelled))
+    ));
+    assert!(matches!(
+        place.interrupt(&recipe, "package", 100),
+        Err(Error::Engine(triad_engine::Error::Cancelled))
+    ));
+    assert_eq!(
+        place.names("package.part"),
+        ["calibration.safetensors", "lock"]
+    );
     let resumed = place.prepare(&recipe, "package").unwrap();
     let preparation = &resumed.package.manifest().preparation;
     let (calibrated, _) = resumed.calibrated;
-    assert!(calibrated > 0 && calibrated + 100 <= preparation.calibration_tokens, "{calibrated}");
+    assert!(
+        calibrated > 0 && calibrated + 100 <= preparation.calibration_tokens,
+        "{calibrated}"
+    );
     assert!(whole == files(resumed.package.path()));
     assert_eq!(place.names(""), ["model.gguf", "package", "whole"]);
 }
@@ -139,19 +190,32 @@ fn a_preparation_that_is_cancelled_anywhere_goes_on_to_the_same_bytes() {
     for (linears, step) in [(LinearFormat::W8a8, 1), (LinearFormat::W4a16, 5)] {
         let place = Place::new();
         let mut recipe = place.recipe();
-        (recipe.options.prune, recipe.options.plan.linears, recipe.existing) = (Prune::AUTO, linears, Existing::Keep);
+        (
+            recipe.options.prune,
+            recipe.options.plan.linears,
+            recipe.existing,
+        ) = (Prune::AUTO, linears, Existing::Keep);
         let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
         let mut checks = 0;
         while let Err(error) = place.stop(&recipe, "package", checks) {
-            assert!(matches!(error, Error::Engine(triad_engine::Error::Cancelled)), "{error} after {checks} checks");
+            assert!(
+                matches!(error, Error::Engine(triad_engine::Error::Cancelled)),
+                "{error} after {checks} checks"
+            );
             // What goes on is cancelled once more, elsewhere.
             let _ = place.stop(&recipe, "package", checks * 7 % 31);
             let resumed = place.prepare(&recipe, "package").unwrap().package;
-            assert!(whole == files(resumed.path()), "{linears:?}, cancelled after {checks} checks");
+            assert!(
+                whole == files(resumed.path()),
+                "{linears:?}, cancelled after {checks} checks"
+            );
             fs::remove_dir_all(resumed.path()).unwrap();
             checks += step;
         }
-        assert!(checks > 30, "{checks}: calibration alone checks before each block of each piece");
+        assert!(
+            checks > 30,
+            "{checks}: calibration alone checks before each block of each piece"
+        );
         assert_eq!(place.names(""), ["model.gguf", "package", "whole"]);
     }
 }
@@ -160,14 +224,20 @@ fn a_preparation_that_is_cancelled_anywhere_goes_on_to_the_same_bytes() {
 fn a_calibration_that_is_cancelled_at_each_of_its_blocks_has_the_statistics_of_one_that_is_not() {
     let place = Place::new();
     let recipe = place.recipe();
-    let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &LoadOptions::default()).unwrap());
+    let model =
+        Arc::new(Model::from_checkpoint(&recipe.checkpoint, &LoadOptions::default()).unwrap());
     let [pieces, _] = calibration::split(&model, &recipe.text, recipe.options.tokens).unwrap();
     let mut whole = Calibration::new(model.description(), "test");
-    whole.run(&model, &pieces, &Cancel::new(), |_| Ok(())).unwrap();
+    whole
+        .run(&model, &pieces, &Cancel::new(), |_| Ok(()))
+        .unwrap();
     // Each call gets one or two blocks further than the one before.
     let mut resumed = Calibration::new(model.description(), "test");
     let mut calls = 0;
-    while resumed.run(&model, &pieces, &Cancel::after(1 + calls % 2), |_| Ok(())).is_err() {
+    while resumed
+        .run(&model, &pieces, &Cancel::after(1 + calls % 2), |_| Ok(()))
+        .is_err()
+    {
         calls += 1;
         assert!(calls <= 3 * pieces.len(), "calls do not get further");
     }
@@ -184,11 +254,17 @@ fn a_state_that_an_older_version_saved_is_not_resumed() {
     let left = place.path("package.part/calibration.safetensors");
     let mut bytes = fs::read(&left).unwrap();
     let (field, older) = (b"\"format\":\"2\"", b"\"former\":\"2\"");
-    let at = bytes.windows(field.len()).position(|window| window == field).unwrap();
+    let at = bytes
+        .windows(field.len())
+        .position(|window| window == field)
+        .unwrap();
     bytes[at..][..field.len()].copy_from_slice(older);
     fs::write(&left, bytes).unwrap();
     let prepared = place.prepare(&recipe, "package").unwrap();
-    assert_eq!(prepared.calibrated.0, prepared.package.manifest().preparation.calibration_tokens);
+    assert_eq!(
+        prepared.calibrated.0,
+        prepared.package.manifest().preparation.calibration_tokens
+    );
     assert!(whole == files(prepared.package.path()));
 }
 
@@ -205,7 +281,10 @@ fn a_state_that_this_machine_did_not_write_is_not_resumed() {
     bytes[at] ^= 1;
     fs::write(&left, bytes).unwrap();
     let prepared = place.prepare(&recipe, "package").unwrap();
-    assert_eq!(prepared.calibrated.0, prepared.package.manifest().preparation.calibration_tokens);
+    assert_eq!(
+        prepared.calibrated.0,
+        prepared.package.manifest().preparation.calibration_tokens
+    );
     assert!(whole == files(prepared.package.path()));
 }
 
@@ -215,7 +294,12 @@ fn what_a_killed_preparation_left_does_not_become_part_of_a_package() {
     let recipe = place.recipe();
     let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
     fs::create_dir(place.path("package.part")).unwrap();
-    for name in ["lock", "chat_template.jinja", "weights.safetensors", "package.json"] {
+    for name in [
+        "lock",
+        "chat_template.jinja",
+        "weights.safetensors",
+        "package.json",
+    ] {
         fs::write(place.path("package.part").join(name), "left").unwrap();
     }
     assert!(whole == files(place.prepare(&recipe, "package").unwrap().package.path()));
@@ -230,23 +314,40 @@ fn what_no_preparation_made_is_neither_removed_nor_written_to() {
         fs::write(place.path(folder).join("a.jpg"), "a").unwrap();
     }
     let error = chain(&place.prepare(&recipe, "package").unwrap_err());
-    assert!(error.contains("package.part") && error.contains("it has a.jpg, which no preparation makes"), "{error}");
+    assert!(
+        error.contains("package.part")
+            && error.contains("it has a.jpg, which no preparation makes"),
+        "{error}"
+    );
     assert_eq!(place.names("package.part"), ["a.jpg"]);
     fs::remove_dir_all(place.path("package.part")).unwrap();
     #[cfg(unix)]
     {
-        fs::rename(place.path("photos/a.jpg"), place.path("photos/weights.safetensors")).unwrap();
+        fs::rename(
+            place.path("photos/a.jpg"),
+            place.path("photos/weights.safetensors"),
+        )
+        .unwrap();
         std::os::unix::fs::symlink("photos", place.path("package.part")).unwrap();
         let error = chain(&place.prepare(&recipe, "package").unwrap_err());
-        assert!(error.contains("folder of an earlier preparation by this user"), "{error}");
-        assert_eq!(fs::read_to_string(place.path("photos/weights.safetensors")).unwrap(), "a");
+        assert!(
+            error.contains("folder of an earlier preparation by this user"),
+            "{error}"
+        );
+        assert_eq!(
+            fs::read_to_string(place.path("photos/weights.safetensors")).unwrap(),
+            "a"
+        );
         fs::remove_file(place.path("package.part")).unwrap();
     }
     place.prepare(&recipe, "package").unwrap();
     recipe.existing = Existing::Replace;
     place.prepare(&recipe, "package").unwrap();
     assert_eq!(place.names("package.old"), ["a.jpg"]);
-    assert_eq!(place.names(""), ["model.gguf", "package", "package.old", "photos"]);
+    assert_eq!(
+        place.names(""),
+        ["model.gguf", "package", "package.old", "photos"]
+    );
 }
 
 #[cfg(unix)]
@@ -261,7 +362,15 @@ fn a_package_that_a_link_names_is_replaced_where_it_is() {
     place.prepare(&recipe, "link").unwrap();
     assert!(place.path("link").is_symlink());
     let package = Package::open(&place.path("elsewhere/package")).unwrap();
-    assert_eq!(package.manifest().preparation.quantization().unwrap().shadows(), 8);
+    assert_eq!(
+        package
+            .manifest()
+            .preparation
+            .quantization()
+            .unwrap()
+            .shadows(),
+        8
+    );
     assert_eq!(place.names("elsewhere"), ["package"]);
 }
 
@@ -281,7 +390,10 @@ fn what_another_preparation_left_is_not_taken_over() {
     for length in [0, 8, 100, bytes.len() / 2, bytes.len() - 1] {
         place.interrupt(&recipe, "damaged", 100).unwrap_err();
         fs::write(&left, &bytes[..length]).unwrap();
-        assert!(whole == files(place.prepare(&recipe, "damaged").unwrap().package.path()), "{length}");
+        assert!(
+            whole == files(place.prepare(&recipe, "damaged").unwrap().package.path()),
+            "{length}"
+        );
         fs::remove_dir_all(place.path("damaged")).unwrap();
     }
 }
@@ -303,7 +415,10 @@ fn a_package_that_is_there_stays_unless_it_is_to_be_replaced() {
     let package = place.package();
     let before = files(package.path());
     let mut recipe = place.recipe();
-    recipe.options = PrepareOptions { prune: Prune::Rate(0.0), ..recipe.options };
+    recipe.options = PrepareOptions {
+        prune: Prune::Rate(0.0),
+        ..recipe.options
+    };
     let error = place.prepare(&recipe, "package").unwrap_err().to_string();
     assert!(error.contains("there is a package here already"), "{error}");
     recipe.existing = Existing::Keep;
@@ -311,9 +426,21 @@ fn a_package_that_is_there_stays_unless_it_is_to_be_replaced() {
     assert!(files(package.path()) == before);
     recipe.existing = Existing::Replace;
     place.interrupt(&recipe, "package", 100).unwrap_err();
-    assert!(files(package.path()) == before, "until the new one is whole");
+    assert!(
+        files(package.path()) == before,
+        "until the new one is whole"
+    );
     place.prepare(&recipe, "package").unwrap();
-    assert_eq!(Package::open(package.path()).unwrap().manifest().preparation.quantization().unwrap().shadows(), 8);
+    assert_eq!(
+        Package::open(package.path())
+            .unwrap()
+            .manifest()
+            .preparation
+            .quantization()
+            .unwrap()
+            .shadows(),
+        8
+    );
     assert_eq!(place.names(""), ["model.gguf", "package"]);
 }
 
@@ -327,7 +454,10 @@ fn what_is_no_package_is_never_replaced() {
         recipe.existing = existing;
         for name in ["photos", "model.gguf"] {
             let error = place.prepare(&recipe, name).unwrap_err().to_string();
-            assert!(error.contains("is no package: it is not replaced"), "{error}");
+            assert!(
+                error.contains("is no package: it is not replaced"),
+                "{error}"
+            );
         }
     }
     assert_eq!(place.names(""), ["model.gguf", "photos"]);
@@ -346,7 +476,10 @@ fn a_folder_with_a_package_json_of_another_kind_or_with_other_files_is_never_rep
     fs::write(place.path("app/package.json"), "{}").unwrap();
     for (folder, foreign) in [("package", "notes.txt"), ("app", "package.json")] {
         let error = place.prepare(&recipe, folder).unwrap_err().to_string();
-        assert!(error.contains(&format!("`{foreign}` in it is no part of a package")), "{error}");
+        assert!(
+            error.contains(&format!("`{foreign}` in it is no part of a package")),
+            "{error}"
+        );
         assert!(place.path(folder).join(foreign).exists());
     }
 }
@@ -357,12 +490,20 @@ fn two_preparations_of_one_package_wait_for_each_other() {
     let mut recipe = place.recipe();
     recipe.existing = Existing::Keep;
     std::thread::scope(|scope| {
-        let runs = [(); 3].map(|()| scope.spawn(|| place.prepare(&recipe, "package").unwrap().calibrated.0));
+        let runs = [(); 3]
+            .map(|()| scope.spawn(|| place.prepare(&recipe, "package").unwrap().calibrated.0));
         let calibrated = runs.map(|run| run.join().unwrap());
-        assert_eq!(calibrated.iter().filter(|tokens| **tokens > 0).count(), 1, "{calibrated:?}");
+        assert_eq!(
+            calibrated.iter().filter(|tokens| **tokens > 0).count(),
+            1,
+            "{calibrated:?}"
+        );
     });
     assert_eq!(place.names(""), ["model.gguf", "package"]);
-    Package::open(&place.path("package")).unwrap().verify().unwrap();
+    Package::open(&place.path("package"))
+        .unwrap()
+        .verify()
+        .unwrap();
 }
 
 #[test]
@@ -370,8 +511,19 @@ fn where_no_text_is_held_out_every_shadow_is_kept() {
     let place = Place::new();
     let mut recipe = place.recipe();
     recipe.options.prune = Prune::AUTO;
-    let pruned = |recipe: &Recipe, name| place.prepare(recipe, name).unwrap().package.manifest().preparation.pruned;
-    assert!(pruned(&recipe, "held out") > 0.0, "random weights have outliers of no importance");
+    let pruned = |recipe: &Recipe, name| {
+        place
+            .prepare(recipe, name)
+            .unwrap()
+            .package
+            .manifest()
+            .preparation
+            .pruned
+    };
+    assert!(
+        pruned(&recipe, "held out") > 0.0,
+        "random weights have outliers of no importance"
+    );
     recipe.text = text(3);
     assert_eq!(pruned(&recipe, "nothing held out"), 0.0);
 }

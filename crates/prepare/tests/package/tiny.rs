@@ -34,25 +34,49 @@ pub fn gguf_with(width: usize, [norms, linears]: [f32; 2], epsilon: f64) -> Vec<
         ("attention.head_count", 4),
         ("attention.head_count_kv", 2),
     ];
-    let letters = (0..VOCAB as u32).map(|token| char::from_u32(0x21 + token).unwrap().to_string()).collect();
+    let letters = (0..VOCAB as u32)
+        .map(|token| char::from_u32(0x21 + token).unwrap().to_string())
+        .collect();
     let mut builder = GgufBuilder::new()
         .field("general.architecture", Value::String("llama".into()))
         .field("general.name", Value::String("tiny".into()))
-        .field("llama.attention.layer_norm_rms_epsilon", Value::Float(epsilon))
+        .field(
+            "llama.attention.layer_norm_rms_epsilon",
+            Value::Float(epsilon),
+        )
         .field("tokenizer.ggml.model", Value::String("gpt2".into()))
         .field("tokenizer.ggml.pre", Value::String("gpt-2".into()))
         .field("tokenizer.ggml.tokens", Value::Strings(letters))
         .field("tokenizer.ggml.merges", Value::Strings(vec![]))
         .field("tokenizer.ggml.eos_token_id", Value::Integer(3))
-        .field("tokenizer.chat_template", Value::String("{{ messages[0].content }}!".into()));
+        .field(
+            "tokenizer.chat_template",
+            Value::String("{{ messages[0].content }}!".into()),
+        );
     for (field, number) in numbers {
         builder = builder.field(&format!("llama.{field}"), Value::Integer(number as i128));
     }
     let mut random = Random(1);
-    let scaled = |values: Vec<f32>, factor: f32| values.into_iter().map(|value| value * factor).collect::<Vec<_>>();
-    let rows: Vec<u8> = (0..VOCAB * HIDDEN / 32).flat_map(|_| random.q8_0()).collect();
-    builder = builder.tensor("token_embd.weight", &[VOCAB, HIDDEN], Format::Blocks(BlockFormat::Q8_0), &rows);
-    builder = builder.tensor_f32("output_norm.weight", &[HIDDEN], &scaled(random.floats(HIDDEN, 1.0), norms));
+    let scaled = |values: Vec<f32>, factor: f32| {
+        values
+            .into_iter()
+            .map(|value| value * factor)
+            .collect::<Vec<_>>()
+    };
+    let rows: Vec<u8> = (0..VOCAB * HIDDEN / 32)
+        .flat_map(|_| random.q8_0())
+        .collect();
+    builder = builder.tensor(
+        "token_embd.weight",
+        &[VOCAB, HIDDEN],
+        Format::Blocks(BlockFormat::Q8_0),
+        &rows,
+    );
+    builder = builder.tensor_f32(
+        "output_norm.weight",
+        &[HIDDEN],
+        &scaled(random.floats(HIDDEN, 1.0), norms),
+    );
     for block in 0..BLOCKS {
         for norm in ["attn_norm", "ffn_norm"] {
             let values = scaled(random.floats(HIDDEN, 1.0), norms);
@@ -68,7 +92,11 @@ pub fn gguf_with(width: usize, [norms, linears]: [f32; 2], epsilon: f64) -> Vec<
             ("ffn_down", HIDDEN, width),
         ] {
             let values = scaled(random.floats(rows * columns, 0.0), linears);
-            builder = builder.tensor_f32(&format!("blk.{block}.{name}.weight"), &[rows, columns], &values);
+            builder = builder.tensor_f32(
+                &format!("blk.{block}.{name}.weight"),
+                &[rows, columns],
+                &values,
+            );
         }
     }
     builder.build()
@@ -83,13 +111,18 @@ impl Random {
     }
 
     fn floats(&mut self, count: usize, middle: f32) -> Vec<f32> {
-        (0..count).map(|_| middle + self.next() as f32 / 65_536.0 - 0.5).collect()
+        (0..count)
+            .map(|_| middle + self.next() as f32 / 65_536.0 - 0.5)
+            .collect()
     }
 
     /// A scale of 2⁻⁸ and 32 numbers.
     fn q8_0(&mut self) -> Vec<u8> {
         let scale = half::f16::from_f32(1.0 / 256.0).to_le_bytes();
-        scale.into_iter().chain((0..32).map(|_| self.next() as u8)).collect()
+        scale
+            .into_iter()
+            .chain((0..32).map(|_| self.next() as u8))
+            .collect()
     }
 }
 
@@ -105,7 +138,9 @@ impl Place {
 
     /// With a model whose feed-forwards have so many features.
     pub fn with_width(width: usize) -> Self {
-        let place = Self { folder: tempfile::tempdir().unwrap() };
+        let place = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
         std::fs::write(place.path("model.gguf"), gguf(width)).unwrap();
         place
     }
@@ -118,7 +153,10 @@ impl Place {
         Recipe {
             checkpoint: Arc::new(Checkpoint::open(self.path("model.gguf")).unwrap()),
             text: text(12),
-            options: PrepareOptions { prune: Prune::Rate(0.5), ..PrepareOptions::default() },
+            options: PrepareOptions {
+                prune: Prune::Rate(0.5),
+                ..PrepareOptions::default()
+            },
             threads: Threads::Count(2),
             existing: Existing::Refuse,
         }
@@ -140,7 +178,12 @@ impl Place {
 
     /// Prepares until the flag that cancels was checked so many times, then no further.
     pub fn stop(&self, recipe: &Recipe, name: &str, checks: usize) -> Result<Prepared> {
-        prepare(recipe, &self.path(name), &Cancel::after(checks), &mut |_| ())
+        prepare(
+            recipe,
+            &self.path(name),
+            &Cancel::after(checks),
+            &mut |_| (),
+        )
     }
 
     /// A package.
@@ -158,7 +201,9 @@ impl Place {
     /// Names of all files and folders here.
     pub fn names(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(folder)).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -167,17 +212,28 @@ impl Place {
 /// So many short texts, all different.
 pub fn text(texts: usize) -> CalibrationText {
     let text = |index: usize| {
-        let letters = (0..30 + index).map(|letter| char::from(b'!' + ((letter * 7 + index * 13) % 90) as u8));
+        let letters =
+            (0..30 + index).map(|letter| char::from(b'!' + ((letter * 7 + index * 13) % 90) as u8));
         letters.collect::<String>()
     };
-    CalibrationText { name: "test".into(), texts: (0..texts).map(text).collect() }
+    CalibrationText {
+        name: "test".into(),
+        texts: (0..texts).map(text).collect(),
+    }
 }
 
 /// Every file of a folder with its content.
 pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let entries = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries
-        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap()))
+        .map(|path| {
+            (
+                path.file_name().unwrap().to_str().unwrap().to_owned(),
+                std::fs::read(path).unwrap(),
+            )
+        })
         .collect();
     files.sort();
     files

@@ -61,7 +61,12 @@ impl AdapterKind {
 
 impl fmt::Display for Adapter {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self { name, kind, interface, driver } = self;
+        let Self {
+            name,
+            kind,
+            interface,
+            driver,
+        } = self;
         write!(f, "{name} ({}; {interface}; {driver})", kind.name())
     }
 }
@@ -78,13 +83,30 @@ pub(super) fn choose(wanted: Option<&str>) -> Result<(wgpu::Adapter, Adapter)> {
 }
 
 fn choose_from(all: &[Adapter], wanted: Option<&str>) -> Result<usize> {
-    let names = || all.iter().map(Adapter::to_string).collect::<Vec<_>>().join(", ");
-    let Some(wanted) = wanted else {
-        let ranked = all.iter().enumerate().filter_map(|(index, adapter)| Some((adapter.kind.rank()?, index)));
-        return ranked.min().map(|(_, index)| index).ok_or_else(|| Error::NoGpu { software: names() });
+    let names = || {
+        all.iter()
+            .map(Adapter::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
     };
-    let is_wanted = |adapter: &Adapter| adapter.name.to_lowercase().contains(&wanted.to_lowercase());
-    all.iter().position(is_wanted).ok_or_else(|| Error::GpuNotFound { wanted: wanted.to_owned(), found: names() })
+    let Some(wanted) = wanted else {
+        let ranked = all
+            .iter()
+            .enumerate()
+            .filter_map(|(index, adapter)| Some((adapter.kind.rank()?, index)));
+        return ranked
+            .min()
+            .map(|(_, index)| index)
+            .ok_or_else(|| Error::NoGpu { software: names() });
+    };
+    let is_wanted =
+        |adapter: &Adapter| adapter.name.to_lowercase().contains(&wanted.to_lowercase());
+    all.iter()
+        .position(is_wanted)
+        .ok_or_else(|| Error::GpuNotFound {
+            wanted: wanted.to_owned(),
+            found: names(),
+        })
 }
 
 /// Every GPU that this machine's drivers list; none where it has no driver.
@@ -119,8 +141,17 @@ fn describe(adapter: &wgpu::Adapter) -> Adapter {
         _ => "another interface",
     };
     let driver = [info.driver, info.driver_info].join(" ").trim().to_owned();
-    let driver = if driver.is_empty() { "an unnamed driver".to_owned() } else { driver };
-    Adapter { name: info.name, kind, interface: interface.to_owned(), driver }
+    let driver = if driver.is_empty() {
+        "an unnamed driver".to_owned()
+    } else {
+        driver
+    };
+    Adapter {
+        name: info.name,
+        kind,
+        interface: interface.to_owned(),
+        driver,
+    }
 }
 
 #[cfg(test)]
@@ -128,28 +159,52 @@ mod tests {
     use super::*;
 
     fn adapter(name: &str, kind: AdapterKind) -> Adapter {
-        Adapter { name: name.to_owned(), kind, interface: "Vulkan".to_owned(), driver: "driver 1".to_owned() }
+        Adapter {
+            name: name.to_owned(),
+            kind,
+            interface: "Vulkan".to_owned(),
+            driver: "driver 1".to_owned(),
+        }
     }
 
     #[test]
     fn the_fastest_kind_of_gpu_is_chosen_and_never_software_in_its_place() {
         let software = adapter("llvmpipe", AdapterKind::Software);
-        let all =
-            [software.clone(), adapter("small", AdapterKind::Integrated), adapter("large", AdapterKind::Discrete)];
+        let all = [
+            software.clone(),
+            adapter("small", AdapterKind::Integrated),
+            adapter("large", AdapterKind::Discrete),
+        ];
         assert_eq!(choose_from(&all, None).unwrap(), 2);
         assert_eq!(choose_from(&all[..2], None).unwrap(), 1);
         let error = choose_from(&[software], None).unwrap_err();
         assert!(matches!(error, Error::NoGpu { .. }));
-        assert!(error.to_string().contains("llvmpipe (software on the CPU; Vulkan; driver 1)"), "{error}");
-        assert!(choose_from(&[], None).unwrap_err().to_string().contains("driver"));
+        assert!(
+            error
+                .to_string()
+                .contains("llvmpipe (software on the CPU; Vulkan; driver 1)"),
+            "{error}"
+        );
+        assert!(
+            choose_from(&[], None)
+                .unwrap_err()
+                .to_string()
+                .contains("driver")
+        );
     }
 
     #[test]
     fn a_gpu_is_found_by_a_part_of_its_name() {
-        let all = [adapter("NVIDIA GeForce", AdapterKind::Discrete), adapter("llvmpipe (LLVM)", AdapterKind::Software)];
+        let all = [
+            adapter("NVIDIA GeForce", AdapterKind::Discrete),
+            adapter("llvmpipe (LLVM)", AdapterKind::Software),
+        ];
         assert_eq!(choose_from(&all, Some("geforce")).unwrap(), 0);
         assert_eq!(choose_from(&all, Some("llvmpipe")).unwrap(), 1);
         let error = choose_from(&all, Some("radeon")).unwrap_err().to_string();
-        assert!(error.contains("radeon") && error.contains("NVIDIA GeForce"), "{error}");
+        assert!(
+            error.contains("radeon") && error.contains("NVIDIA GeForce"),
+            "{error}"
+        );
     }
 }

@@ -19,8 +19,9 @@ const TIME_OUT_OF_SOFTWARE: Duration = Duration::from_secs(300);
 pub(super) const UNIFORM: u64 = 256;
 
 /// What is used where it is there.
-const OPTIONAL: wgpu::Features =
-    wgpu::Features::SUBGROUP.union(wgpu::Features::SHADER_F16).union(wgpu::Features::PIPELINE_CACHE);
+const OPTIONAL: wgpu::Features = wgpu::Features::SUBGROUP
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::PIPELINE_CACHE);
 
 /// A GPU that was opened.
 #[derive(Debug)]
@@ -60,11 +61,17 @@ impl Context {
     ) -> Result<Self> {
         let name = format!("gpu:{}", described.name);
         let shared = match described.kind {
-            AdapterKind::Integrated | AdapterKind::Software => wgpu::Features::MAPPABLE_PRIMARY_BUFFERS,
+            AdapterKind::Integrated | AdapterKind::Software => {
+                wgpu::Features::MAPPABLE_PRIMARY_BUFFERS
+            }
             _ => wgpu::Features::empty(),
         };
         let shares_memory = !(adapter.features() & shared).is_empty();
-        let matrices = if with_matrices { Matrices::of(adapter) } else { Matrices::none() };
+        let matrices = if with_matrices {
+            Matrices::of(adapter)
+        } else {
+            Matrices::none()
+        };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("triad"),
             required_features: adapter.features() & (OPTIONAL | shared) | matrices.features,
@@ -72,9 +79,12 @@ impl Context {
             experimental_features: matrices.token,
             ..wgpu::DeviceDescriptor::default()
         };
-        let refused =
-            |error: wgpu::RequestDeviceError| Error::GpuRefused { gpu: name.clone(), reason: one_line(&error) };
-        let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).map_err(refused)?;
+        let refused = |error: wgpu::RequestDeviceError| Error::GpuRefused {
+            gpu: name.clone(),
+            reason: one_line(&error),
+        };
+        let (device, queue) =
+            pollster::block_on(adapter.request_device(&descriptor)).map_err(refused)?;
         let failure = Arc::new(OnceLock::new());
         let (lost, uncaptured) = (Arc::clone(&failure), Arc::clone(&failure));
         device.set_device_lost_callback(move |_, message| {
@@ -86,7 +96,11 @@ impl Context {
         let is_software = described.kind == AdapterKind::Software;
         let kept = kept.filter(|_| device.features().contains(wgpu::Features::PIPELINE_CACHE));
         let pipelines = kept.map(|folder| PipelineCache::open(&device, folder, described));
-        let time_out = if is_software { TIME_OUT_OF_SOFTWARE } else { TIME_OUT };
+        let time_out = if is_software {
+            TIME_OUT_OF_SOFTWARE
+        } else {
+            TIME_OUT
+        };
         Ok(Self {
             name,
             device,
@@ -116,24 +130,36 @@ impl Context {
 
     /// The error of a GPU that has failed.
     pub fn check(&self) -> Result<()> {
-        self.failure.get().map_or(Ok(()), |reason| Err(self.failed(reason.clone())))
+        self.failure
+            .get()
+            .map_or(Ok(()), |reason| Err(self.failed(reason.clone())))
     }
 
     fn failed(&self, reason: String) -> Error {
-        Error::Run { processor: self.name.clone(), reason }
+        Error::Run {
+            processor: self.name.clone(),
+            reason,
+        }
     }
 
     /// Bytes of a buffer that shaders read or write, at most.
     pub fn most_bytes(&self) -> u64 {
         let limits = self.device.limits();
-        limits.max_buffer_size.min(limits.max_storage_buffer_binding_size)
+        limits
+            .max_buffer_size
+            .min(limits.max_storage_buffer_binding_size)
     }
 
     /// A buffer that holds anything, of 16 bytes at least.
     ///
     /// # Errors
     /// If it is larger than buffers can be, or there is no memory for it.
-    pub fn buffer(&self, what: &'static str, bytes: u64, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer> {
+    pub fn buffer(
+        &self,
+        what: &'static str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+    ) -> Result<wgpu::Buffer> {
         self.created(what, bytes, usage, false)
     }
 
@@ -145,24 +171,41 @@ impl Context {
         mapped_at_creation: bool,
     ) -> Result<wgpu::Buffer> {
         let most = self.most_bytes();
-        let out_of_memory = |reason| Error::GpuMemory { gpu: self.name.clone(), what, bytes, reason };
+        let out_of_memory = |reason| Error::GpuMemory {
+            gpu: self.name.clone(),
+            what,
+            bytes,
+            reason,
+        };
         if bytes > most {
             return Err(out_of_memory(format!("its buffers have {most} at most")));
         }
         let size = bytes.next_multiple_of(4).max(16);
-        let descriptor = wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation };
-        self.scoped(wgpu::ErrorFilter::OutOfMemory, || self.device.create_buffer(&descriptor))
-            .map_err(|_| out_of_memory("it has no memory left".to_owned()))
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some(what),
+            size,
+            usage,
+            mapped_at_creation,
+        };
+        self.scoped(wgpu::ErrorFilter::OutOfMemory, || {
+            self.device.create_buffer(&descriptor)
+        })
+        .map_err(|_| out_of_memory("it has no memory left".to_owned()))
     }
 
     /// A buffer that holds `values`.
     ///
     /// # Errors
     /// As [`buffer`](Self::buffer).
-    pub fn filled<T: bytemuck::NoUninit>(&self, what: &'static str, values: &[T]) -> Result<wgpu::Buffer> {
+    pub fn filled<T: bytemuck::NoUninit>(
+        &self,
+        what: &'static str,
+        values: &[T],
+    ) -> Result<wgpu::Buffer> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
         let buffer = self.buffer(what, size_of_val(values) as u64, usage)?;
-        self.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(values));
+        self.queue
+            .write_buffer(&buffer, 0, bytemuck::cast_slice(values));
         Ok(buffer)
     }
 
@@ -174,7 +217,11 @@ impl Context {
     pub fn uploaded(&self, what: &'static str, parts: &[&[u8]]) -> Result<wgpu::Buffer> {
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
         if !self.shares_memory {
-            let buffer = self.buffer(what, bytes, wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST)?;
+            let buffer = self.buffer(
+                what,
+                bytes,
+                wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST,
+            )?;
             let mut at = 0;
             for part in parts {
                 self.queue.write_buffer(&buffer, at, part);
@@ -185,7 +232,8 @@ impl Context {
         }
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::MAP_WRITE;
         let buffer = self.created(what, bytes, usage, true)?;
-        let unmapped = |error: wgpu::MapRangeError| self.failed(format!("{what} can't be written: {error}"));
+        let unmapped =
+            |error: wgpu::MapRangeError| self.failed(format!("{what} can't be written: {error}"));
         let mut view = buffer.slice(..).get_mapped_range_mut().map_err(unmapped)?;
         let mut at = 0;
         for part in parts {
@@ -198,7 +246,11 @@ impl Context {
     }
 
     /// Calls `act`, whose errors of the kind `filter` are returned.
-    pub fn scoped<T>(&self, filter: wgpu::ErrorFilter, act: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    pub fn scoped<T>(
+        &self,
+        filter: wgpu::ErrorFilter,
+        act: impl FnOnce() -> T,
+    ) -> std::result::Result<T, String> {
         let scope = self.device.push_error_scope(filter);
         let value = act();
         match pollster::block_on(scope.pop()) {
@@ -227,7 +279,8 @@ impl Context {
         let outcome = outcome.map_err(|_| self.failed("its outputs did not arrive".to_owned()))?;
         outcome.map_err(|error| self.failed(format!("its outputs can't be read: {error}")))?;
         let view = staging.slice(..bytes).get_mapped_range();
-        let view = view.map_err(|error| self.failed(format!("its outputs can't be read: {error}")))?;
+        let view =
+            view.map_err(|error| self.failed(format!("its outputs can't be read: {error}")))?;
         read(&view);
         drop(view);
         staging.unmap();
@@ -261,11 +314,17 @@ impl Context {
     }
 
     fn wait(&self, submission: wgpu::SubmissionIndex) -> Result<()> {
-        let wait = wgpu::PollType::Wait { submission_index: Some(submission), timeout: Some(self.time_out) };
+        let wait = wgpu::PollType::Wait {
+            submission_index: Some(submission),
+            timeout: Some(self.time_out),
+        };
         match self.device.poll(wait) {
             Ok(_) => {}
             Err(wgpu::PollError::Timeout) => {
-                let reason = format!("it did not end a submission within {} s", self.time_out.as_secs());
+                let reason = format!(
+                    "it did not end a submission within {} s",
+                    self.time_out.as_secs()
+                );
                 let _ = self.failure.set(reason);
             }
             Err(error) => {
@@ -275,11 +334,17 @@ impl Context {
         self.check()
     }
 
-    fn map(&self, staging: &wgpu::Buffer, bytes: u64) -> Receiver<std::result::Result<(), wgpu::BufferAsyncError>> {
+    fn map(
+        &self,
+        staging: &wgpu::Buffer,
+        bytes: u64,
+    ) -> Receiver<std::result::Result<(), wgpu::BufferAsyncError>> {
         let (sender, receiver) = channel();
-        staging.slice(..bytes).map_async(wgpu::MapMode::Read, move |outcome| {
-            let _ = sender.send(outcome);
-        });
+        staging
+            .slice(..bytes)
+            .map_async(wgpu::MapMode::Read, move |outcome| {
+                let _ = sender.send(outcome);
+            });
         receiver
     }
 }
@@ -318,15 +383,31 @@ pub(super) mod tests {
         let Some(context) = context() else { return };
         let run = |value: u32| {
             let bytes = size_of::<u32>() as u64;
-            let source = context.buffer("test", bytes, wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST);
-            let staging = context.buffer("test", bytes, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
+            let source = context.buffer(
+                "test",
+                bytes,
+                wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+            );
+            let staging = context.buffer(
+                "test",
+                bytes,
+                wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            );
             let (source, staging) = (source.unwrap(), staging.unwrap());
             for value in value..value + 500 {
-                context.queue.write_buffer(&source, 0, bytemuck::bytes_of(&value));
-                let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+                context
+                    .queue
+                    .write_buffer(&source, 0, bytemuck::bytes_of(&value));
+                let mut encoder = context
+                    .device
+                    .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
                 encoder.copy_buffer_to_buffer(&source, 0, &staging, 0, Some(bytes));
                 let mut read = 0;
-                context.run(encoder, &staging, bytes, |view| read = bytemuck::pod_read_unaligned(view)).unwrap();
+                context
+                    .run(encoder, &staging, bytes, |view| {
+                        read = bytemuck::pod_read_unaligned(view)
+                    })
+                    .unwrap();
                 assert_eq!(read, value);
             }
         };

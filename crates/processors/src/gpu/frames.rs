@@ -34,13 +34,18 @@ impl Frames {
     /// If there is no such GPU, its driver refuses it or the shader, or the GPU fails.
     pub fn in_own_queue(options: &GpuOptions, seconds: f64) -> Result<Self> {
         let (listed, adapter) = adapters::choose(options.adapter.as_deref())?;
-        Self::new(Arc::new(Context::open(&listed, &adapter, None, false)?), seconds)
+        Self::new(
+            Arc::new(Context::open(&listed, &adapter, None, false)?),
+            seconds,
+        )
     }
 
     fn new(context: Arc<Context>, seconds: f64) -> Result<Self> {
         let work = MultiplyAdds::new(&context, ADDED)?;
         let fastest = |groups| -> Result<f64> {
-            let times = (0..ROUNDS).map(|_| work.seconds(&context, groups)).collect::<Result<Vec<_>>>()?;
+            let times = (0..ROUNDS)
+                .map(|_| work.seconds(&context, groups))
+                .collect::<Result<Vec<_>>>()?;
             Ok(times.into_iter().fold(f64::INFINITY, f64::min))
         };
         let mut groups = 1u32;
@@ -52,7 +57,12 @@ impl Frames {
         let share = ((seconds - less) / (more - less)).clamp(0.0, 1.0);
         let groups = (groups / 2 + (share * f64::from(groups / 2)) as u32).max(1);
         let seconds = fastest(groups)?;
-        Ok(Self { context, work, groups, seconds })
+        Ok(Self {
+            context,
+            work,
+            groups,
+            seconds,
+        })
     }
 
     /// What one takes alone.

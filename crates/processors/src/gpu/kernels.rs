@@ -33,10 +33,26 @@ fn dot4(a: u32, b: u32) -> i32 {
 impl Variant {
     /// All, the fastest first. Workgroups have one dimension: an Adreno 840 miscomputed others (pytorch/executorch#22328).
     pub const ALL: [Self; 4] = [
-        Self { name: "packed-64", tile: 64, dot4: PACKED },
-        Self { name: "packed-32", tile: 32, dot4: PACKED },
-        Self { name: "shifted-64", tile: 64, dot4: SHIFTED },
-        Self { name: "shifted-32", tile: 32, dot4: SHIFTED },
+        Self {
+            name: "packed-64",
+            tile: 64,
+            dot4: PACKED,
+        },
+        Self {
+            name: "packed-32",
+            tile: 32,
+            dot4: PACKED,
+        },
+        Self {
+            name: "shifted-64",
+            tile: 64,
+            dot4: SHIFTED,
+        },
+        Self {
+            name: "shifted-32",
+            tile: 32,
+            dot4: SHIFTED,
+        },
     ];
 
     /// Rows and columns of the outputs that a workgroup computes.
@@ -54,7 +70,14 @@ impl Variant {
             "const TILE = {tile}u; const SIDE = {side}u; const THREADS = {threads}u; const DEPTH = {DEPTH}u;\n",
             threads = side * side
         );
-        [&constants, self.dot4, "\n", include_str!("shaders/sums.wgsl"), MULTIPLY].concat()
+        [
+            &constants,
+            self.dot4,
+            "\n",
+            include_str!("shaders/sums.wgsl"),
+            MULTIPLY,
+        ]
+        .concat()
     }
 }
 
@@ -74,35 +97,54 @@ impl Kernels {
     pub fn compile(context: &Context, variant: Variant) -> Result<Self, String> {
         let threads = variant.side() * variant.side();
         let limits = context.device.limits();
-        let (most, memory) = (limits.max_compute_invocations_per_workgroup, 8 * DEPTH * variant.tile);
+        let (most, memory) = (
+            limits.max_compute_invocations_per_workgroup,
+            8 * DEPTH * variant.tile,
+        );
         if threads > most {
-            return Err(format!("its workgroups have {most} invocations at most, of {threads}"));
+            return Err(format!(
+                "its workgroups have {most} invocations at most, of {threads}"
+            ));
         }
         if memory > limits.max_compute_workgroup_storage_size {
             let has = limits.max_compute_workgroup_storage_size;
-            return Err(format!("its workgroups have {has} bytes of memory, of {memory}"));
+            return Err(format!(
+                "its workgroups have {has} bytes of memory, of {memory}"
+            ));
         }
         let compile = |label: &str, source: String| {
             let source = wgpu::ShaderSource::Wgsl(source.into());
-            let descriptor = wgpu::ShaderModuleDescriptor { label: Some(label), source };
+            let descriptor = wgpu::ShaderModuleDescriptor {
+                label: Some(label),
+                source,
+            };
             let module = context.device.create_shader_module(descriptor);
             // All of it is written before it is read.
-            let options =
-                wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() };
-            context.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-                label: Some(label),
-                layout: None,
-                module: &module,
-                entry_point: Some("main"),
-                compilation_options: options,
-                cache: context.pipelines.as_ref().map(|kept| &kept.cache),
-            })
+            let options = wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            };
+            context
+                .device
+                .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                    label: Some(label),
+                    layout: None,
+                    module: &module,
+                    entry_point: Some("main"),
+                    compilation_options: options,
+                    cache: context.pipelines.as_ref().map(|kept| &kept.cache),
+                })
         };
         let pipelines = || Self {
             variant,
             multiply: compile("multiply", variant.source()),
-            activate: compile("activate", [FUNCTIONS, include_str!("shaders/activate.wgsl")].concat()),
+            activate: compile(
+                "activate",
+                [FUNCTIONS, include_str!("shaders/activate.wgsl")].concat(),
+            ),
         };
-        context.scoped(wgpu::ErrorFilter::Validation, || context.scoped(wgpu::ErrorFilter::Internal, pipelines))?
+        context.scoped(wgpu::ErrorFilter::Validation, || {
+            context.scoped(wgpu::ErrorFilter::Internal, pipelines)
+        })?
     }
 }

@@ -13,8 +13,15 @@ pub(super) struct Matrices {
 impl Matrices {
     /// Of a device that is opened without them.
     pub fn none() -> Self {
-        let (features, token) = (wgpu::Features::empty(), wgpu::ExperimentalFeatures::disabled());
-        Self { features, token, sides: Vec::new() }
+        let (features, token) = (
+            wgpu::Features::empty(),
+            wgpu::ExperimentalFeatures::disabled(),
+        );
+        Self {
+            features,
+            token,
+            sides: Vec::new(),
+        }
     }
 
     /// Those that an adapter has.
@@ -26,11 +33,18 @@ impl Matrices {
         }
         let all = adapter.cooperative_matrix_properties().into_iter();
         let squares = all.filter(|one| one.m_size == one.n_size && one.n_size == one.k_size);
-        let sides = squares.filter(|one| (one.ab_type, one.cr_type) == (F16, F32)).map(|one| one.k_size).collect();
+        let sides = squares
+            .filter(|one| (one.ab_type, one.cr_type) == (F16, F32))
+            .map(|one| one.k_size)
+            .collect();
         // SAFETY: what `wgpu` and the driver make of shaders that use them may be wrong. Whoever named these shaders has asked
         // for it, and they are proven before a model uses them.
         #[allow(unsafe_code)]
         let token = unsafe { wgpu::ExperimentalFeatures::enabled() };
-        Self { features, token, sides }
+        Self {
+            features,
+            token,
+            sides,
+        }
     }
 }

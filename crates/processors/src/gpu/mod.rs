@@ -70,7 +70,11 @@ impl GpuOptions {
     /// The GPU that the environment variable [`ADAPTER`] names, or any, and the variants that [`VARIANTS`] names.
     pub fn from_environment() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Self { adapter: variable(ADAPTER), named: variable(VARIANTS), ..Self::default() }
+        Self {
+            adapter: variable(ADAPTER),
+            named: variable(VARIANTS),
+            ..Self::default()
+        }
     }
 
     /// The variants to try, for subgraphs and for models.
@@ -80,13 +84,27 @@ impl GpuOptions {
     fn tried(&self) -> Result<(Vec<Variant>, Vec<ModelVariant>)> {
         let (mut variants, mut model_variants) = (Vec::new(), Vec::new());
         let all_models = || ModelVariant::ALL.into_iter().chain(ModelVariant::ROUNDED);
-        for name in self.named.iter().flat_map(|names| names.split(',')).map(str::trim) {
-            let (variant, model_variant) =
-                (Variant::ALL.iter().find(|one| one.name == name), all_models().find(|one| one.name == name));
+        for name in self
+            .named
+            .iter()
+            .flat_map(|names| names.split(','))
+            .map(str::trim)
+        {
+            let (variant, model_variant) = (
+                Variant::ALL.iter().find(|one| one.name == name),
+                all_models().find(|one| one.name == name),
+            );
             if variant.is_none() && model_variant.is_none() {
-                let names = Variant::ALL.iter().map(|one| one.name).chain(all_models().map(|one| one.name));
+                let names = Variant::ALL
+                    .iter()
+                    .map(|one| one.name)
+                    .chain(all_models().map(|one| one.name));
                 let expected = names.collect::<Vec<_>>().join(", ");
-                return Err(Error::GpuVariant { variable: VARIANTS, wanted: name.to_owned(), expected });
+                return Err(Error::GpuVariant {
+                    variable: VARIANTS,
+                    wanted: name.to_owned(),
+                    expected,
+                });
             }
             variants.extend(variant);
             model_variants.extend(model_variant);
@@ -131,16 +149,28 @@ impl Gpu {
     pub fn open(options: &GpuOptions) -> Result<Self> {
         let tried = options.tried()?;
         let (listed, adapter) = adapters::choose(options.adapter.as_deref())?;
-        Self::with(&listed, adapter, tried, options.slice, options.kept.as_deref())
+        Self::with(
+            &listed,
+            adapter,
+            tried,
+            options.slice,
+            options.kept.as_deref(),
+        )
     }
 
     /// Opens every GPU that this machine's drivers list, software among them, with the variants of `options`; of each that
     /// can't be used, the error.
     pub fn open_each(options: &GpuOptions) -> Vec<(Adapter, Result<Self>)> {
         let open = |(listed, adapter): (wgpu::Adapter, Adapter)| {
-            let opened = options
-                .tried()
-                .and_then(|tried| Self::with(&listed, adapter.clone(), tried, None, options.kept.as_deref()));
+            let opened = options.tried().and_then(|tried| {
+                Self::with(
+                    &listed,
+                    adapter.clone(),
+                    tried,
+                    None,
+                    options.kept.as_deref(),
+                )
+            });
             (adapter, opened)
         };
         adapters::listed().into_iter().map(open).collect()
@@ -154,7 +184,8 @@ impl Gpu {
         kept: Option<&Path>,
     ) -> Result<Self> {
         let with_matrices = model_variants.iter().any(|variant| variant.has_matrices());
-        let context = Arc::new(Context::open(listed, &adapter, kept, with_matrices)?.with_slice(slice));
+        let context =
+            Arc::new(Context::open(listed, &adapter, kept, with_matrices)?.with_slice(slice));
         let (mut used, mut variants) = (None, Vec::new());
         for variant in all {
             let state = match used {
@@ -175,7 +206,10 @@ impl Gpu {
                 _ => variant.name.to_owned(),
             });
             let reasons = refused.collect::<Vec<_>>().join("; ");
-            return Err(Error::GpuMiscomputes { gpu: context.name.clone(), reasons });
+            return Err(Error::GpuMiscomputes {
+                gpu: context.name.clone(),
+                reasons,
+            });
         };
         context.keep_pipelines();
         let capabilities = Capabilities {
@@ -185,7 +219,13 @@ impl Gpu {
             window: None,
             whole_models: true,
         };
-        Ok(Self { adapter, capabilities, variants, model_variants, shared: Arc::new(shared) })
+        Ok(Self {
+            adapter,
+            capabilities,
+            variants,
+            model_variants,
+            shared: Arc::new(shared),
+        })
     }
 
     /// What its driver says of it.
@@ -233,7 +273,12 @@ fn proven(context: &Arc<Context>, variant: Variant) -> Result<std::result::Resul
     };
     let scratch = Scratch::new(context)?;
     let pace = context.slice.map(|slice| Mutex::new(Pace::new(slice)));
-    let shared = Arc::new(Shared { context: Arc::clone(context), kernels, scratch, pace });
+    let shared = Arc::new(Shared {
+        context: Arc::clone(context),
+        kernels,
+        scratch,
+        pace,
+    });
     let proof = proof::prove(&shared)?;
     let shared = Arc::into_inner(shared).expect("its programs are gone");
     Ok(proof.map(|()| shared))
@@ -253,7 +298,11 @@ impl Device for Gpu {
         Ok(Box::new(GpuProgram::new(&self.shared, subgraph, rows)?))
     }
 
-    fn prepare_model(&self, model: &DeviceModel, options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
+    fn prepare_model(
+        &self,
+        model: &DeviceModel,
+        options: &ModelOptions,
+    ) -> Result<Box<dyn ModelProgram>> {
         let model = GpuModel::new(self, model, options, &self.model_variants)?;
         Ok(Box::new(GpuModelProgram::new(model)))
     }

@@ -27,7 +27,10 @@ pub(super) struct Pace<K> {
 impl<K: Copy + Eq + Hash> Pace<K> {
     /// For submissions of at most about this time.
     pub fn new(slice: Duration) -> Self {
-        Self { slice: slice.as_secs_f64(), seconds: HashMap::new() }
+        Self {
+            slice: slice.as_secs_f64(),
+            seconds: HashMap::new(),
+        }
     }
 
     /// Whether work of so many expected seconds fits into a submission.
@@ -49,13 +52,19 @@ impl<K: Copy + Eq + Hash> Pace<K> {
 
     /// A submission of so many units of each kind took so long.
     pub fn learn(&mut self, done: &[(K, f64)], seconds: f64) {
-        let expected: f64 = done.iter().map(|(kind, units)| self.seconds(*kind, *units)).sum();
+        let expected: f64 = done
+            .iter()
+            .map(|(kind, units)| self.seconds(*kind, *units))
+            .sum();
         if expected <= 0.0 || !seconds.is_finite() {
             return;
         }
         let error = seconds / expected - 1.0;
         let believed = if error < 0.0 { error } else { GAIN * error };
-        let shares: Vec<_> = done.iter().map(|(kind, units)| (*kind, self.seconds(*kind, *units) / expected)).collect();
+        let shares: Vec<_> = done
+            .iter()
+            .map(|(kind, units)| (*kind, self.seconds(*kind, *units) / expected))
+            .collect();
         for (kind, share) in shares {
             // What had most of the time has most of the error.
             let of_unit = self.of_unit(kind) * (1.0 + share * believed);
@@ -86,7 +95,10 @@ mod tests {
             }
             // One step, 64 things, may be longer than the slice.
             let longest = SLICE.as_secs_f64().max(64.0 * 1e4 * true_seconds);
-            assert!(latest <= 1.01 * longest && latest > 0.8 * longest, "{true_seconds}: {latest}");
+            assert!(
+                latest <= 1.01 * longest && latest > 0.8 * longest,
+                "{true_seconds}: {latest}"
+            );
         }
     }
 

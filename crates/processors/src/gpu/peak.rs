@@ -87,7 +87,13 @@ impl MultiplyAdds {
     pub fn new(context: &Context, next: &str) -> Result<Self> {
         let pipeline = compile(context, next, "multiply")?;
         let out = context.buffer("a measurement", THREADS * QUAD, Usage::STORAGE)?;
-        let uniforms = uniforms(context, Work { factor: 0.999, ..Work::zeroed() })?;
+        let uniforms = uniforms(
+            context,
+            Work {
+                factor: 0.999,
+                ..Work::zeroed()
+            },
+        )?;
         let group = group(context, &pipeline, &[&uniforms, &out]);
         Ok(Self { pipeline, group })
     }
@@ -114,7 +120,12 @@ fn read(context: &Context) -> Result<f64> {
     let bytes = MEMORY.min(context.most_bytes()) / step * step;
     let data = context.buffer("a measurement", bytes, Usage::STORAGE)?;
     let out = context.buffer("a measurement", THREADS * QUAD, Usage::STORAGE)?;
-    let work = Work { rounds: 1, quads: (bytes / QUAD) as u32, invocations, factor: 0.0 };
+    let work = Work {
+        rounds: 1,
+        quads: (bytes / QUAD) as u32,
+        invocations,
+        factor: 0.0,
+    };
     let uniforms = uniforms(context, work)?;
     let fill = compile(context, ADDED, "fill")?;
     let filled = group(context, &fill, &[&uniforms, &data]);
@@ -122,7 +133,9 @@ fn read(context: &Context) -> Result<f64> {
     let read = compile(context, ADDED, "read_memory")?;
     let group = group(context, &read, &[&uniforms, &out, &data]);
     let rate = fastest(|rounds| {
-        context.queue.write_buffer(&uniforms, 0, bytes_of(&Work { rounds, ..work }));
+        context
+            .queue
+            .write_buffer(&uniforms, 0, bytes_of(&Work { rounds, ..work }));
         seconds(context, encode(context, &read, &group, [READERS, 1]))
     })?;
     Ok(rate * bytes as f64)
@@ -135,7 +148,9 @@ fn fastest(mut seconds: impl FnMut(u32) -> Result<f64>) -> Result<f64> {
     while seconds(amount)? < LONG.as_secs_f64() && amount < 1 << 20 {
         amount *= 2;
     }
-    let times = (0..ROUNDS).map(|_| seconds(amount)).collect::<Result<Vec<_>>>()?;
+    let times = (0..ROUNDS)
+        .map(|_| seconds(amount))
+        .collect::<Result<Vec<_>>>()?;
     Ok(f64::from(amount) / times.into_iter().fold(f64::INFINITY, f64::min))
 }
 
@@ -149,34 +164,62 @@ fn compile(context: &Context, next: &str, entry: &str) -> Result<wgpu::ComputePi
     let source = [next, include_str!("shaders/peak.wgsl")].concat();
     let compile = || {
         let source = wgpu::ShaderSource::Wgsl(source.into());
-        let module = context.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some("peak"), source });
-        context.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(entry),
-            layout: None,
-            module: &module,
-            entry_point: Some(entry),
-            compilation_options: wgpu::PipelineCompilationOptions::default(),
-            cache: None,
-        })
+        let module = context
+            .device
+            .create_shader_module(wgpu::ShaderModuleDescriptor {
+                label: Some("peak"),
+                source,
+            });
+        context
+            .device
+            .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(entry),
+                layout: None,
+                module: &module,
+                entry_point: Some(entry),
+                compilation_options: wgpu::PipelineCompilationOptions::default(),
+                cache: None,
+            })
     };
-    let compiled =
-        context.scoped(wgpu::ErrorFilter::Validation, || context.scoped(wgpu::ErrorFilter::Internal, compile));
-    compiled.flatten().map_err(|reason| Error::Run { processor: context.name.clone(), reason })
+    let compiled = context.scoped(wgpu::ErrorFilter::Validation, || {
+        context.scoped(wgpu::ErrorFilter::Internal, compile)
+    });
+    compiled.flatten().map_err(|reason| Error::Run {
+        processor: context.name.clone(),
+        reason,
+    })
 }
 
 fn uniforms(context: &Context, work: Work) -> Result<wgpu::Buffer> {
-    let uniforms = context.buffer("uniforms", size_of::<Work>() as u64, Usage::UNIFORM | Usage::COPY_DST)?;
+    let uniforms = context.buffer(
+        "uniforms",
+        size_of::<Work>() as u64,
+        Usage::UNIFORM | Usage::COPY_DST,
+    )?;
     context.queue.write_buffer(&uniforms, 0, bytes_of(&work));
     Ok(uniforms)
 }
 
-fn group(context: &Context, pipeline: &wgpu::ComputePipeline, buffers: &[&wgpu::Buffer]) -> wgpu::BindGroup {
+fn group(
+    context: &Context,
+    pipeline: &wgpu::ComputePipeline,
+    buffers: &[&wgpu::Buffer],
+) -> wgpu::BindGroup {
     let resources = (0..).zip(buffers);
     let entries: Vec<_> = resources
-        .map(|(binding, buffer)| wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() })
+        .map(|(binding, buffer)| wgpu::BindGroupEntry {
+            binding,
+            resource: buffer.as_entire_binding(),
+        })
         .collect();
     let layout = &pipeline.get_bind_group_layout(0);
-    context.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
+    context
+        .device
+        .create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout,
+            entries: &entries,
+        })
 }
 
 fn encode(
@@ -185,7 +228,9 @@ fn encode(
     group: &wgpu::BindGroup,
     groups: [u32; 2],
 ) -> wgpu::CommandEncoder {
-    let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    let mut encoder = context
+        .device
+        .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
     {
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         pass.set_pipeline(pipeline);

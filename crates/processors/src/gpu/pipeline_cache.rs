@@ -41,20 +41,37 @@ impl PipelineCache {
         let key = key(adapter);
         let (data, note) = match read(&path, &key) {
             Ok(data) => (data, None),
-            Err(reason) => (None, Some(format!("{}: {reason}: shaders are compiled anew", path.display()))),
+            Err(reason) => (
+                None,
+                Some(format!(
+                    "{}: {reason}: shaders are compiled anew",
+                    path.display()
+                )),
+            ),
         };
-        let descriptor = wgpu::PipelineCacheDescriptor { label: Some("triad"), data: data.as_deref(), fallback: true };
+        let descriptor = wgpu::PipelineCacheDescriptor {
+            label: Some("triad"),
+            data: data.as_deref(),
+            fallback: true,
+        };
         // SAFETY: data is what `PipelineCache::get_data` returned to this version of Triad for a GPU of this name with this
         // driver: the header has all three and a hash of both, and `read` returns nothing else.
         #[allow(unsafe_code)]
         let cache = unsafe { device.create_pipeline_cache(&descriptor) };
         let hash = data.as_deref().map(|data| hash(&key, data));
-        Self { cache, path, key, state: Mutex::new((hash, note)) }
+        Self {
+            cache,
+            path,
+            key,
+            state: Mutex::new((hash, note)),
+        }
     }
 
     /// Writes what was compiled, unless the file has that: beside its place, then moved there.
     pub fn save(&self) {
-        let Some(data) = self.cache.get_data() else { return };
+        let Some(data) = self.cache.get_data() else {
+            return;
+        };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let hash = hash(&self.key, &data);
         if state.0 == Some(hash) {
@@ -63,27 +80,42 @@ impl PipelineCache {
         match write(&self.path, &self.key, &data) {
             Ok(()) => state.0 = Some(hash),
             Err(error) => {
-                state.1 = Some(format!("{}: {error}: every process compiles shaders again", self.path.display()));
+                state.1 = Some(format!(
+                    "{}: {error}: every process compiles shaders again",
+                    self.path.display()
+                ));
             }
         }
     }
 
     /// Why the file can't be read or written, if that is so.
     pub fn note(&self) -> Option<String> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .clone()
     }
 }
 
 /// One for each GPU, whatever its driver, so that a new driver replaces what an old one compiled.
 fn file_name(adapter: &Adapter) -> String {
     let digest = Sha256::digest(format!("{}\n{}", adapter.name, adapter.interface));
-    let digits: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits: String = digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     format!("{digits}.shaders")
 }
 
 /// What a file's shaders are for.
 fn key(adapter: &Adapter) -> String {
-    let Adapter { name, interface, driver, .. } = adapter;
+    let Adapter {
+        name,
+        interface,
+        driver,
+        ..
+    } = adapter;
     [name, interface, driver, env!("CARGO_PKG_VERSION")].join("\n")
 }
 
@@ -100,7 +132,10 @@ fn hash(key: &str, data: &[u8]) -> [u8; HASH] {
 fn read(path: &Path, key: &str) -> Result<Option<Vec<u8>>, String> {
     let bytes = match fs::metadata(path) {
         Ok(metadata) if metadata.len() > MOST_BYTES => {
-            return Err(format!("it has {} bytes, expected at most {MOST_BYTES}", metadata.len()));
+            return Err(format!(
+                "it has {} bytes, expected at most {MOST_BYTES}",
+                metadata.len()
+            ));
         }
         Ok(_) => files::read(path, MOST_BYTES).map_err(|error| error.to_string())?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -126,7 +161,13 @@ fn write(path: &Path, key: &str, data: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let mut file = OutputFile::own(path)?;
-    for part in [MAGIC, &hash(key, data), &(key.len() as u32).to_le_bytes(), key.as_bytes(), data] {
+    for part in [
+        MAGIC,
+        &hash(key, data),
+        &(key.len() as u32).to_le_bytes(),
+        key.as_bytes(),
+        data,
+    ] {
         file.write_all(part)?;
     }
     file.finish_early().map(drop)

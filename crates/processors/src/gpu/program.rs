@@ -136,16 +136,38 @@ impl GpuProgram {
             let columns_before = products.iter().map(|product| product.columns).sum();
             let (columns, quads) = (weight.out_features, weight.in_features.div_ceil(WORD));
             let weight = context.uploaded("weights", &[bytemuck::cast_slice(weight.packed)])?;
-            products.push(Product { columns, quads, weight, columns_before, flip });
+            products.push(Product {
+                columns,
+                quads,
+                weight,
+                columns_before,
+                flip,
+            });
             Ok(())
         };
         let (between, outputs) = match subgraph {
             DeviceSubgraph::Linear(linear) => {
-                linear.layers.iter().try_for_each(|layer| add(&**layer, FLIP))?;
-                (None, linear.layers.iter().map(|layer| (Arc::clone(layer), None)).collect())
+                linear
+                    .layers
+                    .iter()
+                    .try_for_each(|layer| add(&**layer, FLIP))?;
+                (
+                    None,
+                    linear
+                        .layers
+                        .iter()
+                        .map(|layer| (Arc::clone(layer), None))
+                        .collect(),
+                )
             }
             DeviceSubgraph::FeedForward(feed_forward) => {
-                let FeedForward { up, gate, down, inner_scale, .. } = feed_forward;
+                let FeedForward {
+                    up,
+                    gate,
+                    down,
+                    inner_scale,
+                    ..
+                } = feed_forward;
                 add(&**up, FLIP)?;
                 gate.iter().try_for_each(|gate| add(&**gate, FLIP))?;
                 add(&**down, 0)?;
@@ -155,9 +177,20 @@ impl GpuProgram {
         };
         let dispatches = products.len() + usize::from(between.is_some());
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let uniforms = (context.buffer("uniforms", UNIFORM * (dispatches + 1) as u64, usage)?, 0);
+        let uniforms = (
+            context.buffer("uniforms", UNIFORM * (dispatches + 1) as u64, usage)?,
+            0,
+        );
         let groups = (None, Vec::new());
-        let program = Self { shared: Arc::clone(shared), shapes, products, between, uniforms, groups, outputs };
+        let program = Self {
+            shared: Arc::clone(shared),
+            shapes,
+            products,
+            between,
+            uniforms,
+            groups,
+            outputs,
+        };
         shared.scratch.reserve(program.sizes(rows))?;
         Ok(program)
     }
@@ -165,7 +198,10 @@ impl GpuProgram {
     fn sizes(&self, rows: usize) -> Sizes {
         let bytes = |words: usize| (rows * words * WORD) as u64;
         let columns = self.products.iter().map(|product| product.columns).sum();
-        let (width, quads) = self.between.as_ref().map_or((0, 0), |it| (it.width, it.uniforms.quads as usize));
+        let (width, quads) = self
+            .between
+            .as_ref()
+            .map_or((0, 0), |it| (it.width, it.uniforms.quads as usize));
         Sizes::default()
             .with(Place::Input, bytes(self.products[0].quads))
             .with(Place::Sums, bytes(columns))
@@ -178,14 +214,23 @@ impl GpuProgram {
     fn columns_of_outputs(&self) -> (usize, usize) {
         let last = self.products.last().expect("there is a product");
         let end = last.columns_before + last.columns;
-        let start = if self.between.is_some() { last.columns_before } else { 0 };
+        let start = if self.between.is_some() {
+            last.columns_before
+        } else {
+            0
+        };
         (start, end - start)
     }
 
     /// Words of a row of what the CPU reads.
     fn columns_read(&self) -> usize {
         let (_, columns) = self.columns_of_outputs();
-        columns + self.between.as_ref().filter(|between| between.returns_inner).map_or(0, |between| between.width)
+        columns
+            + self
+                .between
+                .as_ref()
+                .filter(|between| between.returns_inner)
+                .map_or(0, |between| between.width)
     }
 
     /// Writes the uniforms of all dispatches, unless they are those of so many rows.
@@ -197,10 +242,17 @@ impl GpuProgram {
         let queue = &self.shared.context.queue;
         for (index, product) in self.products.iter().enumerate() {
             let uniforms = product.uniforms(rows);
-            queue.write_buffer(buffer, UNIFORM * index as u64, bytemuck::bytes_of(&uniforms));
+            queue.write_buffer(
+                buffer,
+                UNIFORM * index as u64,
+                bytemuck::bytes_of(&uniforms),
+            );
         }
         if let Some(between) = &self.between {
-            let uniforms = FeedForwardUniforms { rows: rows as u32, ..between.uniforms };
+            let uniforms = FeedForwardUniforms {
+                rows: rows as u32,
+                ..between.uniforms
+            };
             let offset = UNIFORM * self.products.len() as u64;
             queue.write_buffer(buffer, offset, bytemuck::bytes_of(&uniforms));
         }
@@ -211,7 +263,10 @@ impl GpuProgram {
     pub fn dispatches(&self) -> impl Iterator<Item = Dispatch> {
         let last = self.products.len() - 1;
         let between = self.between.iter().map(|_| Dispatch::Activate);
-        (0..last).map(Dispatch::Product).chain(between).chain([Dispatch::Product(last)])
+        (0..last)
+            .map(Dispatch::Product)
+            .chain(between)
+            .chain([Dispatch::Product(last)])
     }
 
     /// Features of what is between the layers of a feed-forward.
@@ -224,7 +279,8 @@ impl GpuProgram {
         if self.groups.0 == Some(buffers.generation) {
             return;
         }
-        let products = (0..self.products.len()).map(|index| self.group_of_product(index, index, 0, buffers));
+        let products =
+            (0..self.products.len()).map(|index| self.group_of_product(index, index, 0, buffers));
         let mut groups: Vec<_> = products.collect();
         if let Some(between) = &self.between {
             let resources = [
@@ -240,12 +296,26 @@ impl GpuProgram {
     }
 
     /// The bind group of a product whose uniforms are those at `uniforms` and whose input begins `offset` bytes later.
-    pub fn group_of_product(&self, index: usize, uniforms: usize, offset: u64, buffers: &Buffers) -> wgpu::BindGroup {
+    pub fn group_of_product(
+        &self,
+        index: usize,
+        uniforms: usize,
+        offset: u64,
+        buffers: &Buffers,
+    ) -> wgpu::BindGroup {
         let is_down = self.between.is_some() && index + 1 == self.products.len();
-        let buffer = buffers.get(if is_down { Place::Quantized } else { Place::Input });
+        let buffer = buffers.get(if is_down {
+            Place::Quantized
+        } else {
+            Place::Input
+        });
         let resources = [
             self.uniform(uniforms, size_of::<ProductUniforms>()),
-            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size: None }),
+            wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer,
+                offset,
+                size: None,
+            }),
             self.products[index].weight.as_entire_binding(),
             buffers.get(Place::Sums).as_entire_binding(),
         ];
@@ -265,10 +335,16 @@ impl GpuProgram {
         pipeline: &wgpu::ComputePipeline,
         resources: [wgpu::BindingResource; COUNT],
     ) -> wgpu::BindGroup {
-        let entries: Vec<_> =
-            (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
+        let entries: Vec<_> = (0..)
+            .zip(resources)
+            .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
+            .collect();
         let layout = &pipeline.get_bind_group_layout(0);
-        let descriptor = wgpu::BindGroupDescriptor { label: None, layout, entries: &entries };
+        let descriptor = wgpu::BindGroupDescriptor {
+            label: None,
+            layout,
+            entries: &entries,
+        };
         self.shared.context.device.create_bind_group(&descriptor)
     }
 
@@ -278,25 +354,45 @@ impl GpuProgram {
             Dispatch::Product(index) => &self.groups.1[*index],
             Dispatch::Activate => &self.groups.1[self.products.len()],
         };
-        let bound: Vec<_> = dispatches.iter().map(|dispatch| (*dispatch, group(dispatch))).collect();
+        let bound: Vec<_> = dispatches
+            .iter()
+            .map(|dispatch| (*dispatch, group(dispatch)))
+            .collect();
         self.encode_with(&bound, rows)
     }
 
     /// The same with these bind groups.
-    pub fn encode_with(&self, dispatches: &[(Dispatch, &wgpu::BindGroup)], rows: usize) -> wgpu::CommandEncoder {
-        let Shared { context, kernels, .. } = &*self.shared;
+    pub fn encode_with(
+        &self,
+        dispatches: &[(Dispatch, &wgpu::BindGroup)],
+        rows: usize,
+    ) -> wgpu::CommandEncoder {
+        let Shared {
+            context, kernels, ..
+        } = &*self.shared;
         let tile = kernels.variant.tile() as usize;
-        let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = context
+            .device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             for (dispatch, group) in dispatches {
                 let (pipeline, x, y) = match dispatch {
-                    Dispatch::Product(index) => {
-                        (&kernels.multiply, self.products[*index].columns.div_ceil(tile), rows.div_ceil(tile))
-                    }
+                    Dispatch::Product(index) => (
+                        &kernels.multiply,
+                        self.products[*index].columns.div_ceil(tile),
+                        rows.div_ceil(tile),
+                    ),
                     Dispatch::Activate => {
-                        let quads = self.between.as_ref().map_or(0, |between| between.uniforms.quads as usize);
-                        (&kernels.activate, quads.div_ceil(ACTIVATE_THREADS), rows.min(MOST_GROUPS))
+                        let quads = self
+                            .between
+                            .as_ref()
+                            .map_or(0, |between| between.uniforms.quads as usize);
+                        (
+                            &kernels.activate,
+                            quads.div_ceil(ACTIVATE_THREADS),
+                            rows.min(MOST_GROUPS),
+                        )
                     }
                 };
                 pass.set_pipeline(pipeline);
@@ -312,8 +408,18 @@ impl GpuProgram {
         let bytes = |words: usize| (rows * words * WORD) as u64;
         let staging = buffers.get(Place::Staging);
         let (first, columns) = self.columns_of_outputs();
-        encoder.copy_buffer_to_buffer(buffers.get(Place::Sums), bytes(first), staging, 0, bytes(columns));
-        if let Some(between) = self.between.as_ref().filter(|between| between.returns_inner) {
+        encoder.copy_buffer_to_buffer(
+            buffers.get(Place::Sums),
+            bytes(first),
+            staging,
+            0,
+            bytes(columns),
+        );
+        if let Some(between) = self
+            .between
+            .as_ref()
+            .filter(|between| between.returns_inner)
+        {
             let inner = buffers.get(Place::Inner);
             encoder.copy_buffer_to_buffer(inner, 0, staging, bytes(columns), bytes(between.width));
         }
@@ -322,18 +428,35 @@ impl GpuProgram {
 
 impl Between {
     fn new(context: &Context, feed_forward: &FeedForward) -> Result<Self> {
-        let FeedForward { input_scale, up, gate, activation, inner_scale, smoothing, down, return_inner, .. } =
-            feed_forward;
+        let FeedForward {
+            input_scale,
+            up,
+            gate,
+            activation,
+            inner_scale,
+            smoothing,
+            down,
+            return_inner,
+            ..
+        } = feed_forward;
         let width = down.weight().in_features;
         let mut parameters = Vec::with_capacity(5 * width);
         let zeros = vec![0.0; width];
         for layer in [Some(up), gate.as_ref()] {
             match layer {
                 Some(layer) => {
-                    parameters.extend(layer.weight().scales.iter().map(|scale| input_scale * scale));
+                    parameters.extend(
+                        layer
+                            .weight()
+                            .scales
+                            .iter()
+                            .map(|scale| input_scale * scale),
+                    );
                     parameters.extend_from_slice(layer.bias().unwrap_or(&zeros));
                 }
-                None => [&zeros, &zeros].into_iter().for_each(|zeros| parameters.extend_from_slice(zeros)),
+                None => [&zeros, &zeros]
+                    .into_iter()
+                    .for_each(|zeros| parameters.extend_from_slice(zeros)),
             }
         }
         match smoothing {
@@ -353,7 +476,12 @@ impl Between {
             inverse_scale: inner_scale.recip(),
         };
         let parameters = context.filled("scales and biases", &parameters)?;
-        Ok(Self { width, uniforms, parameters, returns_inner: *return_inner })
+        Ok(Self {
+            width,
+            uniforms,
+            parameters,
+            returns_inner: *return_inner,
+        })
     }
 }
 
@@ -366,7 +494,11 @@ impl Program for GpuProgram {
         let buffers = shared.scratch.lock();
         self.fill_uniforms(rows);
         self.bind(&buffers);
-        shared.context.queue.write_buffer(buffers.get(Place::Input), 0, &input.bytes()[..rows * input.stride()]);
+        shared.context.queue.write_buffer(
+            buffers.get(Place::Input),
+            0,
+            &input.bytes()[..rows * input.stride()],
+        );
         let mut encoder = if shared.pace.is_some() {
             self.run_in_slices(rows, &buffers)?;
             self.encode(&[], rows)
@@ -375,23 +507,32 @@ impl Program for GpuProgram {
         };
         self.copy_outputs(&mut encoder, rows, &buffers);
         let bytes = (rows * self.columns_read() * WORD) as u64;
-        shared.context.run(encoder, buffers.get(Place::Staging), bytes, |bytes| {
-            let mut words: &[i32] = bytemuck::cast_slice(bytes);
-            let (outputs, inner) = outputs.split_at_mut(self.outputs.len());
-            for ((layer, inner_scale), out) in self.outputs.iter().zip(outputs) {
-                let sums = words.split_off(..rows * out.columns()).expect("as many as were copied");
-                let scales = |row: usize| match inner_scale {
-                    Some(scale) if !input.scales()[row].is_nan() => *scale,
-                    _ => input.scales()[row],
-                };
-                scale_sums(sums, scales, layer.weight(), layer.bias(), out.reborrow());
-            }
-            for inner in inner {
-                inner.copy_from_rows(bytemuck::cast_slice(words), inner.columns());
-                for (row, scale) in input.scales().iter().enumerate().filter(|(_, scale)| scale.is_nan()) {
-                    inner.row_mut(row).fill(*scale);
+        shared
+            .context
+            .run(encoder, buffers.get(Place::Staging), bytes, |bytes| {
+                let mut words: &[i32] = bytemuck::cast_slice(bytes);
+                let (outputs, inner) = outputs.split_at_mut(self.outputs.len());
+                for ((layer, inner_scale), out) in self.outputs.iter().zip(outputs) {
+                    let sums = words
+                        .split_off(..rows * out.columns())
+                        .expect("as many as were copied");
+                    let scales = |row: usize| match inner_scale {
+                        Some(scale) if !input.scales()[row].is_nan() => *scale,
+                        _ => input.scales()[row],
+                    };
+                    scale_sums(sums, scales, layer.weight(), layer.bias(), out.reborrow());
                 }
-            }
-        })
+                for inner in inner {
+                    inner.copy_from_rows(bytemuck::cast_slice(words), inner.columns());
+                    for (row, scale) in input
+                        .scales()
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, scale)| scale.is_nan())
+                    {
+                        inner.row_mut(row).fill(*scale);
+                    }
+                }
+            })
     }
 }

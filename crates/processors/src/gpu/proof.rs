@@ -27,9 +27,10 @@ const TOLERANCE: f32 = 1e-5;
 /// # Errors
 /// If the GPU fails.
 pub(super) fn prove(shared: &Arc<Shared>) -> Result<std::result::Result<(), String>> {
-    let cpu = Cpu::new(Arc::new(
-        Pool::new(1).map_err(|error| Error::Run { processor: "cpu".to_owned(), reason: error.to_string() })?,
-    ));
+    let cpu = Cpu::new(Arc::new(Pool::new(1).map_err(|error| Error::Run {
+        processor: "cpu".to_owned(),
+        reason: error.to_string(),
+    })?));
     let layer = |out_features: usize, in_features: usize| -> Arc<dyn Layer> {
         Arc::new(Numbers::new(out_features, in_features))
     };
@@ -39,12 +40,18 @@ pub(super) fn prove(shared: &Arc<Shared>) -> Result<std::result::Result<(), Stri
         input_scale: SCALE,
         layers: vec![layer(WIDTH, FEATURES), layer(FEATURES, FEATURES)],
     });
-    let (expected, found) =
-        (run(&mut *cpu.prepare(&linear, ROWS)?, &linear, &input)?, of_gpu(shared, &linear, &input)?);
+    let (expected, found) = (
+        run(&mut *cpu.prepare(&linear, ROWS)?, &linear, &input)?,
+        of_gpu(shared, &linear, &input)?,
+    );
     for (layer, (expected, found)) in expected.iter().zip(&found).enumerate() {
-        if let Some(index) = (0..expected.len()).find(|index| expected[*index].to_bits() != found[*index].to_bits()) {
+        if let Some(index) =
+            (0..expected.len()).find(|index| expected[*index].to_bits() != found[*index].to_bits())
+        {
             let (found, expected) = (found[index], expected[index]);
-            return Ok(Err(format!("output {index} of product {layer} is {found}, expected {expected}")));
+            return Ok(Err(format!(
+                "output {index} of product {layer} is {found}, expected {expected}"
+            )));
         }
     }
     for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
@@ -59,25 +66,52 @@ pub(super) fn prove(shared: &Arc<Shared>) -> Result<std::result::Result<(), Stri
             return_inner: true,
             fixed_point: false,
         });
-        let expected = run(&mut *cpu.prepare(&feed_forward, ROWS)?, &feed_forward, &input)?;
+        let expected = run(
+            &mut *cpu.prepare(&feed_forward, ROWS)?,
+            &feed_forward,
+            &input,
+        )?;
         let found = of_gpu(shared, &feed_forward, &input)?;
-        let largest = expected[1].iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+        let largest = expected[1]
+            .iter()
+            .fold(0.0f32, |largest, value| largest.max(value.abs()));
         for (index, (expected, found)) in expected[1].iter().zip(&found[1]).enumerate() {
             if (expected - found).abs().is_nan() || (expected - found).abs() > TOLERANCE * largest {
-                return Ok(Err(format!("{activation:?}: inner activation {index} is {found}, expected {expected}")));
+                return Ok(Err(format!(
+                    "{activation:?}: inner activation {index} is {found}, expected {expected}"
+                )));
             }
         }
     }
     Ok(Ok(()))
 }
 
-fn of_gpu(shared: &Arc<Shared>, subgraph: &DeviceSubgraph, input: &QuantizedRows) -> Result<Vec<Vec<f32>>> {
-    run(&mut GpuProgram::new(shared, subgraph, ROWS)?, subgraph, input)
+fn of_gpu(
+    shared: &Arc<Shared>,
+    subgraph: &DeviceSubgraph,
+    input: &QuantizedRows,
+) -> Result<Vec<Vec<f32>>> {
+    run(
+        &mut GpuProgram::new(shared, subgraph, ROWS)?,
+        subgraph,
+        input,
+    )
 }
 
-fn run(program: &mut dyn Program, subgraph: &DeviceSubgraph, input: &QuantizedRows) -> Result<Vec<Vec<f32>>> {
-    let mut outputs: Vec<_> = subgraph.outputs().iter().map(|features| vec![0.0; ROWS * features]).collect();
-    let views = outputs.iter_mut().zip(subgraph.outputs()).map(|(out, features)| OutputMut::new(out, features));
+fn run(
+    program: &mut dyn Program,
+    subgraph: &DeviceSubgraph,
+    input: &QuantizedRows,
+) -> Result<Vec<Vec<f32>>> {
+    let mut outputs: Vec<_> = subgraph
+        .outputs()
+        .iter()
+        .map(|features| vec![0.0; ROWS * features])
+        .collect();
+    let views = outputs
+        .iter_mut()
+        .zip(subgraph.outputs())
+        .map(|(out, features)| OutputMut::new(out, features));
     program.run(input.view(), &mut views.collect::<Vec<_>>())?;
     Ok(outputs)
 }
@@ -103,20 +137,44 @@ struct Numbers {
 
 impl Numbers {
     fn new(out_features: usize, in_features: usize) -> Self {
-        let weight: Vec<i8> = floats(out_features * in_features).into_iter().map(|x| (x * 127.9) as i8).collect();
+        let weight: Vec<i8> = floats(out_features * in_features)
+            .into_iter()
+            .map(|x| (x * 127.9) as i8)
+            .collect();
         let length = packed_len(out_features, in_features).expect("a small layer");
         let (mut packed, mut sums) = (vec![0; length], vec![0; out_features]);
         pack(&weight, out_features, in_features, &mut packed);
         row_sums(&weight, in_features, &mut sums);
-        let scales = floats(out_features).into_iter().map(|x| 0.002 + 0.001 * x).collect();
-        Self { in_features, packed, scales, sums, bias: floats(out_features) }
+        let scales = floats(out_features)
+            .into_iter()
+            .map(|x| 0.002 + 0.001 * x)
+            .collect();
+        Self {
+            in_features,
+            packed,
+            scales,
+            sums,
+            bias: floats(out_features),
+        }
     }
 }
 
 impl Layer for Numbers {
     fn weight(&self) -> Int8Weight<'_> {
-        let Self { in_features, packed, scales, sums, .. } = self;
-        Int8Weight { out_features: scales.len(), in_features: *in_features, packed, scales, sums }
+        let Self {
+            in_features,
+            packed,
+            scales,
+            sums,
+            ..
+        } = self;
+        Int8Weight {
+            out_features: scales.len(),
+            in_features: *in_features,
+            packed,
+            scales,
+            sums,
+        }
     }
 
     fn bias(&self) -> Option<&[f32]> {

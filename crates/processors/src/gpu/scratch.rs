@@ -26,7 +26,13 @@ pub(super) enum Place {
 const PLACES: usize = 5;
 
 impl Place {
-    const ALL: [Self; PLACES] = [Self::Input, Self::Sums, Self::Inner, Self::Quantized, Self::Staging];
+    const ALL: [Self; PLACES] = [
+        Self::Input,
+        Self::Sums,
+        Self::Inner,
+        Self::Quantized,
+        Self::Staging,
+    ];
 
     fn describe(self) -> (&'static str, Usage) {
         match self {
@@ -67,7 +73,10 @@ pub(super) struct Buffers {
 impl Scratch {
     pub fn new(context: &Arc<Context>) -> Result<Self> {
         let buffers = Mutex::new(Buffers::new(context, 0, Sizes::default())?);
-        Ok(Self { context: Arc::clone(context), buffers })
+        Ok(Self {
+            context: Arc::clone(context),
+            buffers,
+        })
     }
 
     /// Makes room for a program.
@@ -77,7 +86,10 @@ impl Scratch {
     pub fn reserve(&self, sizes: Sizes) -> Result<()> {
         let mut buffers = self.lock();
         let most = Place::ALL.map(|place| buffers.get(place).size().max(sizes.0[place as usize]));
-        if Place::ALL.iter().any(|place| buffers.get(*place).size() < most[*place as usize]) {
+        if Place::ALL
+            .iter()
+            .any(|place| buffers.get(*place).size() < most[*place as usize])
+        {
             *buffers = Buffers::new(&self.context, buffers.generation + 1, Sizes(most))?;
         }
         Ok(())
@@ -96,7 +108,10 @@ impl Buffers {
             context.buffer(what, sizes.0[place as usize], usage)
         };
         let [input, sums, inner, quantized, staging] = Place::ALL.map(buffer);
-        Ok(Self { generation, list: [input?, sums?, inner?, quantized?, staging?] })
+        Ok(Self {
+            generation,
+            list: [input?, sums?, inner?, quantized?, staging?],
+        })
     }
 
     pub fn get(&self, place: Place) -> &wgpu::Buffer {

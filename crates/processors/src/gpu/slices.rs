@@ -35,7 +35,8 @@ impl GpuProgram {
                 Dispatch::Product(product) if is_cut => {
                     let mut row = 0;
                     while row < rows {
-                        let count = self.paced(|pace| pace.count(kind, of_row, rows - row, PIECE_ROWS));
+                        let count =
+                            self.paced(|pace| pace.count(kind, of_row, rows - row, PIECE_ROWS));
                         let encoder = self.encode_rows(product, row..row + count, rows, buffers);
                         self.submit(encoder, &[(kind, of_row * count as f64)])?;
                         row += count;
@@ -59,7 +60,11 @@ impl GpuProgram {
     }
 
     fn paced<T>(&self, act: impl FnOnce(&mut super::pace::Pace<Kind>) -> T) -> T {
-        let pace = self.shared.pace.as_ref().expect("a program in slices has a pace");
+        let pace = self
+            .shared
+            .pace
+            .as_ref()
+            .expect("a program in slices has a pace");
         act(&mut pace.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -68,14 +73,23 @@ impl GpuProgram {
         match dispatch {
             Dispatch::Product(index) => {
                 let product = &self.products[index];
-                (Kind::Multiply, 2.0 * (product.columns * product.quads * WORD) as f64)
+                (
+                    Kind::Multiply,
+                    2.0 * (product.columns * product.quads * WORD) as f64,
+                )
             }
             Dispatch::Activate => (Kind::Activate, 16.0 * self.width() as f64),
         }
     }
 
     /// Some of `all` rows of a product: its uniforms are its own, and so is the place where its input begins.
-    fn encode_rows(&self, index: usize, rows: Range<usize>, all: usize, buffers: &Buffers) -> wgpu::CommandEncoder {
+    fn encode_rows(
+        &self,
+        index: usize,
+        rows: Range<usize>,
+        all: usize,
+        buffers: &Buffers,
+    ) -> wgpu::CommandEncoder {
         let (context, product) = (&self.shared.context, &self.products[index]);
         let uniforms = ProductUniforms {
             rows: rows.len() as u32,
@@ -84,7 +98,11 @@ impl GpuProgram {
         };
         // Behind those of all dispatches.
         let at = self.dispatches().count();
-        context.queue.write_buffer(&self.uniforms.0, UNIFORM * at as u64, bytemuck::bytes_of(&uniforms));
+        context.queue.write_buffer(
+            &self.uniforms.0,
+            UNIFORM * at as u64,
+            bytemuck::bytes_of(&uniforms),
+        );
         let offset = rows.start * product.quads * WORD;
         let group = self.group_of_product(index, at, offset as u64, buffers);
         self.encode_with(&[(Dispatch::Product(index), &group)], rows.len())

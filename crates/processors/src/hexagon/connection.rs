@@ -4,7 +4,9 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use super::process::Process;
-use super::protocol::{DEVICE_MAGIC, HEADER, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason, words};
+use super::protocol::{
+    DEVICE_MAGIC, HEADER, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason, words,
+};
 use super::shared::SharedMemory;
 use super::transport::{Target, Transport};
 use super::{HexagonOptions, NAME, Packets};
@@ -32,7 +34,10 @@ impl Connection {
     /// Starts the program by what it was built for, and waits until it reports itself.
     pub fn start(options: &HexagonOptions) -> Result<Self> {
         let program = &options.program;
-        let missing = |reason| Error::HexagonMissing { path: program.clone(), reason };
+        let missing = |reason| Error::HexagonMissing {
+            path: program.clone(),
+            reason,
+        };
         File::open(program).map_err(missing)?;
         match Target::of(program).map_err(missing)? {
             Target::Emulator => {
@@ -42,21 +47,38 @@ impl Connection {
             #[cfg(any(target_os = "linux", target_os = "android"))]
             Target::Dsp => {
                 use super::fastrpc::{Places, Session, System};
-                let (session, shared) = Session::start(options, std::sync::Arc::new(System), &Places::default())?;
+                let (session, shared) =
+                    Session::start(options, std::sync::Arc::new(System), &Places::default())?;
                 Self::over(options, Box::new(session), shared)
             }
             #[cfg(not(any(target_os = "linux", target_os = "android")))]
             Target::Dsp => {
                 let reason = "it is for a phone's DSP, which Linux and Android reach".to_owned();
-                Err(Error::HexagonProgram { path: program.clone(), reason })
+                Err(Error::HexagonProgram {
+                    path: program.clone(),
+                    reason,
+                })
             }
         }
     }
 
     /// Waits until the program that `transport` runs reports itself in `shared`.
-    pub fn over(options: &HexagonOptions, transport: Box<dyn Transport>, shared: SharedMemory) -> Result<Self> {
-        let mut connection = Self { transport, shared, request: 0, patience: options.patience, failed: None };
-        let wrong = |reason| Error::HexagonProgram { path: options.program.clone(), reason };
+    pub fn over(
+        options: &HexagonOptions,
+        transport: Box<dyn Transport>,
+        shared: SharedMemory,
+    ) -> Result<Self> {
+        let mut connection = Self {
+            transport,
+            shared,
+            request: 0,
+            patience: options.patience,
+            failed: None,
+        };
+        let wrong = |reason| Error::HexagonProgram {
+            path: options.program.clone(),
+            reason,
+        };
         let start = Instant::now();
         while connection.shared.field(field::DEVICE_MAGIC) != DEVICE_MAGIC {
             if let Some(reason) = connection.transport.ended() {
@@ -64,17 +86,24 @@ impl Connection {
             }
             if start.elapsed() > options.patience {
                 let seconds = options.patience.as_secs_f64();
-                return Err(wrong(format!("it did not report itself within {seconds:.1} s")));
+                return Err(wrong(format!(
+                    "it did not report itself within {seconds:.1} s"
+                )));
             }
             std::thread::sleep(SLEEP);
         }
         let [version, threads, most] =
-            [field::DEVICE_VERSION, field::DEVICE_THREADS, field::THREADS].map(|index| connection.shared.field(index));
+            [field::DEVICE_VERSION, field::DEVICE_THREADS, field::THREADS]
+                .map(|index| connection.shared.field(index));
         if version != VERSION {
-            return Err(wrong(format!("it is of version {version} of the protocol, expected {VERSION}")));
+            return Err(wrong(format!(
+                "it is of version {version} of the protocol, expected {VERSION}"
+            )));
         }
         if threads == 0 || threads > most {
-            return Err(wrong(format!("it reports {threads} threads that compute, expected 1 to {most}")));
+            return Err(wrong(format!(
+                "it reports {threads} threads that compute, expected 1 to {most}"
+            )));
         }
         Ok(connection)
     }
@@ -115,11 +144,23 @@ impl Connection {
     /// # Errors
     /// If the device has no memory, which leaves it usable; if it refuses otherwise, or it ended, does nothing any more, or
     /// wrote what it can't have: then every later request fails, too.
-    pub fn request(&mut self, operation: Operation, program: u64, arguments: &[u64]) -> Result<u64> {
+    pub fn request(
+        &mut self,
+        operation: Operation,
+        program: u64,
+        arguments: &[u64],
+    ) -> Result<u64> {
         if let Some(reason) = &self.failed {
-            return Err(Error::Run { processor: NAME.to_owned(), reason: reason.clone() });
+            return Err(Error::Run {
+                processor: NAME.to_owned(),
+                reason: reason.clone(),
+            });
         }
-        let fields: Vec<_> = [operation as u64, program].iter().chain(arguments).copied().collect();
+        let fields: Vec<_> = [operation as u64, program]
+            .iter()
+            .chain(arguments)
+            .copied()
+            .collect();
         for (index, value) in fields.iter().enumerate() {
             self.shared.set_field(field::OPERATION + index, *value);
         }
@@ -129,13 +170,20 @@ impl Connection {
         self.wait()?;
         let is_ours = self.shared.field(field::DEVICE_MAGIC) == DEVICE_MAGIC
             && self.shared.field(field::REQUEST) == self.request
-            && fields.iter().enumerate().all(|(index, value)| self.shared.field(field::OPERATION + index) == *value);
+            && fields
+                .iter()
+                .enumerate()
+                .all(|(index, value)| self.shared.field(field::OPERATION + index) == *value);
         if !is_ours {
-            return Err(self.fail("the memory that it shares with the host was overwritten".to_owned()));
+            return Err(
+                self.fail("the memory that it shares with the host was overwritten".to_owned())
+            );
         }
         match self.shared.field(field::STATUS) {
             STATUS_OK => Ok(self.shared.field(field::RESULT)),
-            STATUS_MEMORY => Err(Error::HexagonMemory { reason: reason(STATUS_MEMORY) }),
+            STATUS_MEMORY => Err(Error::HexagonMemory {
+                reason: reason(STATUS_MEMORY),
+            }),
             status => Err(self.fail(reason(status))),
         }
     }
@@ -143,14 +191,17 @@ impl Connection {
     /// Waits for the response to the latest request, as long as the device works.
     fn wait(&mut self) -> Result<()> {
         let start = Instant::now();
-        let (mut looked, mut worked, mut heartbeat) = (start, start, self.shared.field(field::HEARTBEAT));
+        let (mut looked, mut worked, mut heartbeat) =
+            (start, start, self.shared.field(field::HEARTBEAT));
         loop {
             let response = self.shared.field(field::RESPONSE);
             if response == self.request {
                 return Ok(());
             }
             if response != self.request - 1 {
-                return Err(self.fail("the memory that it shares with the host was overwritten".to_owned()));
+                return Err(
+                    self.fail("the memory that it shares with the host was overwritten".to_owned())
+                );
             }
             let now = Instant::now();
             if now - start < POLLING {
@@ -174,7 +225,9 @@ impl Connection {
                 (heartbeat, worked) = (beat, now);
             } else if now - worked > self.patience {
                 let (name, seconds) = (self.transport.name(), self.patience.as_secs_f64());
-                return Err(self.fail(format!("{name} did nothing for {seconds:.1} s, and was ended")));
+                return Err(self.fail(format!(
+                    "{name} did nothing for {seconds:.1} s, and was ended"
+                )));
             }
         }
     }
@@ -183,7 +236,10 @@ impl Connection {
     pub fn fail(&mut self, reason: String) -> Error {
         self.end();
         self.failed = Some(reason.clone());
-        Error::Run { processor: NAME.to_owned(), reason }
+        Error::Run {
+            processor: NAME.to_owned(),
+            reason,
+        }
     }
 
     fn end(&mut self) {
@@ -196,7 +252,9 @@ impl Connection {
     pub fn load(&mut self, image: &[u8]) -> Result<(u64, u64)> {
         let hash = super::protocol::hash(words(image));
         let program = self.request(Operation::Create, 0, &[image.len() as u64])?;
-        let loaded = self.fill(program, image).and_then(|()| self.request(Operation::Load, program, &[hash]));
+        let loaded = self
+            .fill(program, image)
+            .and_then(|()| self.request(Operation::Load, program, &[hash]));
         match loaded {
             Ok(_) => Ok((program, hash)),
             Err(error) => {
@@ -235,8 +293,24 @@ mod tests {
 
     /// One product of 16 features, as `image` encodes it.
     fn image() -> Vec<u8> {
-        let fields = [IMAGE_MAGIC, 1, 0, 0, 0, 0, 0, 0, 16, 3, IMAGE_HEADER as u32, 0];
-        let mut image: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
+        let fields = [
+            IMAGE_MAGIC,
+            1,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            16,
+            3,
+            IMAGE_HEADER as u32,
+            0,
+        ];
+        let mut image: Vec<u8> = fields
+            .iter()
+            .flat_map(|field| field.to_le_bytes())
+            .collect();
         image.resize(IMAGE_HEADER + sum_stride(3) * 16, 0);
         image
     }
@@ -244,7 +318,10 @@ mod tests {
     #[test]
     fn whatever_a_request_asks_for_the_device_responds_and_goes_on() {
         let options = match crate::hexagon::program_from_environment() {
-            Ok(program) => HexagonOptions { transfer_bytes: 1 << 20, ..HexagonOptions::new(program) },
+            Ok(program) => HexagonOptions {
+                transfer_bytes: 1 << 20,
+                ..HexagonOptions::new(program)
+            },
             Err(error) => return eprintln!("skipped: {error}"),
         };
         let mut connection = Connection::start(&options).unwrap();
@@ -275,7 +352,9 @@ mod tests {
         ];
         let mut state = 1u64;
         let mut random = |below: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % below
         };
         for _ in 0..3000 {
@@ -294,18 +373,27 @@ mod tests {
                 arguments[0] = of_image;
             }
             for (index, value) in [operation, number].iter().chain(&arguments).enumerate() {
-                connection.shared.set_field(field::OPERATION + index, *value);
+                connection
+                    .shared
+                    .set_field(field::OPERATION + index, *value);
             }
             connection.request += 1;
-            connection.shared.set_field(field::REQUEST, connection.request);
+            connection
+                .shared
+                .set_field(field::REQUEST, connection.request);
             connection.wait().unwrap();
             let status = connection.shared.field(field::STATUS);
-            assert!(status <= 5, "operation {operation} of {number} with {arguments:?} has the status {status}");
+            assert!(
+                status <= 5,
+                "operation {operation} of {number} with {arguments:?} has the status {status}"
+            );
         }
         // And the program is as it was.
         let sums = (HEADER + ALIGNMENT) as u64;
         connection.shared().write(HEADER, [0; 16].into_iter());
         let arguments = [of_image, 1, HEADER as u64, hash([hash([0; 16])]), sums, 0];
-        connection.request(Operation::Run, program, &arguments).unwrap();
+        connection
+            .request(Operation::Run, program, &arguments)
+            .unwrap();
     }
 }

@@ -2,7 +2,9 @@
 
 use triad_kernels::activation::{Activation, rounds_once};
 
-use super::protocol::{ALIGNMENT, CHECKS, FIXED_POINT, IMAGE_HEADER, IMAGE_MAGIC, TILE_COLUMNS, sum_stride};
+use super::protocol::{
+    ALIGNMENT, CHECKS, FIXED_POINT, IMAGE_HEADER, IMAGE_MAGIC, TILE_COLUMNS, sum_stride,
+};
 use crate::subgraph::{FeedForward, Layer};
 
 /// Bytes of a quad: input features that a lane sums at once.
@@ -30,7 +32,8 @@ impl Product {
         let quads = in_features.div_ceil(QUAD);
         let mut bytes = vec![0; sum_stride(out_features) * quads * QUAD];
         let place = |channel: usize, quad: usize| {
-            (channel / TILE_COLUMNS * quads + quad) * TILE_COLUMNS * QUAD + channel % TILE_COLUMNS * QUAD
+            (channel / TILE_COLUMNS * quads + quad) * TILE_COLUMNS * QUAD
+                + channel % TILE_COLUMNS * QUAD
         };
         let mut sums = vec![[0i32; QUAD]; quads];
         let mut channel = 0;
@@ -58,7 +61,11 @@ impl Product {
                 }
             }
         }
-        Self { in_features, out_features, bytes }
+        Self {
+            in_features,
+            out_features,
+            bytes,
+        }
     }
 }
 
@@ -69,9 +76,15 @@ pub(super) fn linear(layers: &[&dyn Layer]) -> Option<Vec<u8>> {
 
 /// The image of a whole feed-forward that agrees with itself and whose activation the device has; `None` where it is too large.
 pub(super) fn feed_forward(subgraph: &FeedForward) -> Option<Vec<u8>> {
-    let first: Vec<_> =
-        [Some(&subgraph.up), subgraph.gate.as_ref()].into_iter().flatten().map(|layer| &**layer).collect();
-    encode(&[Product::new(&first), Product::new(&[&*subgraph.down])], Some(subgraph))
+    let first: Vec<_> = [Some(&subgraph.up), subgraph.gate.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(|layer| &**layer)
+        .collect();
+    encode(
+        &[Product::new(&first), Product::new(&[&*subgraph.down])],
+        Some(subgraph),
+    )
 }
 
 /// Whether the device computes this activation with the bits of the CPU.
@@ -96,10 +109,21 @@ fn encode(products: &[Product], feed_forward: Option<&FeedForward>) -> Option<Ve
     let mut end = IMAGE_HEADER + parameters.len();
     let mut fields = vec![IMAGE_MAGIC, products.len() as u32];
     fields.extend(match feed_forward {
-        Some(FeedForward { gate, activation, inner_scale, return_inner, fixed_point, .. }) => [
+        Some(FeedForward {
+            gate,
+            activation,
+            inner_scale,
+            return_inner,
+            fixed_point,
+            ..
+        }) => [
             u32::from(gate.is_some()),
             kind(*activation)?,
-            if *fixed_point { FIXED_POINT } else { u32::from(rounds_once()) },
+            if *fixed_point {
+                FIXED_POINT
+            } else {
+                u32::from(rounds_once())
+            },
             u32::from(*return_inner),
             inner_scale.recip().to_bits(),
             IMAGE_HEADER as u32,
@@ -107,37 +131,65 @@ fn encode(products: &[Product], feed_forward: Option<&FeedForward>) -> Option<Ve
         None => [0; 6],
     });
     for product in products {
-        let [in_features, out_features] = [product.in_features, product.out_features].map(u32::try_from);
-        fields.extend([in_features.ok()?, out_features.ok()?, u32::try_from(end).ok()?, 0]);
+        let [in_features, out_features] =
+            [product.in_features, product.out_features].map(u32::try_from);
+        fields.extend([
+            in_features.ok()?,
+            out_features.ok()?,
+            u32::try_from(end).ok()?,
+            0,
+        ]);
         end += product.bytes.len();
     }
     // The device has addresses of 32 bits.
     i32::try_from(end).ok()?;
-    let mut image: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
+    let mut image: Vec<u8> = fields
+        .iter()
+        .flat_map(|field| field.to_le_bytes())
+        .collect();
     image.reserve_exact(end - image.len());
     image.resize(IMAGE_HEADER, 0);
     image.extend_from_slice(&parameters);
-    products.iter().for_each(|product| image.extend_from_slice(&product.bytes));
+    products
+        .iter()
+        .for_each(|product| image.extend_from_slice(&product.bytes));
     Some(image)
 }
 
 /// What fixed point needs to know of each channel.
 fn of_fixed_point(subgraph: &FeedForward) -> Option<Vec<u8>> {
     let fixed = subgraph.fixed_point().ok()?;
-    let mut bytes: Vec<u8> = fixed.parameters().iter().flat_map(|number| number.to_le_bytes()).collect();
+    let mut bytes: Vec<u8> = fixed
+        .parameters()
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect();
     bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
     Some(bytes)
 }
 
 /// Scales and biases of up and of gate, and factors of smoothing.
 fn parameters(subgraph: &FeedForward) -> Vec<u8> {
-    let FeedForward { input_scale, up, gate, smoothing, down, .. } = subgraph;
+    let FeedForward {
+        input_scale,
+        up,
+        gate,
+        smoothing,
+        down,
+        ..
+    } = subgraph;
     let width = down.weight().in_features;
     let mut numbers = Vec::with_capacity(5 * width);
     for layer in [Some(up), gate.as_ref()] {
         let start = numbers.len();
         if let Some(layer) = layer {
-            numbers.extend(layer.weight().scales.iter().map(|scale| input_scale * scale));
+            numbers.extend(
+                layer
+                    .weight()
+                    .scales
+                    .iter()
+                    .map(|scale| input_scale * scale),
+            );
             numbers.extend_from_slice(layer.bias().unwrap_or_default());
         }
         numbers.resize(start + 2 * width, 0.0);
@@ -146,7 +198,10 @@ fn parameters(subgraph: &FeedForward) -> Vec<u8> {
         Some(smoothing) => numbers.extend_from_slice(smoothing),
         None => numbers.resize(5 * width, 1.0),
     }
-    let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let mut bytes: Vec<u8> = numbers
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect();
     bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
     bytes
 }

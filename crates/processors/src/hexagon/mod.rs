@@ -123,7 +123,8 @@ impl HexagonOptions {
 /// If it is not set.
 pub fn program_from_environment() -> Result<PathBuf> {
     let path = std::env::var_os(PROGRAM).filter(|path| !path.is_empty());
-    path.map(PathBuf::from).ok_or(Error::HexagonUnnamed { variable: PROGRAM })
+    path.map(PathBuf::from)
+        .ok_or(Error::HexagonUnnamed { variable: PROGRAM })
 }
 
 /// The emulator that the environment names, or the first of [`EMULATORS`] that is there.
@@ -132,8 +133,14 @@ fn emulator() -> PathBuf {
         return named.into();
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = |name: &&str| std::env::split_paths(&path).any(|folder: PathBuf| folder.join(name).is_file());
-    EMULATORS.into_iter().find(is_there).unwrap_or(EMULATORS[0]).into()
+    let is_there = |name: &&str| {
+        std::env::split_paths(&path).any(|folder: PathBuf| folder.join(name).is_file())
+    };
+    EMULATORS
+        .into_iter()
+        .find(is_there)
+        .unwrap_or(EMULATORS[0])
+        .into()
 }
 
 /// What can run device programs on this machine, and what is missing, in a line.
@@ -141,9 +148,15 @@ pub fn transports() -> String {
     let emulator = emulator();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::new()]);
-    let is_there = folders.map(|folder| folder.join(&emulator)).any(|path| path.is_file());
+    let is_there = folders
+        .map(|folder| folder.join(&emulator))
+        .any(|path| path.is_file());
     let emulator = emulator.display();
-    let emulated = if is_there { format!("{emulator} is there") } else { format!("{emulator} is not there") };
+    let emulated = if is_there {
+        format!("{emulator} is there")
+    } else {
+        format!("{emulator} is not there")
+    };
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let fastrpc = fastrpc::Places::default().report();
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -172,7 +185,8 @@ impl Hexagon {
     /// # Errors
     /// If there is no program, nothing that runs it, or the program is another one, or of another version.
     pub fn open(options: &HexagonOptions) -> Result<Self> {
-        let connections = (0..options.sessions.clamp(1, MOST_SESSIONS)).map(|_| Connection::start(options));
+        let connections =
+            (0..options.sessions.clamp(1, MOST_SESSIONS)).map(|_| Connection::start(options));
         Ok(Self::over(options, connections.collect::<Result<_>>()?))
     }
 
@@ -190,7 +204,12 @@ impl Hexagon {
             connection: Arc::new(Mutex::new(connection)),
             window: Window::new(Some(options.window)),
         };
-        Self { sessions: connections.into_iter().map(session).collect(), capabilities, between: options.between, build }
+        Self {
+            sessions: connections.into_iter().map(session).collect(),
+            capabilities,
+            between: options.between,
+            build,
+        }
     }
 
     /// A hash of the sources that the device program was built from.
@@ -225,13 +244,19 @@ impl Hexagon {
 
     /// That of the first session.
     fn connection(&self) -> MutexGuard<'_, Connection> {
-        self.sessions[0].connection.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions[0]
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl std::fmt::Debug for Hexagon {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Hexagon").field("build", &self.build).field("place", &self.place()).finish_non_exhaustive()
+        f.debug_struct("Hexagon")
+            .field("build", &self.build)
+            .field("place", &self.place())
+            .finish_non_exhaustive()
     }
 }
 
@@ -252,7 +277,12 @@ impl Device for Hexagon {
         for Session { connection, window } in &self.sessions {
             match window.reserve(NAME, bytes) {
                 Ok(window) => {
-                    return Ok(Box::new(HexagonProgram::new(connection, subgraph, (rows, self.between), window)?));
+                    return Ok(Box::new(HexagonProgram::new(
+                        connection,
+                        subgraph,
+                        (rows, self.between),
+                        window,
+                    )?));
                 }
                 Err(error) => full = Some(error),
             }

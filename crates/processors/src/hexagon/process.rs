@@ -26,7 +26,10 @@ pub(super) struct Process {
 impl Process {
     /// Starts the program with memory that both map.
     pub fn start(options: &HexagonOptions) -> Result<(Self, SharedMemory)> {
-        let of_file = |reason: std::io::Error| Error::Run { processor: NAME.to_owned(), reason: reason.to_string() };
+        let of_file = |reason: std::io::Error| Error::Run {
+            processor: NAME.to_owned(),
+            reason: reason.to_string(),
+        };
         let (shared, file) = SharedMemory::create(options.file_bytes()).map_err(of_file)?;
         // The cores of this machine are what the device has.
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -34,10 +37,24 @@ impl Process {
         let printed = tempfile::tempfile().map_err(of_file)?;
         let stderr = printed.try_clone().map_err(of_file)?;
         let mut command = Command::new(&options.emulator);
-        command.arg(&options.program).stdin(file).stdout(Stdio::null()).stderr(stderr);
-        let not_started = |reason| Error::HexagonEmulator { emulator: options.emulator.clone(), reason };
+        command
+            .arg(&options.program)
+            .stdin(file)
+            .stdout(Stdio::null())
+            .stderr(stderr);
+        let not_started = |reason| Error::HexagonEmulator {
+            emulator: options.emulator.clone(),
+            reason,
+        };
         let child = command.spawn().map_err(not_started)?;
-        Ok((Self { child, printed, emulator: options.emulator.display().to_string() }, shared))
+        Ok((
+            Self {
+                child,
+                printed,
+                emulator: options.emulator.display().to_string(),
+            },
+            shared,
+        ))
     }
 
     /// Why the process ended, with what it printed.
@@ -52,7 +69,9 @@ impl Process {
         let mut printed = String::new();
         // Where it can't be read, the status is all that is known.
         if self.printed.seek(SeekFrom::Start(0)).is_ok() {
-            let _ = (&self.printed).take(MOST_PRINTED).read_to_string(&mut printed);
+            let _ = (&self.printed)
+                .take(MOST_PRINTED)
+                .read_to_string(&mut printed);
         }
         if !printed.trim().is_empty() {
             let _ = write!(text, ": {}", printed.trim());
@@ -105,11 +124,21 @@ mod tests {
             Err(error) => return eprintln!("skipped: {error}"),
         };
         let options = HexagonOptions::new(program);
-        for (threads, refused) in [(0, true), (1, false), (MOST_THREADS, false), (MOST_THREADS + 1, true)] {
+        for (threads, refused) in [
+            (0, true),
+            (1, false),
+            (MOST_THREADS, false),
+            (MOST_THREADS + 1, true),
+        ] {
             let (shared, file) = SharedMemory::create(1 << 16).unwrap();
             shared.begin(threads);
             let mut command = Command::new(&options.emulator);
-            let mut child = command.arg(&options.program).stdin(file).stdout(Stdio::null()).spawn().unwrap();
+            let mut child = command
+                .arg(&options.program)
+                .stdin(file)
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
             let mut ended = child.try_wait().unwrap();
             while ended.is_none() && shared.field(field::DEVICE_MAGIC) == 0 {
                 std::thread::sleep(std::time::Duration::from_millis(1));
@@ -121,7 +150,11 @@ mod tests {
             }
             shared.set_field(field::HOST_MAGIC, 0);
             let code = if refused { 4 } else { 0 };
-            assert_eq!(child.wait().unwrap().code(), Some(code), "{threads} threads");
+            assert_eq!(
+                child.wait().unwrap().code(),
+                Some(code),
+                "{threads} threads"
+            );
         }
     }
 }

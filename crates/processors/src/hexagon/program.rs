@@ -10,7 +10,8 @@ use super::Between;
 use super::connection::Connection;
 use super::image;
 use super::protocol::{
-    ALIGNMENT, HEADER, Operation, STATUS_SUM, TILE_ROWS, hash, input_tile, reason, sum_stride, words,
+    ALIGNMENT, HEADER, Operation, STATUS_SUM, TILE_ROWS, hash, input_tile, reason, sum_stride,
+    words,
 };
 use crate::device::{Program, ProgramShapes};
 use crate::error::{Error, Result};
@@ -58,21 +59,35 @@ impl HexagonProgram {
     ) -> Result<Self> {
         let shapes = ProgramShapes::new(subgraph, rows)?;
         let body = match subgraph {
-            DeviceSubgraph::Linear(linear) => {
-                Body::Linear(Loaded::linear(connection, &references(&linear.layers))?, linear.layers.clone())
-            }
+            DeviceSubgraph::Linear(linear) => Body::Linear(
+                Loaded::linear(connection, &references(&linear.layers))?,
+                linear.layers.clone(),
+            ),
             DeviceSubgraph::FeedForward(feed_forward)
-                if feed_forward.fixed_point || (between == Between::Device && image::has(feed_forward.activation)) =>
+                if feed_forward.fixed_point
+                    || (between == Between::Device && image::has(feed_forward.activation)) =>
             {
                 let down = feed_forward.down.weight();
-                let inner = if feed_forward.return_inner { down.in_features } else { 0 };
+                let inner = if feed_forward.return_inner {
+                    down.in_features
+                } else {
+                    0
+                };
                 let image = image::feed_forward(feed_forward);
-                let loaded = Loaded::new(connection, image, shapes.in_features, down.out_features, inner)?;
+                let loaded = Loaded::new(
+                    connection,
+                    image,
+                    shapes.in_features,
+                    down.out_features,
+                    inner,
+                )?;
                 Body::FeedForward(loaded, feed_forward.clone())
             }
             DeviceSubgraph::FeedForward(feed_forward) => {
-                let first: Vec<_> =
-                    [Some(&feed_forward.up), feed_forward.gate.as_ref()].into_iter().flatten().collect();
+                let first: Vec<_> = [Some(&feed_forward.up), feed_forward.gate.as_ref()]
+                    .into_iter()
+                    .flatten()
+                    .collect();
                 let first: Vec<_> = first.into_iter().cloned().collect();
                 Body::Apart(Box::new(Apart {
                     first: Loaded::linear(connection, &references(&first))?,
@@ -84,7 +99,11 @@ impl HexagonProgram {
                 }))
             }
         };
-        Ok(Self { shapes, body, _window: window })
+        Ok(Self {
+            shapes,
+            body,
+            _window: window,
+        })
     }
 }
 
@@ -108,7 +127,13 @@ impl Program for HexagonProgram {
             Body::FeedForward(loaded, feed_forward) => {
                 let sums = loaded.run(input)?;
                 let is_nan = |row: usize| input.scales()[row].is_nan() || sums.not_finite[row];
-                let scale = |row: usize| if is_nan(row) { f32::NAN } else { feed_forward.inner_scale };
+                let scale = |row: usize| {
+                    if is_nan(row) {
+                        f32::NAN
+                    } else {
+                        feed_forward.inner_scale
+                    }
+                };
                 let (out, inner) = outputs.split_first_mut().expect("there is an output");
                 sums.scale(0, &*feed_forward.down, scale, out.reborrow());
                 if let Some(inner) = inner.first_mut() {
@@ -126,7 +151,15 @@ impl Program for HexagonProgram {
 
 impl Apart {
     fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()> {
-        let FeedForward { up, gate, activation, inner_scale, smoothing, down, .. } = &self.feed_forward;
+        let FeedForward {
+            up,
+            gate,
+            activation,
+            inner_scale,
+            smoothing,
+            down,
+            ..
+        } = &self.feed_forward;
         let (width, scale) = (down.weight().in_features, |row: usize| input.scales()[row]);
         let sums = self.first.run(input)?;
         let product = |first, layer: &dyn Layer, out: &mut Vec<f32>| {
@@ -145,10 +178,13 @@ impl Apart {
                 &self.up
             }
         };
-        self.inner.quantize_static(inner, width, *inner_scale, smoothing.as_deref(), false);
+        self.inner
+            .quantize_static(inner, width, *inner_scale, smoothing.as_deref(), false);
         let view = self.inner.view();
         let (out, returned) = outputs.split_first_mut().expect("there is an output");
-        self.down.run(view)?.scale(0, &**down, |row| view.scales()[row], out.reborrow());
+        self.down
+            .run(view)?
+            .scale(0, &**down, |row| view.scales()[row], out.reborrow());
         if let Some(returned) = returned.first_mut() {
             returned.copy_from_rows(inner, width);
         }
@@ -183,7 +219,13 @@ struct Sums {
 impl Loaded {
     fn linear(connection: &SharedConnection, layers: &[&dyn Layer]) -> Result<Self> {
         let out_features = layers.iter().map(|layer| layer.weight().out_features).sum();
-        Self::new(connection, image::linear(layers), layers[0].weight().in_features, out_features, 0)
+        Self::new(
+            connection,
+            image::linear(layers),
+            layers[0].weight().in_features,
+            out_features,
+            0,
+        )
     }
 
     fn new(
@@ -193,21 +235,35 @@ impl Loaded {
         out_features: usize,
         inner: usize,
     ) -> Result<Self> {
-        let image = image.ok_or_else(|| Error::HexagonMemory { reason: "it addresses 2 GiB for one".to_owned() })?;
+        let image = image.ok_or_else(|| Error::HexagonMemory {
+            reason: "it addresses 2 GiB for one".to_owned(),
+        })?;
         let mut locked = lock(connection);
-        let per_row = input_tile(in_features) / TILE_ROWS + (sum_stride(out_features) + inner) * NUMBER;
+        let per_row =
+            input_tile(in_features) / TILE_ROWS + (sum_stride(out_features) + inner) * NUMBER;
         // What is aligned, and rows of a tile that are not there.
         let tile = input_tile(in_features) + TILE_ROWS * sum_stride(out_features) * NUMBER;
         let beside = HEADER + 4 * ALIGNMENT + tile;
         let most_rows = locked.shared().bytes().saturating_sub(beside) / per_row;
         if most_rows == 0 {
-            let reason = format!("a row needs {per_row} bytes of the {} that both map", locked.shared().bytes());
+            let reason = format!(
+                "a row needs {per_row} bytes of the {} that both map",
+                locked.shared().bytes()
+            );
             return Err(Error::HexagonMemory { reason });
         }
         let (program, hash) = locked.load(&image)?;
         drop(locked);
         let connection = Arc::clone(connection);
-        Ok(Self { connection, program, hash, in_features, out_features, inner, most_rows })
+        Ok(Self {
+            connection,
+            program,
+            hash,
+            in_features,
+            out_features,
+            inner,
+            most_rows,
+        })
     }
 
     /// Runs on all rows of `input`.
@@ -228,18 +284,32 @@ impl Loaded {
     }
 
     /// Runs on rows that the transfer area has room for.
-    fn run_some(&self, connection: &mut Connection, lines: &[u8], from: usize, all: &mut Sums) -> Result<()> {
-        let (rows, columns, tile) = (lines.len() / from, sum_stride(self.out_features), input_tile(self.in_features));
+    fn run_some(
+        &self,
+        connection: &mut Connection,
+        lines: &[u8],
+        from: usize,
+        all: &mut Sums,
+    ) -> Result<()> {
+        let (rows, columns, tile) = (
+            lines.len() / from,
+            sum_stride(self.out_features),
+            input_tile(self.in_features),
+        );
         let mut input = vec![0; rows.div_ceil(TILE_ROWS) * tile];
         for (row, line) in lines.chunks_exact(from).enumerate() {
             let quads = input[row / TILE_ROWS * tile..][..tile].chunks_exact_mut(TILE_ROWS * QUAD);
             for (quad, bytes) in quads.zip(line[..self.in_features].chunks(QUAD)) {
                 let place = &mut quad[row % TILE_ROWS * QUAD..];
-                place.iter_mut().zip(bytes).for_each(|(number, byte)| *number = byte ^ FLIP);
+                place
+                    .iter_mut()
+                    .zip(bytes)
+                    .for_each(|(number, byte)| *number = byte ^ FLIP);
             }
         }
         let sums_at = HEADER + input.len();
-        let inner_at = sums_at + ((rows + TILE_ROWS) * columns * NUMBER).next_multiple_of(ALIGNMENT);
+        let inner_at =
+            sums_at + ((rows + TILE_ROWS) * columns * NUMBER).next_multiple_of(ALIGNMENT);
         connection.shared().write(HEADER, words(&input));
         // No sum adds up to these: whatever the device does not write, or the host does not see, is found.
         for row in 0..rows {
@@ -257,9 +327,16 @@ impl Loaded {
         for row in 0..rows {
             numbers.clear();
             let words = (self.out_features + 2).div_ceil(2);
-            numbers.extend(connection.shared().read(sums_at + row * columns * NUMBER, words).flat_map(halves));
+            numbers.extend(
+                connection
+                    .shared()
+                    .read(sums_at + row * columns * NUMBER, words)
+                    .flat_map(halves),
+            );
             let (sums, behind) = numbers.split_at(self.out_features);
-            let sum = sums.iter().fold(behind[1], |all, sum| all.wrapping_add(*sum));
+            let sum = sums
+                .iter()
+                .fold(behind[1], |all, sum| all.wrapping_add(*sum));
             if sum != behind[0] || behind[1] > 1 {
                 return Err(connection.fail(reason(STATUS_SUM)));
             }
@@ -268,12 +345,23 @@ impl Loaded {
         }
         if self.inner > 0 {
             let count = rows * self.inner;
-            let words: Vec<_> = connection.shared().read(inner_at, count.div_ceil(2)).collect();
+            let words: Vec<_> = connection
+                .shared()
+                .read(inner_at, count.div_ceil(2))
+                .collect();
             if hash(words.iter().copied()) != of_inner {
-                let reason = "activations in the memory that it shares with the host were overwritten".to_owned();
+                let reason =
+                    "activations in the memory that it shares with the host were overwritten"
+                        .to_owned();
                 return Err(connection.fail(reason));
             }
-            all.inner.extend(words.into_iter().flat_map(halves).take(count).map(f32::from_bits));
+            all.inner.extend(
+                words
+                    .into_iter()
+                    .flat_map(halves)
+                    .take(count)
+                    .map(f32::from_bits),
+            );
         }
         Ok(())
     }
@@ -287,13 +375,22 @@ impl Drop for Loaded {
 
 impl Sums {
     /// The output of `layer`, whose channels begin with `first`.
-    fn scale(&self, first: usize, layer: &dyn Layer, scale: impl Fn(usize) -> f32 + Sync, out: OutputMut) {
+    fn scale(
+        &self,
+        first: usize,
+        layer: &dyn Layer,
+        scale: impl Fn(usize) -> f32 + Sync,
+        out: OutputMut,
+    ) {
         let (weight, bias) = (layer.weight(), layer.bias());
         if weight.out_features == self.out_features {
             return scale_sums(&self.sums, scale, weight, bias, out);
         }
         let rows = self.sums.chunks_exact(self.out_features);
-        let sums: Vec<_> = rows.flat_map(|row| &row[first..first + weight.out_features]).copied().collect();
+        let sums: Vec<_> = rows
+            .flat_map(|row| &row[first..first + weight.out_features])
+            .copied()
+            .collect();
         scale_sums(&sums, scale, weight, bias, out);
     }
 }

@@ -69,8 +69,13 @@ pub fn reason(status: u64) -> String {
         STATUS_MEMORY => "it has no memory left".to_owned(),
         3 => "a program in its memory is not what was written there: it was overwritten".to_owned(),
         4 => "the input that it read is not what was written".to_owned(),
-        STATUS_SUM => "a product does not add up to its check sums: the device's memory was overwritten".to_owned(),
-        other => format!("it returned the status {other}, which there is not: its memory was overwritten"),
+        STATUS_SUM => {
+            "a product does not add up to its check sums: the device's memory was overwritten"
+                .to_owned()
+        }
+        other => format!(
+            "it returned the status {other}, which there is not: its memory was overwritten"
+        ),
     }
 }
 
@@ -92,7 +97,11 @@ pub fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
 
 /// The words of `bytes`, which are whole ones.
 pub fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word))
+    bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|word| u64::from_le_bytes(*word))
 }
 
 /// Bytes of the activations of [`TILE_ROWS`] rows, `[in_features / 4][TILE_ROWS][4]`, with zeros up to whole vectors.

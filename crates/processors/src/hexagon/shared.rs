@@ -25,7 +25,9 @@ impl SharedMemory {
 
     /// Maps the first `bytes` bytes of `file`, which nobody makes shorter.
     pub fn map(file: &File, bytes: usize) -> io::Result<Self> {
-        Ok(Self { map: MmapOptions::new().len(bytes).map_raw(file)? })
+        Ok(Self {
+            map: MmapOptions::new().len(bytes).map_raw(file)?,
+        })
     }
 
     /// Writes what the host writes before the device starts, of which `threads` shall compute.
@@ -88,7 +90,9 @@ impl SharedMemory {
 
     /// Returns `count` words from byte `offset` on.
     pub fn read(&self, offset: usize, count: usize) -> impl Iterator<Item = u64> {
-        self.words()[offset / WORD..][..count].iter().map(|word| u64::from_le(word.load(Ordering::Relaxed)))
+        self.words()[offset / WORD..][..count]
+            .iter()
+            .map(|word| u64::from_le(word.load(Ordering::Relaxed)))
     }
 }
 
@@ -96,7 +100,10 @@ impl SharedMemory {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn create(bytes: u64) -> io::Result<File> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-    let file = File::from(memfd_create("triad-hexagon", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    let file = File::from(memfd_create(
+        "triad-hexagon",
+        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+    )?);
     file.set_len(bytes)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)

@@ -45,8 +45,16 @@ impl Target {
             Err(error) => return Err(error),
         };
         // ELF's magic, 32 bits, little-endian; its type, ET_DYN, and machine, EM_QDSP6.
-        let (magic, [kind, machine]) = (&head[..6], [16, 18].map(|at| u16::from_le_bytes([head[at], head[at + 1]])));
-        let is_shared_object = is_whole && magic == b"\x7fELF\x01\x01" && kind == 3 && machine == 164;
-        Ok(if is_shared_object { Self::Dsp } else { Self::Emulator })
+        let (magic, [kind, machine]) = (
+            &head[..6],
+            [16, 18].map(|at| u16::from_le_bytes([head[at], head[at + 1]])),
+        );
+        let is_shared_object =
+            is_whole && magic == b"\x7fELF\x01\x01" && kind == 3 && machine == 164;
+        Ok(if is_shared_object {
+            Self::Dsp
+        } else {
+            Self::Emulator
+        })
     }
 }

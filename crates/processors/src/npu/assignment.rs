@@ -17,7 +17,11 @@ pub(super) fn elsewhere(session: &Session, provider: &str) -> Result<(Vec<String
     let (mut subgraphs, mut count) = (null(), 0);
     // SAFETY: the session is alive; the answer is an array that lives as long as it does.
     let subgraphs: &[*const OrtEpAssignedSubgraph] = unsafe {
-        check((api.Session_GetEpGraphAssignmentInfo)(session.ptr(), &raw mut subgraphs, &raw mut count))?;
+        check((api.Session_GetEpGraphAssignmentInfo)(
+            session.ptr(),
+            &raw mut subgraphs,
+            &raw mut count,
+        ))?;
         slice(subgraphs, count)
     };
     let (mut elsewhere, mut all) = (Vec::new(), 0);
@@ -27,7 +31,11 @@ pub(super) fn elsewhere(session: &Session, provider: &str) -> Result<(Vec<String
         // SAFETY: subgraph, its name and its nodes live as long as the session.
         let (name, nodes): (String, &[*const OrtEpAssignedNode]) = unsafe {
             check((api.EpAssignedSubgraph_GetEpName)(*subgraph, &raw mut name))?;
-            check((api.EpAssignedSubgraph_GetNodes)(*subgraph, &raw mut nodes, &raw mut count))?;
+            check((api.EpAssignedSubgraph_GetNodes)(
+                *subgraph,
+                &raw mut nodes,
+                &raw mut count,
+            ))?;
             (text(name), slice(nodes, count))
         };
         all += nodes.len();
@@ -70,5 +78,7 @@ unsafe fn text(name: *const c_char) -> String {
         return String::new();
     }
     // SAFETY: as required of the caller.
-    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(name) }
+        .to_string_lossy()
+        .into_owned()
 }

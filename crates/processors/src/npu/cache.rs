@@ -44,7 +44,11 @@ impl Entry {
         }
         let name = hexadecimal(&digest.finalize());
         let path = |extension| folder.join(format!("{name}.{extension}"));
-        Self { graph: path("onnx"), seal: path(SEAL), name }
+        Self {
+            graph: path("onnx"),
+            seal: path(SEAL),
+            name,
+        }
     }
 
     /// The compiled graph, if it is there and as it was written.
@@ -62,9 +66,15 @@ impl Entry {
 
     /// Has `compile` write the graph to a file beside its place, and moves it there. Returns what `compile` returns, and why
     /// the graph is not kept if it is not; where no file can be made, `compile` is given none.
-    pub fn write<T>(&self, compile: impl FnOnce(Option<&Path>) -> Result<T>) -> Result<(T, Option<Error>)> {
+    pub fn write<T>(
+        &self,
+        compile: impl FnOnce(Option<&Path>) -> Result<T>,
+    ) -> Result<(T, Option<Error>)> {
         let folder = self.graph.parent().unwrap_or(Path::new("."));
-        let failed = |reason: io::Error| Error::Cache { path: folder.to_owned(), reason };
+        let failed = |reason: io::Error| Error::Cache {
+            path: folder.to_owned(),
+            reason,
+        };
         let beside = fs::create_dir_all(folder).and_then(|()| tempfile::tempdir_in(folder));
         let beside = match beside {
             Ok(beside) => beside,
@@ -93,14 +103,27 @@ const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) fn evict(folder: &Path, limit: u64, start: SystemTime) {
     let mut graphs = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let (path, Ok(metadata)) = (entry.path(), entry.metadata()) else { continue };
-        let age = metadata.modified().ok().and_then(|time| start.duration_since(time).ok());
+        let (path, Ok(metadata)) = (entry.path(), entry.metadata()) else {
+            continue;
+        };
+        let age = metadata
+            .modified()
+            .ok()
+            .and_then(|time| start.duration_since(time).ok());
         if metadata.is_dir() && age.is_some_and(|age| age > ABANDONED) {
             let _ = fs::remove_dir_all(path);
-        } else if metadata.is_file() && path.extension().is_some_and(|extension| extension == "onnx") {
+        } else if metadata.is_file()
+            && path
+                .extension()
+                .is_some_and(|extension| extension == "onnx")
+        {
             // Where no access is known, the graph counts as old as it is.
             let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            graphs.push((metadata.accessed().unwrap_or(written).max(written), metadata.len(), path));
+            graphs.push((
+                metadata.accessed().unwrap_or(written).max(written),
+                metadata.len(),
+                path,
+            ));
         }
     }
     graphs.sort();
@@ -131,12 +154,21 @@ mod tests {
     fn graph(folder: &Path, name: &str, ago: Duration) {
         fs::write(folder.join(format!("{name}.onnx")), [0; 10]).unwrap();
         fs::write(folder.join(format!("{name}.seal")), "").unwrap();
-        let times = FileTimes::new().set_modified(SystemTime::now() - 24 * HOUR).set_accessed(SystemTime::now() - ago);
-        File::options().write(true).open(folder.join(format!("{name}.onnx"))).unwrap().set_times(times).unwrap();
+        let times = FileTimes::new()
+            .set_modified(SystemTime::now() - 24 * HOUR)
+            .set_accessed(SystemTime::now() - ago);
+        File::options()
+            .write(true)
+            .open(folder.join(format!("{name}.onnx")))
+            .unwrap()
+            .set_times(times)
+            .unwrap();
     }
 
     fn names(folder: &Path) -> Vec<String> {
-        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let entries = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<_> = entries.collect();
         names.sort();
         names
@@ -147,7 +179,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let start = SystemTime::now() - HOUR / 2;
-        for (name, ago) in [("a", 2 * HOUR), ("b", 4 * HOUR), ("c", 3 * HOUR), ("now", HOUR / 4)] {
+        for (name, ago) in [
+            ("a", 2 * HOUR),
+            ("b", 4 * HOUR),
+            ("c", 3 * HOUR),
+            ("now", HOUR / 4),
+        ] {
             graph(folder, name, ago);
         }
         evict(folder, 40, start);
@@ -155,7 +192,11 @@ mod tests {
         evict(folder, 25, start);
         assert_eq!(names(folder), ["a.onnx", "a.seal", "now.onnx", "now.seal"]);
         evict(folder, 0, start);
-        assert_eq!(names(folder), ["now.onnx", "now.seal"], "what this run uses stays");
+        assert_eq!(
+            names(folder),
+            ["now.onnx", "now.seal"],
+            "what this run uses stays"
+        );
         evict(&folder.join("none"), 0, start);
     }
 
@@ -163,13 +204,26 @@ mod tests {
     fn a_graph_that_is_read_counts_as_used() {
         let folder = tempfile::tempdir().unwrap();
         let entry = Entry::new(folder.path(), &[b"graph"]);
-        entry.write(|path| Ok(fs::write(path.unwrap(), "compiled").is_ok())).unwrap();
-        let times = FileTimes::new().set_accessed(SystemTime::now() - HOUR).set_modified(SystemTime::now() - HOUR);
-        File::options().write(true).open(&entry.graph).unwrap().set_times(times).unwrap();
+        entry
+            .write(|path| Ok(fs::write(path.unwrap(), "compiled").is_ok()))
+            .unwrap();
+        let times = FileTimes::new()
+            .set_accessed(SystemTime::now() - HOUR)
+            .set_modified(SystemTime::now() - HOUR);
+        File::options()
+            .write(true)
+            .open(&entry.graph)
+            .unwrap()
+            .set_times(times)
+            .unwrap();
         graph(folder.path(), "other", HOUR / 2);
         let written = fs::metadata(&entry.graph).unwrap().modified().unwrap();
         assert_eq!(entry.read().unwrap(), b"compiled");
-        assert_eq!(fs::metadata(&entry.graph).unwrap().modified().unwrap(), written, "it was not written again");
+        assert_eq!(
+            fs::metadata(&entry.graph).unwrap().modified().unwrap(),
+            written,
+            "it was not written again"
+        );
         evict(folder.path(), 8, SystemTime::now() + HOUR);
         assert_eq!(entry.read().unwrap(), b"compiled");
         assert_eq!(names(folder.path()).len(), 2);
@@ -180,13 +234,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let entries = [b"one", b"two"].map(|graph| Entry::new(folder.path(), &[graph]));
         for (entry, content) in entries.iter().zip(["compiled one", "compiled two"]) {
-            entry.write(|path| Ok(fs::write(path.unwrap(), content).is_ok())).unwrap();
+            entry
+                .write(|path| Ok(fs::write(path.unwrap(), content).is_ok()))
+                .unwrap();
             assert_eq!(entry.read().unwrap(), content.as_bytes());
         }
         let seal = fs::read(&entries[0].seal).unwrap();
         for (graph, seal) in [
             // With a hash that everybody can compute, with none, and as it was compiled for another one.
-            ("planted", hexadecimal(&Sha256::digest("planted")).into_bytes()),
+            (
+                "planted",
+                hexadecimal(&Sha256::digest("planted")).into_bytes(),
+            ),
             ("planted", Sha256::digest("planted").to_vec()),
             ("planted", Vec::new()),
             ("planted", seal),
@@ -194,7 +253,11 @@ mod tests {
         ] {
             fs::write(&entries[0].graph, graph).unwrap();
             fs::write(&entries[0].seal, seal).unwrap();
-            fs::write(entries[0].graph.with_extension("sha256"), hexadecimal(&Sha256::digest(graph))).unwrap();
+            fs::write(
+                entries[0].graph.with_extension("sha256"),
+                hexadecimal(&Sha256::digest(graph)),
+            )
+            .unwrap();
             assert_eq!(entries[0].read(), None, "{graph}");
         }
     }
@@ -204,7 +267,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("abandoned")).unwrap();
         evict(folder.path(), 0, SystemTime::now());
-        assert_eq!(names(folder.path()), ["abandoned"], "it may be another process that compiles");
+        assert_eq!(
+            names(folder.path()),
+            ["abandoned"],
+            "it may be another process that compiles"
+        );
         evict(folder.path(), 0, SystemTime::now() + 48 * HOUR);
         assert!(names(folder.path()).is_empty());
     }

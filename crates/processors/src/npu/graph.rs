@@ -33,12 +33,30 @@ pub enum Formulation {
 ///
 /// # Errors
 /// If a weight or a bias is not finite, or activations between layers might not be: integers would hide that.
-pub(super) fn encode(subgraph: &DeviceSubgraph, rows: &[usize], formulation: Formulation) -> Result<Vec<u8>> {
-    let mut builder = Builder { formulation, graph: Graph { name: "subgraph".to_owned(), ..Graph::default() } };
+pub(super) fn encode(
+    subgraph: &DeviceSubgraph,
+    rows: &[usize],
+    formulation: Formulation,
+) -> Result<Vec<u8>> {
+    let mut builder = Builder {
+        formulation,
+        graph: Graph {
+            name: "subgraph".to_owned(),
+            ..Graph::default()
+        },
+    };
     let of_features = |features: usize| [rows, &[features]].concat();
-    builder.graph.input.push(ValueInfo::new(INPUT, DataType::Uint8, &of_features(subgraph.in_features())));
+    builder.graph.input.push(ValueInfo::new(
+        INPUT,
+        DataType::Uint8,
+        &of_features(subgraph.in_features()),
+    ));
     for (index, features) in subgraph.outputs().into_iter().enumerate() {
-        builder.graph.output.push(ValueInfo::new(&output(index), DataType::Float, &of_features(features)));
+        builder.graph.output.push(ValueInfo::new(
+            &output(index),
+            DataType::Float,
+            &of_features(features),
+        ));
     }
     builder.constant(Tensor::new("zero", &[], DataType::Uint8, vec![ZERO]));
     let input = builder.quantized(INPUT, "input", subgraph.input_scale());
@@ -82,7 +100,14 @@ impl Builder {
         name.to_owned()
     }
 
-    fn node(&mut self, op_type: &str, domain: &str, inputs: &[&str], output: &str, attribute: Vec<Attribute>) {
+    fn node(
+        &mut self,
+        op_type: &str,
+        domain: &str,
+        inputs: &[&str],
+        output: &str,
+        attribute: Vec<Attribute>,
+    ) {
         self.graph.node.push(Node {
             input: inputs.iter().map(|&name| name.to_owned()).collect(),
             output: vec![output.to_owned()],
@@ -100,37 +125,91 @@ impl Builder {
             Formulation::Integer => x.to_owned(),
             Formulation::QuantizeDequantize => {
                 let float = format!("{name}.float");
-                self.node("DequantizeLinear", "", &[x, &scale_name, "zero"], &float, vec![]);
+                self.node(
+                    "DequantizeLinear",
+                    "",
+                    &[x, &scale_name, "zero"],
+                    &float,
+                    vec![],
+                );
                 float
             }
         };
-        Quantized { name, scale_name, scale }
+        Quantized {
+            name,
+            scale_name,
+            scale,
+        }
     }
 
     /// Adds one linear layer; returns the largest magnitude that its outputs can have.
-    fn linear(&mut self, name: &str, layer: &dyn Layer, input: &Quantized, out: &str) -> Result<f32> {
+    fn linear(
+        &mut self,
+        name: &str,
+        layer: &dyn Layer,
+        input: &Quantized,
+        out: &str,
+    ) -> Result<f32> {
         let (weight, bias) = (layer.weight(), layer.bias());
         let largest = largest_output(name, weight, bias, input.scale)?;
         let part = |part: &str| format!("{name}.{part}");
         let (out_features, in_features) = (weight.out_features, weight.in_features);
-        self.constant(Tensor::new(&part("weight"), &[in_features, out_features], DataType::Int8, transposed(weight)));
-        self.constant(Tensor::floats(&part("scales"), &[out_features], weight.scales));
+        self.constant(Tensor::new(
+            &part("weight"),
+            &[in_features, out_features],
+            DataType::Int8,
+            transposed(weight),
+        ));
+        self.constant(Tensor::floats(
+            &part("scales"),
+            &[out_features],
+            weight.scales,
+        ));
         if let Some(bias) = bias {
             self.constant(Tensor::floats(&part("bias"), &[out_features], bias));
         }
         match self.formulation {
             Formulation::Integer => {
                 let bias_name = bias.map_or(String::new(), |_| part("bias"));
-                let inputs = [&input.name, &part("weight"), &input.scale_name, &part("scales"), "zero", "", &bias_name];
+                let inputs = [
+                    &input.name,
+                    &part("weight"),
+                    &input.scale_name,
+                    &part("scales"),
+                    "zero",
+                    "",
+                    &bias_name,
+                ];
                 self.node("MatMulIntegerToFloat", MICROSOFT, &inputs, out, vec![]);
             }
             Formulation::QuantizeDequantize => {
-                self.constant(Tensor::new(&part("zeros"), &[out_features], DataType::Int8, vec![0; out_features]));
+                self.constant(Tensor::new(
+                    &part("zeros"),
+                    &[out_features],
+                    DataType::Int8,
+                    vec![0; out_features],
+                ));
                 let inputs = ["weight", "scales", "zeros"].map(part);
                 let inputs: Vec<_> = inputs.iter().map(String::as_str).collect();
-                self.node("DequantizeLinear", "", &inputs, &part("float"), vec![Attribute::of_int("axis", 1)]);
-                let product = if bias.is_some() { part("product") } else { out.to_owned() };
-                self.node("MatMul", "", &[&input.name, &part("float")], &product, vec![]);
+                self.node(
+                    "DequantizeLinear",
+                    "",
+                    &inputs,
+                    &part("float"),
+                    vec![Attribute::of_int("axis", 1)],
+                );
+                let product = if bias.is_some() {
+                    part("product")
+                } else {
+                    out.to_owned()
+                };
+                self.node(
+                    "MatMul",
+                    "",
+                    &[&input.name, &part("float")],
+                    &product,
+                    vec![],
+                );
                 if bias.is_some() {
                     self.node("Add", "", &[&product, &part("bias")], out, vec![]);
                 }
@@ -140,8 +219,21 @@ impl Builder {
     }
 
     fn feed_forward(&mut self, feed_forward: &FeedForward, input: &Quantized) -> Result<()> {
-        let FeedForward { up, gate, activation, inner_scale, smoothing, down, return_inner, .. } = feed_forward;
-        let inner = if *return_inner { output(1) } else { "inner".to_owned() };
+        let FeedForward {
+            up,
+            gate,
+            activation,
+            inner_scale,
+            smoothing,
+            down,
+            return_inner,
+            ..
+        } = feed_forward;
+        let inner = if *return_inner {
+            output(1)
+        } else {
+            "inner".to_owned()
+        };
         let largest_up = self.linear("up", &**up, input, "up")?;
         let largest = match gate {
             Some(gate) => {
@@ -163,7 +255,13 @@ impl Builder {
     fn activation(&mut self, activation: Activation, x: &str, out: &str) {
         match (activation, self.formulation) {
             (Activation::Silu, Formulation::Integer) => {
-                self.node("QuickGelu", MICROSOFT, &[x], out, vec![Attribute::of_float("alpha", 1.0)]);
+                self.node(
+                    "QuickGelu",
+                    MICROSOFT,
+                    &[x],
+                    out,
+                    vec![Attribute::of_float("alpha", 1.0)],
+                );
             }
             (Activation::Silu, Formulation::QuantizeDequantize) => {
                 let sigmoid = format!("{out}.sigmoid");
@@ -171,42 +269,102 @@ impl Builder {
                 self.node("Mul", "", &[x, &sigmoid], out, vec![]);
             }
             (Activation::GeluTanh | Activation::Gelu, _) => {
-                let approximate = if activation == Activation::GeluTanh { "tanh" } else { "none" };
-                self.node("Gelu", "", &[x], out, vec![Attribute::of_string("approximate", approximate)]);
+                let approximate = if activation == Activation::GeluTanh {
+                    "tanh"
+                } else {
+                    "none"
+                };
+                self.node(
+                    "Gelu",
+                    "",
+                    &[x],
+                    out,
+                    vec![Attribute::of_string("approximate", approximate)],
+                );
             }
         }
     }
 
     /// In the steps in which our kernels round: factors, then 1 / scale, then to whole numbers from −127 to 127.
-    fn requantize(&mut self, x: &str, scale: f32, smoothing: Option<&[f32]>, largest: f32) -> Result<Quantized> {
-        let largest_factor = smoothing.unwrap_or(&[1.0]).iter().fold(0.0, |largest: f32, factor| {
-            // NaN is larger than all.
-            if factor.abs() <= largest { largest } else { factor.abs() }
-        });
-        finite("activations between the layers", largest * largest_factor * scale.recip())?;
+    fn requantize(
+        &mut self,
+        x: &str,
+        scale: f32,
+        smoothing: Option<&[f32]>,
+        largest: f32,
+    ) -> Result<Quantized> {
+        let largest_factor =
+            smoothing
+                .unwrap_or(&[1.0])
+                .iter()
+                .fold(0.0, |largest: f32, factor| {
+                    // NaN is larger than all.
+                    if factor.abs() <= largest {
+                        largest
+                    } else {
+                        factor.abs()
+                    }
+                });
+        finite(
+            "activations between the layers",
+            largest * largest_factor * scale.recip(),
+        )?;
         let mut x = x.to_owned();
         if let Some(smoothing) = smoothing {
-            self.constant(Tensor::floats("inner.smoothing", &[smoothing.len()], smoothing));
-            self.node("Mul", "", &[&x, "inner.smoothing"], "inner.smoothed", vec![]);
+            self.constant(Tensor::floats(
+                "inner.smoothing",
+                &[smoothing.len()],
+                smoothing,
+            ));
+            self.node(
+                "Mul",
+                "",
+                &[&x, "inner.smoothing"],
+                "inner.smoothed",
+                vec![],
+            );
             x = "inner.smoothed".to_owned();
         }
         let inverse = self.scalar("inner.inverse", scale.recip());
-        let bounds = [self.scalar("inner.lowest", -LARGEST), self.scalar("inner.highest", LARGEST)];
+        let bounds = [
+            self.scalar("inner.lowest", -LARGEST),
+            self.scalar("inner.highest", LARGEST),
+        ];
         let one = self.scalar("inner.one", 1.0);
         self.node("Mul", "", &[&x, &inverse], "inner.scaled", vec![]);
-        self.node("Clip", "", &["inner.scaled", &bounds[0], &bounds[1]], "inner.clipped", vec![]);
-        self.node("QuantizeLinear", "", &["inner.clipped", &one, "zero"], "inner.quantized", vec![]);
+        self.node(
+            "Clip",
+            "",
+            &["inner.scaled", &bounds[0], &bounds[1]],
+            "inner.clipped",
+            vec![],
+        );
+        self.node(
+            "QuantizeLinear",
+            "",
+            &["inner.clipped", &one, "zero"],
+            "inner.quantized",
+            vec![],
+        );
         Ok(self.quantized("inner.quantized", "inner", scale))
     }
 }
 
 /// The largest magnitude that an output of the layer can have, over all inputs.
-fn largest_output(name: &str, weight: Int8Weight, bias: Option<&[f32]>, input_scale: f32) -> Result<f32> {
+fn largest_output(
+    name: &str,
+    weight: Int8Weight,
+    bias: Option<&[f32]>,
+    input_scale: f32,
+) -> Result<f32> {
     let largest_sum = LARGEST * (LARGEST + 1.0) * weight.in_features as f32;
     let mut largest = 0.0f32;
     for (index, scale) in weight.scales.iter().enumerate() {
         let bias = bias.map_or(0.0, |bias| bias[index]);
-        let output = finite(&format!("outputs of {name}"), largest_sum * (input_scale * scale).abs() + bias.abs())?;
+        let output = finite(
+            &format!("outputs of {name}"),
+            largest_sum * (input_scale * scale).abs() + bias.abs(),
+        )?;
         largest = largest.max(output);
     }
     Ok(largest)
@@ -236,7 +394,8 @@ fn transposed(weight: Int8Weight) -> Vec<u8> {
         for first_column in (0..in_features).step_by(SIDE) {
             for row in first_row..(first_row + SIDE).min(out_features) {
                 for column in first_column..(first_column + SIDE).min(in_features) {
-                    transposed[column * out_features + row] = row_major[row * in_features + column] as u8;
+                    transposed[column * out_features + row] =
+                        row_major[row * in_features + column] as u8;
                 }
             }
         }

@@ -16,19 +16,32 @@ static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
 
 /// Loads the library at `path`, or returns what was loaded from there before.
 pub(super) fn load(path: &Path) -> Result<Environment> {
-    let missing = |reason: std::io::Error| Error::LibraryMissing { path: path.to_owned(), reason };
+    let missing = |reason: std::io::Error| Error::LibraryMissing {
+        path: path.to_owned(),
+        reason,
+    };
     let found = path.canonicalize().map_err(missing)?;
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     match &*loaded {
         Some((other, environment)) if *other == found => return Ok(environment.clone()),
         Some((other, _)) => {
-            return Err(Error::LibraryLoaded { loaded: other.clone(), path: path.to_owned() });
+            return Err(Error::LibraryLoaded {
+                loaded: other.clone(),
+                path: path.to_owned(),
+            });
         }
         None => {}
     }
     let builder = ort::init_from(&found).map_err(|error| refused(path, error))?;
-    let wrong = |error: ort::Error| Error::LibraryWrong { path: path.to_owned(), reason: error.to_string() };
-    let environment = builder.with_name("triad").with_telemetry(false).build().map_err(wrong)?;
+    let wrong = |error: ort::Error| Error::LibraryWrong {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    let environment = builder
+        .with_name("triad")
+        .with_telemetry(false)
+        .build()
+        .map_err(wrong)?;
     // What it would log as an error, it returns, too.
     environment.set_log_level(LogLevel::Fatal);
     *loaded = Some((found, environment.clone()));
@@ -38,9 +51,14 @@ pub(super) fn load(path: &Path) -> Result<Environment> {
 fn refused(path: &Path, error: ort::LoadDynamicError) -> Error {
     let path = path.to_owned();
     match error {
-        ort::LoadDynamicError::BadVersion { version_str, .. } => {
-            Error::LibraryVersion { path, found: version_str, oldest: OLDEST }
-        }
-        error => Error::LibraryWrong { path, reason: error.to_string() },
+        ort::LoadDynamicError::BadVersion { version_str, .. } => Error::LibraryVersion {
+            path,
+            found: version_str,
+            oldest: OLDEST,
+        },
+        error => Error::LibraryWrong {
+            path,
+            reason: error.to_string(),
+        },
     }
 }

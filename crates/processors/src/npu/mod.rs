@@ -99,7 +99,8 @@ impl NpuOptions {
 /// If it is not set.
 pub fn library_from_environment() -> Result<PathBuf> {
     let path = std::env::var_os(LIBRARY).filter(|path| !path.is_empty());
-    path.map(PathBuf::from).ok_or(Error::LibraryUnnamed { variable: LIBRARY })
+    path.map(PathBuf::from)
+        .ok_or(Error::LibraryUnnamed { variable: LIBRARY })
 }
 
 /// An execution provider of ONNX Runtime.
@@ -126,14 +127,24 @@ impl Npu {
         let environment = library::load(&options.library)?;
         let provider = options.provider;
         if let Some(path) = &options.provider_library {
-            let registered = environment.devices().any(|device| device.ep().is_ok_and(|ep| ep == provider.canonical()));
+            let registered = environment
+                .devices()
+                .any(|device| device.ep().is_ok_and(|ep| ep == provider.canonical()));
             if !registered {
                 environment
                     .register_ep_library(provider.canonical(), path)
-                    .map_err(|error| Error::LibraryWrong { path: path.clone(), reason: error.to_string() })?;
+                    .map_err(|error| Error::LibraryWrong {
+                        path: path.clone(),
+                        reason: error.to_string(),
+                    })?;
             }
-        } else if !provider.is_built_in().map_err(|error| refused(provider, &error))? {
-            let built_in = Provider::ALL.into_iter().filter(|other| other.is_built_in().unwrap_or(false));
+        } else if !provider
+            .is_built_in()
+            .map_err(|error| refused(provider, &error))?
+        {
+            let built_in = Provider::ALL
+                .into_iter()
+                .filter(|other| other.is_built_in().unwrap_or(false));
             return Err(Error::ProviderMissing {
                 provider: provider.to_string(),
                 library: options.library.clone(),
@@ -141,12 +152,23 @@ impl Npu {
             });
         }
         let listed = devices(&environment, provider);
-        let found: Vec<_> = listed.iter().filter(|device| is_kind(device, options.device)).collect();
+        let found: Vec<_> = listed
+            .iter()
+            .filter(|device| is_kind(device, options.device))
+            .collect();
         // Providers of the old kind list no devices, and say that theirs is missing when a graph is built.
-        let must_list = options.device.is_some() || options.provider_library.is_some() || provider == Provider::Cpu;
+        let must_list = options.device.is_some()
+            || options.provider_library.is_some()
+            || provider == Provider::Cpu;
         if found.is_empty() && must_list {
-            let kind = options.device.map_or_else(|| "device".to_owned(), |kind| kind.to_string());
-            return Err(Error::NoDevice { provider: provider.to_string(), kind, listed: describe(&listed) });
+            let kind = options
+                .device
+                .map_or_else(|| "device".to_owned(), |kind| kind.to_string());
+            return Err(Error::NoDevice {
+                provider: provider.to_string(),
+                kind,
+                listed: describe(&listed),
+            });
         }
         let capabilities = Capabilities {
             formats: vec![Format::Int8],
@@ -185,7 +207,9 @@ impl Npu {
             let session = self.build(&compiled, None, GraphOptimizationLevel::Disable);
             // Not every provider reads what it wrote: OpenVINO 2025.4 does not on a CPU. The graph is built again then, on
             // the same provider and with the same checks.
-            if self.options.provider == Provider::Cpu || !matches!(session, Err(Error::Refused { .. })) {
+            if self.options.provider == Provider::Cpu
+                || !matches!(session, Err(Error::Refused { .. }))
+            {
                 return session;
             }
         }
@@ -204,14 +228,25 @@ impl Npu {
         let level = GraphOptimizationLevel::All;
         let mut fastest = self.build(first, compiled, level)?;
         let slow = |error: &ort::Error| refused(self.options.provider, error);
-        let mut least = if others.is_empty() { 0.0 } else { seconds(&mut fastest).map_err(|error| slow(&error))? };
+        let mut least = if others.is_empty() {
+            0.0
+        } else {
+            seconds(&mut fastest).map_err(|error| slow(&error))?
+        };
         for other in others {
             let beside = compiled.map(|path| path.with_extension("tried.onnx"));
-            let Ok(mut session) = self.build(other, beside.as_deref(), level) else { continue };
-            let Ok(seconds) = seconds(&mut session) else { continue };
+            let Ok(mut session) = self.build(other, beside.as_deref(), level) else {
+                continue;
+            };
+            let Ok(seconds) = seconds(&mut session) else {
+                continue;
+            };
             if seconds < least {
                 if let (Some(path), Some(beside)) = (compiled, &beside) {
-                    let failed = |reason| Error::Cache { path: path.to_owned(), reason };
+                    let failed = |reason| Error::Cache {
+                        path: path.to_owned(),
+                        reason,
+                    };
                     std::fs::rename(beside, path).map_err(failed)?;
                 }
                 (least, fastest) = (seconds, session);
@@ -224,7 +259,11 @@ impl Npu {
     fn entry(&self, folder: &Path, graphs: &[Vec<u8>]) -> Entry {
         let options = &self.options;
         let kernels = [u8::from(pairs_overflow())];
-        let mut parts = vec![ort::info().as_bytes(), self.name.as_bytes(), self.devices.as_bytes()];
+        let mut parts = vec![
+            ort::info().as_bytes(),
+            self.name.as_bytes(),
+            self.devices.as_bytes(),
+        ];
         parts.extend([options.driver.as_bytes(), &kernels]);
         parts.extend(graphs.iter().map(Vec::as_slice));
         for (key, value) in &options.provider_options {
@@ -234,21 +273,45 @@ impl Npu {
     }
 
     /// Builds a session and writes what it compiled to a file.
-    fn build(&self, graph: &[u8], compiled: Option<&Path>, level: GraphOptimizationLevel) -> Result<Session> {
+    fn build(
+        &self,
+        graph: &[u8],
+        compiled: Option<&Path>,
+        level: GraphOptimizationLevel,
+    ) -> Result<Session> {
         let provider = self.options.provider;
-        let builder = self.builder(compiled, level).map_err(|error| refused(provider, &error))?;
-        let session = { builder }.commit_from_memory(graph).map_err(|error| refused(provider, &error))?;
-        let (elsewhere, nodes) =
-            assignment::elsewhere(&session, provider.canonical()).map_err(|error| refused(provider, &error))?;
+        let builder = self
+            .builder(compiled, level)
+            .map_err(|error| refused(provider, &error))?;
+        let session = { builder }
+            .commit_from_memory(graph)
+            .map_err(|error| refused(provider, &error))?;
+        let (elsewhere, nodes) = assignment::elsewhere(&session, provider.canonical())
+            .map_err(|error| refused(provider, &error))?;
         if !elsewhere.is_empty() || nodes == 0 {
-            let taken = format!("{} of {nodes} nodes; not {}", nodes - elsewhere.len(), elsewhere.join(", "));
-            return Err(Error::PartlyTaken { provider: provider.to_string(), taken });
+            let taken = format!(
+                "{} of {nodes} nodes; not {}",
+                nodes - elsewhere.len(),
+                elsewhere.join(", ")
+            );
+            return Err(Error::PartlyTaken {
+                provider: provider.to_string(),
+                taken,
+            });
         }
         Ok(session)
     }
 
-    fn builder(&self, compiled: Option<&Path>, level: GraphOptimizationLevel) -> ort::Result<SessionBuilder> {
-        let Self { options, environment, .. } = self;
+    fn builder(
+        &self,
+        compiled: Option<&Path>,
+        level: GraphOptimizationLevel,
+    ) -> ort::Result<SessionBuilder> {
+        let Self {
+            options,
+            environment,
+            ..
+        } = self;
         let provider = options.provider;
         let mut builder = Session::builder(environment)?
             .with_optimization_level(level)?
@@ -271,13 +334,19 @@ impl Npu {
                     .with_config_entry("ep.context_file_path", path.to_string_lossy())?,
             };
         }
-        let listed = devices(environment, provider).into_iter().filter(|device| is_kind(device, options.device));
+        let listed = devices(environment, provider)
+            .into_iter()
+            .filter(|device| is_kind(device, options.device));
         let listed: Vec<_> = listed.collect();
-        let Some(dispatch) = provider.dispatch(&options.provider_options) else { return Ok(builder) };
+        let Some(dispatch) = provider.dispatch(&options.provider_options) else {
+            return Ok(builder);
+        };
         if listed.is_empty() {
             return Ok(builder.with_execution_providers([dispatch])?);
         }
-        let prefixed = |(key, value): &(String, String)| (format!("{}.{key}", provider.canonical()), value.clone());
+        let prefixed = |(key, value): &(String, String)| {
+            (format!("{}.{key}", provider.canonical()), value.clone())
+        };
         let prefixed: Vec<_> = options.provider_options.iter().map(prefixed).collect();
         Ok(builder.with_devices(listed, Some(&prefixed))?)
     }
@@ -296,12 +365,24 @@ impl Device for Npu {
         subgraph.check_float(&self.name)?;
         let shapes = ProgramShapes::new(subgraph, rows)?;
         let window = self.window.reserve(&self.name, subgraph.bytes(rows))?;
-        let formulation = self.options.formulation.unwrap_or_else(|| self.options.provider.formulation());
+        let formulation = self
+            .options
+            .formulation
+            .unwrap_or_else(|| self.options.provider.formulation());
         let flat = self.options.provider == Provider::Cpu;
-        let row_shapes = self.options.row_shapes.unwrap_or(if flat { RowShapes::Flat } else { RowShapes::Fastest });
-        let graphs = row_shapes.of(rows)?.into_iter().map(|rows| graph::encode(subgraph, &rows, formulation));
+        let row_shapes = self.options.row_shapes.unwrap_or(if flat {
+            RowShapes::Flat
+        } else {
+            RowShapes::Fastest
+        });
+        let graphs = row_shapes
+            .of(rows)?
+            .into_iter()
+            .map(|rows| graph::encode(subgraph, &rows, formulation));
         let session = self.session(&graphs.collect::<Result<Vec<_>>>()?)?;
-        Ok(Box::new(NpuProgram::new(&self.name, shapes, session, window)))
+        Ok(Box::new(NpuProgram::new(
+            &self.name, shapes, session, window,
+        )))
     }
 }
 
@@ -317,7 +398,10 @@ fn pairs_overflow() -> bool {
 
 /// The devices that the environment lists for `provider`.
 fn devices(environment: &Environment, provider: Provider) -> Vec<OrtDevice<'_>> {
-    environment.devices().filter(|device| device.ep().is_ok_and(|ep| ep == provider.canonical())).collect()
+    environment
+        .devices()
+        .filter(|device| device.ep().is_ok_and(|ep| ep == provider.canonical()))
+        .collect()
 }
 
 fn is_kind(device: &OrtDevice, kind: Option<DeviceKind>) -> bool {
@@ -328,9 +412,17 @@ fn describe<'a, 'e: 'a>(devices: impl IntoIterator<Item = &'a OrtDevice<'e>>) ->
     let describe = |device: &OrtDevice| {
         let hardware = device.hardware_device();
         let kind = DeviceKind::of(hardware.ty()).map_or("other", DeviceKind::name);
-        format!("{kind} {} of {}", hardware.id(), hardware.vendor().unwrap_or("an unknown vendor"))
+        format!(
+            "{kind} {} of {}",
+            hardware.id(),
+            hardware.vendor().unwrap_or("an unknown vendor")
+        )
     };
-    devices.into_iter().map(describe).collect::<Vec<_>>().join(", ")
+    devices
+        .into_iter()
+        .map(describe)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The error of a provider that does not build a session.
@@ -338,7 +430,10 @@ fn refused(provider: Provider, error: &ort::Error) -> Error {
     let (provider, reason) = (provider.to_string(), error.to_string());
     // ONNX Runtime has one code for both.
     if reason.contains("fallback to CPU EP has been explicitly disabled") {
-        Error::PartlyTaken { provider, taken: "ONNX Runtime reports: ".to_owned() + &reason }
+        Error::PartlyTaken {
+            provider,
+            taken: "ONNX Runtime reports: ".to_owned() + &reason,
+        }
     } else {
         Error::Refused { provider, reason }
     }

@@ -131,7 +131,10 @@ struct Dimension {
 
 impl Model {
     pub fn new(graph: Graph) -> Self {
-        let operators = |domain: &str, version| OperatorSet { domain: domain.to_owned(), version };
+        let operators = |domain: &str, version| OperatorSet {
+            domain: domain.to_owned(),
+            version,
+        };
         Self {
             ir_version: IR_VERSION,
             producer_name: "triad".to_owned(),
@@ -143,33 +146,74 @@ impl Model {
 
 impl Attribute {
     pub fn of_float(name: &str, value: f32) -> Self {
-        Self { name: name.to_owned(), float: Some(value), kind: 1, ..Self::default() }
+        Self {
+            name: name.to_owned(),
+            float: Some(value),
+            kind: 1,
+            ..Self::default()
+        }
     }
 
     pub fn of_int(name: &str, value: i64) -> Self {
-        Self { name: name.to_owned(), int: Some(value), kind: 2, ..Self::default() }
+        Self {
+            name: name.to_owned(),
+            int: Some(value),
+            kind: 2,
+            ..Self::default()
+        }
     }
 
     pub fn of_string(name: &str, value: &str) -> Self {
-        Self { name: name.to_owned(), string: Some(value.as_bytes().to_vec()), kind: 3, ..Self::default() }
+        Self {
+            name: name.to_owned(),
+            string: Some(value.as_bytes().to_vec()),
+            kind: 3,
+            ..Self::default()
+        }
     }
 }
 
 impl Tensor {
     pub fn new(name: &str, dims: &[usize], data_type: DataType, raw_data: Vec<u8>) -> Self {
         let dims = dims.iter().map(|dim| *dim as i64).collect();
-        Self { dims, data_type: data_type as i32, name: name.to_owned(), raw_data }
+        Self {
+            dims,
+            data_type: data_type as i32,
+            name: name.to_owned(),
+            raw_data,
+        }
     }
 
     pub fn floats(name: &str, dims: &[usize], values: &[f32]) -> Self {
-        Self::new(name, dims, DataType::Float, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        Self::new(
+            name,
+            dims,
+            DataType::Float,
+            values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect(),
+        )
     }
 }
 
 impl ValueInfo {
     pub fn new(name: &str, data_type: DataType, dims: &[usize]) -> Self {
-        let dim = dims.iter().map(|dim| Dimension { value: Some(*dim as i64) }).collect();
-        let tensor = TensorType { element: data_type as i32, shape: Some(Shape { dim }) };
-        Self { name: name.to_owned(), value_type: Some(ValueType { tensor: Some(tensor) }) }
+        let dim = dims
+            .iter()
+            .map(|dim| Dimension {
+                value: Some(*dim as i64),
+            })
+            .collect();
+        let tensor = TensorType {
+            element: data_type as i32,
+            shape: Some(Shape { dim }),
+        };
+        Self {
+            name: name.to_owned(),
+            value_type: Some(ValueType {
+                tensor: Some(tensor),
+            }),
+        }
     }
 }

@@ -29,7 +29,12 @@ pub(super) struct NpuProgram {
 }
 
 impl NpuProgram {
-    pub fn new(processor: &str, shapes: ProgramShapes, session: Session, window: Reservation) -> Self {
+    pub fn new(
+        processor: &str,
+        shapes: ProgramShapes,
+        session: Session,
+        window: Reservation,
+    ) -> Self {
         Self {
             processor: processor.to_owned(),
             outputs: (0..shapes.outputs.len()).map(output).collect(),
@@ -45,7 +50,10 @@ impl NpuProgram {
 /// The shape that a session's graph has for its input.
 fn input_shape(session: &Session) -> Shape {
     let input = session.inputs().iter().find(|input| input.name() == INPUT);
-    input.and_then(|input| input.dtype().tensor_shape()).cloned().unwrap_or_default()
+    input
+        .and_then(|input| input.dtype().tensor_shape())
+        .cloned()
+        .unwrap_or_default()
 }
 
 /// Seconds of a run of `session` on zeros: the least of a few, behind one that is not counted.
@@ -66,8 +74,19 @@ pub(super) fn seconds(session: &mut Session) -> ort::Result<f64> {
 impl Program for NpuProgram {
     fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()> {
         self.shapes.check(input, outputs)?;
-        let Self { processor, shapes, session, outputs: names, shape, input: padded, .. } = self;
-        let failed = |error: ort::Error| Error::Run { processor: processor.clone(), reason: error.to_string() };
+        let Self {
+            processor,
+            shapes,
+            session,
+            outputs: names,
+            shape,
+            input: padded,
+            ..
+        } = self;
+        let failed = |error: ort::Error| Error::Run {
+            processor: processor.clone(),
+            reason: error.to_string(),
+        };
         let (rows, in_features) = (input.rows(), shapes.in_features);
         let is_in_place = FLIP == 0 && input.stride() == in_features && rows == shapes.rows;
         let bytes = if is_in_place {
@@ -75,7 +94,10 @@ impl Program for NpuProgram {
         } else {
             let lines = input.bytes().chunks_exact(input.stride());
             for (padded, line) in padded.chunks_exact_mut(in_features).zip(lines) {
-                padded.iter_mut().zip(line).for_each(|(padded, byte)| *padded = byte ^ FLIP);
+                padded
+                    .iter_mut()
+                    .zip(line)
+                    .for_each(|(padded, byte)| *padded = byte ^ FLIP);
             }
             padded[rows * in_features..].fill(ZERO);
             &padded[..]
@@ -83,16 +105,28 @@ impl Program for NpuProgram {
         let x = TensorRef::from_array_view((shape.clone(), bytes)).map_err(failed)?;
         let values = session.run(ort::inputs![INPUT => x]).map_err(failed)?;
         for (name, out) in names.iter().zip(&mut *outputs) {
-            let (_, value) = values[name.as_str()].try_extract_tensor::<f32>().map_err(failed)?;
+            let (_, value) = values[name.as_str()]
+                .try_extract_tensor::<f32>()
+                .map_err(failed)?;
             let (length, features) = (rows * out.columns(), out.columns());
             let value = value.get(..length).ok_or_else(|| Error::Run {
                 processor: processor.clone(),
-                reason: format!("output {name} has {} numbers, expected {length} at least", value.len()),
+                reason: format!(
+                    "output {name} has {} numbers, expected {length} at least",
+                    value.len()
+                ),
             })?;
             out.copy_from_rows(value, features);
         }
-        for (row, scale) in input.scales().iter().enumerate().filter(|(_, scale)| scale.is_nan()) {
-            outputs.iter_mut().for_each(|out| out.row_mut(row).fill(*scale));
+        for (row, scale) in input
+            .scales()
+            .iter()
+            .enumerate()
+            .filter(|(_, scale)| scale.is_nan())
+        {
+            outputs
+                .iter_mut()
+                .for_each(|out| out.row_mut(row).fill(*scale));
         }
         Ok(())
     }

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider, ExecutionProvider, ExecutionProviderDispatch};
+use ort::ep::{
+    self, ArbitrarilyConfigurableExecutionProvider, ExecutionProvider, ExecutionProviderDispatch,
+};
 use ort::memory::DeviceType;
 
 use super::graph::Formulation;
@@ -41,8 +43,15 @@ pub enum DeviceKind {
 
 impl Provider {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Cpu, Self::Qnn, Self::OpenVino, Self::CoreMl, Self::VitisAi, Self::Xnnpack, Self::Azure];
+    pub const ALL: [Self; 7] = [
+        Self::Cpu,
+        Self::Qnn,
+        Self::OpenVino,
+        Self::CoreMl,
+        Self::VitisAi,
+        Self::Xnnpack,
+        Self::Azure,
+    ];
 
     /// Its name for people.
     pub fn name(self) -> &'static str {
@@ -84,13 +93,24 @@ impl Provider {
     }
 
     /// To append to a session with `options`; nothing for the CPU, which is always there.
-    pub(super) fn dispatch(self, options: &[(String, String)]) -> Option<ExecutionProviderDispatch> {
+    pub(super) fn dispatch(
+        self,
+        options: &[(String, String)],
+    ) -> Option<ExecutionProviderDispatch> {
         fn with<P>(provider: P, options: &[(String, String)]) -> Option<ExecutionProviderDispatch>
         where
             P: ArbitrarilyConfigurableExecutionProvider + Into<ExecutionProviderDispatch>,
         {
-            let configure = |provider: P, (key, value): &(String, String)| provider.with_arbitrary_config(key, value);
-            Some(options.iter().fold(provider, configure).into().error_on_failure())
+            let configure = |provider: P, (key, value): &(String, String)| {
+                provider.with_arbitrary_config(key, value)
+            };
+            Some(
+                options
+                    .iter()
+                    .fold(provider, configure)
+                    .into()
+                    .error_on_failure(),
+            )
         }
         match self {
             Self::Cpu => None,

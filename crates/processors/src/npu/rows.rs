@@ -26,15 +26,22 @@ impl RowShapes {
         let in_lines = |lines: usize| vec![lines, rows / lines];
         match self {
             Self::Flat => Ok(vec![vec![rows]]),
-            Self::Lines(lines) if lines > 0 && rows.is_multiple_of(lines) => Ok(vec![in_lines(lines)]),
+            Self::Lines(lines) if lines > 0 && rows.is_multiple_of(lines) => {
+                Ok(vec![in_lines(lines)])
+            }
             Self::Lines(lines) => Err(Error::Subgraph {
                 part: "lines of the rows".to_owned(),
                 found: lines.to_string(),
                 expected: format!("a divisor of {rows} rows"),
             }),
             Self::Fastest => {
-                let divisors = (2..=rows.isqrt()).rev().filter(|lines| rows.is_multiple_of(*lines));
-                Ok([vec![rows]].into_iter().chain(divisors.take(MOST_TRIED).map(in_lines)).collect())
+                let divisors = (2..=rows.isqrt())
+                    .rev()
+                    .filter(|lines| rows.is_multiple_of(*lines));
+                Ok([vec![rows]]
+                    .into_iter()
+                    .chain(divisors.take(MOST_TRIED).map(in_lines))
+                    .collect())
             }
         }
     }
@@ -47,7 +54,10 @@ mod tests {
     #[test]
     fn the_fastest_is_of_the_flat_shape_and_those_near_a_square() {
         let tried = |rows: usize| RowShapes::Fastest.of(rows).unwrap();
-        assert_eq!(tried(1024), [vec![1024], vec![32, 32], vec![16, 64], vec![8, 128]]);
+        assert_eq!(
+            tried(1024),
+            [vec![1024], vec![32, 32], vec![16, 64], vec![8, 128]]
+        );
         assert_eq!(tried(12), [vec![12], vec![3, 4], vec![2, 6]]);
         assert_eq!((tried(7), tried(1)), (vec![vec![7]], vec![vec![1]]));
     }
@@ -57,7 +67,9 @@ mod tests {
         assert_eq!(RowShapes::Lines(4).of(12).unwrap(), [[4, 3]]);
         for lines in [0, 5] {
             let error = RowShapes::Lines(lines).of(12).unwrap_err().to_string();
-            let expected = format!("lines of the rows of the subgraph: {lines}, expected a divisor of 12 rows");
+            let expected = format!(
+                "lines of the rows of the subgraph: {lines}, expected a divisor of 12 rows"
+            );
             assert_eq!(error, expected);
         }
     }

@@ -30,22 +30,37 @@ fn run_apart(
     let mut program = processor.prepare(subgraph, prepared).unwrap();
     let features = subgraph.outputs();
     let width = |features: usize| MARGINS[0] + features + MARGINS[1];
-    let mut outputs: Vec<_> = features.iter().map(|features| vec![BEFORE; rows.len() * width(*features)]).collect();
+    let mut outputs: Vec<_> = features
+        .iter()
+        .map(|features| vec![BEFORE; rows.len() * width(*features)])
+        .collect();
     let views = outputs.iter_mut().zip(&features).map(|(out, features)| {
         let (_, rest) = OutputMut::new(out, width(*features)).split_at_column(MARGINS[0]);
         rest.split_at_column(*features).0
     });
-    program.run(input.rows_view(rows), &mut views.collect::<Vec<_>>()).unwrap();
+    program
+        .run(input.rows_view(rows), &mut views.collect::<Vec<_>>())
+        .unwrap();
     let columns = |out: &[f32], columns: Range<usize>, features: usize| -> Vec<f32> {
-        out.chunks_exact(width(features)).flat_map(|row| row[columns.clone()].to_vec()).collect()
+        out.chunks_exact(width(features))
+            .flat_map(|row| row[columns.clone()].to_vec())
+            .collect()
     };
     for (out, features) in outputs.iter().zip(&features) {
-        let margins =
-            [columns(out, 0..MARGINS[0], *features), columns(out, MARGINS[0] + features..width(*features), *features)];
-        assert!(margins.concat().iter().all(|x| *x == BEFORE), "{}: wrote beside its output", processor.name());
+        let margins = [
+            columns(out, 0..MARGINS[0], *features),
+            columns(out, MARGINS[0] + features..width(*features), *features),
+        ];
+        assert!(
+            margins.concat().iter().all(|x| *x == BEFORE),
+            "{}: wrote beside its output",
+            processor.name()
+        );
     }
     let inner = outputs.iter().zip(&features);
-    inner.map(|(out, features)| columns(out, MARGINS[0]..MARGINS[0] + features, *features)).collect()
+    inner
+        .map(|(out, features)| columns(out, MARGINS[0]..MARGINS[0] + features, *features))
+        .collect()
 }
 
 /// Columns of some rows of `[.., features]`.
@@ -67,10 +82,17 @@ fn columns_of(whole: &Arc<Plain>, columns: Range<usize>) -> Arc<dyn Layer> {
 }
 
 fn linear(layers: Vec<Arc<dyn Layer>>) -> DeviceSubgraph {
-    DeviceSubgraph::Linear(Linear { input_scale: SCALE, layers })
+    DeviceSubgraph::Linear(Linear {
+        input_scale: SCALE,
+        layers,
+    })
 }
 
-fn feed_forward([up, gate, down]: &[Arc<Plain>; 3], gated: bool, return_inner: bool) -> FeedForward {
+fn feed_forward(
+    [up, gate, down]: &[Arc<Plain>; 3],
+    gated: bool,
+    return_inner: bool,
+) -> FeedForward {
     FeedForward {
         input_scale: SCALE,
         up: layer(up),
@@ -89,7 +111,8 @@ fn rows_of_an_input_and_outputs_that_lie_apart_have_the_same_bits() {
     let (rows, hidden) = (37, 30);
     let mut random = Random::new(9);
     let layers = [35, 16].map(|features| Plain::random(&mut random, features, hidden, true));
-    let of_block = [(50, hidden), (50, hidden), (33, 50)].map(|(out, of)| Plain::random(&mut random, out, of, true));
+    let of_block = [(50, hidden), (50, hidden), (33, 50)]
+        .map(|(out, of)| Plain::random(&mut random, out, of, true));
     let subgraphs = [
         linear(layers.iter().map(layer).collect()),
         DeviceSubgraph::FeedForward(feed_forward(&of_block, true, true)),
@@ -116,20 +139,50 @@ fn columns_of_layers_have_the_same_bits() {
     let (rows, hidden) = (19, 70);
     let mut random = Random::new(10);
     let whole = [77, 64].map(|features| Plain::random(&mut random, features, hidden, true));
-    let of_block = [(50, hidden), (50, hidden), (83, 50)].map(|(out, of)| Plain::random(&mut random, out, of, true));
+    let of_block = [(50, hidden), (50, hidden), (83, 50)]
+        .map(|(out, of)| Plain::random(&mut random, out, of, true));
     let input = quantized(&random.floats(rows * hidden, 140.0 * SCALE), hidden, SCALE);
     each(|processor| {
-        let expected = run(processor, &linear(whole.iter().map(layer).collect()), rows, &input);
-        for [first, second] in [[0..16, 16..64], [16..77, 0..32], [64..77, 48..64], [32..48, 0..64]] {
-            let subgraph = linear(vec![columns_of(&whole[0], first.clone()), columns_of(&whole[1], second.clone())]);
+        let expected = run(
+            processor,
+            &linear(whole.iter().map(layer).collect()),
+            rows,
+            &input,
+        );
+        for [first, second] in [
+            [0..16, 16..64],
+            [16..77, 0..32],
+            [64..77, 48..64],
+            [32..48, 0..64],
+        ] {
+            let subgraph = linear(vec![
+                columns_of(&whole[0], first.clone()),
+                columns_of(&whole[1], second.clone()),
+            ]);
             let outputs = run_apart(processor, &subgraph, rows, &input, 0..rows);
-            assert!(outputs[0] == part(&expected[0], 77, 0..rows, first.clone()), "{}: {first:?}", processor.name());
-            assert!(outputs[1] == part(&expected[1], 64, 0..rows, second.clone()), "{}: {second:?}", processor.name());
+            assert!(
+                outputs[0] == part(&expected[0], 77, 0..rows, first.clone()),
+                "{}: {first:?}",
+                processor.name()
+            );
+            assert!(
+                outputs[1] == part(&expected[1], 64, 0..rows, second.clone()),
+                "{}: {second:?}",
+                processor.name()
+            );
         }
-        let expected = run(processor, &DeviceSubgraph::FeedForward(feed_forward(&of_block, true, false)), rows, &input);
+        let expected = run(
+            processor,
+            &DeviceSubgraph::FeedForward(feed_forward(&of_block, true, false)),
+            rows,
+            &input,
+        );
         for columns in [0..16, 16..80, 80..83] {
             let down = columns_of(&of_block[2], columns.clone());
-            let subgraph = DeviceSubgraph::FeedForward(FeedForward { down, ..feed_forward(&of_block, true, false) });
+            let subgraph = DeviceSubgraph::FeedForward(FeedForward {
+                down,
+                ..feed_forward(&of_block, true, false)
+            });
             let outputs = run_apart(processor, &subgraph, rows, &input, 3..rows);
             assert!(
                 outputs[0] == part(&expected[0], 83, 3..rows, columns.clone()),
@@ -143,12 +196,29 @@ fn columns_of_layers_have_the_same_bits() {
 #[test]
 fn a_range_of_channels_within_a_block_is_an_error() {
     let whole = Plain::random(&mut Random::new(11), 40, 8, true);
-    for (columns, is_range) in [(0..40, true), (16..32, true), (32..40, true), (8..40, false), (0..20, false)] {
-        assert_eq!(LayerColumns::new(layer(&whole), columns.clone()).is_ok(), is_range, "{columns:?}");
+    for (columns, is_range) in [
+        (0..40, true),
+        (16..32, true),
+        (32..40, true),
+        (8..40, false),
+        (0..20, false),
+    ] {
+        assert_eq!(
+            LayerColumns::new(layer(&whole), columns.clone()).is_ok(),
+            is_range,
+            "{columns:?}"
+        );
     }
     for columns in [16..16, 32..48, 48..64] {
-        let error = LayerColumns::new(layer(&whole), columns).map(|_| ()).unwrap_err();
+        let error = LayerColumns::new(layer(&whole), columns)
+            .map(|_| ())
+            .unwrap_err();
         assert!(matches!(error, Error::Subgraph { .. }), "{error}");
-        assert!(error.to_string().contains("expected multiples of 16 or the end, up to 40"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("expected multiples of 16 or the end, up to 40"),
+            "{error}"
+        );
     }
 }

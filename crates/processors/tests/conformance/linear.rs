@@ -12,8 +12,14 @@ use crate::processors::{each, run};
 const SCALE: f32 = 0.013;
 
 fn subgraph(layers: &[Arc<Plain>]) -> DeviceSubgraph {
-    let layers = layers.iter().map(|layer| Arc::clone(layer) as Arc<dyn Layer>).collect();
-    DeviceSubgraph::Linear(Linear { input_scale: SCALE, layers })
+    let layers = layers
+        .iter()
+        .map(|layer| Arc::clone(layer) as Arc<dyn Layer>)
+        .collect();
+    DeviceSubgraph::Linear(Linear {
+        input_scale: SCALE,
+        layers,
+    })
 }
 
 /// Rows, rows prepared, input features, output features of the layers, whether they have a bias.
@@ -34,14 +40,23 @@ fn every_output_is_the_product_by_definition() {
     each(|processor| {
         for (rows, prepared, in_features, out_features, bias) in SHAPES {
             let mut random = Random::new(*rows as u64);
-            let layers: Vec<_> =
-                out_features.iter().map(|out| Plain::random(&mut random, *out, *in_features, *bias)).collect();
+            let layers: Vec<_> = out_features
+                .iter()
+                .map(|out| Plain::random(&mut random, *out, *in_features, *bias))
+                .collect();
             // Some are beyond the clip threshold.
-            let input = quantized(&random.floats(rows * in_features, 140.0 * SCALE), *in_features, SCALE);
+            let input = quantized(
+                &random.floats(rows * in_features, 140.0 * SCALE),
+                *in_features,
+                SCALE,
+            );
             let numbers: Vec<_> = (0..*rows).map(|row| values(&input, row)).collect();
             let outputs = run(processor, &subgraph(&layers), *prepared, &input);
             for (index, (out, layer)) in outputs.iter().zip(&layers).enumerate() {
-                let what = format!("{}, {rows} of {prepared} × {in_features}, layer {index}", processor.name());
+                let what = format!(
+                    "{}, {rows} of {prepared} × {in_features}, layer {index}",
+                    processor.name()
+                );
                 assert_product(out, layer, &numbers, SCALE, &what);
             }
         }
@@ -56,7 +71,11 @@ fn the_largest_numbers_do_not_saturate() {
         for signs in [[1i8, 1], [1, -1], [-1, 1], [-1, -1]] {
             let weight = vec![127 * signs[0]; out_features * in_features];
             let layer = Plain::new(weight, vec![1.0; out_features], None);
-            let input = quantized(&vec![f32::from(signs[1]) * 200.0 * SCALE; rows * in_features], in_features, SCALE);
+            let input = quantized(
+                &vec![f32::from(signs[1]) * 200.0 * SCALE; rows * in_features],
+                in_features,
+                SCALE,
+            );
             let numbers: Vec<_> = (0..rows).map(|row| values(&input, row)).collect();
             assert!(numbers[0].iter().all(|number| number.abs() == 127));
             each(|processor| {
@@ -75,13 +94,24 @@ fn padding_and_what_ran_before_change_no_bit() {
     let x = random.floats(rows * in_features, 1.0);
     each(|processor| {
         let subgraph = subgraph(&layers);
-        let whole = run(processor, &subgraph, rows, &quantized(&x, in_features, SCALE));
+        let whole = run(
+            processor,
+            &subgraph,
+            rows,
+            &quantized(&x, in_features, SCALE),
+        );
         let mut program = processor.prepare(&subgraph, rows).unwrap();
         for end in [rows, 1, 7, rows, 2] {
             let mut out = vec![0.5; end * 35];
             let input = quantized(&x[..end * in_features], in_features, SCALE);
-            program.run(input.view(), &mut [OutputMut::new(&mut out, 35)]).unwrap();
-            assert!(out == whole[0][..end * 35], "{}: {end} rows", processor.name());
+            program
+                .run(input.view(), &mut [OutputMut::new(&mut out, 35)])
+                .unwrap();
+            assert!(
+                out == whole[0][..end * 35],
+                "{}: {end} rows",
+                processor.name()
+            );
         }
     });
 }
@@ -90,15 +120,27 @@ fn padding_and_what_ran_before_change_no_bit() {
 fn a_row_that_is_not_finite_makes_its_outputs_nan_and_no_others() {
     let (rows, in_features) = (4, 20);
     let mut random = Random::new(2);
-    let layers = [Plain::random(&mut random, 6, in_features, true), Plain::random(&mut random, 3, in_features, false)];
+    let layers = [
+        Plain::random(&mut random, 6, in_features, true),
+        Plain::random(&mut random, 3, in_features, false),
+    ];
     let mut x = random.floats(rows * in_features, 1.0);
     x[in_features + 3] = f32::INFINITY;
     x[3 * in_features] = f32::NAN;
     each(|processor| {
-        for out in run(processor, &subgraph(&layers), rows, &quantized(&x, in_features, SCALE)) {
+        for out in run(
+            processor,
+            &subgraph(&layers),
+            rows,
+            &quantized(&x, in_features, SCALE),
+        ) {
             for (row, out) in out.chunks_exact(out.len() / rows).enumerate() {
                 let not_finite = row % 2 == 1;
-                assert!(out.iter().all(|x| x.is_nan() == not_finite), "{}: row {row}: {out:?}", processor.name());
+                assert!(
+                    out.iter().all(|x| x.is_nan() == not_finite),
+                    "{}: row {row}: {out:?}",
+                    processor.name()
+                );
             }
         }
     });

@@ -46,24 +46,48 @@ impl Plain {
         pack(&weight, out_features, in_features, &mut packed);
         let mut sums = vec![0; out_features];
         row_sums(&weight, in_features, &mut sums);
-        Arc::new(Self { out_features, in_features, weight, scales, bias, packed, sums })
+        Arc::new(Self {
+            out_features,
+            in_features,
+            weight,
+            scales,
+            bias,
+            packed,
+            sums,
+        })
     }
 
     /// Weights over all of INT8, so that sums of `in_features` products stay near 1.
-    pub fn random(random: &mut Random, out_features: usize, in_features: usize, bias: bool) -> Arc<Self> {
-        let weight = (0..out_features * in_features).map(|_| (random.float() * 127.0) as i8).collect();
+    pub fn random(
+        random: &mut Random,
+        out_features: usize,
+        in_features: usize,
+        bias: bool,
+    ) -> Arc<Self> {
+        let weight = (0..out_features * in_features)
+            .map(|_| (random.float() * 127.0) as i8)
+            .collect();
         let scale = 3.0 / (127.0 * (in_features as f32).sqrt());
-        let scales = (0..out_features).map(|_| scale * (1.5 + random.float())).collect();
+        let scales = (0..out_features)
+            .map(|_| scale * (1.5 + random.float()))
+            .collect();
         let bias = bias.then(|| random.floats(out_features, 2.0));
         Self::new(weight, scales, bias)
     }
 
     /// By definition, for one row of numbers, with the scale of the product that rounding is relative to.
     pub fn product(&self, values: &[i8], scale: f32) -> Vec<(f32, f32)> {
-        let rows = self.weight.chunks_exact(self.in_features).zip(&self.scales).enumerate();
+        let rows = self
+            .weight
+            .chunks_exact(self.in_features)
+            .zip(&self.scales)
+            .enumerate();
         rows.map(|(index, (weight, weight_scale))| {
-            let sum: i64 =
-                weight.iter().zip(values).map(|(weight, value)| i64::from(*weight) * i64::from(*value)).sum();
+            let sum: i64 = weight
+                .iter()
+                .zip(values)
+                .map(|(weight, value)| i64::from(*weight) * i64::from(*value))
+                .sum();
             let product = sum as f32 * (scale * weight_scale);
             let bias = self.bias.as_ref().map_or(0.0, |bias| bias[index]);
             (product + bias, product.abs() + bias.abs())
@@ -103,9 +127,14 @@ pub fn values(input: &QuantizedRows, row: usize) -> Vec<i8> {
 /// Whether `out`, `[rows, out_features]`, is the product of `input`'s rows to the rounding of f32.
 pub fn assert_product(out: &[f32], layer: &Plain, rows: &[Vec<i8>], scale: f32, what: &str) {
     for (row, (out, values)) in out.chunks_exact(layer.out_features).zip(rows).enumerate() {
-        for (column, (out, (expected, magnitude))) in out.iter().zip(layer.product(values, scale)).enumerate() {
+        for (column, (out, (expected, magnitude))) in
+            out.iter().zip(layer.product(values, scale)).enumerate()
+        {
             let tolerance = 4.0 * f32::EPSILON * magnitude;
-            assert!((out - expected).abs() <= tolerance, "{what}: [{row}, {column}] is {out}, expected {expected}");
+            assert!(
+                (out - expected).abs() <= tolerance,
+                "{what}: [{row}, {column}] is {out}, expected {expected}"
+            );
         }
     }
 }
@@ -114,7 +143,9 @@ pub fn assert_product(out: &[f32], layer: &Plain, rows: &[Vec<i8>], scale: f32, 
 pub fn activation(x: f64, activation: Activation) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
-        Activation::GeluTanh => 0.5 * x * (1.0 + (0.797_884_560_8 * (x + 0.044_715 * x * x * x)).tanh()),
+        Activation::GeluTanh => {
+            0.5 * x * (1.0 + (0.797_884_560_8 * (x + 0.044_715 * x * x * x)).tanh())
+        }
         Activation::Gelu => 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
     }
 }

@@ -10,8 +10,14 @@ use triad_processors::{Device, DeviceSubgraph};
 
 /// Every processor that can be had here.
 fn all() -> Vec<Box<dyn Device>> {
-    let cpu = |threads| -> Box<dyn Device> { Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap()))) };
-    [cpu(1), cpu(2)].into_iter().chain(npu()).chain(hexagon()).chain(gpus()).collect()
+    let cpu =
+        |threads| -> Box<dyn Device> { Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap()))) };
+    [cpu(1), cpu(2)]
+        .into_iter()
+        .chain(npu())
+        .chain(hexagon())
+        .chain(gpus())
+        .collect()
 }
 
 /// The GPU that the environment names, with each variant of its shaders, and with short submissions.
@@ -24,12 +30,28 @@ fn gpus() -> Vec<Box<dyn Device>> {
         return Vec::new();
     }
     let of_variant = |variant| -> Box<dyn Device> {
-        Box::new(Gpu::open(&GpuOptions { variants: Some(vec![variant]), ..options.clone() }).unwrap())
+        Box::new(
+            Gpu::open(&GpuOptions {
+                variants: Some(vec![variant]),
+                ..options.clone()
+            })
+            .unwrap(),
+        )
     };
     // Pieces as small as can be.
     let slice = Some(std::time::Duration::from_nanos(1));
-    let sliced = Box::new(Gpu::open(&GpuOptions { slice, ..options.clone() }).unwrap());
-    Variant::ALL.map(of_variant).into_iter().chain([sliced as Box<dyn Device>]).collect()
+    let sliced = Box::new(
+        Gpu::open(&GpuOptions {
+            slice,
+            ..options.clone()
+        })
+        .unwrap(),
+    );
+    Variant::ALL
+        .map(of_variant)
+        .into_iter()
+        .chain([sliced as Box<dyn Device>])
+        .collect()
 }
 
 /// This build has none.
@@ -44,7 +66,9 @@ fn gpus() -> Vec<Box<dyn Device>> {
 fn npu() -> Option<Box<dyn Device>> {
     use triad_processors::npu::{Npu, NpuOptions, Provider, library_from_environment};
     match library_from_environment() {
-        Ok(library) => Some(Box::new(Npu::new(NpuOptions::new(library, Provider::Cpu)).unwrap())),
+        Ok(library) => Some(Box::new(
+            Npu::new(NpuOptions::new(library, Provider::Cpu)).unwrap(),
+        )),
         Err(error) => {
             crate::skip::skip(error);
             None
@@ -67,7 +91,13 @@ fn hexagon() -> Vec<Box<dyn Device>> {
         Ok(program) => {
             let options = HexagonOptions::new(program);
             let of = |between| -> Box<dyn Device> {
-                Box::new(Hexagon::open(&HexagonOptions { between, ..options.clone() }).unwrap())
+                Box::new(
+                    Hexagon::open(&HexagonOptions {
+                        between,
+                        ..options.clone()
+                    })
+                    .unwrap(),
+                )
             };
             [Between::Host, Between::Device].map(of).into()
         }
@@ -93,10 +123,24 @@ pub fn each(test: impl Fn(&dyn Device)) {
 }
 
 /// Prepares `subgraph` for `prepared` rows and runs it once.
-pub fn run(processor: &dyn Device, subgraph: &DeviceSubgraph, prepared: usize, input: &QuantizedRows) -> Vec<Vec<f32>> {
+pub fn run(
+    processor: &dyn Device,
+    subgraph: &DeviceSubgraph,
+    prepared: usize,
+    input: &QuantizedRows,
+) -> Vec<Vec<f32>> {
     let mut program = processor.prepare(subgraph, prepared).unwrap();
-    let mut outputs: Vec<_> = subgraph.outputs().iter().map(|features| vec![0.5; input.rows() * features]).collect();
-    let views = outputs.iter_mut().zip(subgraph.outputs()).map(|(out, features)| OutputMut::new(out, features));
-    program.run(input.view(), &mut views.collect::<Vec<_>>()).unwrap();
+    let mut outputs: Vec<_> = subgraph
+        .outputs()
+        .iter()
+        .map(|features| vec![0.5; input.rows() * features])
+        .collect();
+    let views = outputs
+        .iter_mut()
+        .zip(subgraph.outputs())
+        .map(|(out, features)| OutputMut::new(out, features));
+    program
+        .run(input.view(), &mut views.collect::<Vec<_>>())
+        .unwrap();
     outputs
 }

@@ -1,11 +1,15 @@
 //! Tiny models with what each family has of its own.
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Residual, Rope,
-    RopePairing, RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind,
+    Residual, Rope, RopePairing, RopeScaling,
 };
 
-const RMS: Norm = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
+const RMS: Norm = Norm {
+    kind: NormKind::Rms,
+    epsilon: 1e-5,
+    weight_offset: 0.0,
+};
 
 /// Two blocks as LLaMA has them: grouped heads, a gate, norms before each half.
 pub fn llama() -> ModelDescription {
@@ -20,9 +24,19 @@ pub fn llama() -> ModelDescription {
             qk_norm: None,
             window: None,
             soft_cap: None,
-            rope: Rope { dims: 16, base: 1e4, pairing: RopePairing::Halves, scaling: RopeScaling::None },
+            rope: Rope {
+                dims: 16,
+                base: 1e4,
+                pairing: RopePairing::Halves,
+                scaling: RopeScaling::None,
+            },
         },
-        feed_forward: FeedForward { width: 96, gated: true, activation: Activation::Silu, bias: false },
+        feed_forward: FeedForward {
+            width: 96,
+            gated: true,
+            activation: Activation::Silu,
+            bias: false,
+        },
         norm: RMS,
         residual: Residual::Serial,
     };
@@ -54,18 +68,39 @@ pub fn changed(mut change: impl FnMut(usize, &mut BlockDescription)) -> ModelDes
 pub fn all() -> Vec<(&'static str, ModelDescription)> {
     let phi2 = changed(|_, block| {
         block.residual = Residual::Parallel;
-        block.norm = Norm { kind: NormKind::Layer, epsilon: 1e-5, weight_offset: 0.0 };
-        block.feed_forward = FeedForward { width: 96, gated: false, activation: Activation::GeluTanh, bias: true };
+        block.norm = Norm {
+            kind: NormKind::Layer,
+            epsilon: 1e-5,
+            weight_offset: 0.0,
+        };
+        block.feed_forward = FeedForward {
+            width: 96,
+            gated: false,
+            activation: Activation::GeluTanh,
+            bias: true,
+        };
         block.attention.kv_heads = 4;
         (block.attention.qkv_bias, block.attention.output_bias) = (true, true);
         block.attention.rope.dims = 8;
     });
     let layer = phi2.blocks[0].norm;
     vec![
-        ("llama, adjacent pairs", changed(|_, block| block.attention.rope.pairing = RopePairing::Adjacent)),
-        ("qwen2, biases of query, key and value", changed(|_, block| block.attention.qkv_bias = true)),
-        ("qwen3, norms of heads", changed(|_, block| block.attention.qk_norm = Some(RMS))),
-        ("mistral, a window", changed(|_, block| block.attention.window = Some(9))),
+        (
+            "llama, adjacent pairs",
+            changed(|_, block| block.attention.rope.pairing = RopePairing::Adjacent),
+        ),
+        (
+            "qwen2, biases of query, key and value",
+            changed(|_, block| block.attention.qkv_bias = true),
+        ),
+        (
+            "qwen3, norms of heads",
+            changed(|_, block| block.attention.qk_norm = Some(RMS)),
+        ),
+        (
+            "mistral, a window",
+            changed(|_, block| block.attention.window = Some(9)),
+        ),
         (
             "gemma2, post norms, soft cap, a window in one block",
             changed(|index, block| {
@@ -87,14 +122,19 @@ pub fn all() -> Vec<(&'static str, ModelDescription)> {
         ),
         (
             "phi2, parallel halves, layer norm, no gate",
-            ModelDescription { output_norm: layer, output_bias: true, ..phi2 },
+            ModelDescription {
+                output_norm: layer,
+                output_bias: true,
+                ..phi2
+            },
         ),
         (
             "wide heads of another width in each block",
             changed(|index, block| {
                 block.attention.head_dim = if index == 0 { 136 } else { 40 };
                 block.attention.rope.dims = 32;
-                (block.attention.heads, block.attention.kv_heads) = if index == 0 { (3, 1) } else { (18, 1) };
+                (block.attention.heads, block.attention.kv_heads) =
+                    if index == 0 { (3, 1) } else { (18, 1) };
             }),
         ),
     ]

@@ -19,7 +19,10 @@ use plain::PlainModel;
 
 /// Rows of a chunk.
 const ROWS: usize = 96;
-const OPTIONS: ModelOptions = ModelOptions { rows: ROWS, outputs: ROWS };
+const OPTIONS: ModelOptions = ModelOptions {
+    rows: ROWS,
+    outputs: ROWS,
+};
 
 /// The GPU that the environment names.
 fn gpu() -> Option<Gpu> {
@@ -44,12 +47,28 @@ fn logits(model: &mut GpuModel, sequence: &mut GpuSequence, x: &[f32], rows: usi
 }
 
 /// The same in either phase.
-fn logits_in(model: &mut GpuModel, sequence: &mut GpuSequence, x: &[f32], rows: usize, phase: Phase) -> Vec<f32> {
+fn logits_in(
+    model: &mut GpuModel,
+    sequence: &mut GpuSequence,
+    x: &[f32],
+    rows: usize,
+    phase: Phase,
+) -> Vec<f32> {
     let all: Vec<_> = (0..rows).collect();
-    let wanted = Wanted { rows: &all, logits: true, phase, keys_and_values: false };
+    let wanted = Wanted {
+        rows: &all,
+        logits: true,
+        phase,
+        keys_and_values: false,
+    };
     let mut found = Vec::new();
     model
-        .forward(x, &mut [GpuSegment { sequence, rows }], &wanted, |outputs| found.extend_from_slice(outputs.values))
+        .forward(
+            x,
+            &mut [GpuSegment { sequence, rows }],
+            &wanted,
+            |outputs| found.extend_from_slice(outputs.values),
+        )
         .unwrap();
     found
 }
@@ -64,10 +83,22 @@ fn assert_near(found: &[f32], expected: &[f32], what: &str) {
 #[track_caller]
 fn assert_within(tolerance: f32, found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
-    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-    let error = found.iter().zip(expected).fold(0.0f32, |most, (found, expected)| {
-        let error = (found - expected).abs();
-        if error.is_nan() { f32::INFINITY } else { most.max(error) }
-    });
-    assert!(error <= tolerance * largest, "{what}: off by {error}, of {largest}");
+    let largest = expected
+        .iter()
+        .fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let error = found
+        .iter()
+        .zip(expected)
+        .fold(0.0f32, |most, (found, expected)| {
+            let error = (found - expected).abs();
+            if error.is_nan() {
+                f32::INFINITY
+            } else {
+                most.max(error)
+            }
+        });
+    assert!(
+        error <= tolerance * largest,
+        "{what}: off by {error}, of {largest}"
+    );
 }

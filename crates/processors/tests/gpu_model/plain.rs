@@ -11,7 +11,9 @@ use triad_kernels::{Matrix, OutputMut, Phase, matmul};
 use triad_model::description::{
     self, BlockDescription, Linear, ModelDescription, Norm, NormKind, Residual, RopePairing,
 };
-use triad_processors::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Rotation};
+use triad_processors::model::{
+    DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Rotation,
+};
 
 use super::w8a8::PlainInt8;
 
@@ -111,7 +113,8 @@ impl PlainLinear {
                 Stored::Int8(numbers, scales)
             }
             Format::Int4 | Format::W8a8Int4 => {
-                let (mut numbers, mut scales) = (vec![0; count / 2], vec![f16::ZERO; count / int4::GROUP]);
+                let (mut numbers, mut scales) =
+                    (vec![0; count / 2], vec![f16::ZERO; count / int4::GROUP]);
                 quantize_int4(&values, &mut numbers, &mut scales);
                 Stored::Int4(numbers, scales)
             }
@@ -120,7 +123,14 @@ impl PlainLinear {
         let mut wide = vec![0.0; count];
         let rows = wide.chunks_exact_mut(in_features).enumerate();
         rows.for_each(|(row, wide)| stored.view().widen_row(row, wide));
-        Self { stored, wide, int8, decodes_in_float, bias, out_features }
+        Self {
+            stored,
+            wide,
+            int8,
+            decodes_in_float,
+            bias,
+            out_features,
+        }
     }
 
     fn in_features(&self) -> usize {
@@ -131,7 +141,11 @@ impl PlainLinear {
         let (stored, bias) = (self.stored.view(), self.bias.as_deref());
         let decode_weight = self.decodes_in_float.then_some(stored);
         let weight = self.int8.as_ref().map(|int8| int8.view(self.in_features()));
-        DeviceLinear { weight: weight.unwrap_or(DeviceWeight::Float(stored)), decode_weight, bias }
+        DeviceLinear {
+            weight: weight.unwrap_or(DeviceWeight::Float(stored)),
+            decode_weight,
+            bias,
+        }
     }
 
     fn multiply(&self, x: &[f32], phase: Phase) -> Vec<f32> {
@@ -142,7 +156,13 @@ impl PlainLinear {
         }
         let mut out = vec![0.0; x.len() / in_features * self.out_features];
         let view = OutputMut::new(&mut out, self.out_features);
-        matmul(x, Matrix::F32(&self.wide), self.bias.as_deref(), Phase::Prefill, view);
+        matmul(
+            x,
+            Matrix::F32(&self.wide),
+            self.bias.as_deref(),
+            Phase::Prefill,
+            view,
+        );
         out
     }
 }
@@ -157,11 +177,19 @@ impl PlainNorm {
     fn new(random: &mut Random, norm: &Norm, features: usize) -> Self {
         let weight = (0..features).map(|_| 1.0 + 0.5 * random.float()).collect();
         let bias = (norm.kind == NormKind::Layer).then(|| random.floats(features, 0.5));
-        Self { weight, bias, epsilon: norm.epsilon }
+        Self {
+            weight,
+            bias,
+            epsilon: norm.epsilon,
+        }
     }
 
     fn view(&self) -> DeviceNorm<'_> {
-        DeviceNorm { weight: &self.weight, bias: self.bias.as_deref(), epsilon: self.epsilon }
+        DeviceNorm {
+            weight: &self.weight,
+            bias: self.bias.as_deref(),
+            epsilon: self.epsilon,
+        }
     }
 
     fn of(&self, x: &[f32]) -> Vec<f32> {
@@ -204,19 +232,25 @@ impl PlainModel {
         let mut formats = formats.iter().copied().cycle();
         let mut next = || formats.next().unwrap();
         let blocks = description.blocks.iter().map(|block| {
-            let mut norm =
-                |is_there: bool, features| is_there.then(|| PlainNorm::new(&mut random, &block.norm, features));
+            let mut norm = |is_there: bool, features| {
+                is_there.then(|| PlainNorm::new(&mut random, &block.norm, features))
+            };
             let post = block.residual == Residual::SerialPostNorm;
             let attention_norm = norm(true, hidden).unwrap();
             let attention_post_norm = norm(post, hidden);
             let feed_forward_norm = norm(block.residual != Residual::Parallel, hidden);
             let feed_forward_post_norm = norm(post, hidden);
             let head_dim = block.attention.head_dim;
-            let head_norms =
-                block.attention.qk_norm.map(|norm| [(); 2].map(|()| PlainNorm::new(&mut random, &norm, head_dim)));
+            let head_norms = block
+                .attention
+                .qk_norm
+                .map(|norm| [(); 2].map(|()| PlainNorm::new(&mut random, &norm, head_dim)));
             let linears = block.linears(hidden).into_iter().map(|shape| {
                 let sizes = [shape.out_features, shape.in_features];
-                (shape.linear, PlainLinear::new(&mut random, next(), Some(shape.linear), sizes, shape.bias))
+                (
+                    shape.linear,
+                    PlainLinear::new(&mut random, next(), Some(shape.linear), sizes, shape.bias),
+                )
             });
             let linears = linears.collect();
             PlainBlock {
@@ -230,21 +264,43 @@ impl PlainModel {
         });
         let blocks = blocks.collect();
         let output_norm = PlainNorm::new(&mut random, &description.output_norm, hidden);
-        let output = PlainLinear::new(&mut random, next(), None, [description.vocab, hidden], description.output_bias);
+        let output = PlainLinear::new(
+            &mut random,
+            next(),
+            None,
+            [description.vocab, hidden],
+            description.output_bias,
+        );
         let of_block = |block: &BlockDescription| -> Vec<f32> {
             let rope = &block.attention.rope;
-            (0..rope.dims / 2).map(|pair| rope.base.powf(-2.0 * pair as f32 / rope.dims as f32)).collect()
+            (0..rope.dims / 2)
+                .map(|pair| rope.base.powf(-2.0 * pair as f32 / rope.dims as f32))
+                .collect()
         };
         let frequencies: Vec<_> = description.blocks.iter().map(of_block).collect();
         let rotation_of_block = (0..frequencies.len()).collect();
-        Self { description, frequencies, rotation_of_block, blocks, output_norm, output }
+        Self {
+            description,
+            frequencies,
+            rotation_of_block,
+            blocks,
+            output_norm,
+            output,
+        }
     }
 
     /// As a GPU takes it.
     pub fn view(&self) -> DeviceModel<'_> {
         DeviceModel {
             description: &self.description,
-            rotations: self.frequencies.iter().map(|frequencies| Rotation { frequencies, factor: FACTOR }).collect(),
+            rotations: self
+                .frequencies
+                .iter()
+                .map(|frequencies| Rotation {
+                    frequencies,
+                    factor: FACTOR,
+                })
+                .collect(),
             rotation_of_block: &self.rotation_of_block,
             blocks: self.blocks.iter().map(PlainBlock::view).collect(),
             output_norm: self.output_norm.view(),
@@ -267,15 +323,24 @@ impl PlainModel {
         let mut x = x.to_vec();
         let rows = x.len() / self.description.hidden;
         let mut caches = Vec::new();
-        for (index, (block, described)) in self.blocks.iter().zip(&self.description.blocks).enumerate() {
+        for (index, (block, described)) in
+            self.blocks.iter().zip(&self.description.blocks).enumerate()
+        {
             let normed = block.attention_norm.of(&x);
-            let mut attended =
-                block.attention(described, &self.frequencies[index], (&normed, rows, phase), &mut caches);
+            let mut attended = block.attention(
+                described,
+                &self.frequencies[index],
+                (&normed, rows, phase),
+                &mut caches,
+            );
             if let Some(norm) = &block.attention_post_norm {
                 attended = norm.of(&attended);
             }
             add(&mut x, &attended);
-            let normed = block.feed_forward_norm.as_ref().map_or(normed, |norm| norm.of(&x));
+            let normed = block
+                .feed_forward_norm
+                .as_ref()
+                .map_or(normed, |norm| norm.of(&x));
             let mut out = block.feed_forward(described, &normed, phase);
             if let Some(norm) = &block.feed_forward_post_norm {
                 out = norm.of(&out);
@@ -283,7 +348,11 @@ impl PlainModel {
             add(&mut x, &out);
         }
         let logits = self.output.multiply(&self.output_norm.of(&x), phase);
-        PlainRun { residual: x, logits, caches }
+        PlainRun {
+            residual: x,
+            logits,
+            caches,
+        }
     }
 }
 
@@ -314,16 +383,33 @@ impl PlainCache {
                 let (row, head) = (index / kv_heads, index % kv_heads);
                 let place = (row / PAGE * kv_heads + head) * PAGE + row % PAGE;
                 let page = &mut paged[place * head_dim..][..head_dim];
-                page.iter_mut().zip(x).for_each(|(to, from)| *to = f16::from_f32(*from));
+                page.iter_mut()
+                    .zip(x)
+                    .for_each(|(to, from)| *to = f16::from_f32(*from));
             }
             paged
         };
-        Self { keys: paged(keys), values: paged(values), kv_heads, head_dim }
+        Self {
+            keys: paged(keys),
+            values: paged(values),
+            kv_heads,
+            head_dim,
+        }
     }
 
     pub fn view(&self) -> Slab<'_> {
-        let Self { keys, values, kv_heads, head_dim } = self;
-        Slab { keys: Matrix::F16(keys), values: Matrix::F16(values), kv_heads: *kv_heads, head_dim: *head_dim }
+        let Self {
+            keys,
+            values,
+            kv_heads,
+            head_dim,
+        } = self;
+        Slab {
+            keys: Matrix::F16(keys),
+            values: Matrix::F16(values),
+            kv_heads: *kv_heads,
+            head_dim: *head_dim,
+        }
     }
 
     /// Keys, then values, of a position `[kv_heads, head_dim]`.
@@ -331,7 +417,9 @@ impl PlainCache {
         [&self.keys, &self.values].map(|plane| {
             let heads = (0..self.kv_heads).flat_map(|head| {
                 let place = (position / PAGE * self.kv_heads + head) * PAGE + position % PAGE;
-                plane[place * self.head_dim..][..self.head_dim].iter().copied()
+                plane[place * self.head_dim..][..self.head_dim]
+                    .iter()
+                    .copied()
             });
             heads.collect()
         })
@@ -340,7 +428,8 @@ impl PlainCache {
 
 impl PlainBlock {
     fn view(&self) -> DeviceBlock<'_> {
-        let [query_norm, key_norm] = [0, 1].map(|index| self.head_norms.as_ref().map(|norms| norms[index].view()));
+        let [query_norm, key_norm] =
+            [0, 1].map(|index| self.head_norms.as_ref().map(|norms| norms[index].view()));
         DeviceBlock {
             attention_norm: self.attention_norm.view(),
             attention_post_norm: self.attention_post_norm.as_ref().map(PlainNorm::view),
@@ -348,12 +437,21 @@ impl PlainBlock {
             feed_forward_post_norm: self.feed_forward_post_norm.as_ref().map(PlainNorm::view),
             query_norm,
             key_norm,
-            linears: self.linears.iter().map(|(linear, layer)| (*linear, layer.view())).collect(),
+            linears: self
+                .linears
+                .iter()
+                .map(|(linear, layer)| (*linear, layer.view()))
+                .collect(),
         }
     }
 
     fn linear(&self, linear: Linear) -> &PlainLinear {
-        &self.linears.iter().find(|(other, _)| *other == linear).unwrap().1
+        &self
+            .linears
+            .iter()
+            .find(|(other, _)| *other == linear)
+            .unwrap()
+            .1
     }
 
     fn attention(
@@ -364,8 +462,8 @@ impl PlainBlock {
         caches: &mut Vec<PlainCache>,
     ) -> Vec<f32> {
         let described = &described.attention;
-        let [mut queries, mut keys, values] =
-            [Linear::Query, Linear::Key, Linear::Value].map(|linear| self.linear(linear).multiply(normed, phase));
+        let [mut queries, mut keys, values] = [Linear::Query, Linear::Key, Linear::Value]
+            .map(|linear| self.linear(linear).multiply(normed, phase));
         let mut angles = Angles::default();
         angles.fill(0..rows, frequencies, FACTOR);
         let pairing = match described.rope.pairing {
@@ -373,7 +471,10 @@ impl PlainBlock {
             RopePairing::Adjacent => Pairing::Adjacent,
         };
         let (heads, kv_heads, head_dim) = (described.heads, described.kv_heads, described.head_dim);
-        for (index, (x, heads)) in [(&mut queries, heads), (&mut keys, kv_heads)].into_iter().enumerate() {
+        for (index, (x, heads)) in [(&mut queries, heads), (&mut keys, kv_heads)]
+            .into_iter()
+            .enumerate()
+        {
             if let Some(norms) = &self.head_norms {
                 rms_norm_in_place(x, &norms[index].weight, norms[index].epsilon);
             }
@@ -392,7 +493,8 @@ impl PlainBlock {
         let mut attended = vec![0.0; queries.len()];
         attention(&queries, 0, &cache.view(), &shape, &mut attended);
         caches.push(cache);
-        self.linear(Linear::AttentionOutput).multiply(&attended, phase)
+        self.linear(Linear::AttentionOutput)
+            .multiply(&attended, phase)
     }
 
     fn feed_forward(&self, described: &BlockDescription, normed: &[f32], phase: Phase) -> Vec<f32> {

@@ -24,7 +24,11 @@ fn a_prompt_in_any_chunks_has_the_logits_of_the_whole_one() {
         let x = model.rows(LENGTH, 7);
         let expected = model.run(&x).logits;
         let on_gpu = std::cell::RefCell::new(on_gpu(&gpu, &model));
-        let config = ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() };
+        let config = ProptestConfig {
+            cases: 4,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        };
         proptest!(config, |(chunks in prop::collection::vec(prop_oneof![1..=8usize, 9..=ROWS], 60))| {
             let mut on_gpu = on_gpu.borrow_mut();
             let mut sequence = on_gpu.sequence();
@@ -53,25 +57,56 @@ fn sequences_beside_each_other_have_the_logits_of_each_alone() {
     let expected = rows.clone().map(|rows| model.run(&rows).logits);
     let mut sequences = lengths.map(|_| on_gpu.sequence());
     let mut at = [0; 3];
-    for taken in [[60, 1, 10], [60, 1, 5], [60, 0, 5], [60, 0, 30], [20, 0, 0], [0, 1, 17], [1, 0, 3]] {
+    for taken in [
+        [60, 1, 10],
+        [60, 1, 5],
+        [60, 0, 5],
+        [60, 0, 30],
+        [20, 0, 0],
+        [0, 1, 17],
+        [1, 0, 3],
+    ] {
         let mut x = Vec::new();
         let mut segments = Vec::new();
-        for (index, sequence) in sequences.iter_mut().enumerate().filter(|(index, _)| taken[*index] > 0) {
+        for (index, sequence) in sequences
+            .iter_mut()
+            .enumerate()
+            .filter(|(index, _)| taken[*index] > 0)
+        {
             x.extend_from_slice(&rows[index][at[index] * hidden..][..taken[index] * hidden]);
-            segments.push(GpuSegment { sequence, rows: taken[index] });
+            segments.push(GpuSegment {
+                sequence,
+                rows: taken[index],
+            });
         }
         let count: usize = taken.iter().sum();
         // In another order, and not all.
         let wanted: Vec<_> = (0..count).rev().step_by(2).collect();
         let mut found = Vec::new();
-        let what = Wanted { rows: &wanted, logits: true, phase: Phase::Prefill, keys_and_values: false };
-        on_gpu.forward(&x, &mut segments, &what, |outputs| found.extend_from_slice(outputs.values)).unwrap();
+        let what = Wanted {
+            rows: &wanted,
+            logits: true,
+            phase: Phase::Prefill,
+            keys_and_values: false,
+        };
+        on_gpu
+            .forward(&x, &mut segments, &what, |outputs| {
+                found.extend_from_slice(outputs.values)
+            })
+            .unwrap();
         let of_all: Vec<_> = (0..3)
-            .flat_map(|index| expected[index][at[index] * vocab..][..taken[index] * vocab].chunks_exact(vocab))
+            .flat_map(|index| {
+                expected[index][at[index] * vocab..][..taken[index] * vocab].chunks_exact(vocab)
+            })
             .collect();
-        let of_wanted: Vec<_> = wanted.iter().flat_map(|row| of_all[*row].iter().copied()).collect();
+        let of_wanted: Vec<_> = wanted
+            .iter()
+            .flat_map(|row| of_all[*row].iter().copied())
+            .collect();
         assert_near(&found, &of_wanted, &format!("{taken:?} behind {at:?}"));
-        at.iter_mut().zip(taken).for_each(|(at, taken)| *at += taken);
+        at.iter_mut()
+            .zip(taken)
+            .for_each(|(at, taken)| *at += taken);
     }
     assert_eq!(sequences.map(|sequence| sequence.length()), [261, 3, 70]);
 }
@@ -94,7 +129,11 @@ fn a_sequence_that_forgets_goes_on_from_there() {
     assert_eq!(sequence.length(), 15);
     sequence.truncate(11);
     let found = logits(&mut on_gpu, &mut sequence, &x[11 * hidden..], 9);
-    assert_near(&found, &expected[11 * model.description.vocab..], "behind what was forgotten");
+    assert_near(
+        &found,
+        &expected[11 * model.description.vocab..],
+        "behind what was forgotten",
+    );
 }
 
 #[test]
@@ -113,23 +152,48 @@ fn keys_and_values_go_to_the_cpu_and_come_from_there() {
     let caches: Vec<&dyn Cache> = slabs.iter().map(|slab| slab as &dyn Cache).collect();
     sequence.fill(LENGTH, &caches).unwrap();
     assert_eq!(sequence.length(), LENGTH);
-    let wanted = Wanted { rows: &[1], logits: false, phase: Phase::Prefill, keys_and_values: true };
+    let wanted = Wanted {
+        rows: &[1],
+        logits: false,
+        phase: Phase::Prefill,
+        keys_and_values: true,
+    };
     let (mut residual, mut returned) = (Vec::new(), Vec::new());
-    let mut segments = [GpuSegment { sequence: &mut sequence, rows: 2 }];
+    let mut segments = [GpuSegment {
+        sequence: &mut sequence,
+        rows: 2,
+    }];
     on_gpu
         .forward(&x[LENGTH * hidden..], &mut segments, &wanted, |outputs| {
             residual.extend_from_slice(outputs.values);
             returned.extend_from_slice(outputs.keys_and_values);
         })
         .unwrap();
-    assert_near(&residual, &expected.residual[(LENGTH + 1) * hidden..], "residual stream");
-    let wide = |values: &[f16]| values.iter().map(|value| value.to_f32()).collect::<Vec<_>>();
+    assert_near(
+        &residual,
+        &expected.residual[(LENGTH + 1) * hidden..],
+        "residual stream",
+    );
+    let wide = |values: &[f16]| {
+        values
+            .iter()
+            .map(|value| value.to_f32())
+            .collect::<Vec<_>>()
+    };
     let of_block = |cache: &super::plain::PlainCache| {
         let [first, second] = [LENGTH, LENGTH + 1].map(|position| cache.at(position));
-        [0, 1].map(|plane| [&first[plane][..], &second[plane]].concat()).concat()
+        [0, 1]
+            .map(|plane| [&first[plane][..], &second[plane]].concat())
+            .concat()
     };
     let kept: Vec<_> = expected.caches.iter().flat_map(of_block).collect();
     assert_near(&wide(&returned), &wide(&kept), "keys and values");
     let wrong: Vec<&dyn Cache> = vec![caches[1], caches[0]];
-    assert!(sequence.fill(LENGTH, &wrong).unwrap_err().to_string().contains("of a page, expected"));
+    assert!(
+        sequence
+            .fill(LENGTH, &wrong)
+            .unwrap_err()
+            .to_string()
+            .contains("of a page, expected")
+    );
 }

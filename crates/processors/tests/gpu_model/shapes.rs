@@ -24,7 +24,9 @@ fn models_of_all_families_have_the_logits_of_the_cpu() {
         let hidden = model.description.hidden;
         let mut sequence = on_gpu.sequence();
         let rows = x.chunks_exact(hidden).take(12);
-        let found: Vec<_> = rows.flat_map(|x| logits(&mut on_gpu, &mut sequence, x, 1)).collect();
+        let found: Vec<_> = rows
+            .flat_map(|x| logits(&mut on_gpu, &mut sequence, x, 1))
+            .collect();
         assert_near(&found, &expected[..found.len()], name);
     }
 }
@@ -40,7 +42,11 @@ fn weights_of_every_format_are_multiplied_for_any_number_of_rows() {
             let x = model.rows(rows, rows as u64);
             let mut sequence = on_gpu.sequence();
             let found = logits(&mut on_gpu, &mut sequence, &x, rows);
-            assert_near(&found, &model.run(&x).logits, &format!("{rows} rows by {formats:?}"));
+            assert_near(
+                &found,
+                &model.run(&x).logits,
+                &format!("{rows} rows by {formats:?}"),
+            );
         }
     }
 }
@@ -49,7 +55,12 @@ fn weights_of_every_format_are_multiplied_for_any_number_of_rows() {
 fn every_variant_computes_a_model() {
     // With all that is used only where it is named.
     let named = ModelVariant::ROUNDED.map(|variant| variant.name).join(",");
-    let Some(gpu) = gpu_with(&GpuOptions { named: Some(named), ..GpuOptions::from_environment() }) else { return };
+    let Some(gpu) = gpu_with(&GpuOptions {
+        named: Some(named),
+        ..GpuOptions::from_environment()
+    }) else {
+        return;
+    };
     let model = PlainModel::new(llama(), &[Format::F16, Format::Int4], 4);
     let x = model.rows(10, 5);
     let expected = model.run(&x).logits;
@@ -64,11 +75,24 @@ fn every_variant_computes_a_model() {
         let mut on_gpu = on_gpu.unwrap();
         assert_eq!(on_gpu.variants(), [(variant, VariantState::Used)]);
         let mut sequence = on_gpu.sequence();
-        let mut found = logits(&mut on_gpu, &mut sequence, &x[..9 * model.description.hidden], 9);
-        found.extend(logits(&mut on_gpu, &mut sequence, &x[9 * model.description.hidden..], 1));
+        let mut found = logits(
+            &mut on_gpu,
+            &mut sequence,
+            &x[..9 * model.description.hidden],
+            9,
+        );
+        found.extend(logits(
+            &mut on_gpu,
+            &mut sequence,
+            &x[9 * model.description.hidden..],
+            1,
+        ));
         assert_near(&found, &expected, variant.name);
     }
-    assert!(matches!(GpuModel::new(&gpu, &model.view(), &OPTIONS, &[]), Err(Error::GpuMiscomputes { .. })));
+    assert!(matches!(
+        GpuModel::new(&gpu, &model.view(), &OPTIONS, &[]),
+        Err(Error::GpuMiscomputes { .. })
+    ));
 }
 
 /// Makes a model wrong.
@@ -80,22 +104,43 @@ fn a_model_that_no_shader_computes_is_refused_with_the_part_that_is_why() {
     let refusal = |model: &PlainModel, change: Change| {
         let mut view = model.view();
         change(&mut view);
-        GpuModel::new(&gpu, &view, &OPTIONS, &ModelVariant::ALL).unwrap_err().to_string()
+        GpuModel::new(&gpu, &view, &OPTIONS, &ModelVariant::ALL)
+            .unwrap_err()
+            .to_string()
     };
-    let narrow = PlainModel::new(changed(|_, block| block.attention.head_dim = 12), &[Format::F32], 1);
+    let narrow = PlainModel::new(
+        changed(|_, block| block.attention.head_dim = 12),
+        &[Format::F32],
+        1,
+    );
     let error = refusal(&narrow, |_| {});
-    assert!(error.contains("block 0: heads are 12 wide, expected a multiple of 8"), "{error}");
+    assert!(
+        error.contains("block 0: heads are 12 wide, expected a multiple of 8"),
+        "{error}"
+    );
     let model = PlainModel::new(llama(), &[Format::F32], 1);
     let cases: [(Change, &str); 6] = [
         (|model| model.blocks.truncate(1), "weights of 1 blocks"),
-        (|model| model.blocks[1].linears.truncate(6), "block 1: Down: no weights"),
-        (|model| model.blocks[0].query_norm = Some(model.output_norm), "block 0: query norm: expected exactly where"),
-        (|model| model.output.bias = Some(&[1.0]), "output matrix: a bias of Some(1) values"),
+        (
+            |model| model.blocks[1].linears.truncate(6),
+            "block 1: Down: no weights",
+        ),
+        (
+            |model| model.blocks[0].query_norm = Some(model.output_norm),
+            "block 0: query norm: expected exactly where",
+        ),
+        (
+            |model| model.output.bias = Some(&[1.0]),
+            "output matrix: a bias of Some(1) values",
+        ),
         (
             |model| model.output = model.blocks[0].linears[0].1,
             "output matrix: weights of 16384 bytes, expected 77 rows",
         ),
-        (|model| model.rotations.truncate(1), "block 1: its rotation has None frequencies"),
+        (
+            |model| model.rotations.truncate(1),
+            "block 1: its rotation has None frequencies",
+        ),
     ];
     for (change, expected) in cases {
         let error = refusal(&model, change);
@@ -107,21 +152,40 @@ fn a_model_that_no_shader_computes_is_refused_with_the_part_that_is_why() {
 fn a_chunk_that_can_not_be_run_is_refused_and_changes_nothing() {
     let Some(gpu) = gpu() else { return };
     let model = PlainModel::new(llama(), &[Format::F32], 1);
-    let options = ModelOptions { rows: 4, outputs: 2 };
+    let options = ModelOptions {
+        rows: 4,
+        outputs: 2,
+    };
     let mut on_gpu = GpuModel::new(&gpu, &model.view(), &options, &ModelVariant::ALL).unwrap();
     let other = GpuModel::new(&gpu, &model.view(), &options, &ModelVariant::ALL).unwrap();
     let (mut own, mut foreign) = (on_gpu.sequence(), other.sequence());
     let x = model.rows(5, 1);
     let hidden = model.description.hidden;
     let mut refusal = |sequence: &mut _, numbers: usize, rows: usize, wanted: &[usize]| {
-        let wanted = Wanted { rows: wanted, logits: true, phase: Phase::Prefill, keys_and_values: false };
-        on_gpu.forward(&x[..numbers], &mut [GpuSegment { sequence, rows }], &wanted, |_| {}).unwrap_err().to_string()
+        let wanted = Wanted {
+            rows: wanted,
+            logits: true,
+            phase: Phase::Prefill,
+            keys_and_values: false,
+        };
+        on_gpu
+            .forward(
+                &x[..numbers],
+                &mut [GpuSegment { sequence, rows }],
+                &wanted,
+                |_| {},
+            )
+            .unwrap_err()
+            .to_string()
     };
     assert!(refusal(&mut own, 5 * hidden, 5, &[]).contains("5 rows"));
     assert!(refusal(&mut own, 0, 0, &[]).contains("0 rows"));
     assert!(refusal(&mut own, 3 * hidden, 3, &[0, 1, 2]).contains("3 rows"));
     assert!(refusal(&mut own, 3 * hidden, 3, &[3]).contains("row 3 is wanted of 3"));
-    assert!(refusal(&mut own, 2 * hidden + 1, 2, &[]).contains("129 numbers were given for 2 rows of 64"));
+    assert!(
+        refusal(&mut own, 2 * hidden + 1, 2, &[])
+            .contains("129 numbers were given for 2 rows of 64")
+    );
     assert!(refusal(&mut foreign, hidden, 1, &[]).contains("of another model"));
     assert_eq!(own.length(), 0);
 }

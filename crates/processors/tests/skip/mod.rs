@@ -11,7 +11,10 @@ const PROMISED: &str = "TRIAD_NO_SKIPPED_TESTS";
 /// # Panics
 /// If what is missing was promised.
 pub fn skip(reason: impl Display) {
-    assert!(std::env::var_os(PROMISED).is_none(), "{PROMISED} is set, but {reason}");
+    assert!(
+        std::env::var_os(PROMISED).is_none(),
+        "{PROMISED} is set, but {reason}"
+    );
     // Not by `eprintln`, of which the test harness shows nothing where a test passes.
     writeln!(std::io::stderr(), "skipped: {reason}").expect("standard error can be written");
 }

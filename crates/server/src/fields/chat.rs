@@ -11,13 +11,30 @@ pub(super) const FIELDS: &[Field] = &[
     followed("logprobs", "OVL"),
     followed("top_logprobs", "OVL"),
     with("tools", "OVL", TOOL),
-    with("tool_choice", "OVL", &[followed("type", "OVL"), with("function", "OVL", &[followed("name", "OVL")])]),
+    with(
+        "tool_choice",
+        "OVL",
+        &[
+            followed("type", "OVL"),
+            with("function", "OVL", &[followed("name", "OVL")]),
+        ],
+    ),
     followed("parallel_tool_calls", "OVL"),
     refused("functions", "O", &["[]"], "expected tools"),
-    refused("function_call", "O", &["\"auto\"", "\"none\""], "expected tool_choice"),
+    refused(
+        "function_call",
+        "O",
+        &["\"auto\"", "\"none\""],
+        "expected tool_choice",
+    ),
     refused("modalities", "O", &["[\"text\"]"], TEXTS),
     refused("audio", "O", &[], TEXTS),
-    refused("web_search_options", "O", &[], "this server has no tools of its own"),
+    refused(
+        "web_search_options",
+        "O",
+        &[],
+        "this server has no tools of its own",
+    ),
     refused(
         "verbosity",
         "O",
@@ -28,25 +45,80 @@ pub(super) const FIELDS: &[Field] = &[
     ignored("store", "O", "nothing is stored"),
     ignored("metadata", "O", "nothing is stored"),
     refused("echo", "V", &["false"], "expected the messages themselves"),
-    refused("add_special_tokens", "V", &["false"], "the template writes the control tokens"),
-    refused("include_reasoning", "V", &["true"], "answers are sent whole"),
+    refused(
+        "add_special_tokens",
+        "V",
+        &["false"],
+        "the template writes the control tokens",
+    ),
+    refused(
+        "include_reasoning",
+        "V",
+        &["true"],
+        "answers are sent whole",
+    ),
     refused("thinking_token_budget", "V", &[], "expected max_tokens"),
-    refused("reasoning_format", "L", &["\"none\""], "answers are sent as the model writes them"),
-    refused("reasoning_in_content", "L", &["true"], "answers are sent as the model writes them"),
+    refused(
+        "reasoning_format",
+        "L",
+        &["\"none\""],
+        "answers are sent as the model writes them",
+    ),
+    refused(
+        "reasoning_in_content",
+        "L",
+        &["true"],
+        "answers are sent as the model writes them",
+    ),
     refused("reasoning_budget", "L", &["-1"], "expected max_tokens"),
-    refused("thinking_forced_open", "L", &["false"], "answers are sent as the model writes them"),
-    refused("parse_tool_calls", "L", &["true"], "expected tool_choice none"),
+    refused(
+        "thinking_forced_open",
+        "L",
+        &["false"],
+        "answers are sent as the model writes them",
+    ),
+    refused(
+        "parse_tool_calls",
+        "L",
+        &["true"],
+        "expected tool_choice none",
+    ),
     ignored("chat_format", "L", "the template decides it"),
 ];
 
 /// The prompt of a conversation.
 pub(super) const PROMPT: &[Field] = &[
-    noted("chat_template_kwargs", "VL", "variables of the model's template"),
-    noted("add_generation_prompt", "VL", "false ends the prompt after the last message"),
-    noted("continue_final_message", "V", "the answer goes on with the last message of the assistant"),
-    noted("documents", "V", "by templates that read them, else refused"),
-    noted("reasoning_effort", "OVL", "by templates that read it, else refused"),
-    refused("chat_template", "V", &[], "the model's own template is used"),
+    noted(
+        "chat_template_kwargs",
+        "VL",
+        "variables of the model's template",
+    ),
+    noted(
+        "add_generation_prompt",
+        "VL",
+        "false ends the prompt after the last message",
+    ),
+    noted(
+        "continue_final_message",
+        "V",
+        "the answer goes on with the last message of the assistant",
+    ),
+    noted(
+        "documents",
+        "V",
+        "by templates that read them, else refused",
+    ),
+    noted(
+        "reasoning_effort",
+        "OVL",
+        "by templates that read it, else refused",
+    ),
+    refused(
+        "chat_template",
+        "V",
+        &[],
+        "the model's own template is used",
+    ),
 ];
 
 pub(super) const MESSAGE: &[Field] = &[
@@ -66,7 +138,11 @@ pub(super) const MESSAGE: &[Field] = &[
                 &[
                     followed("name", "OVL"),
                     followed("arguments", "OVL"),
-                    ignored("parsed_arguments", "O", "a copy of the arguments, which clients make"),
+                    ignored(
+                        "parsed_arguments",
+                        "O",
+                        "a copy of the arguments, which clients make",
+                    ),
                 ],
             ),
         ],
@@ -76,7 +152,11 @@ pub(super) const MESSAGE: &[Field] = &[
     noted("reasoning", "V", "as reasoning_content"),
     ignored("annotations", "O", "answers have it, and it says nothing"),
     ignored("parsed", "O", "a copy of the content, which clients make"),
-    ignored("cache_control", "A", "what prompts have in common is computed once anyway"),
+    ignored(
+        "cache_control",
+        "A",
+        "what prompts have in common is computed once anyway",
+    ),
     refused("refusal", "O", &["\"\""], "expected content"),
     refused("audio", "O", &[], TEXTS),
     refused("function_call", "O", &[], "expected tool_calls"),
@@ -86,7 +166,11 @@ const PART: &[Field] = &[
     followed("type", "OVL"),
     followed("text", "OVL"),
     ignored("role", "O", "a copy of the message's, which clients make"),
-    ignored("cache_control", "A", "what prompts have in common is computed once anyway"),
+    ignored(
+        "cache_control",
+        "A",
+        "what prompts have in common is computed once anyway",
+    ),
     ignored("annotations", "O", "answers have it, and it says nothing"),
     refused("image_url", "OVL", &[], TEXTS),
     refused("input_audio", "OVL", &[], TEXTS),
@@ -109,7 +193,11 @@ pub(super) const TOOL: &[Field] = &[
         ],
     ),
     refused("custom", "O", &[], "expected a function"),
-    ignored("cache_control", "A", "what prompts have in common is computed once anyway"),
+    ignored(
+        "cache_control",
+        "A",
+        "what prompts have in common is computed once anyway",
+    ),
 ];
 
 /// The fields of a form in the newer APIs.

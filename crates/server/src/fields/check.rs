@@ -17,7 +17,11 @@ impl RequestFields {
     /// Names the first such field.
     pub(crate) fn check(&self, body: &[u8]) -> ApiResult<()> {
         let error = RefCell::new(None);
-        let seed = Checked { groups: self.groups, path: &Path::Root, error: &error };
+        let seed = Checked {
+            groups: self.groups,
+            path: &Path::Root,
+            error: &error,
+        };
         // Where it fails for another reason, the reader of the body does, too.
         let _ = seed.deserialize(&mut serde_json::Deserializer::from_slice(body));
         error.into_inner().map_or(Ok(()), Err)
@@ -75,13 +79,17 @@ impl<'de> Visitor<'de> for Checked<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-            let field = self.groups.iter().copied().flatten().find(|field| field.name == name);
+            let field = self
+                .groups
+                .iter()
+                .copied()
+                .flatten()
+                .find(|field| field.name == name);
             match field.map(|field| field.effect) {
                 None => {
                     // Null asks for nothing.
                     if map.next_value::<Option<IgnoredAny>>()?.is_some() {
-                        let message =
-                            "there is no such field here: neither this server nor the APIs that it follows have it";
+                        let message = "there is no such field here: neither this server nor the APIs that it follows have it";
                         return Err(self.refuse(&name, "unknown_parameter", message));
                     }
                 }
@@ -92,12 +100,18 @@ impl<'de> Visitor<'de> for Checked<'_> {
                         map.next_value::<IgnoredAny>()?;
                     } else {
                         let path = Path::Field(self.path, &name);
-                        map.next_value_seed(Checked { groups: &[inner], path: &path, error: self.error })?;
+                        map.next_value_seed(Checked {
+                            groups: &[inner],
+                            path: &path,
+                            error: self.error,
+                        })?;
                     }
                 }
                 Some(Effect::Refused(neutral)) => {
                     let value = map.next_value::<Value>()?;
-                    let is = |text: &&str| serde_json::from_str(text).is_ok_and(|neutral| is_same(&value, &neutral));
+                    let is = |text: &&str| {
+                        serde_json::from_str(text).is_ok_and(|neutral| is_same(&value, &neutral))
+                    };
                     if !value.is_null() && !neutral.iter().any(is) {
                         let note = field.map_or("", |field| field.note);
                         return Err(self.refuse(
@@ -116,7 +130,11 @@ impl<'de> Visitor<'de> for Checked<'_> {
         for index in 0.. {
             let path = Path::Item(self.path, index);
             // The body itself is no list.
-            let path = if matches!(self.path, Path::Root) { self.path } else { &path };
+            let path = if matches!(self.path, Path::Root) {
+                self.path
+            } else {
+                &path
+            };
             if items.next_element_seed(Checked { path, ..self })?.is_none() {
                 break;
             }

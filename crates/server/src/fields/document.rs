@@ -21,14 +21,22 @@ pub fn document() -> String {
     let mut page = BEGINNING.to_owned();
     for request in requests() {
         // Writing to a text doesn't fail.
-        let _ = write!(page, "\n## `{}`\n\n| field | of | here | |\n| --- | --- | --- | --- |\n", request.path);
+        let _ = write!(
+            page,
+            "\n## `{}`\n\n| field | of | here | |\n| --- | --- | --- | --- |\n",
+            request.path
+        );
         request.fields().for_each(|field| add(&mut page, "", field));
     }
     page
 }
 
 fn add(page: &mut String, parent: &str, field: &Field) {
-    let path = if parent.is_empty() { field.name.to_owned() } else { format!("{parent}.{}", field.name) };
+    let path = if parent.is_empty() {
+        field.name.to_owned()
+    } else {
+        format!("{parent}.{}", field.name)
+    };
     let here = match field.effect {
         Effect::Followed => "followed".to_owned(),
         Effect::Ignored => "no effect".to_owned(),
@@ -38,6 +46,10 @@ fn add(page: &mut String, parent: &str, field: &Field) {
             format!("refused unless {}", neutral.join(" or "))
         }
     };
-    let _ = writeln!(page, "| `{path}` | {} | {here} | {} |", field.apis, field.note);
+    let _ = writeln!(
+        page,
+        "| `{path}` | {} | {here} | {} |",
+        field.apis, field.note
+    );
     field.inner.iter().for_each(|inner| add(page, &path, inner));
 }

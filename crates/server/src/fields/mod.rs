@@ -93,40 +93,89 @@ pub static COMPLETIONS: RequestFields = RequestFields {
 /// `/v1/responses`.
 pub static RESPONSES: RequestFields = RequestFields {
     path: "/v1/responses",
-    groups: &[responses::FIELDS, shared::SAMPLING, shared::TEXTS, shared::VLLM],
+    groups: &[
+        responses::FIELDS,
+        shared::SAMPLING,
+        shared::TEXTS,
+        shared::VLLM,
+    ],
 };
 
 /// `/v1/messages`.
-pub static MESSAGES: RequestFields = RequestFields { path: "/v1/messages", groups: &[messages::FIELDS] };
+pub static MESSAGES: RequestFields = RequestFields {
+    path: "/v1/messages",
+    groups: &[messages::FIELDS],
+};
 
 /// `/v1/embeddings`.
-pub static EMBEDDINGS: RequestFields = RequestFields { path: "/v1/embeddings", groups: &[embeddings::FIELDS] };
+pub static EMBEDDINGS: RequestFields = RequestFields {
+    path: "/v1/embeddings",
+    groups: &[embeddings::FIELDS],
+};
 
 /// `/tokenize`.
-pub static TOKENIZE: RequestFields = RequestFields { path: "/tokenize", groups: &[text::TOKENIZE, chat::PROMPT] };
+pub static TOKENIZE: RequestFields = RequestFields {
+    path: "/tokenize",
+    groups: &[text::TOKENIZE, chat::PROMPT],
+};
 
 /// `/detokenize`.
-pub static DETOKENIZE: RequestFields = RequestFields { path: "/detokenize", groups: &[text::DETOKENIZE] };
+pub static DETOKENIZE: RequestFields = RequestFields {
+    path: "/detokenize",
+    groups: &[text::DETOKENIZE],
+};
 
 /// Returns all tables.
 pub fn requests() -> [&'static RequestFields; 7] {
-    [&CHAT, &COMPLETIONS, &RESPONSES, &MESSAGES, &EMBEDDINGS, &TOKENIZE, &DETOKENIZE]
+    [
+        &CHAT,
+        &COMPLETIONS,
+        &RESPONSES,
+        &MESSAGES,
+        &EMBEDDINGS,
+        &TOKENIZE,
+        &DETOKENIZE,
+    ]
 }
 
 const fn followed(name: &'static str, apis: &'static str) -> Field {
-    Field { name, apis, effect: Effect::Followed, note: "", inner: &[] }
+    Field {
+        name,
+        apis,
+        effect: Effect::Followed,
+        note: "",
+        inner: &[],
+    }
 }
 
 const fn noted(name: &'static str, apis: &'static str, note: &'static str) -> Field {
-    Field { name, apis, effect: Effect::Followed, note, inner: &[] }
+    Field {
+        name,
+        apis,
+        effect: Effect::Followed,
+        note,
+        inner: &[],
+    }
 }
 
 const fn with(name: &'static str, apis: &'static str, inner: &'static [Field]) -> Field {
-    Field { name, apis, effect: Effect::Followed, note: "", inner }
+    Field {
+        name,
+        apis,
+        effect: Effect::Followed,
+        note: "",
+        inner,
+    }
 }
 
 const fn ignored(name: &'static str, apis: &'static str, note: &'static str) -> Field {
-    Field { name, apis, effect: Effect::Ignored, note, inner: &[] }
+    Field {
+        name,
+        apis,
+        effect: Effect::Ignored,
+        note,
+        inner: &[],
+    }
 }
 
 const fn refused(
@@ -135,5 +184,11 @@ const fn refused(
     neutral: &'static [&'static str],
     note: &'static str,
 ) -> Field {
-    Field { name, apis, effect: Effect::Refused(neutral), note, inner: &[] }
+    Field {
+        name,
+        apis,
+        effect: Effect::Refused(neutral),
+        note,
+        inner: &[],
+    }
 }

@@ -4,7 +4,8 @@ use super::{Field, followed, ignored, noted, refused, with};
 
 const SPEED: &str = "it changes times alone";
 const ACCOUNT: &str = "it is for the accounts of a service";
-const SAMPLERS: &str = "this server chooses tokens by temperature, top_k, top_p, min_p and penalties";
+const SAMPLERS: &str =
+    "this server chooses tokens by temperature, top_k, top_p, min_p and penalties";
 
 /// The length and the number of answers.
 pub(super) const LIMITS: &[Field] = &[
@@ -23,7 +24,11 @@ pub(super) const SAMPLING: &[Field] = &[
     followed("frequency_penalty", "OVL"),
     followed("presence_penalty", "OVL"),
     followed("repetition_penalty", "V"),
-    noted("repeat_penalty", "L", "as repetition_penalty: of all tokens of prompt and answer"),
+    noted(
+        "repeat_penalty",
+        "L",
+        "as repetition_penalty: of all tokens of prompt and answer",
+    ),
     followed("logit_bias", "OVL"),
     followed("seed", "OVL"),
     followed("stop", "OVL"),
@@ -39,7 +44,12 @@ pub(super) const STREAMS: &[Field] = &[with(
     &[
         followed("include_usage", "OV"),
         ignored("include_obfuscation", "O", "streams here have no padding"),
-        refused("continuous_usage_stats", "V", &["false"], "the last part has the usage"),
+        refused(
+            "continuous_usage_stats",
+            "V",
+            &["false"],
+            "the last part has the usage",
+        ),
     ],
 )];
 
@@ -64,8 +74,18 @@ pub(super) const FORMS: &[Field] = &[
             followed("choice", "V"),
             noted("grammar", "V", "in llguidance's variant of Lark"),
             refused("structural_tag", "V", &[], "expected tools, or a grammar"),
-            refused("whitespace_pattern", "V", &[], "the spaces between the parts of JSON are fixed"),
-            refused("disable_any_whitespace", "V", &["false"], "the spaces between the parts of JSON are fixed"),
+            refused(
+                "whitespace_pattern",
+                "V",
+                &[],
+                "the spaces between the parts of JSON are fixed",
+            ),
+            refused(
+                "disable_any_whitespace",
+                "V",
+                &["false"],
+                "the spaces between the parts of JSON are fixed",
+            ),
             ignored("disable_fallback", "V", "there is one library for forms"),
             ignored(
                 "disable_additional_properties",
@@ -79,9 +99,23 @@ pub(super) const FORMS: &[Field] = &[
     noted("guided_regex", "V", "as structured_outputs.regex"),
     noted("guided_choice", "V", "as structured_outputs.choice"),
     noted("guided_grammar", "V", "as structured_outputs.grammar"),
-    ignored("guided_decoding_backend", "V", "there is one library for forms"),
-    refused("guided_whitespace_pattern", "V", &[], "the spaces between the parts of JSON are fixed"),
-    refused("structural_tag", "V", &[], "expected tools, or structured_outputs.grammar"),
+    ignored(
+        "guided_decoding_backend",
+        "V",
+        "there is one library for forms",
+    ),
+    refused(
+        "guided_whitespace_pattern",
+        "V",
+        &[],
+        "the spaces between the parts of JSON are fixed",
+    ),
+    refused(
+        "structural_tag",
+        "V",
+        &[],
+        "expected tools, or structured_outputs.grammar",
+    ),
     refused(
         "grammar",
         "L",
@@ -115,21 +149,70 @@ pub(super) const VLLM: &[Field] = &[
     refused("use_beam_search", "V", &["false"], SAMPLERS),
     refused("length_penalty", "V", &["1"], SAMPLERS),
     refused("stop_token_ids", "V", &["[]"], "expected stop"),
-    refused("include_stop_str_in_output", "V", &["false"], "a stop string is not part of the answer"),
-    refused("min_tokens", "V", &["0"], "expected ignore_eos with max_tokens"),
-    refused("skip_special_tokens", "V", &["true"], "control tokens have no text here"),
-    ignored("spaces_between_special_tokens", "V", "control tokens have no text here"),
-    refused("truncate_prompt_tokens", "V", &["-1"], "prompts are read whole"),
+    refused(
+        "include_stop_str_in_output",
+        "V",
+        &["false"],
+        "a stop string is not part of the answer",
+    ),
+    refused(
+        "min_tokens",
+        "V",
+        &["0"],
+        "expected ignore_eos with max_tokens",
+    ),
+    refused(
+        "skip_special_tokens",
+        "V",
+        &["true"],
+        "control tokens have no text here",
+    ),
+    ignored(
+        "spaces_between_special_tokens",
+        "V",
+        "control tokens have no text here",
+    ),
+    refused(
+        "truncate_prompt_tokens",
+        "V",
+        &["-1"],
+        "prompts are read whole",
+    ),
     refused("truncation_side", "V", &[], "prompts are read whole"),
-    refused("prompt_logprobs", "V", &["0", "false"], "expected echo with logprobs in /v1/completions"),
-    refused("allowed_token_ids", "V", &["[]"], "expected structured_outputs"),
+    refused(
+        "prompt_logprobs",
+        "V",
+        &["0", "false"],
+        "expected echo with logprobs in /v1/completions",
+    ),
+    refused(
+        "allowed_token_ids",
+        "V",
+        &["[]"],
+        "expected structured_outputs",
+    ),
     refused("bad_words", "V", &["[]"], "expected logit_bias"),
     refused("logits_processors", "V", &["[]"], SAMPLERS),
-    refused("return_tokens_as_token_ids", "V", &["false"], "/tokenize has the ids"),
+    refused(
+        "return_tokens_as_token_ids",
+        "V",
+        &["false"],
+        "/tokenize has the ids",
+    ),
     refused("return_token_ids", "V", &["false"], "/tokenize has the ids"),
-    refused("cache_salt", "V", &["\"\""], "prompts are kept apart by the keys of clients"),
+    refused(
+        "cache_salt",
+        "V",
+        &["\"\""],
+        "prompts are kept apart by the keys of clients",
+    ),
     refused("kv_transfer_params", "V", &[], "keys and values stay here"),
-    refused("vllm_xargs", "V", &["{}"], "these are options of vLLM's plugins"),
+    refused(
+        "vllm_xargs",
+        "V",
+        &["{}"],
+        "these are options of vLLM's plugins",
+    ),
     ignored("priority", "V", SPEED),
     ignored("request_id", "V", "answers have names of this server"),
     ignored("mm_processor_kwargs", "V", "models here read texts"),
@@ -144,7 +227,12 @@ pub(super) const LLAMA: &[Field] = &[
     refused("min_keep", "L", &["0", "1"], SAMPLERS),
     refused("n_indent", "L", &["0"], SAMPLERS),
     refused("t_max_predict_ms", "L", &["0", "-1"], "expected max_tokens"),
-    refused("t_max_prompt_ms", "L", &["0", "-1"], "expected that the client gives up"),
+    refused(
+        "t_max_prompt_ms",
+        "L",
+        &["0", "-1"],
+        "expected that the client gives up",
+    ),
     refused("repeat_last_n", "L", &["-1"], "penalties are of all tokens"),
     refused("penalize_nl", "L", &["true"], "penalties are of all tokens"),
     refused("typical_p", "L", &["1"], SAMPLERS),
@@ -164,15 +252,40 @@ pub(super) const LLAMA: &[Field] = &[
     ignored("mirostat_eta", "L", "it is of mirostat"),
     refused("adaptive_target", "L", &["-1"], SAMPLERS),
     ignored("adaptive_decay", "L", "it is of adaptive_target"),
-    refused("samplers", "L", &[], "their order is fixed: penalties, temperature, top_k, top_p, min_p"),
+    refused(
+        "samplers",
+        "L",
+        &[],
+        "their order is fixed: penalties, temperature, top_k, top_p, min_p",
+    ),
     ignored("backend_sampling", "L", SPEED),
     refused("n_probs", "L", &["0"], "expected logprobs"),
-    refused("post_sampling_probs", "L", &["false"], "probabilities are the model's own"),
+    refused(
+        "post_sampling_probs",
+        "L",
+        &["false"],
+        "probabilities are the model's own",
+    ),
     refused("return_tokens", "L", &["false"], "/tokenize has the ids"),
-    refused("return_progress", "L", &["false"], "streams have answers alone"),
-    refused("timings_per_token", "L", &["false"], "the last part has the times"),
+    refused(
+        "return_progress",
+        "L",
+        &["false"],
+        "streams have answers alone",
+    ),
+    refused(
+        "timings_per_token",
+        "L",
+        &["false"],
+        "the last part has the times",
+    ),
     refused("response_fields", "L", &["[]"], "answers have all fields"),
-    refused("verbose", "L", &["false"], "answers have the fields of OpenAI's API"),
+    refused(
+        "verbose",
+        "L",
+        &["false"],
+        "answers have the fields of OpenAI's API",
+    ),
     ignored("speculative.n_max", "L", SPEED),
     ignored("speculative.n_min", "L", SPEED),
     ignored("speculative.p_min", "L", SPEED),

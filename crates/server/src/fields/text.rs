@@ -9,7 +9,11 @@ pub(super) const TOKENIZE: &[Field] = &[
     noted("prompt", "V", "as content"),
     with("messages", "V", MESSAGE),
     with("tools", "V", TOOL),
-    noted("parse_special", "L", "false keeps names of control tokens letters"),
+    noted(
+        "parse_special",
+        "L",
+        "false keeps names of control tokens letters",
+    ),
     noted("add_special", "L", "false puts no BOS before a text"),
     noted("add_special_tokens", "V", "as add_special"),
     followed("with_pieces", "L"),

@@ -26,14 +26,34 @@ fn asked() -> [Value; 6] {
 /// What the engine alone continues with.
 fn expected(server: &Server, lora: &Value) -> String {
     let scaled = lora.as_array().unwrap().iter().map(|one| {
-        let (_, adapter) = server.adapters.iter().find(|(name, _)| *name == one["name"]).unwrap();
-        ScaledAdapter { adapter: Arc::clone(adapter), scale: one["scale"].as_f64().unwrap_or(1.0) as f32 }
+        let (_, adapter) = server
+            .adapters
+            .iter()
+            .find(|(name, _)| *name == one["name"])
+            .unwrap();
+        ScaledAdapter {
+            adapter: Arc::clone(adapter),
+            scale: one["scale"].as_f64().unwrap_or(1.0) as f32,
+        }
     });
     let mut session = server.engine.session();
-    session.set_adapters(&Adapters::new(scaled).unwrap()).unwrap();
-    let prompt = server.engine.model().tokenizer().unwrap().encode(&PROMPT.repeat(8), Special::AsText).unwrap();
-    let options = GenerateOptions { max_tokens: Some(24), ..GenerateOptions::default() };
-    generate(&mut session, &prompt, &options, &Cancel::new(), &mut |_| {}).unwrap().text
+    session
+        .set_adapters(&Adapters::new(scaled).unwrap())
+        .unwrap();
+    let prompt = server
+        .engine
+        .model()
+        .tokenizer()
+        .unwrap()
+        .encode(&PROMPT.repeat(8), Special::AsText)
+        .unwrap();
+    let options = GenerateOptions {
+        max_tokens: Some(24),
+        ..GenerateOptions::default()
+    };
+    generate(&mut session, &prompt, &options, &Cancel::new(), &mut |_| {})
+        .unwrap()
+        .text
 }
 
 #[test]
@@ -43,7 +63,10 @@ fn each_request_is_answered_with_its_own_adapters() {
         asked().iter().map(|lora| expected(&server, lora)).collect()
     };
     assert_eq!(alone[0], alone[5], "a scale of zero is none");
-    assert!((0..5).all(|one| (0..one).all(|other| alone[one] != alone[other])), "{alone:?}");
+    assert!(
+        (0..5).all(|one| (0..one).all(|other| alone[one] != alone[other])),
+        "{alone:?}"
+    );
     // Room for all that is computed.
     let server = Server::with_kv_memory(Some(64 << 20), |_| {});
     std::thread::scope(|scope| {
@@ -72,24 +95,37 @@ fn conversations_and_scores_have_adapters_too() {
     let chat = |more: Value| {
         let mut body = json!({"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 24});
         crate::support::add(&mut body, more);
-        server.post("/v1/chat/completions", &body).good()["choices"][0]["message"]["content"].clone()
+        server.post("/v1/chat/completions", &body).good()["choices"][0]["message"]["content"]
+            .clone()
     };
     let with = chat(json!({"lora": [{"name": "one"}]}));
     assert_ne!(with, chat(json!({})));
     assert_eq!(with, chat(json!({"lora": [{"name": "one", "scale": 1.0}]})));
     let lora = json!([{"name": "one"}]);
     let response = json!({"input": PROMPT, "max_output_tokens": 24, "lora": lora});
-    assert_eq!(server.post("/v1/responses", &response).good()["output"][0]["content"][0]["text"], with);
+    assert_eq!(
+        server.post("/v1/responses", &response).good()["output"][0]["content"][0]["text"],
+        with
+    );
     let messages = json!([{"role": "user", "content": PROMPT}]);
     let message = json!({"messages": messages, "max_tokens": 24, "lora": lora});
-    assert_eq!(server.post("/v1/messages", &message).good()["content"][0]["text"], with);
+    assert_eq!(
+        server.post("/v1/messages", &message).good()["content"][0]["text"],
+        with
+    );
     let score = |more: Value| {
         let mut body = json!({"prompt": PROMPT, "max_tokens": 0, "echo": true, "logprobs": 1});
         crate::support::add(&mut body, more);
         server.post(TEXT, &body).good()["choices"][0]["logprobs"]["token_logprobs"].clone()
     };
-    assert_ne!(score(json!({"lora": [{"name": "other"}]})), score(json!({})));
-    assert_eq!(server.get("/props").good()["models"][0]["adapters"], json!(["one", "other"]));
+    assert_ne!(
+        score(json!({"lora": [{"name": "other"}]})),
+        score(json!({}))
+    );
+    assert_eq!(
+        server.get("/props").good()["models"][0]["adapters"],
+        json!(["one", "other"])
+    );
 }
 
 #[test]
@@ -104,9 +140,14 @@ fn an_adapter_that_is_not_there_or_a_scale_that_makes_no_sense_is_refused() {
         (json!([{"name": "one", "scale": "much"}]), "invalid type"),
         (json!([{"scale": 1}]), "missing field `name`"),
         (json!("one"), "invalid type"),
-        (json!(vec![json!({"name": "one"}); 17]), "17 adapters, expected at most 16"),
+        (
+            json!(vec![json!({"name": "one"}); 17]),
+            "17 adapters, expected at most 16",
+        ),
     ] {
-        let error = server.post(TEXT, &json!({"prompt": "a", "lora": lora})).error(400);
+        let error = server
+            .post(TEXT, &json!({"prompt": "a", "lora": lora}))
+            .error(400);
         let message = error["message"].as_str().unwrap();
         assert!(message.contains(mention), "{message}");
     }

@@ -42,28 +42,51 @@ fn a_wrong_value_is_refused_with_the_name_of_its_field() {
         (json!({"stop": 5}), "stop"),
         (json!({"stop": vec!["a"; 17]}), "stop"),
         (json!({"stream": "yes"}), "stream"),
-        (json!({"stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
+        (
+            json!({"stream_options": {"include_usage": 1}}),
+            "stream_options.include_usage",
+        ),
         (json!({"max_tokens": 0}), "max_completion_tokens"),
         (json!({"max_tokens": -5}), "max_tokens"),
         (json!({"top_logprobs": 2}), "top_logprobs"),
-        (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
+        (
+            json!({"logprobs": true, "top_logprobs": 21}),
+            "top_logprobs",
+        ),
         (json!({"messages": []}), "messages"),
         (json!({"messages": "Hi"}), "messages"),
-        (json!({"messages": [{"role": "user"}]}), "messages[0].content"),
-        (json!({"messages": [{"role": "nobody", "content": "x"}]}), "messages[0].role"),
+        (
+            json!({"messages": [{"role": "user"}]}),
+            "messages[0].content",
+        ),
+        (
+            json!({"messages": [{"role": "nobody", "content": "x"}]}),
+            "messages[0].role",
+        ),
         (json!({"messages": [{"content": "x"}]}), "messages[0]"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}),
             "messages[0].content[0].image_url",
         ),
-        (json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}), "messages[0].content[0]"),
-        (json!({"messages": [{"role": "user", "content": long}]}), "messages"),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+            "messages[0].content[0]",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": long}]}),
+            "messages",
+        ),
     ];
     for (more, field) in cases {
         let error = server.post(CHAT, &chat(more.clone())).error(400);
         assert_eq!(error["param"], field, "{more}: {error}");
     }
-    assert_eq!(server.post(CHAT, &chat(json!({"model": "gpt-4o"}))).error(404)["param"], "model");
+    assert_eq!(
+        server
+            .post(CHAT, &chat(json!({"model": "gpt-4o"})))
+            .error(404)["param"],
+        "model"
+    );
     let cases = [
         (json!({}), Value::Null),
         (json!({"prompt": {}}), json!("prompt")),
@@ -83,17 +106,36 @@ fn a_wrong_value_is_refused_with_the_name_of_its_field() {
         let error = server.post(TEXT, &body).error(400);
         assert_eq!(error["param"], field, "{body}: {error}");
     }
-    assert_eq!(server.post(TEXT, &json!({"prompt": long})).error(400)["code"], "context_length_exceeded");
+    assert_eq!(
+        server.post(TEXT, &json!({"prompt": long})).error(400)["code"],
+        "context_length_exceeded"
+    );
     server.wait_until_idle();
 }
 
 #[test]
 fn a_body_that_is_no_json_object_is_refused() {
     let server = Server::start();
-    let deep = format!("{{\"messages\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let deep = format!(
+        "{{\"messages\": {}1{}}}",
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
     let twice = "{\"messages\": [], \"messages\": []}";
-    let cases =
-        ["", "{", "null", "[]", "1", "\"x\"", "{}}", "{'a': 1}", "\u{0}", &deep, twice, "{\"messages\": [1e999]}"];
+    let cases = [
+        "",
+        "{",
+        "null",
+        "[]",
+        "1",
+        "\"x\"",
+        "{}}",
+        "{'a': 1}",
+        "\u{0}",
+        &deep,
+        twice,
+        "{\"messages\": [1e999]}",
+    ];
     for body in cases {
         server.post_text(CHAT, body).error(400);
     }
@@ -111,17 +153,26 @@ fn a_body_that_is_no_json_object_is_refused() {
 fn other_paths_methods_and_content_types_are_refused_in_the_same_form() {
     let server = Server::start();
     assert_eq!(server.get("/v1/nothing").error(404)["code"], "unknown_url");
-    assert_eq!(server.get("/../../etc/passwd").error(404)["code"], "unknown_url");
+    assert_eq!(
+        server.get("/../../etc/passwd").error(404)["code"],
+        "unknown_url"
+    );
     assert_eq!(server.get(CHAT).error(405)["code"], "method_not_allowed");
     let text = post(CHAT, "{}", "").replace("application/json", "text/plain");
-    assert_eq!(server.send(&text).error(415)["code"], "unsupported_media_type");
+    assert_eq!(
+        server.send(&text).error(415)["code"],
+        "unsupported_media_type"
+    );
 }
 
 #[test]
 fn a_body_that_is_too_large_is_refused_whether_it_tells_its_length_or_not() {
     let server = Server::with(|options| options.body_bytes = 1000);
     let large = chat(json!({"user": "x".repeat(2000)})).to_string();
-    assert_eq!(server.post_text(CHAT, &large).error(413)["code"], "body_too_large");
+    assert_eq!(
+        server.post_text(CHAT, &large).error(413)["code"],
+        "body_too_large"
+    );
     let chunked = format!(
         "POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{large}\r\n0\r\n\r\n",
@@ -154,15 +205,19 @@ fn who_sends_too_slowly_is_cut_off() {
 fn who_reads_too_slowly_is_cut_off_and_the_answer_ends() {
     let server = Server::with(|options| options.client_time_out = Duration::from_millis(300));
     // More than the buffers of a connection hold: eight answers of 1000 tokens with some 1.5 KB each.
-    let long =
-        json!({"n": 8, "max_tokens": 1000, "ignore_eos": true, "stream": true, "logprobs": true, "top_logprobs": 20});
+    let long = json!({"n": 8, "max_tokens": 1000, "ignore_eos": true, "stream": true, "logprobs": true, "top_logprobs": 20});
     let body = chat(long);
     let mut stream = server.connect();
-    stream.write_all(post(CHAT, &body.to_string(), "").as_bytes()).unwrap();
+    stream
+        .write_all(post(CHAT, &body.to_string(), "").as_bytes())
+        .unwrap();
     server.wait_until_idle();
     let mut reply = Vec::new();
     let _ = stream.read_to_end(&mut reply);
-    assert!(!String::from_utf8_lossy(&reply).contains("[DONE]"), "all of it was sent");
+    assert!(
+        !String::from_utf8_lossy(&reply).contains("[DONE]"),
+        "all of it was sent"
+    );
 }
 
 #[test]
@@ -171,7 +226,9 @@ fn more_requests_than_may_wait_are_refused_and_told_when_to_come_again() {
     let long = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true});
     let begin = || {
         let mut stream = server.connect();
-        stream.write_all(post(TEXT, &long.to_string(), "").as_bytes()).unwrap();
+        stream
+            .write_all(post(TEXT, &long.to_string(), "").as_bytes())
+            .unwrap();
         stream
     };
     let wait_for = |answering: u64, waiting: u64| {
@@ -190,7 +247,14 @@ fn more_requests_than_may_wait_are_refused_and_told_when_to_come_again() {
     wait_for(1, 1);
     let refused = server.post(TEXT, &json!({"prompt": "a"}));
     assert_eq!(refused.error(429)["type"], "rate_limit_error");
-    assert!(refused.headers.to_ascii_lowercase().contains("retry-after: "), "{}", refused.headers);
+    assert!(
+        refused
+            .headers
+            .to_ascii_lowercase()
+            .contains("retry-after: "),
+        "{}",
+        refused.headers
+    );
     // Who goes away makes room, whether it was computed or waited.
     drop(second);
     wait_for(1, 0);
@@ -201,10 +265,14 @@ fn more_requests_than_may_wait_are_refused_and_told_when_to_come_again() {
 
 #[test]
 fn nothing_is_computed_for_a_request_that_is_refused() {
-    let server = Server::with(|options| (options.parallel, options.queue, options.sessions) = (1, 0, Some(".".into())));
+    let server = Server::with(|options| {
+        (options.parallel, options.queue, options.sessions) = (1, 0, Some(".".into()))
+    });
     let long = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true});
     let mut stream = server.connect();
-    stream.write_all(post(TEXT, &long.to_string(), "").as_bytes()).unwrap();
+    stream
+        .write_all(post(TEXT, &long.to_string(), "").as_bytes())
+        .unwrap();
     while server.get("/health").json()["answering"] != 1 {}
     // Each of them is wrong, which shows once it is encoded or compiled.
     let text = "x".repeat(CONTEXT + 1);
@@ -224,10 +292,15 @@ fn nothing_is_computed_for_a_request_that_is_refused() {
     }
     // These take nothing of the engine.
     server.post("/tokenize", &json!({"content": "a"})).good();
-    server.post("/apply-template", &json!({"messages": talk})).good();
+    server
+        .post("/apply-template", &json!({"messages": talk}))
+        .good();
     drop(stream);
     server.wait_until_idle();
-    assert_eq!(server.post(TEXT, &json!({"prompt": text})).error(400)["code"], "context_length_exceeded");
+    assert_eq!(
+        server.post(TEXT, &json!({"prompt": text})).error(400)["code"],
+        "context_length_exceeded"
+    );
     assert_eq!(server.get("/health").json()["waiting"], 0);
 }
 
@@ -237,7 +310,9 @@ fn bodies_take_a_bounded_part_of_memory_together() {
     let body = chat(json!({"user": "x".repeat(60_000)})).to_string();
     let mut first = server.connect();
     let request = post(CHAT, &body, "");
-    first.write_all(&request.as_bytes()[..request.len() - 5000]).unwrap();
+    first
+        .write_all(&request.as_bytes()[..request.len() - 5000])
+        .unwrap();
     // It is there once another one of its length is not taken.
     let start = Instant::now();
     let refused = loop {
@@ -248,12 +323,22 @@ fn bodies_take_a_bounded_part_of_memory_together() {
         assert!(start.elapsed() < Duration::from_secs(60), "both were taken");
     };
     assert_eq!(refused.error(503)["code"], "bodies_full");
-    assert!(refused.headers.to_ascii_lowercase().contains("retry-after: "), "{}", refused.headers);
+    assert!(
+        refused
+            .headers
+            .to_ascii_lowercase()
+            .contains("retry-after: "),
+        "{}",
+        refused.headers
+    );
     server.post(CHAT, &chat(json!({}))).good();
     drop(first);
     let start = Instant::now();
     while server.post_text(CHAT, &body).status != 200 {
-        assert!(start.elapsed() < Duration::from_secs(60), "the body of a client that left stays");
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "the body of a client that left stays"
+        );
     }
 }
 
@@ -261,14 +346,22 @@ fn bodies_take_a_bounded_part_of_memory_together() {
 fn a_large_body_is_answered_as_a_small_one_and_one_of_too_many_values_is_refused() {
     let server = Server::start();
     let small = server.post(CHAT, &chat(json!({}))).good();
-    let large = server.post(CHAT, &chat(json!({"user": "x".repeat(1 << 20)}))).good();
+    let large = server
+        .post(CHAT, &chat(json!({"user": "x".repeat(1 << 20)})))
+        .good();
     assert_eq!(small["choices"], large["choices"]);
-    let streamed = server.post(CHAT, &chat(json!({"user": "x".repeat(1 << 20), "stream": true})));
+    let streamed = server.post(
+        CHAT,
+        &chat(json!({"user": "x".repeat(1 << 20), "stream": true})),
+    );
     assert!(streamed.chunks().len() > 2);
     let many = format!("{{\"messages\": [{}1]}}", "1,".repeat(1 << 20));
     let error = server.post_text(CHAT, &many).error(413);
     assert_eq!(error["code"], "body_too_large");
-    assert!(error["message"].as_str().unwrap().contains("values"), "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains("values"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -284,22 +377,38 @@ fn an_answer_that_no_memory_is_there_for_is_refused_at_once() {
         server.post(TEXT, &body)
     };
     ask(json!({})).good();
-    assert_eq!(ask(json!({"max_tokens": 600})).error(400)["code"], "context_length_exceeded");
-    assert_eq!(ask(json!({"n": 2})).error(400)["code"], "context_length_exceeded");
+    assert_eq!(
+        ask(json!({"max_tokens": 600})).error(400)["code"],
+        "context_length_exceeded"
+    );
+    assert_eq!(
+        ask(json!({"n": 2})).error(400)["code"],
+        "context_length_exceeded"
+    );
     ask(json!({"max_tokens": 40, "n": 1})).good();
 }
 
 #[test]
 fn a_head_that_is_too_long_or_no_http_ends_the_connection() {
     let server = Server::start();
-    let long = format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
-    for request in [long.as_str(), "\u{1}\u{2}\u{3}\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
+    let long = format!(
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n",
+        "x".repeat(1 << 20)
+    );
+    for request in [
+        long.as_str(),
+        "\u{1}\u{2}\u{3}\r\n\r\n",
+        "GET / HTTP/9.9\r\n\r\n",
+    ] {
         let mut stream = server.connect();
         let _ = stream.write_all(request.as_bytes());
         let mut reply = Vec::new();
         let _ = stream.read_to_end(&mut reply);
         let reply = String::from_utf8_lossy(&reply);
-        assert!(reply.is_empty() || reply.starts_with("HTTP/1.1 4"), "{reply}");
+        assert!(
+            reply.is_empty() || reply.starts_with("HTTP/1.1 4"),
+            "{reply}"
+        );
     }
     server.get("/health").good();
 }

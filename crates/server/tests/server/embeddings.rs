@@ -7,7 +7,12 @@ use crate::support::{Server, byte_letter};
 const PATH: &str = "/v1/embeddings";
 
 fn vector(value: &Value) -> Vec<f32> {
-    value["embedding"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
+    value["embedding"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|number| number.as_f64().unwrap() as f32)
+        .collect()
 }
 
 #[test]
@@ -18,29 +23,46 @@ fn a_vector_is_the_scaled_mean_of_the_states_that_the_output_matrix_reads() {
     let mut sums = vec![0.0_f64; 32];
     for count in 1..=tokens.len() {
         // Of one more token each time, by the vector of the last one.
-        let last = server.post(PATH, &json!({"input": tokens[..count], "pooling": "last"})).good();
+        let last = server
+            .post(PATH, &json!({"input": tokens[..count], "pooling": "last"}))
+            .good();
         let last = vector(&last["data"][0]);
         let length = last.iter().map(|value| value * value).sum::<f32>().sqrt();
         assert!((length - 1.0).abs() < 1e-5, "{length}");
         // With a norm of weights 1, states have one length.
-        sums.iter_mut().zip(last).for_each(|(sum, value)| *sum += f64::from(value));
+        sums.iter_mut()
+            .zip(last)
+            .for_each(|(sum, value)| *sum += f64::from(value));
     }
     let length = sums.iter().map(|sum| sum * sum).sum::<f64>().sqrt();
     for (mean, sum) in vector(&reply["data"][0]).into_iter().zip(sums) {
-        assert!((f64::from(mean) - sum / length).abs() < 1e-3, "{mean} {sum}");
+        assert!(
+            (f64::from(mean) - sum / length).abs() < 1e-3,
+            "{mean} {sum}"
+        );
     }
-    assert_eq!(reply["usage"], json!({"prompt_tokens": 4, "total_tokens": 4}));
+    assert_eq!(
+        reply["usage"],
+        json!({"prompt_tokens": 4, "total_tokens": 4})
+    );
 }
 
 #[test]
 fn several_texts_have_the_vectors_that_each_has_alone_and_base64_has_the_same_numbers() {
     let server = Server::start();
-    let several = server.post(PATH, &json!({"input": ["ab", "b", "long ".repeat(40)]})).good();
-    for (index, text) in ["ab".to_owned(), "b".to_owned(), "long ".repeat(40)].iter().enumerate() {
+    let several = server
+        .post(PATH, &json!({"input": ["ab", "b", "long ".repeat(40)]}))
+        .good();
+    for (index, text) in ["ab".to_owned(), "b".to_owned(), "long ".repeat(40)]
+        .iter()
+        .enumerate()
+    {
         let alone = server.post(PATH, &json!({"input": text})).good();
         assert_eq!(vector(&several["data"][index]), vector(&alone["data"][0]));
         assert_eq!(several["data"][index]["index"], index);
-        let packed = server.post(PATH, &json!({"input": text, "encoding_format": "base64"})).good();
+        let packed = server
+            .post(PATH, &json!({"input": text, "encoding_format": "base64"}))
+            .good();
         let packed = packed["data"][0]["embedding"].as_str().unwrap().to_owned();
         assert_eq!(decoded(&packed), vector(&alone["data"][0]));
     }
@@ -49,7 +71,10 @@ fn several_texts_have_the_vectors_that_each_has_alone_and_base64_has_the_same_nu
 /// The numbers of base64 without a line's end.
 fn decoded(text: &str) -> Vec<f32> {
     let letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let sextets = text.bytes().filter(|byte| *byte != b'=').map(|byte| letters.find(char::from(byte)).unwrap() as u32);
+    let sextets = text
+        .bytes()
+        .filter(|byte| *byte != b'=')
+        .map(|byte| letters.find(char::from(byte)).unwrap() as u32);
     let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::new());
     for sextet in sextets {
         (bits, count) = (bits << 6 | sextet, count + 6);
@@ -59,7 +84,10 @@ fn decoded(text: &str) -> Vec<f32> {
             bits &= (1 << count) - 1;
         }
     }
-    bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
+        .collect()
 }
 
 #[test]
@@ -72,11 +100,18 @@ fn what_has_no_vector_is_refused_with_its_field() {
         (json!({"input": [99_999]}), "input"),
         (json!({"input": long}), "input"),
         (json!({"input": "a", "dimensions": 7}), "dimensions"),
-        (json!({"input": "a", "encoding_format": "int8"}), "encoding_format"),
+        (
+            json!({"input": "a", "encoding_format": "int8"}),
+            "encoding_format",
+        ),
         (json!({"input": "a", "pooling": "max"}), "pooling"),
         (json!({"input": {"a": 1}}), "input"),
     ] {
         let reply = server.post(PATH, &body);
-        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &field.into()), "{body}: {reply:?}");
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["param"]),
+            (400, &field.into()),
+            "{body}: {reply:?}"
+        );
     }
 }

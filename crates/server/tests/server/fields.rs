@@ -28,9 +28,18 @@ fn body(path: &str, parent: &str) -> Body {
     let format = json!({"type": "json_schema", "json_schema": {"schema": {"enum": ["a"]}}});
     let (more, place) = match (path, parent) {
         (_, "") => (json!({}), ""),
-        (_, "stream_options") => (json!({"stream": true, "stream_options": {}}), "/stream_options"),
-        (_, "response_format") => (json!({"response_format": {"type": "json_object"}}), "/response_format"),
-        (_, "response_format.json_schema") => (json!({"response_format": format}), "/response_format/json_schema"),
+        (_, "stream_options") => (
+            json!({"stream": true, "stream_options": {}}),
+            "/stream_options",
+        ),
+        (_, "response_format") => (
+            json!({"response_format": {"type": "json_object"}}),
+            "/response_format",
+        ),
+        (_, "response_format.json_schema") => (
+            json!({"response_format": format}),
+            "/response_format/json_schema",
+        ),
         (_, "structured_outputs") => (json!({"structured_outputs": {}}), "/structured_outputs"),
         ("/v1/messages", "messages.content") => (
             json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}),
@@ -46,8 +55,14 @@ fn body(path: &str, parent: &str) -> Body {
             ]}),
             "/messages/2/content/0/content/0",
         ),
-        ("/v1/messages", "system") => (json!({"system": [{"type": "text", "text": "a"}]}), "/system/0"),
-        ("/v1/messages", "tools") => (json!({"tools": [{"name": "f", "input_schema": {}}]}), "/tools/0"),
+        ("/v1/messages", "system") => (
+            json!({"system": [{"type": "text", "text": "a"}]}),
+            "/system/0",
+        ),
+        ("/v1/messages", "tools") => (
+            json!({"tools": [{"name": "f", "input_schema": {}}]}),
+            "/tools/0",
+        ),
         ("/v1/messages", "tool_choice") => (
             json!({"tools": [{"name": "f", "input_schema": {"properties": {}}}], "tool_choice": {"type": "any"}}),
             "/tool_choice",
@@ -58,7 +73,10 @@ fn body(path: &str, parent: &str) -> Body {
             "/output_config/format",
         ),
         ("/v1/messages", "thinking") => (json!({"thinking": {"type": "disabled"}}), "/thinking"),
-        ("/v1/responses", "input") => (json!({"input": [{"role": "user", "content": "Hi"}]}), "/input/0"),
+        ("/v1/responses", "input") => (
+            json!({"input": [{"role": "user", "content": "Hi"}]}),
+            "/input/0",
+        ),
         ("/v1/responses", "input.content") => (
             json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]}),
             "/input/0/content/0",
@@ -72,41 +90,65 @@ fn body(path: &str, parent: &str) -> Body {
             "/input/2/output/0",
         ),
         ("/v1/responses", "text") => (json!({"text": {}}), "/text"),
-        ("/v1/responses", "text.format") => {
-            (json!({"text": {"format": {"type": "json_schema", "schema": {"enum": ["a"]}}}}), "/text/format")
-        }
-        ("/v1/responses", "tools") => (json!({"tools": [{"type": "function", "name": "f"}]}), "/tools/0"),
+        ("/v1/responses", "text.format") => (
+            json!({"text": {"format": {"type": "json_schema", "schema": {"enum": ["a"]}}}}),
+            "/text/format",
+        ),
+        ("/v1/responses", "tools") => (
+            json!({"tools": [{"type": "function", "name": "f"}]}),
+            "/tools/0",
+        ),
         ("/v1/responses", "tool_choice" | "tool_choice.function") => (
             json!({
                 "tools": [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}],
                 "tool_choice": {"type": "function", "name": "f", "function": {"name": "f"}},
             }),
-            if parent == "tool_choice" { "/tool_choice" } else { "/tool_choice/function" },
+            if parent == "tool_choice" {
+                "/tool_choice"
+            } else {
+                "/tool_choice/function"
+            },
         ),
         ("/v1/responses", "reasoning") => (json!({"reasoning": {}}), "/reasoning"),
-        (_, "messages") => (json!({"messages": [{"role": "user", "content": "Hi"}]}), "/messages/0"),
+        (_, "messages") => (
+            json!({"messages": [{"role": "user", "content": "Hi"}]}),
+            "/messages/0",
+        ),
         (_, "messages.content") => (
             json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}),
             "/messages/0/content/0",
         ),
         (_, "messages.tool_calls") => (json!({"messages": called}), "/messages/1/tool_calls/0"),
-        (_, "messages.tool_calls.function") => (json!({"messages": called}), "/messages/1/tool_calls/0/function"),
+        (_, "messages.tool_calls.function") => (
+            json!({"messages": called}),
+            "/messages/1/tool_calls/0/function",
+        ),
         (_, "tools") => (json!({"tools": functions()}), "/tools/0"),
         (_, "tools.function") => (json!({"tools": functions()}), "/tools/0/function"),
         (_, "tool_choice" | "tool_choice.function") => (
             json!({"tools": functions(), "tool_choice": {"type": "function", "function": {"name": "f"}}}),
-            if parent == "tool_choice" { "/tool_choice" } else { "/tool_choice/function" },
+            if parent == "tool_choice" {
+                "/tool_choice"
+            } else {
+                "/tool_choice/function"
+            },
         ),
         (path, parent) => panic!("{path}: there is no body with {parent}"),
     };
     let hi = json!([{"role": "user", "content": "Hi"}]);
     let mut body = match path {
-        "/v1/chat/completions" => json!({"messages": hi, "max_tokens": 12, "temperature": 1, "seed": 5}),
+        "/v1/chat/completions" => {
+            json!({"messages": hi, "max_tokens": 12, "temperature": 1, "seed": 5})
+        }
         "/v1/completions" => json!({"prompt": "Hi", "max_tokens": 12, "temperature": 1, "seed": 5}),
-        "/v1/responses" => json!({"input": "Hi", "max_output_tokens": 12, "temperature": 1, "seed": 5}),
+        "/v1/responses" => {
+            json!({"input": "Hi", "max_output_tokens": 12, "temperature": 1, "seed": 5})
+        }
         "/v1/messages" => json!({"messages": hi, "max_tokens": 12}),
         "/v1/embeddings" => json!({"input": "Hi"}),
-        "/tokenize" if more.get("messages").is_none() && more.get("tools").is_none() => json!({"content": "Hi"}),
+        "/tokenize" if more.get("messages").is_none() && more.get("tools").is_none() => {
+            json!({"content": "Hi"})
+        }
         "/tokenize" => json!({"messages": hi}),
         "/detokenize" => json!({"tokens": [97]}),
         path => panic!("there is no body for {path}"),
@@ -117,13 +159,19 @@ fn body(path: &str, parent: &str) -> Body {
 
 /// A value of a followed field that asks for something else, and what has to be in the body for it.
 fn other(path: &str, field: &str) -> (Value, Value) {
-    let limit = if path == "/v1/responses" { "max_output_tokens" } else { "max_tokens" };
+    let limit = if path == "/v1/responses" {
+        "max_output_tokens"
+    } else {
+        "max_tokens"
+    };
     let greedy = json!({"temperature": 0, limit: 48});
     let messages = json!({"content": null, "messages": [{"role": "user", "content": "Hi"}]});
     let value = match field {
         "model" => json!("none"),
         // Of another kind of block, item or choice than the body has.
-        "messages.content.name" | "messages.content.content" if path == "/v1/messages" => json!(5.5),
+        "messages.content.name" | "messages.content.content" if path == "/v1/messages" => {
+            json!(5.5)
+        }
         "tool_choice.name" | "input.name" => json!(5.5),
         "n_predict" => return (json!(3), json!({"max_tokens": null})),
         "n" => json!(2),
@@ -152,7 +200,10 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "structured_outputs.regex" | "guided_regex" => json!("b+c"),
         "structured_outputs.grammar" | "guided_grammar" => json!("start: \"b\""),
         "tool_choice" if path == "/v1/messages" => {
-            return (json!({"type": "any"}), json!({"tools": [{"name": "f", "input_schema": {}}]}));
+            return (
+                json!({"type": "any"}),
+                json!({"tools": [{"name": "f", "input_schema": {}}]}),
+            );
         }
         "tool_choice" => {
             // In the form of both of OpenAI's APIs.
@@ -173,17 +224,47 @@ fn other(path: &str, field: &str) -> (Value, Value) {
             let text = "a<|turn|>";
             return (json!(false), json!({path_of_text(path): text}));
         }
-        "chat_template_kwargs" if path == "/tokenize" => return (json!({"enable_thinking": false}), messages),
+        "chat_template_kwargs" if path == "/tokenize" => {
+            return (json!({"enable_thinking": false}), messages);
+        }
         "chat_template_kwargs" => json!({"enable_thinking": false}),
         "thinking" => json!({"type": "disabled"}),
         "thinking.type" => json!("enabled"),
-        "add_generation_prompt" => return (json!(false), if path == "/tokenize" { messages } else { json!({}) }),
+        "add_generation_prompt" => {
+            return (
+                json!(false),
+                if path == "/tokenize" {
+                    messages
+                } else {
+                    json!({})
+                },
+            );
+        }
         "continue_final_message" => {
-            let messages = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]);
+            let messages =
+                json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]);
             return (json!(true), json!({"content": null, "messages": messages}));
         }
-        "documents" => return (json!([{"text": "d"}]), if path == "/tokenize" { messages } else { json!({}) }),
-        "reasoning_effort" => return (json!("high"), if path == "/tokenize" { messages } else { json!({}) }),
+        "documents" => {
+            return (
+                json!([{"text": "d"}]),
+                if path == "/tokenize" {
+                    messages
+                } else {
+                    json!({})
+                },
+            );
+        }
+        "reasoning_effort" => {
+            return (
+                json!("high"),
+                if path == "/tokenize" {
+                    messages
+                } else {
+                    json!({})
+                },
+            );
+        }
         "reasoning" => json!({"effort": "high"}),
         "reasoning.effort" => json!("high"),
         "metadata" => json!({"a": "b"}),
@@ -197,7 +278,10 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "content" if path == "/v1/embeddings" => return (json!("Ho"), json!({"input": null})),
         "tokens" => json!([98]),
         "messages" if path == "/tokenize" => {
-            return (json!([{"role": "user", "content": "Hi"}]), json!({"content": null}));
+            return (
+                json!([{"role": "user", "content": "Hi"}]),
+                json!({"content": null}),
+            );
         }
         "messages" => json!([{"role": "user", "content": "Ho"}]),
         "tools" if path == "/tokenize" => return (functions(), messages),
@@ -210,11 +294,14 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         // A text, or a value that is refused by its name.
         field => match field.rsplit('.').next().unwrap() {
             "role" => json!("system"),
-            "content" | "text" | "name" | "description" | "input" | "prompt" | "reasoning_content" | "reasoning" => {
+            "content" | "text" | "name" | "description" | "input" | "prompt"
+            | "reasoning_content" | "reasoning" => {
                 json!("Ho")
             }
             "schema" | "json_schema" | "guided_json" | "json" => json!({"enum": ["b"]}),
-            "parameters" | "input_schema" => json!({"type": "object", "properties": {"a": {"type": "integer"}}}),
+            "parameters" | "input_schema" => {
+                json!({"type": "object", "properties": {"a": {"type": "integer"}}})
+            }
             _ => json!(5.5),
         },
     };
@@ -236,11 +323,21 @@ fn same(reply: &Reply) -> (u16, Value) {
         match value {
             Value::Array(values) => values.iter_mut().for_each(strip),
             Value::Object(fields) => {
-                let varying =
-                    ["id", "created", "created_at", "timings", "call_id", "item_id", "cached_tokens", "input_tokens"];
+                let varying = [
+                    "id",
+                    "created",
+                    "created_at",
+                    "timings",
+                    "call_id",
+                    "item_id",
+                    "cached_tokens",
+                    "input_tokens",
+                ];
                 fields.retain(|name, value| {
                     let is_echo = name == "text" && value.is_object();
-                    !varying.contains(&name.as_str()) && !is_echo && name != "cache_read_input_tokens"
+                    !varying.contains(&name.as_str())
+                        && !is_echo
+                        && name != "cache_read_input_tokens"
                 });
                 fields.values_mut().for_each(strip);
             }
@@ -248,7 +345,11 @@ fn same(reply: &Reply) -> (u16, Value) {
         }
     }
     let mut value = if reply.headers.contains("text/event-stream") {
-        reply.body.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok()).collect()
+        reply
+            .body
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok())
+            .collect()
     } else {
         reply.json()
     };
@@ -260,7 +361,9 @@ fn same(reply: &Reply) -> (u16, Value) {
 fn set(Body { mut body, place }: Body, name: &str, value: Value, more: Value) -> Value {
     add(&mut body, more);
     let parent = body.pointer_mut(place).unwrap_or_else(|| panic!("{place}"));
-    let Value::Object(fields) = parent else { panic!("{parent}") };
+    let Value::Object(fields) = parent else {
+        panic!("{parent}")
+    };
     fields.insert(name.to_owned(), value);
     body
 }
@@ -277,29 +380,51 @@ impl Sweep<'_> {
     }
 
     fn check(&mut self, parent: &str, field: &Field) {
-        let name = if parent.is_empty() { field.name.to_owned() } else { format!("{parent}.{}", field.name) };
+        let name = if parent.is_empty() {
+            field.name.to_owned()
+        } else {
+            format!("{parent}.{}", field.name)
+        };
         let plain = |more: Value| {
             let mut plain = body(self.path, parent).body;
             add(&mut plain, more);
             plain
         };
-        let with = |value: Value, more: Value| set(body(self.path, parent), field.name, value, more);
+        let with =
+            |value: Value, more: Value| set(body(self.path, parent), field.name, value, more);
         let nothing = || json!({});
         match field.effect {
             Effect::Followed => {
                 let (mut value, more) = other(self.path, &name);
                 let before = same(&self.reply(&plain(more.clone())));
                 if field.name.starts_with("stop") {
-                    let text = before.1.pointer("/choices/0/message/content").or(before.1.pointer("/choices/0/text"));
-                    let text =
-                        text.or(before.1.pointer("/output/0/content/0/text")).or(before.1.pointer("/content/0/text"));
-                    value = json!([text.unwrap().as_str().unwrap().chars().next().unwrap().to_string()]);
+                    let text = before
+                        .1
+                        .pointer("/choices/0/message/content")
+                        .or(before.1.pointer("/choices/0/text"));
+                    let text = text
+                        .or(before.1.pointer("/output/0/content/0/text"))
+                        .or(before.1.pointer("/content/0/text"));
+                    value = json!([text
+                        .unwrap()
+                        .as_str()
+                        .unwrap()
+                        .chars()
+                        .next()
+                        .unwrap()
+                        .to_string()]);
                 }
                 let after = same(&self.reply(&with(value.clone(), more)));
                 if before == after {
-                    self.failed.push(format!("{} {name}: {value} changes nothing: {after:?}", self.path));
+                    self.failed.push(format!(
+                        "{} {name}: {value} changes nothing: {after:?}",
+                        self.path
+                    ));
                 }
-                field.inner.iter().for_each(|inner| self.check(&name, inner));
+                field
+                    .inner
+                    .iter()
+                    .for_each(|inner| self.check(&name, inner));
             }
             Effect::Ignored => {
                 let value = match field.name {
@@ -307,25 +432,43 @@ impl Sweep<'_> {
                     "strict" | "include_usage" => json!(true),
                     _ => json!({"a": [1]}),
                 };
-                let (before, after) = (self.reply(&plain(nothing())), self.reply(&with(value, nothing())));
+                let (before, after) = (
+                    self.reply(&plain(nothing())),
+                    self.reply(&with(value, nothing())),
+                );
                 if same(&before) != same(&after) {
-                    self.failed.push(format!("{} {name}: {} is not {}", self.path, after.body, before.body));
+                    self.failed.push(format!(
+                        "{} {name}: {} is not {}",
+                        self.path, after.body, before.body
+                    ));
                 }
             }
             Effect::Refused(neutral) => {
                 let refused = self.reply(&with(json!({"other": 7}), nothing()));
                 // In Anthropic's form, errors name the field in their message.
-                let error = refused.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-                let named =
-                    error.split(':').next().unwrap_or_default().replace(|c: char| "[]0123456789".contains(c), "");
-                if refused.status != 400 || named != name.replace(|c: char| c.is_ascii_digit(), "") {
-                    self.failed.push(format!("{} {name}: {}", self.path, refused.body));
+                let error = refused.json()["error"]["message"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
+                let named = error
+                    .split(':')
+                    .next()
+                    .unwrap_or_default()
+                    .replace(|c: char| "[]0123456789".contains(c), "");
+                if refused.status != 400 || named != name.replace(|c: char| c.is_ascii_digit(), "")
+                {
+                    self.failed
+                        .push(format!("{} {name}: {}", self.path, refused.body));
                 }
                 let before = same(&self.reply(&plain(nothing())));
-                for value in neutral.iter().map(|text| serde_json::from_str(text).unwrap()) {
+                for value in neutral
+                    .iter()
+                    .map(|text| serde_json::from_str(text).unwrap())
+                {
                     let after = self.reply(&with(value, nothing()));
                     if same(&after) != before {
-                        self.failed.push(format!("{} {name}, neutral: {}", self.path, after.body));
+                        self.failed
+                            .push(format!("{} {name}, neutral: {}", self.path, after.body));
                     }
                 }
             }
@@ -336,8 +479,15 @@ impl Sweep<'_> {
 #[track_caller]
 fn sweep(path: &str) {
     let server = Server::start();
-    let request = requests().into_iter().find(|request| request.path == path).unwrap();
-    let mut sweep = Sweep { server: &server, path: request.path, failed: Vec::new() };
+    let request = requests()
+        .into_iter()
+        .find(|request| request.path == path)
+        .unwrap();
+    let mut sweep = Sweep {
+        server: &server,
+        path: request.path,
+        failed: Vec::new(),
+    };
     request.fields().for_each(|field| sweep.check("", field));
     assert!(sweep.failed.is_empty(), "{}", sweep.failed.join("\n"));
 }
@@ -374,23 +524,60 @@ fn a_field_of_no_api_is_refused_by_its_name_wherever_it_is() {
     let server = Server::start();
     let mut nested = 0;
     let mut check = |request: &RequestFields, parent: &str| {
-        let reply = server.post(request.path, &set(body(request.path, parent), "temprature", json!(1), json!({})));
-        let message = reply.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-        assert!(reply.status == 400 && message.contains("temprature: "), "{} {parent}: {message}", request.path);
+        let reply = server.post(
+            request.path,
+            &set(
+                body(request.path, parent),
+                "temprature",
+                json!(1),
+                json!({}),
+            ),
+        );
+        let message = reply.json()["error"]["message"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        assert!(
+            reply.status == 400 && message.contains("temprature: "),
+            "{} {parent}: {message}",
+            request.path
+        );
         // Null asks for nothing.
-        let body = set(body(request.path, parent), "temprature", Value::Null, json!({}));
-        assert!(!server.post(request.path, &body).body.contains("temprature"), "{} {parent}", request.path);
+        let body = set(
+            body(request.path, parent),
+            "temprature",
+            Value::Null,
+            json!({}),
+        );
+        assert!(
+            !server.post(request.path, &body).body.contains("temprature"),
+            "{} {parent}",
+            request.path
+        );
         nested += 1;
     };
     for request in requests() {
         check(request, "");
-        let mut open: Vec<_> = request.fields().map(|field| (field.name.to_owned(), field)).collect();
+        let mut open: Vec<_> = request
+            .fields()
+            .map(|field| (field.name.to_owned(), field))
+            .collect();
         let names: BTreeSet<_> = request.fields().map(|field| field.name).collect();
-        assert_eq!(names.len(), open.len(), "{}: a field has two rows", request.path);
+        assert_eq!(
+            names.len(),
+            open.len(),
+            "{}: a field has two rows",
+            request.path
+        );
         while let Some((name, field)) = open.pop() {
             if !field.inner.is_empty() {
                 check(request, &name);
-                open.extend(field.inner.iter().map(|inner| (format!("{name}.{}", inner.name), inner)));
+                open.extend(
+                    field
+                        .inner
+                        .iter()
+                        .map(|inner| (format!("{name}.{}", inner.name), inner)),
+                );
             }
         }
     }
@@ -410,5 +597,8 @@ fn the_page_of_fields_is_what_the_tables_are() {
         std::fs::write(path, &page).unwrap();
     }
     let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(written == page, "docs/request-fields.md differs from the tables: TRIAD_WRITE_DOCS=1 writes it");
+    assert!(
+        written == page,
+        "docs/request-fields.md differs from the tables: TRIAD_WRITE_DOCS=1 writes it"
+    );
 }

@@ -17,7 +17,13 @@ fn a_name_that_others_could_have_is_refused_on_loopback() {
     for host in ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:80"] {
         server.send(&get("/health", host, "")).good();
     }
-    for host in ["example.org", "localhost.example.org", "192.168.0.1", "", "a b"] {
+    for host in [
+        "example.org",
+        "localhost.example.org",
+        "192.168.0.1",
+        "",
+        "a b",
+    ] {
         let reply = server.send(&get("/v1/models", host, ""));
         assert!([400, 403].contains(&reply.status), "{host}: {reply:?}");
     }
@@ -29,7 +35,11 @@ fn a_name_that_others_could_have_is_refused_on_loopback() {
 fn a_key_is_wanted_where_there_is_one() {
     let server = Server::with(|options| options.api_keys = vec!["first".into(), "second".into()]);
     let ask = |headers: &str| server.send(&post("/v1/completions", "{\"prompt\": \"a\"}", headers));
-    for headers in ["Authorization: Bearer first\r\n", "authorization: bearer second\r\n", "x-api-key: first\r\n"] {
+    for headers in [
+        "Authorization: Bearer first\r\n",
+        "authorization: bearer second\r\n",
+        "x-api-key: first\r\n",
+    ] {
         ask(headers).good();
     }
     for headers in [
@@ -42,7 +52,14 @@ fn a_key_is_wanted_where_there_is_one() {
     ] {
         let reply = ask(headers);
         assert_eq!(reply.error(401)["code"], "invalid_api_key", "{headers}");
-        assert!(reply.headers.to_ascii_lowercase().contains("www-authenticate: bearer"), "{}", reply.headers);
+        assert!(
+            reply
+                .headers
+                .to_ascii_lowercase()
+                .contains("www-authenticate: bearer"),
+            "{}",
+            reply.headers
+        );
     }
     for path in ["/v1/models", "/metrics", "/props"] {
         server.get(path).error(401);
@@ -51,7 +68,9 @@ fn a_key_is_wanted_where_there_is_one() {
 }
 
 /// All methods that clients send.
-const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE"];
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE",
+];
 
 fn ask(server: &Server, method: &str, path: &str, headers: &str) -> Reply {
     let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
@@ -60,7 +79,11 @@ fn ask(server: &Server, method: &str, path: &str, headers: &str) -> Reply {
 
 /// A path of the route.
 fn path(route: &Route) -> String {
-    route.path.replace("{*model}", "a/b").replace("{id}", "a").replace("{name}", "a")
+    route
+        .path
+        .replace("{*model}", "a/b")
+        .replace("{id}", "a")
+        .replace("{name}", "a")
 }
 
 fn as_key(key: &str) -> String {
@@ -69,8 +92,11 @@ fn as_key(key: &str) -> String {
 
 #[test]
 fn every_route_wants_a_key_but_those_that_are_open() {
-    let open: BTreeSet<_> =
-        routes().iter().filter(|route| route.access == Access::Open).map(|route| (route.method, route.path)).collect();
+    let open: BTreeSet<_> = routes()
+        .iter()
+        .filter(|route| route.access == Access::Open)
+        .map(|route| (route.method, route.path))
+        .collect();
     let files = [
         "/",
         "/api.js",
@@ -83,10 +109,20 @@ fn every_route_wants_a_key_but_those_that_are_open() {
         "/style.css",
         "/timeline.js",
     ];
-    let listed = files.into_iter().chain(["/health", "/openapi.json"]).map(|path| ("GET", path));
-    assert_eq!(open, listed.collect(), "a route that tells nothing of requests may be added here");
+    let listed = files
+        .into_iter()
+        .chain(["/health", "/openapi.json"])
+        .map(|path| ("GET", path));
+    assert_eq!(
+        open,
+        listed.collect(),
+        "a route that tells nothing of requests may be added here"
+    );
     let server = Server::with(|options| {
-        (options.api_keys, options.metrics_key) = (vec!["first".into(), "second".into()], Some("metrics".into()));
+        (options.api_keys, options.metrics_key) = (
+            vec!["first".into(), "second".into()],
+            Some("metrics".into()),
+        );
     });
     let key_of = |access| match access {
         Access::Open => None,
@@ -96,13 +132,20 @@ fn every_route_wants_a_key_but_those_that_are_open() {
     for route in routes() {
         for method in METHODS {
             let read = if method == "HEAD" { "GET" } else { method };
-            let own = routes().iter().find(|own| own.path == route.path && own.method == read);
+            let own = routes()
+                .iter()
+                .find(|own| own.path == route.path && own.method == read);
             let right = key_of(own.map_or(Access::Key, |own| own.access));
             let keys = ["", "first", "firs", "second", "metrics", "Second"];
             for key in keys {
-                let headers = if key.is_empty() { String::new() } else { as_key(key) };
+                let headers = if key.is_empty() {
+                    String::new()
+                } else {
+                    as_key(key)
+                };
                 let reply = ask(&server, method, &path(route), &headers);
-                let is_right = right.is_none_or(|right| key == right || (key == "first" && right == "second"));
+                let is_right =
+                    right.is_none_or(|right| key == right || (key == "first" && right == "second"));
                 let what = format!("{method} {} with {key:?}: {reply:?}", route.path);
                 assert_eq!(reply.status == 401, !is_right, "{what}");
                 if is_right {
@@ -117,32 +160,61 @@ fn every_route_wants_a_key_but_those_that_are_open() {
 #[test]
 fn no_response_has_a_header_twice() {
     let server = Server::with(|options| {
-        (options.api_keys, options.cors) = (vec!["key".into()], vec!["http://localhost:3000".into()]);
+        (options.api_keys, options.cors) =
+            (vec!["key".into()], vec!["http://localhost:3000".into()]);
     });
     let origin = "Origin: http://localhost:3000\r\n";
-    let preflight = format!("{origin}Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-a\r\n");
+    let preflight = format!(
+        "{origin}Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-a\r\n"
+    );
     let unchanged = |path: &str| {
         let reply = ask(&server, "GET", path, &as_key("key"));
-        let tag = reply.headers.lines().find_map(|line| line.strip_prefix("etag: ").map(str::to_owned));
-        tag.map(|tag| format!("If-None-Match: {tag}\r\n")).unwrap_or_default()
+        let tag = reply
+            .headers
+            .lines()
+            .find_map(|line| line.strip_prefix("etag: ").map(str::to_owned));
+        tag.map(|tag| format!("If-None-Match: {tag}\r\n"))
+            .unwrap_or_default()
     };
-    let whole = |body: &str| post("/v1/completions", body, &format!("{origin}{}", as_key("key")));
+    let whole = |body: &str| {
+        post(
+            "/v1/completions",
+            body,
+            &format!("{origin}{}", as_key("key")),
+        )
+    };
     let mut replies = vec![
         server.send(&whole("{\"prompt\": \"a\", \"max_tokens\": 1}")),
-        server.send(&whole("{\"prompt\": \"a\", \"max_tokens\": 1, \"stream\": true}")),
+        server.send(&whole(
+            "{\"prompt\": \"a\", \"max_tokens\": 1, \"stream\": true}",
+        )),
         server.send(&whole("{}")),
         ask(&server, "GET", "/nothing", &as_key("key")),
     ];
     for route in routes() {
         for method in METHODS {
-            for headers in ["", origin, &preflight, &as_key("key"), &unchanged(&path(route))] {
+            for headers in [
+                "",
+                origin,
+                &preflight,
+                &as_key("key"),
+                &unchanged(&path(route)),
+            ] {
                 replies.push(ask(&server, method, &path(route), headers));
             }
         }
     }
     for reply in replies {
-        let names: Vec<_> = reply.headers.lines().skip(1).filter_map(|line| line.split_once(':')).collect();
-        let unique: BTreeSet<_> = names.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+        let names: Vec<_> = reply
+            .headers
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_once(':'))
+            .collect();
+        let unique: BTreeSet<_> = names
+            .iter()
+            .map(|(name, _)| name.to_ascii_lowercase())
+            .collect();
         assert_eq!(unique.len(), names.len(), "{}", reply.headers);
     }
 }
@@ -170,7 +242,10 @@ fn what_is_no_route_wants_a_key_however_it_is_written() {
     ] {
         for method in METHODS {
             let reply = ask(&server, method, path, "");
-            assert!([400, 401].contains(&reply.status), "{method} {path}: {reply:?}");
+            assert!(
+                [400, 401].contains(&reply.status),
+                "{method} {path}: {reply:?}"
+            );
         }
     }
     assert_eq!(ask(&server, "GET", "/nothing", &as_key("key")).status, 404);
@@ -179,10 +254,20 @@ fn what_is_no_route_wants_a_key_however_it_is_written() {
 #[test]
 fn every_route_but_the_pages_files_is_described_and_no_other() {
     let document = Server::start().get("/openapi.json").good();
-    let described = document["paths"].as_object().unwrap().iter().flat_map(|(path, methods)| {
-        methods.as_object().unwrap().keys().map(move |method| (method.to_uppercase(), path.clone()))
-    });
-    let own = routes().iter().filter(|route| route.access != Access::Open || route.path == "/health");
+    let described = document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(path, methods)| {
+            methods
+                .as_object()
+                .unwrap()
+                .keys()
+                .map(move |method| (method.to_uppercase(), path.clone()))
+        });
+    let own = routes()
+        .iter()
+        .filter(|route| route.access != Access::Open || route.path == "/health");
     let own = own.map(|route| (route.method.to_owned(), route.path.replace("{*", "{")));
     assert_eq!(described.collect::<BTreeSet<_>>(), own.collect());
 }
@@ -191,19 +276,40 @@ fn every_route_but_the_pages_files_is_described_and_no_other() {
 fn pages_of_named_origins_alone_may_read_answers() {
     let server = Server::with(|options| options.cors = vec!["http://localhost:3000".into()]);
     let allowed = |origin: &str| {
-        let reply = server.send(&get("/health", "localhost", &format!("Origin: {origin}\r\n")));
-        reply.headers.to_ascii_lowercase().contains(&format!("access-control-allow-origin: {origin}"))
+        let reply = server.send(&get(
+            "/health",
+            "localhost",
+            &format!("Origin: {origin}\r\n"),
+        ));
+        reply
+            .headers
+            .to_ascii_lowercase()
+            .contains(&format!("access-control-allow-origin: {origin}"))
     };
     assert!(allowed("http://localhost:3000"));
-    assert!(!allowed("http://localhost:3001") && !allowed("null") && !allowed("https://example.org"));
+    assert!(
+        !allowed("http://localhost:3001") && !allowed("null") && !allowed("https://example.org")
+    );
     let preflight = "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
                      Origin: http://localhost:3000\r\nAccess-Control-Request-Method: POST\r\n\
                      Access-Control-Request-Headers: x-other\r\n\r\n";
     assert_eq!(server.send(preflight).status, 204);
     let other = server.send(&preflight.replace(":3000", ":3001"));
-    assert!(!other.headers.to_ascii_lowercase().contains("access-control-allow"), "{}", other.headers);
+    assert!(
+        !other
+            .headers
+            .to_ascii_lowercase()
+            .contains("access-control-allow"),
+        "{}",
+        other.headers
+    );
     let off = Server::start();
-    assert!(!off.send(preflight).headers.to_ascii_lowercase().contains("access-control"));
+    assert!(
+        !off.send(preflight)
+            .headers
+            .to_ascii_lowercase()
+            .contains("access-control")
+    );
     off.post("/v1/completions", &json!({"prompt": "a"})).good();
 }
 
@@ -220,31 +326,60 @@ const ANTHROPIC: &str = "anthropic-beta,anthropic-dangerous-direct-browser-acces
 #[test]
 fn packages_for_browsers_reach_every_route_from_a_named_origin() {
     let server = Server::with(|options| {
-        (options.api_keys, options.cors) = (vec!["key".into()], vec!["http://localhost:3000".into()]);
+        (options.api_keys, options.cors) =
+            (vec!["key".into()], vec!["http://localhost:3000".into()]);
     });
     let origin = "Origin: http://localhost:3000\r\n";
     let list = |reply: &Reply, name: &str| -> BTreeSet<String> {
         let start = format!("access-control-{name}: ");
-        let value = reply.headers.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_default();
-        value.split(',').map(|part| part.trim().to_owned()).collect()
+        let value = reply
+            .headers
+            .lines()
+            .find_map(|line| line.strip_prefix(&start))
+            .unwrap_or_default();
+        value
+            .split(',')
+            .map(|part| part.trim().to_owned())
+            .collect()
     };
-    for (route, headers) in
-        routes().iter().flat_map(|route| [(route, OPENAI), (route, ANTHROPIC), (route, "x-of-a-later-one")])
-    {
+    for (route, headers) in routes().iter().flat_map(|route| {
+        [
+            (route, OPENAI),
+            (route, ANTHROPIC),
+            (route, "x-of-a-later-one"),
+        ]
+    }) {
         let asked = format!(
             "{origin}Access-Control-Request-Method: {}\r\nAccess-Control-Request-Headers: {headers}\r\n",
             route.method
         );
         let reply = ask(&server, "OPTIONS", &path(route), &asked);
         assert_eq!(reply.status, 204, "{reply:?}");
-        assert!(list(&reply, "allow-origin").contains("http://localhost:3000"), "{reply:?}");
-        assert!(list(&reply, "allow-methods").contains(route.method), "{route:?}: {reply:?}");
+        assert!(
+            list(&reply, "allow-origin").contains("http://localhost:3000"),
+            "{reply:?}"
+        );
+        assert!(
+            list(&reply, "allow-methods").contains(route.method),
+            "{route:?}: {reply:?}"
+        );
         let allowed = list(&reply, "allow-headers");
-        assert!(headers.split(',').all(|name| allowed.contains(name)), "{reply:?}");
+        assert!(
+            headers.split(',').all(|name| allowed.contains(name)),
+            "{reply:?}"
+        );
         // With a wrong key, too, a page reads why it is refused, and when it may come again.
         for key in ["", "key"] {
-            let reply = ask(&server, route.method, &path(route), &format!("{origin}{}", as_key(key)));
-            assert!(list(&reply, "allow-origin").contains("http://localhost:3000"), "{reply:?}");
+            let reply = ask(
+                &server,
+                route.method,
+                &path(route),
+                &format!("{origin}{}", as_key(key)),
+            );
+            assert!(
+                list(&reply, "allow-origin").contains("http://localhost:3000"),
+                "{reply:?}"
+            );
             assert!(list(&reply, "expose-headers").contains("*"), "{reply:?}");
         }
     }

@@ -16,7 +16,10 @@ fn where_memory_is_short_requests_wait_or_are_refused_and_the_server_stays() {
     if std::env::var_os(LIMITED).is_none() {
         let program = std::env::current_exe().unwrap();
         let name = "little_memory::where_memory_is_short_requests_wait_or_are_refused_and_the_server_stays";
-        let run = format!("ulimit -v 1000000 && exec {} --exact {name} --nocapture", program.display());
+        let run = format!(
+            "ulimit -v 1000000 && exec {} --exact {name} --nocapture",
+            program.display()
+        );
         let mut limited = Command::new("/bin/sh");
         limited
             .args(["-c", &run])
@@ -25,7 +28,11 @@ fn where_memory_is_short_requests_wait_or_are_refused_and_the_server_stays() {
             .env("MALLOC_ARENA_MAX", "2")
             .stdin(Stdio::null());
         let output = limited.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         return;
     }
     let server = Server::start();

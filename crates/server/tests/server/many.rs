@@ -14,14 +14,19 @@ fn body(client: usize) -> Value {
 }
 
 fn answer(reply: &Value) -> (Value, Value) {
-    (reply["choices"][0]["text"].clone(), reply["choices"][0]["logprobs"]["token_logprobs"].clone())
+    (
+        reply["choices"][0]["text"].clone(),
+        reply["choices"][0]["logprobs"]["token_logprobs"].clone(),
+    )
 }
 
 #[test]
 fn each_of_sixteen_clients_gets_what_it_gets_alone() {
     let alone: Vec<_> = {
         let server = Server::start();
-        (0..16).map(|client| answer(&server.post(TEXT, &body(client)).good())).collect()
+        (0..16)
+            .map(|client| answer(&server.post(TEXT, &body(client)).good()))
+            .collect()
     };
     let server = Server::with(|options| options.parallel = 6);
     std::thread::scope(|scope| {
@@ -29,21 +34,37 @@ fn each_of_sixteen_clients_gets_what_it_gets_alone() {
             let server = &server;
             scope.spawn(move || {
                 for _ in 0..3 {
-                    assert_eq!(&answer(&server.post(TEXT, &body(client)).good()), alone, "client {client}");
+                    assert_eq!(
+                        &answer(&server.post(TEXT, &body(client)).good()),
+                        alone,
+                        "client {client}"
+                    );
                 }
             });
         }
     });
-    assert_eq!(server.get("/health").good(), json!({"status": "ok", "answering": 0, "waiting": 0}));
+    assert_eq!(
+        server.get("/health").good(),
+        json!({"status": "ok", "answering": 0, "waiting": 0})
+    );
 }
 
 /// Reads a stream's first events, and goes away.
 fn leave(server: &Server, events: usize) {
-    let body = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true, "n": 2});
+    let body =
+        json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true, "n": 2});
     let mut stream = server.connect();
-    stream.write_all(post(TEXT, &body.to_string(), "").as_bytes()).unwrap();
+    stream
+        .write_all(post(TEXT, &body.to_string(), "").as_bytes())
+        .unwrap();
     let lines = BufReader::new(&stream).lines().map_while(Result::ok);
-    assert_eq!(lines.filter(|line| line.starts_with("data: ")).take(events).count(), events);
+    assert_eq!(
+        lines
+            .filter(|line| line.starts_with("data: "))
+            .take(events)
+            .count(),
+        events
+    );
 }
 
 #[test]
@@ -54,7 +75,9 @@ fn an_answer_ends_when_its_client_goes_away() {
     // Whole answers, too, whose clients wait for them.
     let body = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true});
     let mut stream = server.connect();
-    stream.write_all(post(TEXT, &body.to_string(), "").as_bytes()).unwrap();
+    stream
+        .write_all(post(TEXT, &body.to_string(), "").as_bytes())
+        .unwrap();
     let start = Instant::now();
     while server.get("/health").json()["answering"] != 1 {
         assert!(start.elapsed() < Duration::from_secs(60));
@@ -62,7 +85,10 @@ fn an_answer_ends_when_its_client_goes_away() {
     drop(stream);
     server.wait_until_idle();
     let metrics = server.get("/metrics").body;
-    assert!(metrics.contains("triad_answers_total{model=\"tiny\",finish=\"cancelled\"}"), "{metrics}");
+    assert!(
+        metrics.contains("triad_answers_total{model=\"tiny\",finish=\"cancelled\"}"),
+        "{metrics}"
+    );
     // Pages of sessions that are gone are in the index of prefixes at most.
     let kv = server.engine.usage().kv;
     assert!(kv.bytes <= kv.indexed_pages * kv.page_bytes, "{kv:?}");
@@ -70,18 +96,30 @@ fn an_answer_ends_when_its_client_goes_away() {
 
 #[test]
 fn the_end_of_a_server_waits_for_answers_and_cancels_those_that_take_too_long() {
-    for (time_out, is_complete) in [(Duration::from_secs(60), true), (Duration::from_millis(1), false)] {
+    for (time_out, is_complete) in [
+        (Duration::from_secs(60), true),
+        (Duration::from_millis(1), false),
+    ] {
         let mut server = Server::with(|options| options.shutdown_time_out = time_out);
         let count = if is_complete { 40 } else { 1000 };
-        let body = json!({"prompt": "a", "max_tokens": count, "ignore_eos": true, "stream": true, "n": 4});
+        let body =
+            json!({"prompt": "a", "max_tokens": count, "ignore_eos": true, "stream": true, "n": 4});
         let mut stream = server.connect();
-        stream.write_all(post(TEXT, &body.to_string(), "").as_bytes()).unwrap();
+        stream
+            .write_all(post(TEXT, &body.to_string(), "").as_bytes())
+            .unwrap();
         let mut first = [0; 64];
         stream.read_exact(&mut first).unwrap();
         server.end();
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
-        assert_eq!(String::from_utf8_lossy(&rest).contains("[DONE]"), is_complete);
-        assert!(std::net::TcpStream::connect(server.address).is_err(), "nobody listens any more");
+        assert_eq!(
+            String::from_utf8_lossy(&rest).contains("[DONE]"),
+            is_complete
+        );
+        assert!(
+            std::net::TcpStream::connect(server.address).is_err(),
+            "nobody listens any more"
+        );
     }
 }

@@ -21,7 +21,10 @@ fn models(engine: &Engine, count: usize) -> (Vec<HostedModel>, Arc<Vec<AtomicUsi
             bytes: 1,
             load: Box::new(move || {
                 loads[index].fetch_add(1, Ordering::Relaxed);
-                Ok(LoadedModel { engine: engine.clone(), adapters: Vec::new() })
+                Ok(LoadedModel {
+                    engine: engine.clone(),
+                    adapters: Vec::new(),
+                })
             }),
         }
     };
@@ -29,13 +32,22 @@ fn models(engine: &Engine, count: usize) -> (Vec<HostedModel>, Arc<Vec<AtomicUsi
 }
 
 fn counts(loads: &[AtomicUsize]) -> Vec<usize> {
-    loads.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+    loads
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .collect()
 }
 
 fn loaded(server: &Server) -> Vec<String> {
     let list = server.get("/v1/models").good();
-    let models = list["data"].as_array().unwrap().iter().filter(|model| model["loaded"] == true);
-    models.map(|model| model["id"].as_str().unwrap().to_owned()).collect()
+    let models = list["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|model| model["loaded"] == true);
+    models
+        .map(|model| model["id"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[test]
@@ -45,7 +57,12 @@ fn models_are_loaded_when_asked_for_and_the_one_not_used_the_longest_goes_first(
     let server = Server::of((engine, folder), models, |options| options.model_bytes = 2);
     assert_eq!(loaded(&server), ["a"]);
     let ask = |name: &str| server.post("/tokenize", &json!({"model": name, "content": "a"}));
-    for (name, expected) in [("b", ["a", "b"]), ("a", ["a", "b"]), ("c", ["a", "c"]), ("b", ["b", "c"])] {
+    for (name, expected) in [
+        ("b", ["a", "b"]),
+        ("a", ["a", "b"]),
+        ("c", ["a", "c"]),
+        ("b", ["b", "c"]),
+    ] {
         ask(name).good();
         assert_eq!(loaded(&server), expected, "behind {name}");
     }
@@ -63,7 +80,12 @@ fn one_load_serves_all_who_wait_for_it() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                server.post("/v1/completions", &json!({"model": "b", "prompt": "a", "max_tokens": 2})).good()
+                server
+                    .post(
+                        "/v1/completions",
+                        &json!({"model": "b", "prompt": "a", "max_tokens": 2}),
+                    )
+                    .good()
             });
         }
     });
@@ -81,21 +103,33 @@ fn a_model_in_use_stays_and_who_waits_too_long_for_its_memory_is_told_when_to_co
     });
     let mut stream = server.connect();
     let body = json!({"model": "a", "prompt": "a", "max_tokens": 760, "ignore_eos": true, "stream": true, "n": 4});
-    stream.write_all(post("/v1/completions", &body.to_string(), "").as_bytes()).unwrap();
+    stream
+        .write_all(post("/v1/completions", &body.to_string(), "").as_bytes())
+        .unwrap();
     stream.read_exact(&mut [0]).unwrap();
     let mut rest = stream.try_clone().unwrap();
     let reading = std::thread::spawn(move || std::io::copy(&mut rest, &mut std::io::sink()));
     let refused = server.post("/tokenize", &json!({"model": "b", "content": "a"}));
     assert_eq!(refused.status, 503, "{refused:?}");
-    assert!(refused.headers.contains("retry-after") && refused.body.contains("beside a"), "{refused:?}");
+    assert!(
+        refused.headers.contains("retry-after") && refused.body.contains("beside a"),
+        "{refused:?}"
+    );
     assert_eq!(counts(&loads), [1, 0]);
     stream.shutdown(std::net::Shutdown::Both).unwrap();
     drop(reading.join());
     server.wait_until_idle();
     // The end of the answers and of the request that waits for them are not one moment.
     let start = Instant::now();
-    while server.post("/tokenize", &json!({"model": "b", "content": "a"})).status == 503 {
-        assert!(start.elapsed() < Duration::from_secs(60), "a is used forever");
+    while server
+        .post("/tokenize", &json!({"model": "b", "content": "a"}))
+        .status
+        == 503
+    {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "a is used forever"
+        );
     }
     assert_eq!(counts(&loads), [1, 1]);
 }
@@ -109,7 +143,12 @@ fn a_model_that_can_not_be_loaded_is_an_error_and_the_others_go_on() {
     for _ in 0..2 {
         let failed = server.post("/tokenize", &json!({"model": "b", "content": "a"}));
         assert_eq!(failed.status, 500);
-        assert!(failed.body.contains("b can't be loaded: the log of the server has the cause"), "{failed:?}");
+        assert!(
+            failed
+                .body
+                .contains("b can't be loaded: the log of the server has the cause"),
+            "{failed:?}"
+        );
         assert!(!failed.body.contains("secret"), "{failed:?}");
     }
     server.post("/tokenize", &json!({"content": "a"})).good();
@@ -125,22 +164,49 @@ fn a_model_whose_file_is_truncated_is_unloaded_and_the_server_goes_on() {
     let (mut models, _) = models(&engine, 2);
     let from = path.clone();
     models[1].load = Box::new(move || {
-        let load = LoadOptions { threads: Threads::Count(1), ..Default::default() };
+        let load = LoadOptions {
+            threads: Threads::Count(1),
+            ..Default::default()
+        };
         let model = Arc::new(Model::load(&from, &load)?);
-        let session = SessionOptions { context: 512, ..SessionOptions::default() };
-        let engine = Engine::new(&model, EngineOptions { session, ..EngineOptions::default() })?;
-        Ok(LoadedModel { engine, adapters: Vec::new() })
+        let session = SessionOptions {
+            context: 512,
+            ..SessionOptions::default()
+        };
+        let engine = Engine::new(
+            &model,
+            EngineOptions {
+                session,
+                ..EngineOptions::default()
+            },
+        )?;
+        Ok(LoadedModel {
+            engine,
+            adapters: Vec::new(),
+        })
     });
     let server = Server::of((engine, folder), models, |_| {});
     let ask = |model: &str| {
-        server.post("/v1/completions", &json!({"model": model, "prompt": "abc", "max_tokens": 8, "ignore_eos": true}))
+        server.post(
+            "/v1/completions",
+            &json!({"model": model, "prompt": "abc", "max_tokens": 8, "ignore_eos": true}),
+        )
     };
     let text = |answer: &serde_json::Value| answer["choices"][0]["text"].clone();
     let expected = text(&ask("b").good());
     // While it answers: what is streamed so far is of the whole file, and then there is an error.
     let mut stream = server.connect();
     let body = json!({"model": "b", "prompt": "abc", "max_tokens": 480, "ignore_eos": true, "stream": true});
-    stream.write_all(post("/v1/completions", &body.to_string(), "connection: close\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(
+            post(
+                "/v1/completions",
+                &body.to_string(),
+                "connection: close\r\n",
+            )
+            .as_bytes(),
+        )
+        .unwrap();
     stream.read_exact(&mut [0; 256]).unwrap();
     let whole = std::fs::File::options().write(true).open(&path).unwrap();
     whole.set_len(0).unwrap();
@@ -149,7 +215,10 @@ fn a_model_whose_file_is_truncated_is_unloaded_and_the_server_goes_on() {
     assert!(rest.contains("was changed or truncated"), "{rest}");
     assert_eq!(loaded(&server), ["a"]);
     let refused = ask("b");
-    assert!(refused.status >= 500 && refused.body.contains("b can't be loaded"), "{refused:?}");
+    assert!(
+        refused.status >= 500 && refused.body.contains("b can't be loaded"),
+        "{refused:?}"
+    );
     ask("a").good();
     std::fs::write(&path, &file).unwrap();
     assert_eq!(text(&ask("b").good()), expected);
@@ -160,13 +229,30 @@ fn a_model_whose_file_is_truncated_is_unloaded_and_the_server_goes_on() {
 fn what_could_never_be_served_is_refused_at_the_start() {
     let (engine, _folder) = engine(None);
     let start = |change: &dyn Fn(&mut Vec<HostedModel>, &mut ServerOptions)| {
-        let mut options = ServerOptions { port: 0, ..ServerOptions::default() };
+        let mut options = ServerOptions {
+            port: 0,
+            ..ServerOptions::default()
+        };
         let (mut models, _) = models(&engine, 2);
         change(&mut models, &mut options);
-        serve(options, models, &Shutdown::default(), |_| panic!("it listens")).unwrap_err()
+        serve(options, models, &Shutdown::default(), |_| {
+            panic!("it listens")
+        })
+        .unwrap_err()
     };
-    assert!(matches!(start(&|models, _| models[1].name = "a".into()), StartError::Name { name } if name == "a"));
-    assert!(matches!(start(&|_, options| options.model_bytes = 0), StartError::Memory { .. }));
-    assert!(matches!(start(&|models, _| models[0].load = Box::new(|| Err("no".into()))), StartError::Load { .. }));
-    assert!(matches!(start(&|models, _| models.clear()), StartError::Zero { .. }));
+    assert!(
+        matches!(start(&|models, _| models[1].name = "a".into()), StartError::Name { name } if name == "a")
+    );
+    assert!(matches!(
+        start(&|_, options| options.model_bytes = 0),
+        StartError::Memory { .. }
+    ));
+    assert!(matches!(
+        start(&|models, _| models[0].load = Box::new(|| Err("no".into()))),
+        StartError::Load { .. }
+    ));
+    assert!(matches!(
+        start(&|models, _| models.clear()),
+        StartError::Zero { .. }
+    ));
 }

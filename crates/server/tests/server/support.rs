@@ -8,7 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use triad_engine::{Adapter, Engine, EngineOptions, LoadOptions, LowRank, Model, SessionOptions, Threads};
+use triad_engine::{
+    Adapter, Engine, EngineOptions, LoadOptions, LowRank, Model, SessionOptions, Threads,
+};
 use triad_model::description::{BlockDescription, Linear, LinearShape};
 use triad_model::gguf;
 use triad_model::testing::GgufBuilder;
@@ -31,18 +33,32 @@ const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}{{ messag
 /// A llama of two blocks with random weights, whose control token for the end of a turn is called `turn`.
 pub fn model(folder: &Path, turn: &str) -> Model {
     let (hidden, width, key_value) = (32, 48, 16);
-    let tokens = (0..=255).map(byte_letter).chain(["ab", turn, END].map(str::to_owned)).collect();
-    let types = (0..VOCAB as i64).map(|token| if token >= i64::from(TURN) { 3 } else { 1 }).collect();
+    let tokens = (0..=255)
+        .map(byte_letter)
+        .chain(["ab", turn, END].map(str::to_owned))
+        .collect();
+    let types = (0..VOCAB as i64)
+        .map(|token| if token >= i64::from(TURN) { 3 } else { 1 })
+        .collect();
     let text = |text: &str| gguf::Value::String(text.into());
     let mut builder = GgufBuilder::new()
         .field("general.architecture", text("llama"))
-        .field("llama.attention.layer_norm_rms_epsilon", gguf::Value::Float(1e-5))
+        .field(
+            "llama.attention.layer_norm_rms_epsilon",
+            gguf::Value::Float(1e-5),
+        )
         .field("tokenizer.ggml.model", text("gpt2"))
         .field("tokenizer.ggml.pre", text("gpt-2"))
         .field("tokenizer.ggml.tokens", gguf::Value::Strings(tokens))
         .field("tokenizer.ggml.token_type", gguf::Value::Integers(types))
-        .field("tokenizer.ggml.merges", gguf::Value::Strings(vec!["a b".into()]))
-        .field("tokenizer.ggml.eos_token_id", gguf::Value::Integer(VOCAB as i128 - 1))
+        .field(
+            "tokenizer.ggml.merges",
+            gguf::Value::Strings(vec!["a b".into()]),
+        )
+        .field(
+            "tokenizer.ggml.eos_token_id",
+            gguf::Value::Integer(VOCAB as i128 - 1),
+        )
         .field("tokenizer.chat_template", text(TEMPLATE));
     for (field, number) in [
         ("embedding_length", hidden),
@@ -52,7 +68,10 @@ pub fn model(folder: &Path, turn: &str) -> Model {
         ("attention.head_count", 2),
         ("attention.head_count_kv", 1),
     ] {
-        builder = builder.field(&format!("llama.{field}"), gguf::Value::Integer(number as i128));
+        builder = builder.field(
+            &format!("llama.{field}"),
+            gguf::Value::Integer(number as i128),
+        );
     }
     let mut random = 1_u32;
     let mut values = |count: usize, scale: f32| -> Vec<f32> {
@@ -62,14 +81,17 @@ pub fn model(folder: &Path, turn: &str) -> Model {
         };
         (0..count).map(next).collect()
     };
-    builder = builder.tensor_f32("token_embd.weight", &[VOCAB, hidden], &values(VOCAB * hidden, 2.0)).tensor_f32(
-        "output_norm.weight",
-        &[hidden],
-        &[1.0; 32],
-    );
+    builder = builder
+        .tensor_f32(
+            "token_embd.weight",
+            &[VOCAB, hidden],
+            &values(VOCAB * hidden, 2.0),
+        )
+        .tensor_f32("output_norm.weight", &[hidden], &[1.0; 32]);
     for block in 0..2 {
         for norm in ["attn_norm", "ffn_norm"] {
-            builder = builder.tensor_f32(&format!("blk.{block}.{norm}.weight"), &[hidden], &[1.0; 32]);
+            builder =
+                builder.tensor_f32(&format!("blk.{block}.{norm}.weight"), &[hidden], &[1.0; 32]);
         }
         for (name, rows, columns) in [
             ("attn_q", hidden, hidden),
@@ -86,7 +108,14 @@ pub fn model(folder: &Path, turn: &str) -> Model {
     }
     let path = folder.join("tiny.gguf");
     std::fs::write(&path, builder.build()).unwrap();
-    Model::load(&path, &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap()
+    Model::load(
+        &path,
+        &LoadOptions {
+            threads: Threads::Count(1),
+            ..Default::default()
+        },
+    )
+    .unwrap()
 }
 
 /// Of rank 1 on the values of all blocks: all of its numbers are `value`.
@@ -94,14 +123,32 @@ fn adapter(model: &Model, value: f32) -> Arc<Adapter> {
     let low_rank = |shape: &LinearShape| {
         let numbers = |count: usize| vec![value.abs().sqrt(); count].into();
         let (a, b) = (numbers(shape.in_features), numbers(shape.out_features));
-        (shape.linear, LowRank { rank: 1, a, b, scale: value.signum() })
+        (
+            shape.linear,
+            LowRank {
+                rank: 1,
+                a,
+                b,
+                scale: value.signum(),
+            },
+        )
     };
     let description = model.description();
     let of_block = |block: &BlockDescription| {
         let shapes = block.linears(description.hidden);
-        shapes.iter().filter(|shape| shape.linear == Linear::Value).map(low_rank).collect()
+        shapes
+            .iter()
+            .filter(|shape| shape.linear == Linear::Value)
+            .map(low_rank)
+            .collect()
     };
-    Arc::new(Adapter::new(description, description.blocks.iter().map(of_block).collect()).unwrap())
+    Arc::new(
+        Adapter::new(
+            description,
+            description.blocks.iter().map(of_block).collect(),
+        )
+        .unwrap(),
+    )
 }
 
 /// The letter that byte-level vocabularies write for a byte: itself where it is visible, else the next free one from
@@ -125,8 +172,23 @@ pub fn engine(kv_memory: Option<usize>) -> (Engine, tempfile::TempDir) {
 pub fn engine_of(turn: &str, kv_memory: Option<usize>) -> (Engine, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let model = Arc::new(model(folder.path(), turn));
-    let session = SessionOptions { context: CONTEXT, chunk: 64, ..SessionOptions::default() };
-    (Engine::new(&model, EngineOptions { session, kv_memory, ..EngineOptions::default() }).unwrap(), folder)
+    let session = SessionOptions {
+        context: CONTEXT,
+        chunk: 64,
+        ..SessionOptions::default()
+    };
+    (
+        Engine::new(
+            &model,
+            EngineOptions {
+                session,
+                kv_memory,
+                ..EngineOptions::default()
+            },
+        )
+        .unwrap(),
+        folder,
+    )
 }
 
 /// A server in this process, on a port of the system's choosing.
@@ -148,16 +210,25 @@ impl Server {
         Self::with_kv_memory(None, change)
     }
 
-    pub fn with_kv_memory(kv_memory: Option<usize>, change: impl FnOnce(&mut ServerOptions)) -> Self {
+    pub fn with_kv_memory(
+        kv_memory: Option<usize>,
+        change: impl FnOnce(&mut ServerOptions),
+    ) -> Self {
         let (engine, folder) = engine(kv_memory);
         let adapters = [("one", 0.05), ("other", -0.03)];
-        let adapters = Vec::from(adapters.map(|(name, value)| (name.to_owned(), adapter(engine.model(), value))));
+        let adapters = Vec::from(
+            adapters.map(|(name, value)| (name.to_owned(), adapter(engine.model(), value))),
+        );
         let own = (engine.clone(), adapters.clone());
         let load = move || {
             let (engine, adapters) = own.clone();
             Ok(LoadedModel { engine, adapters })
         };
-        let hosted = HostedModel { name: NAME.into(), bytes: 0, load: Box::new(load) };
+        let hosted = HostedModel {
+            name: NAME.into(),
+            bytes: 0,
+            load: Box::new(load),
+        };
         let mut server = Self::of((engine, folder), vec![hosted], change);
         server.adapters = adapters;
         server
@@ -169,20 +240,35 @@ impl Server {
         models: Vec<HostedModel>,
         change: impl FnOnce(&mut ServerOptions),
     ) -> Self {
-        let mut options = ServerOptions { port: 0, ..ServerOptions::default() };
+        let mut options = ServerOptions {
+            port: 0,
+            ..ServerOptions::default()
+        };
         change(&mut options);
         let shutdown = Shutdown::default();
         let (sender, ready) = std::sync::mpsc::channel();
         let ends = shutdown.clone();
         let thread = std::thread::spawn(move || {
-            serve(options, models, &ends, |address| sender.send(address).unwrap()).unwrap();
+            serve(options, models, &ends, |address| {
+                sender.send(address).unwrap()
+            })
+            .unwrap();
         });
         let address = ready.recv().unwrap();
-        Self { address, engine, adapters: Vec::new(), shutdown, thread: Some(thread), _folder: folder }
+        Self {
+            address,
+            engine,
+            adapters: Vec::new(),
+            shutdown,
+            thread: Some(thread),
+            _folder: folder,
+        }
     }
 
     pub fn get(&self, path: &str) -> Reply {
-        self.send(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+        self.send(&format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        ))
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Reply {
@@ -205,7 +291,9 @@ impl Server {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
         stream
     }
 
@@ -230,14 +318,19 @@ impl Drop for Server {
         self.shutdown.begin();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "the server panicked");
+            assert!(
+                ended.is_ok() || std::thread::panicking(),
+                "the server panicked"
+            );
         }
     }
 }
 
 /// Adds the fields of `more` to a body.
 pub fn add(body: &mut Value, more: Value) {
-    let (Value::Object(body), Value::Object(more)) = (body, more) else { panic!("expected two objects") };
+    let (Value::Object(body), Value::Object(more)) = (body, more) else {
+        panic!("expected two objects")
+    };
     body.extend(more);
 }
 
@@ -260,20 +353,34 @@ pub struct Reply {
 
 impl Reply {
     fn parse(bytes: &[u8]) -> Self {
-        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("the head of a response");
-        let (headers, mut rest) = (String::from_utf8(bytes[..end].to_vec()).unwrap(), &bytes[end + 4..]);
+        let end = bytes
+            .windows(4)
+            .position(|window| window == b"\r\n\r\n")
+            .expect("the head of a response");
+        let (headers, mut rest) = (
+            String::from_utf8(bytes[..end].to_vec()).unwrap(),
+            &bytes[end + 4..],
+        );
         let status = headers.split(' ').nth(1).unwrap().parse().unwrap();
         let mut body = Vec::new();
-        if headers.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+        if headers
+            .to_ascii_lowercase()
+            .contains("transfer-encoding: chunked")
+        {
             while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
-                let length = usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
+                let length =
+                    usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
                 body.extend(&rest[line + 2..line + 2 + length]);
                 rest = &rest[line + 4 + length..];
             }
         } else {
             body.extend(rest);
         }
-        Self { status, headers, body: String::from_utf8(body).unwrap() }
+        Self {
+            status,
+            headers,
+            body: String::from_utf8(body).unwrap(),
+        }
     }
 
     pub fn json(&self) -> Value {
@@ -290,24 +397,48 @@ impl Reply {
     pub fn error(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.body);
         let error = self.json()["error"].clone();
-        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{error}");
-        assert!(error["type"].is_string() && error.get("param").is_some() && error.get("code").is_some(), "{error}");
+        assert!(
+            error["message"]
+                .as_str()
+                .is_some_and(|message| !message.is_empty()),
+            "{error}"
+        );
+        assert!(
+            error["type"].is_string()
+                && error.get("param").is_some()
+                && error.get("code").is_some(),
+            "{error}"
+        );
         error
     }
 
     /// The events of a stream, which ends with `[DONE]`.
     pub fn events(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{}", self.body);
-        assert!(self.headers.contains("text/event-stream"), "{}", self.headers);
-        let mut data: Vec<_> = self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        assert!(
+            self.headers.contains("text/event-stream"),
+            "{}",
+            self.headers
+        );
+        let mut data: Vec<_> = self
+            .body
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .collect();
         assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);
-        data.into_iter().map(|data| serde_json::from_str(data).unwrap()).collect()
+        data.into_iter()
+            .map(|data| serde_json::from_str(data).unwrap())
+            .collect()
     }
 
     /// The events of a stream in which nothing failed.
     pub fn chunks(&self) -> Vec<Value> {
         let events = self.events();
-        assert!(events.iter().all(|event| event.get("error").is_none()), "{}", self.body);
+        assert!(
+            events.iter().all(|event| event.get("error").is_none()),
+            "{}",
+            self.body
+        );
         events
     }
 }
@@ -315,8 +446,19 @@ impl Reply {
 /// The events of a stream, whose names are their types.
 pub fn events(reply: &Reply) -> Vec<Value> {
     assert_eq!(reply.status, 200, "{}", reply.body);
-    let lines = |start: &'static str| reply.body.lines().filter_map(move |line| line.strip_prefix(start));
-    let events: Vec<Value> = lines("data: ").map(|data| serde_json::from_str(data).unwrap()).collect();
-    assert!(lines("event: ").eq(events.iter().map(|event| event["type"].as_str().unwrap())), "{}", reply.body);
+    let lines = |start: &'static str| {
+        reply
+            .body
+            .lines()
+            .filter_map(move |line| line.strip_prefix(start))
+    };
+    let events: Vec<Value> = lines("data: ")
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect();
+    assert!(
+        lines("event: ").eq(events.iter().map(|event| event["type"].as_str().unwrap())),
+        "{}",
+        reply.body
+    );
     events
 }

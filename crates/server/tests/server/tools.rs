@@ -11,7 +11,10 @@ const CHAT: &str = "/v1/chat/completions";
 /// Two functions, with arguments that soon come to an end.
 fn functions() -> [(&'static str, Value); 2] {
     let of = |name: &str, schema: Value| json!({"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": false});
-    [("weather", of("city", json!({"enum": ["Oslo", "Rome"]}))), ("go", of("to", json!({"enum": [1, 2]})))]
+    [
+        ("weather", of("city", json!({"enum": ["Oslo", "Rome"]}))),
+        ("go", of("to", json!({"enum": [1, 2]}))),
+    ]
 }
 
 fn tools() -> Value {
@@ -30,7 +33,8 @@ fn chat(more: Value) -> Value {
 /// Whether `arguments` are of the function `name`.
 #[track_caller]
 fn assert_arguments(name: &str, arguments: &str) {
-    let value: Value = serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
+    let value: Value =
+        serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
     let expected = match name {
         "weather" => ["Oslo", "Rome"].map(|city| json!({"city": city})),
         "go" => [1, 2].map(|to| json!({"to": to})),
@@ -42,7 +46,10 @@ fn assert_arguments(name: &str, arguments: &str) {
 /// The message that the deltas of a stream make, as OpenAI's package puts it together, and why it ended.
 fn message(chunks: &[Value]) -> (Value, String) {
     let (mut text, mut calls, mut reason) = (None::<String>, Vec::<Value>::new(), String::new());
-    for choice in chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap()) {
+    for choice in chunks
+        .iter()
+        .flat_map(|chunk| chunk["choices"].as_array().unwrap())
+    {
         let delta = &choice["delta"];
         if let Some(more) = delta["content"].as_str() {
             text.get_or_insert_default().push_str(more);
@@ -51,11 +58,23 @@ fn message(chunks: &[Value]) -> (Value, String) {
             let index = call["index"].as_u64().unwrap() as usize;
             if index == calls.len() {
                 // The name comes first.
-                assert!(call["id"].is_string() && call["type"] == "function" && call["function"]["name"].is_string());
-                calls.push(json!({"id": call["id"], "type": "function", "function": call["function"]}));
+                assert!(
+                    call["id"].is_string()
+                        && call["type"] == "function"
+                        && call["function"]["name"].is_string()
+                );
+                calls.push(
+                    json!({"id": call["id"], "type": "function", "function": call["function"]}),
+                );
             } else {
-                assert!(call["function"].get("name").is_none() && call.get("id").is_none(), "{call}");
-                let whole = calls[index]["function"]["arguments"].as_str().unwrap().to_owned();
+                assert!(
+                    call["function"].get("name").is_none() && call.get("id").is_none(),
+                    "{call}"
+                );
+                let whole = calls[index]["function"]["arguments"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned();
                 let more = call["function"]["arguments"].as_str().unwrap();
                 calls[index]["function"]["arguments"] = (whole + more).into();
             }
@@ -78,16 +97,22 @@ fn without_ids(message: &Value) -> Value {
 fn an_answer_that_must_call_a_function_does_whole_and_streamed() {
     let server = Server::start();
     let named = |name: &str| json!({"type": "function", "function": {"name": name}});
-    for (choice, expected) in
-        [(json!("required"), None), (named("weather"), Some("weather")), (named("go"), Some("go"))]
-    {
+    for (choice, expected) in [
+        (json!("required"), None),
+        (named("weather"), Some("weather")),
+        (named("go"), Some("go")),
+    ] {
         for seed in [1, 2, 3] {
-            let mut body = chat(json!({"tool_choice": choice, "parallel_tool_calls": false, "seed": seed}));
+            let mut body =
+                chat(json!({"tool_choice": choice, "parallel_tool_calls": false, "seed": seed}));
             let whole = server.post(CHAT, &body).good()["choices"][0].clone();
             assert_eq!(whole["finish_reason"], "tool_calls");
             let message_whole = &whole["message"];
             assert_eq!(
-                (&message_whole["content"], message_whole["tool_calls"].as_array().unwrap().len()),
+                (
+                    &message_whole["content"],
+                    message_whole["tool_calls"].as_array().unwrap().len()
+                ),
                 (&Value::Null, 1)
             );
             let call = &message_whole["tool_calls"][0];
@@ -115,14 +140,23 @@ fn calls_may_be_several_unless_they_may_not_be_parallel() {
     let server = Server::start();
     let count = |more: Value| {
         let completion = server.post(CHAT, &chat(more)).good();
-        let calls = completion["choices"][0]["message"]["tool_calls"].as_array().unwrap();
-        let ids: std::collections::BTreeSet<_> = calls.iter().map(|call| call["id"].as_str().unwrap()).collect();
+        let calls = completion["choices"][0]["message"]["tool_calls"]
+            .as_array()
+            .unwrap();
+        let ids: std::collections::BTreeSet<_> = calls
+            .iter()
+            .map(|call| call["id"].as_str().unwrap())
+            .collect();
         assert_eq!(ids.len(), calls.len(), "each call has a name of its own");
         calls.len()
     };
-    let counts: Vec<_> =
-        (0..12).map(|seed| count(json!({"tool_choice": "required", "seed": seed, "max_tokens": 200}))).collect();
-    assert!(counts.iter().all(|count| *count >= 1) && counts.iter().any(|count| *count > 1), "{counts:?}");
+    let counts: Vec<_> = (0..12)
+        .map(|seed| count(json!({"tool_choice": "required", "seed": seed, "max_tokens": 200})))
+        .collect();
+    assert!(
+        counts.iter().all(|count| *count >= 1) && counts.iter().any(|count| *count > 1),
+        "{counts:?}"
+    );
     for seed in 0..12 {
         let alone = json!({"tool_choice": "required", "parallel_tool_calls": false, "seed": seed, "max_tokens": 200});
         assert_eq!(count(alone), 1);
@@ -138,7 +172,10 @@ fn a_function_that_is_demanded_by_its_name_is_called_once_in_every_form() {
         let body = chat(json!({"tool_choice": named, "seed": seed, "max_tokens": 400}));
         let choice = server.post(CHAT, &body).good()["choices"][0].clone();
         assert_eq!(
-            (choice["finish_reason"].as_str(), &choice["message"]["tool_calls"][1]),
+            (
+                choice["finish_reason"].as_str(),
+                &choice["message"]["tool_calls"][1]
+            ),
             (Some("tool_calls"), &Value::Null)
         );
         let body = json!({
@@ -146,13 +183,25 @@ fn a_function_that_is_demanded_by_its_name_is_called_once_in_every_form() {
             "tool_choice": {"type": "function", "name": "go"}, "temperature": 1, "max_output_tokens": 400,
         });
         let response = server.post("/v1/responses", &body).good();
-        assert_eq!((&response["status"], response["output"].as_array().unwrap().len()), (&json!("completed"), 1));
+        assert_eq!(
+            (
+                &response["status"],
+                response["output"].as_array().unwrap().len()
+            ),
+            (&json!("completed"), 1)
+        );
         let body = json!({
             "messages": [{"role": "user", "content": "Hi"}], "tools": [{"name": "go", "input_schema": schema}],
             "tool_choice": {"type": "tool", "name": "go"}, "temperature": 1, "max_tokens": 400,
         });
         let message = server.post("/v1/messages", &body).good();
-        assert_eq!((&message["stop_reason"], message["content"].as_array().unwrap().len()), (&json!("tool_use"), 1));
+        assert_eq!(
+            (
+                &message["stop_reason"],
+                message["content"].as_array().unwrap().len()
+            ),
+            (&json!("tool_use"), 1)
+        );
     }
 }
 
@@ -160,11 +209,26 @@ fn a_function_that_is_demanded_by_its_name_is_called_once_in_every_form() {
 fn functions_whose_calls_could_not_be_read_are_refused() {
     let (engine, folder) = engine_of("<tool_call>", None);
     let loaded = engine.clone();
-    let load = move || Ok(LoadedModel { engine: loaded.clone(), adapters: Vec::new() });
-    let hosted = HostedModel { name: NAME.into(), bytes: 0, load: Box::new(load) };
+    let load = move || {
+        Ok(LoadedModel {
+            engine: loaded.clone(),
+            adapters: Vec::new(),
+        })
+    };
+    let hosted = HostedModel {
+        name: NAME.into(),
+        bytes: 0,
+        load: Box::new(load),
+    };
     let server = Server::of((engine, folder), vec![hosted], |_| {});
-    assert_eq!(server.post(CHAT, &chat(json!({}))).error(400)["param"], "tools");
-    for more in [json!({"tool_choice": "none"}), json!({"tool_choice": "required", "parallel_tool_calls": false})] {
+    assert_eq!(
+        server.post(CHAT, &chat(json!({}))).error(400)["param"],
+        "tools"
+    );
+    for more in [
+        json!({"tool_choice": "none"}),
+        json!({"tool_choice": "required", "parallel_tool_calls": false}),
+    ] {
         server.post(CHAT, &chat(more)).good();
     }
 }
@@ -172,20 +236,31 @@ fn functions_whose_calls_could_not_be_read_are_refused() {
 #[test]
 fn a_call_that_is_cut_off_is_a_part_of_one_and_says_so() {
     let server = Server::start();
-    let whole = server.post(CHAT, &chat(json!({"tool_choice": "required", "parallel_tool_calls": false}))).good();
+    let whole = server
+        .post(
+            CHAT,
+            &chat(json!({"tool_choice": "required", "parallel_tool_calls": false})),
+        )
+        .good();
     let tokens = whole["usage"]["completion_tokens"].as_u64().unwrap();
-    let arguments =
-        |completion: &Value| completion["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].clone();
+    let arguments = |completion: &Value| {
+        completion["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].clone()
+    };
     let all = arguments(&whole).as_str().unwrap().to_owned();
     let mut lengths = Vec::new();
     for most in 1..tokens {
-        let body = chat(json!({"tool_choice": "required", "parallel_tool_calls": false, "max_tokens": most}));
+        let body = chat(
+            json!({"tool_choice": "required", "parallel_tool_calls": false, "max_tokens": most}),
+        );
         let cut = server.post(CHAT, &body).good();
         if cut["choices"][0]["finish_reason"] == "tool_calls" {
             continue;
         }
         assert_eq!(cut["choices"][0]["finish_reason"], "length");
-        assert!([Value::Null, json!("")].contains(&cut["choices"][0]["message"]["content"]), "{cut}");
+        assert!(
+            [Value::Null, json!("")].contains(&cut["choices"][0]["message"]["content"]),
+            "{cut}"
+        );
         if let Value::String(part) = arguments(&cut) {
             assert!(all.starts_with(&part), "{part}");
             lengths.push(part.len());
@@ -197,12 +272,19 @@ fn a_call_that_is_cut_off_is_a_part_of_one_and_says_so() {
 #[test]
 fn probabilities_are_of_all_tokens_of_an_answer_that_calls() {
     let server = Server::start();
-    let mut body = chat(json!({"tool_choice": "required", "logprobs": true, "parallel_tool_calls": false}));
+    let mut body =
+        chat(json!({"tool_choice": "required", "logprobs": true, "parallel_tool_calls": false}));
     let whole = server.post(CHAT, &body).good()["choices"][0].clone();
     let tokens = whole["logprobs"]["content"].as_array().unwrap().clone();
-    let text: String = tokens.iter().map(|token| token["token"].as_str().unwrap()).collect();
+    let text: String = tokens
+        .iter()
+        .map(|token| token["token"].as_str().unwrap())
+        .collect();
     let call = &whole["message"]["tool_calls"][0]["function"];
-    assert!(text.starts_with("<tool_call>\n{") && text.ends_with("\n</tool_call>"), "{text}");
+    assert!(
+        text.starts_with("<tool_call>\n{") && text.ends_with("\n</tool_call>"),
+        "{text}"
+    );
     assert!(text.contains(call["arguments"].as_str().unwrap()), "{text}");
     body["stream"] = true.into();
     let chunks = server.post(CHAT, &body).chunks();
@@ -224,7 +306,10 @@ fn an_answer_that_may_call_is_text_where_the_model_does_not() {
     assert!(!text.is_empty() && whole["message"].get("tool_calls").is_none());
     assert_eq!(whole["finish_reason"], "length");
     body["stream"] = true.into();
-    assert_eq!(message(&server.post(CHAT, &body).chunks()).0, json!({"content": text, "tool_calls": []}));
+    assert_eq!(
+        message(&server.post(CHAT, &body).chunks()).0,
+        json!({"content": text, "tool_calls": []})
+    );
 }
 
 #[test]
@@ -232,16 +317,26 @@ fn functions_that_may_not_be_called_are_not_told() {
     let server = Server::start();
     let plain = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 16, "temperature": 1, "seed": 9});
     let plain = server.post(CHAT, &plain).good();
-    for more in [json!({"tool_choice": "none"}), json!({"tools": []}), json!({"tools": [], "tool_choice": "none"})] {
+    for more in [
+        json!({"tool_choice": "none"}),
+        json!({"tools": []}),
+        json!({"tools": [], "tool_choice": "none"}),
+    ] {
         let mut body = chat(json!({"max_tokens": 16}));
         add(&mut body, more);
         let completion = server.post(CHAT, &body).good();
         assert_eq!(completion["choices"][0], plain["choices"][0]);
-        assert_eq!(completion["usage"]["prompt_tokens"], plain["usage"]["prompt_tokens"]);
+        assert_eq!(
+            completion["usage"]["prompt_tokens"],
+            plain["usage"]["prompt_tokens"]
+        );
     }
     // An answer with another form may still have it beside them.
     let format = json!({"tool_choice": "none", "structured_outputs": {"choice": ["yes"]}});
-    assert_eq!(server.post(CHAT, &chat(format)).good()["choices"][0]["message"]["content"], "yes");
+    assert_eq!(
+        server.post(CHAT, &chat(format)).good()["choices"][0]["message"]["content"],
+        "yes"
+    );
 }
 
 /// What the model reads of `messages`, with the functions or without.
@@ -250,7 +345,10 @@ fn prompt(server: &Server, messages: &Value, with_tools: bool) -> String {
     if with_tools {
         body["tools"] = tools();
     }
-    server.post("/apply-template", &body).good()["prompt"].as_str().unwrap().to_owned()
+    server.post("/apply-template", &body).good()["prompt"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }
 
 #[test]
@@ -269,14 +367,27 @@ fn functions_calls_and_results_are_a_part_of_the_prompt() {
         {\"name\":\"weather\",\"arguments\":{\"city\":\"Oslo\"}}\n</tool_call>\n<tool_call>\n\
         {\"name\":\"weather\",\"arguments\":{\"city\":\"Rome\"}}\n</tool_call><|turn|>user: <tool_response>\n-3\n\
         </tool_response>\n<tool_response>\n21\n</tool_response><|turn|>assistant: In Rome<|turn|>assistant: ";
-    assert_eq!(prompt(&server, &messages, false), format!("system: Be brief{told}"));
+    assert_eq!(
+        prompt(&server, &messages, false),
+        format!("system: Be brief{told}")
+    );
     let listed = prompt(&server, &messages, true);
-    assert!(listed.starts_with("system: Be brief\n\n") && listed.ends_with(told), "{listed}");
+    assert!(
+        listed.starts_with("system: Be brief\n\n") && listed.ends_with(told),
+        "{listed}"
+    );
     assert!(listed.contains(&tools()[1].to_string()), "{listed}");
     // An answer to it counts these tokens.
     for tools in [json!([]), tools()] {
-        let completion = server.post(CHAT, &json!({"messages": messages, "tools": tools, "max_tokens": 1})).good();
-        let tokens = server.post("/tokenize", &json!({"messages": messages, "tools": tools})).good();
+        let completion = server
+            .post(
+                CHAT,
+                &json!({"messages": messages, "tools": tools, "max_tokens": 1}),
+            )
+            .good();
+        let tokens = server
+            .post("/tokenize", &json!({"messages": messages, "tools": tools}))
+            .good();
         assert_eq!(completion["usage"]["prompt_tokens"], tokens["count"]);
     }
 }
@@ -290,37 +401,69 @@ fn what_is_wrong_with_tools_is_refused_by_its_field() {
         body["tool_choice"] = "required".into();
         body
     };
-    let many: Vec<_> =
-        (0..129).map(|index| json!({"type": "function", "function": {"name": format!("f{index}")}})).collect();
-    let unsupported = json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}});
+    let many: Vec<_> = (0..129)
+        .map(|index| json!({"type": "function", "function": {"name": format!("f{index}")}}))
+        .collect();
+    let unsupported =
+        json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}});
     let of_parameters = "tools[0].function.parameters";
     let cases = [
         (json!({"tools": 3}), "tools"),
         (json!({"tools": [{}]}), "tools[0]"),
         (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
-        (json!({"tools": [{"type": "function"}]}), "tools[0].function"),
+        (
+            json!({"tools": [{"type": "function"}]}),
+            "tools[0].function",
+        ),
         (function(json!({})), "tools[0].function"),
         (function(json!({"name": 3})), "tools[0].function.name"),
         (function(json!({"name": ""})), "tools[0].function.name"),
         (function(json!({"name": "a b"})), "tools[0].function.name"),
-        (function(json!({"name": "f", "description": 3})), "tools[0].function.description"),
+        (
+            function(json!({"name": "f", "description": 3})),
+            "tools[0].function.description",
+        ),
         (parameters(json!([])), of_parameters),
         (parameters(json!({"type": "array"})), of_parameters),
         (required(parameters(unsupported.clone())), of_parameters),
-        (required(parameters(json!({"$ref": "#/$defs/none"}))), of_parameters),
-        (function(json!({"name": "f", "parameters": unsupported, "strict": true})), of_parameters),
+        (
+            required(parameters(json!({"$ref": "#/$defs/none"}))),
+            of_parameters,
+        ),
+        (
+            function(json!({"name": "f", "parameters": unsupported, "strict": true})),
+            of_parameters,
+        ),
         (json!({"tools": many}), "tools"),
-        (json!({"tools": [tools()[0], tools()[0]]}), "tools[1].function.name"),
+        (
+            json!({"tools": [tools()[0], tools()[0]]}),
+            "tools[1].function.name",
+        ),
         (json!({"tool_choice": "sometimes"}), "tool_choice"),
         (json!({"tool_choice": 3}), "tool_choice"),
-        (json!({"tool_choice": {"type": "allowed_tools"}}), "tool_choice.type"),
-        (json!({"tool_choice": {"type": "function"}}), "tool_choice.function.name"),
-        (json!({"tool_choice": {"type": "function", "function": {"name": "stop"}}}), "tool_choice"),
-        (json!({"tools": [], "tool_choice": "required"}), "tool_choice"),
+        (
+            json!({"tool_choice": {"type": "allowed_tools"}}),
+            "tool_choice.type",
+        ),
+        (
+            json!({"tool_choice": {"type": "function"}}),
+            "tool_choice.function.name",
+        ),
+        (
+            json!({"tool_choice": {"type": "function", "function": {"name": "stop"}}}),
+            "tool_choice",
+        ),
+        (
+            json!({"tools": [], "tool_choice": "required"}),
+            "tool_choice",
+        ),
         (json!({"parallel_tool_calls": "no"}), "parallel_tool_calls"),
         (json!({"functions": [{"name": "f"}]}), "functions"),
         (json!({"ignore_eos": true}), "ignore_eos"),
-        (json!({"structured_outputs": {"regex": "a"}}), "structured_outputs.regex"),
+        (
+            json!({"structured_outputs": {"regex": "a"}}),
+            "structured_outputs.regex",
+        ),
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}),
             "response_format.json_schema.schema",
@@ -341,9 +484,18 @@ fn what_is_wrong_with_tools_is_refused_by_its_field() {
         json!({"role": "assistant", "tool_calls": [call]})
     };
     for (message, field) in [
-        (json!({"role": "tool", "content": "a"}), "messages[0].tool_call_id"),
-        (json!({"role": "tool", "tool_call_id": "a"}), "messages[0].content"),
-        (json!({"role": "user", "content": "a", "tool_calls": [call]}), "messages[0].tool_calls[0]"),
+        (
+            json!({"role": "tool", "content": "a"}),
+            "messages[0].tool_call_id",
+        ),
+        (
+            json!({"role": "tool", "tool_call_id": "a"}),
+            "messages[0].content",
+        ),
+        (
+            json!({"role": "user", "content": "a", "tool_calls": [call]}),
+            "messages[0].tool_calls[0]",
+        ),
         (without("id"), "messages[0].tool_calls[0]"),
         (without("function"), "messages[0].tool_calls[0]"),
         (
@@ -355,7 +507,9 @@ fn what_is_wrong_with_tools_is_refused_by_its_field() {
             "messages[0].tool_calls[0].function.arguments",
         ),
     ] {
-        let error = server.post(CHAT, &json!({"messages": [message], "max_tokens": 1})).error(400);
+        let error = server
+            .post(CHAT, &json!({"messages": [message], "max_tokens": 1}))
+            .error(400);
         assert_eq!(error["param"], field, "{error}");
     }
     // Where the model need not call it, a schema that answers can't be kept to is none of its form.
@@ -369,71 +523,143 @@ fn a_response_calls_functions_in_items_whole_and_streamed() {
         .into_iter()
         .map(|(name, schema)| json!({"type": "function", "name": name, "parameters": schema}))
         .collect();
-    let earlier = json!({"type": "function_call", "call_id": "a", "name": "go", "arguments": "{\"to\": 1}"});
+    let earlier =
+        json!({"type": "function_call", "call_id": "a", "name": "go", "arguments": "{\"to\": 1}"});
     let input = json!([{"role": "user", "content": "Hi"}, earlier, {"type": "function_call_output", "call_id": "a", "output": "done"}]);
     let mut body = json!({
         "input": input, "tools": tools, "tool_choice": {"type": "function", "name": "weather"}, "max_output_tokens": 160,
         "parallel_tool_calls": false,
     });
     let response = server.post("/v1/responses", &body).good();
-    assert_eq!((&response["status"], &response["tool_choice"]["name"]), (&json!("completed"), &json!("weather")));
+    assert_eq!(
+        (&response["status"], &response["tool_choice"]["name"]),
+        (&json!("completed"), &json!("weather"))
+    );
     for (told, tool) in response["tools"].as_array().unwrap().iter().zip(&tools) {
-        assert_eq!((&told["name"], &told["parameters"]), (&tool["name"], &tool["parameters"]));
+        assert_eq!(
+            (&told["name"], &told["parameters"]),
+            (&tool["name"], &tool["parameters"])
+        );
     }
     assert_eq!(response["output"].as_array().unwrap().len(), 1);
     let call = &response["output"][0];
     assert_eq!(
         (&call["type"], &call["name"], &call["status"]),
-        (&json!("function_call"), &json!("weather"), &json!("completed"))
+        (
+            &json!("function_call"),
+            &json!("weather"),
+            &json!("completed")
+        )
     );
     assert_arguments("weather", call["arguments"].as_str().unwrap());
-    assert!(call["call_id"].as_str().unwrap().starts_with("call_") && call["id"] != call["call_id"]);
+    assert!(
+        call["call_id"].as_str().unwrap().starts_with("call_") && call["id"] != call["call_id"]
+    );
     body["stream"] = true.into();
     let events = events(&server.post("/v1/responses", &body));
-    let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
+    let of = |kind: &str| {
+        events
+            .iter()
+            .filter(|event| event["type"] == kind)
+            .collect::<Vec<_>>()
+    };
     let added = of("response.output_item.added");
     assert_eq!(
-        (added.len(), &added[0]["item"]["name"], &added[0]["item"]["arguments"]),
+        (
+            added.len(),
+            &added[0]["item"]["name"],
+            &added[0]["item"]["arguments"]
+        ),
         (1, &json!("weather"), &json!(""))
     );
     let deltas = of("response.function_call_arguments.delta");
-    assert!(deltas.len() > 1 && deltas.iter().all(|delta| delta["item_id"] == added[0]["item"]["id"]));
-    let whole: String = deltas.iter().map(|delta| delta["delta"].as_str().unwrap()).collect();
+    assert!(
+        deltas.len() > 1
+            && deltas
+                .iter()
+                .all(|delta| delta["item_id"] == added[0]["item"]["id"])
+    );
+    let whole: String = deltas
+        .iter()
+        .map(|delta| delta["delta"].as_str().unwrap())
+        .collect();
     assert_eq!(json!(whole), call["arguments"]);
-    assert_eq!(of("response.function_call_arguments.done")[0]["arguments"], call["arguments"]);
+    assert_eq!(
+        of("response.function_call_arguments.done")[0]["arguments"],
+        call["arguments"]
+    );
     let last = events.last().unwrap();
     assert_eq!(last["type"], "response.completed");
-    assert_eq!(last["response"]["output"][0], of("response.output_item.done")[0]["item"]);
-    assert_eq!(last["response"]["output"][0]["arguments"], call["arguments"]);
+    assert_eq!(
+        last["response"]["output"][0],
+        of("response.output_item.done")[0]["item"]
+    );
+    assert_eq!(
+        last["response"]["output"][0]["arguments"],
+        call["arguments"]
+    );
     for (input, field) in [
         (json!([{"type": "reasoning"}]), "input[0].type"),
-        (json!([{"type": "message", "content": "a"}]), "input[0].role"),
+        (
+            json!([{"type": "message", "content": "a"}]),
+            "input[0].role",
+        ),
         (json!([{"role": "user"}]), "input[0].content"),
-        (json!([{"type": "function_call", "name": "f", "arguments": "{}"}]), "input[0].call_id"),
-        (json!([{"type": "function_call", "call_id": "a", "arguments": "{}"}]), "input[0].name"),
-        (json!([{"type": "function_call", "call_id": "a", "name": "f"}]), "input[0].arguments"),
-        (json!([{"type": "function_call_output", "call_id": "a"}]), "input[0].output"),
+        (
+            json!([{"type": "function_call", "name": "f", "arguments": "{}"}]),
+            "input[0].call_id",
+        ),
+        (
+            json!([{"type": "function_call", "call_id": "a", "arguments": "{}"}]),
+            "input[0].name",
+        ),
+        (
+            json!([{"type": "function_call", "call_id": "a", "name": "f"}]),
+            "input[0].arguments",
+        ),
+        (
+            json!([{"type": "function_call_output", "call_id": "a"}]),
+            "input[0].output",
+        ),
         (json!([]), "input"),
     ] {
-        assert_eq!(server.post("/v1/responses", &json!({"input": input})).error(400)["param"], field, "{input}");
+        assert_eq!(
+            server
+                .post("/v1/responses", &json!({"input": input}))
+                .error(400)["param"],
+            field,
+            "{input}"
+        );
     }
     for (more, field) in [
         (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
         (json!({"tools": [{"type": "function"}]}), "tools[0].name"),
-        (json!({"tools": [{"type": "function", "name": "f", "parameters": 3}]}), "tools[0].parameters"),
-        (json!({"tool_choice": {"type": "function"}}), "tool_choice.name"),
+        (
+            json!({"tools": [{"type": "function", "name": "f", "parameters": 3}]}),
+            "tools[0].parameters",
+        ),
+        (
+            json!({"tool_choice": {"type": "function"}}),
+            "tool_choice.name",
+        ),
     ] {
         let mut body = json!({"input": "a"});
         add(&mut body, more);
-        assert_eq!(server.post("/v1/responses", &body).error(400)["param"], field, "{body}");
+        assert_eq!(
+            server.post("/v1/responses", &body).error(400)["param"],
+            field,
+            "{body}"
+        );
     }
 }
 
 #[test]
 fn a_message_uses_tools_in_blocks_whole_and_streamed() {
     let server = Server::start();
-    let tools: Vec<_> =
-        functions().into_iter().map(|(name, schema)| json!({"name": name, "input_schema": schema})).collect();
+    let tools: Vec<_> = functions()
+        .into_iter()
+        .map(|(name, schema)| json!({"name": name, "input_schema": schema}))
+        .collect();
     let messages = json!([
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": [
@@ -444,14 +670,24 @@ fn a_message_uses_tools_in_blocks_whole_and_streamed() {
         ]},
     ]);
     for (choice, expected) in [
-        (json!({"type": "any", "disable_parallel_tool_use": true}), None),
-        (json!({"type": "tool", "name": "go", "disable_parallel_tool_use": true}), Some("go")),
+        (
+            json!({"type": "any", "disable_parallel_tool_use": true}),
+            None,
+        ),
+        (
+            json!({"type": "tool", "name": "go", "disable_parallel_tool_use": true}),
+            Some("go"),
+        ),
     ] {
-        let mut body = json!({"messages": messages, "tools": tools, "tool_choice": choice, "max_tokens": 120});
+        let mut body =
+            json!({"messages": messages, "tools": tools, "tool_choice": choice, "max_tokens": 120});
         let message = server.post("/v1/messages", &body).good();
         assert_eq!(message["stop_reason"], "tool_use");
         let block = &message["content"][0];
-        assert_eq!((&block["type"], message["content"].as_array().unwrap().len()), (&json!("tool_use"), 1));
+        assert_eq!(
+            (&block["type"], message["content"].as_array().unwrap().len()),
+            (&json!("tool_use"), 1)
+        );
         let name = block["name"].as_str().unwrap();
         assert!(expected.is_none_or(|expected| expected == name));
         assert_arguments(name, &block["input"].to_string());
@@ -460,21 +696,42 @@ fn a_message_uses_tools_in_blocks_whole_and_streamed() {
         let events = events(&server.post("/v1/messages", &body));
         let start = &events[1];
         assert_eq!(
-            (&start["type"], &start["content_block"]["name"], &start["content_block"]["input"]),
+            (
+                &start["type"],
+                &start["content_block"]["name"],
+                &start["content_block"]["input"]
+            ),
             (&json!("content_block_start"), &block["name"], &json!({}))
         );
-        let deltas: Vec<_> = events.iter().filter(|event| event["type"] == "content_block_delta").collect();
+        let deltas: Vec<_> = events
+            .iter()
+            .filter(|event| event["type"] == "content_block_delta")
+            .collect();
         assert!(
             deltas.len() > 1
-                && deltas.iter().all(|delta| delta["delta"]["type"] == "input_json_delta" && delta["index"] == 0)
+                && deltas.iter().all(
+                    |delta| delta["delta"]["type"] == "input_json_delta" && delta["index"] == 0
+                )
         );
-        let input: String = deltas.iter().map(|delta| delta["delta"]["partial_json"].as_str().unwrap()).collect();
-        assert_eq!(serde_json::from_str::<Value>(&input).unwrap(), block["input"]);
+        let input: String = deltas
+            .iter()
+            .map(|delta| delta["delta"]["partial_json"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            serde_json::from_str::<Value>(&input).unwrap(),
+            block["input"]
+        );
         assert_eq!(events[events.len() - 2]["delta"]["stop_reason"], "tool_use");
         assert_eq!(events[events.len() - 3]["type"], "content_block_stop");
     }
     let tokens = |messages: &Value| {
-        server.post("/v1/messages", &json!({"messages": messages, "max_tokens": 1})).good()["usage"].clone()
+        server
+            .post(
+                "/v1/messages",
+                &json!({"messages": messages, "max_tokens": 1}),
+            )
+            .good()["usage"]
+            .clone()
     };
     let asked = tokens(&messages);
     let call = json!({"id": "a", "type": "function", "function": {"name": "go", "arguments": "{\"to\": 2}"}});
@@ -486,7 +743,10 @@ fn a_message_uses_tools_in_blocks_whole_and_streamed() {
     ]);
     let count = server.post("/tokenize", &json!({"messages": same})).good()["count"].as_u64();
     assert_eq!(
-        asked["input_tokens"].as_u64().zip(asked["cache_read_input_tokens"].as_u64()).map(|(new, cached)| new + cached),
+        asked["input_tokens"]
+            .as_u64()
+            .zip(asked["cache_read_input_tokens"].as_u64())
+            .map(|(new, cached)| new + cached),
         count
     );
     let error = |body: Value| {
@@ -497,15 +757,33 @@ fn a_message_uses_tools_in_blocks_whole_and_streamed() {
             "{}",
             reply.body
         );
-        reply.json()["error"]["message"].as_str().unwrap().to_owned()
+        reply.json()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     for (more, field) in [
-        (json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), "tools[0].type"),
+        (
+            json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}),
+            "tools[0].type",
+        ),
         (json!({"tools": [{"name": "f"}]}), "tools[0].input_schema"),
-        (json!({"tools": [{"name": "f", "input_schema": {"type": "array"}}]}), "tools[0].input_schema"),
-        (json!({"tools": tools, "tool_choice": {"type": "tool"}}), "tool_choice.name"),
-        (json!({"tools": tools, "tool_choice": {"type": "tool", "name": "stop"}}), "tool_choice"),
-        (json!({"tools": tools, "tool_choice": {"type": "some"}}), "tool_choice.type"),
+        (
+            json!({"tools": [{"name": "f", "input_schema": {"type": "array"}}]}),
+            "tools[0].input_schema",
+        ),
+        (
+            json!({"tools": tools, "tool_choice": {"type": "tool"}}),
+            "tool_choice.name",
+        ),
+        (
+            json!({"tools": tools, "tool_choice": {"type": "tool", "name": "stop"}}),
+            "tool_choice",
+        ),
+        (
+            json!({"tools": tools, "tool_choice": {"type": "some"}}),
+            "tool_choice.type",
+        ),
         (json!({"tool_choice": {"type": "any"}}), "tool_choice"),
     ] {
         let mut body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1});
@@ -529,10 +807,16 @@ fn a_message_uses_tools_in_blocks_whole_and_streamed() {
             json!({"role": "user", "content": [{"type": "tool_result", "content": "a"}]}),
             "messages[0].content[0].tool_use_id",
         ),
-        (json!({"role": "user", "content": [{"type": "image"}]}), "messages[0].content[0].type"),
+        (
+            json!({"role": "user", "content": [{"type": "image"}]}),
+            "messages[0].content[0].type",
+        ),
         (json!({"role": "tool", "content": "a"}), "messages[0].role"),
     ] {
-        assert!(error(json!({"messages": [message], "max_tokens": 1})).starts_with(field), "{message}");
+        assert!(
+            error(json!({"messages": [message], "max_tokens": 1})).starts_with(field),
+            "{message}"
+        );
     }
 }
 
@@ -543,25 +827,33 @@ fn an_answer_with_a_form_that_may_call_is_calls_or_json() {
     let format = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": schema}});
     let mut kinds = std::collections::BTreeSet::new();
     for seed in 0..24 {
-        let mut body =
-            chat(json!({"response_format": format, "parallel_tool_calls": false, "seed": seed, "temperature": 4}));
+        let mut body = chat(
+            json!({"response_format": format, "parallel_tool_calls": false, "seed": seed, "temperature": 4}),
+        );
         let whole = server.post(CHAT, &body).good()["choices"][0].clone();
         let reason = whole["finish_reason"].as_str().unwrap().to_owned();
         match reason.as_str() {
             "tool_calls" => {
                 let call = &whole["message"]["tool_calls"][0]["function"];
                 assert_eq!(whole["message"]["content"], Value::Null);
-                assert_arguments(call["name"].as_str().unwrap(), call["arguments"].as_str().unwrap());
+                assert_arguments(
+                    call["name"].as_str().unwrap(),
+                    call["arguments"].as_str().unwrap(),
+                );
             }
             "stop" => {
-                let value: Value = serde_json::from_str(whole["message"]["content"].as_str().unwrap()).unwrap();
+                let value: Value =
+                    serde_json::from_str(whole["message"]["content"].as_str().unwrap()).unwrap();
                 assert_eq!(value, json!({"a": "<tool_call>"}));
             }
             reason => panic!("{reason}"),
         }
         body["stream"] = true.into();
         let (streamed, streamed_reason) = message(&server.post(CHAT, &body).chunks());
-        assert_eq!((streamed["content"].clone(), &streamed_reason), (whole["message"]["content"].clone(), &reason));
+        assert_eq!(
+            (streamed["content"].clone(), &streamed_reason),
+            (whole["message"]["content"].clone(), &reason)
+        );
         kinds.insert(reason);
     }
     assert_eq!(kinds.len(), 2, "both come: {kinds:?}");
@@ -590,7 +882,12 @@ fn several_items_of_a_response_begin_and_end_one_behind_the_other() {
     let body = json!({
         "input": "Hi", "tools": tools, "tool_choice": "required", "temperature": 1, "max_output_tokens": 160, "stream": true,
     });
-    let events = until_several(&server, "/v1/responses", &body, "response.output_item.added");
+    let events = until_several(
+        &server,
+        "/v1/responses",
+        &body,
+        "response.output_item.added",
+    );
     let (mut begun, mut done, mut arguments) = (0, Vec::new(), String::new());
     for event in &events {
         match event["type"].as_str().unwrap() {
@@ -611,14 +908,19 @@ fn several_items_of_a_response_begin_and_end_one_behind_the_other() {
         }
     }
     let output = events.last().unwrap()["response"]["output"].clone();
-    assert_eq!((output.as_array().unwrap().len(), &output), (begun, &json!(done)));
+    assert_eq!(
+        (output.as_array().unwrap().len(), &output),
+        (begun, &json!(done))
+    );
 }
 
 #[test]
 fn several_blocks_of_a_message_begin_and_end_one_behind_the_other() {
     let server = Server::start();
-    let tools: Vec<_> =
-        functions().into_iter().map(|(name, schema)| json!({"name": name, "input_schema": schema})).collect();
+    let tools: Vec<_> = functions()
+        .into_iter()
+        .map(|(name, schema)| json!({"name": name, "input_schema": schema}))
+        .collect();
     let body = json!({
         "messages": [{"role": "user", "content": "Hi"}], "tools": tools, "tool_choice": {"type": "any"}, "temperature": 1,
         "max_tokens": 160, "stream": true,
@@ -631,7 +933,9 @@ fn several_blocks_of_a_message_begin_and_end_one_behind_the_other() {
                 assert_eq!((&event["index"], ended), (&json!(begun), begun));
                 begun += 1;
             }
-            "content_block_delta" => assert_eq!((&event["index"], ended), (&json!(begun - 1), begun - 1)),
+            "content_block_delta" => {
+                assert_eq!((&event["index"], ended), (&json!(begun - 1), begun - 1))
+            }
             "content_block_stop" => {
                 assert_eq!(event["index"], ended);
                 ended += 1;
@@ -650,15 +954,28 @@ fn several_answers_have_calls_of_their_own() {
     body["stream"] = true.into();
     let chunks = server.post(CHAT, &body).chunks();
     for index in 0..3 {
-        let of_one: Vec<_> = chunks.iter().filter(|chunk| chunk["choices"][0]["index"] == index).cloned().collect();
+        let of_one: Vec<_> = chunks
+            .iter()
+            .filter(|chunk| chunk["choices"][0]["index"] == index)
+            .cloned()
+            .collect();
         let (streamed, reason) = message(&of_one);
         let choice = &whole["choices"][index];
-        assert_eq!((choice["finish_reason"].as_str(), reason.as_str()), (Some("tool_calls"), "tool_calls"));
+        assert_eq!(
+            (choice["finish_reason"].as_str(), reason.as_str()),
+            (Some("tool_calls"), "tool_calls")
+        );
         assert_eq!(without_ids(&streamed), without_ids(&choice["message"]));
         // It is the answer with the next seed.
         let mut alone = body.clone();
-        add(&mut alone, json!({"n": 1, "seed": 9 + index, "stream": false}));
+        add(
+            &mut alone,
+            json!({"n": 1, "seed": 9 + index, "stream": false}),
+        );
         let alone = server.post(CHAT, &alone).good();
-        assert_eq!(without_ids(&alone["choices"][0]["message"]), without_ids(&choice["message"]));
+        assert_eq!(
+            without_ids(&alone["choices"][0]["message"]),
+            without_ids(&choice["message"])
+        );
     }
 }

@@ -49,18 +49,33 @@ impl Limit {
             bf16_operations_per_second: None,
             f32_operations_per_second: peaks.f32_operations_per_second,
         };
-        Self { processor: Some(peaks.processor), arithmetic, bytes_read_per_second: peaks.bytes_read_per_second }
+        Self {
+            processor: Some(peaks.processor),
+            arithmetic,
+            bytes_read_per_second: peaks.bytes_read_per_second,
+        }
     }
 
     /// The least time that this test can take; `None` where the limit is not known.
-    pub fn seconds(&self, measured: &Measurement, model: &Model, kv_format: KvFormat) -> Option<f64> {
+    pub fn seconds(
+        &self,
+        measured: &Measurement,
+        model: &Model,
+        kv_format: KvFormat,
+    ) -> Option<f64> {
         match measured.test {
             Test::Prefill => self.prefill_seconds(model, measured.tokens),
             Test::Decode => {
                 let weights = model.weights().bytes_per_token() * measured.tokens;
-                let cache = cache_bytes(model.description(), measured.tokens, measured.context, kv_format);
+                let cache = cache_bytes(
+                    model.description(),
+                    measured.tokens,
+                    measured.context,
+                    kv_format,
+                );
                 // Every weight once a step, and the keys and values of each sequence so far.
-                let reading = (weights + measured.sequences * cache) as f64 / self.bytes_read_per_second;
+                let reading =
+                    (weights + measured.sequences * cache) as f64 / self.bytes_read_per_second;
                 let rows = measured.tokens * measured.sequences;
                 let linear = rows as f64 * Operations::of_prefill(model.description(), 1).linear;
                 // On a CPU in INT16 with weights in INT8 and INT4, which is no faster than INT8.
@@ -69,10 +84,19 @@ impl Limit {
                     Some(_) => weights.is_int8(),
                     None => weights.rounds_activations(),
                 };
-                let peak = if is_integer { self.arithmetic.int8_operations_per_second } else { None };
-                let multiplying = linear / peak.unwrap_or(self.arithmetic.f32_operations_per_second);
+                let peak = if is_integer {
+                    self.arithmetic.int8_operations_per_second
+                } else {
+                    None
+                };
+                let multiplying =
+                    linear / peak.unwrap_or(self.arithmetic.f32_operations_per_second);
                 // A single row is never bound by arithmetic; where the peak of its numbers is not known, none is.
-                Some(if is_integer && peak.is_none() { reading } else { reading.max(multiplying) })
+                Some(if is_integer && peak.is_none() {
+                    reading
+                } else {
+                    reading.max(multiplying)
+                })
             }
         }
     }
@@ -94,19 +118,30 @@ impl Limit {
 }
 
 /// Bytes of keys and values that `tokens` tokens behind `context` others read.
-pub fn cache_bytes(description: &ModelDescription, tokens: usize, context: usize, format: KvFormat) -> usize {
+pub fn cache_bytes(
+    description: &ModelDescription,
+    tokens: usize,
+    context: usize,
+    format: KvFormat,
+) -> usize {
     let positions = (1..=tokens).map(|position| context + position);
     let of_block = |block: &BlockDescription| {
         let attention = &block.attention;
         let row = 2 * attention.kv_heads * format.bytes(attention.head_dim);
-        row * positions.clone().map(|position| seen(block, position)).sum::<usize>()
+        row * positions
+            .clone()
+            .map(|position| seen(block, position))
+            .sum::<usize>()
     };
     description.blocks.iter().map(of_block).sum()
 }
 
 /// Positions that the token at `position`, counted from 1, looks at.
 pub fn seen(block: &BlockDescription, position: usize) -> usize {
-    block.attention.window.map_or(position, |window| window.min(position))
+    block
+        .attention
+        .window
+        .map_or(position, |window| window.min(position))
 }
 
 /// Multiplications and additions.
@@ -121,7 +156,11 @@ pub struct Operations {
 impl Operations {
     pub fn of_prefill(description: &ModelDescription, tokens: usize) -> Self {
         let weights = |block: &BlockDescription| -> usize {
-            block.linears(description.hidden).iter().map(|linear| linear.out_features * linear.in_features).sum()
+            block
+                .linears(description.hidden)
+                .iter()
+                .map(|linear| linear.out_features * linear.in_features)
+                .sum()
         };
         let weights: usize = description.blocks.iter().map(weights).sum();
         let attention = |block: &BlockDescription| {
@@ -129,7 +168,9 @@ impl Operations {
             4.0 * (block.attention.heads * block.attention.head_dim) as f64 * seen as f64
         };
         Self {
-            linear: 2.0 * (weights as f64 * tokens as f64 + (description.vocab * description.hidden) as f64),
+            linear: 2.0
+                * (weights as f64 * tokens as f64
+                    + (description.vocab * description.hidden) as f64),
             attention: description.blocks.iter().map(attention).sum(),
         }
     }
@@ -143,8 +184,10 @@ mod tests {
     fn the_operations_of_a_prefill_are_two_a_weight_and_token_and_attention() {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         // 106,168,320 weights in linear layers, 28,311,552 in the output matrix, 576 wide heads in 30 blocks.
-        let expected =
-            Operations { linear: 2.0 * (106_168_320.0 * 2.0 + 28_311_552.0), attention: 4.0 * 576.0 * 30.0 * 3.0 };
+        let expected = Operations {
+            linear: 2.0 * (106_168_320.0 * 2.0 + 28_311_552.0),
+            attention: 4.0 * 576.0 * 30.0 * 3.0,
+        };
         assert_eq!(Operations::of_prefill(&description, 2), expected);
     }
 
@@ -152,8 +195,14 @@ mod tests {
     fn decode_reads_the_keys_and_values_of_every_position_so_far() {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         // Three heads of 64 in 30 blocks, keys and values of two bytes; 65 and 66 positions.
-        assert_eq!(cache_bytes(&description, 2, 64, KvFormat::F16), 30 * 2 * 3 * 64 * 2 * (65 + 66));
+        assert_eq!(
+            cache_bytes(&description, 2, 64, KvFormat::F16),
+            30 * 2 * 3 * 64 * 2 * (65 + 66)
+        );
         // One byte each, and a scale of four for each key and value.
-        assert_eq!(cache_bytes(&description, 2, 64, KvFormat::Int8), 30 * 2 * 3 * 68 * (65 + 66));
+        assert_eq!(
+            cache_bytes(&description, 2, 64, KvFormat::Int8),
+            30 * 2 * 3 * 68 * (65 + 66)
+        );
     }
 }

@@ -5,7 +5,9 @@ use std::time::Instant;
 use anyhow::Result;
 use serde::Serialize;
 use triad_engine::execute::Execution;
-use triad_engine::{Cancel, Engine, EngineOptions, Error, KvFormat, Model, Session, SessionOptions};
+use triad_engine::{
+    Cancel, Engine, EngineOptions, Error, KvFormat, Model, Session, SessionOptions,
+};
 use triad_frontend::machine::Resident;
 use triad_kernels::attention::PAGE;
 
@@ -132,8 +134,16 @@ impl Spread {
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (middle, odd) = (values.len() / 2, values.len() % 2 == 1);
-        let median = if odd { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
-        Self { min: values[0], median, max: values[values.len() - 1] }
+        let median = if odd {
+            values[middle]
+        } else {
+            f64::midpoint(values[middle - 1], values[middle])
+        };
+        Self {
+            min: values[0],
+            median,
+            max: values[values.len() - 1],
+        }
     }
 }
 
@@ -148,8 +158,15 @@ pub struct Tested {
 impl Tested {
     /// Seconds of one run.
     pub fn run(&mut self, cancel: &Cancel) -> Result<f64, Error> {
-        let Self { test, tokens, context, sessions } = self;
-        sessions.iter_mut().for_each(|session| session.truncate(*context));
+        let Self {
+            test,
+            tokens,
+            context,
+            sessions,
+        } = self;
+        sessions
+            .iter_mut()
+            .for_each(|session| session.truncate(*context));
         match test {
             Test::Prefill => prefill(&mut sessions[0], *tokens, cancel),
             Test::Decode => decode(sessions, *tokens, cancel),
@@ -161,21 +178,35 @@ impl Plan {
     /// The same for rounds of the longest prompt, and of the longest answer behind it.
     pub fn in_rounds(self) -> Self {
         let longest = |lengths: &[usize]| lengths.iter().copied().max();
-        let [prompts, decodes] = [&self.prompts, &self.decodes].map(|lengths| longest(lengths).into_iter().collect());
-        Self { contexts: longest(&self.prompts).into_iter().collect(), prompts, decodes, ..self }
+        let [prompts, decodes] =
+            [&self.prompts, &self.decodes].map(|lengths| longest(lengths).into_iter().collect());
+        Self {
+            contexts: longest(&self.prompts).into_iter().collect(),
+            prompts,
+            decodes,
+            ..self
+        }
     }
 
     /// Tokens of context that the longest test needs.
     pub fn context(&self) -> usize {
-        self.tests().map(|(_, tokens, context, _)| tokens.saturating_add(context)).max().unwrap_or(1)
+        self.tests()
+            .map(|(_, tokens, context, _)| tokens.saturating_add(context))
+            .max()
+            .unwrap_or(1)
     }
 
     /// Each test, how many tokens it runs, behind how many, and in how many sequences.
     pub fn tests(&self) -> impl Iterator<Item = (Test, usize, usize, usize)> {
-        let prefills = self.prompts.iter().map(|tokens| (Test::Prefill, *tokens, 0, 1));
+        let prefills = self
+            .prompts
+            .iter()
+            .map(|tokens| (Test::Prefill, *tokens, 0, 1));
         let decodes = self.decodes.iter().flat_map(move |tokens| {
             self.contexts.iter().flat_map(move |context| {
-                self.sequences.iter().map(move |sequences| (Test::Decode, *tokens, *context, *sequences))
+                self.sequences
+                    .iter()
+                    .map(move |sequences| (Test::Decode, *tokens, *context, *sequences))
             })
         });
         prefills.chain(decodes)
@@ -183,12 +214,24 @@ impl Plan {
 
     /// What an engine that runs all tests is set up with.
     pub fn options(&self, model: &Model) -> EngineOptions {
-        let session = SessionOptions { context: self.context(), chunk: self.chunk, kv_format: self.kv_format };
+        let session = SessionOptions {
+            context: self.context(),
+            chunk: self.chunk,
+            kv_format: self.kv_format,
+        };
         let most = self.sequences.iter().copied().max().unwrap_or(1);
-        let page = model.description().kv_bytes_per_token(|head_dim| self.kv_format.bytes(head_dim)) * PAGE;
+        let page = model
+            .description()
+            .kv_bytes_per_token(|head_dim| self.kv_format.bytes(head_dim))
+            * PAGE;
         // The sessions of decode, and that of prefill.
         let kv_memory = Some((most + 1) * session.context.div_ceil(PAGE) * page);
-        EngineOptions { kv_memory, most_rows: most, session, ..EngineOptions::default() }
+        EngineOptions {
+            kv_memory,
+            most_rows: most,
+            session,
+            ..EngineOptions::default()
+        }
     }
 
     /// A test that has run once, unmeasured: pages and caches are warm.
@@ -200,9 +243,16 @@ impl Plan {
     ) -> Result<Tested, Error> {
         let mut sessions: Vec<_> = (0..sequences).map(|_| engine.session()).collect();
         if context > 0 {
-            sessions.iter_mut().try_for_each(|session| prefill(session, context, cancel).map(|_| ()))?;
+            sessions
+                .iter_mut()
+                .try_for_each(|session| prefill(session, context, cancel).map(|_| ()))?;
         }
-        let mut tested = Tested { test, tokens, context, sessions };
+        let mut tested = Tested {
+            test,
+            tokens,
+            context,
+            sessions,
+        };
         tested.run(cancel)?;
         Ok(tested)
     }
@@ -219,8 +269,11 @@ impl Plan {
         let _spinner = progress::spinner(label((test, tokens, context, sequences), &on));
         let mut tested = self.begin(engine, (test, tokens, context, sequences), cancel)?;
         let rate = |seconds: f64| (tokens * sequences) as f64 / seconds;
-        let rates = (0..self.repeat).map(|_| Ok(rate(tested.run(cancel)?))).collect::<Result<_, Error>>()?;
-        let (tokens_per_second, processors) = (Spread::of(rates), processors.map(Processors::to_string));
+        let rates = (0..self.repeat)
+            .map(|_| Ok(rate(tested.run(cancel)?)))
+            .collect::<Result<_, Error>>()?;
+        let (tokens_per_second, processors) =
+            (Spread::of(rates), processors.map(Processors::to_string));
         let measured = Measurement {
             threads,
             test,
@@ -238,7 +291,12 @@ impl Plan {
 
     /// Runs all tests on an engine of a model called `name`, whose processor has `threads` threads. Returns the execution
     /// of the last prompt, too.
-    pub fn run(&self, engine: &Engine, threads: usize, name: &str) -> Result<(Vec<Measurement>, Option<Execution>)> {
+    pub fn run(
+        &self,
+        engine: &Engine,
+        threads: usize,
+        name: &str,
+    ) -> Result<(Vec<Measurement>, Option<Execution>)> {
         let mut latest = None;
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
@@ -255,12 +313,20 @@ impl Plan {
 
 /// Lengths that are measured: 0 stands for none.
 pub fn above_zero(lengths: &[usize]) -> Vec<usize> {
-    lengths.iter().copied().filter(|length| *length > 0).collect()
+    lengths
+        .iter()
+        .copied()
+        .filter(|length| *length > 0)
+        .collect()
 }
 
 /// What is being measured, for people who wait.
 pub fn label((test, tokens, _, sequences): (Test, usize, usize, usize), on: &str) -> String {
-    let of = if sequences > 1 { format!(" in each of {sequences} sequences") } else { String::new() };
+    let of = if sequences > 1 {
+        format!(" in each of {sequences} sequences")
+    } else {
+        String::new()
+    };
     format!("measuring {test:?} of {tokens} tokens{of} on {on}")
 }
 
@@ -274,7 +340,9 @@ pub fn failed(error: Error, name: &str) -> anyhow::Error {
 
 /// Token ids without meaning, all over the vocabulary and always the same.
 fn tokens(count: usize, vocab: usize) -> Vec<u32> {
-    (0..count).map(|index| (index.wrapping_mul(7919) % vocab) as u32).collect()
+    (0..count)
+        .map(|index| (index.wrapping_mul(7919) % vocab) as u32)
+        .collect()
 }
 
 /// Seconds for a prompt of `count` tokens.
@@ -305,9 +373,30 @@ mod tests {
 
     #[test]
     fn the_median_is_the_middle_or_the_mean_of_the_two_in_the_middle() {
-        assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Spread { min: 1.0, median: 2.0, max: 3.0 });
-        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]), Spread { min: 1.0, median: 2.5, max: 4.0 });
-        assert_eq!(Spread::of(vec![5.0]), Spread { min: 5.0, median: 5.0, max: 5.0 });
+        assert_eq!(
+            Spread::of(vec![3.0, 1.0, 2.0]),
+            Spread {
+                min: 1.0,
+                median: 2.0,
+                max: 3.0
+            }
+        );
+        assert_eq!(
+            Spread::of(vec![4.0, 1.0, 2.0, 3.0]),
+            Spread {
+                min: 1.0,
+                median: 2.5,
+                max: 4.0
+            }
+        );
+        assert_eq!(
+            Spread::of(vec![5.0]),
+            Spread {
+                min: 5.0,
+                median: 5.0,
+                max: 5.0
+            }
+        );
     }
 
     #[test]

@@ -133,9 +133,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.several.check(arguments.float.float)?;
     if arguments.shape.is_none() {
         // Resolved first: no output may be one of the model's files.
-        ModelArgument { model: arguments.model.clone() }.path()?;
+        ModelArgument {
+            model: arguments.model.clone(),
+        }
+        .path()?;
     }
-    let svg = arguments.svg.as_deref().map(OutputFile::create).transpose()?;
+    let svg = arguments
+        .svg
+        .as_deref()
+        .map(OutputFile::create)
+        .transpose()?;
     let plan = Plan {
         prompts: above_zero(&arguments.prompt),
         decodes: above_zero(&arguments.decode),
@@ -151,18 +158,27 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         None if arguments.threads.is_empty() => vec![Threads::Automatic.count()],
         None => arguments.threads.clone(),
     };
-    let on_gpu = arguments.several.processors.as_ref().filter(|processors| processors.is_gpu_alone());
+    let on_gpu = arguments
+        .several
+        .processors
+        .as_ref()
+        .filter(|processors| processors.is_gpu_alone());
     let (name, mut model, load_seconds) = match &arguments.shape {
         Some(shape) => random(shape, &plan, threads[0])?,
         None => load(&arguments.model, threads[0], arguments.float)?,
     };
-    let plan = if arguments.sustained.is_some() { plan.in_rounds() } else { plan };
+    let plan = if arguments.sustained.is_some() {
+        plan.in_rounds()
+    } else {
+        plan
+    };
     let (needed, context) = (plan.context(), model.description().context);
     ensure!(
         needed <= context,
         "the longest test needs a context of {needed} tokens, but {name} was made for {context}"
     );
-    let session = memory::of_session(model.description(), 0, needed, plan.chunk, plan.kv_format).total();
+    let session =
+        memory::of_session(model.description(), 0, needed, plan.chunk, plan.kv_format).total();
     machine::check_memory(&format!("a context of {needed} tokens"), session)?;
     if let Some(time) = arguments.sustained {
         let longest = |lengths: &[usize]| lengths.iter().copied().max().unwrap_or(0);
@@ -177,11 +193,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         if let Some(file) = svg {
             file.write(|file| file.write_all(report.figure().svg().as_bytes()))?;
         }
-        return if arguments.json { output::json(&report) } else { report.print() };
+        return if arguments.json {
+            output::json(&report)
+        } else {
+            report.print()
+        };
     }
     if arguments.operators {
         let report = by_operator(name, model, &plan, &threads)?;
-        return if arguments.json { output::json(&report) } else { report.print() };
+        return if arguments.json {
+            output::json(&report)
+        } else {
+            report.print()
+        };
     }
     let mut results = Vec::new();
     let mut latest = None;
@@ -189,13 +213,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         model = model.with_threads(count)?;
         let shared = Arc::new(model);
         if let Some(processors) = on_gpu {
-            let engine = processors.engine(&arguments.several.devices, &shared, plan.options(&shared))?;
+            let engine =
+                processors.engine(&arguments.several.devices, &shared, plan.options(&shared))?;
             (results, latest) = plan.run(&engine, count, &name)?;
         } else if let Some(processors) = &arguments.several.processors {
             let chunks_in_flight = arguments.several.chunks_in_flight;
             let devices = &arguments.several.devices;
             let (policies, profile) = (&arguments.policy[..], arguments.profile);
-            let several = Several { processors, devices, policies, chunks_in_flight, profile };
+            let several = Several {
+                processors,
+                devices,
+                policies,
+                chunks_in_flight,
+                profile,
+            };
             let (measured, execution) = plan.run_on_several(&shared, &several, &name)?;
             results.extend(measured);
             latest = execution;
@@ -212,27 +243,52 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let measure_limits = || -> Result<Vec<Limit>> {
         if on_gpu.is_some() {
             let peaks = arguments.several.devices.gpu_peaks()?;
-            return Ok(peaks.map(|peaks| Limit::of_gpu(peaks, threads[0])).into_iter().collect());
+            return Ok(peaks
+                .map(|peaks| Limit::of_gpu(peaks, threads[0]))
+                .into_iter()
+                .collect());
         }
         let bytes = model.weights().bytes_per_token();
-        Ok(threads.iter().map(|count| Limit::measure(*count, bytes)).collect())
+        Ok(threads
+            .iter()
+            .map(|count| Limit::measure(*count, bytes))
+            .collect())
     };
     let compare = |measured: &Measurement, limits: &[Limit]| {
         // Of a GPU there may be none.
-        let limit = limits.iter().find(|limit| limit.arithmetic.threads == measured.threads);
+        let limit = limits
+            .iter()
+            .find(|limit| limit.arithmetic.threads == measured.threads);
         let seconds = limit.and_then(|limit| limit.seconds(measured, &model, plan.kv_format));
         Compared::new(measured.clone(), seconds)
     };
-    let compare_all =
-        |limits: &[Limit]| -> Vec<_> { results.iter().map(|measured| compare(measured, limits)).collect() };
+    let compare_all = |limits: &[Limit]| -> Vec<_> {
+        results
+            .iter()
+            .map(|measured| compare(measured, limits))
+            .collect()
+    };
     let (limits, results) = within_limits(measure_limits, compare_all)?;
     let processor = on_gpu.map(|processors| processors.devices(&arguments.several.devices));
-    let report = Report { model: name, processor, results, limits, load_seconds, peak_resident_bytes };
+    let report = Report {
+        model: name,
+        processor,
+        results,
+        limits,
+        load_seconds,
+        peak_resident_bytes,
+    };
     if let Some(file) = svg {
         file.write(|file| file.write_all(figure::figure(&report).svg().as_bytes()))?;
     }
-    arguments.several.write_timeline(timeline, latest.as_ref(), &report.model)?;
-    if arguments.json { output::json(&report) } else { report.print(model.description()) }?;
+    arguments
+        .several
+        .write_timeline(timeline, latest.as_ref(), &report.model)?;
+    if arguments.json {
+        output::json(&report)
+    } else {
+        report.print(model.description())
+    }?;
     report.check()
 }
 
@@ -250,14 +306,23 @@ fn within_limits(
             break;
         }
         let again = measure()?;
-        limits = limits.into_iter().zip(&again).map(|(limit, again)| limit.max(again)).collect();
+        limits = limits
+            .into_iter()
+            .zip(&again)
+            .map(|(limit, again)| limit.max(again))
+            .collect();
     }
     let results = compare(&limits);
     Ok((limits, results))
 }
 
 /// All tests by operator, with each number of threads.
-fn by_operator(name: String, mut model: Model, plan: &Plan, threads: &[usize]) -> Result<operators::Report> {
+fn by_operator(
+    name: String,
+    mut model: Model,
+    plan: &Plan,
+    threads: &[usize],
+) -> Result<operators::Report> {
     let blocks = model.description().blocks.len();
     let mut tests = Vec::new();
     for &count in threads {
@@ -268,7 +333,11 @@ fn by_operator(name: String, mut model: Model, plan: &Plan, threads: &[usize]) -
         drop(engine);
         model = Arc::into_inner(shared).expect("the measured model has one owner");
     }
-    Ok(operators::Report { model: name, blocks, tests })
+    Ok(operators::Report {
+        model: name,
+        blocks,
+        tests,
+    })
 }
 
 fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Model, f64)> {
@@ -277,9 +346,18 @@ fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Mo
         let package = preparing::package_of(&path, name, Threads::Count(threads));
         package.with_context(|| format!("cannot prepare {name}, --float measures it without"))
     };
-    let path = if float.float { path.clone() } else { prepared()? };
+    let path = if float.float {
+        path.clone()
+    } else {
+        prepared()?
+    };
     let start = Instant::now();
-    let model = arguments::load(&path, name, Threads::Count(threads), float.block_arithmetic())?;
+    let model = arguments::load(
+        &path,
+        name,
+        Threads::Count(threads),
+        float.block_arithmetic(),
+    )?;
     Ok((name.into(), model, start.elapsed().as_secs_f64()))
 }
 
@@ -288,8 +366,14 @@ fn random(shape: &str, plan: &Plan, threads: usize) -> Result<(String, Model, f6
     machine::check_memory(shape, needed_memory(&description, plan))?;
     let _spinner = progress::spinner(format!("making random weights in the shape of {shape}"));
     let start = Instant::now();
-    let model =
-        Model::random(description, &LoadOptions { threads: Threads::Count(threads), ..Default::default() }, SEED)?;
+    let model = Model::random(
+        description,
+        &LoadOptions {
+            threads: Threads::Count(threads),
+            ..Default::default()
+        },
+        SEED,
+    )?;
     Ok((shape.into(), model, start.elapsed().as_secs_f64()))
 }
 
@@ -315,12 +399,20 @@ mod tests {
             bf16_operations_per_second: None,
             f32_operations_per_second: rate,
         };
-        Limit { processor: None, arithmetic, bytes_read_per_second: rate }
+        Limit {
+            processor: None,
+            arithmetic,
+            bytes_read_per_second: rate,
+        }
     }
 
     /// A prompt of one token at 10 tokens per second, with a limit of that rate.
     fn compared(limits: &[Limit]) -> Vec<Compared> {
-        let tokens_per_second = Spread { min: 10.0, median: 10.0, max: 10.0 };
+        let tokens_per_second = Spread {
+            min: 10.0,
+            median: 10.0,
+            max: 10.0,
+        };
         let measured = Measurement {
             threads: 1,
             test: Test::Prefill,
@@ -333,15 +425,28 @@ mod tests {
             expected: None,
             resident: None,
         };
-        vec![Compared::new(measured, Some(1.0 / limits[0].bytes_read_per_second))]
+        vec![Compared::new(
+            measured,
+            Some(1.0 / limits[0].bytes_read_per_second),
+        )]
     }
 
     #[test]
     fn a_limit_that_a_result_is_beyond_is_measured_again_and_the_highest_counts() {
         let rates = std::cell::RefCell::new([5.0, 8.0, 20.0, 30.0].into_iter());
-        let measure = || Ok(vec![limit(rates.borrow_mut().next().expect("no measurement after the third"))]);
+        let measure = || {
+            Ok(vec![limit(
+                rates
+                    .borrow_mut()
+                    .next()
+                    .expect("no measurement after the third"),
+            )])
+        };
         let (limits, results) = within_limits(measure, compared).unwrap();
-        assert_eq!((limits[0].bytes_read_per_second, results[0].share_of_limit), (20.0, Some(0.5)));
+        assert_eq!(
+            (limits[0].bytes_read_per_second, results[0].share_of_limit),
+            (20.0, Some(0.5))
+        );
     }
 
     #[test]
@@ -356,7 +461,10 @@ mod tests {
             peak_resident_bytes: None,
         };
         let error = report.check().unwrap_err().to_string();
-        assert!(error.starts_with("prefill of 1 tokens on 1 threads is at 125 % of its limit"), "{error}");
+        assert!(
+            error.starts_with("prefill of 1 tokens on 1 threads is at 125 % of its limit"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -373,6 +481,9 @@ mod tests {
         let description = family::shape("llama-2-7b").unwrap();
         let weights = 2 * description.parameters();
         let needed = needed_memory(&description, &plan);
-        assert!(weights < needed && needed < weights + weights / 20, "{needed} bytes for {weights} of weights");
+        assert!(
+            weights < needed && needed < weights + weights / 20,
+            "{needed} bytes for {weights} of weights"
+        );
     }
 }

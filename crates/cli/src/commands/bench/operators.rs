@@ -67,56 +67,143 @@ impl Counted {
         let share = |operator: Operator| {
             let used = statistics.of(operator);
             let time = used.time.as_secs_f64();
-            let parts = all * if operator.is_of_block() { blocks as f64 } else { 1.0 };
+            let parts = all
+                * if operator.is_of_block() {
+                    blocks as f64
+                } else {
+                    1.0
+                };
             let [read, written, weights] =
-                [used.bytes.read, used.bytes.written, used.bytes.weights].map(|bytes| bytes as f64 / parts);
+                [used.bytes.read, used.bytes.written, used.bytes.weights]
+                    .map(|bytes| bytes as f64 / parts);
             Share {
                 operator,
                 in_blocks: operator.is_of_block(),
                 microseconds_per_token: 1e6 * time / all,
                 share: time / seconds,
-                bytes_per_token: BytesPerToken { read, written, weights },
+                bytes_per_token: BytesPerToken {
+                    read,
+                    written,
+                    weights,
+                },
             }
         };
-        let ran = Operator::ALL.into_iter().filter(|operator| statistics.of(*operator).runs > 0);
+        let ran = Operator::ALL
+            .into_iter()
+            .filter(|operator| statistics.of(*operator).runs > 0);
         let (microseconds_per_token, operators) = (1e6 * seconds / all, ran.map(share).collect());
-        Self { threads, test, tokens, context, sequences, microseconds_per_token, operators }
+        Self {
+            threads,
+            test,
+            tokens,
+            context,
+            sequences,
+            microseconds_per_token,
+            operators,
+        }
     }
 
     /// A heading and a table for people.
     fn text(&self) -> String {
-        let Self { threads, test, tokens, context, sequences, microseconds_per_token: whole, operators } = self;
+        let Self {
+            threads,
+            test,
+            tokens,
+            context,
+            sequences,
+            microseconds_per_token: whole,
+            operators,
+        } = self;
         let line = |name: &str, time: f64, bytes: Option<BytesPerToken>| {
-            let bytes = bytes.map(|BytesPerToken { read, written, weights }| {
-                [read, written, weights].map(|bytes| output::count(bytes.round() as usize))
-            });
+            let bytes = bytes.map(
+                |BytesPerToken {
+                     read,
+                     written,
+                     weights,
+                 }| {
+                    [read, written, weights].map(|bytes| output::count(bytes.round() as usize))
+                },
+            );
             let bytes = bytes.unwrap_or_default().to_vec();
-            [vec![name.into(), format!("{time:.2}"), format!("{:.1} %", 100.0 * time / whole)], bytes].concat()
+            [
+                vec![
+                    name.into(),
+                    format!("{time:.2}"),
+                    format!("{:.1} %", 100.0 * time / whole),
+                ],
+                bytes,
+            ]
+            .concat()
         };
-        let of = |share: &Share| line(share.operator.name(), share.microseconds_per_token, Some(share.bytes_per_token));
-        let (in_blocks, outside): (Vec<_>, Vec<_>) = operators.iter().partition(|share| share.in_blocks);
-        let time = |shares: &[&Share]| shares.iter().map(|share| share.microseconds_per_token).sum::<f64>();
-        let bytes = in_blocks.iter().fold(BytesPerToken::default(), |sum, Share { bytes_per_token: bytes, .. }| {
-            BytesPerToken {
-                read: sum.read + bytes.read,
-                written: sum.written + bytes.written,
-                weights: sum.weights + bytes.weights,
-            }
-        });
+        let of = |share: &Share| {
+            line(
+                share.operator.name(),
+                share.microseconds_per_token,
+                Some(share.bytes_per_token),
+            )
+        };
+        let (in_blocks, outside): (Vec<_>, Vec<_>) =
+            operators.iter().partition(|share| share.in_blocks);
+        let time = |shares: &[&Share]| {
+            shares
+                .iter()
+                .map(|share| share.microseconds_per_token)
+                .sum::<f64>()
+        };
+        let bytes = in_blocks.iter().fold(
+            BytesPerToken::default(),
+            |sum,
+             Share {
+                 bytes_per_token: bytes,
+                 ..
+             }| {
+                BytesPerToken {
+                    read: sum.read + bytes.read,
+                    written: sum.written + bytes.written,
+                    weights: sum.weights + bytes.weights,
+                }
+            },
+        );
         let mut rows: Vec<_> = in_blocks.iter().map(|share| of(share)).collect();
         rows.push(line("all blocks", time(&in_blocks), Some(bytes)));
         rows.extend(outside.iter().map(|share| of(share)));
-        rows.push(line("between operators", whole - time(&in_blocks) - time(&outside), None));
+        rows.push(line(
+            "between operators",
+            whole - time(&in_blocks) - time(&outside),
+            None,
+        ));
         rows.push(line("the whole", *whole, None));
         let test = match test {
             Test::Prefill => "prefill",
             Test::Decode => "decode",
         };
-        let behind = if *context > 0 { format!(" behind {context}") } else { String::new() };
-        let each = if *sequences > 1 { format!(" in each of {sequences} sequences") } else { String::new() };
-        let on = if *threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
-        let names = ["operator", "µs a token", "share", "bytes read", "written", "of weights"];
-        format!("{test} of {tokens} tokens{behind}{each}, {on}\n{}", output::table(&names, 1, &rows))
+        let behind = if *context > 0 {
+            format!(" behind {context}")
+        } else {
+            String::new()
+        };
+        let each = if *sequences > 1 {
+            format!(" in each of {sequences} sequences")
+        } else {
+            String::new()
+        };
+        let on = if *threads == 1 {
+            "1 thread".into()
+        } else {
+            format!("{threads} threads")
+        };
+        let names = [
+            "operator",
+            "µs a token",
+            "share",
+            "bytes read",
+            "written",
+            "of weights",
+        ];
+        format!(
+            "{test} of {tokens} tokens{behind}{each}, {on}\n{}",
+            output::table(&names, 1, &rows)
+        )
     }
 }
 
@@ -128,7 +215,13 @@ impl Report {
             self.model, self.blocks
         );
         let tables = self.tests.iter().map(Counted::text);
-        output::text(&[heading].into_iter().chain(tables).collect::<Vec<_>>().join("\n\n"))
+        output::text(
+            &[heading]
+                .into_iter()
+                .chain(tables)
+                .collect::<Vec<_>>()
+                .join("\n\n"),
+        )
     }
 }
 
@@ -151,7 +244,11 @@ pub fn run(plan: &Plan, engine: &Engine, threads: usize, name: &str) -> Result<V
         engine.count(false);
         runs.sort_by(|one, other| one.0.total_cmp(&other.0));
         let (seconds, statistics) = &runs[(runs.len() - 1) / 2];
-        Ok(Counted::new(test, (threads, blocks), (*seconds, statistics)))
+        Ok(Counted::new(
+            test,
+            (threads, blocks),
+            (*seconds, statistics),
+        ))
     };
     let counted: Result<_, Error> = plan.tests().map(count).collect();
     counted.map_err(|error| failed(error, name))

@@ -39,7 +39,11 @@ impl Compared {
     pub fn new(measured: Measurement, limit_seconds: Option<f64>) -> Self {
         let tokens = (measured.tokens * measured.sequences) as f64;
         let share = |least: f64| least * measured.tokens_per_second.median / tokens;
-        Self { limit_seconds, share_of_limit: limit_seconds.map(share), measured }
+        Self {
+            limit_seconds,
+            share_of_limit: limit_seconds.map(share),
+            measured,
+        }
     }
 
     /// Whether it took less time than the limit allows, so that the limit is wrong.
@@ -54,8 +58,19 @@ impl Report {
     /// # Errors
     /// With the first result that is: then the limit, not the result, is wrong.
     pub fn check(&self) -> Result<()> {
-        let Some(beyond) = self.results.iter().find(|compared| compared.is_beyond_limit()) else { return Ok(()) };
-        let Measurement { threads, test, tokens, .. } = &beyond.measured;
+        let Some(beyond) = self
+            .results
+            .iter()
+            .find(|compared| compared.is_beyond_limit())
+        else {
+            return Ok(());
+        };
+        let Measurement {
+            threads,
+            test,
+            tokens,
+            ..
+        } = &beyond.measured;
         let share = 100.0 * beyond.share_of_limit.unwrap_or_default();
         bail!(
             "{} of {tokens} tokens on {threads} threads is at {share:.0} % of its limit, which is therefore wrong: measure \
@@ -66,19 +81,50 @@ impl Report {
 
     /// Prints a table for people.
     pub fn print(&self, description: &ModelDescription) -> Result<()> {
-        let names = ["threads", "test", "tokens", "behind", "sequences", "min tok/s", "median", "max", "of the limit"];
-        let several = self.results.iter().any(|compared| compared.measured.processors.is_some());
+        let names = [
+            "threads",
+            "test",
+            "tokens",
+            "behind",
+            "sequences",
+            "min tok/s",
+            "median",
+            "max",
+            "of the limit",
+        ];
+        let several = self
+            .results
+            .iter()
+            .any(|compared| compared.measured.processors.is_some());
         let names = if several {
-            [&names[..], &["on", "policy", "bubbles", "simulated", "bound"]].concat()
+            [
+                &names[..],
+                &["on", "policy", "bubbles", "simulated", "bound"],
+            ]
+            .concat()
         } else {
             names.to_vec()
         };
         let row = |compared: &Compared| {
-            let Measurement { threads, test, tokens, context, sequences, tokens_per_second: rate, .. } =
-                &compared.measured;
-            let Measurement { processors, executed, expected, .. } = &compared.measured;
+            let Measurement {
+                threads,
+                test,
+                tokens,
+                context,
+                sequences,
+                tokens_per_second: rate,
+                ..
+            } = &compared.measured;
+            let Measurement {
+                processors,
+                executed,
+                expected,
+                ..
+            } = &compared.measured;
             let rates = [rate.min, rate.median, rate.max].map(|rate| format!("{rate:.1}"));
-            let share = compared.share_of_limit.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
+            let share = compared
+                .share_of_limit
+                .map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
             let labels = vec![
                 threads.to_string(),
                 test.name().into(),
@@ -96,8 +142,14 @@ impl Report {
                         on,
                         executed.policy.name().into(),
                         executed.bubbles(),
-                        format!("{simulated:.1} ({:+.1} % time)", 100.0 * expected.error(&compared.measured)),
-                        format!("{:.1} %", 100.0 * (expected.bound_seconds + expected.outside_seconds) / seconds),
+                        format!(
+                            "{simulated:.1} ({:+.1} % time)",
+                            100.0 * expected.error(&compared.measured)
+                        ),
+                        format!(
+                            "{:.1} %",
+                            100.0 * (expected.bound_seconds + expected.outside_seconds) / seconds
+                        ),
                     ]
                 }
                 _ if several => vec![on, unknown(), unknown(), unknown(), unknown()],
@@ -112,18 +164,26 @@ impl Report {
                 self.model,
                 output::count(description.parameters()),
                 self.load_seconds,
-                self.processor.as_ref().map_or(String::new(), |gpu| format!("; all on {gpu}"))
+                self.processor
+                    .as_ref()
+                    .map_or(String::new(), |gpu| format!("; all on {gpu}"))
             ),
             String::new(),
             output::table(&names, 0, &rows),
         ];
         lines.extend(self.limits.iter().map(|limit| {
             if let Some(gpu) = &limit.processor {
-                let Limit { arithmetic, bytes_read_per_second, .. } = limit;
+                let Limit {
+                    arithmetic,
+                    bytes_read_per_second,
+                    ..
+                } = limit;
                 let giga = |value: f64| format!("{:.0}", value / 1e9);
                 return format!(
                     "limit of {gpu}: INT8 {}, f32 {} Gop/s, memory {:.1} GB/s",
-                    arithmetic.int8_operations_per_second.map_or("-".into(), giga),
+                    arithmetic
+                        .int8_operations_per_second
+                        .map_or("-".into(), giga),
                     giga(arithmetic.f32_operations_per_second),
                     bytes_read_per_second / 1e9
                 );
@@ -138,7 +198,11 @@ impl Report {
         lines.extend(self.results.iter().filter_map(|Compared { measured, .. }| {
             let usage = measured.executed.as_ref()?.hot_rows.as_ref()?;
             let policy = measured.executed.as_ref()?.policy.name();
-            Some(format!("{} tokens by {policy}: {}", measured.tokens, processors::hot_rows(usage)))
+            Some(format!(
+                "{} tokens by {policy}: {}",
+                measured.tokens,
+                processors::hot_rows(usage)
+            ))
         }));
         lines.extend(self.results.iter().filter_map(|Compared { measured, .. }| {
             let Resident { bytes, anonymous_bytes, file_bytes, shared_bytes } = measured.resident?;
@@ -151,7 +215,10 @@ impl Report {
                 output::bytes(shared_bytes)
             ))
         }));
-        lines.push(format!("peak memory {}", output::known_bytes(self.peak_resident_bytes)));
+        lines.push(format!(
+            "peak memory {}",
+            output::known_bytes(self.peak_resident_bytes)
+        ));
         output::text(&lines.join("\n"))
     }
 }

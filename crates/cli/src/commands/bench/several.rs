@@ -34,7 +34,13 @@ struct Takes {
 
 impl Takes {
     /// What a prefill is expected to take by that, where its schedule goes by one of `expected`.
-    fn expected(&self, engine: &Engine, tokens: usize, policy: Policy, expected: &[Costs]) -> Expected {
+    fn expected(
+        &self,
+        engine: &Engine,
+        tokens: usize,
+        policy: Policy,
+        expected: &[Costs],
+    ) -> Expected {
         let simulated = engine.simulate(tokens, policy, expected, &self.costs);
         Expected {
             by: self.by,
@@ -72,7 +78,10 @@ impl Bench<'_> {
         processors::note_failures(&self.session);
         let latest = self.session.execution().expect("a prompt ran");
         let executed = Executed::new(latest, self.several.processors, self.several.devices);
-        Ok((seconds, executed.with_hot_rows(self.engine, before.as_ref())))
+        Ok((
+            seconds,
+            executed.with_hot_rows(self.engine, before.as_ref()),
+        ))
     }
 
     /// Runs a prompt by a policy. Returns what its tasks took, and the seconds beside them.
@@ -87,9 +96,14 @@ impl Bench<'_> {
     fn in_turns(&mut self, tokens: usize, repeat: usize, kept: &Costs) -> Result<Vec<Runs>, Error> {
         let policies = self.several.policies;
         // Unmeasured: pages and caches are warm after it, and graphs built.
-        policies.iter().try_for_each(|policy| self.run(tokens, *policy).map(|_| ()))?;
+        policies
+            .iter()
+            .try_for_each(|policy| self.run(tokens, *policy).map(|_| ()))?;
         // Nor measured, but what the next ones are expected to take where nothing else is known.
-        let first: Vec<_> = policies.iter().map(|policy| self.run_tasks(tokens, *policy)).collect::<Result<_, _>>()?;
+        let first: Vec<_> = policies
+            .iter()
+            .map(|policy| self.run_tasks(tokens, *policy))
+            .collect::<Result<_, _>>()?;
         let of_first_runs = self.engine.costs();
         let mut each = vec![Vec::new(); policies.len()];
         // By run, what its schedule goes by.
@@ -106,15 +120,24 @@ impl Bench<'_> {
             }
         }
         let (executions, outside): (Vec<_>, Vec<_>) =
-            if in_order.is_empty() { first } else { in_order }.into_iter().unzip();
+            if in_order.is_empty() { first } else { in_order }
+                .into_iter()
+                .unzip();
         let (costs, by) = if self.several.profile {
-            (Costs::of_runs(self.engine.processors(), executions, out_of_order), MeasuredBy::Rounds)
+            (
+                Costs::of_runs(self.engine.processors(), executions, out_of_order),
+                MeasuredBy::Rounds,
+            )
         } else if kept.seen().next().is_some() {
             (kept.clone(), MeasuredBy::Package)
         } else {
             (of_first_runs, MeasuredBy::FirstRuns)
         };
-        let takes = Takes { by, costs, outside_seconds: Spread::of(outside).median };
+        let takes = Takes {
+            by,
+            costs,
+            outside_seconds: Spread::of(outside).median,
+        };
         let runs = policies.iter().zip(known).zip(each);
         let runs = runs.map(|((policy, known), each)| {
             let expected = takes.expected(self.engine, tokens, *policy, &known);
@@ -125,8 +148,15 @@ impl Bench<'_> {
 }
 
 impl Runs {
-    fn measurement(self, tokens: usize, several: &Several, resident: Option<Resident>) -> Measurement {
-        let Self { expected, mut each, .. } = self;
+    fn measurement(
+        self,
+        tokens: usize,
+        several: &Several,
+        resident: Option<Resident>,
+    ) -> Measurement {
+        let Self {
+            expected, mut each, ..
+        } = self;
         each.sort_by(|one, other| one.0.total_cmp(&other.0));
         Measurement {
             threads: several.processors.threads(),
@@ -134,7 +164,11 @@ impl Runs {
             tokens,
             context: 0,
             sequences: 1,
-            tokens_per_second: Spread::of(each.iter().map(|(seconds, _)| tokens as f64 / seconds).collect()),
+            tokens_per_second: Spread::of(
+                each.iter()
+                    .map(|(seconds, _)| tokens as f64 / seconds)
+                    .collect(),
+            ),
             processors: Some(several.processors.to_string()),
             executed: Some(each.swap_remove(each.len() / 2).1),
             expected: Some(expected),
@@ -154,25 +188,42 @@ impl Plan {
     ) -> Result<(Vec<Measurement>, Option<Execution>)> {
         let policy = several.policies.first().copied().unwrap_or_default();
         let chunks_in_flight = several.chunks_in_flight;
-        let options = EngineOptions { policy, chunks_in_flight, ..self.options(model) };
+        let options = EngineOptions {
+            policy,
+            chunks_in_flight,
+            ..self.options(model)
+        };
         let engine = several.processors.engine(several.devices, model, options)?;
         let kept = engine.costs();
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
-        let mut bench = Bench { engine: &engine, session: engine.session(), several, cancel: cancel.clone() };
+        let mut bench = Bench {
+            engine: &engine,
+            session: engine.session(),
+            several,
+            cancel: cancel.clone(),
+        };
         let mut measured = Vec::new();
         for &tokens in &self.prompts {
-            let _spinner =
-                progress::spinner(format!("measuring a prefill of {tokens} tokens on {}", several.processors));
-            let runs = bench.in_turns(tokens, self.repeat, &kept).map_err(|error| failed(error, name))?;
+            let _spinner = progress::spinner(format!(
+                "measuring a prefill of {tokens} tokens on {}",
+                several.processors
+            ));
+            let runs = bench
+                .in_turns(tokens, self.repeat, &kept)
+                .map_err(|error| failed(error, name))?;
             let resident = machine::resident();
-            measured.extend(runs.into_iter().map(|runs| runs.measurement(tokens, several, resident)));
+            measured.extend(
+                runs.into_iter()
+                    .map(|runs| runs.measurement(tokens, several, resident)),
+            );
         }
         let decodes = self.tests().filter(|(test, ..)| *test == Test::Decode);
         let on = (several.processors.threads(), Some(several.processors));
-        let decodes: Result<Vec<_>, Error> =
-            decodes.map(|test| Ok(self.measure(&engine, test, on, &cancel)?.0)).collect();
+        let decodes: Result<Vec<_>, Error> = decodes
+            .map(|test| Ok(self.measure(&engine, test, on, &cancel)?.0))
+            .collect();
         measured.extend(decodes.map_err(|error| failed(error, name))?);
         processors::note_hot_rows(&engine);
         Ok((measured, bench.session.execution().cloned()))

@@ -87,7 +87,10 @@ pub fn run(
         let mut round = || -> Result<(f64, f64), Error> {
             session.truncate(0);
             let prefilled = prefill(&mut session, prompt, &cancel)?;
-            Ok((prefilled, decode(std::slice::from_mut(&mut session), tokens, &cancel)?))
+            Ok((
+                prefilled,
+                decode(std::slice::from_mut(&mut session), tokens, &cancel)?,
+            ))
         };
         let (prefilled, decoded) = match round() {
             Ok(seconds) => seconds,
@@ -102,7 +105,9 @@ pub fn run(
             decode_tokens_per_second: tokens as f64 / decoded,
             megahertz: sensors.megahertz(),
             celsius: sensors.celsius(),
-            watts: before.zip(joules()).map(|(before, after)| (after - before) / began.elapsed().as_secs_f64()),
+            watts: before
+                .zip(joules())
+                .map(|(before, after)| (after - before) / began.elapsed().as_secs_f64()),
         });
         bar.set_share(passed.as_secs_f64() / asked.as_secs_f64());
         if passed >= asked {
@@ -131,9 +136,20 @@ fn kept(rounds: &[Round], rate: fn(&Round) -> f64) -> Kept {
         of[of.len() / 2]
     };
     let first = median(
-        rounds.iter().take_while(|round| round.at_seconds <= end / 10.0).chain(&rounds[..1]).map(rate).collect(),
+        rounds
+            .iter()
+            .take_while(|round| round.at_seconds <= end / 10.0)
+            .chain(&rounds[..1])
+            .map(rate)
+            .collect(),
     );
-    let last = median(rounds.iter().skip_while(|round| round.at_seconds < end * 0.9).map(rate).collect());
+    let last = median(
+        rounds
+            .iter()
+            .skip_while(|round| round.at_seconds < end * 0.9)
+            .map(rate)
+            .collect(),
+    );
     let all = rounds.iter().map(rate);
     Kept {
         first_tokens_per_second: first,
@@ -159,7 +175,11 @@ impl Report {
             Series::new(
                 name,
                 Mark::Line,
-                thinned(self.rounds.iter().filter_map(|round| Some((minutes(round), of(round)?)))),
+                thinned(
+                    self.rounds
+                        .iter()
+                        .filter_map(|round| Some((minutes(round), of(round)?))),
+                ),
             )
         };
         let speed = |title: &str, of: &dyn Fn(&Round) -> Option<f64>| {
@@ -172,30 +192,64 @@ impl Report {
             speed("Decode", &|round| Some(round.decode_tokens_per_second)),
         ];
         if self.rounds.iter().any(|round| round.megahertz.is_some()) {
-            panels.push(chart("Clock, mean of the cores", "MHz", vec![line("", &|round| round.megahertz)]));
+            panels.push(chart(
+                "Clock, mean of the cores",
+                "MHz",
+                vec![line("", &|round| round.megahertz)],
+            ));
         }
-        let zones: Vec<_> = self.rounds.first().map_or(Vec::new(), |round| round.celsius.keys().cloned().collect());
+        let zones: Vec<_> = self
+            .rounds
+            .first()
+            .map_or(Vec::new(), |round| round.celsius.keys().cloned().collect());
         if !zones.is_empty() {
-            let series = zones.iter().map(|zone| line(zone, &|round| round.celsius.get(zone).copied())).collect();
+            let series = zones
+                .iter()
+                .map(|zone| line(zone, &|round| round.celsius.get(zone).copied()))
+                .collect();
             panels.push(chart("Temperature", "°C", series));
         }
         if self.rounds.iter().any(|round| round.watts.is_some()) {
-            panels.push(chart("Power of the processors", "W", vec![line("", &|round| round.watts)]));
+            panels.push(chart(
+                "Power of the processors",
+                "W",
+                vec![line("", &|round| round.watts)],
+            ));
         }
         let name = self.model.rsplit(['/', '\\']).next().unwrap_or_default();
-        Figure { title: name.into(), columns: 1, panels: panels.into_iter().map(Panel::Chart).collect() }
+        Figure {
+            title: name.into(),
+            columns: 1,
+            panels: panels.into_iter().map(Panel::Chart).collect(),
+        }
     }
 
     /// Prints a table for people.
     pub fn print(&self) -> Result<()> {
         let passed = self.rounds.last().map_or(0.0, |round| round.at_seconds);
         let row = |name: &str, kept: &Kept| {
-            let rates = [kept.first_tokens_per_second, kept.last_tokens_per_second, kept.min, kept.max];
+            let rates = [
+                kept.first_tokens_per_second,
+                kept.last_tokens_per_second,
+                kept.min,
+                kept.max,
+            ];
             let share = format!("{:.0} %", 100.0 * kept.share);
             let rates = rates.map(|rate| format!("{rate:.1}"));
-            [name.to_owned()].into_iter().chain(rates).chain([share]).collect()
+            [name.to_owned()]
+                .into_iter()
+                .chain(rates)
+                .chain([share])
+                .collect()
         };
-        let names = ["tokens/s", "first tenth", "last tenth", "least", "most", "last over first"];
+        let names = [
+            "tokens/s",
+            "first tenth",
+            "last tenth",
+            "least",
+            "most",
+            "last over first",
+        ];
         let rows = [row("prefill", &self.prefill), row("decode", &self.decoded)];
         let mut lines = vec![
             format!(
@@ -205,7 +259,11 @@ impl Report {
                 self.prompt,
                 self.decode,
                 self.threads,
-                if self.interrupted { ", interrupted" } else { "" }
+                if self.interrupted {
+                    ", interrupted"
+                } else {
+                    ""
+                }
             ),
             String::new(),
             output::table(&names, 1, &rows),
@@ -213,16 +271,19 @@ impl Report {
         let (first, last) = (self.rounds.first(), self.rounds.last());
         if let (Some(first), Some(last)) = (first, last) {
             if let (Some(first), Some(last)) = (first.megahertz, last.megahertz) {
-                lines.push(format!("clock {first:.0} MHz in the beginning, {last:.0} at the end"));
+                lines.push(format!(
+                    "clock {first:.0} MHz in the beginning, {last:.0} at the end"
+                ));
             }
             if let (Some(first), Some(last)) = (first.watts, last.watts) {
-                lines.push(format!("processors {first:.1} W in the beginning, {last:.1} at the end"));
+                lines.push(format!(
+                    "processors {first:.1} W in the beginning, {last:.1} at the end"
+                ));
             }
             for (zone, celsius) in &last.celsius {
-                let before = first
-                    .celsius
-                    .get(zone)
-                    .map_or(String::new(), |before| format!("{before:.0} °C in the beginning, "));
+                let before = first.celsius.get(zone).map_or(String::new(), |before| {
+                    format!("{before:.0} °C in the beginning, ")
+                });
                 lines.push(format!("{zone}: {before}{celsius:.0} °C at the end"));
             }
         }
@@ -235,7 +296,9 @@ fn thinned(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let points: Vec<_> = points.collect();
     let together = (points.len() as f64 / POINTS).ceil().max(1.0) as usize;
     let mean = |points: &[(f64, f64)]| {
-        let (x, y) = points.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+        let (x, y) = points
+            .iter()
+            .fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
         (x / points.len() as f64, y / points.len() as f64)
     };
     points.chunks(together).map(mean).collect()
@@ -262,18 +325,29 @@ mod tests {
         let mut rates = [[100.0; 10], [70.0; 10], [50.0; 10]].concat();
         rates[1] = 1.0;
         let kept = kept(&rounds(&rates), |round| round.prefill_tokens_per_second);
-        assert_eq!([kept.first_tokens_per_second, kept.last_tokens_per_second, kept.share], [100.0, 50.0, 0.5]);
+        assert_eq!(
+            [
+                kept.first_tokens_per_second,
+                kept.last_tokens_per_second,
+                kept.share
+            ],
+            [100.0, 50.0, 0.5]
+        );
         assert_eq!([kept.min, kept.max], [1.0, 100.0]);
     }
 
     #[test]
     fn a_single_round_is_both_ends() {
-        assert_eq!(kept(&rounds(&[7.0]), |round| round.prefill_tokens_per_second).share, 1.0);
+        assert_eq!(
+            kept(&rounds(&[7.0]), |round| round.prefill_tokens_per_second).share,
+            1.0
+        );
     }
 
     #[test]
     fn a_line_has_as_many_points_as_it_can_show_and_keeps_the_mean() {
-        let points = |count: usize| thinned((0..count).map(|index| (index as f64, (index % 2) as f64)));
+        let points =
+            |count: usize| thinned((0..count).map(|index| (index as f64, (index % 2) as f64)));
         assert_eq!(points(3).len(), 3);
         let many = points(10_000);
         assert!(many.len() <= 240 && many.len() > 200, "{}", many.len());

@@ -81,7 +81,11 @@ impl Method {
             (Self::Shadow, Prune::Rate(rate)) => format!("shadow, prune {rate}"),
             _ => self.name().into(),
         };
-        Variant { method: self.name(), label, quantized: quantized.map(|method| (method, options)) }
+        Variant {
+            method: self.name(),
+            label,
+            quantized: quantized.map(|method| (method, options)),
+        }
     }
 }
 
@@ -89,13 +93,27 @@ impl MethodArguments {
     /// Every chosen way once, the float model first: the others are compared with it.
     pub fn variants(&self) -> Result<Vec<Variant>> {
         let shadow = self.method.contains(&Method::Shadow);
-        ensure!(self.prune.is_empty() || shadow, "--prune is for --method shadow");
-        ensure!(self.smoothing.is_none() || shadow, "--smoothing is for --method shadow");
-        let rates = if self.prune.is_empty() { &[Prune::default()][..] } else { &self.prune };
+        ensure!(
+            self.prune.is_empty() || shadow,
+            "--prune is for --method shadow"
+        );
+        ensure!(
+            self.smoothing.is_none() || shadow,
+            "--smoothing is for --method shadow"
+        );
+        let rates = if self.prune.is_empty() {
+            &[Prune::default()][..]
+        } else {
+            &self.prune
+        };
         let mut variants: Vec<Variant> = Vec::new();
         for method in &self.method {
             // Only shadows are pruned: the other methods are there once.
-            let rates = if *method == Method::Shadow { rates } else { &rates[..1] };
+            let rates = if *method == Method::Shadow {
+                rates
+            } else {
+                &rates[..1]
+            };
             for variant in rates.iter().map(|rate| method.variant(self.options(*rate))) {
                 if !variants.iter().any(|other| other.label == variant.label) {
                     variants.push(variant);
@@ -107,7 +125,10 @@ impl MethodArguments {
     }
 
     fn options(&self, prune: Prune) -> PrepareOptions {
-        let mut options = PrepareOptions { prune, ..PrepareOptions::default() };
+        let mut options = PrepareOptions {
+            prune,
+            ..PrepareOptions::default()
+        };
         if let Some(smoothing) = self.smoothing {
             options.plan.smoothing = smoothing as f32;
         }
@@ -127,7 +148,11 @@ impl MethodArguments {
 impl Variant {
     /// A model that is not quantized here.
     pub fn as_it_is(method: &'static str) -> Self {
-        Self { method, label: method.into(), quantized: None }
+        Self {
+            method,
+            label: method.into(),
+            quantized: None,
+        }
     }
 
     /// Whether it is the model in float.
@@ -137,12 +162,14 @@ impl Variant {
 
     /// Whether the share of the shadows that is left out was given, and the label has it.
     pub fn has_rate(&self) -> bool {
-        self.quantized.is_some_and(|(_, options)| matches!(options.prune, Prune::Rate(_)))
+        self.quantized
+            .is_some_and(|(_, options)| matches!(options.prune, Prune::Rate(_)))
     }
 
     /// Whether it needs statistics of a calibration text.
     pub fn calibrates(&self) -> bool {
-        self.quantized.is_some_and(|(method, _)| method.calibrates())
+        self.quantized
+            .is_some_and(|(method, _)| method.calibrates())
     }
 
     /// The model computed in this way.
@@ -153,7 +180,10 @@ impl Variant {
         cancel: &Cancel,
     ) -> triad_prepare::Result<Quantized> {
         let Some((method, options)) = self.quantized else {
-            return Ok(Quantized { model: Arc::clone(model), preparation: None });
+            return Ok(Quantized {
+                model: Arc::clone(model),
+                preparation: None,
+            });
         };
         method.quantize(model, calibration, held_out, &options, cancel)
     }

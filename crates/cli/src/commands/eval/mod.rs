@@ -101,11 +101,31 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let variants = arguments.methods.variants()?;
     let name = &arguments.model.name.model;
     let path = arguments.model.name.path()?;
-    let package = Package::is_at(&path).then(|| Package::open(&path)).transpose()?;
-    let variants = if package.is_some() { vec![arguments.methods.package(name)?] } else { variants };
-    let model = Arc::new(arguments::load(&path, name, arguments.model.threads.chosen(), BlockArithmetic::Exact)?);
-    let context = arguments.window.max(arguments.chunk).min(model.description().context);
-    let session = memory::of_session(model.description(), 0, context, arguments.chunk, arguments.kv.format());
+    let package = Package::is_at(&path)
+        .then(|| Package::open(&path))
+        .transpose()?;
+    let variants = if package.is_some() {
+        vec![arguments.methods.package(name)?]
+    } else {
+        variants
+    };
+    let model = Arc::new(arguments::load(
+        &path,
+        name,
+        arguments.model.threads.chosen(),
+        BlockArithmetic::Exact,
+    )?);
+    let context = arguments
+        .window
+        .max(arguments.chunk)
+        .min(model.description().context);
+    let session = memory::of_session(
+        model.description(),
+        0,
+        context,
+        arguments.chunk,
+        arguments.kv.format(),
+    );
     machine::check_memory(&format!("a context of {context} tokens"), session.total())?;
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
@@ -118,11 +138,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Calibration::of_text(&model, &text, arguments.calibration.tokens, &cancel, show)
             .map_err(|error| run_error(error, name))?
     } else {
-        (Calibration::new(model.description(), &text.name), Vec::new())
+        (
+            Calibration::new(model.description(), &text.name),
+            Vec::new(),
+        )
     };
     let calibration_seconds = start.elapsed().as_secs_f64();
 
-    let mut table = (!arguments.json && variants.len() * datasets.len() > 1).then(|| Table::new(&variants, &datasets));
+    let mut table = (!arguments.json && variants.len() * datasets.len() > 1)
+        .then(|| Table::new(&variants, &datasets));
     if let Some(table) = &table {
         output::text(&table.head())?;
     }
@@ -137,13 +161,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             }
             quantized => quantized.map_err(|error| run_error(error, name))?,
         };
-        let preparation = package.as_ref().map(|package| &package.manifest().preparation);
+        let preparation = package
+            .as_ref()
+            .map(|package| &package.manifest().preparation);
         let preparation = quantized.preparation.as_ref().or(preparation);
         let outcome = |evaluation| Outcome {
             method: variant.method,
             pruned: preparation.map(|preparation| preparation.pruned),
             smoothing: preparation.map(|preparation| preparation.options.plan.smoothing),
-            prepare_seconds: seconds + if variant.calibrates() { calibration_seconds } else { 0.0 },
+            prepare_seconds: seconds
+                + if variant.calibrates() {
+                    calibration_seconds
+                } else {
+                    0.0
+                },
             evaluation,
         };
         let mut outcomes = Vec::new();
@@ -153,7 +184,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                     interrupted = true;
                     break;
                 }
-                evaluation => outcomes.push(outcome(evaluation.map_err(|error| run_error(error, name))?)),
+                evaluation => {
+                    outcomes.push(outcome(evaluation.map_err(|error| run_error(error, name))?))
+                }
             }
         }
         if let Some(table) = table.as_mut().filter(|_| !outcomes.is_empty()) {
@@ -168,10 +201,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (Some(table), _) => table.notes().try_for_each(output::text)?,
         (None, [outcome]) if !arguments.json => print(&outcome.evaluation)?,
         (None, []) if !arguments.json => {}
-        (None, _) => output::json(&Report { model: name, results, interrupted })?,
+        (None, _) => output::json(&Report {
+            model: name,
+            results,
+            interrupted,
+        })?,
     }
     // What was finished is kept: hours may be in it.
-    if interrupted { Err(Interrupted.into()) } else { Ok(()) }
+    if interrupted {
+        Err(Interrupted.into())
+    } else {
+        Ok(())
+    }
 }
 
 /// The model computed in one way, and the seconds that it took to quantize it.
@@ -195,11 +236,24 @@ impl Arguments {
         dataset: &Dataset,
         cancel: &Cancel,
     ) -> triad_evaluate::Result<Evaluation> {
-        let Self { limit, window, chunk, .. } = *self;
+        let Self {
+            limit,
+            window,
+            chunk,
+            ..
+        } = *self;
         let fixed_point = self.npu_activation == ActivationArgument::Fixed;
-        let options = EvaluateOptions { limit, window, chunk, kv_format: self.kv.format(), fixed_point };
+        let options = EvaluateOptions {
+            limit,
+            window,
+            chunk,
+            kv_format: self.kv.format(),
+            fixed_point,
+        };
         let bar = progress::tokens(format!("{}: {}", variant.label, dataset.task().name()), 0);
-        evaluate(model, dataset, &options, cancel, |done, total| bar.set_to(done, total))
+        evaluate(model, dataset, &options, cancel, |done, total| {
+            bar.set_to(done, total)
+        })
     }
 }
 
@@ -207,11 +261,26 @@ fn print(evaluation: &Evaluation) -> Result<()> {
     let mut fields: Vec<_> = evaluation
         .metrics
         .iter()
-        .map(|metric| (metric.name, format!("{:.4} ± {:.4}", metric.value, metric.standard_error)))
+        .map(|metric| {
+            (
+                metric.name,
+                format!("{:.4} ± {:.4}", metric.value, metric.standard_error),
+            )
+        })
         .collect();
-    let Evaluation { count, tokens, seconds, tokens_per_second, notes, .. } = evaluation;
+    let Evaluation {
+        count,
+        tokens,
+        seconds,
+        tokens_per_second,
+        notes,
+        ..
+    } = evaluation;
     fields.push(("rows", output::count(*count)));
-    let rate = format!("{} in {seconds:.1} s, {tokens_per_second:.0} a second", output::count(*tokens));
+    let rate = format!(
+        "{} in {seconds:.1} s, {tokens_per_second:.0} a second",
+        output::count(*tokens)
+    );
     fields.push(("tokens", rate));
     fields.extend(notes.iter().map(|note| ("note", note.clone())));
     output::fields(&fields)

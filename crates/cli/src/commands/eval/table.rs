@@ -45,7 +45,11 @@ impl Table {
 
     /// The names of the columns.
     pub fn head(&self) -> String {
-        let tasks = self.tasks.iter().map(|task| task.name().to_owned()).collect();
+        let tasks = self
+            .tasks
+            .iter()
+            .map(|task| task.name().to_owned())
+            .collect();
         self.line("method", tasks, "average", "difference")
     }
 
@@ -53,19 +57,33 @@ impl Table {
     /// those of the first tasks where the command was interrupted: the others are left open, and so is the mean.
     pub fn row(&mut self, variant: &Variant, outcomes: &[Outcome]) -> String {
         let (mut accuracies, mut cells) = (Vec::new(), Vec::new());
-        for Outcome { evaluation, pruned, .. } in outcomes {
+        for Outcome {
+            evaluation, pruned, ..
+        } in outcomes
+        {
             // The first metric is the score of its task.
             let metric = &evaluation.metrics[0];
-            let factor = if is_accuracy(evaluation.task) { 100.0 } else { 1.0 };
+            let factor = if is_accuracy(evaluation.task) {
+                100.0
+            } else {
+                1.0
+            };
             let (value, error) = (metric.value * factor, metric.standard_error * factor);
             cells.push(format!("{value:.2} ± {error:.2}"));
             if is_accuracy(evaluation.task) {
                 accuracies.push(value);
             }
-            let notes = evaluation.notes.iter().map(|note| format!("{}: {note}", evaluation.task.name()));
+            let notes = evaluation
+                .notes
+                .iter()
+                .map(|note| format!("{}: {note}", evaluation.task.name()));
             self.notes.extend(notes);
             if let Some(share) = pruned.filter(|_| !variant.has_rate()) {
-                self.notes.insert(format!("{}: {:.0} % of the shadows left out", variant.label, 100.0 * share));
+                self.notes.insert(format!(
+                    "{}: {:.0} % of the shadows left out",
+                    variant.label,
+                    100.0 * share
+                ));
             }
         }
         let is_whole = cells.len() == self.tasks.len();
@@ -78,7 +96,12 @@ impl Table {
             self.float = Some(average);
         }
         let difference = self.float.map_or(0.0, |float| average - float);
-        self.line(&variant.label, cells, &format!("{average:.2}"), &format!("{difference:+.2}"))
+        self.line(
+            &variant.label,
+            cells,
+            &format!("{average:.2}"),
+            &format!("{difference:+.2}"),
+        )
     }
 
     /// What deserves to be known, one thing a line.
@@ -112,34 +135,74 @@ mod tests {
     use super::*;
 
     fn outcome(task: Task, value: f64) -> Outcome {
-        let metrics = vec![Metric { name: "acc", value, standard_error: 0.01 }];
+        let metrics = vec![Metric {
+            name: "acc",
+            value,
+            standard_error: 0.01,
+        }];
         let rows = Rows::Windows { losses: Vec::new() };
         let notes = Vec::new();
-        let evaluation =
-            Evaluation { task, metrics, count: 0, tokens: 0, seconds: 0.0, tokens_per_second: 0.0, notes, rows };
-        Outcome { method: "", pruned: None, smoothing: None, prepare_seconds: 0.0, evaluation }
+        let evaluation = Evaluation {
+            task,
+            metrics,
+            count: 0,
+            tokens: 0,
+            seconds: 0.0,
+            tokens_per_second: 0.0,
+            notes,
+            rows,
+        };
+        Outcome {
+            method: "",
+            pruned: None,
+            smoothing: None,
+            prepare_seconds: 0.0,
+            evaluation,
+        }
     }
 
     #[test]
     fn accuracies_are_in_percent_and_compared_with_float_in_points() {
         let tasks = vec![Task::Lambada, Task::Perplexity, Task::Mmlu];
         let notes = BTreeSet::new();
-        let mut table = Table { label: 6, tasks, average: true, difference: true, float: None, notes };
+        let mut table = Table {
+            label: 6,
+            tasks,
+            average: true,
+            difference: true,
+            float: None,
+            notes,
+        };
         let mut cells = |method, lambada, perplexity, mmlu| {
             let variant = Variant::as_it_is(method);
-            let outcomes = [(Task::Lambada, lambada), (Task::Perplexity, perplexity), (Task::Mmlu, mmlu)]
-                .map(|(task, value)| outcome(task, value));
+            let outcomes = [
+                (Task::Lambada, lambada),
+                (Task::Perplexity, perplexity),
+                (Task::Mmlu, mmlu),
+            ]
+            .map(|(task, value)| outcome(task, value));
             let row = table.row(&variant, &outcomes);
-            let cells: Vec<_> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+            let cells: Vec<_> = row
+                .split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .collect();
             cells.join(" | ")
         };
         assert_eq!(
             cells("float", 0.5, 20.0, 0.25),
             "float | 50.00 ± 1.00 | 20.00 ± 0.01 | 25.00 ± 1.00 | 37.50 | +0.00"
         );
-        assert_eq!(cells("w8a8", 0.4, 30.5, 0.25), "w8a8 | 40.00 ± 1.00 | 30.50 ± 0.01 | 25.00 ± 1.00 | 32.50 | -5.00");
+        assert_eq!(
+            cells("w8a8", 0.4, 30.5, 0.25),
+            "w8a8 | 40.00 ± 1.00 | 30.50 ± 0.01 | 25.00 ± 1.00 | 32.50 | -5.00"
+        );
         let interrupted = table.row(&Variant::as_it_is("shadow"), &[outcome(Task::Lambada, 0.5)]);
-        let cells: Vec<_> = interrupted.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        let cells: Vec<_> = interrupted
+            .split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect();
         assert_eq!(cells, ["shadow", "50.00 ± 1.00", "-", "-", "-", "-"]);
     }
 }

@@ -107,7 +107,11 @@ impl TaskArguments {
             tasks.len()
         );
         let read = |task: triad_evaluate::Task| {
-            let file = if is_folder { task.file_in(&self.data)? } else { self.data.clone() };
+            let file = if is_folder {
+                task.file_in(&self.data)?
+            } else {
+                self.data.clone()
+            };
             Ok(Dataset::read(task, &file, self.few_shot.as_deref())?)
         };
         tasks.into_iter().map(read).collect()

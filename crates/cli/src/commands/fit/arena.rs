@@ -23,9 +23,14 @@ impl Arena {
     pub fn new(bytes: usize) -> Self {
         let bytes = bytes.clamp(LEAST, MOST);
         // Bytes from 0x30 to 0x3f, whose halves and whole words are numbers from 6e-10 to 2.
-        let word =
-            |index: u64| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0x0f0f_0f0f_0f0f_0f0f) | 0x3030_3030_3030_3030;
-        Self { words: (0..bytes as u64 / 8).map(word).collect(), next: 0 }
+        let word = |index: u64| {
+            (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0x0f0f_0f0f_0f0f_0f0f)
+                | 0x3030_3030_3030_3030
+        };
+        Self {
+            words: (0..bytes as u64 / 8).map(word).collect(),
+            next: 0,
+        }
     }
 
     /// The next `bytes` bytes, from the start again where they don't fit behind the latest.
@@ -55,9 +60,16 @@ impl Arena {
             Numbers::Int4 => elements / 2,
             Numbers::Blocks(format) => format.bytes_for(elements),
         };
-        let scales = if numbers == Numbers::Int4 { elements / int4::GROUP * 2 } else { 0 };
+        let scales = if numbers == Numbers::Int4 {
+            elements / int4::GROUP * 2
+        } else {
+            0
+        };
         let exact = |place: Range<usize>, bytes: usize| place.start..place.start + bytes;
-        (exact(self.take(bytes), bytes), exact(self.take(scales), scales))
+        (
+            exact(self.take(bytes), bytes),
+            exact(self.take(scales), scales),
+        )
     }
 
     /// A matrix at its places; INT8 has `scales`, one for each row.
@@ -72,11 +84,19 @@ impl Arena {
             Numbers::F32 => Matrix::F32(bytemuck::cast_slice(values)),
             Numbers::F16 => Matrix::F16(bytemuck::cast_slice(values)),
             Numbers::Bf16 => Matrix::Bf16(bytemuck::cast_slice(values)),
-            Numbers::Int8 => Matrix::Int8 { values: bytemuck::cast_slice(values), scales },
-            Numbers::Int4 => Matrix::Int4 { values, scales: bytemuck::cast_slice(groups) },
-            Numbers::Blocks(format) => {
-                Matrix::Blocks(Blocks { format, bytes: values, arithmetic: BlockArithmetic::Rounded })
-            }
+            Numbers::Int8 => Matrix::Int8 {
+                values: bytemuck::cast_slice(values),
+                scales,
+            },
+            Numbers::Int4 => Matrix::Int4 {
+                values,
+                scales: bytemuck::cast_slice(groups),
+            },
+            Numbers::Blocks(format) => Matrix::Blocks(Blocks {
+                format,
+                bytes: values,
+                arithmetic: BlockArithmetic::Rounded,
+            }),
         }
     }
 }
@@ -97,17 +117,37 @@ impl Cache {
             KvFormat::Int8 => Numbers::Int8,
         };
         let rows = context.div_ceil(PAGE) * PAGE * shape.kv_heads;
-        let scales = if numbers == Numbers::Int8 { vec![0.01; rows] } else { Vec::new() };
-        Self { numbers, elements: rows * shape.head_dim, scales }
+        let scales = if numbers == Numbers::Int8 {
+            vec![0.01; rows]
+        } else {
+            Vec::new()
+        };
+        Self {
+            numbers,
+            elements: rows * shape.head_dim,
+            scales,
+        }
     }
 
     pub fn take(&self, arena: &mut Arena) -> [(Range<usize>, Range<usize>); 2] {
         [(); 2].map(|()| arena.matrix(self.numbers, self.elements))
     }
 
-    pub fn slab<'a>(&'a self, arena: &'a Arena, places: &[(Range<usize>, Range<usize>); 2], shape: &Shape) -> Slab<'a> {
-        let [keys, values] = places.each_ref().map(|place| arena.view(self.numbers, place, &self.scales));
-        Slab { keys, values, kv_heads: shape.kv_heads, head_dim: shape.head_dim }
+    pub fn slab<'a>(
+        &'a self,
+        arena: &'a Arena,
+        places: &[(Range<usize>, Range<usize>); 2],
+        shape: &Shape,
+    ) -> Slab<'a> {
+        let [keys, values] = places
+            .each_ref()
+            .map(|place| arena.view(self.numbers, place, &self.scales));
+        Slab {
+            keys,
+            values,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+        }
     }
 }
 
@@ -123,7 +163,9 @@ mod tests {
         assert!(first.end <= second.start && second.end <= all);
         assert_eq!(arena.take(64).start, 0);
         let place = arena.matrix(Numbers::F16, 1024);
-        let Matrix::F16(values) = arena.view(Numbers::F16, &place, &[]) else { panic!("another format") };
+        let Matrix::F16(values) = arena.view(Numbers::F16, &place, &[]) else {
+            panic!("another format")
+        };
         assert!(values.iter().all(|value| value.is_normal()));
         // More than it has makes it larger.
         assert_eq!(arena.take(2 * all).len(), 2 * all);

@@ -33,7 +33,10 @@ pub enum Numbers {
     Blocks(BlockFormat),
 }
 
-fn block_name<S: serde::Serializer>(format: &BlockFormat, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+fn block_name<S: serde::Serializer>(
+    format: &BlockFormat,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
     serializer.serialize_str(format.name())
 }
 
@@ -75,7 +78,9 @@ impl Product {
             // Scales and, beside INT8 activations, sums of rows.
             Self::W8a8 => elements + 8 * out_features,
             Self::Weights(Numbers::Int8) => elements + 4 * out_features,
-            Self::Weights(Numbers::Int4) => elements / 2 + elements / triad_kernels::int4::GROUP * 2,
+            Self::Weights(Numbers::Int4) => {
+                elements / 2 + elements / triad_kernels::int4::GROUP * 2
+            }
             Self::Weights(Numbers::Blocks(format)) => format.bytes_for(elements),
         }
     }
@@ -83,7 +88,11 @@ impl Product {
     /// Of layers that read so many features: rows that are no whole groups of INT4 stay in f32.
     pub fn of_width(self, in_features: usize) -> Self {
         let is_int4 = self == Self::Weights(Numbers::Int4);
-        if is_int4 && !tensors::fits_int4(in_features) { Self::Weights(Numbers::F32) } else { self }
+        if is_int4 && !tensors::fits_int4(in_features) {
+            Self::Weights(Numbers::F32)
+        } else {
+            self
+        }
     }
 }
 
@@ -100,11 +109,17 @@ impl Subject {
         if Package::is_at(path) {
             let package = Package::open(path)?;
             let form = of_package(package.manifest(), name)?;
-            return Ok(Self { name: name.into(), description: package.description().clone(), forms: vec![form] });
+            return Ok(Self {
+                name: name.into(),
+                description: package.description().clone(),
+                forms: vec![form],
+            });
         }
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let (linears, output) = stored(&checkpoint);
-        let embedding = checkpoint.tensor(&checkpoint.tensor_map().embedding.name)?.format;
+        let embedding = checkpoint
+            .tensor(&checkpoint.tensor_map().embedding.name)?
+            .format;
         let float = Form {
             weight_bytes: memory::of_weights(&checkpoint),
             command: format!("triad run --float -m {name}"),
@@ -112,7 +127,11 @@ impl Subject {
         };
         let description = checkpoint.description().clone();
         let forms = forms(&description, float, embedding, name)?;
-        Ok(Self { name: name.into(), description, forms })
+        Ok(Self {
+            name: name.into(),
+            description,
+            forms,
+        })
     }
 
     /// A known shape, with weights in bf16.
@@ -123,7 +142,11 @@ impl Subject {
             ..float_form(Numbers::Bf16, Numbers::Bf16)
         };
         let forms = forms(&description, float, Format::Bf16, "MODEL")?;
-        Ok(Self { name: name.into(), description, forms })
+        Ok(Self {
+            name: name.into(),
+            description,
+            forms,
+        })
     }
 }
 
@@ -140,9 +163,19 @@ fn float_form(linears: Numbers, output: Numbers) -> Form {
 }
 
 /// A model in float, and the packages that `triad prepare` makes of it.
-fn forms(description: &ModelDescription, float: Form, embedding: Format, name: &str) -> Result<Vec<Form>> {
+fn forms(
+    description: &ModelDescription,
+    float: Form,
+    embedding: Format,
+    name: &str,
+) -> Result<Vec<Form>> {
     let packages = [
-        ("INT8", LinearFormat::W8a8, DecodeWeights::Int8, format!("triad run -m {name}")),
+        (
+            "INT8",
+            LinearFormat::W8a8,
+            DecodeWeights::Int8,
+            format!("triad run -m {name}"),
+        ),
         (
             "INT8, decode INT4",
             LinearFormat::W8a8,
@@ -158,7 +191,12 @@ fn forms(description: &ModelDescription, float: Form, embedding: Format, name: &
     ];
     let mut all = vec![float];
     for (name, linears, decode, command) in packages {
-        let formats = Formats { linears, decode, output: Element::I8, embedding };
+        let formats = Formats {
+            linears,
+            decode,
+            output: Element::I8,
+            embedding,
+        };
         let entries = tensors::entries(description, &formats)?;
         let weight_bytes = Layout::new(&entries, &BTreeMap::new()).file_length();
         all.push(Form {
@@ -171,37 +209,77 @@ fn forms(description: &ModelDescription, float: Form, embedding: Format, name: &
     Ok(all)
 }
 
-fn package_form(linears: LinearFormat, decode: DecodeWeights, output: Numbers, shadows: [(f64, f64); 4]) -> Form {
+fn package_form(
+    linears: LinearFormat,
+    decode: DecodeWeights,
+    output: Numbers,
+    shadows: [(f64, f64); 4],
+) -> Form {
     let int4 = Product::Weights(Numbers::Int4);
     let (name, prefill, decode) = match (linears, decode) {
         (LinearFormat::W8a8, DecodeWeights::Int8) => ("INT8", Product::W8a8, Product::W8a8),
         (LinearFormat::W8a8, DecodeWeights::Int4) => ("INT8, decode INT4", Product::W8a8, int4),
         (LinearFormat::W4a16, _) => ("INT4 (W4A16)", int4, int4),
     };
-    Form { name, prefill, decode, output, shadows, weight_bytes: 0, command: String::new() }
+    Form {
+        name,
+        prefill,
+        decode,
+        output,
+        shadows,
+        weight_bytes: 0,
+        command: String::new(),
+    }
 }
 
 /// Those that the default preparation keeps, which searches for their number: on average over three models 0.7 of all,
 /// the most important ones, among which are all of what down reads (docs/accuracy.md).
 fn usual_shadows(linears: LinearFormat) -> [(f64, f64); 4] {
-    let (down, others) = if linears == LinearFormat::W8a8 { (1.0, 0.6) } else { (0.0, 0.0) };
+    let (down, others) = if linears == LinearFormat::W8a8 {
+        (1.0, 0.6)
+    } else {
+        (0.0, 0.0)
+    };
     [others, others, others, down].map(|kept| (kept, OUTLIER_SHARE))
 }
 
 fn of_package(manifest: &Manifest, name: &str) -> Result<Form> {
     let plan = &manifest.preparation.options.plan;
-    let numbers = [("I8", Numbers::Int8), ("F32", Numbers::F32), ("F16", Numbers::F16), ("BF16", Numbers::Bf16)];
-    let output = numbers.into_iter().find(|(name, _)| *name == manifest.output).map(|(_, numbers)| numbers);
-    let output =
-        output.with_context(|| format!("output matrix in {}: expected I8, F32, F16 or BF16", manifest.output))?;
+    let numbers = [
+        ("I8", Numbers::Int8),
+        ("F32", Numbers::F32),
+        ("F16", Numbers::F16),
+        ("BF16", Numbers::Bf16),
+    ];
+    let output = numbers
+        .into_iter()
+        .find(|(name, _)| *name == manifest.output)
+        .map(|(_, numbers)| numbers);
+    let output = output.with_context(|| {
+        format!(
+            "output matrix in {}: expected I8, F32, F16 or BF16",
+            manifest.output
+        )
+    })?;
     let blocks = manifest.model.blocks.len().max(1) as f64;
     let shadows = triad_engine::LinearInput::ALL.map(|input| {
-        let kept = manifest.preparation.inputs.iter().filter(|summary| summary.input == input && summary.shadow);
-        let (count, outliers) =
-            kept.fold((0.0, 0.0), |(count, sum), summary| (count + 1.0, sum + summary.outlier_share));
-        (count / blocks, if count > 0.0 { outliers / count } else { 0.0 })
+        let kept = manifest
+            .preparation
+            .inputs
+            .iter()
+            .filter(|summary| summary.input == input && summary.shadow);
+        let (count, outliers) = kept.fold((0.0, 0.0), |(count, sum), summary| {
+            (count + 1.0, sum + summary.outlier_share)
+        });
+        (
+            count / blocks,
+            if count > 0.0 { outliers / count } else { 0.0 },
+        )
     });
-    let weight_bytes = manifest.files.get(WEIGHTS).map_or(0, |file| file.bytes as usize);
+    let weight_bytes = manifest
+        .files
+        .get(WEIGHTS)
+        .map_or(0, |file| file.bytes as usize);
     Ok(Form {
         weight_bytes,
         command: format!("triad run -m {name}"),
@@ -213,7 +291,10 @@ fn of_package(manifest: &Manifest, name: &str) -> Result<Form> {
 fn stored(checkpoint: &Checkpoint) -> (Numbers, Numbers) {
     let numbers = |slice: &TensorSlice| {
         let info = checkpoint.tensor(&slice.name).ok()?;
-        let rows = slice.rows.as_ref().map_or(info.shape.first().copied().unwrap_or(0), Range::len);
+        let rows = slice
+            .rows
+            .as_ref()
+            .map_or(info.shape.first().copied().unwrap_or(0), Range::len);
         let elements = rows * info.shape.iter().skip(1).product::<usize>();
         let numbers = match info.format {
             Format::F16 => Numbers::F16,
@@ -230,8 +311,14 @@ fn stored(checkpoint: &Checkpoint) -> (Numbers, Numbers) {
             *elements.entry(numbers).or_insert(0) += count;
         }
     }
-    let most = elements.into_iter().max_by_key(|(_, count)| *count).map_or(Numbers::F32, |(numbers, _)| numbers);
-    (most, numbers(&map.output.weight).map_or(Numbers::F32, |(numbers, _)| numbers))
+    let most = elements
+        .into_iter()
+        .max_by_key(|(_, count)| *count)
+        .map_or(Numbers::F32, |(numbers, _)| numbers);
+    (
+        most,
+        numbers(&map.output.weight).map_or(Numbers::F32, |(numbers, _)| numbers),
+    )
 }
 
 /// Layers that read one input and are multiplied at once.
@@ -251,8 +338,17 @@ impl Group {
 pub fn groups(block: &BlockDescription, hidden: usize) -> [Group; 4] {
     let linears = block.linears(hidden);
     triad_engine::LinearInput::ALL.map(|input| {
-        let readers = linears.iter().filter(|shape| triad_engine::LinearInput::of(shape.linear) == input);
-        let in_features = readers.clone().map(|shape| shape.in_features).max().unwrap_or(hidden);
-        Group { in_features, out_features: readers.map(|shape| shape.out_features).collect() }
+        let readers = linears
+            .iter()
+            .filter(|shape| triad_engine::LinearInput::of(shape.linear) == input);
+        let in_features = readers
+            .clone()
+            .map(|shape| shape.in_features)
+            .max()
+            .unwrap_or(hidden);
+        Group {
+            in_features,
+            out_features: readers.map(|shape| shape.out_features).collect(),
+        }
     })
 }

@@ -83,17 +83,31 @@ const BEHIND: usize = 64;
 
 /// Reads the header, measures or simulates, prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let device = arguments.device.as_deref().map(arguments::device).transpose()?;
+    let device = arguments
+        .device
+        .as_deref()
+        .map(arguments::device)
+        .transpose()?;
     let subject = match &arguments.shape {
         Some(shape) => Subject::of_shape(shape, family::shape(shape)?)?,
-        None => Subject::open(&ModelArgument { model: arguments.model.clone() }.path()?, &arguments.model)?,
+        None => Subject::open(
+            &ModelArgument {
+                model: arguments.model.clone(),
+            }
+            .path()?,
+            &arguments.model,
+        )?,
     };
     let lengths = Lengths::new(arguments, &subject.description)?;
     let report = match &device {
         Some(device) => on_phone(&subject, &lengths, device, arguments.memory),
         None => here(&subject, &lengths, arguments)?,
     };
-    if arguments.json { output::json(&report) } else { output::text(&report.to_string()) }
+    if arguments.json {
+        output::json(&report)
+    } else {
+        output::text(&report.to_string())
+    }
 }
 
 /// What is asked about.
@@ -112,35 +126,67 @@ impl Lengths {
                 return Err(Error::ContextTooLong { asked, longest }.into());
             }
             let fit = usual.iter().copied().filter(|length| *length <= longest);
-            let mut all: Vec<_> = if given.is_empty() { fit.collect() } else { given.to_vec() };
+            let mut all: Vec<_> = if given.is_empty() {
+                fit.collect()
+            } else {
+                given.to_vec()
+            };
             all.sort_unstable();
             all.dedup();
             Ok(all)
         };
-        let prompts = given(&arguments.prompt, &[&PROMPTS[..], &[longest.min(PROMPTS[0])]].concat())?;
+        let prompts = given(
+            &arguments.prompt,
+            &[&PROMPTS[..], &[longest.min(PROMPTS[0])]].concat(),
+        )?;
         let contexts = given(&arguments.context, &[&CONTEXTS[..], &[longest]].concat())?;
         for prompt in &prompts {
             arguments::check_chunks(*prompt, arguments.chunk, MOST_CHUNKS)?;
         }
-        Ok(Self { prompts, contexts, chunk: arguments.chunk, kv_format: arguments.kv.format() })
+        Ok(Self {
+            prompts,
+            contexts,
+            chunk: arguments.chunk,
+            kv_format: arguments.kv.format(),
+        })
     }
 
     /// Tokens before those that are decoded.
     fn behind(&self) -> Vec<usize> {
-        let mut behind: Vec<_> = [BEHIND].into_iter().chain(self.contexts.iter().copied()).collect();
+        let mut behind: Vec<_> = [BEHIND]
+            .into_iter()
+            .chain(self.contexts.iter().copied())
+            .collect();
         // A context that is full has no place for another token.
         let last = self.contexts.last().copied().unwrap_or(1);
-        behind.iter_mut().for_each(|behind| *behind = (*behind).min(last.saturating_sub(1)));
+        behind
+            .iter_mut()
+            .for_each(|behind| *behind = (*behind).min(last.saturating_sub(1)));
         behind.sort_unstable();
         behind.dedup();
         behind
     }
 
     /// Memory of a form at each context; it fits into what is `available`, if that is known.
-    fn needs(&self, form: &Form, description: &ModelDescription, available: Option<u64>) -> Vec<Needs> {
+    fn needs(
+        &self,
+        form: &Form,
+        description: &ModelDescription,
+        available: Option<u64>,
+    ) -> Vec<Needs> {
         let needs = |context: &usize| {
-            let needed = memory::of_session(description, form.weight_bytes, *context, self.chunk, self.kv_format);
-            let Memory { weights, kv_cache, activations } = needed;
+            let needed = memory::of_session(
+                description,
+                form.weight_bytes,
+                *context,
+                self.chunk,
+                self.kv_format,
+            );
+            let Memory {
+                weights,
+                kv_cache,
+                activations,
+            } = needed;
             Needs {
                 context: *context,
                 weight_bytes: weights,
@@ -154,17 +200,32 @@ impl Lengths {
     }
 
     /// Tokens of the longest context that fits, at most the model's own.
-    fn longest(&self, form: &Form, description: &ModelDescription, available: Option<u64>) -> Option<usize> {
+    fn longest(
+        &self,
+        form: &Form,
+        description: &ModelDescription,
+        available: Option<u64>,
+    ) -> Option<usize> {
         let available = available?;
         let fits = |context: usize| {
-            let needed = memory::of_session(description, form.weight_bytes, context, self.chunk, self.kv_format);
+            let needed = memory::of_session(
+                description,
+                form.weight_bytes,
+                context,
+                self.chunk,
+                self.kv_format,
+            );
             needed.total() as u64 <= available
         };
         // All lengths below the point do.
         let (mut low, mut high) = (0, description.context + 1);
         while low + 1 < high {
             let middle = usize::midpoint(low, high);
-            if fits(middle) { low = middle } else { high = middle }
+            if fits(middle) {
+                low = middle
+            } else {
+                high = middle
+            }
         }
         Some(low)
     }
@@ -172,9 +233,16 @@ impl Lengths {
 
 /// On this machine's CPU, and its GPU if it has one.
 fn here(subject: &Subject, lengths: &Lengths, arguments: &Arguments) -> Result<Report> {
-    let Subject { name, description, forms } = subject;
+    let Subject {
+        name,
+        description,
+        forms,
+    } = subject;
     let machine = Machine::detect();
-    let available = arguments.memory.map(|bytes| bytes as u64).or(machine.memory_available_bytes);
+    let available = arguments
+        .memory
+        .map(|bytes| bytes as u64)
+        .or(machine.memory_available_bytes);
     let chosen = arguments.threads.chosen();
     let threads = chosen.count();
     let pool = match chosen {
@@ -184,18 +252,34 @@ fn here(subject: &Subject, lengths: &Lengths, arguments: &Arguments) -> Result<R
     let pool = pool.with_context(|| format!("cannot start {threads} threads"))?;
     let spinner = progress::spinner(format!("measuring kernels on {threads} threads"));
     let bytes_read_per_second = peak::bytes_read_per_second(threads, peak::MEMORY / 2);
-    let limit = Limit { processor: None, arithmetic: Arithmetic::measure(threads), bytes_read_per_second };
-    let bytes = forms.iter().map(|form| form.bytes_per_token(description)).max().unwrap_or(0);
-    let rows = lengths.chunk.min(lengths.prompts.last().copied().unwrap_or(1));
-    let mut predictor =
-        Predictor { description, rates: Rates::new(rows, bytes, lengths.kv_format), chunk: lengths.chunk };
+    let limit = Limit {
+        processor: None,
+        arithmetic: Arithmetic::measure(threads),
+        bytes_read_per_second,
+    };
+    let bytes = forms
+        .iter()
+        .map(|form| form.bytes_per_token(description))
+        .max()
+        .unwrap_or(0);
+    let rows = lengths
+        .chunk
+        .min(lengths.prompts.last().copied().unwrap_or(1));
+    let mut predictor = Predictor {
+        description,
+        rates: Rates::new(rows, bytes, lengths.kv_format),
+        chunk: lengths.chunk,
+    };
     let mut predictions = Vec::new();
     for form in forms {
         let (prompts, decode) = pool.install(|| {
-            let prompt = |tokens: &usize| Prompt::new(*tokens, predictor.prefill(form, *tokens), description);
+            let prompt = |tokens: &usize| {
+                Prompt::new(*tokens, predictor.prefill(form, *tokens), description)
+            };
             let prompts = lengths.prompts.iter().map(prompt).collect();
             let token = |behind: &usize| {
-                let bytes = form.bytes_per_token(description) + cache_bytes(description, 1, *behind, lengths.kv_format);
+                let bytes = form.bytes_per_token(description)
+                    + cache_bytes(description, 1, *behind, lengths.kv_format);
                 Decode::new(*behind, predictor.decode(form, *behind), bytes)
             };
             (prompts, lengths.behind().iter().map(token).collect())
@@ -212,37 +296,65 @@ fn here(subject: &Subject, lengths: &Lengths, arguments: &Arguments) -> Result<R
     }
     drop(spinner);
     predictions.extend(on_gpu(subject, lengths, threads)?);
-    let device = machine.processor.unwrap_or_else(|| machine.architecture.into());
-    Ok(Report::new(name, description, device, Some(limit), available, lengths.kv_format, predictions))
+    let device = machine
+        .processor
+        .unwrap_or_else(|| machine.architecture.into());
+    Ok(Report::new(
+        name,
+        description,
+        device,
+        Some(limit),
+        available,
+        lengths.kv_format,
+        predictions,
+    ))
 }
 
 /// What a GPU does at most, where there is one that runs these forms whole.
 fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Prediction>> {
     // Software in place of a GPU is none, unless the environment names it.
-    let Ok(Some(peaks)) = DeviceArguments::default().gpu_peaks() else { return Ok(Vec::new()) };
+    let Ok(Some(peaks)) = DeviceArguments::default().gpu_peaks() else {
+        return Ok(Vec::new());
+    };
     let limit = Limit::of_gpu(peaks, threads);
     let on = limit.processor.clone().unwrap_or_default();
-    let (rate, bandwidth) = (limit.arithmetic.f32_operations_per_second, limit.bytes_read_per_second);
+    let (rate, bandwidth) = (
+        limit.arithmetic.f32_operations_per_second,
+        limit.bytes_read_per_second,
+    );
     let description = &subject.description;
     let prediction = |form: &Form| {
         let prompt = |tokens: &usize| {
             let Operations { linear, attention } = Operations::of_prefill(description, *tokens);
-            let int8 = limit.arithmetic.int8_operations_per_second.filter(|_| form.prefill == Product::W8a8);
-            let parts =
-                Parts { linear: linear / int8.unwrap_or(rate), attention: attention / rate, ..Parts::default() };
+            let int8 = limit
+                .arithmetic
+                .int8_operations_per_second
+                .filter(|_| form.prefill == Product::W8a8);
+            let parts = Parts {
+                linear: linear / int8.unwrap_or(rate),
+                attention: attention / rate,
+                ..Parts::default()
+            };
             Prompt::new(*tokens, parts, description)
         };
         let token = |behind: &usize| {
             let cache = cache_bytes(description, 1, *behind, lengths.kv_format);
             let weights = form.bytes_per_token(description);
             let linear = weights as f64 / bandwidth;
-            let parts = Parts { linear, attention: cache as f64 / bandwidth, ..Parts::default() };
+            let parts = Parts {
+                linear,
+                attention: cache as f64 / bandwidth,
+                ..Parts::default()
+            };
             Decode::new(*behind, parts, weights + cache)
         };
         Prediction {
             on: on.clone(),
             source: Source::Limit,
-            form: Form { command: format!("{} --processors gpu", form.command), ..form.clone() },
+            form: Form {
+                command: format!("{} --processors gpu", form.command),
+                ..form.clone()
+            },
             // Nothing tells how much memory a GPU has left.
             needs: lengths.needs(form, description, None),
             longest_context: None,
@@ -254,8 +366,17 @@ fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Pr
 }
 
 /// On a phone that is a profile.
-fn on_phone(subject: &Subject, lengths: &Lengths, device: &DeviceProfile, memory: Option<usize>) -> Report {
-    let Subject { name, description, forms } = subject;
+fn on_phone(
+    subject: &Subject,
+    lengths: &Lengths,
+    device: &DeviceProfile,
+    memory: Option<usize>,
+) -> Report {
+    let Subject {
+        name,
+        description,
+        forms,
+    } = subject;
     let available = memory.map(|bytes| bytes as u64);
     let _spinner = progress::spinner(format!("simulating {}", device.name));
     let chunk = lengths.chunk;
@@ -270,16 +391,40 @@ fn on_phone(subject: &Subject, lengths: &Lengths, device: &DeviceProfile, memory
         if int8 {
             let token = |behind: usize| device.cpu.decode_token(description, behind);
             let prompt = |tokens: usize| phone::npu_prefill(device, description, tokens, chunk);
-            predictions.push(simulated("NPU and CPU", form, lengths, description, available, (&prompt, &token)));
-            let prompt = |tokens: usize| phone::cpu_prefill(&device.cpu, description, tokens, chunk);
-            predictions.push(simulated("CPU", form, lengths, description, available, (&prompt, &token)));
-        } else if matches!(form.prefill, Product::Weights(numbers) if numbers != forms::Numbers::Int4) {
+            predictions.push(simulated(
+                "NPU and CPU",
+                form,
+                lengths,
+                description,
+                available,
+                (&prompt, &token),
+            ));
+            let prompt =
+                |tokens: usize| phone::cpu_prefill(&device.cpu, description, tokens, chunk);
+            predictions.push(simulated(
+                "CPU",
+                form,
+                lengths,
+                description,
+                available,
+                (&prompt, &token),
+            ));
+        } else if matches!(form.prefill, Product::Weights(numbers) if numbers != forms::Numbers::Int4)
+        {
             predictions.push(float("CPU", &device.cpu, form));
             predictions.extend(device.gpu.as_ref().map(|gpu| float("GPU", gpu, form)));
         }
     }
     let title = format!("{}, simulated", device.name);
-    Report::new(name, description, title, None, available, lengths.kv_format, predictions)
+    Report::new(
+        name,
+        description,
+        title,
+        None,
+        available,
+        lengths.kv_format,
+        predictions,
+    )
 }
 
 /// Seconds of a number of tokens: of a prompt, or of one token behind so many.
@@ -294,15 +439,22 @@ fn simulated(
     (prompt, token): (Seconds, Seconds),
 ) -> Prediction {
     // The profile has no times of its parts.
-    let whole = |seconds: f64| Parts { linear: seconds, ..Parts::default() };
+    let whole = |seconds: f64| Parts {
+        linear: seconds,
+        ..Parts::default()
+    };
     let decode = |behind: &usize| {
-        let bytes = form.bytes_per_token(description) + cache_bytes(description, 1, *behind, KvFormat::F16);
+        let bytes =
+            form.bytes_per_token(description) + cache_bytes(description, 1, *behind, KvFormat::F16);
         Decode::new(*behind, whole(token(*behind)), bytes)
     };
     Prediction {
         on: on.into(),
         source: Source::Simulated,
-        form: Form { command: String::new(), ..form.clone() },
+        form: Form {
+            command: String::new(),
+            ..form.clone()
+        },
         needs: lengths.needs(form, description, available),
         longest_context: lengths.longest(form, description, available),
         prompts: lengths
@@ -319,21 +471,35 @@ mod tests {
     use super::*;
 
     fn lengths(contexts: &[usize]) -> Lengths {
-        Lengths { prompts: vec![64], contexts: contexts.into(), chunk: 256, kv_format: KvFormat::F16 }
+        Lengths {
+            prompts: vec![64],
+            contexts: contexts.into(),
+            chunk: 256,
+            kv_format: KvFormat::F16,
+        }
     }
 
     #[test]
     fn the_longest_context_that_fits_is_one_token_below_the_first_that_does_not() {
-        let subject = Subject::of_shape("smollm2-135m", family::shape("smollm2-135m").unwrap()).unwrap();
+        let subject =
+            Subject::of_shape("smollm2-135m", family::shape("smollm2-135m").unwrap()).unwrap();
         let (description, form) = (&subject.description, &subject.forms[0]);
         let lengths = lengths(&[8192]);
-        let needed =
-            |context| memory::of_session(description, form.weight_bytes, context, 256, KvFormat::F16).total() as u64;
+        let needed = |context| {
+            memory::of_session(description, form.weight_bytes, context, 256, KvFormat::F16).total()
+                as u64
+        };
         for context in [1, 300, 5000] {
             let fits = |bytes| lengths.longest(form, description, Some(bytes));
-            assert_eq!([fits(needed(context)), fits(needed(context) - 1)], [Some(context), Some(context - 1)]);
+            assert_eq!(
+                [fits(needed(context)), fits(needed(context) - 1)],
+                [Some(context), Some(context - 1)]
+            );
         }
-        assert_eq!(lengths.longest(form, description, Some(u64::MAX)), Some(description.context));
+        assert_eq!(
+            lengths.longest(form, description, Some(u64::MAX)),
+            Some(description.context)
+        );
         assert_eq!(lengths.longest(form, description, Some(0)), Some(0));
         assert_eq!(lengths.longest(form, description, None), None);
     }
@@ -347,14 +513,27 @@ mod tests {
 
     #[test]
     fn each_form_has_the_bytes_of_its_formats() {
-        let subject = Subject::of_shape("qwen1.5-1.8b", family::shape("qwen1.5-1.8b").unwrap()).unwrap();
-        let per_token: Vec<_> =
-            subject.forms.iter().map(|form| form.bytes_per_token(&subject.description) as f64).collect();
+        let subject =
+            Subject::of_shape("qwen1.5-1.8b", family::shape("qwen1.5-1.8b").unwrap()).unwrap();
+        let per_token: Vec<_> = subject
+            .forms
+            .iter()
+            .map(|form| form.bytes_per_token(&subject.description) as f64)
+            .collect();
         // bf16, INT8, INT4 with an output matrix in INT8.
-        assert!((1.97..2.0).contains(&(per_token[0] / per_token[1])), "{per_token:?}");
-        assert!((1.4..1.7).contains(&(per_token[1] / per_token[3])), "{per_token:?}");
+        assert!(
+            (1.97..2.0).contains(&(per_token[0] / per_token[1])),
+            "{per_token:?}"
+        );
+        assert!(
+            (1.4..1.7).contains(&(per_token[1] / per_token[3])),
+            "{per_token:?}"
+        );
         let [float, int8, both, int4] = subject.forms.each_weight_bytes();
-        assert!(int4 < int8 && int8 < both && both < float, "{float} {int8} {both} {int4}");
+        assert!(
+            int4 < int8 && int8 < both && both < float,
+            "{float} {int8} {both} {int4}"
+        );
     }
 
     trait Weights {

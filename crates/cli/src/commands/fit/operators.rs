@@ -46,7 +46,10 @@ impl Prepared {
     pub fn new(product: Product, group: &Group, rows: usize, phase: Phase) -> Self {
         let (part, share) = match phase {
             Phase::Prefill => part(group, OPERATIONS / (2 * rows)),
-            Phase::Decode => part(group, group.weights() * BYTES / of_group(product, group).max(1)),
+            Phase::Decode => part(
+                group,
+                group.weights() * BYTES / of_group(product, group).max(1),
+            ),
         };
         let widest = part.out_features.iter().copied().max().unwrap_or(0);
         Self {
@@ -56,7 +59,11 @@ impl Prepared {
             phase,
             x: numbers(rows * part.in_features),
             quantized: QuantizedRows::default(),
-            outs: part.out_features.iter().map(|columns| vec![0.0; rows * columns]).collect(),
+            outs: part
+                .out_features
+                .iter()
+                .map(|columns| vec![0.0; rows * columns])
+                .collect(),
             scales: vec![0.01; widest],
             sums: vec![0; widest],
             part,
@@ -65,12 +72,26 @@ impl Prepared {
 
     /// Seconds of the whole group.
     pub fn run(&mut self, arena: &mut Arena) -> f64 {
-        let Self { product, part, rows, phase, x, quantized, outs, scales, sums, .. } = self;
+        let Self {
+            product,
+            part,
+            rows,
+            phase,
+            x,
+            quantized,
+            outs,
+            scales,
+            sums,
+            ..
+        } = self;
         let (in_features, columns) = (part.in_features, &part.out_features);
         // As what came before has just written them, on this thread.
         x.iter_mut().for_each(|x| *x = -*x);
         let seconds = if let Product::Weights(format) = *product {
-            let weights: Vec<_> = columns.iter().map(|columns| arena.matrix(format, columns * in_features)).collect();
+            let weights: Vec<_> = columns
+                .iter()
+                .map(|columns| arena.matrix(format, columns * in_features))
+                .collect();
             let each = columns.iter().zip(&mut *outs).zip(&weights);
             let mut products: Vec<_> = each
                 .map(|((columns, out), weight)| {
@@ -81,7 +102,9 @@ impl Prepared {
             seconds_of(|| matmul_each(x, *rows, *phase, &mut products))
         } else {
             quantized.quantize_static(x, in_features, 1.0 / 127.0, None, false);
-            let lengths = columns.iter().map(|columns| packed_len(*columns, in_features).unwrap_or(0));
+            let lengths = columns
+                .iter()
+                .map(|columns| packed_len(*columns, in_features).unwrap_or(0));
             let packed: Vec<_> = lengths.map(|length| arena.take(length)).collect();
             let each = columns.iter().zip(&mut *outs).zip(&packed);
             let mut products: Vec<_> = each
@@ -117,7 +140,11 @@ pub fn int8_weight<'a>(
 
 /// Bytes of the weights of a group.
 fn of_group(product: Product, group: &Group) -> usize {
-    group.out_features.iter().map(|columns| product.bytes(group.in_features, *columns)).sum()
+    group
+        .out_features
+        .iter()
+        .map(|columns| product.bytes(group.in_features, *columns))
+        .sum()
 }
 
 /// As many columns of every layer as make about so many weights, and their share of all; the whole where it has no more.
@@ -126,8 +153,15 @@ pub fn part(group: &Group, weights: usize) -> (Group, f64) {
     if share >= 1.0 {
         return (group.clone(), 1.0);
     }
-    let fewer = |columns: &usize| ((*columns as f64 * share) as usize).next_multiple_of(COLUMNS).min(*columns);
-    let part = Group { in_features: group.in_features, out_features: group.out_features.iter().map(fewer).collect() };
+    let fewer = |columns: &usize| {
+        ((*columns as f64 * share) as usize)
+            .next_multiple_of(COLUMNS)
+            .min(*columns)
+    };
+    let part = Group {
+        in_features: group.in_features,
+        out_features: group.out_features.iter().map(fewer).collect(),
+    };
     let share = part.weights() as f64 / group.weights() as f64;
     (part, share)
 }
@@ -155,9 +189,14 @@ pub struct Between<'a> {
 impl<'a> Between<'a> {
     pub fn new(block: &'a BlockDescription, hidden: usize, int8: bool, rows: usize) -> Self {
         let attention = &block.attention;
-        let (query, key_value) = (attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
+        let (query, key_value) = (
+            attention.heads * attention.head_dim,
+            attention.kv_heads * attention.head_dim,
+        );
         let width = block.feed_forward.width;
-        let frequencies: Vec<_> = (0..attention.rope.dims / 2).map(|pair| 1.0 / (pair + 1) as f32).collect();
+        let frequencies: Vec<_> = (0..attention.rope.dims / 2)
+            .map(|pair| 1.0 / (pair + 1) as f32)
+            .collect();
         let mut angles = Angles::default();
         angles.fill(0..rows, &frequencies, 1.0);
         Self {
@@ -197,24 +236,43 @@ impl<'a> Between<'a> {
             });
             (0..norms).for_each(|_| self.norm());
             (0..posts).for_each(|_| {
-                for_each_chunk(chunks_mut(&mut self.projected, TASK_ROWS * self.hidden), 1, |_, x| {
-                    rms_norm_in_place(x, &self.weight[..self.hidden], EPSILON);
-                });
+                for_each_chunk(
+                    chunks_mut(&mut self.projected, TASK_ROWS * self.hidden),
+                    1,
+                    |_, x| {
+                        rms_norm_in_place(x, &self.weight[..self.hidden], EPSILON);
+                    },
+                );
             });
             self.rotate();
             self.activate();
             if self.int8 {
                 let query = self.block.attention.heads * self.block.attention.head_dim;
-                let (normed, hidden, width) = (&self.normed, self.hidden, self.block.feed_forward.width);
-                for (x, channels) in [(normed, hidden), (&self.attended, query), (normed, hidden), (&self.up, width)] {
-                    self.quantized.quantize_static(x, channels, 1.0 / 127.0, None, false);
+                let (normed, hidden, width) =
+                    (&self.normed, self.hidden, self.block.feed_forward.width);
+                for (x, channels) in [
+                    (normed, hidden),
+                    (&self.attended, query),
+                    (normed, hidden),
+                    (&self.up, width),
+                ] {
+                    self.quantized
+                        .quantize_static(x, channels, 1.0 / 127.0, None, false);
                 }
             }
         })
     }
 
     fn norm(&mut self) {
-        let Self { block, hidden, x, normed, weight, bias, .. } = self;
+        let Self {
+            block,
+            hidden,
+            x,
+            normed,
+            weight,
+            bias,
+            ..
+        } = self;
         let task_numbers = TASK_ROWS * *hidden;
         for_each_chunk(chunks_mut(normed, task_numbers), 1, |task, out| {
             let x = &x[task * task_numbers..][..out.len()];
@@ -227,7 +285,15 @@ impl<'a> Between<'a> {
 
     /// RoPE, and keys and values to the cache.
     fn rotate(&mut self) {
-        let Self { block, queries, keys, cached, angles, weight, .. } = self;
+        let Self {
+            block,
+            queries,
+            keys,
+            cached,
+            angles,
+            weight,
+            ..
+        } = self;
         let attention = &block.attention;
         let dim = attention.head_dim;
         for (x, heads) in [(queries, attention.heads), (&mut *keys, attention.kv_heads)] {
@@ -247,7 +313,9 @@ impl<'a> Between<'a> {
     }
 
     fn activate(&mut self) {
-        let Self { block, gate, up, .. } = self;
+        let Self {
+            block, gate, up, ..
+        } = self;
         let feed_forward = &block.feed_forward;
         let activation = match feed_forward.activation {
             description::Activation::Silu => Activation::Silu,
@@ -267,7 +335,9 @@ impl<'a> Between<'a> {
 
 /// Numbers from −1 to 1 without meaning.
 pub fn numbers(count: usize) -> Vec<f32> {
-    (0..count).map(|index| (index * 7919 % 2003) as f32 / 1001.0 - 1.0).collect()
+    (0..count)
+        .map(|index| (index * 7919 % 2003) as f32 / 1001.0 - 1.0)
+        .collect()
 }
 
 pub fn seconds_of(run: impl FnOnce()) -> f64 {
@@ -282,7 +352,10 @@ mod tests {
 
     #[test]
     fn a_part_of_a_product_is_some_columns_of_each_layer_and_known_by_its_share() {
-        let group = Group { in_features: 64, out_features: vec![1024, 256] };
+        let group = Group {
+            in_features: 64,
+            out_features: vec![1024, 256],
+        };
         assert_eq!(part(&group, usize::MAX), (group.clone(), 1.0));
         let (part, share) = part(&group, 64 * 640);
         assert_eq!((part.out_features, share), (vec![512, 128], 0.5));

@@ -12,13 +12,29 @@ use crate::commands::bench::limit::Operations;
 const F16: f64 = 2.0;
 
 /// A prompt on NPU and CPU, in INT8 with shadows, as `triad simulate` schedules it.
-pub fn npu_prefill(device: &DeviceProfile, description: &ModelDescription, tokens: usize, chunk: usize) -> f64 {
-    let options = Options { chunk, chunks_in_flight: 4, ..Options::paper(Policy::default()) };
-    Prefill::new(device, description, tokens, &options).run().seconds
+pub fn npu_prefill(
+    device: &DeviceProfile,
+    description: &ModelDescription,
+    tokens: usize,
+    chunk: usize,
+) -> f64 {
+    let options = Options {
+        chunk,
+        chunks_in_flight: 4,
+        ..Options::paper(Policy::default())
+    };
+    Prefill::new(device, description, tokens, &options)
+        .run()
+        .seconds
 }
 
 /// A prompt on the CPU alone, in INT8: subgraph after subgraph.
-pub fn cpu_prefill(cpu: &Float, description: &ModelDescription, tokens: usize, chunk: usize) -> f64 {
+pub fn cpu_prefill(
+    cpu: &Float,
+    description: &ModelDescription,
+    tokens: usize,
+    chunk: usize,
+) -> f64 {
     let graph = Graph::new(description, tokens, chunk);
     let mut seconds = 0.0;
     for chunk in graph.chunks() {
@@ -34,10 +50,16 @@ pub fn cpu_prefill(cpu: &Float, description: &ModelDescription, tokens: usize, c
 }
 
 /// A prompt in float on one processor: all operations at its rate, and weights read once for each chunk.
-pub fn float_prefill(processor: &Float, description: &ModelDescription, tokens: usize, chunk: usize) -> f64 {
+pub fn float_prefill(
+    processor: &Float,
+    description: &ModelDescription,
+    tokens: usize,
+    chunk: usize,
+) -> f64 {
     let Operations { linear, attention } = Operations::of_prefill(description, tokens);
     let weights = tokens.div_ceil(chunk) as f64 * float_weights(description) * F16;
-    (linear + attention) / (processor.float_giga_operations * 1e9) + weights / (processor.gigabytes_per_second * 1e9)
+    (linear + attention) / (processor.float_giga_operations * 1e9)
+        + weights / (processor.gigabytes_per_second * 1e9)
 }
 
 /// A token in float on one processor: weights and the cache of `context` positions, read once.

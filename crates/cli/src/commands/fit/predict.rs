@@ -24,7 +24,13 @@ pub struct Parts {
 
 impl Parts {
     pub fn total(&self) -> f64 {
-        let Self { linear, shadows, attention, between, output } = self;
+        let Self {
+            linear,
+            shadows,
+            attention,
+            between,
+            output,
+        } = self;
         linear + shadows + attention + between + output
     }
 }
@@ -40,7 +46,10 @@ pub struct Predictor<'a> {
 impl Predictor<'_> {
     /// A prompt of `tokens` tokens, to the logits of the first token behind it.
     pub fn prefill(&mut self, form: &Form, tokens: usize) -> Parts {
-        let mut parts = Parts { output: self.output(form), ..Parts::default() };
+        let mut parts = Parts {
+            output: self.output(form),
+            ..Parts::default()
+        };
         for block in &self.description.blocks {
             for first in (0..tokens).step_by(self.chunk.max(1)) {
                 let rows = self.chunk.min(tokens - first);
@@ -50,22 +59,37 @@ impl Predictor<'_> {
         parts
     }
 
-    fn add_chunk(&mut self, form: &Form, block: &BlockDescription, first: usize, rows: usize, parts: &mut Parts) {
+    fn add_chunk(
+        &mut self,
+        form: &Form,
+        block: &BlockDescription,
+        first: usize,
+        rows: usize,
+        parts: &mut Parts,
+    ) {
         let hidden = self.description.hidden;
         for (group, shadows) in groups(block, hidden).iter().zip(form.shadows) {
             parts.linear += self.rates.products(form.prefill, group).at(rows as f64);
             parts.shadows += shadows.0 * self.rates.shadow(group, shadows.1, false).at(rows as f64);
         }
         let attention = self.rates.attention(block, form.precision());
-        let positions: usize = (first + 1..=first + rows).map(|position| seen(block, position)).sum();
+        let positions: usize = (first + 1..=first + rows)
+            .map(|position| seen(block, position))
+            .sum();
         parts.attention += attention.fixed * rows as f64 + attention.each * positions as f64;
-        parts.between += self.rates.between(block, hidden, form.prefill == Product::W8a8).at(rows as f64);
+        parts.between += self
+            .rates
+            .between(block, hidden, form.prefill == Product::W8a8)
+            .at(rows as f64);
     }
 
     /// A token behind `context` others, one sequence.
     pub fn decode(&mut self, form: &Form, context: usize) -> Parts {
         let hidden = self.description.hidden;
-        let mut parts = Parts { output: self.output(form), ..Parts::default() };
+        let mut parts = Parts {
+            output: self.output(form),
+            ..Parts::default()
+        };
         for block in &self.description.blocks {
             let step = self.rates.step(form.decode, block, hidden);
             parts.linear += step.products.iter().sum::<f64>();
@@ -82,7 +106,10 @@ impl Predictor<'_> {
     }
 
     fn output(&mut self, form: &Form) -> f64 {
-        let group = Group { in_features: self.description.hidden, out_features: vec![self.description.vocab] };
+        let group = Group {
+            in_features: self.description.hidden,
+            out_features: vec![self.description.vocab],
+        };
         self.rates.output(Product::Weights(form.output), &group)
     }
 }
@@ -98,8 +125,13 @@ impl Form {
 
     /// Bytes of weights that a step of decode reads.
     pub fn bytes_per_token(&self, description: &ModelDescription) -> usize {
-        let linears = description.blocks.iter().flat_map(|block| block.linears(description.hidden));
-        let linears: usize = linears.map(|shape| self.decode.bytes(shape.in_features, shape.out_features)).sum();
+        let linears = description
+            .blocks
+            .iter()
+            .flat_map(|block| block.linears(description.hidden));
+        let linears: usize = linears
+            .map(|shape| self.decode.bytes(shape.in_features, shape.out_features))
+            .sum();
         linears + Product::Weights(self.output).bytes(description.hidden, description.vocab)
     }
 }

@@ -33,8 +33,15 @@ impl Line {
     /// Through two points, `(size, seconds)`, the smaller one first. Neither part is below zero: what noise makes of the
     /// smaller point counts less than the larger one.
     pub fn through((small, low): (f64, f64), (large, high): (f64, f64)) -> Self {
-        let each = if large > small { ((high - low) / (large - small)).clamp(0.0, high / large) } else { high / large };
-        Self { fixed: high - each * large, each }
+        let each = if large > small {
+            ((high - low) / (large - small)).clamp(0.0, high / large)
+        } else {
+            high / large
+        };
+        Self {
+            fixed: high - each * large,
+            each,
+        }
     }
 
     pub fn at(self, size: f64) -> f64 {
@@ -122,16 +129,21 @@ impl Rates {
             return *step;
         }
         // In turns, as in a run: each finds the caches and the threads as another one left them.
-        let mut products =
-            key.1.each_ref().map(|group| Prepared::new(product.of_width(group.in_features), group, 1, Phase::Decode));
+        let mut products = key.1.each_ref().map(|group| {
+            Prepared::new(product.of_width(group.in_features), group, 1, Phase::Decode)
+        });
         let mut between = Between::new(block, hidden, product == Product::W8a8, 1);
         let arena = &mut self.arena;
         let seconds = means(|| {
-            let [first, second, third, fourth] = products.each_mut().map(|product| product.run(arena));
+            let [first, second, third, fourth] =
+                products.each_mut().map(|product| product.run(arena));
             [first, second, third, fourth, between.run()]
         });
         let [first, second, third, fourth, between] = seconds;
-        let step = Step { products: [first, second, third, fourth], between };
+        let step = Step {
+            products: [first, second, third, fourth],
+            between,
+        };
         self.steps.insert(key, step);
         step
     }
@@ -151,14 +163,20 @@ impl Rates {
     /// What outliers, this share of the values, add to the products of a prompt's rows or, of `decode`, of one.
     pub fn shadow(&mut self, group: &Group, outliers: f64, decode: bool) -> Line {
         if outliers <= 0.0 {
-            return Line { fixed: 0.0, each: 0.0 };
+            return Line {
+                fixed: 0.0,
+                each: 0.0,
+            };
         }
         let key = (group.clone(), decode);
         if let Some(line) = self.shadows.get(&key) {
             return *line;
         }
         let line = if decode {
-            Line { fixed: self.shadow_of(group, outliers, 1), each: 0.0 }
+            Line {
+                fixed: self.shadow_of(group, outliers, 1),
+                each: 0.0,
+            }
         } else {
             self.over_rows(|rates, rows| rates.shadow_of(group, outliers, rows))
         };
@@ -171,11 +189,22 @@ impl Rates {
         let mut quantized = QuantizedRows::default();
         // The numbers are spread evenly from −1 to 1.
         let clip = (1.0 - outliers) as f32;
-        quantized.quantize_static(&numbers(rows * part.in_features), part.in_features, clip / 127.0, None, true);
+        quantized.quantize_static(
+            &numbers(rows * part.in_features),
+            part.in_features,
+            clip / 127.0,
+            None,
+            true,
+        );
         let mut seconds = 0.0;
         for columns in &part.out_features {
-            let one = Group { in_features: part.in_features, out_features: vec![*columns] };
-            let Some(length) = packed_len(*columns, part.in_features) else { continue };
+            let one = Group {
+                in_features: part.in_features,
+                out_features: vec![*columns],
+            };
+            let Some(length) = packed_len(*columns, part.in_features) else {
+                continue;
+            };
             let (scales, sums) = (vec![0.01; *columns], vec![0; *columns]);
             let mut out = vec![0.0; rows * columns];
             let arena = &mut self.arena;
@@ -199,14 +228,23 @@ impl Rates {
             let before = context.max(rows) - rows;
             // Positions that a row reads, in the mean.
             let seen = before as f64 + f64::midpoint(1.0, rows as f64);
-            (seen, self.attention_of(block, precision, rows, before) / rows as f64)
+            (
+                seen,
+                self.attention_of(block, precision, rows, before) / rows as f64,
+            )
         });
         let line = Line::through(few, many);
         self.attention.insert(key, line);
         line
     }
 
-    fn attention_of(&mut self, block: &BlockDescription, precision: Precision, rows: usize, before: usize) -> f64 {
+    fn attention_of(
+        &mut self,
+        block: &BlockDescription,
+        precision: Precision,
+        rows: usize,
+        before: usize,
+    ) -> f64 {
         let shape = shape(block, precision);
         let queries = numbers(rows * shape.heads * shape.head_dim);
         let mut out = vec![0.0; queries.len()];
@@ -234,8 +272,13 @@ impl Rates {
             let [seconds] = means(|| {
                 let places = cache.take(arena);
                 let slab = cache.slab(arena, &places, &shape);
-                let row = Row { cache: &slab, position: seen - 1 };
-                [seconds_of(|| triad_kernels::attention_of_rows(&queries, &[row], &shape, &mut out))]
+                let row = Row {
+                    cache: &slab,
+                    position: seen - 1,
+                };
+                [seconds_of(|| {
+                    triad_kernels::attention_of_rows(&queries, &[row], &shape, &mut out)
+                })]
             });
             (seen as f64, seconds)
         });
@@ -262,13 +305,26 @@ impl Rates {
 
 fn attention_key(block: &BlockDescription) -> AttentionKey {
     let attention = &block.attention;
-    (attention.heads, attention.kv_heads, attention.head_dim, attention.soft_cap.is_some())
+    (
+        attention.heads,
+        attention.kv_heads,
+        attention.head_dim,
+        attention.soft_cap.is_some(),
+    )
 }
 
 fn between_key(block: &BlockDescription) -> BetweenKey {
     let attention = &block.attention;
-    let of_attention = (attention.heads, attention.kv_heads, attention.head_dim, attention.rope.dims);
-    format!("{:?} {of_attention:?} {:?} {:?} {:?}", block.feed_forward, block.norm, block.residual, attention.qk_norm)
+    let of_attention = (
+        attention.heads,
+        attention.kv_heads,
+        attention.head_dim,
+        attention.rope.dims,
+    );
+    format!(
+        "{:?} {of_attention:?} {:?} {:?} {:?}",
+        block.feed_forward, block.norm, block.residual, attention.qk_norm
+    )
 }
 
 fn shape(block: &BlockDescription, precision: Precision) -> Shape {
@@ -324,11 +380,32 @@ mod tests {
     #[test]
     fn a_line_goes_through_both_points_and_no_part_of_it_is_below_zero() {
         let line = Line::through((10.0, 3.0), (20.0, 4.0));
-        assert_eq!([line.at(10.0), line.at(20.0), line.at(0.0)], [3.0, 4.0, 2.0]);
+        assert_eq!(
+            [line.at(10.0), line.at(20.0), line.at(0.0)],
+            [3.0, 4.0, 2.0]
+        );
         // Fewer rows that are slower than more, and steeper than from zero.
-        assert_eq!(Line::through((10.0, 5.0), (20.0, 4.0)), Line { fixed: 4.0, each: 0.0 });
-        assert_eq!(Line::through((10.0, 1.0), (20.0, 4.0)), Line { fixed: 0.0, each: 0.2 });
-        assert_eq!(Line::through((1.0, 2.0), (1.0, 2.0)), Line { fixed: 0.0, each: 2.0 });
+        assert_eq!(
+            Line::through((10.0, 5.0), (20.0, 4.0)),
+            Line {
+                fixed: 4.0,
+                each: 0.0
+            }
+        );
+        assert_eq!(
+            Line::through((10.0, 1.0), (20.0, 4.0)),
+            Line {
+                fixed: 0.0,
+                each: 0.2
+            }
+        );
+        assert_eq!(
+            Line::through((1.0, 2.0), (1.0, 2.0)),
+            Line {
+                fixed: 0.0,
+                each: 2.0
+            }
+        );
     }
 
     #[test]

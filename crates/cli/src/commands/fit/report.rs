@@ -112,27 +112,49 @@ impl Prompt {
         let Operations { linear, attention } = Operations::of_prefill(description, tokens);
         let seconds = parts.total();
         let tokens_per_second = tokens as f64 / seconds;
-        Self { tokens, seconds, tokens_per_second, parts, linear_operations: linear, attention_operations: attention }
+        Self {
+            tokens,
+            seconds,
+            tokens_per_second,
+            parts,
+            linear_operations: linear,
+            attention_operations: attention,
+        }
     }
 }
 
 impl Decode {
     pub fn new(behind: usize, parts: Parts, bytes_read: usize) -> Self {
         let seconds = parts.total();
-        Self { behind, seconds, tokens_per_second: 1.0 / seconds, parts, bytes_read }
+        Self {
+            behind,
+            seconds,
+            tokens_per_second: 1.0 / seconds,
+            parts,
+            bytes_read,
+        }
     }
 }
 
 impl Prediction {
     /// Whether the shortest context fits, as far as that is known.
     fn fits(&self) -> bool {
-        self.needs.first().is_none_or(|needs| needs.fits != Some(false))
+        self.needs
+            .first()
+            .is_none_or(|needs| needs.fits != Some(false))
     }
 
     /// Seconds of a prompt and an answer, and the length of the prompt.
     fn conversation(&self) -> Option<(f64, usize)> {
-        let prompt = self.prompts.iter().find(|prompt| prompt.tokens == QUESTION).or(self.prompts.first())?;
-        Some((prompt.seconds + ANSWER as f64 * self.decode.first()?.seconds, prompt.tokens))
+        let prompt = self
+            .prompts
+            .iter()
+            .find(|prompt| prompt.tokens == QUESTION)
+            .or(self.prompts.first())?;
+        Some((
+            prompt.seconds + ANSWER as f64 * self.decode.first()?.seconds,
+            prompt.tokens,
+        ))
     }
 }
 
@@ -146,8 +168,11 @@ impl Report {
         kv_format: KvFormat,
         predictions: Vec<Prediction>,
     ) -> Self {
-        let known = predictions.iter().filter(|prediction| prediction.source != Source::Limit && prediction.fits());
-        let conversations = known.filter_map(|prediction| Some((prediction, prediction.conversation()?)));
+        let known = predictions
+            .iter()
+            .filter(|prediction| prediction.source != Source::Limit && prediction.fits());
+        let conversations =
+            known.filter_map(|prediction| Some((prediction, prediction.conversation()?)));
         let best = conversations.min_by(|one, other| one.1.0.total_cmp(&other.1.0));
         let choice = best.map(|(prediction, (seconds, prompt))| Choice {
             on: prediction.on.clone(),
@@ -165,7 +190,8 @@ impl Report {
             limit,
             memory_available_bytes,
             kv_format,
-            kv_bytes_per_token: description.kv_bytes_per_token(|head_dim| kv_format.bytes(head_dim)),
+            kv_bytes_per_token: description
+                .kv_bytes_per_token(|head_dim| kv_format.bytes(head_dim)),
             predictions,
             choice,
             advice: Vec::new(),
@@ -175,9 +201,14 @@ impl Report {
     }
 
     fn advise(&self) -> Vec<String> {
-        let Some(available) = self.memory_available_bytes else { return Vec::new() };
+        let Some(available) = self.memory_available_bytes else {
+            return Vec::new();
+        };
         let mut advice = Vec::new();
-        let smallest = self.predictions.iter().min_by_key(|prediction| prediction.form.weight_bytes);
+        let smallest = self
+            .predictions
+            .iter()
+            .min_by_key(|prediction| prediction.form.weight_bytes);
         if self.choice.is_none()
             && let Some(least) = smallest.and_then(|prediction| prediction.needs.first())
         {
@@ -191,11 +222,20 @@ impl Report {
             return advice;
         }
         let chosen = self.choice.as_ref().and_then(|choice| {
-            self.predictions.iter().find(|prediction| prediction.form.name == choice.form && prediction.on == choice.on)
+            self.predictions.iter().find(|prediction| {
+                prediction.form.name == choice.form && prediction.on == choice.on
+            })
         });
         let Some(chosen) = chosen else { return advice };
-        if let Some(longest) = chosen.longest_context.filter(|longest| *longest < self.context) {
-            let smaller = if self.kv_format == KvFormat::Int8 { "" } else { ", or --kv int8 for nearly twice as many" };
+        if let Some(longest) = chosen
+            .longest_context
+            .filter(|longest| *longest < self.context)
+        {
+            let smaller = if self.kv_format == KvFormat::Int8 {
+                ""
+            } else {
+                ", or --kv int8 for nearly twice as many"
+            };
             advice.push(format!(
                 "{} has memory for a context of {} tokens, of the {} that the model was made for: expected --context {longest}{smaller}",
                 chosen.form.name,
@@ -222,16 +262,31 @@ fn duration(seconds: f64) -> String {
             format!("{value:.0}")
         }
     };
-    if seconds < 1.0 { format!("{} ms", digits(1e3 * seconds)) } else { format!("{} s", digits(seconds)) }
+    if seconds < 1.0 {
+        format!("{} ms", digits(1e3 * seconds))
+    } else {
+        format!("{} s", digits(seconds))
+    }
 }
 
 fn rate(tokens_per_second: f64) -> String {
-    if tokens_per_second < 99.5 { format!("{tokens_per_second:.1}") } else { format!("{tokens_per_second:.0}") }
+    if tokens_per_second < 99.5 {
+        format!("{tokens_per_second:.1}")
+    } else {
+        format!("{tokens_per_second:.0}")
+    }
 }
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
-        let Self { model, parameters, context, device, memory_available_bytes: available, .. } = self;
+        let Self {
+            model,
+            parameters,
+            context,
+            device,
+            memory_available_bytes: available,
+            ..
+        } = self;
         writeln!(
             f,
             "{model}: {} parameters, context {}; KV cache {} a token",
@@ -239,7 +294,12 @@ impl Display for Report {
             output::count(*context),
             bytes(self.kv_bytes_per_token)
         )?;
-        writeln!(f, "{device}: {}{} of memory available\n", self.peaks(), output::known_bytes(*available))?;
+        writeln!(
+            f,
+            "{device}: {}{} of memory available\n",
+            self.peaks(),
+            output::known_bytes(*available)
+        )?;
         writeln!(f, "{}\n", self.memory_table())?;
         writeln!(f, "{}", self.speed_table())?;
         for prediction in &self.predictions {
@@ -247,7 +307,15 @@ impl Display for Report {
                 write!(f, "\n{reason}")?;
             }
         }
-        if let Some(Choice { on, form, command, seconds, prompt, answer }) = &self.choice {
+        if let Some(Choice {
+            on,
+            form,
+            command,
+            seconds,
+            prompt,
+            answer,
+        }) = &self.choice
+        {
             let time = duration(*seconds);
             write!(
                 f,
@@ -257,13 +325,22 @@ impl Display for Report {
                 write!(f, "\n  {command}")?;
             }
         }
-        self.advice.iter().try_for_each(|advice| write!(f, "\n{advice}"))
+        self.advice
+            .iter()
+            .try_for_each(|advice| write!(f, "\n{advice}"))
     }
 }
 
 impl Report {
     fn peaks(&self) -> String {
-        let Some(Limit { arithmetic, bytes_read_per_second, .. }) = &self.limit else { return String::new() };
+        let Some(Limit {
+            arithmetic,
+            bytes_read_per_second,
+            ..
+        }) = &self.limit
+        else {
+            return String::new();
+        };
         format!(
             "{} threads compute {} and read {:.1} GB/s; ",
             arithmetic.threads,
@@ -274,8 +351,13 @@ impl Report {
 
     /// A form that runs on several processors is in it once.
     fn memory_table(&self) -> String {
-        let Some(first) = self.predictions.first() else { return String::new() };
-        let contexts = first.needs.iter().map(|needs| format!("context {}", output::count(needs.context)));
+        let Some(first) = self.predictions.first() else {
+            return String::new();
+        };
+        let contexts = first
+            .needs
+            .iter()
+            .map(|needs| format!("context {}", output::count(needs.context)));
         let names: Vec<_> = ["memory".into(), "weights".into(), "activations".into()]
             .into_iter()
             .chain(contexts)
@@ -290,42 +372,90 @@ impl Report {
             }
             seen.push(name);
             let needs = prediction.needs.iter().map(|needs| {
-                let mark = if needs.fits == Some(false) { " (too much)" } else { "" };
+                let mark = if needs.fits == Some(false) {
+                    " (too much)"
+                } else {
+                    ""
+                };
                 format!("{}{mark}", bytes(needs.total_bytes))
             });
-            let activations = prediction.needs.first().map_or(0, |needs| needs.activation_bytes);
-            let longest = prediction.longest_context.map_or("unknown".into(), output::count);
-            let labels = [name.to_owned(), bytes(prediction.form.weight_bytes), bytes(activations)];
+            let activations = prediction
+                .needs
+                .first()
+                .map_or(0, |needs| needs.activation_bytes);
+            let longest = prediction
+                .longest_context
+                .map_or("unknown".into(), output::count);
+            let labels = [
+                name.to_owned(),
+                bytes(prediction.form.weight_bytes),
+                bytes(activations),
+            ];
             rows.push(labels.into_iter().chain(needs).chain([longest]).collect());
         }
-        output::table(&names.iter().map(String::as_str).collect::<Vec<_>>(), 1, &rows)
+        output::table(
+            &names.iter().map(String::as_str).collect::<Vec<_>>(),
+            1,
+            &rows,
+        )
     }
 
     fn speed_table(&self) -> String {
-        let Some(first) = self.predictions.first() else { return String::new() };
-        let prompts = first.prompts.iter().map(|prompt| format!("first token of {}", output::count(prompt.tokens)));
-        let decode = first.decode.iter().map(|decode| format!("tok/s behind {}", output::count(decode.behind)));
-        let names: Vec<_> = ["expected".into(), "on".into()].into_iter().chain(prompts).chain(decode).collect();
+        let Some(first) = self.predictions.first() else {
+            return String::new();
+        };
+        let prompts = first
+            .prompts
+            .iter()
+            .map(|prompt| format!("first token of {}", output::count(prompt.tokens)));
+        let decode = first
+            .decode
+            .iter()
+            .map(|decode| format!("tok/s behind {}", output::count(decode.behind)));
+        let names: Vec<_> = ["expected".into(), "on".into()]
+            .into_iter()
+            .chain(prompts)
+            .chain(decode)
+            .collect();
         let row = |prediction: &Prediction| {
             let mark = match prediction.source {
                 Source::Measured => "",
                 Source::Limit => " (at most)",
                 Source::Simulated => " (simulated)",
             };
-            let labels = [prediction.form.name.to_owned(), format!("{}{mark}", prediction.on)];
-            let prompts = prediction.prompts.iter().map(|prompt| duration(prompt.seconds));
-            let decode = prediction.decode.iter().map(|decode| rate(decode.tokens_per_second));
+            let labels = [
+                prediction.form.name.to_owned(),
+                format!("{}{mark}", prediction.on),
+            ];
+            let prompts = prediction
+                .prompts
+                .iter()
+                .map(|prompt| duration(prompt.seconds));
+            let decode = prediction
+                .decode
+                .iter()
+                .map(|decode| rate(decode.tokens_per_second));
             labels.into_iter().chain(prompts).chain(decode).collect()
         };
         let rows: Vec<_> = self.predictions.iter().map(row).collect();
-        output::table(&names.iter().map(String::as_str).collect::<Vec<_>>(), 2, &rows)
+        output::table(
+            &names.iter().map(String::as_str).collect::<Vec<_>>(),
+            2,
+            &rows,
+        )
     }
 
     /// What takes the time of a prompt and of a token, beside what the machine does at most.
     fn reason(&self, prediction: &Prediction) -> Option<String> {
-        let limit = self.limit.as_ref().filter(|_| prediction.source == Source::Measured)?;
-        let prompt =
-            prediction.prompts.iter().find(|prompt| prompt.tokens == QUESTION).or(prediction.prompts.last())?;
+        let limit = self
+            .limit
+            .as_ref()
+            .filter(|_| prediction.source == Source::Measured)?;
+        let prompt = prediction
+            .prompts
+            .iter()
+            .find(|prompt| prompt.tokens == QUESTION)
+            .or(prediction.prompts.last())?;
         let decode = prediction.decode.first()?;
         let arithmetic = &limit.arithmetic;
         let (peak, of) = match prediction.form.prefill {
@@ -341,7 +471,9 @@ impl Report {
         let of_prompt = |part: f64| percent(part / prompt.seconds);
         // Those of the logits are in another product.
         let linear_rate = prompt.linear_operations / (prompt.parts.linear + prompt.parts.output);
-        let share = peak.map_or(String::new(), |peak| format!(", {} of the {of} peak", percent(linear_rate / peak)));
+        let share = peak.map_or(String::new(), |peak| {
+            format!(", {} of the {of} peak", percent(linear_rate / peak))
+        });
         let bandwidth = decode.bytes_read as f64 / decode.seconds;
         Some(format!(
             "{}: of {} tokens, {} linear layers ({:.0} Gop/s{share}), {} attention, {} between them; a token reads {} at {:.1} GB/s, {} of the memory's rate",
@@ -365,11 +497,17 @@ mod tests {
     #[test]
     fn durations_have_three_digits() {
         let shown = [0.00123, 0.0456, 0.789, 1.234, 12.34, 1234.0].map(duration);
-        assert_eq!(shown, ["1.23 ms", "45.6 ms", "789 ms", "1.23 s", "12.3 s", "1234 s"]);
+        assert_eq!(
+            shown,
+            ["1.23 ms", "45.6 ms", "789 ms", "1.23 s", "12.3 s", "1234 s"]
+        );
     }
 
     fn prediction(name: &'static str, weight_bytes: usize, fits: bool, seconds: f64) -> Prediction {
-        let parts = Parts { linear: seconds, ..Parts::default() };
+        let parts = Parts {
+            linear: seconds,
+            ..Parts::default()
+        };
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         let form = Form {
             name,
@@ -400,7 +538,15 @@ mod tests {
 
     fn report(predictions: Vec<Prediction>, available: u64) -> Report {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
-        Report::new("m", &description, "d".into(), None, Some(available), KvFormat::F16, predictions)
+        Report::new(
+            "m",
+            &description,
+            "d".into(),
+            None,
+            Some(available),
+            KvFormat::F16,
+            predictions,
+        )
     }
 
     #[test]
@@ -414,7 +560,10 @@ mod tests {
         };
         assert_eq!(report(all(), 2 << 20).choice.unwrap().form, "other");
         let text = report(all(), 2 << 20).to_string();
-        assert!(text.contains("3.0 MiB (too much)") && text.contains("fastest that fits: other"), "{text}");
+        assert!(
+            text.contains("3.0 MiB (too much)") && text.contains("fastest that fits: other"),
+            "{text}"
+        );
         assert!(text.contains("--context 4096, or --kv int8"), "{text}");
     }
 
@@ -423,7 +572,8 @@ mod tests {
         let report = report(vec![prediction("large", 3 << 20, false, 0.1)], 1 << 20);
         assert!(report.choice.is_none());
         assert!(
-            report.advice[0].contains("needs 3.0 MiB with a context of 1,024, and 1.0 MiB are available"),
+            report.advice[0]
+                .contains("needs 3.0 MiB with a context of 1,024, and 1.0 MiB are available"),
             "{:?}",
             report.advice
         );

@@ -9,7 +9,9 @@ use triad_kernels::activation::{Activation, activate_and_multiply, add};
 use triad_kernels::attention::{PAGE, Precision, Row, Shape, Slab};
 use triad_kernels::int8::{Int8Weight, QuantizedRows, matmul_int8, pack, packed_len, row_sums};
 use triad_kernels::norm::rms_norm;
-use triad_kernels::{BlockArithmetic, BlockFormat, Blocks, Matrix, OutputMut, Phase, int4, kernel_names, matmul};
+use triad_kernels::{
+    BlockArithmetic, BlockFormat, Blocks, Matrix, OutputMut, Phase, int4, kernel_names, matmul,
+};
 use triad_model::description::{BlockDescription, ModelDescription};
 
 use super::peaks::Peaks;
@@ -42,11 +44,23 @@ pub struct Measured {
 impl Measured {
     /// A row of the table.
     pub fn cells(&self) -> Vec<String> {
-        let share = self.share_of_limit.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
+        let share = self
+            .share_of_limit
+            .map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
         let microseconds = format!("{:.1} µs", self.seconds * 1e6);
-        let Self { operator, kernel, shape, threads, bound_by, .. } = self;
+        let Self {
+            operator,
+            kernel,
+            shape,
+            threads,
+            bound_by,
+            ..
+        } = self;
         let labels = [operator, *kernel, shape].map(str::to_owned);
-        labels.into_iter().chain([threads.to_string(), microseconds, bound_by.clone(), share]).collect()
+        labels
+            .into_iter()
+            .chain([threads.to_string(), microseconds, bound_by.clone(), share])
+            .collect()
     }
 }
 
@@ -74,30 +88,92 @@ impl Bench<'_> {
             let weight = PackedInt8::random(in_features, out_features);
             let mut quantized = QuantizedRows::default();
             quantized.quantize_static(&x, in_features, 1.0 / 127.0, None, false);
-            let seconds =
-                median(|| matmul_int8(quantized.view(), weight.view(), None, OutputMut::new(&mut out, out_features)));
-            let bound = bound_of("INT8", operations, self.peaks.arithmetic.int8_operations_per_second);
-            self.push("INT8 matmul", kernel_names().int8, shape.clone(), seconds, bound);
+            let seconds = median(|| {
+                matmul_int8(
+                    quantized.view(),
+                    weight.view(),
+                    None,
+                    OutputMut::new(&mut out, out_features),
+                )
+            });
+            let bound = bound_of(
+                "INT8",
+                operations,
+                self.peaks.arithmetic.int8_operations_per_second,
+            );
+            self.push(
+                "INT8 matmul",
+                kernel_names().int8,
+                shape.clone(),
+                seconds,
+                bound,
+            );
 
             let (values, scales) = (bytes(in_features * out_features), vec![0.01; out_features]);
-            let weight = Matrix::Int8 { values: &values, scales: &scales };
-            let seconds = median(|| matmul(&x, weight, None, Phase::Prefill, OutputMut::new(&mut out, out_features)));
+            let weight = Matrix::Int8 {
+                values: &values,
+                scales: &scales,
+            };
+            let seconds = median(|| {
+                matmul(
+                    &x,
+                    weight,
+                    None,
+                    Phase::Prefill,
+                    OutputMut::new(&mut out, out_features),
+                )
+            });
             let (kernel, by, peak) = self.rounded();
-            self.push("matmul of INT8 weights", kernel, shape.clone(), seconds, bound_of(by, operations, peak));
+            self.push(
+                "matmul of INT8 weights",
+                kernel,
+                shape.clone(),
+                seconds,
+                bound_of(by, operations, peak),
+            );
 
             for format in block_formats(in_features) {
                 let bytes = blocks(out_features * format.bytes_for(in_features));
-                let weight = Matrix::Blocks(Blocks { format, bytes: &bytes, arithmetic: ROUNDED });
-                let seconds =
-                    median(|| matmul(&x, weight, None, Phase::Prefill, OutputMut::new(&mut out, out_features)));
+                let weight = Matrix::Blocks(Blocks {
+                    format,
+                    bytes: &bytes,
+                    arithmetic: ROUNDED,
+                });
+                let seconds = median(|| {
+                    matmul(
+                        &x,
+                        weight,
+                        None,
+                        Phase::Prefill,
+                        OutputMut::new(&mut out, out_features),
+                    )
+                });
                 let operator = format!("matmul of {format} weights");
-                self.push(operator, kernel, shape.clone(), seconds, bound_of(by, operations, peak));
+                self.push(
+                    operator,
+                    kernel,
+                    shape.clone(),
+                    seconds,
+                    bound_of(by, operations, peak),
+                );
             }
 
             let weight = numbers(in_features * out_features);
             let matrix = Matrix::F32(&weight);
-            let seconds = median(|| matmul(&x, matrix, None, Phase::Prefill, OutputMut::new(&mut out, out_features)));
-            let bound = bound_of("f32", operations, Some(self.peaks.arithmetic.f32_operations_per_second));
+            let seconds = median(|| {
+                matmul(
+                    &x,
+                    matrix,
+                    None,
+                    Phase::Prefill,
+                    OutputMut::new(&mut out, out_features),
+                )
+            });
+            let bound = bound_of(
+                "f32",
+                operations,
+                Some(self.peaks.arithmetic.f32_operations_per_second),
+            );
             self.push("f32 matmul", kernel_names().f32, shape, seconds, bound);
         }
         self.attention_of_rows(rows);
@@ -117,18 +193,36 @@ impl Bench<'_> {
 
     fn decode_int8(&mut self, rows: &[usize], in_features: usize, out_features: usize) {
         let weights = in_features * out_features;
-        let packed = vec![PackedInt8::random(in_features, out_features); DECODE_BYTES.div_ceil(weights)];
+        let packed =
+            vec![PackedInt8::random(in_features, out_features); DECODE_BYTES.div_ceil(weights)];
         let mut copies = packed.iter().cycle();
         for rows in rows.iter().copied() {
             let mut out = vec![0.0; rows * out_features];
             let mut quantized = QuantizedRows::default();
-            quantized.quantize_static(&numbers(rows * in_features), in_features, 1.0 / 127.0, None, false);
+            quantized.quantize_static(
+                &numbers(rows * in_features),
+                in_features,
+                1.0 / 127.0,
+                None,
+                false,
+            );
             let seconds = median(|| {
                 let weight = copies.next().expect("endless").view();
-                matmul_int8(quantized.view(), weight, None, OutputMut::new(&mut out, out_features));
+                matmul_int8(
+                    quantized.view(),
+                    weight,
+                    None,
+                    OutputMut::new(&mut out, out_features),
+                );
             });
             let shape = format!("{rows} × {in_features} × {out_features}");
-            self.push("INT8 matvec", kernel_names().int8, shape, seconds, self.reading(weights));
+            self.push(
+                "INT8 matvec",
+                kernel_names().int8,
+                shape,
+                seconds,
+                self.reading(weights),
+            );
         }
     }
 
@@ -136,22 +230,47 @@ impl Bench<'_> {
         let weights = in_features * out_features;
         let scales = vec![0.01; out_features];
         let values = vec![bytes(weights); DECODE_BYTES.div_ceil(weights)];
-        let matrices = values.iter().map(|values| Matrix::Int8 { values, scales: &scales });
+        let matrices = values.iter().map(|values| Matrix::Int8 {
+            values,
+            scales: &scales,
+        });
         let shape = (in_features, out_features);
-        self.decode_matrices("matvec of INT8 weights", kernel_names().int16, rows, shape, weights, matrices);
+        self.decode_matrices(
+            "matvec of INT8 weights",
+            kernel_names().int16,
+            rows,
+            shape,
+            weights,
+            matrices,
+        );
         drop(values);
         if in_features.is_multiple_of(int4::GROUP) {
             let scales = vec![f16::from_f32(0.01); weights / int4::GROUP];
             let size = weights / 2 + scales.len() * 2;
             let values: Vec<u8> = bytes(weights / 2).iter().map(|byte| *byte as u8).collect();
             let copies = vec![(values, scales); DECODE_BYTES.div_ceil(size)];
-            let matrices = copies.iter().map(|(values, scales)| Matrix::Int4 { values, scales });
-            self.decode_matrices("matvec of INT4 weights", kernel_names().int16, rows, shape, size, matrices);
+            let matrices = copies
+                .iter()
+                .map(|(values, scales)| Matrix::Int4 { values, scales });
+            self.decode_matrices(
+                "matvec of INT4 weights",
+                kernel_names().int16,
+                rows,
+                shape,
+                size,
+                matrices,
+            );
         }
         for format in block_formats(in_features) {
             let size = out_features * format.bytes_for(in_features);
             let copies = vec![blocks(size); DECODE_BYTES.div_ceil(size)];
-            let matrices = copies.iter().map(|bytes| Matrix::Blocks(Blocks { format, bytes, arithmetic: ROUNDED }));
+            let matrices = copies.iter().map(|bytes| {
+                Matrix::Blocks(Blocks {
+                    format,
+                    bytes,
+                    arithmetic: ROUNDED,
+                })
+            });
             let operator = format!("matvec of {format} weights");
             self.decode_matrices(operator, kernel_names().int16, rows, shape, size, matrices);
         }
@@ -173,7 +292,13 @@ impl Bench<'_> {
             let (x, mut out) = (numbers(rows * in_features), vec![0.0; rows * out_features]);
             let seconds = median(|| {
                 let weight = copies.next().expect("endless");
-                matmul(&x, weight, None, Phase::Decode, OutputMut::new(&mut out, out_features));
+                matmul(
+                    &x,
+                    weight,
+                    None,
+                    Phase::Decode,
+                    OutputMut::new(&mut out, out_features),
+                );
             });
             let shape = format!("{rows} × {in_features} × {out_features}");
             self.push(&*operator, kernel, shape, seconds, self.reading(bytes));
@@ -199,12 +324,19 @@ impl Bench<'_> {
             let queries = numbers(rows * attention.heads * attention.head_dim);
             let mut out = vec![0.0; queries.len()];
             let cache = slab(&cache, &cache, &attention);
-            let seconds = median(|| triad_kernels::attention(&queries, before, &cache, &attention, &mut out));
+            let seconds =
+                median(|| triad_kernels::attention(&queries, before, &cache, &attention, &mut out));
             let seen = (before + 1..=context).sum::<usize>();
             let operations = 4.0 * (attention.heads * attention.head_dim * seen) as f64;
             let (kernel, by, peak) = self.rounded();
             let shape = format!("{rows} × {shape}, {context}");
-            self.push("attention", kernel, shape, seconds, bound_of(by, operations, peak));
+            self.push(
+                "attention",
+                kernel,
+                shape,
+                seconds,
+                bound_of(by, operations, peak),
+            );
         }
     }
 
@@ -218,7 +350,10 @@ impl Bench<'_> {
         let mut copies = caches.iter().cycle();
         let seconds = median(|| {
             let (keys, values) = copies.next().expect("endless");
-            let row = Row { cache: &slab(keys, values, &attention), position: DECODE_CONTEXT - 1 };
+            let row = Row {
+                cache: &slab(keys, values, &attention),
+                position: DECODE_CONTEXT - 1,
+            };
             triad_kernels::attention_of_rows(&queries, &[row], &attention, &mut out);
         });
         let shape = format!("1 × {shape}, {DECODE_CONTEXT}");
@@ -228,7 +363,13 @@ impl Bench<'_> {
     /// What is between the products. Threads share its rows: one is enough.
     fn elementwise(&mut self, rows: usize) {
         let hidden = self.description.hidden;
-        let width = self.description.blocks.iter().map(|block| block.feed_forward.width).max().unwrap_or(hidden);
+        let width = self
+            .description
+            .blocks
+            .iter()
+            .map(|block| block.feed_forward.width)
+            .max()
+            .unwrap_or(hidden);
         let one = size_of::<f32>();
         let (x, weight) = (numbers(rows * hidden), numbers(hidden));
         let mut out = vec![0.0; rows * hidden];
@@ -248,13 +389,36 @@ impl Bench<'_> {
         self.push_elementwise("SiLU × up", rows, width, seconds, 3 * rows * width * one);
     }
 
-    fn push_elementwise(&mut self, operator: &'static str, rows: usize, width: usize, seconds: f64, bytes: usize) {
+    fn push_elementwise(
+        &mut self,
+        operator: &'static str,
+        rows: usize,
+        width: usize,
+        seconds: f64,
+        bytes: usize,
+    ) {
         let level = self.peaks.level_of(bytes);
-        let bound = Bound { by: level.name.clone(), seconds: Some(bytes as f64 / level.bytes_read_per_second) };
-        self.push(operator, "vectorized", format!("{rows} × {width}"), seconds, bound);
+        let bound = Bound {
+            by: level.name.clone(),
+            seconds: Some(bytes as f64 / level.bytes_read_per_second),
+        };
+        self.push(
+            operator,
+            "vectorized",
+            format!("{rows} × {width}"),
+            seconds,
+            bound,
+        );
     }
 
-    fn push(&mut self, operator: impl Into<String>, kernel: &'static str, shape: String, seconds: f64, bound: Bound) {
+    fn push(
+        &mut self,
+        operator: impl Into<String>,
+        kernel: &'static str,
+        shape: String,
+        seconds: f64,
+        bound: Bound,
+    ) {
         self.measured.push(Measured {
             operator: operator.into(),
             kernel,
@@ -269,28 +433,44 @@ impl Bench<'_> {
     /// Reading so many bytes from memory.
     fn reading(&self, bytes: usize) -> Bound {
         let memory = self.peaks.memory();
-        Bound { by: memory.name.clone(), seconds: Some(bytes as f64 / memory.bytes_read_per_second) }
+        Bound {
+            by: memory.name.clone(),
+            seconds: Some(bytes as f64 / memory.bytes_read_per_second),
+        }
     }
 
     /// Input and output features of the different linear layers.
     fn linear_shapes(&self) -> BTreeSet<(usize, usize)> {
         let of_block = |block: &BlockDescription| block.linears(self.description.hidden);
         let linears = self.description.blocks.iter().flat_map(of_block);
-        linears.map(|linear| (linear.in_features, linear.out_features)).collect()
+        linears
+            .map(|linear| (linear.in_features, linear.out_features))
+            .collect()
     }
 
     /// Of the first block, and in words.
     fn attention_shape(&self, precision: Precision) -> (Shape, String) {
         let attention = &self.description.blocks[0].attention;
         let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
-        let shape = Shape { heads, kv_heads, head_dim, scale: 0.1, window: None, soft_cap: None, precision };
+        let shape = Shape {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: 0.1,
+            window: None,
+            soft_cap: None,
+            precision,
+        };
         (shape, format!("{heads} × {head_dim}"))
     }
 }
 
 /// Operations at a peak, where it is known.
 fn bound_of(by: &str, operations: f64, peak: Option<f64>) -> Bound {
-    Bound { by: by.into(), seconds: peak.map(|peak| operations / peak) }
+    Bound {
+        by: by.into(),
+        seconds: peak.map(|peak| operations / peak),
+    }
 }
 
 /// A weight in the layout of the INT8 kernels.
@@ -305,11 +485,17 @@ struct PackedInt8 {
 impl PackedInt8 {
     fn random(in_features: usize, out_features: usize) -> Self {
         let row_major = bytes(in_features * out_features);
-        let mut packed = vec![0; packed_len(out_features, in_features).expect("a matrix of a model")];
+        let mut packed =
+            vec![0; packed_len(out_features, in_features).expect("a matrix of a model")];
         pack(&row_major, out_features, in_features, &mut packed);
         let mut sums = vec![0; out_features];
         row_sums(&row_major, in_features, &mut sums);
-        Self { in_features, packed, scales: vec![0.01; out_features], sums }
+        Self {
+            in_features,
+            packed,
+            scales: vec![0.01; out_features],
+            sums,
+        }
     }
 
     fn view(&self) -> Int8Weight<'_> {
@@ -326,26 +512,41 @@ impl PackedInt8 {
 /// Formats of GGUF that are measured, of those that rows of so many features can have: of each kind of block a small and a
 /// large one.
 fn block_formats(in_features: usize) -> impl Iterator<Item = BlockFormat> {
-    let formats = [BlockFormat::Q4_0, BlockFormat::Q8_0, BlockFormat::Q4_K, BlockFormat::Q6_K];
-    formats.into_iter().filter(move |format| in_features.is_multiple_of(format.elements()))
+    let formats = [
+        BlockFormat::Q4_0,
+        BlockFormat::Q8_0,
+        BlockFormat::Q4_K,
+        BlockFormat::Q6_K,
+    ];
+    formats
+        .into_iter()
+        .filter(move |format| in_features.is_multiple_of(format.elements()))
 }
 
 /// Bytes of blocks whose scales are finite numbers.
 fn blocks(count: usize) -> Vec<u8> {
-    (0..count).map(|index| (index * 7919 % 0x3b) as u8).collect()
+    (0..count)
+        .map(|index| (index * 7919 % 0x3b) as u8)
+        .collect()
 }
 
 /// Numbers from −1 to 1 without meaning.
 fn numbers(count: usize) -> Vec<f32> {
-    (0..count).map(|index| (index * 7919 % 2003) as f32 / 1001.0 - 1.0).collect()
+    (0..count)
+        .map(|index| (index * 7919 % 2003) as f32 / 1001.0 - 1.0)
+        .collect()
 }
 
 fn bytes(count: usize) -> Vec<i8> {
-    (0..count).map(|index| (index * 7919 % 255) as u8 as i8).collect()
+    (0..count)
+        .map(|index| (index * 7919 % 255) as u8 as i8)
+        .collect()
 }
 
 fn halves(count: usize) -> Vec<f16> {
-    (0..count).map(|index| f16::from_f32((index * 7919 % 2003) as f32 / 1001.0 - 1.0)).collect()
+    (0..count)
+        .map(|index| f16::from_f32((index * 7919 % 2003) as f32 / 1001.0 - 1.0))
+        .collect()
 }
 
 /// Seconds of a run, the median of some, after one that does not count.
@@ -377,5 +578,10 @@ fn paged(context: usize, shape: &Shape) -> usize {
 
 fn slab<'a>(keys: &'a [f16], values: &'a [f16], shape: &Shape) -> Slab<'a> {
     let (keys, values) = (Matrix::F16(keys), Matrix::F16(values));
-    Slab { keys, values, kv_heads: shape.kv_heads, head_dim: shape.head_dim }
+    Slab {
+        keys,
+        values,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+    }
 }

@@ -72,37 +72,73 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         threads.dedup();
     }
     let caches = Machine::detect().caches;
-    let mut report = Report { shape: arguments.shape.clone(), peaks: Vec::new(), kernels: Vec::new() };
+    let mut report = Report {
+        shape: arguments.shape.clone(),
+        peaks: Vec::new(),
+        kernels: Vec::new(),
+    };
     for count in threads {
         let spinner = progress::spinner(format!("measuring the peaks of {count} threads"));
         let peaks = Peaks::measure(count, &caches);
         drop(spinner);
         let pool = Pool::new(count)?;
-        let mut bench = Bench { description: &description, peaks: &peaks, measured: &mut report.kernels };
+        let mut bench = Bench {
+            description: &description,
+            peaks: &peaks,
+            measured: &mut report.kernels,
+        };
         for rows in &arguments.rows {
-            let _spinner = progress::spinner(format!("measuring kernels on {rows} rows and {count} threads"));
+            let _spinner = progress::spinner(format!(
+                "measuring kernels on {rows} rows and {count} threads"
+            ));
             pool.install(|| bench.prefill(*rows));
         }
         let _spinner = progress::spinner(format!("measuring kernels of decode on {count} threads"));
         pool.install(|| bench.decode(&arguments.decode_rows));
         report.peaks.push(peaks);
     }
-    if arguments.json { output::json(&report) } else { output::text(&report.to_string()) }
+    if arguments.json {
+        output::json(&report)
+    } else {
+        output::text(&report.to_string())
+    }
 }
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let names: Vec<_> = self.peaks.iter().map(|peaks| format!("{} threads", peaks.arithmetic.threads)).collect();
-        let names: Vec<_> = ["peak"].into_iter().chain(names.iter().map(String::as_str)).collect();
+        let names: Vec<_> = self
+            .peaks
+            .iter()
+            .map(|peaks| format!("{} threads", peaks.arithmetic.threads))
+            .collect();
+        let names: Vec<_> = ["peak"]
+            .into_iter()
+            .chain(names.iter().map(String::as_str))
+            .collect();
         let rates: Vec<_> = self.peaks.iter().map(Peaks::rates).collect();
         let row = |index: usize| {
             let label = rates[0][index].0.clone();
-            std::iter::once(label).chain(rates.iter().map(|rates| rates[index].1.clone())).collect()
+            std::iter::once(label)
+                .chain(rates.iter().map(|rates| rates[index].1.clone()))
+                .collect()
         };
         let rows: Vec<_> = (0..rates.first().map_or(0, Vec::len)).map(row).collect();
         writeln!(f, "{}\n", output::table(&names, 1, &rows))?;
-        let names = ["operator", "kernel", "shape", "threads", "time", "bound by", "of the limit"];
+        let names = [
+            "operator",
+            "kernel",
+            "shape",
+            "threads",
+            "time",
+            "bound by",
+            "of the limit",
+        ];
         let rows: Vec<_> = self.kernels.iter().map(Measured::cells).collect();
-        write!(f, "kernels on the shapes of {}\n{}", self.shape, output::table(&names, 3, &rows))
+        write!(
+            f,
+            "kernels on the shapes of {}\n{}",
+            self.shape,
+            output::table(&names, 3, &rows)
+        )
     }
 }

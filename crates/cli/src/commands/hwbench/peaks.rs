@@ -40,8 +40,15 @@ impl Peaks {
             })
             .collect();
         let bytes_read_per_second = peak::bytes_read_per_second(threads, peak::MEMORY);
-        levels.push(Level { name: "memory".into(), bytes: None, bytes_read_per_second });
-        Self { arithmetic: Arithmetic::measure(threads), levels }
+        levels.push(Level {
+            name: "memory".into(),
+            bytes: None,
+            bytes_read_per_second,
+        });
+        Self {
+            arithmetic: Arithmetic::measure(threads),
+            levels,
+        }
     }
 
     /// The nearest level that holds `bytes`.
@@ -61,13 +68,20 @@ impl Peaks {
         let optional = |value: Option<f64>| value.map_or("-".into(), giga);
         let arithmetic = [
             ("INT8", optional(self.arithmetic.int8_operations_per_second)),
-            ("INT16", optional(self.arithmetic.int16_operations_per_second)),
+            (
+                "INT16",
+                optional(self.arithmetic.int16_operations_per_second),
+            ),
             ("bf16", optional(self.arithmetic.bf16_operations_per_second)),
             ("f32", giga(self.arithmetic.f32_operations_per_second)),
         ];
         let arithmetic = arithmetic.map(|(name, rate)| (format!("{name}, Gop/s"), rate));
-        let levels =
-            self.levels.iter().map(|level| (format!("{}, GB/s", level.name), giga(level.bytes_read_per_second)));
+        let levels = self.levels.iter().map(|level| {
+            (
+                format!("{}, GB/s", level.name),
+                giga(level.bytes_read_per_second),
+            )
+        });
         arithmetic.into_iter().chain(levels).collect()
     }
 }
@@ -78,7 +92,11 @@ mod tests {
 
     #[test]
     fn bytes_belong_to_the_nearest_level_that_holds_them() {
-        let level = |name: &str, bytes| Level { name: name.into(), bytes, bytes_read_per_second: 1e9 };
+        let level = |name: &str, bytes| Level {
+            name: name.into(),
+            bytes,
+            bytes_read_per_second: 1e9,
+        };
         let arithmetic = Arithmetic {
             threads: 1,
             int8_operations_per_second: None,
@@ -86,9 +104,16 @@ mod tests {
             bf16_operations_per_second: None,
             f32_operations_per_second: 1e9,
         };
-        let peaks =
-            Peaks { arithmetic, levels: vec![level("L1", Some(100)), level("L2", Some(1000)), level("memory", None)] };
-        let names = [1, 100, 101, 1000, 1001, usize::MAX].map(|bytes| peaks.level_of(bytes).name.as_str());
+        let peaks = Peaks {
+            arithmetic,
+            levels: vec![
+                level("L1", Some(100)),
+                level("L2", Some(1000)),
+                level("memory", None),
+            ],
+        };
+        let names =
+            [1, 100, 101, 1000, 1001, usize::MAX].map(|bytes| peaks.level_of(bytes).name.as_str());
         assert_eq!(names, ["L1", "L1", "L2", "L2", "memory", "memory"]);
         assert_eq!(peaks.rates()[0], ("INT8, Gop/s".into(), "-".into()));
     }

@@ -53,18 +53,36 @@ pub fn plan(
     let package = model.package()?;
     // Where its file is mapped: nothing is computed with it.
     let package = hashes::open_package(&package, &mut progress::checking(&package))?;
-    let load = LoadOptions { threads: Threads::Count(1), ..LoadOptions::default() };
+    let load = LoadOptions {
+        threads: Threads::Count(1),
+        ..LoadOptions::default()
+    };
     let model = Model::from_package(&package, &load)?;
-    let devices = DeviceArguments { partition: Some(Restriction::Auto), ..devices.clone() };
+    let devices = DeviceArguments {
+        partition: Some(Restriction::Auto),
+        ..devices.clone()
+    };
     let context = model.description().context;
-    let session = SessionOptions { context, chunk, ..SessionOptions::default() };
-    let engine = processors.engine(&devices, &model.into(), EngineOptions { session, ..EngineOptions::default() })?;
+    let session = SessionOptions {
+        context,
+        chunk,
+        ..SessionOptions::default()
+    };
+    let engine = processors.engine(
+        &devices,
+        &model.into(),
+        EngineOptions {
+            session,
+            ..EngineOptions::default()
+        },
+    )?;
     of(&engine, prompt)
 }
 
 fn of(engine: &Engine, prompt: usize) -> Result<Joint> {
     let begin = Instant::now();
-    let PlannedPrompt { plan, graph, tasks } = engine.planned(prompt).context("prompts are not planned")?;
+    let PlannedPrompt { plan, graph, tasks } =
+        engine.planned(prompt).context("prompts are not planned")?;
     let planned_in = begin.elapsed().as_secs_f64();
     let mut shares: BTreeMap<_, (Vec<f64>, usize)> = BTreeMap::new();
     // Those that several processors compute, and not one in several lengths.
@@ -75,16 +93,28 @@ fn of(engine: &Engine, prompt: usize) -> Result<Joint> {
         let (shares, cut) = shares.entry((task.task.chunk, subgraph.role)).or_default();
         shares.resize(engine.processors().len(), 0.0);
         shares[processor] += task.share(&graph);
-        let homes = homes.entry((task.task.chunk, task.task.subgraph)).or_default();
+        let homes = homes
+            .entry((task.task.chunk, task.task.subgraph))
+            .or_default();
         *cut += usize::from(homes.insert(processor) && homes.len() == 2);
     }
     let subgraphs = shares.into_iter().map(|((chunk, role), (shares, cut))| {
         let all: f64 = shares.iter().sum();
         let shares = shares.into_iter().map(|share| share / all).collect();
-        Share { chunk, subgraph: role.name(), shares, cut }
+        Share {
+            chunk,
+            subgraph: role.name(),
+            shares,
+            cut,
+        }
     });
     let chunks = graph.chunks().iter().map(ExactSizeIterator::len).collect();
-    Ok(Joint { plan: JointPlan::clone(&plan), planned_in, chunks, subgraphs: subgraphs.collect() })
+    Ok(Joint {
+        plan: JointPlan::clone(&plan),
+        planned_in,
+        chunks,
+        subgraphs: subgraphs.collect(),
+    })
 }
 
 impl Joint {
@@ -95,27 +125,50 @@ impl Joint {
 
     /// For people, with the names of the processors.
     pub fn text(&self, names: &[String]) -> String {
-        let Self { plan, planned_in, chunks, subgraphs } = self;
+        let Self {
+            plan,
+            planned_in,
+            chunks,
+            subgraphs,
+        } = self;
         let milliseconds = |seconds: f64| format!("{:.1}", 1e3 * seconds);
         let name = |CandidateId { kind, alone }: CandidateId| match alone {
             Some(processor) => format!("{} on {}", kind.name(), names[processor.index()]),
             None => kind.name().to_owned(),
         };
-        let candidate = |Candidate { id, seconds, factor }: &Candidate| {
+        let candidate = |Candidate {
+                             id,
+                             seconds,
+                             factor,
+                         }: &Candidate| {
             let factor = factor.map_or(String::new(), |factor| format!(" × {factor:.2}"));
             format!("{} {}{factor}", name(*id), milliseconds(*seconds))
         };
         let candidates: Vec<_> = plan.candidates.iter().map(candidate).collect();
         let is_measured = plan.candidates.iter().any(|one| one.factor.is_some());
-        let times = if is_measured { " × what prompts of the kind took as multiples of that" } else { "" };
+        let times = if is_measured {
+            " × what prompts of the kind took as multiples of that"
+        } else {
+            ""
+        };
         let lengths: Vec<_> = chunks.iter().map(usize::to_string).collect();
         let row = |share: &Share| {
-            let percent = share.shares.iter().map(|share| format!("{:.0} %", 100.0 * share));
+            let percent = share
+                .shares
+                .iter()
+                .map(|share| format!("{:.0} %", 100.0 * share));
             let labels = [share.chunk.to_string(), share.subgraph.to_owned()];
-            labels.into_iter().chain(percent).chain([share.cut.to_string()]).collect::<Vec<_>>()
+            labels
+                .into_iter()
+                .chain(percent)
+                .chain([share.cut.to_string()])
+                .collect::<Vec<_>>()
         };
         let rows: Vec<_> = subgraphs.iter().map(row).collect();
-        let header = ["chunk", "subgraph"].into_iter().chain(names.iter().map(String::as_str)).chain(["blocks cut"]);
+        let header = ["chunk", "subgraph"]
+            .into_iter()
+            .chain(names.iter().map(String::as_str))
+            .chain(["blocks cut"]);
         format!(
             "chunks of {} tokens, {}: {} ms (simulated with what was measured; planned in {} ms)\ncandidates, \
              simulated ms{times}: {}\n\n{}",

@@ -54,13 +54,23 @@ pub struct Arguments {
     #[arg(long, value_name = "LIST", requires = "partition", conflicts_with_all = ["device", "floats", "shape"])]
     processors: Option<crate::processors::Processors>,
     /// What the NPU is of --processors, as for `triad profile`
-    #[arg(long, value_name = "WHAT", requires = "processors", default_value = "kernels")]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        requires = "processors",
+        default_value = "kernels"
+    )]
     npu: Npu,
     /// Which GPU of --processors, as for `triad profile`
     #[arg(long, value_name = "NAME", requires = "processors")]
     gpu: Option<String>,
     /// With --partition, a device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
-    #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3", requires = "partition")]
+    #[arg(
+        long,
+        value_name = "NAME|FILE",
+        default_value = "snapdragon-8gen3",
+        requires = "partition"
+    )]
     device: String,
     /// With --partition, where floats run, which outputs are joined for: cpu, or gpu
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = arguments::floats_on, requires = "partition")]
@@ -120,17 +130,32 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
     let chunk = arguments.chunk.unwrap_or(CHUNK);
     if let (Some(restriction), Some(processors)) = (arguments.partition, &arguments.processors) {
-        let devices = DeviceArguments { npu: arguments.npu, gpu: arguments.gpu.clone(), ..DeviceArguments::default() };
+        let devices = DeviceArguments {
+            npu: arguments.npu,
+            gpu: arguments.gpu.clone(),
+            ..DeviceArguments::default()
+        };
         let package = arguments.model.package()?;
         let key = processors.list_key(&devices);
         let costs = crate::partition::product_costs(Some(&package), &key, &processors.to_string())?;
         let names = processors.names(&devices);
         let joint = match restriction {
-            Restriction::Auto => Some(joint::plan(&arguments.model, processors, &devices, (prompt, chunk))?),
+            Restriction::Auto => Some(joint::plan(
+                &arguments.model,
+                processors,
+                &devices,
+                (prompt, chunk),
+            )?),
             Restriction::Layer | Restriction::Tensor => None,
         };
         let chunk = joint.as_ref().map_or(chunk, joint::Joint::chunk);
-        let products = partition::measured(name, &description, (prompt, chunk), (&costs, names.clone()), restriction)?;
+        let products = partition::measured(
+            name,
+            &description,
+            (prompt, chunk),
+            (&costs, names.clone()),
+            restriction,
+        )?;
         return if arguments.json {
             output::json(&Measured { joint, products })
         } else {
@@ -139,10 +164,24 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         };
     }
     if let Some(restriction) = arguments.partition {
-        ensure!(arguments.chunk.is_none(), "--chunk is not for --partition without --processors: leave it out");
+        ensure!(
+            arguments.chunk.is_none(),
+            "--chunk is not for --partition without --processors: leave it out"
+        );
         let device = arguments::device(&arguments.device)?;
-        let plan = partition::plan(name, &description, prompt, &device, arguments.floats, restriction)?;
-        return if arguments.json { output::json(&plan) } else { output::text(&plan.to_string()) };
+        let plan = partition::plan(
+            name,
+            &description,
+            prompt,
+            &device,
+            arguments.floats,
+            restriction,
+        )?;
+        return if arguments.json {
+            output::json(&plan)
+        } else {
+            output::text(&plan.to_string())
+        };
     }
     arguments::check_chunks(prompt, chunk, arguments::MOST_CHUNKS)?;
     let graph = Graph::new(&description, prompt, chunk);
@@ -162,23 +201,46 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         memory: graph.memory(),
         window_bytes: arguments.window,
         window_used_bytes: placement.window_used(npu),
-        places: Role::ALL.iter().flat_map(|role| of_role(*role, &graph, &processors, &placement)).collect(),
+        places: Role::ALL
+            .iter()
+            .flat_map(|role| of_role(*role, &graph, &processors, &placement))
+            .collect(),
     };
-    if arguments.json { output::json(&plan) } else { output::text(&plan.to_string()) }
+    if arguments.json {
+        output::json(&plan)
+    } else {
+        output::text(&plan.to_string())
+    }
 }
 
 /// A role in every place that it has.
-fn of_role(role: Role, graph: &Graph, processors: &Processors, placement: &Placement) -> Vec<OfRole> {
-    let all = || graph.subgraphs().iter().zip(placement.places()).filter(|(subgraph, _)| subgraph.role == role);
+fn of_role(
+    role: Role,
+    graph: &Graph,
+    processors: &Processors,
+    placement: &Placement,
+) -> Vec<OfRole> {
+    let all = || {
+        graph
+            .subgraphs()
+            .iter()
+            .zip(placement.places())
+            .filter(|(subgraph, _)| subgraph.role == role)
+    };
     let mut places: Vec<_> = all().map(|(_, place)| *place).collect();
     places.sort_unstable_by_key(|place| place.reason as usize);
     places.dedup();
     let operations = |subgraph: &Subgraph| {
-        let of_chunk = |tokens: &std::ops::Range<usize>| subgraph.operations(tokens.len(), tokens.start) as f64;
+        let of_chunk = |tokens: &std::ops::Range<usize>| {
+            subgraph.operations(tokens.len(), tokens.start) as f64
+        };
         graph.chunks().iter().map(of_chunk).sum::<f64>()
     };
     let of_place = |place: Place| {
-        let here: Vec<_> = all().filter(|(_, other)| **other == place).map(|(subgraph, _)| subgraph).collect();
+        let here: Vec<_> = all()
+            .filter(|(_, other)| **other == place)
+            .map(|(subgraph, _)| subgraph)
+            .collect();
         OfRole {
             role,
             format: role.format(),
@@ -195,9 +257,22 @@ fn of_role(role: Role, graph: &Graph, processors: &Processors, placement: &Place
 
 impl std::fmt::Display for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let Self { model, prompt, chunk, chunks, subgraphs, static_subgraphs, distinct_graphs, tasks, memory, .. } =
-            self;
-        writeln!(f, "{model}, a prompt of {prompt} tokens in {chunks} chunks of {chunk}: {tasks} tasks")?;
+        let Self {
+            model,
+            prompt,
+            chunk,
+            chunks,
+            subgraphs,
+            static_subgraphs,
+            distinct_graphs,
+            tasks,
+            memory,
+            ..
+        } = self;
+        writeln!(
+            f,
+            "{model}, a prompt of {prompt} tokens in {chunks} chunks of {chunk}: {tasks} tasks"
+        )?;
         writeln!(
             f,
             "{subgraphs} subgraphs, {static_subgraphs} of them shared by all chunks; {distinct_graphs} graphs to build \
@@ -213,7 +288,9 @@ impl std::fmt::Display for Plan {
         )?;
         let (used, window) = (bytes(self.window_used_bytes), bytes(self.window_bytes));
         writeln!(f, "the NPU's window holds {used} of {window}\n")?;
-        let names = ["subgraph", "format", "shape", "runs on", "because", "count", "weights", "Gop"];
+        let names = [
+            "subgraph", "format", "shape", "runs on", "because", "count", "weights", "Gop",
+        ];
         let rows: Vec<_> = self.places.iter().map(OfRole::cells).collect();
         write!(f, "{}", output::table(&names, 5, &rows))
     }
@@ -222,7 +299,11 @@ impl std::fmt::Display for Plan {
 impl OfRole {
     /// A row of the table.
     fn cells(&self) -> Vec<String> {
-        let format = if self.format == Format::Int8 { "INT8" } else { "float" };
+        let format = if self.format == Format::Int8 {
+            "INT8"
+        } else {
+            "float"
+        };
         let shape = if self.is_static { "static" } else { "dynamic" };
         let processor = label(&self.processor);
         let because = match self.reason {
@@ -235,7 +316,11 @@ impl OfRole {
             some => format!("{:.1}", some / 1e9),
         };
         let labels = [self.role.name(), format, shape, &processor, because].map(str::to_owned);
-        let numbers = [self.count.to_string(), output::bytes(self.weight_bytes as u64), operations];
+        let numbers = [
+            self.count.to_string(),
+            output::bytes(self.weight_bytes as u64),
+            operations,
+        ];
         labels.into_iter().chain(numbers).collect()
     }
 }

@@ -65,7 +65,11 @@ pub fn plan(
     let costs = ProfileCosts::new(device);
     let joins = costs.joins(floats_on)?;
     let participants = Participant::of(costs.processors());
-    let processors: Vec<_> = costs.processors().iter().map(|(_, processor)| processor.name.clone()).collect();
+    let processors: Vec<_> = costs
+        .processors()
+        .iter()
+        .map(|(_, processor)| processor.name.clone())
+        .collect();
     let solver = Solver::new(participants, costs, joins)?;
     let mut shapes: BTreeMap<(Role, ProductShape), usize> = BTreeMap::new();
     for block in &description.blocks {
@@ -77,11 +81,24 @@ pub fn plan(
     for ((role, shape), blocks) in shapes {
         let product = |chunks: usize, choice: Choice| {
             let because = because(&choice, restriction, &processors);
-            Product { role, blocks, chunks, choice, because }
+            Product {
+                role,
+                blocks,
+                chunks,
+                choice,
+                because,
+            }
         };
         let of_prompt = solver.plan_prompt(shape, restriction)?;
-        prefill.extend(of_prompt.choices().map(|(chunks, choice)| product(chunks, choice.clone())));
-        decode.push(product(1, solver.solve(shape.with_rows(1)?, Phase::Decode, restriction)?));
+        prefill.extend(
+            of_prompt
+                .choices()
+                .map(|(chunks, choice)| product(chunks, choice.clone())),
+        );
+        decode.push(product(
+            1,
+            solver.solve(shape.with_rows(1)?, Phase::Decode, restriction)?,
+        ));
     }
     prefill.append(&mut decode);
     let device = device.name.clone();
@@ -112,29 +129,64 @@ pub fn measured(
 ) -> Result<Partitions> {
     let chunk = chunk.min(prompt);
     let plans = costs.plans(description, chunk, restriction)?;
-    let processors: Vec<_> = costs.processors.iter().map(|processor| processor.name.clone()).collect();
-    let lengths = [(prompt / chunk, chunk), (usize::from(prompt % chunk > 0), prompt % chunk)];
+    let processors: Vec<_> = costs
+        .processors
+        .iter()
+        .map(|processor| processor.name.clone())
+        .collect();
+    let lengths = [
+        (prompt / chunk, chunk),
+        (usize::from(prompt % chunk > 0), prompt % chunk),
+    ];
     let products = plans.products().iter().flat_map(|plan| {
         let of_length = |(chunks, rows): (usize, usize)| {
             let choice = plan.choice(rows).filter(|_| chunks > 0)?.clone();
             let because = because(&choice, restriction, &processors);
             let ModelProduct { role, blocks, .. } = plan.product;
-            Some(Product { role, blocks, chunks, choice, because })
+            Some(Product {
+                role,
+                blocks,
+                chunks,
+                choice,
+                because,
+            })
         };
-        lengths.into_iter().filter_map(of_length).collect::<Vec<_>>()
+        lengths
+            .into_iter()
+            .filter_map(of_length)
+            .collect::<Vec<_>>()
     });
     let mut products: Vec<_> = products.collect();
     let decode = costs.decode_plans(description, restriction)?;
-    let steps = decode.iter().flat_map(|plans| plans.products.products()).filter_map(|plan| {
-        let choice = plan.choice(1)?.clone();
-        let because = because(&choice, restriction, &processors);
-        let ModelProduct { role, blocks, .. } = plan.product;
-        Some(Product { role, blocks, chunks: 1, choice, because })
-    });
+    let steps = decode
+        .iter()
+        .flat_map(|plans| plans.products.products())
+        .filter_map(|plan| {
+            let choice = plan.choice(1)?.clone();
+            let because = because(&choice, restriction, &processors);
+            let ModelProduct { role, blocks, .. } = plan.product;
+            Some(Product {
+                role,
+                blocks,
+                chunks: 1,
+                choice,
+                because,
+            })
+        });
     products.extend(steps);
     let output = decode.as_ref().and_then(|plans| plans.output(1)).cloned();
     let (device, float, simulated) = (names.join(", "), costs.joins.float, false);
-    Ok(Partitions { simulated, model, device, restriction, prompt, processors, float, products, output })
+    Ok(Partitions {
+        simulated,
+        model,
+        device,
+        restriction,
+        prompt,
+        processors,
+        float,
+        products,
+        output,
+    })
 }
 
 /// Why a partition was chosen, in a few words.
@@ -167,13 +219,29 @@ impl Partitions {
     /// What each processor computes and how long: `NPU 512+32 × 3840 in 3.90 | GPU 600 × 256 in 4.10`.
     fn parts(&self, timed: &Timed) -> String {
         let of_processor = |(processor, seconds): &(ProcessorId, f64)| {
-            let here: Vec<_> = timed.partition.pieces.iter().filter(|piece| piece.processor == *processor).collect();
+            let here: Vec<_> = timed
+                .partition
+                .pieces
+                .iter()
+                .filter(|piece| piece.processor == *processor)
+                .collect();
             let lengths: Vec<_> = here.iter().map(|piece| piece.rows.to_string()).collect();
-            let columns = here.first().map_or(0, |piece: &&Piece| piece.part.columns.len());
+            let columns = here
+                .first()
+                .map_or(0, |piece: &&Piece| piece.part.columns.len());
             let name = label(&self.processors[processor.index()]);
-            format!("{name} {} × {columns} in {}", lengths.join("+"), milliseconds(*seconds))
+            format!(
+                "{name} {} × {columns} in {}",
+                lengths.join("+"),
+                milliseconds(*seconds)
+            )
         };
-        timed.busy.iter().map(of_processor).collect::<Vec<_>>().join(" | ")
+        timed
+            .busy
+            .iter()
+            .map(of_processor)
+            .collect::<Vec<_>>()
+            .join(" | ")
     }
 
     /// A row of the table.
@@ -192,9 +260,21 @@ impl Partitions {
 
 impl std::fmt::Display for Partitions {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let Self { simulated, model, device, restriction, prompt, processors, float, products, output } = self;
+        let Self {
+            simulated,
+            model,
+            device,
+            restriction,
+            prompt,
+            processors,
+            float,
+            products,
+            output,
+        } = self;
         let how = if *simulated { "simulated" } else { "measured" };
-        let has_decode = products.iter().any(|product| product.choice.phase == Phase::Decode);
+        let has_decode = products
+            .iter()
+            .any(|product| product.choice.phase == Phase::Decode);
         let decode = if has_decode { " and one of decode" } else { "" };
         writeln!(
             f,
@@ -206,29 +286,68 @@ impl std::fmt::Display for Partitions {
             if !products.iter().any(|product| product.choice.phase == phase) {
                 continue;
             }
-            let here = || products.iter().filter(|product| product.choice.phase == phase);
+            let here = || {
+                products
+                    .iter()
+                    .filter(|product| product.choice.phase == phase)
+            };
             let sum = |seconds: fn(&Choice) -> f64| {
-                let all = here().map(|product| (product.blocks * product.chunks) as f64 * seconds(&product.choice));
-                let output = output.as_ref().filter(|output| output.phase == phase).map(seconds);
+                let all = here().map(|product| {
+                    (product.blocks * product.chunks) as f64 * seconds(&product.choice)
+                });
+                let output = output
+                    .as_ref()
+                    .filter(|output| output.phase == phase)
+                    .map(seconds);
                 milliseconds(all.chain(output).sum())
             };
             let has_output = output.as_ref().is_some_and(|output| output.phase == phase);
-            let matrix = if has_output { " and the output matrix" } else { "" };
-            let (chosen, alone) = (sum(|choice| choice.best.seconds), sum(|choice| choice.best_alone().seconds));
+            let matrix = if has_output {
+                " and the output matrix"
+            } else {
+                ""
+            };
+            let (chosen, alone) = (
+                sum(|choice| choice.best.seconds),
+                sum(|choice| choice.best_alone().seconds),
+            );
             writeln!(
                 f,
                 "{name}: products of all blocks{matrix} take {chosen} ms, each on its fastest processor {alone} ms"
             )?;
         }
-        let labels = ["product", "rows", "cut", "rows × columns in ms", "because"].map(str::to_owned);
-        let alone = processors.iter().map(|name| format!("{} alone", label(name)));
-        let names: Vec<_> = labels.into_iter().chain(["join ms", "ms"].map(str::to_owned)).chain(alone).collect();
+        let labels =
+            ["product", "rows", "cut", "rows × columns in ms", "because"].map(str::to_owned);
+        let alone = processors
+            .iter()
+            .map(|name| format!("{} alone", label(name)));
+        let names: Vec<_> = labels
+            .into_iter()
+            .chain(["join ms", "ms"].map(str::to_owned))
+            .chain(alone)
+            .collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let of_product =
-            |Product { role, chunks, choice, because, .. }: &Product| self.cells(role.name(), *chunks, choice, because);
-        let of_output =
-            |choice: &Choice| self.cells("output matrix", 1, choice, &because(choice, *restriction, processors));
-        let rows: Vec<_> = products.iter().map(of_product).chain(output.as_ref().map(of_output)).collect();
+            |Product {
+                 role,
+                 chunks,
+                 choice,
+                 because,
+                 ..
+             }: &Product| self.cells(role.name(), *chunks, choice, because);
+        let of_output = |choice: &Choice| {
+            self.cells(
+                "output matrix",
+                1,
+                choice,
+                &because(choice, *restriction, processors),
+            )
+        };
+        let rows: Vec<_> = products
+            .iter()
+            .map(of_product)
+            .chain(output.as_ref().map(of_output))
+            .collect();
         write!(f, "\n{}", output::table(&names, 5, &rows))
     }
 }

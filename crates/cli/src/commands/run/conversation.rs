@@ -35,13 +35,21 @@ pub fn read(path: &Path) -> Result<Vec<Message>> {
     file.take(MOST_BYTES + 1)
         .read_to_string(&mut text)
         .with_context(|| format!("cannot read the conversation {name}"))?;
-    ensure!(text.len() as u64 <= MOST_BYTES, "{name}: longer than {} MiB: expected a conversation", MOST_BYTES >> 20);
+    ensure!(
+        text.len() as u64 <= MOST_BYTES,
+        "{name}: longer than {} MiB: expected a conversation",
+        MOST_BYTES >> 20
+    );
     parse(&text).with_context(|| format!("{name} is no conversation that was saved"))
 }
 
 /// As [`read`]; no messages where there is no file yet.
 pub fn read_if_there(path: &Path) -> Result<Vec<Message>> {
-    if path.exists() { read(path) } else { Ok(Vec::new()) }
+    if path.exists() {
+        read(path)
+    } else {
+        Ok(Vec::new())
+    }
 }
 
 fn parse(text: &str) -> Result<Vec<Message>> {
@@ -49,17 +57,31 @@ fn parse(text: &str) -> Result<Vec<Message>> {
     for (index, Turn { role, .. }) in messages.iter().enumerate() {
         if !ROLES.contains(&role.as_str()) {
             let role: String = role.chars().take(40).collect();
-            bail!("messages[{index}].role is {role:?}: expected {}", ROLES.join(", "));
+            bail!(
+                "messages[{index}].role is {role:?}: expected {}",
+                ROLES.join(", ")
+            );
         }
-        ensure!(index == 0 || role != "system", "messages[{index}].role is \"system\": expected it first alone");
+        ensure!(
+            index == 0 || role != "system",
+            "messages[{index}].role is \"system\": expected it first alone"
+        );
     }
-    Ok(messages.into_iter().map(|Turn { role, content }| Message::new(role, content)).collect())
+    Ok(messages
+        .into_iter()
+        .map(|Turn { role, content }| Message::new(role, content))
+        .collect())
 }
 
 /// Writes `messages` to the file at `path`, in place of what is there once it is whole.
 pub fn write(path: &Path, messages: &[Message]) -> Result<()> {
-    let turn = |message: &Message| Turn { role: message.role.clone(), content: message.content.clone() };
-    let conversation = Conversation { messages: messages.iter().map(turn).collect() };
+    let turn = |message: &Message| Turn {
+        role: message.role.clone(),
+        content: message.content.clone(),
+    };
+    let conversation = Conversation {
+        messages: messages.iter().map(turn).collect(),
+    };
     let text = serde_json::to_string_pretty(&conversation).map_err(io::Error::other)?;
     OutputFile::create(path)?.write(|file| writeln!(file, "{text}"))
 }
@@ -73,8 +95,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("talk.json");
         assert_eq!(read_if_there(&path).unwrap(), []);
-        let messages =
-            [Message::new("system", "Be brief."), Message::new("user", "\"é\"\n\u{0}"), Message::new("assistant", "")];
+        let messages = [
+            Message::new("system", "Be brief."),
+            Message::new("user", "\"é\"\n\u{0}"),
+            Message::new("assistant", ""),
+        ];
         write(&path, &messages).unwrap();
         assert_eq!(read(&path).unwrap(), messages);
     }
@@ -86,8 +111,14 @@ mod tests {
             ("{", "EOF"),
             ("[]", "invalid"),
             (r#"{"messages": [{"role": "user"}]}"#, "content"),
-            (r#"{"messages": [{"role": "tool", "content": ""}]}"#, "messages[0].role is \"tool\""),
-            (&format!(r#"{{"messages": [{user}, {{"role": "system", "content": ""}}]}}"#), "messages[1].role"),
+            (
+                r#"{"messages": [{"role": "tool", "content": ""}]}"#,
+                "messages[0].role is \"tool\"",
+            ),
+            (
+                &format!(r#"{{"messages": [{user}, {{"role": "system", "content": ""}}]}}"#),
+                "messages[1].role",
+            ),
             (&format!(r#"{{"messages": [{user}], "more": 1}}"#), "more"),
         ];
         for (text, message) in cases {

@@ -38,7 +38,9 @@ impl FormArguments {
             let context = || format!("cannot read {}", path.display());
             let mut text = String::new();
             let file = File::open(path).with_context(context)?;
-            file.take(LONGEST).read_to_string(&mut text).with_context(context)?;
+            file.take(LONGEST)
+                .read_to_string(&mut text)
+                .with_context(context)?;
             Ok(text)
         };
         Ok(match (&self.schema, &self.grammar, &self.regex) {
@@ -51,7 +53,10 @@ impl FormArguments {
 }
 
 /// The form for answers of `model`.
-pub fn compile(model: &Arc<Model>, (source, path): (GrammarSource, Option<&Path>)) -> Result<Arc<dyn Form>> {
+pub fn compile(
+    model: &Arc<Model>,
+    (source, path): (GrammarSource, Option<&Path>),
+) -> Result<Arc<dyn Form>> {
     let form = Grammars::new(Arc::clone(model) as _).and_then(|grammars| grammars.compile(&source));
     match path {
         Some(path) => Ok(form.with_context(|| path.display().to_string())?),

@@ -14,7 +14,8 @@ use triad_engine::constraint::Form;
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
 use triad_engine::{
-    Adapters, Cancel, Engine, EngineOptions, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions,
+    Adapters, Cancel, Engine, EngineOptions, Event, Finish, GenerateOptions, Generation, Model,
+    Session, SessionOptions,
 };
 use triad_frontend::machine::{self, Resident};
 use triad_frontend::{answer, chat};
@@ -144,7 +145,9 @@ impl SamplerArguments {
             top_k: self.top_k.unwrap_or(recommended.top_k),
             top_p: self.top_p.unwrap_or(recommended.top_p),
             min_p: self.min_p.unwrap_or(recommended.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(recommended.repetition_penalty),
+            repetition_penalty: self
+                .repetition_penalty
+                .unwrap_or(recommended.repetition_penalty),
             seed: self.seed,
             ..recommended
         }
@@ -164,7 +167,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     model.tokenizer()?;
     let form = form.map(|form| form::compile(&model, form)).transpose()?;
     let adapters = adapters::open(&model, &arguments.lora)?;
-    let speaker = Speaker { model, form, adapters, arguments };
+    let speaker = Speaker {
+        model,
+        form,
+        adapters,
+        arguments,
+    };
     match prompt {
         Some(prompt) => one_answer(&speaker, &prompt),
         None => terminal::run(&speaker),
@@ -194,27 +202,44 @@ impl Speaker<'_> {
     /// Prints, where that may surprise, that prompts are continued and not answered.
     fn note_if_plain(&self) {
         if !self.arguments.raw && !self.chats() {
-            output::note("note: this model has no chat template; it continues the prompt as plain text");
+            output::note(
+                "note: this model has no chat template; it continues the prompt as plain text",
+            );
         }
     }
 
     /// How a conversation begins: with what `--session` holds, unless that is nothing, and with `--system` in place of its own.
     fn beginning(&self) -> Result<Vec<Message>> {
-        let saved = self.arguments.session.as_deref().map(conversation::read_if_there).transpose()?.unwrap_or_default();
+        let saved = self
+            .arguments
+            .session
+            .as_deref()
+            .map(conversation::read_if_there)
+            .transpose()?
+            .unwrap_or_default();
         let instructed = self.system();
         let replaced = instructed.is_some();
-        let rest = saved.into_iter().filter(|message| !(replaced && message.role == "system"));
+        let rest = saved
+            .into_iter()
+            .filter(|message| !(replaced && message.role == "system"));
         Ok(instructed.into_iter().chain(rest).collect())
     }
 
     /// Writes a conversation to the file of `--session`, if there is one.
     fn keep(&self, messages: &[Message]) -> Result<()> {
-        self.arguments.session.as_deref().map_or(Ok(()), |path| conversation::write(path, messages))
+        self.arguments
+            .session
+            .as_deref()
+            .map_or(Ok(()), |path| conversation::write(path, messages))
     }
 
     /// The first message of a conversation, if there is one.
     fn system(&self) -> Option<Message> {
-        self.arguments.system.as_ref().filter(|_| self.chats()).map(|text| Message::new("system", text))
+        self.arguments
+            .system
+            .as_ref()
+            .filter(|_| self.chats())
+            .map(|text| Message::new("system", text))
     }
 
     /// Tokens of a whole conversation; of its last message alone where nothing makes it a conversation.
@@ -222,7 +247,12 @@ impl Speaker<'_> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(longest).min(longest);
         let tokens = if self.chats() {
-            chat::encode_messages(&self.model, self.name(), (messages, self.arguments.keep_letters), context)?
+            chat::encode_messages(
+                &self.model,
+                self.name(),
+                (messages, self.arguments.keep_letters),
+                context,
+            )?
         } else {
             chat::encode_plain(&self.model, messages, context)?
         };
@@ -233,10 +263,24 @@ impl Speaker<'_> {
     fn session(&self, needed: usize) -> Result<(Session, Option<Speculate>)> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(needed.min(longest));
-        let options = SessionOptions { context, chunk: self.arguments.chunk, kv_format: self.arguments.kv.format() };
-        let ProcessorArguments { processors, devices, chunks_in_flight, .. } = &self.arguments.several;
+        let options = SessionOptions {
+            context,
+            chunk: self.arguments.chunk,
+            kv_format: self.arguments.kv.format(),
+        };
+        let ProcessorArguments {
+            processors,
+            devices,
+            chunks_in_flight,
+            ..
+        } = &self.arguments.several;
         let (policy, chunks_in_flight) = (self.arguments.policy, *chunks_in_flight);
-        let options = EngineOptions { session: options, policy, chunks_in_flight, ..EngineOptions::default() };
+        let options = EngineOptions {
+            session: options,
+            policy,
+            chunks_in_flight,
+            ..EngineOptions::default()
+        };
         let engine = match processors {
             Some(processors) => processors.engine(devices, &self.model, options)?,
             None => answer::engine(&self.model, options, &mut |_, _| {})?,
@@ -246,7 +290,12 @@ impl Speaker<'_> {
             adapters::note_processors(&engine);
             session.set_adapters(&self.adapters)?;
         }
-        let Arguments { speculate, model, float, .. } = self.arguments;
+        let Arguments {
+            speculate,
+            model,
+            float,
+            ..
+        } = self.arguments;
         let speculate = speculate.options(model, *float, &session)?;
         Ok((session, speculate))
     }
@@ -274,7 +323,8 @@ impl Speaker<'_> {
         let answer = answer::stream(session, prompt, &options, &cancel, &mut |event| {
             match event {
                 Event::Prefill { done, total } if done < total => {
-                    bar.get_or_insert_with(|| progress::tokens("reading the prompt", total)).set(done);
+                    bar.get_or_insert_with(|| progress::tokens("reading the prompt", total))
+                        .set(done);
                 }
                 Event::Prefill { .. } => drop(bar.take()),
                 // The first one: all logits of the prompt are there, and nothing is decoded yet.
@@ -284,7 +334,10 @@ impl Speaker<'_> {
             }
             Ok(())
         });
-        Ok((answer.map_err(|error| run_error(error, self.name()))?, behind_prompt))
+        Ok((
+            answer.map_err(|error| run_error(error, self.name()))?,
+            behind_prompt,
+        ))
     }
 }
 
@@ -318,7 +371,8 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     let mut messages = speaker.beginning()?;
     messages.push(Message::new("user", text));
     let prompt = speaker.encode(&messages)?;
-    let (mut session, speculate) = speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
+    let (mut session, speculate) =
+        speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
     let (answer, behind_prompt) = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
     let execution = session.execution().filter(|_| several.processors.is_some());
     several.write_timeline(timeline, execution, speaker.name())?;
@@ -330,8 +384,11 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     }
     if speaker.arguments.json {
         let timing = &answer.timing;
-        let proposed = answer.speculation.filter(|speculation| speculation.proposed > 0);
-        let gain = proposed.and_then(|proposed| proposed.gain(timing.decode_tokens, timing.decode_seconds));
+        let proposed = answer
+            .speculation
+            .filter(|speculation| speculation.proposed > 0);
+        let gain = proposed
+            .and_then(|proposed| proposed.gain(timing.decode_tokens, timing.decode_seconds));
         let executed = execution.zip(several.processors.as_ref());
         output::json(&Report {
             executed: executed.map(|(execution, processors)| {
@@ -361,10 +418,22 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
 /// What the rows of shadows did beside a device with memory of its own, and what memory the process held behind the prompt;
 /// and what is in fixed point.
 fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
-    let fixed = processors::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
-    let Some(usage) = engine.hot_rows() else { return fixed };
-    let behind = behind_prompt.map(|resident| format!(", memory behind the prompt {}", output::bytes(resident.bytes)));
-    format!("; {}{}{fixed}", processors::hot_rows(&usage), behind.unwrap_or_default())
+    let fixed =
+        processors::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
+    let Some(usage) = engine.hot_rows() else {
+        return fixed;
+    };
+    let behind = behind_prompt.map(|resident| {
+        format!(
+            ", memory behind the prompt {}",
+            output::bytes(resident.bytes)
+        )
+    });
+    format!(
+        "; {}{}{fixed}",
+        processors::hot_rows(&usage),
+        behind.unwrap_or_default()
+    )
 }
 
 /// How fast an answer was, in one line.

@@ -47,7 +47,9 @@ impl Proposer {
             Self::Lookup => Ok(Some(Speculate::lookup())),
             Self::Draft(name) => {
                 let draft = draft(&model.named(name).load_for(float)?, session);
-                let draft = draft.with_context(|| format!("{name} cannot propose tokens to {}", model.name.model))?;
+                let draft = draft.with_context(|| {
+                    format!("{name} cannot propose tokens to {}", model.name.model)
+                })?;
                 Ok(Some(Speculate::draft(draft)))
             }
         }
@@ -56,18 +58,39 @@ impl Proposer {
 
 fn draft(model: &Arc<Model>, session: &Session) -> Result<Draft> {
     let context = session.context().min(model.description().context);
-    let options = SessionOptions { context, chunk: session.chunk(), kv_format: session.engine().kv_format() };
-    let engine = answer::engine(model, EngineOptions { session: options, ..EngineOptions::default() }, &mut |_, _| {})?;
+    let options = SessionOptions {
+        context,
+        chunk: session.chunk(),
+        kv_format: session.engine().kv_format(),
+    };
+    let engine = answer::engine(
+        model,
+        EngineOptions {
+            session: options,
+            ..EngineOptions::default()
+        },
+        &mut |_, _| {},
+    )?;
     Ok(Draft::new(engine.session(), session.model())?)
 }
 
 /// How often tokens were accepted, and what that brought, for the line behind an answer; nothing where none were proposed.
 pub fn statistics(answer: &Generation) -> String {
-    let Some(speculation) = answer.speculation.filter(|speculation| speculation.proposed > 0) else {
+    let Some(speculation) = answer
+        .speculation
+        .filter(|speculation| speculation.proposed > 0)
+    else {
         return String::new();
     };
-    let Speculation { proposed, accepted, steps, .. } = speculation;
+    let Speculation {
+        proposed,
+        accepted,
+        steps,
+        ..
+    } = speculation;
     let gain = speculation.gain(answer.timing.decode_tokens, answer.timing.decode_seconds);
-    let gain = gain.map_or_else(String::new, |gain| format!(", {gain:.2} × as fast as one by one"));
+    let gain = gain.map_or_else(String::new, |gain| {
+        format!(", {gain:.2} × as fast as one by one")
+    });
     format!(" in {steps} steps, {accepted} of {proposed} proposed tokens accepted{gain}")
 }

@@ -36,9 +36,18 @@ pub fn run(speaker: &Speaker) -> Result<()> {
     speaker.note_if_plain();
     let messages = speaker.beginning()?;
     let (session, speculate) = speaker.session(CHAT_CONTEXT)?;
-    let mut chat = Chat { speaker, session, speculate, messages, statistics: None };
+    let mut chat = Chat {
+        speaker,
+        session,
+        speculate,
+        messages,
+        statistics: None,
+    };
     let mut editor = DefaultEditor::new().context("cannot read from the terminal")?;
-    output::note(&format!("{} is ready; /help lists the commands, /exit leaves", speaker.name()));
+    output::note(&format!(
+        "{} is ready; /help lists the commands, /exit leaves",
+        speaker.name()
+    ));
     loop {
         let message = match message(|prompt| editor.readline(prompt)) {
             Ok(message) => message,
@@ -52,7 +61,10 @@ pub fn run(speaker: &Speaker) -> Result<()> {
         }
         // A line that the history refuses is still a line.
         let _ = editor.add_history_entry(message);
-        match message.strip_prefix('/').filter(|_| !message.contains('\n')) {
+        match message
+            .strip_prefix('/')
+            .filter(|_| !message.contains('\n'))
+        {
             Some("exit") => return Ok(()),
             Some(command) => chat.command(command)?,
             None => chat.answer(message)?,
@@ -82,16 +94,25 @@ fn message<E>(mut read: impl FnMut(&str) -> Result<String, E>) -> Result<String,
 
 /// `text` as the user leaves it in an editor.
 fn edit(text: &str) -> Result<String> {
-    let named = ["VISUAL", "EDITOR"].into_iter().find_map(|name| std::env::var(name).ok().filter(|it| !it.is_empty()));
+    let named = ["VISUAL", "EDITOR"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|it| !it.is_empty()));
     let command = named.unwrap_or_else(|| EDITOR.into());
-    let mut file = tempfile::Builder::new().suffix(".md").tempfile().context("cannot make a file to edit")?;
-    file.write_all(text.as_bytes()).context("cannot write the file to edit")?;
+    let mut file = tempfile::Builder::new()
+        .suffix(".md")
+        .tempfile()
+        .context("cannot make a file to edit")?;
+    file.write_all(text.as_bytes())
+        .context("cannot write the file to edit")?;
     // It may have arguments of its own.
     let mut words = command.split_whitespace();
     let program = words.next().unwrap_or(EDITOR);
     let status = Command::new(program).args(words).arg(file.path()).status();
     let status = status.with_context(|| format!("cannot start the editor {command}"))?;
-    ensure!(status.success(), "the editor {command} ended with an error: the message is as it was");
+    ensure!(
+        status.success(),
+        "the editor {command} ended with an error: the message is as it was"
+    );
     std::fs::read_to_string(file.path()).context("cannot read what was edited")
 }
 
@@ -106,20 +127,30 @@ struct Chat<'a> {
 impl Chat<'_> {
     /// What goes wrong with a command ends nothing.
     fn command(&mut self, command: &str) -> Result<()> {
-        let (name, argument) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+        let (name, argument) = command
+            .split_once(char::is_whitespace)
+            .unwrap_or((command, ""));
         let argument = argument.trim();
         let done = match (name, argument) {
             ("help", "") => self.note(HELP),
-            ("stats", "") => self.note(self.statistics.as_deref().unwrap_or("there was no answer yet")),
+            ("stats", "") => self.note(
+                self.statistics
+                    .as_deref()
+                    .unwrap_or("there was no answer yet"),
+            ),
             ("reset", "") => {
                 self.messages = self.speaker.system().into_iter().collect();
                 self.session.truncate(0);
                 Ok(())
             }
             ("system", text) => self.instruct(text),
-            ("save" | "load", "") => self.note(&format!("/{name} FILE: expected the name of a file")),
+            ("save" | "load", "") => {
+                self.note(&format!("/{name} FILE: expected the name of a file"))
+            }
             ("save", path) => conversation::write(Path::new(path), &self.messages),
-            ("load", path) => conversation::read(Path::new(path)).map(|messages| self.messages = messages),
+            ("load", path) => {
+                conversation::read(Path::new(path)).map(|messages| self.messages = messages)
+            }
             ("edit", "") => return self.edit(),
             _ => self.note(&format!("there is no command /{command}; /help lists them")),
         };
@@ -136,10 +167,20 @@ impl Chat<'_> {
 
     /// Replaces the instructions to the model, or shows them.
     fn instruct(&mut self, text: &str) -> Result<()> {
-        ensure!(self.speaker.chats(), "this model has no chat template, and so no instructions");
-        let has_one = self.messages.first().is_some_and(|message| message.role == "system");
+        ensure!(
+            self.speaker.chats(),
+            "this model has no chat template, and so no instructions"
+        );
+        let has_one = self
+            .messages
+            .first()
+            .is_some_and(|message| message.role == "system");
         if text.is_empty() {
-            let shown = self.messages.first().filter(|_| has_one).map(|message| message.content.as_str());
+            let shown = self
+                .messages
+                .first()
+                .filter(|_| has_one)
+                .map(|message| message.content.as_str());
             return self.note(shown.unwrap_or("there are no instructions"));
         }
         let message = Message::new("system", text);
@@ -153,11 +194,17 @@ impl Chat<'_> {
 
     /// Answers the latest message of the user again, as it is after an editor.
     fn edit(&mut self) -> Result<()> {
-        let Some(latest) = self.messages.iter().rposition(|message| message.role == "user") else {
+        let Some(latest) = self
+            .messages
+            .iter()
+            .rposition(|message| message.role == "user")
+        else {
             return self.note("there is no message to edit yet");
         };
         match edit(&self.messages[latest].content) {
-            Ok(text) if text.trim().is_empty() => self.note("an empty message: the conversation is as it was"),
+            Ok(text) if text.trim().is_empty() => {
+                self.note("an empty message: the conversation is as it was")
+            }
             Ok(text) => {
                 self.messages.truncate(latest);
                 self.answer(text.trim())
@@ -171,12 +218,16 @@ impl Chat<'_> {
     fn answer(&mut self, line: &str) -> Result<()> {
         self.messages.push(Message::new("user", line));
         let prompt = self.speaker.encode(&self.messages);
-        match prompt.and_then(|prompt| self.speaker.answer((&mut self.session, self.speculate.as_ref()), &prompt)) {
+        match prompt.and_then(|prompt| {
+            self.speaker
+                .answer((&mut self.session, self.speculate.as_ref()), &prompt)
+        }) {
             Ok((answer, behind_prompt)) => {
                 output::answer("\n")?;
                 processors::note_failures(&self.session);
                 processors::note_hot_rows(self.session.engine());
-                self.statistics = Some(statistics(&answer) + &devices(self.session.engine(), behind_prompt));
+                self.statistics =
+                    Some(statistics(&answer) + &devices(self.session.engine(), behind_prompt));
                 if answer.text.is_empty() && answer.finish == Finish::Cancelled {
                     // There is no answer: the question is dropped.
                     self.messages.pop();
@@ -189,7 +240,9 @@ impl Chat<'_> {
             }
             Err(error) => {
                 self.messages.pop();
-                output::note(&format!("error: {error:#} (/reset begins a new conversation)"));
+                output::note(&format!(
+                    "error: {error:#} (/reset begins a new conversation)"
+                ));
             }
         }
         Ok(())
@@ -210,8 +263,14 @@ mod tests {
     fn a_message_is_a_line_or_those_that_a_backslash_joins_or_quotes_enclose() {
         let text = |lines: &[&str]| read(lines).0.unwrap();
         assert_eq!(read(&["one", "two"]), (Some("one".into()), 1));
-        assert_eq!(read(&["one\\", "two\\", "three", "four"]), (Some("one\ntwo\nthree".into()), 1));
-        assert_eq!(text(&["\"\"\"", "one", "", "two", "\"\"\""]), "\none\n\ntwo\n");
+        assert_eq!(
+            read(&["one\\", "two\\", "three", "four"]),
+            (Some("one\ntwo\nthree".into()), 1)
+        );
+        assert_eq!(
+            text(&["\"\"\"", "one", "", "two", "\"\"\""]),
+            "\none\n\ntwo\n"
+        );
         assert_eq!(text(&["\"\"\"one", "two\"\"\""]), "one\ntwo");
         assert_eq!(text(&["\"\"\"one\"\"\""]), "one");
         assert_eq!(text(&["\"\"\"", "\\", "/help", "\"\"\""]), "\n\\\n/help\n");

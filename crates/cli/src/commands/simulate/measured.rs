@@ -34,7 +34,13 @@ struct Simulated {
 
 /// Simulates and prints.
 pub fn run(arguments: &Arguments, processors: &Processors) -> Result<()> {
-    let Arguments { devices, chunk, chunks_in_flight, policy, .. } = arguments;
+    let Arguments {
+        devices,
+        chunk,
+        chunks_in_flight,
+        policy,
+        ..
+    } = arguments;
     devices.check(true)?;
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
@@ -42,10 +48,24 @@ pub fn run(arguments: &Arguments, processors: &Processors) -> Result<()> {
     let package = Package::open(&arguments.model.package()?)?;
     let file = TimelineFile::create_if(arguments.timeline.as_ref())?;
     let threads = Threads::Count(processors.threads());
-    let model = Arc::new(Model::from_package(&package, &LoadOptions { threads, ..LoadOptions::default() })?);
-    let session = SessionOptions { context: prompt, chunk: *chunk, ..SessionOptions::default() };
-    let options =
-        EngineOptions { session, policy: *policy, chunks_in_flight: *chunks_in_flight, ..EngineOptions::default() };
+    let model = Arc::new(Model::from_package(
+        &package,
+        &LoadOptions {
+            threads,
+            ..LoadOptions::default()
+        },
+    )?);
+    let session = SessionOptions {
+        context: prompt,
+        chunk: *chunk,
+        ..SessionOptions::default()
+    };
+    let options = EngineOptions {
+        session,
+        policy: *policy,
+        chunks_in_flight: *chunks_in_flight,
+        ..EngineOptions::default()
+    };
     let engine = processors.engine(devices, &model, options)?;
     let costs = engine.costs();
     ensure!(
@@ -86,12 +106,24 @@ pub fn run(arguments: &Arguments, processors: &Processors) -> Result<()> {
         summary,
         processors: names,
     };
-    if arguments.json { output::json(&found) } else { output::text(&found.to_string()) }
+    if arguments.json {
+        output::json(&found)
+    } else {
+        output::text(&found.to_string())
+    }
 }
 
 impl std::fmt::Display for Simulated {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let Self { model, policy, prompt, chunk, tasks, summary, .. } = self;
+        let Self {
+            model,
+            policy,
+            prompt,
+            chunk,
+            tasks,
+            summary,
+            ..
+        } = self;
         writeln!(
             f,
             "simulated as measured by triad profile: {model}, {prompt} tokens in chunks of {chunk}, {}: {tasks} tasks",

@@ -40,7 +40,12 @@ pub struct Arguments {
     #[command(flatten)]
     model: arguments::DescriptionArguments,
     /// A device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
-    #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3", conflicts_with = "processors")]
+    #[arg(
+        long,
+        value_name = "NAME|FILE",
+        default_value = "snapdragon-8gen3",
+        conflicts_with = "processors"
+    )]
     device: String,
     /// Tokens of the prompt [default: 1024, or what the model was made for if less]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
@@ -75,7 +80,12 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     /// Simulate these processors of this machine: as for `triad run`
-    #[arg(long, value_name = "LIST", conflicts_with = "shape", help_heading = "Several processors")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        conflicts_with = "shape",
+        help_heading = "Several processors"
+    )]
     processors: Option<Processors>,
     #[command(flatten, next_help_heading = "Several processors")]
     devices: DeviceArguments,
@@ -115,10 +125,20 @@ fn contention(text: &str) -> Result<Contend, String> {
         let (share, time) = rest.split_once('@')?;
         let (from, to) = time.strip_suffix("ms")?.split_once('-')?;
         let share = arguments::share(share).ok()?;
-        let time = |text: &str| text.trim().parse::<f64>().ok().filter(|time| (0.0..=LATEST).contains(time));
+        let time = |text: &str| {
+            text.trim()
+                .parse::<f64>()
+                .ok()
+                .filter(|time| (0.0..=LATEST).contains(time))
+        };
         let (from, to) = (time(from)?, time(to)?);
         let named = ["cpu", "gpu", "npu"].contains(&processor);
-        (named && from < to).then(|| Contend { processor: processor.into(), share, from: from / 1e3, to: to / 1e3 })
+        (named && from < to).then(|| Contend {
+            processor: processor.into(),
+            share,
+            from: from / 1e3,
+            to: to / 1e3,
+        })
     };
     parts().ok_or_else(|| {
         "expected cpu, gpu or npu, a share of its time from 0 to 1 and when, within an hour: cpu:0.5@100-200ms".into()
@@ -154,7 +174,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return measured::run(arguments, processors);
     }
     // A phone's NPU has a window, too.
-    DeviceArguments { window: None, ..arguments.devices.clone() }.check(false)?;
+    DeviceArguments {
+        window: None,
+        ..arguments.devices.clone()
+    }
+    .check(false)?;
     let device = arguments::device(&arguments.device)?;
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
@@ -162,11 +186,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let options = options(arguments, &device)?;
     let file = TimelineFile::create_if(arguments.timeline.as_ref())?;
     let prefill = Prefill::new(&device, &description, prompt, &options);
-    let spinner = progress::spinner(format!("simulating {} tasks", output::count(prefill.tasks.dag.len())));
+    let spinner = progress::spinner(format!(
+        "simulating {} tasks",
+        output::count(prefill.tasks.dag.len())
+    ));
     let outcome = prefill.run();
     drop(spinner);
-    let policy = if options.techniques.out_of_order { options.policy } else { Policy::InOrder };
-    let title = format!("{name}, {prompt} tokens on {}, {}", device.name, policy.name());
+    let policy = if options.techniques.out_of_order {
+        options.policy
+    } else {
+        Policy::InOrder
+    };
+    let title = format!(
+        "{name}, {prompt} tokens on {}, {}",
+        device.name,
+        policy.name()
+    );
     let record = prefill.record(&title, &outcome);
     if let Some(file) = file {
         file.write(&record)?;
@@ -188,21 +223,47 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         bound_seconds: prefill.prepare_seconds + triad_plan::bound::lower_bound(&prefill.tasks.dag),
         summary: record.summary(),
     };
-    if arguments.json { output::json(&simulated) } else { output::text(&simulated.to_string()) }
+    if arguments.json {
+        output::json(&simulated)
+    } else {
+        output::text(&simulated.to_string())
+    }
 }
 
 fn options(arguments: &Arguments, device: &DeviceProfile) -> Result<Options> {
     arguments::check_floats(arguments.floats, device)?;
     let processors = prefill::processors(device, arguments.floats, arguments.devices.window);
     let contention = |other: &Contend| {
-        let Contend { ref processor, share, from, to } = *other;
-        let names: Vec<_> = processors.iter().map(|(_, processor)| processor.name.as_str()).collect();
-        let expected = || format!("--contend {processor}: no task runs there: expected {}", names.join(" or "));
+        let Contend {
+            ref processor,
+            share,
+            from,
+            to,
+        } = *other;
+        let names: Vec<_> = processors
+            .iter()
+            .map(|(_, processor)| processor.name.as_str())
+            .collect();
+        let expected = || {
+            format!(
+                "--contend {processor}: no task runs there: expected {}",
+                names.join(" or ")
+            )
+        };
         let processor = processors.id(processor).with_context(expected)?;
-        Ok(Contention { processor, share, from, to })
+        Ok(Contention {
+            processor,
+            share,
+            from,
+            to,
+        })
     };
     let with = |technique| !arguments.without.contains(&technique);
-    let shadows = if arguments.prune.is_none() { arguments.model.shadows()? } else { None };
+    let shadows = if arguments.prune.is_none() {
+        arguments.model.shadows()?
+    } else {
+        None
+    };
     let paper = Options::paper(arguments.policy);
     Ok(Options {
         chunk: arguments.chunk,
@@ -217,7 +278,11 @@ fn options(arguments: &Arguments, device: &DeviceProfile) -> Result<Options> {
             out_of_order: with(Technique::OutOfOrder),
             equivalent_shapes: with(Technique::EquivalentShapes),
         },
-        contention: arguments.contend.iter().map(contention).collect::<Result<_>>()?,
+        contention: arguments
+            .contend
+            .iter()
+            .map(contention)
+            .collect::<Result<_>>()?,
         window: arguments.devices.window,
         ..paper
     })
@@ -225,7 +290,17 @@ fn options(arguments: &Arguments, device: &DeviceProfile) -> Result<Options> {
 
 impl std::fmt::Display for Simulated {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let Self { model, device, policy, prompt, chunk, tasks, memory, summary, .. } = self;
+        let Self {
+            model,
+            device,
+            policy,
+            prompt,
+            chunk,
+            tasks,
+            memory,
+            summary,
+            ..
+        } = self;
         writeln!(
             f,
             "simulated: {model}, {prompt} tokens in chunks of {chunk} on {device}, {}: {tasks} tasks",
@@ -239,7 +314,11 @@ impl std::fmt::Display for Simulated {
             1e3 * self.bound_seconds
         )?;
         if self.prepare_seconds > 0.0 {
-            writeln!(f, "of that, {:.1} s build graphs for this prompt", self.prepare_seconds)?;
+            writeln!(
+                f,
+                "of that, {:.1} s build graphs for this prompt",
+                self.prepare_seconds
+            )?;
         }
         let bytes = |bytes: usize| output::bytes(bytes as u64);
         writeln!(
@@ -249,7 +328,11 @@ impl std::fmt::Display for Simulated {
             bytes(memory.bytes()),
             bytes(memory.graph_bytes),
             bytes(memory.shadow_bytes),
-            if self.packaged_shadows { " (those that the package keeps)" } else { "" },
+            if self.packaged_shadows {
+                " (those that the package keeps)"
+            } else {
+                ""
+            },
             bytes(memory.cache_bytes)
         )?;
         f.write_str(&tables(summary))
@@ -260,14 +343,27 @@ impl std::fmt::Display for Simulated {
 fn tables(summary: &Summary) -> String {
     let lane = |lane: &Lane| {
         let busy = format!("{:.1}", 1e3 * lane.busy_seconds);
-        vec![lane.processor.clone(), lane.tasks.to_string(), busy, format!("{:.1}", 100.0 * lane.bubble_rate)]
+        vec![
+            lane.processor.clone(),
+            lane.tasks.to_string(),
+            busy,
+            format!("{:.1}", 100.0 * lane.bubble_rate),
+        ]
     };
     let lanes: Vec<_> = summary.processors.iter().map(lane).collect();
     let kind = |kind: &Kind| {
-        let critical = summary.critical_path.iter().find(|other| other.kind == kind.kind);
+        let critical = summary
+            .critical_path
+            .iter()
+            .find(|other| other.kind == kind.kind);
         let critical = format!("{:.1}", 1e3 * critical.map_or(0.0, |kind| kind.seconds));
         let share = format!("{:.1}", 100.0 * kind.share);
-        vec![kind.kind.clone(), format!("{:.1}", 1e3 * kind.seconds), share, critical]
+        vec![
+            kind.kind.clone(),
+            format!("{:.1}", 1e3 * kind.seconds),
+            share,
+            critical,
+        ]
     };
     let kinds: Vec<_> = summary.kinds.iter().map(kind).collect();
     format!(

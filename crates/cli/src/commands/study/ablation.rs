@@ -50,15 +50,23 @@ struct OfModel {
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let (models, device) = arguments.simulation.read(&["qwen1.5-1.8b", "gemma-2b", "llama-2-7b"])?;
+    let (models, device) =
+        arguments
+            .simulation
+            .read(&["qwen1.5-1.8b", "gemma-2b", "llama-2-7b"])?;
     for (_, description) in &models {
         arguments::prompt_tokens(Some(arguments.prompt), description)?;
     }
     arguments.output.show(&device.name, |_| {
         let of_model = |(model, description)| {
-            let combinations = combinations(&device, &description, arguments.prompt, arguments.policy);
+            let combinations =
+                combinations(&device, &description, arguments.prompt, arguments.policy);
             let factors = [0, 1, 2].map(|technique| factors(&combinations, technique));
-            OfModel { model, combinations, factors }
+            OfModel {
+                model,
+                combinations,
+                factors,
+            }
         };
         Ok(Ablation {
             simulated: true,
@@ -72,32 +80,57 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// The techniques that a combination has.
 fn name(combination: &Combination) -> String {
-    let Combination { chunk_sharing, shadow, out_of_order, .. } = *combination;
+    let Combination {
+        chunk_sharing,
+        shadow,
+        out_of_order,
+        ..
+    } = *combination;
     let has = NAMES.into_iter().zip([chunk_sharing, shadow, out_of_order]);
     let names: Vec<_> = has.filter(|(_, has)| *has).map(|(name, _)| name).collect();
-    if names.is_empty() { "none".into() } else { names.join(" + ") }
+    if names.is_empty() {
+        "none".into()
+    } else {
+        names.join(" + ")
+    }
 }
 
 impl Report for Ablation {
     fn text(&self) -> String {
         let mut columns = vec!["techniques".to_owned()];
-        columns.extend(self.models.iter().flat_map(|model| [format!("{}, s", model.model), "J".into()]));
+        columns.extend(
+            self.models
+                .iter()
+                .flat_map(|model| [format!("{}, s", model.model), "J".into()]),
+        );
         let columns: Vec<_> = columns.iter().map(String::as_str).collect();
         let row = |place: usize| {
             let of = |model: &OfModel| model.combinations[place];
-            let numbers =
-                self.models.iter().map(of).flat_map(|of| [format!("{:.2}", of.seconds), format!("{:.2}", of.joules)]);
-            let label = self.models.first().map_or_else(String::new, |model| name(&of(model)));
+            let numbers = self
+                .models
+                .iter()
+                .map(of)
+                .flat_map(|of| [format!("{:.2}", of.seconds), format!("{:.2}", of.joules)]);
+            let label = self
+                .models
+                .first()
+                .map_or_else(String::new, |model| name(&of(model)));
             [label].into_iter().chain(numbers).collect()
         };
         let rows: Vec<Vec<String>> = (0..8).map(row).collect();
         let factor = |(technique, name): (usize, &str)| -> Vec<String> {
             let range = |model: &OfModel| {
                 let factors = &model.factors[technique];
-                let all = factors.iter().map(|factor| format!("{factor:.2}")).collect::<Vec<_>>();
+                let all = factors
+                    .iter()
+                    .map(|factor| format!("{factor:.2}"))
+                    .collect::<Vec<_>>();
                 all.join(" ")
             };
-            [name.to_owned()].into_iter().chain(self.models.iter().map(range)).collect()
+            [name.to_owned()]
+                .into_iter()
+                .chain(self.models.iter().map(range))
+                .collect()
         };
         let factors: Vec<_> = NAMES.into_iter().enumerate().map(factor).collect();
         let models = self.models.iter().map(|model| model.model.as_str());
@@ -113,13 +146,19 @@ impl Report for Ablation {
     }
 
     fn figure(&self) -> Figure {
-        let labels: Vec<_> =
-            self.models.first().map(|model| model.combinations.iter().map(name).collect()).unwrap_or_default();
+        let labels: Vec<_> = self
+            .models
+            .first()
+            .map(|model| model.combinations.iter().map(name).collect())
+            .unwrap_or_default();
         let series = |model: &OfModel| {
             Series::by_category(
                 &model.model,
                 Mark::Bars,
-                model.combinations.iter().map(|combination| combination.seconds),
+                model
+                    .combinations
+                    .iter()
+                    .map(|combination| combination.seconds),
             )
         };
         let chart = Chart {
@@ -129,6 +168,10 @@ impl Report for Ablation {
             series: self.models.iter().map(series).collect(),
             guides: Vec::new(),
         };
-        Figure { title: "Techniques in all combinations".into(), panels: vec![Panel::Chart(chart)], columns: 1 }
+        Figure {
+            title: "Techniques in all combinations".into(),
+            panels: vec![Panel::Chart(chart)],
+            columns: 1,
+        }
     }
 }

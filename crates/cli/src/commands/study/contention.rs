@@ -55,14 +55,23 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             costs: costs(&device, &description, arguments.prompt, arguments.moments),
         };
         let models = models.into_iter().map(of_model).collect();
-        Ok(Contention { simulated: true, device: device.name.clone(), prompt: arguments.prompt, models })
+        Ok(Contention {
+            simulated: true,
+            device: device.name.clone(),
+            prompt: arguments.prompt,
+            models,
+        })
     })
 }
 
 /// What a disturbance is, in words.
 fn name(cost: &Cost) -> String {
     let processor = if cost.disturbance.npu { "NPU" } else { "CPU" };
-    format!("{processor} -{:.0} % for {:.0} ms", 100.0 * cost.disturbance.share, 1e3 * cost.disturbance.seconds)
+    format!(
+        "{processor} -{:.0} % for {:.0} ms",
+        100.0 * cost.disturbance.share,
+        1e3 * cost.disturbance.seconds
+    )
 }
 
 impl Report for Contention {
@@ -72,10 +81,21 @@ impl Report for Contention {
             let row = |cost: &Cost| {
                 let seconds = [cost.alone_seconds, cost.mean(), cost.worst()].map(milliseconds);
                 let share = format!("{:+.1}", 100.0 * cost.mean() / cost.alone_seconds);
-                [cost.policy.name().to_owned(), name(cost)].into_iter().chain(seconds).chain([share]).collect()
+                [cost.policy.name().to_owned(), name(cost)]
+                    .into_iter()
+                    .chain(seconds)
+                    .chain([share])
+                    .collect()
             };
             let rows: Vec<Vec<String>> = model.costs.iter().map(row).collect();
-            let names = ["policy", "another app", "alone, ms", "later by, mean", "at worst", "mean, %"];
+            let names = [
+                "policy",
+                "another app",
+                "alone, ms",
+                "later by, mean",
+                "at worst",
+                "mean, %",
+            ];
             format!(
                 "simulated: {}, {} tokens on {}\n\n{}",
                 model.model,
@@ -84,7 +104,11 @@ impl Report for Contention {
                 output::table(&names, 2, &rows)
             )
         };
-        self.models.iter().map(table).collect::<Vec<_>>().join("\n\n")
+        self.models
+            .iter()
+            .map(table)
+            .collect::<Vec<_>>()
+            .join("\n\n")
     }
 
     fn figure(&self) -> Figure {

@@ -42,7 +42,12 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(family::SHAPES), default_value = "llama-3-8b", conflicts_with = "processors")]
     shape: String,
     /// A device with W4A16: snapdragon-8gen3, or a TOML file
-    #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3", conflicts_with = "processors")]
+    #[arg(
+        long,
+        value_name = "NAME|FILE",
+        default_value = "snapdragon-8gen3",
+        conflicts_with = "processors"
+    )]
     device: String,
     #[command(flatten)]
     output: OutputArguments,
@@ -75,9 +80,19 @@ impl Cell {
     fn new(role: Role, choice: &Choice, processors: &[String]) -> Self {
         let best = &choice.best;
         let strategy = best.partition.strategy;
-        let processor = strategy.is_whole().then(|| processors[best.partition.pieces[0].processor.index()].clone());
+        let processor = strategy
+            .is_whole()
+            .then(|| processors[best.partition.pieces[0].processor.index()].clone());
         let (phase, rows) = (choice.phase, choice.shape.rows());
-        Self { role, phase, rows, strategy, processor, seconds: best.seconds, alone: choice.best_alone().seconds }
+        Self {
+            role,
+            phase,
+            rows,
+            strategy,
+            processor,
+            seconds: best.seconds,
+            alone: choice.best_alone().seconds,
+        }
     }
 
     /// Its kind on a map.
@@ -95,7 +110,9 @@ impl Cell {
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { processors, output, .. } = arguments;
+    let Arguments {
+        processors, output, ..
+    } = arguments;
     match processors {
         Some(processors) => {
             ensure!(
@@ -116,35 +133,67 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn measured(arguments: &Arguments, processors: &Processors) -> Result<Found> {
     let (name, devices) = (&arguments.model.name.model, &arguments.devices);
     let model = arguments.model.load_prepared()?;
-    let costs =
-        crate::partition::product_costs(model.package(), &processors.list_key(devices), &processors.to_string())?;
+    let costs = crate::partition::product_costs(
+        model.package(),
+        &processors.list_key(devices),
+        &processors.to_string(),
+    )?;
     let names = processors.names(devices);
     let plans = costs.plans(model.description(), costs.chunk, Restriction::Auto)?;
     let decode = costs.decode_plans(model.description(), Restriction::Auto)?;
     let steps = decode.iter().flat_map(|plans| plans.products.products());
-    let one_token = steps.filter_map(|plan| Some(Cell::new(plan.product.role, plan.choice(1)?, &names)));
+    let one_token =
+        steps.filter_map(|plan| Some(Cell::new(plan.product.role, plan.choice(1)?, &names)));
     let of_chunks = plans.products().iter().flat_map(|plan| {
-        plan.choices.iter().map(|choice| Cell::new(plan.product.role, choice, &names)).collect::<Vec<_>>()
+        plan.choices
+            .iter()
+            .map(|choice| Cell::new(plan.product.role, choice, &names))
+            .collect::<Vec<_>>()
     });
     let cells = one_token.chain(of_chunks).collect();
-    Ok(Found { simulated: false, model: title_of(name), device: processors.to_string(), cells })
+    Ok(Found {
+        simulated: false,
+        model: title_of(name),
+        device: processors.to_string(),
+        cells,
+    })
 }
 
 fn simulated(name: &str, device: &DeviceProfile) -> Result<Found> {
     let description = family::shape(name)?;
-    let no_profile = || HeteroError::Profile { device: device.name.clone() };
+    let no_profile = || HeteroError::Profile {
+        device: device.name.clone(),
+    };
     let costs = WeightOnlyCosts::new(device.w4a16.as_ref().ok_or_else(no_profile)?);
-    let solver = Solver::new(Participant::of(costs.processors()), &costs, costs.joins(Waiting::Fast)?)?;
-    let processors: Vec<_> = costs.processors().iter().map(|(_, processor)| processor.name.to_uppercase()).collect();
-    let lengths = (1..=LONGEST / ROW_MULTIPLE).map(|number| (Phase::Prefill, number * ROW_MULTIPLE));
+    let solver = Solver::new(
+        Participant::of(costs.processors()),
+        &costs,
+        costs.joins(Waiting::Fast)?,
+    )?;
+    let processors: Vec<_> = costs
+        .processors()
+        .iter()
+        .map(|(_, processor)| processor.name.to_uppercase())
+        .collect();
+    let lengths =
+        (1..=LONGEST / ROW_MULTIPLE).map(|number| (Phase::Prefill, number * ROW_MULTIPLE));
     let mut cells = Vec::new();
     for (phase, rows) in [(Phase::Decode, 1)].into_iter().chain(lengths) {
         // Blocks are alike.
         for (role, shape) in products(&description.blocks[0], description.hidden, rows)? {
-            cells.push(Cell::new(role, &solver.solve(shape, phase, Restriction::Auto)?, &processors));
+            cells.push(Cell::new(
+                role,
+                &solver.solve(shape, phase, Restriction::Auto)?,
+                &processors,
+            ));
         }
     }
-    Ok(Found { simulated: true, model: name.to_owned(), device: device.name.clone(), cells })
+    Ok(Found {
+        simulated: true,
+        model: name.to_owned(),
+        device: device.name.clone(),
+        cells,
+    })
 }
 
 impl Found {
@@ -158,14 +207,23 @@ impl Found {
     /// Kinds, the most frequent first.
     fn kinds(&self) -> Vec<String> {
         let mut kinds: Vec<_> = self.cells.iter().map(Cell::kind).collect();
-        let count = |kind: &String| self.cells.iter().filter(|cell| cell.kind() == *kind).count();
+        let count = |kind: &String| {
+            self.cells
+                .iter()
+                .filter(|cell| cell.kind() == *kind)
+                .count()
+        };
         kinds.sort_by_cached_key(|kind| (std::cmp::Reverse(count(kind)), kind.clone()));
         kinds.dedup();
         kinds
     }
 
     fn title(&self) -> String {
-        let how = if self.simulated { "simulated" } else { "measured" };
+        let how = if self.simulated {
+            "simulated"
+        } else {
+            "measured"
+        };
         format!("{} on {}, {how}", self.model, self.device)
     }
 }
@@ -173,14 +231,28 @@ impl Found {
 impl Report for Found {
     fn text(&self) -> String {
         let row = |kind: &String| {
-            let here: Vec<_> = self.cells.iter().filter(|cell| cell.kind() == *kind).collect();
+            let here: Vec<_> = self
+                .cells
+                .iter()
+                .filter(|cell| cell.kind() == *kind)
+                .collect();
             let gains: Vec<_> = here.iter().map(|cell| cell.alone / cell.seconds).collect();
             let mean = gains.iter().sum::<f64>() / gains.len() as f64;
             let most = gains.iter().copied().fold(0.0, f64::max);
-            vec![kind.clone(), here.len().to_string(), format!("{mean:.2}"), format!("{most:.2}")]
+            vec![
+                kind.clone(),
+                here.len().to_string(),
+                format!("{mean:.2}"),
+                format!("{most:.2}"),
+            ]
         };
         let rows: Vec<_> = self.kinds().iter().map(row).collect();
-        let names = ["fastest", "products and lengths", "times as fast as one alone", "at most"];
+        let names = [
+            "fastest",
+            "products and lengths",
+            "times as fast as one alone",
+            "at most",
+        ];
         format!("{}\n\n{}", self.title(), output::table(&names, 1, &rows))
     }
 
@@ -191,13 +263,21 @@ impl Report for Found {
         columns.dedup();
         let of_role = |role: &Role| -> Vec<_> {
             let kind = |column: &(bool, usize)| {
-                let cell = self.cells.iter().find(|cell| cell.role == *role && cell.column() == *column)?;
+                let cell = self
+                    .cells
+                    .iter()
+                    .find(|cell| cell.role == *role && cell.column() == *column)?;
                 kinds.iter().position(|kind| *kind == cell.kind())
             };
             columns.iter().map(kind).collect()
         };
-        let name =
-            |(is_prefill, rows): &(bool, usize)| if *is_prefill { rows.to_string() } else { "decode".to_owned() };
+        let name = |(is_prefill, rows): &(bool, usize)| {
+            if *is_prefill {
+                rows.to_string()
+            } else {
+                "decode".to_owned()
+            }
+        };
         let map = Tiles {
             title: "What is fastest".into(),
             x: "tokens".into(),
@@ -208,7 +288,10 @@ impl Report for Found {
             kinds,
         };
         let gains = |role: &Role| {
-            let here = self.cells.iter().filter(|cell| cell.role == *role && cell.phase == Phase::Prefill);
+            let here = self
+                .cells
+                .iter()
+                .filter(|cell| cell.role == *role && cell.phase == Phase::Prefill);
             let points = here.map(|cell| (cell.rows as f64, cell.alone / cell.seconds));
             Series::new(role.name(), Mark::LineWithMarkers, points)
         };
@@ -219,6 +302,10 @@ impl Report for Found {
             series: roles.iter().map(gains).collect(),
             guides: Vec::new(),
         };
-        Figure { title: self.title(), panels: vec![Panel::Tiles(map), Panel::Chart(chart)], columns: 1 }
+        Figure {
+            title: self.title(),
+            panels: vec![Panel::Tiles(map), Panel::Chart(chart)],
+            columns: 1,
+        }
     }
 }

@@ -32,13 +32,19 @@ pub struct Decisions {
 pub fn measure() -> triad_model::Result<Vec<Decisions>> {
     let graph = Graph::new(&family::shape(SHAPE)?, CHUNKS * CHUNK, CHUNK);
     let processors = Processors::cpu_and_npu(None);
-    let placement = Placement::new(&graph, &processors, |_, _| 1.0).expect("a CPU computes everything");
+    let placement =
+        Placement::new(&graph, &processors, |_, _| 1.0).expect("a CPU computes everything");
     // Any times do: decisions are as many.
-    let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| 1e-3 + graph.operations(task) as f64 * 1e-12);
+    let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| {
+        1e-3 + graph.operations(task) as f64 * 1e-12
+    });
     // A plan of the least effort: decisions are as many by any.
     let plan = plan(&dag, 0.0, Effort { width: 1 }, &mut || true);
     let dag = dag.with_plan(&plan.order, 0.0);
-    Ok(Policy::ALL.into_iter().map(|policy| of_policy(&dag, policy)).collect())
+    Ok(Policy::ALL
+        .into_iter()
+        .map(|policy| of_policy(&dag, policy))
+        .collect())
 }
 
 fn of_policy(dag: &Dag, policy: Policy) -> Decisions {
@@ -48,7 +54,11 @@ fn of_policy(dag: &Dag, policy: Policy) -> Decisions {
     let (mut seconds, mut now) = (Vec::with_capacity(dag.len()), 0.0);
     let mut ended = None;
     while !schedule.is_complete() {
-        for (processor, running) in dag.processor_ids().zip(&mut running).filter(|(_, running)| running.is_none()) {
+        for (processor, running) in dag
+            .processor_ids()
+            .zip(&mut running)
+            .filter(|(_, running)| running.is_none())
+        {
             let start = Instant::now();
             if let Some(task) = ended.take() {
                 schedule.complete(task);
@@ -58,9 +68,14 @@ fn of_policy(dag: &Dag, policy: Policy) -> Decisions {
             *running = next.map(|task| (task, now + dag.seconds(task)));
         }
         let first = running.iter_mut().filter(|running| running.is_some());
-        let first =
-            first.min_by(|one, other| one.map(|(_, end)| end).partial_cmp(&other.map(|(_, end)| end)).expect("a time"));
-        let Some((task, end)) = first.and_then(Option::take) else { break };
+        let first = first.min_by(|one, other| {
+            one.map(|(_, end)| end)
+                .partial_cmp(&other.map(|(_, end)| end))
+                .expect("a time")
+        });
+        let Some((task, end)) = first.and_then(Option::take) else {
+            break;
+        };
         (ended, now) = (Some(task), end);
     }
     seconds.sort_by(f64::total_cmp);
@@ -77,8 +92,15 @@ fn of_policy(dag: &Dag, policy: Policy) -> Decisions {
 /// A table.
 pub fn text(decisions: &[Decisions]) -> String {
     let row = |of: &Decisions| {
-        let times = [of.median_microseconds, of.percentile_99_microseconds, of.largest_microseconds];
-        [of.policy.name().to_owned()].into_iter().chain(times.map(|time| format!("{time:.2}"))).collect()
+        let times = [
+            of.median_microseconds,
+            of.percentile_99_microseconds,
+            of.largest_microseconds,
+        ];
+        [of.policy.name().to_owned()]
+            .into_iter()
+            .chain(times.map(|time| format!("{time:.2}")))
+            .collect()
     };
     let rows: Vec<_> = decisions.iter().map(row).collect();
     let tasks = decisions.first().map_or(0, |of| of.tasks);
@@ -99,7 +121,11 @@ mod tests {
         assert_eq!(decisions.len(), Policy::ALL.len());
         for of in decisions {
             assert_eq!(of.tasks, CHUNKS * 192);
-            let times = [of.median_microseconds, of.percentile_99_microseconds, of.largest_microseconds];
+            let times = [
+                of.median_microseconds,
+                of.percentile_99_microseconds,
+                of.largest_microseconds,
+            ];
             assert!(times.is_sorted() && times[0] > 0.0, "{times:?}");
         }
     }

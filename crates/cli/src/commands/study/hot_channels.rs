@@ -58,7 +58,9 @@ pub struct Arguments {
 }
 
 fn domain(text: &str) -> Result<(String, PathBuf), String> {
-    let parts = text.split_once('=').filter(|(name, path)| !name.trim().is_empty() && !path.is_empty());
+    let parts = text
+        .split_once('=')
+        .filter(|(name, path)| !name.trim().is_empty() && !path.is_empty());
     let (name, path) = parts.ok_or("expected NAME=FILE")?;
     Ok((name.trim().to_owned(), path.into()))
 }
@@ -70,10 +72,18 @@ impl Arguments {
         texts.retain(|text| DOMAINS.contains(&text.name.as_str()));
         texts.sort_by_key(|text| DOMAINS.iter().position(|name| *name == text.name));
         for (index, (name, path)) in self.domain.iter().enumerate() {
-            let twice = self.domain[..index].iter().any(|(earlier, _)| earlier == name);
-            ensure!(!twice, "--domain {name} is given twice: expected a name for each domain");
+            let twice = self.domain[..index]
+                .iter()
+                .any(|(earlier, _)| earlier == name);
+            ensure!(
+                !twice,
+                "--domain {name} is given twice: expected a name for each domain"
+            );
             inputs::add(path);
-            let text = CalibrationText { name: name.clone(), ..CalibrationText::read(path)? };
+            let text = CalibrationText {
+                name: name.clone(),
+                ..CalibrationText::read(path)?
+            };
             match texts.iter_mut().find(|builtin| builtin.name == *name) {
                 Some(builtin) => *builtin = text,
                 None => texts.push(text),
@@ -121,9 +131,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let texts = arguments.texts()?;
     let name = &arguments.model.name.model;
     let model = arguments.model.load_float()?;
-    let options = PlanOptions { hot_share: arguments.hot_share, ..PlanOptions::default() };
+    let options = PlanOptions {
+        hot_share: arguments.hot_share,
+        ..PlanOptions::default()
+    };
     arguments.output.show(name, |cancel| {
-        let domains = texts.iter().map(|text| Domain::new(&model, text, arguments.tokens));
+        let domains = texts
+            .iter()
+            .map(|text| Domain::new(&model, text, arguments.tokens));
         let domains = domains.collect::<Result<Vec<_>, _>>()?;
         let bar = progress::tokens("running", 0);
         let mut show = |progress| {
@@ -131,7 +146,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 bar.set_to(done, total);
             }
         };
-        let study = hot_channels::study(&model, &domains, &options, arguments.prune, cancel, &mut show)?;
+        let study = hot_channels::study(
+            &model,
+            &domains,
+            &options,
+            arguments.prune,
+            cancel,
+            &mut show,
+        )?;
         Ok(Found {
             model: name.clone(),
             hot_share: arguments.hot_share,
@@ -145,11 +167,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 impl Found {
     /// `of` every pair, a row for each domain that was calibrated on.
     fn matrix(&self, of: impl Fn(&Measured) -> f64) -> Vec<Vec<f64>> {
-        self.pairs.chunks(self.domains.len().max(1)).map(|row| row.iter().map(&of).collect()).collect()
+        self.pairs
+            .chunks(self.domains.len().max(1))
+            .map(|row| row.iter().map(&of).collect())
+            .collect()
     }
 
     fn heat_map(&self, title: &str, value: &str, of: impl Fn(&Measured) -> f64) -> Panel {
-        let names: Vec<_> = self.domains.iter().map(|domain| domain.name.clone()).collect();
+        let names: Vec<_> = self
+            .domains
+            .iter()
+            .map(|domain| domain.name.clone())
+            .collect();
         Panel::HeatMap(HeatMap {
             title: title.into(),
             x: "run on".into(),
@@ -164,12 +193,22 @@ impl Found {
 
 impl Report for Found {
     fn text(&self) -> String {
-        let names: Vec<_> = self.domains.iter().map(|domain| domain.name.as_str()).collect();
+        let names: Vec<_> = self
+            .domains
+            .iter()
+            .map(|domain| domain.name.as_str())
+            .collect();
         let matrix = |cell: &dyn Fn(&Measured) -> String| {
-            let columns: Vec<_> = ["calibrated on"].into_iter().chain(names.iter().copied()).collect();
+            let columns: Vec<_> = ["calibrated on"]
+                .into_iter()
+                .chain(names.iter().copied())
+                .collect();
             let rows = self.pairs.chunks(names.len().max(1)).zip(&names);
             let row = |(pairs, name): (&[Measured], &&str)| {
-                [(*name).to_owned()].into_iter().chain(pairs.iter().map(cell)).collect::<Vec<_>>()
+                [(*name).to_owned()]
+                    .into_iter()
+                    .chain(pairs.iter().map(cell))
+                    .collect::<Vec<_>>()
             };
             output::table(&columns, 1, &rows.map(row).collect::<Vec<_>>())
         };
@@ -178,14 +217,27 @@ impl Report for Found {
                 domain.name.clone(),
                 output::count(domain.calibration_tokens),
                 output::count(domain.hot_channels),
-                percent(domain.hot_channels as f64 / domain.channels.max(1) as f64, 1),
+                percent(
+                    domain.hot_channels as f64 / domain.channels.max(1) as f64,
+                    1,
+                ),
                 output::bytes(domain.hot_bytes as u64),
             ]
         };
         let domains: Vec<_> = self.domains.iter().map(of_domain).collect();
-        let columns = ["calibrated on", "tokens", "hot channels", "of all", "rows in memory"];
+        let columns = [
+            "calibrated on",
+            "tokens",
+            "hot channels",
+            "of all",
+            "rows in memory",
+        ];
         [
-            format!("{}, hot channels give {} of the outliers calibrated on", self.model, percent(self.hot_share, 0)),
+            format!(
+                "{}, hot channels give {} of the outliers calibrated on",
+                self.model,
+                percent(self.hot_share, 0)
+            ),
             format!("\n{}", output::table(&columns, 1, &domains)),
             "\nHit rate: outliers in hot channels, run on\n".into(),
             matrix(&|pair| percent(pair.hit_rate, 1)),
@@ -203,10 +255,18 @@ impl Report for Found {
         Figure {
             title: format!("Hot channels of {}", title_of(&self.model)),
             panels: vec![
-                self.heat_map("Outliers in hot channels", "hit rate (%)", |pair| 100.0 * pair.hit_rate),
-                self.heat_map("Rows in memory", "of those asked for (%)", |pair| 100.0 * pair.row_hit_rate),
-                self.heat_map("Read from the file", "KiB a token", |pair| pair.bytes_read_per_token / 1024.0),
-                self.heat_map("Stall", "µs a token", |pair| pair.stall_microseconds_per_token),
+                self.heat_map("Outliers in hot channels", "hit rate (%)", |pair| {
+                    100.0 * pair.hit_rate
+                }),
+                self.heat_map("Rows in memory", "of those asked for (%)", |pair| {
+                    100.0 * pair.row_hit_rate
+                }),
+                self.heat_map("Read from the file", "KiB a token", |pair| {
+                    pair.bytes_read_per_token / 1024.0
+                }),
+                self.heat_map("Stall", "µs a token", |pair| {
+                    pair.stall_microseconds_per_token
+                }),
             ],
             columns: 2,
         }

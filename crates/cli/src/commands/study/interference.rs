@@ -62,30 +62,68 @@ struct Found {
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { several, prompt, chunk, repeat, .. } = arguments;
+    let Arguments {
+        several,
+        prompt,
+        chunk,
+        repeat,
+        ..
+    } = arguments;
     several.check(false)?;
-    let processors = several.processors.as_ref().filter(|processors| processors.count() > 1);
-    let processors = processors.context("no schedule of one processor: expected --processors with several")?;
+    let processors = several
+        .processors
+        .as_ref()
+        .filter(|processors| processors.count() > 1);
+    let processors =
+        processors.context("no schedule of one processor: expected --processors with several")?;
     let disturbances = if arguments.freeze {
-        vec![Disturbance { kind: Kind::Frozen, beside: None, core: None }]
+        vec![Disturbance {
+            kind: Kind::Frozen,
+            beside: None,
+            core: None,
+        }]
     } else {
         beside(&processors.cores())?
     };
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared()?;
     let context = arguments::prompt_tokens(Some(*prompt), model.description())?;
-    let session = SessionOptions { context, chunk: *chunk, ..SessionOptions::default() };
-    let options = EngineOptions { session, chunks_in_flight: several.chunks_in_flight, ..EngineOptions::default() };
+    let session = SessionOptions {
+        context,
+        chunk: *chunk,
+        ..SessionOptions::default()
+    };
+    let options = EngineOptions {
+        session,
+        chunks_in_flight: several.chunks_in_flight,
+        ..EngineOptions::default()
+    };
     let engine = processors.engine(&several.devices, &model, options)?;
-    let policies = if arguments.policy.is_empty() { Policy::ALL.to_vec() } else { arguments.policy.clone() };
-    let plan = Plan { prompt: context, repeat: *repeat, policies, disturbances };
+    let policies = if arguments.policy.is_empty() {
+        Policy::ALL.to_vec()
+    } else {
+        arguments.policy.clone()
+    };
+    let plan = Plan {
+        prompt: context,
+        repeat: *repeat,
+        policies,
+        disturbances,
+    };
     arguments.output.show(name, |cancel| {
         let bar = progress::prompts("beside other programs", 0);
         let counters = EnergyCounters::find();
         let joules = || counters.as_ref()?.joules();
-        let outcomes = interference::run(&engine, &plan, cancel, &joules, |done, all| bar.set_to(done, all))?;
+        let outcomes = interference::run(&engine, &plan, cancel, &joules, |done, all| {
+            bar.set_to(done, all)
+        })?;
         let processors = processors.names(&several.devices);
-        Ok(Found { model: title_of(name), processors, prompt: context, outcomes })
+        Ok(Found {
+            model: title_of(name),
+            processors,
+            prompt: context,
+            outcomes,
+        })
     })
 }
 
@@ -99,7 +137,10 @@ fn beside(cores: &[(String, Option<usize>)]) -> Result<Vec<Disturbance>> {
     let cores: Vec<_> = cores.iter().map(known).collect::<Result<_>>()?;
     ensure!(!cores.is_empty(), "expected processors");
     let all = triad_engine::Cores::of_this_thread();
-    let free = all.and_then(|all| all.iter().find(|core| cores.iter().all(|(_, taken)| taken != core)));
+    let free = all.and_then(|all| {
+        all.iter()
+            .find(|core| cores.iter().all(|(_, taken)| taken != core))
+    });
     let computes = cores.iter().flat_map(|(name, core)| {
         [Kind::Busy, Kind::Half, Kind::Bursts].map(|kind| Disturbance {
             kind,
@@ -108,8 +149,16 @@ fn beside(cores: &[(String, Option<usize>)]) -> Result<Vec<Disturbance>> {
         })
     });
     let memory = match free {
-        Some(core) => Disturbance { kind: Kind::Memory, beside: None, core: Some(core) },
-        None => Disturbance { kind: Kind::Memory, beside: Some(cores[0].0.clone()), core: Some(cores[0].1) },
+        Some(core) => Disturbance {
+            kind: Kind::Memory,
+            beside: None,
+            core: Some(core),
+        },
+        None => Disturbance {
+            kind: Kind::Memory,
+            beside: Some(cores[0].0.clone()),
+            core: Some(cores[0].1),
+        },
     };
     Ok(computes.chain([memory]).collect())
 }
@@ -133,31 +182,55 @@ impl Report for Found {
     fn text(&self) -> String {
         let has_joules = self.outcomes.iter().any(|outcome| outcome.joules.is_some());
         let row = |outcome: &Outcome| {
-            let seconds = [outcome.alone_seconds, outcome.beside_seconds, outcome.delay(), outcome.taken_seconds];
+            let seconds = [
+                outcome.alone_seconds,
+                outcome.beside_seconds,
+                outcome.delay(),
+                outcome.taken_seconds,
+            ];
             let seconds = seconds.map(|seconds| format!("{:.0}", 1e3 * seconds));
             let labels = vec![name(&outcome.disturbance), outcome.policy.name().to_owned()];
-            let joules =
-                outcome.joules.map_or(["-".into(), "-".into()], |both| both.map(|joules| format!("{joules:.1}")));
-            let joules = if has_joules { joules.to_vec() } else { Vec::new() };
-            [labels, seconds.to_vec(), vec![format!("{:.2}", outcome.delay_for_each())], joules].concat()
+            let joules = outcome.joules.map_or(["-".into(), "-".into()], |both| {
+                both.map(|joules| format!("{joules:.1}"))
+            });
+            let joules = if has_joules {
+                joules.to_vec()
+            } else {
+                Vec::new()
+            };
+            [
+                labels,
+                seconds.to_vec(),
+                vec![format!("{:.2}", outcome.delay_for_each())],
+                joules,
+            ]
+            .concat()
         };
         let mut outcomes: Vec<_> = self.outcomes.iter().collect();
-        outcomes.sort_by_key(|outcome| (outcome.disturbance.core.is_none(), name(&outcome.disturbance)));
+        outcomes.sort_by_key(|outcome| {
+            (
+                outcome.disturbance.core.is_none(),
+                name(&outcome.disturbance),
+            )
+        });
         let rows: Vec<_> = outcomes.into_iter().map(row).collect();
-        let names =
-            [
-                &[
-                    "another program",
-                    "policy",
-                    "alone ms",
-                    "beside ms",
-                    "later ms",
-                    "taken ms",
-                    "later for each s taken",
-                ][..],
-                if has_joules { &["alone J", "beside J"] } else { &[] },
-            ]
-            .concat();
+        let names = [
+            &[
+                "another program",
+                "policy",
+                "alone ms",
+                "beside ms",
+                "later ms",
+                "taken ms",
+                "later for each s taken",
+            ][..],
+            if has_joules {
+                &["alone J", "beside J"]
+            } else {
+                &[]
+            },
+        ]
+        .concat();
         format!(
             "{}, {} tokens on {}, medians\n\n{}",
             self.model,
@@ -170,14 +243,22 @@ impl Report for Found {
     fn figure(&self) -> Figure {
         let mut policies: Vec<_> = self.outcomes.iter().map(|outcome| outcome.policy).collect();
         policies.dedup();
-        let of_first = self.outcomes.iter().filter(|outcome| Some(&outcome.policy) == policies.first());
+        let of_first = self
+            .outcomes
+            .iter()
+            .filter(|outcome| Some(&outcome.policy) == policies.first());
         let series = of_first.map(|first| {
             let label = name(&first.disturbance);
-            let of_label = self.outcomes.iter().filter(|outcome| name(&outcome.disturbance) == label);
+            let of_label = self
+                .outcomes
+                .iter()
+                .filter(|outcome| name(&outcome.disturbance) == label);
             Series::by_category(
                 label.clone(),
                 Mark::Bars,
-                of_label.map(|outcome| 1e3 * outcome.delay()).collect::<Vec<_>>(),
+                of_label
+                    .map(|outcome| 1e3 * outcome.delay())
+                    .collect::<Vec<_>>(),
             )
         });
         let chart = Chart {
@@ -187,7 +268,14 @@ impl Report for Found {
             series: series.collect(),
             guides: Vec::new(),
         };
-        let title = format!("{}, {} tokens: what other programs cost", self.model, self.prompt);
-        Figure { title, panels: vec![Panel::Chart(chart)], columns: 1 }
+        let title = format!(
+            "{}, {} tokens: what other programs cost",
+            self.model, self.prompt
+        );
+        Figure {
+            title,
+            panels: vec![Panel::Chart(chart)],
+            columns: 1,
+        }
     }
 }

@@ -52,7 +52,11 @@ pub struct Value {
 impl Value {
     /// The standard error as figures show it: not at all where a single row or window left it open.
     pub fn error_bar(&self) -> f64 {
-        if self.standard_error.is_finite() { self.standard_error } else { 0.0 }
+        if self.standard_error.is_finite() {
+            self.standard_error
+        } else {
+            0.0
+        }
     }
 }
 
@@ -82,17 +86,39 @@ impl MeasureArguments {
     /// Reads the files.
     pub fn read(&self) -> Result<Measure> {
         let (tasks, files) = (self.task.len(), self.task_data.len());
-        ensure!(tasks == files, "{tasks} --task and {files} --task-data: expected a file for each benchmark");
-        self.data.iter().chain(&self.task_data).for_each(|path| inputs::add(path));
-        let text =
-            self.data.as_deref().map(|path| Dataset::read(triad_evaluate::Task::Perplexity, path, None)).transpose()?;
-        let file_name = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        ensure!(
+            tasks == files,
+            "{tasks} --task and {files} --task-data: expected a file for each benchmark"
+        );
+        self.data
+            .iter()
+            .chain(&self.task_data)
+            .for_each(|path| inputs::add(path));
+        let text = self
+            .data
+            .as_deref()
+            .map(|path| Dataset::read(triad_evaluate::Task::Perplexity, path, None))
+            .transpose()?;
+        let file_name = |path: &PathBuf| {
+            path.file_name()
+                .unwrap_or(path.as_os_str())
+                .to_string_lossy()
+                .into_owned()
+        };
         let tasks = self.task.iter().zip(&self.task_data);
         Ok(Measure {
             text,
-            text_name: self.data.as_ref().map_or_else(|| "held-out calibration text".into(), file_name),
-            tasks: tasks.map(|(task, path)| Dataset::read((*task).into(), path, None)).collect::<Result<_, _>>()?,
-            options: EvaluateOptions { limit: self.limit, ..EvaluateOptions::default() },
+            text_name: self
+                .data
+                .as_ref()
+                .map_or_else(|| "held-out calibration text".into(), file_name),
+            tasks: tasks
+                .map(|(task, path)| Dataset::read((*task).into(), path, None))
+                .collect::<Result<_, _>>()?,
+            options: EvaluateOptions {
+                limit: self.limit,
+                ..EvaluateOptions::default()
+            },
         })
     }
 }
@@ -132,25 +158,45 @@ impl Measure {
                 part += 1;
             }
         };
-        let total = subject.held_out.iter().map(|piece| piece.len().saturating_sub(1)).sum();
-        let held_out = held_out(model, &subject.held_out, cancel, |tokens| done(tokens, total))?;
+        let total = subject
+            .held_out
+            .iter()
+            .map(|piece| piece.len().saturating_sub(1))
+            .sum();
+        let held_out = held_out(model, &subject.held_out, cancel, |tokens| {
+            done(tokens, total)
+        })?;
         let mut evaluate_on = |dataset: &Dataset| {
             let evaluation = evaluate(model, dataset, &self.options, cancel, &mut done)?;
             // The first metric is the score of its task.
             let metric = &evaluation.metrics[0];
-            let score = Value { value: metric.value, standard_error: metric.standard_error };
-            Ok::<_, anyhow::Error>(TaskScore { task: evaluation.task, metric: metric.name, score })
+            let score = Value {
+                value: metric.value,
+                standard_error: metric.standard_error,
+            };
+            Ok::<_, anyhow::Error>(TaskScore {
+                task: evaluation.task,
+                metric: metric.name,
+                score,
+            })
         };
         let perplexity = match &self.text {
             Some(text) => evaluate_on(text)?.score,
             None => {
                 let value = held_out.perplexity();
-                Value { value, standard_error: value * held_out.standard_error }
+                Value {
+                    value,
+                    standard_error: value * held_out.standard_error,
+                }
             }
         };
         Ok(Measurement {
             perplexity,
-            tasks: self.tasks.iter().map(evaluate_on).collect::<Result<_, _>>()?,
+            tasks: self
+                .tasks
+                .iter()
+                .map(evaluate_on)
+                .collect::<Result<_, _>>()?,
             shadow_time_share: held_out.int8.shadow_share(),
             held_out,
         })
@@ -185,11 +231,16 @@ impl Measurement {
         let mut cells = vec![
             format!("{:.3}", self.perplexity.value),
             format!("{:.3}", self.perplexity.standard_error),
-            float.map_or_else(nothing, |float| change(self.perplexity.value / float.perplexity.value)),
+            float.map_or_else(nothing, |float| {
+                change(self.perplexity.value / float.perplexity.value)
+            }),
             float.map_or_else(nothing, |_| percent(self.shadow_time_share, 1)),
         ];
         for task in &self.tasks {
-            cells.extend([percent(task.score.value, 2), percent(task.score.standard_error, 2)]);
+            cells.extend([
+                percent(task.score.value, 2),
+                percent(task.score.standard_error, 2),
+            ]);
         }
         cells
     }
@@ -197,5 +248,9 @@ impl Measurement {
 
 /// A ratio as what it adds, or as a factor where that is clearer.
 fn change(ratio: f64) -> String {
-    if ratio < 10.0 { format!("{:+.2} %", 100.0 * (ratio - 1.0)) } else { format!("× {ratio:.0}") }
+    if ratio < 10.0 {
+        format!("{:+.2} %", 100.0 * (ratio - 1.0))
+    } else {
+        format!("× {ratio:.0}")
+    }
 }

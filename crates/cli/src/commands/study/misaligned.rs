@@ -66,7 +66,14 @@ enum Way {
 }
 
 impl Way {
-    const ALL: [Self; 6] = [Self::CpuAlone, Self::Padding, Self::Pipe, Self::Online, Self::Tensor, Self::Auto];
+    const ALL: [Self; 6] = [
+        Self::CpuAlone,
+        Self::Padding,
+        Self::Pipe,
+        Self::Online,
+        Self::Tensor,
+        Self::Auto,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -114,29 +121,56 @@ struct Bench<'a> {
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { processors, devices, prompt, chunk, repeat, .. } = arguments;
+    let Arguments {
+        processors,
+        devices,
+        prompt,
+        chunk,
+        repeat,
+        ..
+    } = arguments;
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared()?;
-    let costs =
-        crate::partition::product_costs(model.package(), &processors.list_key(devices), &processors.to_string())?;
+    let costs = crate::partition::product_costs(
+        model.package(),
+        &processors.list_key(devices),
+        &processors.to_string(),
+    )?;
     let is_static = |one: &triad_engine::execute::MeasuredProcessor| one.lengths.is_some();
     let npu = costs.processors.iter().position(is_static);
-    let npu = npu.context("none of --processors has static shapes: expected one such as npu=1 with --npu cpu")?;
+    let npu = npu.context(
+        "none of --processors has static shapes: expected one such as npu=1 with --npu cpu",
+    )?;
     ensure!(
         costs.joins.float.index() != npu,
         "floats are computed by the processor with static shapes: expected a CPU in --processors, too"
     );
     arguments.output.show(name, |cancel| {
         let (options, _opened) = processors.open(devices, &model, false)?;
-        let devices = &DeviceArguments { partition: Some(Restriction::Auto), ..devices.clone() };
+        let devices = &DeviceArguments {
+            partition: Some(Restriction::Auto),
+            ..devices.clone()
+        };
         let (npu, chunk) = (ProcessorId::new(npu), *chunk);
-        let bench = Bench { model: &model, costs: &costs, options: &options, npu, processors, devices, chunk };
+        let bench = Bench {
+            model: &model,
+            costs: &costs,
+            options: &options,
+            npu,
+            processors,
+            devices,
+            chunk,
+        };
         let mut results = Vec::new();
         for tokens in prompt {
             results.extend(bench.measure(*tokens, *repeat, cancel)?);
         }
         let processors = processors.names(devices).join(", ");
-        Ok(Found { model: title_of(name), processors, results })
+        Ok(Found {
+            model: title_of(name),
+            processors,
+            results,
+        })
     })
 }
 
@@ -144,12 +178,18 @@ impl Bench<'_> {
     /// All ways in turns.
     fn measure(&self, tokens: usize, repeat: usize, cancel: &Cancel) -> Result<Vec<Measured>> {
         let vocab = self.model.description().vocab;
-        let prompt: Vec<_> = (0..tokens).map(|index| (index.wrapping_mul(7919) % vocab) as u32).collect();
+        let prompt: Vec<_> = (0..tokens)
+            .map(|index| (index.wrapping_mul(7919) % vocab) as u32)
+            .collect();
         let mut times = Way::ALL.map(|_| (Vec::new(), Vec::new()));
         let mut logits: Vec<Vec<f32>> = Vec::new();
         for round in 0..repeat {
             for (way, times) in Way::ALL.into_iter().zip(&mut times) {
-                let _spinner = progress::spinner(format!("{tokens} tokens, {}, round {}", way.name(), round + 1));
+                let _spinner = progress::spinner(format!(
+                    "{tokens} tokens, {}, round {}",
+                    way.name(),
+                    round + 1
+                ));
                 // An engine at a time: the workers of another one would wake up in between.
                 let start = Instant::now();
                 let engine = self.engine(way, tokens)?;
@@ -173,14 +213,27 @@ impl Bench<'_> {
             seconds.sort_by(f64::total_cmp);
             seconds[seconds.len() / 2]
         };
-        let largest = logits[0].iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
-        let all = Way::ALL.into_iter().zip(times).zip(&logits).map(|((way, (seconds, preparing)), these)| {
-            let preparing_seconds = (way == Way::Online).then(|| median(preparing));
-            let seconds = median(seconds) + preparing_seconds.unwrap_or(0.0);
-            let differences = these.iter().zip(&logits[0]).map(|(logit, other)| (logit - other).abs());
-            let difference = differences.fold(0.0, f32::max) / largest;
-            Measured { tokens, way, seconds, preparing_seconds, difference }
-        });
+        let largest = logits[0]
+            .iter()
+            .fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
+        let all = Way::ALL.into_iter().zip(times).zip(&logits).map(
+            |((way, (seconds, preparing)), these)| {
+                let preparing_seconds = (way == Way::Online).then(|| median(preparing));
+                let seconds = median(seconds) + preparing_seconds.unwrap_or(0.0);
+                let differences = these
+                    .iter()
+                    .zip(&logits[0])
+                    .map(|(logit, other)| (logit - other).abs());
+                let difference = differences.fold(0.0, f32::max) / largest;
+                Measured {
+                    tokens,
+                    way,
+                    seconds,
+                    preparing_seconds,
+                    difference,
+                }
+            },
+        );
         Ok(all.collect())
     }
 
@@ -190,16 +243,28 @@ impl Bench<'_> {
         let plans: Option<Plans> = match way {
             Way::Auto => {
                 let context = tokens.max(self.chunk);
-                let session = SessionOptions { context, chunk: self.chunk, ..SessionOptions::default() };
-                let options = EngineOptions { session, ..EngineOptions::default() };
+                let session = SessionOptions {
+                    context,
+                    chunk: self.chunk,
+                    ..SessionOptions::default()
+                };
+                let options = EngineOptions {
+                    session,
+                    ..EngineOptions::default()
+                };
                 return self.processors.engine(self.devices, self.model, options);
             }
             Way::CpuAlone => None,
             Way::Padding => {
                 let lengths = StandardLengths::default();
-                let next = lengths.lengths().iter().copied().find(|length| *length >= tokens);
-                let next =
-                    next.with_context(|| format!("{tokens} tokens are more than the longest standard length"))?;
+                let next = lengths
+                    .lengths()
+                    .iter()
+                    .copied()
+                    .find(|length| *length >= tokens);
+                let next = next.with_context(|| {
+                    format!("{tokens} tokens are more than the longest standard length")
+                })?;
                 Some(alone(Some(StandardLengths::new(vec![next])?))?)
             }
             Way::Pipe => Some(alone(Some(StandardLengths::default()))?),
@@ -210,8 +275,17 @@ impl Bench<'_> {
             Way::CpuAlone => vec![self.options[costs.joins.float.index()].clone()],
             _ => self.options.to_vec(),
         };
-        let session = SessionOptions { context: tokens, chunk: tokens, ..SessionOptions::default() };
-        let options = EngineOptions { session, processors, plans, ..EngineOptions::default() };
+        let session = SessionOptions {
+            context: tokens,
+            chunk: tokens,
+            ..SessionOptions::default()
+        };
+        let options = EngineOptions {
+            session,
+            processors,
+            plans,
+            ..EngineOptions::default()
+        };
         Ok(answer::engine(self.model, options, &mut |_, _| {})?)
     }
 }
@@ -219,7 +293,10 @@ impl Bench<'_> {
 impl Report for Found {
     fn text(&self) -> String {
         let row = |one: &Measured| {
-            let alone = self.results.iter().find(|other| other.tokens == one.tokens && other.way == Way::CpuAlone);
+            let alone = self
+                .results
+                .iter()
+                .find(|other| other.tokens == one.tokens && other.way == Way::CpuAlone);
             let times = alone.map_or(1.0, |alone| alone.seconds / one.seconds);
             let milliseconds = |seconds: f64| format!("{:.1}", 1e3 * seconds);
             vec![
@@ -232,8 +309,20 @@ impl Report for Found {
             ]
         };
         let rows: Vec<_> = self.results.iter().map(row).collect();
-        let names = ["tokens", "way", "ms", "of which graphs", "times as fast as the CPU", "logits differ by"];
-        format!("{} on {}\n\n{}", self.model, self.processors, output::table(&names, 2, &rows))
+        let names = [
+            "tokens",
+            "way",
+            "ms",
+            "of which graphs",
+            "times as fast as the CPU",
+            "logits differ by",
+        ];
+        format!(
+            "{} on {}\n\n{}",
+            self.model,
+            self.processors,
+            output::table(&names, 2, &rows)
+        )
     }
 
     fn figure(&self) -> Figure {
@@ -241,7 +330,10 @@ impl Report for Found {
         lengths.dedup();
         let series = |way: Way| {
             let of_length = |tokens: &usize| {
-                let found = self.results.iter().find(|one| one.tokens == *tokens && one.way == way);
+                let found = self
+                    .results
+                    .iter()
+                    .find(|one| one.tokens == *tokens && one.way == way);
                 found.map_or(f64::NAN, |one| *tokens as f64 / one.seconds)
             };
             Series::by_category(way.name(), Mark::Bars, lengths.iter().map(of_length))
@@ -254,6 +346,10 @@ impl Report for Found {
             guides: Vec::new(),
         };
         let title = format!("{}: lengths that no graph was built for", self.model);
-        Figure { title, panels: vec![Panel::Chart(chart)], columns: 1 }
+        Figure {
+            title,
+            panels: vec![Panel::Chart(chart)],
+            columns: 1,
+        }
     }
 }

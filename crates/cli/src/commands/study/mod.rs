@@ -101,14 +101,29 @@ impl SimulationArguments {
     /// Names and descriptions of the chosen shapes, or of `usual`, and the device.
     fn read(&self, usual: &[&str]) -> Result<(Vec<(String, ModelDescription)>, DeviceProfile)> {
         let chosen = self.shape.iter().map(String::as_str);
-        let names: Vec<_> = if self.shape.is_empty() { usual.to_vec() } else { chosen.collect() };
-        let models = names.into_iter().map(|name| Ok((name.to_owned(), family::shape(name)?)));
-        Ok((models.collect::<triad_model::Result<_>>()?, arguments::device(&self.device)?))
+        let names: Vec<_> = if self.shape.is_empty() {
+            usual.to_vec()
+        } else {
+            chosen.collect()
+        };
+        let models = names
+            .into_iter()
+            .map(|name| Ok((name.to_owned(), family::shape(name)?)));
+        Ok((
+            models.collect::<triad_model::Result<_>>()?,
+            arguments::device(&self.device)?,
+        ))
     }
 }
 
 /// The models of the llm.npu paper.
-const PAPERS: [&str; 5] = ["qwen1.5-1.8b", "gemma-2b", "phi-2", "llama-2-7b", "mistral-7b"];
+const PAPERS: [&str; 5] = [
+    "qwen1.5-1.8b",
+    "gemma-2b",
+    "phi-2",
+    "llama-2-7b",
+    "mistral-7b",
+];
 
 /// How a study shows what it found.
 #[derive(clap::Args)]
@@ -165,7 +180,11 @@ impl OutputArguments {
         if let Some(file) = svg {
             file.write(|file| file.write_all(report.figure().svg().as_bytes()))?;
         }
-        if self.json { output::json(&report) } else { output::text(&report.text()) }
+        if self.json {
+            output::json(&report)
+        } else {
+            output::text(&report.text())
+        }
     }
 }
 
@@ -180,12 +199,19 @@ struct Heading {
 impl Heading {
     fn new(model: &str, subject: &Subject) -> Self {
         let calibration = &subject.calibration;
-        Self { model: model.into(), calibration_text: calibration.text.clone(), calibration_tokens: calibration.tokens }
+        Self {
+            model: model.into(),
+            calibration_text: calibration.text.clone(),
+            calibration_tokens: calibration.tokens,
+        }
     }
 
     fn text(&self) -> String {
         let tokens = output::count(self.calibration_tokens);
-        format!("{}, calibrated on {tokens} tokens ({})", self.model, self.calibration_text)
+        format!(
+            "{}, calibrated on {tokens} tokens ({})",
+            self.model, self.calibration_text
+        )
     }
 }
 
@@ -197,12 +223,16 @@ fn calibrate(
     cancel: &Cancel,
 ) -> triad_study::Result<Subject> {
     let bar = progress::tokens("calibrating", 0);
-    Subject::calibrate(model, text, arguments.tokens, cancel, |done, total| bar.set_to(done, total))
+    Subject::calibrate(model, text, arguments.tokens, cancel, |done, total| {
+        bar.set_to(done, total)
+    })
 }
 
 /// What figures call a model: the last part of its name or path.
 fn title_of(model: &str) -> String {
-    Path::new(model).file_name().map_or_else(|| model.into(), |name| name.to_string_lossy().into_owned())
+    Path::new(model)
+        .file_name()
+        .map_or_else(|| model.into(), |name| name.to_string_lossy().into_owned())
 }
 
 /// The layers that read an input.

@@ -70,37 +70,59 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 impl Report for OutlierRate {
     fn text(&self) -> String {
         let milliseconds = |seconds: f64| format!("{:.0}", 1e3 * seconds);
-        let crossing =
-            |share: Option<f64>| share.map_or_else(|| "never".into(), |share| format!("from {}", percent(share, 2)));
+        let crossing = |share: Option<f64>| {
+            share.map_or_else(
+                || "never".into(),
+                |share| format!("from {}", percent(share, 2)),
+            )
+        };
         let table = |OfModel { model, rates }: &OfModel| {
             let rows: Vec<_> = rates
                 .points
                 .iter()
                 .map(|point| {
-                    vec![percent(point.share, 1), milliseconds(point.pruned_seconds), milliseconds(point.kept_seconds)]
+                    vec![
+                        percent(point.share, 1),
+                        milliseconds(point.pruned_seconds),
+                        milliseconds(point.kept_seconds),
+                    ]
                 })
                 .collect();
             let gpu = rates.gpu_seconds.map_or_else(String::new, |seconds| {
                 let slower = crossing(rates.slower_than_gpu);
-                format!("\nthe GPU alone: {} ms; all shadows are slower than that {slower}", milliseconds(seconds))
+                format!(
+                    "\nthe GPU alone: {} ms; all shadows are slower than that {slower}",
+                    milliseconds(seconds)
+                )
             });
             format!(
                 "simulated: {model}, {} tokens on {}, {}\n\n{}\n\nthe CPU alone: {} ms; all shadows are slower than that {}{gpu}",
                 self.prompt,
                 self.device,
                 self.policy.name(),
-                output::table(&["outlier channels", "15 % of shadows, ms", "all shadows, ms"], 0, &rows),
+                output::table(
+                    &["outlier channels", "15 % of shadows, ms", "all shadows, ms"],
+                    0,
+                    &rows
+                ),
                 milliseconds(rates.cpu_seconds),
                 crossing(rates.slower_than_cpu)
             )
         };
-        self.models.iter().map(table).collect::<Vec<_>>().join("\n\n")
+        self.models
+            .iter()
+            .map(table)
+            .collect::<Vec<_>>()
+            .join("\n\n")
     }
 
     fn figure(&self) -> Figure {
         let panel = |OfModel { model, rates }: &OfModel| {
             let points = || rates.points.iter().filter(|point| point.share > 0.0);
-            let guide = |name: &str, seconds: f64| Guide { name: name.into(), at: At::Y(1e3 * seconds) };
+            let guide = |name: &str, seconds: f64| Guide {
+                name: name.into(),
+                at: At::Y(1e3 * seconds),
+            };
             Panel::Chart(Chart {
                 title: format!("{model}, {} tokens", self.prompt),
                 x: Axis::logarithmic("channels with outliers (%)"),

@@ -4,7 +4,9 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_engine::LinearInput;
 use triad_prepare::plan::{OUTLIER_SHARE, PlanOptions};
-use triad_study::outliers::{self, InputOutliers, KindOutliers, OutlierStudy, PROMPT_TOKENS, RowBytes};
+use triad_study::outliers::{
+    self, InputOutliers, KindOutliers, OutlierStudy, PROMPT_TOKENS, RowBytes,
+};
 
 use super::{Heading, OutputArguments, Report, percent, readers, title_of};
 use crate::arguments::{self, CalibrationArguments, ModelArguments};
@@ -81,11 +83,20 @@ struct MemoryShares {
 
 /// Counts and shows.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { outlier_share, hot_share, prune, .. } = *arguments;
+    let Arguments {
+        outlier_share,
+        hot_share,
+        prune,
+        ..
+    } = *arguments;
     let text = arguments.calibration.text()?;
     let name = &arguments.model.name.model;
     let model = arguments.model.load_float()?;
-    let options = PlanOptions { outlier_share, hot_share, ..PlanOptions::default() };
+    let options = PlanOptions {
+        outlier_share,
+        hot_share,
+        ..PlanOptions::default()
+    };
     arguments.output.show(name, |cancel| {
         let subject = super::calibrate(&model, &arguments.calibration, &text, cancel)?;
         let study = outliers::study(&subject, &options, prune);
@@ -98,29 +109,54 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         };
         let memory_shares = [memory.unpruned, memory.pruned].map(shares);
         let heading = Heading::new(name, &subject);
-        Ok(Found { heading, outlier_share, hot_share, pruned: prune, study, memory_shares })
+        Ok(Found {
+            heading,
+            outlier_share,
+            hot_share,
+            pruned: prune,
+            study,
+            memory_shares,
+        })
     })
 }
 
 impl Found {
     fn of_input(&self, input: LinearInput) -> impl Iterator<Item = &InputOutliers> {
-        self.study.inputs.iter().filter(move |found| found.input == input)
+        self.study
+            .inputs
+            .iter()
+            .filter(move |found| found.input == input)
     }
 
     /// A row for each block, a column for each of its inputs.
     fn blocks(&self, cell: impl Fn(&InputOutliers) -> String) -> String {
-        let names: Vec<_> = ["block"].into_iter().chain(LinearInput::ALL.map(readers)).collect();
+        let names: Vec<_> = ["block"]
+            .into_iter()
+            .chain(LinearInput::ALL.map(readers))
+            .collect();
         let rows: Vec<_> = self
             .study
             .inputs
             .chunks(LinearInput::ALL.len())
-            .map(|inputs| [inputs[0].block.to_string()].into_iter().chain(inputs.iter().map(&cell)).collect())
+            .map(|inputs| {
+                [inputs[0].block.to_string()]
+                    .into_iter()
+                    .chain(inputs.iter().map(&cell))
+                    .collect()
+            })
             .collect();
         output::table(&names, 1, &rows)
     }
 
     fn kinds(&self) -> String {
-        let names = ["input of", "outliers of a token", "of its channels", "ever", "hot", "largest importance"];
+        let names = [
+            "input of",
+            "outliers of a token",
+            "of its channels",
+            "ever",
+            "hot",
+            "largest importance",
+        ];
         let row = |kind: &KindOutliers| {
             vec![
                 kind.input.map_or("all", readers).to_owned(),
@@ -131,16 +167,32 @@ impl Found {
                 format!("{:.1}", kind.importance),
             ]
         };
-        let rows: Vec<_> = self.study.kinds.iter().chain([&self.study.all]).map(row).collect();
+        let rows: Vec<_> = self
+            .study
+            .kinds
+            .iter()
+            .chain([&self.study.all])
+            .map(row)
+            .collect();
         output::table(&names, 1, &rows)
     }
 
     fn memory(&self) -> String {
-        let names =
-            ["shadows of", "all rows", "of memory", "ever", "hot", "of memory", "saved of all", "saved of ever"];
+        let names = [
+            "shadows of",
+            "all rows",
+            "of memory",
+            "ever",
+            "hot",
+            "of memory",
+            "saved of all",
+            "saved of ever",
+        ];
         let memory = &self.study.memory;
         let kept = format!("{} kept after pruning", percent(1.0 - self.pruned, 0));
-        let rows = ["all inputs".to_owned(), kept].into_iter().zip([memory.unpruned, memory.pruned]);
+        let rows = ["all inputs".to_owned(), kept]
+            .into_iter()
+            .zip([memory.unpruned, memory.pruned]);
         let rows: Vec<_> = rows
             .zip(&self.memory_shares)
             .map(|((label, rows), shares)| {
@@ -184,10 +236,21 @@ impl Report for Found {
     }
 
     fn figure(&self) -> Figure {
-        let blocks = self.study.inputs.iter().map(|input| input.block).max().map_or(0, |last| last + 1);
+        let blocks = self
+            .study
+            .inputs
+            .iter()
+            .map(|input| input.block)
+            .max()
+            .map_or(0, |last| last + 1);
         let by_block = |title: &str, y: &str, of: &dyn Fn(&InputOutliers) -> f64| {
-            let series = LinearInput::ALL
-                .map(|input| Series::by_category(readers(input), Mark::StackedBars, self.of_input(input).map(of)));
+            let series = LinearInput::ALL.map(|input| {
+                Series::by_category(
+                    readers(input),
+                    Mark::StackedBars,
+                    self.of_input(input).map(of),
+                )
+            });
             Panel::Chart(Chart {
                 title: title.into(),
                 x: Axis::categories("block", (0..blocks).map(|block| block.to_string())),
@@ -197,7 +260,10 @@ impl Report for Found {
             })
         };
         let skew = self.study.kinds.iter().map(|kind| {
-            let points = kind.skew.iter().map(|[channels, outliers]| (100.0 * channels, 100.0 * outliers));
+            let points = kind
+                .skew
+                .iter()
+                .map(|[channels, outliers]| (100.0 * channels, 100.0 * outliers));
             Series::new(kind.input.map_or("all", readers), Mark::Line, points)
         });
         let skew = Chart {
@@ -206,12 +272,20 @@ impl Report for Found {
             y: Axis::linear("outliers that they give (%)").covering(0.0, 100.0),
             series: skew.collect(),
             guides: vec![
-                Guide { name: "3 % of the channels".into(), at: At::X(3.0) },
-                Guide { name: "80 % of the outliers".into(), at: At::Y(80.0) },
+                Guide {
+                    name: "3 % of the channels".into(),
+                    at: At::X(3.0),
+                },
+                Guide {
+                    name: "80 % of the outliers".into(),
+                    at: At::Y(80.0),
+                },
             ],
         };
         let importance = LinearInput::ALL.map(|input| {
-            let points = self.of_input(input).map(|found| (found.block as f64, f64::from(found.importance)));
+            let points = self
+                .of_input(input)
+                .map(|found| (found.block as f64, f64::from(found.importance)));
             Series::new(readers(input), Mark::Points, points)
         });
         let importance = Chart {
@@ -224,10 +298,16 @@ impl Report for Found {
         Figure {
             title: format!("Outliers of {}", title_of(&self.heading.model)),
             panels: vec![
-                by_block("Outlier channels of a token", "channels, summed over inputs", &|input| input.of_a_token),
-                by_block("Channels that are ever an outlier", "channels, summed over inputs", &|input| {
-                    input.ever as f64
-                }),
+                by_block(
+                    "Outlier channels of a token",
+                    "channels, summed over inputs",
+                    &|input| input.of_a_token,
+                ),
+                by_block(
+                    "Channels that are ever an outlier",
+                    "channels, summed over inputs",
+                    &|input| input.ever as f64,
+                ),
                 Panel::Chart(skew),
                 Panel::Chart(importance),
             ],

@@ -94,7 +94,10 @@ struct Planning {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (models, device) = arguments.simulation.read(&PAPERS)?;
     arguments.output.show(&device.name, |_| {
-        let grid = Grid { seed: arguments.seed, ..Grid::usual(models) };
+        let grid = Grid {
+            seed: arguments.seed,
+            ..Grid::usual(models)
+        };
         let mut seconds = Vec::new();
         let mut timed = |dag: &Dag| {
             let start = Instant::now();
@@ -108,8 +111,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             mean_milliseconds: 1e3 * mean(&seconds),
             largest_milliseconds: 1e3 * largest(seconds),
         };
-        let small =
-            solved(&device, &grid, &SMALL, arguments.most, &mut |dag| plan(dag, 0.0, Effort::default(), &mut || true));
+        let small = solved(&device, &grid, &SMALL, arguments.most, &mut |dag| {
+            plan(dag, 0.0, Effort::default(), &mut || true)
+        });
         Ok(Policies {
             simulated: true,
             seed: arguments.seed,
@@ -133,17 +137,24 @@ fn over_chunks(cases: &[Case], policy: usize, name: &'static str) -> OverChunks 
     let many: Vec<_> = cases.iter().filter(|case| case.chunks > 1).collect();
     let gap = |case: &Case| case.seconds[policy] / case.bound_seconds - 1.0;
     let gaps = |keep: &dyn Fn(&Case) -> bool| -> Vec<f64> {
-        many.iter().filter(|case| keep(case)).map(|case| gap(case)).collect()
+        many.iter()
+            .filter(|case| keep(case))
+            .map(|case| gap(case))
+            .collect()
     };
     let all = gaps(&|_| true);
     let to_optimum = many.iter().filter(|case| case.chunks == 2);
-    let to_optimum = to_optimum.filter_map(|case| Some(case.seconds[policy] / case.optimum_seconds? - 1.0));
+    let to_optimum =
+        to_optimum.filter_map(|case| Some(case.seconds[policy] / case.optimum_seconds? - 1.0));
     let mut noises: Vec<_> = many.iter().map(|case| case.noise).collect();
     noises.sort_by(f64::total_cmp);
     noises.dedup();
     let of_noise = |noise: f64| {
         let longer = many.iter().filter(|case| case.noise == noise).map(|case| {
-            let best = case.seconds[..Policy::SIMPLE.len()].iter().copied().fold(f64::INFINITY, f64::min);
+            let best = case.seconds[..Policy::SIMPLE.len()]
+                .iter()
+                .copied()
+                .fold(f64::INFINITY, f64::min);
             case.seconds[policy] / best - 1.0
         });
         let longer: Vec<_> = longer.filter(|longer| *longer > 1e-9).collect();
@@ -158,7 +169,8 @@ fn over_chunks(cases: &[Case], policy: usize, name: &'static str) -> OverChunks 
         name,
         cases: many.len(),
         mean_gap: mean(&all),
-        within_3_percent: all.iter().filter(|gap| **gap <= 0.03).count() as f64 / all.len().max(1) as f64,
+        within_3_percent: all.iter().filter(|gap| **gap <= 0.03).count() as f64
+            / all.len().max(1) as f64,
         two_chunks_mean_gap_to_optimum: mean(&to_optimum.collect::<Vec<_>>()),
         noises: noises.into_iter().map(of_noise).collect(),
     }
@@ -167,8 +179,12 @@ fn over_chunks(cases: &[Case], policy: usize, name: &'static str) -> OverChunks 
 impl Policies {
     /// Gaps of one policy in the cases that `keep` names.
     fn gaps(&self, policy: usize, keep: impl Fn(&Case) -> bool) -> Vec<f64> {
-        let mut gaps: Vec<_> =
-            self.cases.iter().filter(|case| keep(case)).filter_map(|case| case.gaps().nth(policy)).collect();
+        let mut gaps: Vec<_> = self
+            .cases
+            .iter()
+            .filter(|case| keep(case))
+            .filter_map(|case| case.gaps().nth(policy))
+            .collect();
         gaps.sort_by(f64::total_cmp);
         gaps
     }
@@ -195,10 +211,15 @@ impl Report for Policies {
         let all = |policy| self.gaps(policy, |_| true);
         let row = |(policy, name): (usize, &&str)| {
             let gaps = all(policy);
-            let within = gaps.iter().filter(|gap| **gap <= 0.03).count() as f64 / gaps.len().max(1) as f64;
-            let of_ratio = |ratio: f64| percent(mean(&self.gaps(policy, |case| case.ratio == ratio)), 2);
+            let within =
+                gaps.iter().filter(|gap| **gap <= 0.03).count() as f64 / gaps.len().max(1) as f64;
+            let of_ratio =
+                |ratio: f64| percent(mean(&self.gaps(policy, |case| case.ratio == ratio)), 2);
             let median = gaps.get(gaps.len() / 2).copied().unwrap_or(0.0);
-            let to_optimum = self.small.iter().map(|small| small.seconds[policy] / small.optimum_seconds - 1.0);
+            let to_optimum = self
+                .small
+                .iter()
+                .map(|small| small.seconds[policy] / small.optimum_seconds - 1.0);
             [
                 vec![
                     (*name).to_owned(),
@@ -207,13 +228,23 @@ impl Report for Policies {
                     percent(largest(gaps), 2),
                     percent(within, 0),
                 ],
-                self.values(|case| case.ratio).into_iter().map(of_ratio).collect(),
-                vec![percent(mean(&to_optimum.clone().collect::<Vec<_>>()), 2), percent(largest(to_optimum), 2)],
+                self.values(|case| case.ratio)
+                    .into_iter()
+                    .map(of_ratio)
+                    .collect(),
+                vec![
+                    percent(mean(&to_optimum.clone().collect::<Vec<_>>()), 2),
+                    percent(largest(to_optimum), 2),
+                ],
             ]
             .concat()
         };
         let rows: Vec<_> = self.names.iter().enumerate().map(row).collect();
-        let ratios: Vec<_> = self.values(|case| case.ratio).iter().map(|ratio| format!("NPU x{ratio}")).collect();
+        let ratios: Vec<_> = self
+            .values(|case| case.ratio)
+            .iter()
+            .map(|ratio| format!("NPU x{ratio}"))
+            .collect();
         let mut columns = vec!["policy", "mean", "median", "largest", "within 3 %"];
         columns.extend(ratios.iter().map(String::as_str));
         columns.extend(["small mean", "small largest"]);
@@ -224,15 +255,26 @@ impl Report for Policies {
             };
             let all = [of.mean_gap, of.two_chunks_mean_gap_to_optimum].map(|gap| percent(gap, 2));
             let names = [of.name.to_owned(), percent(of.within_3_percent, 0)];
-            names.into_iter().chain(all).chain(of.noises.iter().map(longer)).collect()
+            names
+                .into_iter()
+                .chain(all)
+                .chain(of.noises.iter().map(longer))
+                .collect()
         };
         let rows_over_chunks: Vec<Vec<String>> = self.over_chunks.iter().map(over_chunks).collect();
         let noises = self.over_chunks.first().map_or(&[][..], |of| &of.noises);
-        let noises: Vec<_> = noises.iter().map(|of| format!("longer, noise {}", of.noise)).collect();
+        let noises: Vec<_> = noises
+            .iter()
+            .map(|of| format!("longer, noise {}", of.noise))
+            .collect();
         let mut columns_over_chunks = vec!["policy", "within 3 %", "mean", "two chunks"];
         columns_over_chunks.extend(noises.iter().map(String::as_str));
         let proven = self.small.iter().filter(|small| small.is_proven).count();
-        let loose: Vec<_> = self.small.iter().map(|small| small.optimum_seconds / small.bound_seconds - 1.0).collect();
+        let loose: Vec<_> = self
+            .small
+            .iter()
+            .map(|small| small.optimum_seconds / small.bound_seconds - 1.0)
+            .collect();
         format!(
             "simulated on {}: longer than the bound, over {} cases (NPU xR: the NPU has R times the CPU's work)\n\n{}\n\n\
              the {} cases of more than one chunk; of two chunks: longer than the optimum; longer: cases in which it takes \
@@ -257,24 +299,44 @@ impl Report for Policies {
     fn figure(&self) -> Figure {
         let ratios = self.values(|case| case.ratio);
         let series = |(policy, name): (usize, &&'static str)| {
-            let point = |ratio: &f64| (*ratio, 100.0 * mean(&self.gaps(policy, |case| case.ratio == *ratio)));
+            let point = |ratio: &f64| {
+                (
+                    *ratio,
+                    100.0 * mean(&self.gaps(policy, |case| case.ratio == *ratio)),
+                )
+            };
             Series::new(*name, Mark::LineWithMarkers, ratios.iter().map(point))
         };
         let by_ratio = Chart {
             title: "Longer than the bound".into(),
             x: Axis::logarithmic("work of the NPU against that of the CPU"),
             y: Axis::linear("mean gap (%)").covering(0.0, 5.0),
-            series: self.names.iter().enumerate().skip(1).take(5).map(series).collect(),
-            guides: vec![Guide { name: "3 %".into(), at: At::Y(3.0) }],
+            series: self
+                .names
+                .iter()
+                .enumerate()
+                .skip(1)
+                .take(5)
+                .map(series)
+                .collect(),
+            guides: vec![Guide {
+                name: "3 %".into(),
+                at: At::Y(3.0),
+            }],
         };
         let prompts = self.values(|case| case.prompt as f64);
-        let cell = |policy: usize, prompt: f64| 100.0 * mean(&self.gaps(policy, |case| case.prompt as f64 == prompt));
+        let cell = |policy: usize, prompt: f64| {
+            100.0 * mean(&self.gaps(policy, |case| case.prompt as f64 == prompt))
+        };
         let by_prompt = HeatMap {
             title: "By prompt".into(),
             x: "tokens of the prompt".into(),
             y: String::new(),
             columns: prompts.iter().map(ToString::to_string).collect(),
-            rows: self.names[1..].iter().map(|name| (*name).to_owned()).collect(),
+            rows: self.names[1..]
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect(),
             values: (1..self.names.len())
                 .map(|policy| prompts.iter().map(|prompt| cell(policy, *prompt)).collect())
                 .collect(),

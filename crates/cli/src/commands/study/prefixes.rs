@@ -46,27 +46,70 @@ struct Found {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared()?;
-    let Arguments { shared, own, conversations, .. } = *arguments;
+    let Arguments {
+        shared,
+        own,
+        conversations,
+        ..
+    } = *arguments;
     let prompt = arguments::prompt_tokens(Some(shared.saturating_add(own)), model.description())?;
-    let session = SessionOptions { context: prompt, kv_format: arguments.kv.format(), ..SessionOptions::default() };
-    let page = model.description().kv_bytes_per_token(|head_dim| session.kv_format.bytes(head_dim)) * PAGE;
+    let session = SessionOptions {
+        context: prompt,
+        kv_format: arguments.kv.format(),
+        ..SessionOptions::default()
+    };
+    let page = model
+        .description()
+        .kv_bytes_per_token(|head_dim| session.kv_format.bytes(head_dim))
+        * PAGE;
     // Of each conversation its own pages and a copy of the one that it goes on in; of all, and of the first run, the rest.
     let pages = (conversations + 1) * (own.div_ceil(PAGE) + 2) + 2 * prompt.div_ceil(PAGE);
-    let options = EngineOptions { kv_memory: Some(pages * page), session, ..EngineOptions::default() };
+    let options = EngineOptions {
+        kv_memory: Some(pages * page),
+        session,
+        ..EngineOptions::default()
+    };
     let engine = answer::engine(&model, options, &mut |_, _| {})?;
     let folder = tempfile::tempdir().context("cannot make a folder for a saved session")?;
     arguments.output.show(name, |cancel| {
         let bar = progress::prompts("conversations".to_owned(), conversations);
-        let plan = Plan { shared, own, conversations };
-        let prefixes = prefixes::run(&engine, &plan, &folder.path().join("session"), cancel, |done| bar.set(done))?;
-        Ok(Found { model: title_of(name), prefixes })
+        let plan = Plan {
+            shared,
+            own,
+            conversations,
+        };
+        let prefixes = prefixes::run(
+            &engine,
+            &plan,
+            &folder.path().join("session"),
+            cancel,
+            |done| bar.set(done),
+        )?;
+        Ok(Found {
+            model: title_of(name),
+            prefixes,
+        })
     })
 }
 
 impl Report for Found {
     fn text(&self) -> String {
-        let Prefixes { shared, own, page_bytes, conversations, cold_seconds, .. } = &self.prefixes;
-        let names = ["conversation", "first token, ms", "tokens found", "pages", "shared", "memory"];
+        let Prefixes {
+            shared,
+            own,
+            page_bytes,
+            conversations,
+            cold_seconds,
+            ..
+        } = &self.prefixes;
+        let names = [
+            "conversation",
+            "first token, ms",
+            "tokens found",
+            "pages",
+            "shared",
+            "memory",
+        ];
         let last = conversations.len().saturating_sub(1);
         let mut shown = vec![0, 1, 2, last / 2, last];
         shown.retain(|index| *index <= last);
@@ -84,7 +127,11 @@ impl Report for Found {
             ]
         };
         let rows: Vec<_> = shown.iter().map(row).collect();
-        let mut later: Vec<_> = conversations.iter().skip(1).map(|of| of.seconds_to_first_token).collect();
+        let mut later: Vec<_> = conversations
+            .iter()
+            .skip(1)
+            .map(|of| of.seconds_to_first_token)
+            .collect();
         later.sort_by(f64::total_cmp);
         let median = later.get(later.len() / 2).copied().unwrap_or(*cold_seconds);
         format!(
@@ -103,7 +150,10 @@ impl Report for Found {
     fn figure(&self) -> Figure {
         let conversations = &self.prefixes.conversations;
         let over = |name: &str, value: fn(&prefixes::Conversation) -> f64| {
-            let points = conversations.iter().enumerate().map(|(index, of)| ((index + 1) as f64, value(of)));
+            let points = conversations
+                .iter()
+                .enumerate()
+                .map(|(index, of)| ((index + 1) as f64, value(of)));
             Series::new(name, Mark::LineWithMarkers, points)
         };
         let chart = |y: &str, series: Series| {
@@ -116,10 +166,20 @@ impl Report for Found {
             })
         };
         let panels = vec![
-            chart("ms to the first token", over("first token", |of| 1e3 * of.seconds_to_first_token)),
-            chart("MiB of keys and values", over("memory", |of| of.bytes as f64 / f64::from(1 << 20))),
+            chart(
+                "ms to the first token",
+                over("first token", |of| 1e3 * of.seconds_to_first_token),
+            ),
+            chart(
+                "MiB of keys and values",
+                over("memory", |of| of.bytes as f64 / f64::from(1 << 20)),
+            ),
         ];
         let Prefixes { shared, own, .. } = &self.prefixes;
-        Figure { title: format!("{}: {shared} tokens in common, {own} of each", self.model), panels, columns: 2 }
+        Figure {
+            title: format!("{}: {shared} tokens in common, {own} of each", self.model),
+            panels,
+            columns: 2,
+        }
     }
 }

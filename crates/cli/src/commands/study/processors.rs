@@ -83,7 +83,12 @@ struct Compared {
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { processors, devices, repeat, .. } = arguments;
+    let Arguments {
+        processors,
+        devices,
+        repeat,
+        ..
+    } = arguments;
     devices.check(true)?;
     let plan = Plan {
         prompts: above_zero(&arguments.prompt),
@@ -94,13 +99,24 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         chunk: arguments.chunk,
         kv_format: KvFormat::default(),
     };
-    ensure!(plan.tests().count() > 0, "nothing is measured: expected --prompt or --decode above 0");
+    ensure!(
+        plan.tests().count() > 0,
+        "nothing is measured: expected --prompt or --decode above 0"
+    );
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared()?;
     arguments.output.show(name, |cancel| {
         let engine = |list: &Processors| {
-            let alone = DeviceArguments { partition: None, cuts: Vec::new(), ..devices.clone() };
-            list.engine(if list.count() > 1 { devices } else { &alone }, &model, plan.options(&model))
+            let alone = DeviceArguments {
+                partition: None,
+                cuts: Vec::new(),
+                ..devices.clone()
+            };
+            list.engine(
+                if list.count() > 1 { devices } else { &alone },
+                &model,
+                plan.options(&model),
+            )
         };
         let engines: Vec<Engine> = processors.iter().map(engine).collect::<Result<_>>()?;
         let mut results = Vec::new();
@@ -108,7 +124,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let rounds = rounds(&plan, &engines, test, cancel)?;
             let (kind, tokens, ..) = test;
             results.extend(processors.iter().zip(compare(&rounds, tokens)).map(
-                |(list, Compared { tokens_per_second, times_as_fast, interval })| Measured {
+                |(
+                    list,
+                    Compared {
+                        tokens_per_second,
+                        times_as_fast,
+                        interval,
+                    },
+                )| Measured {
                     test: kind,
                     tokens,
                     processors: list.to_string(),
@@ -118,7 +141,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 },
             ));
         }
-        Ok(Found { model: title_of(name), results })
+        Ok(Found {
+            model: title_of(name),
+            results,
+        })
     })
 }
 
@@ -146,7 +172,9 @@ fn rounds(
         }
         Ok(seconds)
     };
-    let rounds: Vec<_> = (0..FIRST_ROUNDS + plan.repeat).map(round).collect::<Result<_, Error>>()?;
+    let rounds: Vec<_> = (0..FIRST_ROUNDS + plan.repeat)
+        .map(round)
+        .collect::<Result<_, Error>>()?;
     Ok(rounds[FIRST_ROUNDS..].to_vec())
 }
 
@@ -154,7 +182,10 @@ fn rounds(
 fn compare(rounds: &[Vec<f64>], tokens: usize) -> Vec<Compared> {
     let of_list = |list: usize| {
         let rates = rounds.iter().map(|seconds| tokens as f64 / seconds[list]);
-        let ratios: Vec<f64> = rounds.iter().map(|seconds| seconds[0] / seconds[list]).collect();
+        let ratios: Vec<f64> = rounds
+            .iter()
+            .map(|seconds| seconds[0] / seconds[list])
+            .collect();
         Compared {
             tokens_per_second: Spread::of(rates.collect()),
             interval: interval(ratios.clone()),
@@ -186,7 +217,11 @@ fn interval(mut values: Vec<f64>) -> Option<[f64; 2]> {
 
 impl Measured {
     fn label(&self) -> String {
-        let test = if self.test == Test::Prefill { "prefill" } else { "decode" };
+        let test = if self.test == Test::Prefill {
+            "prefill"
+        } else {
+            "decode"
+        };
         format!("{test} {}", self.tokens)
     }
 }
@@ -200,13 +235,23 @@ impl Report for Found {
                 one.processors.clone(),
                 format!("{:.1}", one.tokens_per_second.median),
                 format!("{median:.3}"),
-                one.interval.map_or(String::new(), |[least, most]| format!("{least:.2} to {most:.2}")),
+                one.interval.map_or(String::new(), |[least, most]| {
+                    format!("{least:.2} to {most:.2}")
+                }),
                 format!("{min:.2}"),
                 format!("{max:.2}"),
             ]
         };
         let rows: Vec<_> = self.results.iter().map(row).collect();
-        let names = ["test", "processors", "tokens/s", "times as fast", "95 %", "least", "most"];
+        let names = [
+            "test",
+            "processors",
+            "tokens/s",
+            "times as fast",
+            "95 %",
+            "least",
+            "most",
+        ];
         let first = &self.results[0].processors;
         let text = format!(
             "{}: times as fast as {first} in the same round: median, what holds that of all rounds with 95 %, least, most",
@@ -218,7 +263,11 @@ impl Report for Found {
     fn figure(&self) -> Figure {
         let first = &self.results[0].processors;
         // The lists of a test follow each other.
-        let lists = self.results.iter().take_while(|one| one.label() == self.results[0].label()).count();
+        let lists = self
+            .results
+            .iter()
+            .take_while(|one| one.label() == self.results[0].label())
+            .count();
         let tests = self.results.iter().step_by(lists);
         let series = |list: usize| {
             let here = self.results.iter().skip(list).step_by(lists);
@@ -232,7 +281,11 @@ impl Report for Found {
             series: (0..lists).map(series).collect(),
             guides: Vec::new(),
         };
-        Figure { title: format!("{}: processors in turns", self.model), panels: vec![Panel::Chart(chart)], columns: 1 }
+        Figure {
+            title: format!("{}: processors in turns", self.model),
+            panels: vec![Panel::Chart(chart)],
+            columns: 1,
+        }
     }
 }
 
@@ -245,9 +298,19 @@ mod tests {
         // The machine is half as fast in the second round, and the second list 1.25 times as fast as the first in both.
         let compared = compare(&[vec![1.0, 0.8], vec![2.0, 1.6]], 8);
         let spread = |min: f64, median: f64, max: f64| Spread { min, median, max };
-        let of = |tokens_per_second, times_as_fast| Compared { tokens_per_second, times_as_fast, interval: None };
-        assert_eq!(compared[0], of(spread(4.0, 6.0, 8.0), spread(1.0, 1.0, 1.0)));
-        assert_eq!(compared[1], of(spread(5.0, 7.5, 10.0), spread(1.25, 1.25, 1.25)));
+        let of = |tokens_per_second, times_as_fast| Compared {
+            tokens_per_second,
+            times_as_fast,
+            interval: None,
+        };
+        assert_eq!(
+            compared[0],
+            of(spread(4.0, 6.0, 8.0), spread(1.0, 1.0, 1.0))
+        );
+        assert_eq!(
+            compared[1],
+            of(spread(5.0, 7.5, 10.0), spread(1.25, 1.25, 1.25))
+        );
     }
 
     #[test]
@@ -256,7 +319,11 @@ mod tests {
         // Tabulated for 95 %: all of 6 to 8, from the second of 9, the sixth of 20, the 18th of 50 and the 40th of 100 on.
         assert_eq!([0, 1, 5].map(of), [None; 3]);
         for (count, first) in [(6, 1), (8, 1), (9, 2), (20, 6), (50, 18), (100, 40)] {
-            assert_eq!(of(count), Some([f64::from(first), f64::from(count + 1 - first)]), "{count}");
+            assert_eq!(
+                of(count),
+                Some([f64::from(first), f64::from(count + 1 - first)]),
+                "{count}"
+            );
         }
         // 2500 less 1.96 standard deviations of 35.4: their probabilities are less than what a number can be.
         let [first, _] = of(5000).unwrap();

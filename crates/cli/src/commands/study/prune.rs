@@ -43,7 +43,11 @@ pub struct Arguments {
 }
 
 fn percentage(text: &str) -> Result<f64, String> {
-    let percent = text.trim().parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    let percent = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|percent| (0.0..=100.0).contains(percent));
     percent.ok_or_else(|| "expected a number from 0 to 100".into())
 }
 
@@ -68,12 +72,19 @@ struct Curve {
 
 impl Curve {
     fn name(&self) -> String {
-        if self.smoothing > 0.0 { format!("smoothed by {}", self.smoothing) } else { "cut off".into() }
+        if self.smoothing > 0.0 {
+            format!("smoothed by {}", self.smoothing)
+        } else {
+            "cut off".into()
+        }
     }
 
     /// Points over the share of inputs without a shadow, in percent.
     fn points(&self, of: &dyn Fn(&Measurement) -> f64) -> Vec<(f64, f64)> {
-        self.rates.iter().map(|pruned| (100.0 * pruned.rate, of(&pruned.measured))).collect()
+        self.rates
+            .iter()
+            .map(|pruned| (100.0 * pruned.rate, of(&pruned.measured)))
+            .collect()
     }
 }
 
@@ -82,42 +93,85 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (text, measure) = (arguments.calibration.text()?, arguments.measure.read()?);
     let name = &arguments.model.name.model;
     let model = arguments.model.load_float()?;
-    let rates: Vec<_> = arguments.rates.iter().map(|percent| percent / 100.0).collect();
+    let rates: Vec<_> = arguments
+        .rates
+        .iter()
+        .map(|percent| percent / 100.0)
+        .collect();
     arguments.output.show(name, |cancel| {
         let subject = super::calibrate(&model, &arguments.calibration, &text, cancel)?;
-        let mut measure_one = measure.each(&subject, arguments.smoothing.len() * rates.len() + 1, cancel);
+        let mut measure_one = measure.each(
+            &subject,
+            arguments.smoothing.len() * rates.len() + 1,
+            cancel,
+        );
         let float = measure_one(&subject.model)?;
         let mut curve = |smoothing: &f64| {
-            let options = PlanOptions { smoothing: *smoothing as f32, ..PlanOptions::default() };
+            let options = PlanOptions {
+                smoothing: *smoothing as f32,
+                ..PlanOptions::default()
+            };
             let rates = sweep::prune(&subject, &options, &rates, &mut measure_one)?;
-            Ok::<_, anyhow::Error>(Curve { smoothing: *smoothing, rates })
+            Ok::<_, anyhow::Error>(Curve {
+                smoothing: *smoothing,
+                rates,
+            })
         };
-        let curves = arguments.smoothing.iter().map(&mut curve).collect::<Result<_>>()?;
+        let curves = arguments
+            .smoothing
+            .iter()
+            .map(&mut curve)
+            .collect::<Result<_>>()?;
         let perplexity_on = measure.text_name.clone();
         let inputs = subject.calibration.inputs().count();
-        Ok(Found { heading: Heading::new(name, &subject), perplexity_on, inputs, float, curves })
+        Ok(Found {
+            heading: Heading::new(name, &subject),
+            perplexity_on,
+            inputs,
+            float,
+            curves,
+        })
     })
 }
 
 impl Report for Found {
     fn text(&self) -> String {
-        let names = [vec!["smoothing", "without shadow", "shadows"], self.float.columns()].concat();
+        let names = [
+            vec!["smoothing", "without shadow", "shadows"],
+            self.float.columns(),
+        ]
+        .concat();
         let labels = |labels: [&str; 3]| labels.map(str::to_owned).to_vec();
         let mut rows = vec![[labels(["float", "-", "-"]), self.float.cells(None)].concat()];
         for curve in &self.curves {
             rows.extend(curve.rates.iter().map(|pruned| {
                 let cells = pruned.measured.cells(Some(&self.float));
-                [labels([&curve.name(), &percent(pruned.rate, 0), &pruned.shadows.to_string()]), cells].concat()
+                [
+                    labels([
+                        &curve.name(),
+                        &percent(pruned.rate, 0),
+                        &pruned.shadows.to_string(),
+                    ]),
+                    cells,
+                ]
+                .concat()
             }));
         }
         let heading = self.heading.text();
-        let explained = format!("{} linear inputs; perplexity on {}", self.inputs, self.perplexity_on);
-        format!("{heading}\n{explained}\n\n{}", output::table(&names, 2, &rows))
+        let explained = format!(
+            "{} linear inputs; perplexity on {}",
+            self.inputs, self.perplexity_on
+        );
+        format!(
+            "{heading}\n{explained}\n\n{}",
+            output::table(&names, 2, &rows)
+        )
     }
 
     fn figure(&self) -> Figure {
         let curves = |of: &dyn Fn(&Measurement) -> f64| -> Vec<Series> {
-            let series = |curve: &Curve| Series::new(curve.name(), Mark::LineWithMarkers, curve.points(of));
+            let series =
+                |curve: &Curve| Series::new(curve.name(), Mark::LineWithMarkers, curve.points(of));
             self.curves.iter().map(series).collect()
         };
         let axis = || Axis::linear("inputs without shadow (%)").covering(0.0, 100.0);
@@ -126,7 +180,10 @@ impl Report for Found {
             x: axis(),
             y: Axis::logarithmic(format!("perplexity ({})", self.perplexity_on)),
             series: curves(&|measured| measured.perplexity.value),
-            guides: vec![Guide { name: "float".into(), at: At::Y(self.float.perplexity.value) }],
+            guides: vec![Guide {
+                name: "float".into(),
+                at: At::Y(self.float.perplexity.value),
+            }],
         };
         let time = Chart {
             title: "Time in shadows".into(),
@@ -140,18 +197,20 @@ impl Report for Found {
             let mut series = Vec::new();
             for (index, task) in self.float.tasks.iter().enumerate() {
                 series.extend(self.curves.iter().map(|curve| {
-                    let points = curve.points(&|measured| 100.0 * measured.tasks[index].score.value);
-                    let errors =
-                        curve.rates.iter().map(|pruned| 100.0 * pruned.measured.tasks[index].score.error_bar());
+                    let points =
+                        curve.points(&|measured| 100.0 * measured.tasks[index].score.value);
+                    let errors = curve
+                        .rates
+                        .iter()
+                        .map(|pruned| 100.0 * pruned.measured.tasks[index].score.error_bar());
                     let name = format!("{}, {}", task.name(), curve.name());
                     Series::new(name, Mark::LineWithMarkers, points).with_errors(errors)
                 }));
             }
-            let guides = self
-                .float
-                .tasks
-                .iter()
-                .map(|task| Guide { name: format!("{} in float", task.name()), at: At::Y(100.0 * task.score.value) });
+            let guides = self.float.tasks.iter().map(|task| Guide {
+                name: format!("{} in float", task.name()),
+                at: At::Y(100.0 * task.score.value),
+            });
             let accuracy = Chart {
                 title: "Accuracy".into(),
                 x: axis(),
@@ -161,7 +220,14 @@ impl Report for Found {
             };
             panels.insert(0, Panel::Chart(accuracy));
         }
-        let title = format!("{} with fewer and fewer shadows", title_of(&self.heading.model));
-        Figure { title, columns: panels.len(), panels }
+        let title = format!(
+            "{} with fewer and fewer shadows",
+            title_of(&self.heading.model)
+        );
+        Figure {
+            title,
+            columns: panels.len(),
+            panels,
+        }
     }
 }

@@ -91,15 +91,30 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.output.show(name, |cancel| {
         let (mut results, mut described) = (Vec::new(), String::new());
         for &slice in &arguments.slice {
-            let _spinner = progress::spinner(format!("prompts beside frames, slices of {slice} ms"));
+            let _spinner =
+                progress::spinner(format!("prompts beside frames, slices of {slice} ms"));
             let options = device::gpu_options(arguments.gpu.as_deref(), slice);
             let gpu = Arc::new(Gpu::open(&options)?);
             described = gpu.adapter().to_string();
-            let description = Processor { kind: ProcessorKind::Gpu, ..Processor::cpu("gpu") };
+            let description = Processor {
+                kind: ProcessorKind::Gpu,
+                ..Processor::cpu("gpu")
+            };
             let device = Some(Arc::clone(&gpu) as Arc<_>);
-            let processors = vec![ProcessorOptions { description, threads: Threads::Count(1), device }];
-            let session = SessionOptions { context, ..SessionOptions::default() };
-            let options_of_engine = EngineOptions { session, processors, ..EngineOptions::default() };
+            let processors = vec![ProcessorOptions {
+                description,
+                threads: Threads::Count(1),
+                device,
+            }];
+            let session = SessionOptions {
+                context,
+                ..SessionOptions::default()
+            };
+            let options_of_engine = EngineOptions {
+                session,
+                processors,
+                ..EngineOptions::default()
+            };
             let engine = answer::engine(&model, options_of_engine, &mut |_, _| {})?;
             let seconds = arguments.frame / 1e3;
             let frames = if arguments.own_queue {
@@ -113,7 +128,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             session.prefill(&vec![0; arguments.prompt], cancel, |_| {})?;
             let submissions = gpu.submissions() - before;
             let frame_seconds = frames.seconds();
-            results.push(Measured { slice_milliseconds: slice, frame_seconds, submissions, rendering });
+            results.push(Measured {
+                slice_milliseconds: slice,
+                frame_seconds,
+                submissions,
+                rendering,
+            });
         }
         Ok(Found {
             model: title_of(name),
@@ -140,8 +160,17 @@ impl Report for Found {
             "longest ms",
         ];
         let row = |one: &Measured| {
-            let Measured { slice_milliseconds: slice, frame_seconds, submissions, rendering } = one;
-            let slice = if *slice > 0.0 { format!("{slice}") } else { "a chunk".into() };
+            let Measured {
+                slice_milliseconds: slice,
+                frame_seconds,
+                submissions,
+                rendering,
+            } = one;
+            let slice = if *slice > 0.0 {
+                format!("{slice}")
+            } else {
+                "a chunk".into()
+            };
             vec![
                 slice,
                 submissions.to_string(),
@@ -150,12 +179,19 @@ impl Report for Found {
                 format!("{:.2}", 1e3 * frame_seconds),
                 rendering.due.to_string(),
                 percent(rendering.share(), 0),
-                format!("{:.1}", f64::from(self.frames_per_second) * rendering.share()),
+                format!(
+                    "{:.1}",
+                    f64::from(self.frames_per_second) * rendering.share()
+                ),
                 format!("{:.1}", 1e3 * rendering.longest()),
             ]
         };
         let rows: Vec<_> = self.results.iter().map(row).collect();
-        let queue = if self.own_queue { "a queue of their own" } else { "the queue of the prompts" };
+        let queue = if self.own_queue {
+            "a queue of their own"
+        } else {
+            "the queue of the prompts"
+        };
         format!(
             "{} on {}, prompts of {} tokens, {} frames a second in {queue}\n\n{}",
             self.model,
@@ -172,7 +208,11 @@ impl Report for Found {
                 0.0 => "a submission a chunk".to_owned(),
                 slice => format!("submissions of {slice} ms"),
             };
-            let points = one.rendering.frames.iter().map(|frame| (frame.at, 1e3 * frame.seconds));
+            let points = one
+                .rendering
+                .frames
+                .iter()
+                .map(|frame| (frame.at, 1e3 * frame.seconds));
             Series::new(name.as_str(), Mark::Points, points)
         };
         let interval = 1e3 / f64::from(self.frames_per_second);
@@ -181,9 +221,16 @@ impl Report for Found {
             x: Axis::linear("seconds since the prompt began"),
             y: Axis::logarithmic("ms until a frame is complete"),
             series: self.results.iter().map(series).collect(),
-            guides: vec![Guide { name: "the next frame is due".to_owned(), at: At::Y(interval) }],
+            guides: vec![Guide {
+                name: "the next frame is due".to_owned(),
+                at: At::Y(interval),
+            }],
         };
         let title = format!("{} on {}", self.model, self.gpu);
-        Figure { title, panels: vec![Panel::Chart(chart)], columns: 1 }
+        Figure {
+            title,
+            panels: vec![Panel::Chart(chart)],
+            columns: 1,
+        }
     }
 }

@@ -56,7 +56,12 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(family::SHAPES), conflicts_with = "processors")]
     shape: Vec<String>,
     /// A device with W4A16: snapdragon-8gen3, or a TOML file
-    #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3", conflicts_with = "processors")]
+    #[arg(
+        long,
+        value_name = "NAME|FILE",
+        default_value = "snapdragon-8gen3",
+        conflicts_with = "processors"
+    )]
     device: String,
     /// Tokens of the products [default: 135, 256, 300 and 1000; with --processors all
     /// multiples of 32 that were profiled, and others as the next one]
@@ -109,7 +114,9 @@ struct Product {
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { processors, output, .. } = arguments;
+    let Arguments {
+        processors, output, ..
+    } = arguments;
     match processors {
         Some(processors) => measured(arguments, processors),
         None => {
@@ -120,22 +127,57 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn measured(arguments: &Arguments, processors: &Processors) -> Result<()> {
-    let Arguments { devices, repeat, .. } = arguments;
-    ensure!(processors.count() > 1, "nothing can be cut on one processor: expected more than one in --processors");
+    let Arguments {
+        devices, repeat, ..
+    } = arguments;
+    ensure!(
+        processors.count() > 1,
+        "nothing can be cut on one processor: expected more than one in --processors"
+    );
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared()?;
-    let costs =
-        crate::partition::product_costs(model.package(), &processors.list_key(devices), &processors.to_string())?;
-    let usual = || (1..).map(|number| number * ROW_MULTIPLE).take_while(|rows| *rows <= costs.chunk).collect();
-    let lengths: Vec<_> = if arguments.prompt.is_empty() { usual() } else { arguments.prompt.clone() };
+    let costs = crate::partition::product_costs(
+        model.package(),
+        &processors.list_key(devices),
+        &processors.to_string(),
+    )?;
+    let usual = || {
+        (1..)
+            .map(|number| number * ROW_MULTIPLE)
+            .take_while(|rows| *rows <= costs.chunk)
+            .collect()
+    };
+    let lengths: Vec<_> = if arguments.prompt.is_empty() {
+        usual()
+    } else {
+        arguments.prompt.clone()
+    };
     arguments.output.show(name, |cancel: &Cancel| {
         let (options, _opened) = processors.open(devices, &model, false)?;
         let mut bar = None;
-        let mut show = |done, all| bar.get_or_insert_with(|| progress::products("running cuts", all)).set(done);
-        let found = exhaust_products(&model, &options, &costs, (&lengths, *repeat), cancel, &mut show)?;
+        let mut show = |done, all| {
+            bar.get_or_insert_with(|| progress::products("running cuts", all))
+                .set(done)
+        };
+        let found = exhaust_products(
+            &model,
+            &options,
+            &costs,
+            (&lengths, *repeat),
+            cancel,
+            &mut show,
+        )?;
         let title = title_of(name);
         let product = |one: ExhaustedProduct| {
-            let ExhaustedProduct { role, shape, candidates, chosen, fastest, alone, planning } = one;
+            let ExhaustedProduct {
+                role,
+                shape,
+                candidates,
+                chosen,
+                fastest,
+                alone,
+                planning,
+            } = one;
             let name = |run: &RunPartition| run.partition.strategy.name();
             Product {
                 model: title.clone(),
@@ -153,20 +195,38 @@ fn measured(arguments: &Arguments, processors: &Processors) -> Result<()> {
             }
         };
         let products = found.into_iter().map(product).collect();
-        Ok(Found::new(false, title.clone(), processors.names(devices).join(", "), products))
+        Ok(Found::new(
+            false,
+            title.clone(),
+            processors.names(devices).join(", "),
+            products,
+        ))
     })
 }
 
 fn simulated(arguments: &Arguments) -> Result<Found> {
     let device = arguments::device(&arguments.device)?;
     let chosen = arguments.shape.iter().map(String::as_str);
-    let names: Vec<_> = if arguments.shape.is_empty() { PAPERS.to_vec() } else { chosen.collect() };
-    let lengths = if arguments.prompt.is_empty() { SIMULATED.to_vec() } else { arguments.prompt.clone() };
+    let names: Vec<_> = if arguments.shape.is_empty() {
+        PAPERS.to_vec()
+    } else {
+        chosen.collect()
+    };
+    let lengths = if arguments.prompt.is_empty() {
+        SIMULATED.to_vec()
+    } else {
+        arguments.prompt.clone()
+    };
     let mut found = Vec::new();
     for name in &names {
         found.extend(of_shape(name, &family::shape(name)?, &device, &lengths)?);
     }
-    Ok(Found::new(true, names.join(", "), device.name.clone(), found))
+    Ok(Found::new(
+        true,
+        names.join(", "),
+        device.name.clone(),
+        found,
+    ))
 }
 
 /// The products of a model of this shape on a device that is not here.
@@ -176,7 +236,9 @@ fn of_shape(
     device: &DeviceProfile,
     lengths: &[usize],
 ) -> Result<Vec<Product>> {
-    let no_profile = || HeteroError::Profile { device: device.name.clone() };
+    let no_profile = || HeteroError::Profile {
+        device: device.name.clone(),
+    };
     let costs = WeightOnlyCosts::new(device.w4a16.as_ref().ok_or_else(no_profile)?);
     let joins = costs.joins(Waiting::Fast)?;
     let participants = Participant::of(costs.processors());
@@ -189,7 +251,12 @@ fn of_shape(
             let start = Instant::now();
             let choice = solver.solve(shape, Phase::Prefill, Restriction::Auto)?;
             let planning = start.elapsed().as_secs_f64();
-            let all = exhaust((shape, Phase::Prefill), &participants, (&costs, joins), alignment)?;
+            let all = exhaust(
+                (shape, Phase::Prefill),
+                &participants,
+                (&costs, joins),
+                alignment,
+            )?;
             let seconds = choice.best.seconds;
             found.push(Product {
                 model: name.to_owned(),
@@ -231,12 +298,30 @@ impl Found {
 
 impl Report for Found {
     fn text(&self) -> String {
-        let Self { simulated, model, device, products, .. } = self;
+        let Self {
+            simulated,
+            model,
+            device,
+            products,
+            ..
+        } = self;
         let milliseconds = |seconds: f64| format!("{:.3}", 1e3 * seconds);
         let percent = |share: f64| format!("{:.1}", 100.0 * share);
         let row = |product: &Product| {
-            let Product { model, role, shape, ways, chosen, seconds, least, fastest, excess, .. } = product;
-            let sizes = [shape.rows(), shape.columns(), shape.depth(), *ways].map(|size| size.to_string());
+            let Product {
+                model,
+                role,
+                shape,
+                ways,
+                chosen,
+                seconds,
+                least,
+                fastest,
+                excess,
+                ..
+            } = product;
+            let sizes =
+                [shape.rows(), shape.columns(), shape.depth(), *ways].map(|size| size.to_string());
             let times = [*seconds, *least].map(milliseconds);
             let two = product.excess_of_two_cuts.map_or_else(String::new, percent);
             let alone = milliseconds(product.alone);
@@ -247,7 +332,12 @@ impl Report for Found {
                 .chain([fastest])
                 .chain(sizes)
                 .chain(times)
-                .chain([percent(*excess), two, alone, format!("{:.0}", 1e6 * product.planning)])
+                .chain([
+                    percent(*excess),
+                    two,
+                    alone,
+                    format!("{:.0}", 1e6 * product.planning),
+                ])
                 .collect::<Vec<_>>()
         };
         let rows: Vec<_> = products.iter().map(row).collect();
@@ -267,7 +357,11 @@ impl Report for Found {
             "alone ms",
             "planned in µs",
         ];
-        let how = if *simulated { "simulated, in W4A16" } else { "measured" };
+        let how = if *simulated {
+            "simulated, in W4A16"
+        } else {
+            "measured"
+        };
         format!(
             "{how}: {} products of {model} on {device}\nthe choices take {} % more than the fastest of all cuts on average, {} \
              % at most; a choice takes {:.0} µs (median), {:.0} µs at most\n\n{}",
@@ -298,7 +392,10 @@ impl Report for Found {
         };
         let how = if self.simulated { ", simulated" } else { "" };
         Figure {
-            title: format!("{} on {}{how}: choices of the solver", self.model, self.device),
+            title: format!(
+                "{} on {}{how}: choices of the solver",
+                self.model, self.device
+            ),
             panels: vec![Panel::Chart(chart)],
             columns: 1,
         }

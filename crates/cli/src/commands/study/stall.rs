@@ -60,16 +60,30 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.several.check(false)?;
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared()?;
-    let plan =
-        Plan { sequences: arguments.sequences, context: 64, prompt: arguments.prompt, around: Duration::from_secs(2) };
+    let plan = Plan {
+        sequences: arguments.sequences,
+        context: 64,
+        prompt: arguments.prompt,
+        around: Duration::from_secs(2),
+    };
     let longest = model.description().context;
-    let context =
-        arguments::prompt_tokens(Some(arguments.prompt), model.description())?.saturating_add(1).max(4096).min(longest);
-    let session = SessionOptions { context, chunk: arguments.chunk, ..SessionOptions::default() };
-    let page = model.description().kv_bytes_per_token(|head_dim| session.kv_format.bytes(head_dim));
+    let context = arguments::prompt_tokens(Some(arguments.prompt), model.description())?
+        .saturating_add(1)
+        .max(4096)
+        .min(longest);
+    let session = SessionOptions {
+        context,
+        chunk: arguments.chunk,
+        ..SessionOptions::default()
+    };
+    let page = model
+        .description()
+        .kv_bytes_per_token(|head_dim| session.kv_format.bytes(head_dim));
     let options = EngineOptions {
         max_stall: arguments.max_stall.map(Duration::from_millis),
-        kv_memory: Some((arguments.sequences + PROMPTS_AT_ONCE) * context.next_multiple_of(PAGE) * page),
+        kv_memory: Some(
+            (arguments.sequences + PROMPTS_AT_ONCE) * context.next_multiple_of(PAGE) * page,
+        ),
         chunks_in_flight: arguments.several.chunks_in_flight,
         session,
         ..EngineOptions::default()
@@ -79,22 +93,46 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         None => answer::engine(&model, options, &mut |_, _| {})?,
     };
     arguments.output.show(name, |cancel| {
-        let _spinner = progress::spinner(format!("decoding {} sequences beside a prompt", arguments.sequences));
+        let _spinner = progress::spinner(format!(
+            "decoding {} sequences beside a prompt",
+            arguments.sequences
+        ));
         let stall = stall::run(&engine, &plan, cancel)?;
-        Ok(Found { model: title_of(name), max_stall_milliseconds: arguments.max_stall, stall })
+        Ok(Found {
+            model: title_of(name),
+            max_stall_milliseconds: arguments.max_stall,
+            stall,
+        })
     })
 }
 
 impl Report for Found {
     fn text(&self) -> String {
-        let Stall { sequences, prompt, prefill_alone_seconds: alone, prefill_beside_seconds: beside, .. } = &self.stall;
-        let names = ["between tokens, ms", "tokens", "median", "90 %", "99 %", "longest"];
+        let Stall {
+            sequences,
+            prompt,
+            prefill_alone_seconds: alone,
+            prefill_beside_seconds: beside,
+            ..
+        } = &self.stall;
+        let names = [
+            "between tokens, ms",
+            "tokens",
+            "median",
+            "90 %",
+            "99 %",
+            "longest",
+        ];
         let row = |(name, of): (&str, &Distribution)| {
-            let times = [of.median, of.p90, of.p99, of.max].map(|seconds| format!("{:.1}", 1e3 * seconds));
+            let times =
+                [of.median, of.p90, of.p99, of.max].map(|seconds| format!("{:.1}", 1e3 * seconds));
             [vec![name.to_owned(), of.count.to_string()], times.to_vec()].concat()
         };
-        let rows: Vec<_> =
-            ["before the prompt", "beside it", "behind it"].into_iter().zip(&self.stall.gaps).map(row).collect();
+        let rows: Vec<_> = ["before the prompt", "beside it", "behind it"]
+            .into_iter()
+            .zip(&self.stall.gaps)
+            .map(row)
+            .collect();
         let rate = |seconds: f64| *prompt as f64 / seconds;
         format!(
             "{}, {sequences} sequences, a prompt of {prompt} tokens\n\n{}\nprefill alone {:.1} tokens/s, beside them {:.1} ({:.1} % more time)",
@@ -107,17 +145,36 @@ impl Report for Found {
     }
 
     fn figure(&self) -> Figure {
-        let Stall { sequences, prompt, prompt_at: [from, until], all, .. } = &self.stall;
+        let Stall {
+            sequences,
+            prompt,
+            prompt_at: [from, until],
+            all,
+            ..
+        } = &self.stall;
         let points = all.iter().map(|gap| (gap.at, 1e3 * gap.seconds));
-        let guide = |name: &str, at: f64| Guide { name: name.to_owned(), at: At::X(at) };
+        let guide = |name: &str, at: f64| Guide {
+            name: name.to_owned(),
+            at: At::X(at),
+        };
         let chart = Chart {
             title: String::new(),
             x: Axis::linear("seconds"),
             y: Axis::logarithmic("ms since the token before"),
             series: vec![Series::new("a token of an answer", Mark::Points, points)],
-            guides: vec![guide("the prompt arrives", *from), guide("its first token", *until)],
+            guides: vec![
+                guide("the prompt arrives", *from),
+                guide("its first token", *until),
+            ],
         };
-        let title = format!("{}: {sequences} conversations, a prompt of {prompt} tokens arrives", self.model);
-        Figure { title, panels: vec![Panel::Chart(chart)], columns: 1 }
+        let title = format!(
+            "{}: {sequences} conversations, a prompt of {prompt} tokens arrives",
+            self.model
+        );
+        Figure {
+            title,
+            panels: vec![Panel::Chart(chart)],
+            columns: 1,
+        }
     }
 }

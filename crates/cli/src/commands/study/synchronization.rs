@@ -62,46 +62,109 @@ struct Measured {
 impl Measured {
     fn new((tokens, wait): (usize, Wait), prompts: usize, joined: Joined) -> Self {
         let late: f64 = joined.waits.iter().map(|wait| wait.late_seconds).sum();
-        Self { tokens, wait, late_share: late / (prompts as f64 * joined.prompt_seconds), joined }
+        Self {
+            tokens,
+            wait,
+            late_share: late / (prompts as f64 * joined.prompt_seconds),
+            joined,
+        }
     }
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { processors, devices, chunk, repeat, .. } = arguments;
-    ensure!(processors.count() > 1, "nobody waits for another processor: expected more than one in --processors");
+    let Arguments {
+        processors,
+        devices,
+        chunk,
+        repeat,
+        ..
+    } = arguments;
+    ensure!(
+        processors.count() > 1,
+        "nobody waits for another processor: expected more than one in --processors"
+    );
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared()?;
     let equal = ":1".repeat(processors.count());
     let equal = CUTS.map(|product| format!("{product}=columns{equal}").parse().expect("a cut"));
     let is_cut = !devices.cuts.is_empty() || devices.partition.is_some();
-    let cuts = if is_cut { devices.cuts.clone() } else { equal.to_vec() };
+    let cuts = if is_cut {
+        devices.cuts.clone()
+    } else {
+        equal.to_vec()
+    };
     arguments.output.show(name, |cancel| {
         // An engine at a time: the workers of another one would wake up in between.
         let measure = |(tokens, wait): (usize, Wait)| {
-            let devices = DeviceArguments { wait, cuts: cuts.clone(), ..devices.clone() };
-            let session = SessionOptions { context: tokens, chunk: tokens, ..SessionOptions::default() };
-            let options = EngineOptions { session, ..EngineOptions::default() };
+            let devices = DeviceArguments {
+                wait,
+                cuts: cuts.clone(),
+                ..devices.clone()
+            };
+            let session = SessionOptions {
+                context: tokens,
+                chunk: tokens,
+                ..SessionOptions::default()
+            };
+            let options = EngineOptions {
+                session,
+                ..EngineOptions::default()
+            };
             let engine = processors.engine(&devices, &model, options)?;
             let _spinner = progress::spinner(format!("{tokens} tokens, {} waits", wait.name()));
-            Ok(Measured::new((tokens, wait), *repeat, measure_joins(&engine, *repeat, cancel)?))
+            Ok(Measured::new(
+                (tokens, wait),
+                *repeat,
+                measure_joins(&engine, *repeat, cancel)?,
+            ))
         };
-        let all = chunk.iter().flat_map(|tokens| Wait::ALL.map(|wait| (*tokens, wait)));
-        Ok(Found { model: title_of(name), results: all.map(measure).collect::<Result<_>>()? })
+        let all = chunk
+            .iter()
+            .flat_map(|tokens| Wait::ALL.map(|wait| (*tokens, wait)));
+        Ok(Found {
+            model: title_of(name),
+            results: all.map(measure).collect::<Result<_>>()?,
+        })
     })
 }
 
 impl Report for Found {
     fn text(&self) -> String {
-        let row = |Measured { tokens, wait, late_share, joined }: &Measured| {
-            let all = joined.waits.iter().fold(WaitUse::default(), |all, one| all.plus(*one));
+        let row = |Measured {
+                       tokens,
+                       wait,
+                       late_share,
+                       joined,
+                   }: &Measured| {
+            let all = joined
+                .waits
+                .iter()
+                .fold(WaitUse::default(), |all, one| all.plus(*one));
             let each = |seconds: f64| 1e6 * seconds / (all.waits.max(1) as f64);
-            let joins = [joined.joins.begin_seconds, joined.joins.end_seconds].map(|seconds| 1e6 * seconds);
-            let waits =
-                [all.late_seconds, all.error_seconds, all.slept_seconds, all.polled_seconds, all.blocked_seconds];
-            let numbers = joins.into_iter().chain(waits.map(each)).map(|number| format!("{number:.1}"));
-            let labels = [tokens.to_string(), wait.name().to_owned(), format!("{:.2}", 1e3 * joined.prompt_seconds)];
+            let joins =
+                [joined.joins.begin_seconds, joined.joins.end_seconds].map(|seconds| 1e6 * seconds);
+            let waits = [
+                all.late_seconds,
+                all.error_seconds,
+                all.slept_seconds,
+                all.polled_seconds,
+                all.blocked_seconds,
+            ];
+            let numbers = joins
+                .into_iter()
+                .chain(waits.map(each))
+                .map(|number| format!("{number:.1}"));
+            let labels = [
+                tokens.to_string(),
+                wait.name().to_owned(),
+                format!("{:.2}", 1e3 * joined.prompt_seconds),
+            ];
             let share = format!("{:.1}", 100.0 * late_share);
-            labels.into_iter().chain(numbers).chain([share]).collect::<Vec<_>>()
+            labels
+                .into_iter()
+                .chain(numbers)
+                .chain([share])
+                .collect::<Vec<_>>()
         };
         let rows: Vec<_> = self.results.iter().map(row).collect();
         let names = [
@@ -129,7 +192,11 @@ impl Report for Found {
         let chart = |title: &str, axis: &str, value: fn(&Measured) -> f64| {
             let series = |wait: Wait| {
                 let here = self.results.iter().filter(|one| one.wait == wait);
-                Series::new(wait.name(), Mark::LineWithMarkers, here.map(|one| (one.tokens as f64, value(one))))
+                Series::new(
+                    wait.name(),
+                    Mark::LineWithMarkers,
+                    here.map(|one| (one.tokens as f64, value(one))),
+                )
             };
             Panel::Chart(Chart {
                 title: title.into(),
@@ -140,9 +207,17 @@ impl Report for Found {
             })
         };
         let panels = vec![
-            chart("A join", "µs from the end of a part to what waits", |one| 1e6 * one.joined.joins.end_seconds),
-            chart("All of them", "% of the prompt's time", |one| 100.0 * one.late_share),
+            chart("A join", "µs from the end of a part to what waits", |one| {
+                1e6 * one.joined.joins.end_seconds
+            }),
+            chart("All of them", "% of the prompt's time", |one| {
+                100.0 * one.late_share
+            }),
         ];
-        Figure { title: format!("{}: waiting for another processor", self.model), panels, columns: 2 }
+        Figure {
+            title: format!("{}: waiting for another processor", self.model),
+            panels,
+            columns: 2,
+        }
     }
 }

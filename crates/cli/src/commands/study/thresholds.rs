@@ -57,7 +57,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let float = measure_one(&subject.model)?;
         let ways = sweep::thresholds(&subject, measure_one)?;
         let perplexity_on = measure.text_name.clone();
-        Ok(Found { heading: Heading::new(name, &subject), perplexity_on, float, ways })
+        Ok(Found {
+            heading: Heading::new(name, &subject),
+            perplexity_on,
+            float,
+            ways,
+        })
     })
 }
 
@@ -78,40 +83,79 @@ fn scales(weights: WeightScales) -> &'static str {
 
 impl Report for Found {
     fn text(&self) -> String {
-        let names = [vec!["threshold", "weights", "shadows", "beyond"], self.float.columns()].concat();
+        let names = [
+            vec!["threshold", "weights", "shadows", "beyond"],
+            self.float.columns(),
+        ]
+        .concat();
         let float = ["float", "-", "-", "-"].map(String::from).to_vec();
         let mut rows = vec![[float, self.float.cells(None)].concat()];
         for way in &self.ways {
             let shadows = if way.variant.shadow { "all" } else { "none" };
-            let labels = [rule(way.variant.threshold), scales(way.variant.weights), shadows].map(String::from).to_vec();
-            rows.push([labels, vec![percent(way.outlier_share, 3)], way.measured.cells(Some(&self.float))].concat());
+            let labels = [
+                rule(way.variant.threshold),
+                scales(way.variant.weights),
+                shadows,
+            ]
+            .map(String::from)
+            .to_vec();
+            rows.push(
+                [
+                    labels,
+                    vec![percent(way.outlier_share, 3)],
+                    way.measured.cells(Some(&self.float)),
+                ]
+                .concat(),
+            );
         }
-        let explained =
-            format!("beyond: values of that text beyond the threshold; perplexity on {}", self.perplexity_on);
-        format!("{}\n{explained}\n\n{}", self.heading.text(), output::table(&names, 3, &rows))
+        let explained = format!(
+            "beyond: values of that text beyond the threshold; perplexity on {}",
+            self.perplexity_on
+        );
+        format!(
+            "{}\n{explained}\n\n{}",
+            self.heading.text(),
+            output::table(&names, 3, &rows)
+        )
     }
 
     fn figure(&self) -> Figure {
         let series = |weights: WeightScales, shadow: bool| {
-            let ways = self.ways.iter().filter(|way| way.variant.weights == weights && way.variant.shadow == shadow);
+            let ways = self
+                .ways
+                .iter()
+                .filter(|way| way.variant.weights == weights && way.variant.shadow == shadow);
             let perplexities: Vec<_> = ways.map(|way| way.measured.perplexity).collect();
             let name = format!("weights {}", scales(weights));
-            Series::by_category(name, Mark::Bars, perplexities.iter().map(|perplexity| perplexity.value))
-                .with_errors(perplexities.iter().map(Value::error_bar))
+            Series::by_category(
+                name,
+                Mark::Bars,
+                perplexities.iter().map(|perplexity| perplexity.value),
+            )
+            .with_errors(perplexities.iter().map(Value::error_bar))
         };
         let panel = |title: &str, shadow: bool| {
             Panel::Chart(Chart {
                 title: title.into(),
                 x: Axis::categories("", sweep::RULES.map(rule)),
                 // No perplexity is less than 1.
-                y: Axis::logarithmic(format!("perplexity ({})", self.perplexity_on)).covering(1.0, 1.0),
-                series: [WeightScales::Channel, WeightScales::Tensor].map(|weights| series(weights, shadow)).into(),
-                guides: vec![Guide { name: "float".into(), at: At::Y(self.float.perplexity.value) }],
+                y: Axis::logarithmic(format!("perplexity ({})", self.perplexity_on))
+                    .covering(1.0, 1.0),
+                series: [WeightScales::Channel, WeightScales::Tensor]
+                    .map(|weights| series(weights, shadow))
+                    .into(),
+                guides: vec![Guide {
+                    name: "float".into(),
+                    at: At::Y(self.float.perplexity.value),
+                }],
             })
         };
         Figure {
             title: format!("Clip thresholds of {}", title_of(&self.heading.model)),
-            panels: vec![panel("With all shadows", true), panel("Without shadows", false)],
+            panels: vec![
+                panel("With all shadows", true),
+                panel("Without shadows", false),
+            ],
             columns: 2,
         }
     }

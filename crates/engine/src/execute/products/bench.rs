@@ -30,7 +30,9 @@ const BLOCKS_OF_DEVICE: usize = 2;
 /// Numbers of columns that a part can have where all are cut at multiples, or some of them, the least and the most among
 /// them.
 pub(super) fn columns(all: usize, multiple: usize, every: bool) -> Vec<usize> {
-    let from_left = (1..).map(|tiles| tiles * multiple).take_while(|columns| *columns < all);
+    let from_left = (1..)
+        .map(|tiles| tiles * multiple)
+        .take_while(|columns| *columns < all);
     let from_right = from_left.clone().map(|columns| all - columns);
     let sizes: BTreeSet<_> = from_left.chain(from_right).chain([all]).collect();
     let sizes: Vec<_> = sizes.into_iter().collect();
@@ -38,7 +40,9 @@ pub(super) fn columns(all: usize, multiple: usize, every: bool) -> Vec<usize> {
         return sizes;
     }
     let last = sizes.len() - 1;
-    (0..MOST_COLUMNS).map(|index| sizes[index * last / (MOST_COLUMNS - 1)]).collect()
+    (0..MOST_COLUMNS)
+        .map(|index| sizes[index * last / (MOST_COLUMNS - 1)])
+        .collect()
 }
 
 /// Runs whose median is more than so many times the shortest were disturbed.
@@ -62,10 +66,15 @@ impl<'a> Bench<'a> {
     pub(super) fn loads(&self, role: Role, shape: ProductShape) -> Result<Vec<Mutex<Product<'a>>>> {
         let load = |processor: ProcessorId| {
             let mut product = self.product(role, processor, shape)?;
-            self.units[processor.index()].pool().install(|| (0..product.blocks()).try_for_each(|_| product.run()))?;
+            self.units[processor.index()]
+                .pool()
+                .install(|| (0..product.blocks()).try_for_each(|_| product.run()))?;
             Ok(Mutex::new(product))
         };
-        (0..self.units.len()).map(ProcessorId::new).map(load).collect()
+        (0..self.units.len())
+            .map(ProcessorId::new)
+            .map(load)
+            .collect()
     }
 
     /// Times a product on a processor, alone and while the others run theirs.
@@ -92,19 +101,31 @@ impl<'a> Bench<'a> {
             result
         };
         let beside = std::thread::scope(|scope| {
-            let loads: Vec<_> = others().map(|index| scope.spawn(move || run(index))).collect();
-            while begun.load(Ordering::Relaxed) < loads.len() && !loads.iter().any(ScopedJoinHandle::is_finished) {
+            let loads: Vec<_> = others()
+                .map(|index| scope.spawn(move || run(index)))
+                .collect();
+            while begun.load(Ordering::Relaxed) < loads.len()
+                && !loads.iter().any(ScopedJoinHandle::is_finished)
+            {
                 std::thread::yield_now();
             }
             let beside = self.seconds(processor, &mut product);
             is_over.store(true, Ordering::Relaxed);
             for load in loads {
-                load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                load.join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
             beside
         })?;
         let (rows, columns, depth) = (shape.rows(), shape.columns(), shape.depth());
-        Ok(ProductTime { processor, rows, columns, depth, alone, beside })
+        Ok(ProductTime {
+            processor,
+            rows,
+            columns,
+            depth,
+            alone,
+            beside,
+        })
     }
 
     /// The median of some runs behind one that does not count; of more runs where they are short, or other programs disturb
@@ -125,7 +146,10 @@ impl<'a> Bench<'a> {
                 if all < LEAST_SECONDS {
                     continue;
                 }
-                let (middle, least) = (median(seconds.clone()), seconds.iter().copied().fold(f64::INFINITY, f64::min));
+                let (middle, least) = (
+                    median(seconds.clone()),
+                    seconds.iter().copied().fold(f64::INFINITY, f64::min),
+                );
                 if middle <= DISTURBED * least || seconds.len() >= MOST_ROUNDS * self.repeat {
                     return Ok(middle);
                 }
@@ -134,7 +158,12 @@ impl<'a> Bench<'a> {
     }
 
     /// The first columns of a product, with the weights of several blocks.
-    fn product(&self, role: Role, processor: ProcessorId, shape: ProductShape) -> Result<Product<'a>> {
+    fn product(
+        &self,
+        role: Role,
+        processor: ProcessorId,
+        shape: ProductShape,
+    ) -> Result<Product<'a>> {
         self.product_of(role, processor, shape, 0..shape.columns())
     }
 
@@ -152,15 +181,26 @@ impl<'a> Bench<'a> {
         let has = |block: &usize| {
             let block = &description.blocks[*block];
             let layers = layers(block, description.hidden, role);
-            let has_columns = layers.iter().map(|(_, features)| features).sum::<usize>() >= shape.columns();
+            let has_columns =
+                layers.iter().map(|(_, features)| features).sum::<usize>() >= shape.columns();
             let linears = block.linears(description.hidden);
-            let reads = linears.iter().find(|linear| layers.first().is_some_and(|(first, _)| linear.linear == *first));
+            let reads = linears.iter().find(|linear| {
+                layers
+                    .first()
+                    .is_some_and(|(first, _)| linear.linear == *first)
+            });
             has_columns && reads.is_some_and(|linear| linear.in_features == shape.depth())
         };
         let most = device.map_or(usize::MAX, |_| BLOCKS_OF_DEVICE);
-        let blocks: Vec<_> = (0..description.blocks.len()).filter(has).take(most).collect();
+        let blocks: Vec<_> = (0..description.blocks.len())
+            .filter(has)
+            .take(most)
+            .collect();
         let first = *blocks.first().expect("a product of the model");
-        let outs = columns_of(&layers(&description.blocks[first], description.hidden, role), &columns);
+        let outs = columns_of(
+            &layers(&description.blocks[first], description.hidden, role),
+            &columns,
+        );
         let outs: Vec<_> = outs
             .into_iter()
             .map(|(linear, columns)| {
@@ -178,13 +218,30 @@ impl<'a> Bench<'a> {
         }
         let mut programs = device.map(|device| Programs::new(self.model, device));
         if let (Some(programs), Some(device)) = (&mut programs, device) {
-            let part = Part { rows: 0..shape.rows(), columns };
+            let part = Part {
+                rows: 0..shape.rows(),
+                columns,
+            };
             for block in &blocks {
-                let wanted = Wanted { block: *block, role, part: &part, rows: shape.rows(), fixed_point: false };
+                let wanted = Wanted {
+                    block: *block,
+                    role,
+                    part: &part,
+                    rows: shape.rows(),
+                    fixed_point: false,
+                };
                 programs.prepare(self.model, device, &wanted)?;
             }
         }
-        Ok(Product { model: self.model, role, blocks, inputs, outs, programs, next: 0 })
+        Ok(Product {
+            model: self.model,
+            role,
+            blocks,
+            inputs,
+            outs,
+            programs,
+            next: 0,
+        })
     }
 }
 
@@ -208,7 +265,15 @@ impl Product<'_> {
 
     /// On the threads that are installed.
     pub(super) fn run(&mut self) -> Result<()> {
-        let Self { model, role, blocks, inputs, outs, programs, next } = self;
+        let Self {
+            model,
+            role,
+            blocks,
+            inputs,
+            outs,
+            programs,
+            next,
+        } = self;
         let turn = *next % blocks.len();
         *next += 1;
         let x = inputs[turn % inputs.len()].view();
@@ -220,9 +285,13 @@ impl Product<'_> {
         let mut outs: Vec<_> = outs.collect();
         let mut kernels = OwnKernels(model.weights());
         match programs {
-            Some(programs) => {
-                DeviceBackend { programs, kernels }.multiply(blocks[turn], *role, x, &mut outs, Shadows::Apart)
-            }
+            Some(programs) => DeviceBackend { programs, kernels }.multiply(
+                blocks[turn],
+                *role,
+                x,
+                &mut outs,
+                Shadows::Apart,
+            ),
             None => kernels.multiply(blocks[turn], *role, x, &mut outs, Shadows::Apart),
         }?;
         Ok(())
@@ -232,7 +301,9 @@ impl Product<'_> {
 /// Activations of all sizes that INT8 holds.
 fn any_input(shape: ProductShape, scale: f32) -> QuantizedRows {
     let number = |index: usize| (index.wrapping_mul(7919) % 255) as f32 - 127.0;
-    let x: Vec<f32> = (0..shape.rows() * shape.depth()).map(|index| scale * number(index)).collect();
+    let x: Vec<f32> = (0..shape.rows() * shape.depth())
+        .map(|index| scale * number(index))
+        .collect();
     let mut rows = QuantizedRows::default();
     rows.quantize_static(&x, shape.depth(), scale, None, false);
     rows
@@ -244,10 +315,16 @@ mod tests {
 
     #[test]
     fn columns_are_those_that_a_cut_can_give_the_least_and_the_most_among_them() {
-        assert_eq!(columns(576, 64, true), (1..=9).map(|tiles| 64 * tiles).collect::<Vec<_>>());
+        assert_eq!(
+            columns(576, 64, true),
+            (1..=9).map(|tiles| 64 * tiles).collect::<Vec<_>>()
+        );
         assert_eq!(columns(200, 64, true), [8, 64, 72, 128, 136, 192, 200]);
         assert_eq!(columns(100, 100, true), [100]);
         let some = columns(1000, 64, false);
-        assert_eq!((some.len(), some[0], some[MOST_COLUMNS - 1]), (MOST_COLUMNS, 40, 1000));
+        assert_eq!(
+            (some.len(), some[0], some[MOST_COLUMNS - 1]),
+            (MOST_COLUMNS, 40, 1000)
+        );
     }
 }

@@ -65,15 +65,30 @@ impl DecodeCosts {
     /// # Errors
     /// If it is nothing that was measured on these processors.
     pub(super) fn check(&self, processors: usize) -> Result<(), String> {
-        let expect = |holds: bool, what: &str| if holds { Ok(()) } else { Err(format!("decode: expected {what}")) };
+        let expect = |holds: bool, what: &str| {
+            if holds {
+                Ok(())
+            } else {
+                Err(format!("decode: expected {what}"))
+            }
+        };
         let is_step = |rows: &usize| (1..=partition::MOST_DECODE_ROWS).contains(rows);
-        expect(!self.rows.is_empty() && self.rows.is_sorted_by(|a, b| a < b), "ascending numbers of rows")?;
+        expect(
+            !self.rows.is_empty() && self.rows.is_sorted_by(|a, b| a < b),
+            "ascending numbers of rows",
+        )?;
         expect(self.rows.iter().all(is_step), "steps of 1 to 16 rows")?;
         let times = self.products.len() + self.output.len();
         expect(times <= super::MOST_TIMES, "at most 65536 times")?;
-        expect(self.joins.float.index() < processors, "a processor of the list that computes floats")?;
+        expect(
+            self.joins.float.index() < processors,
+            "a processor of the list that computes floats",
+        )?;
         let mut all = self.products.iter().chain(&self.output);
-        expect(all.all(|time| time.processor.index() < processors), "times of processors of the list")?;
+        expect(
+            all.all(|time| time.processor.index() < processors),
+            "times of processors of the list",
+        )?;
         self.joins.joins().map_err(|error| error.to_string())?;
         costs_of(&self.products)?;
         costs_of(&self.output)?;
@@ -90,16 +105,32 @@ impl DecodeCosts {
         participants: Vec<Participant>,
         restriction: Restriction,
     ) -> Result<DecodePlans> {
-        let costs = |times: &[ProductTime]| costs_of(times).map_err(|problem| Error::ProductCosts { problem });
+        let costs = |times: &[ProductTime]| {
+            costs_of(times).map_err(|problem| Error::ProductCosts { problem })
+        };
         let joins = self.joins.joins()?;
         let most = self.rows.last().copied().unwrap_or(1);
-        let products = products_of(description, most, |role, shape| alignment(description, role, shape))?;
-        let has_output = |one: &Participant| self.output.iter().any(|time| time.processor == one.processor);
-        let of_output: Vec<_> = participants.iter().filter(|one| has_output(one)).cloned().collect();
+        let products = products_of(description, most, |role, shape| {
+            alignment(description, role, shape)
+        })?;
+        let has_output = |one: &Participant| {
+            self.output
+                .iter()
+                .any(|time| time.processor == one.processor)
+        };
+        let of_output: Vec<_> = participants
+            .iter()
+            .filter(|one| has_output(one))
+            .cloned()
+            .collect();
         let solver = Solver::new(participants, costs(&self.products)?, joins)?;
         let products = Plans::solve_decode(&solver, &products, restriction, &self.rows)?;
         // Where one processor alone computes floats, nothing can be cut.
-        let restriction = if of_output.len() > 1 { restriction } else { Restriction::Layer };
+        let restriction = if of_output.len() > 1 {
+            restriction
+        } else {
+            Restriction::Layer
+        };
         let solver = Solver::new(of_output, costs(&self.output)?, joins)?;
         let choose = |rows: &usize| {
             let (shape, alignment) = output_product(description, *rows)?;
@@ -113,7 +144,9 @@ impl DecodeCosts {
 impl DecodePlans {
     /// The choice for the output matrix in steps of `rows` rows; `None` beyond the longest one.
     pub fn output(&self, rows: usize) -> Option<&Choice> {
-        self.output.iter().find(|choice| choice.shape.rows() >= rows)
+        self.output
+            .iter()
+            .find(|choice| choice.shape.rows() >= rows)
     }
 
     /// Rows of a step that there is a plan for, at most.
@@ -123,23 +156,50 @@ impl DecodePlans {
 
     /// Whether something of a step of `rows` rows is not whole on `float`.
     pub(in crate::execute) fn cuts(&self, rows: usize, float: ProcessorId) -> bool {
-        let products = self.products.products().iter().filter_map(|plan| plan.choice(rows));
+        let products = self
+            .products
+            .products()
+            .iter()
+            .filter_map(|plan| plan.choice(rows));
         let mut choices = products.chain(self.output(rows));
-        choices.any(|choice| choice.best.partition.pieces.iter().any(|piece| piece.processor != float))
+        choices.any(|choice| {
+            choice
+                .best
+                .partition
+                .pieces
+                .iter()
+                .any(|piece| piece.processor != float)
+        })
     }
 }
 
 /// The output matrix as a product, and where it can be cut.
-fn output_product(description: &ModelDescription, rows: usize) -> Result<(ProductShape, Alignment)> {
+fn output_product(
+    description: &ModelDescription,
+    rows: usize,
+) -> Result<(ProductShape, Alignment)> {
     let shape = ProductShape::new(rows, description.vocab, description.hidden)?;
-    Ok((shape, Alignment { columns: multiple(shape), ..Alignment::default() }))
+    Ok((
+        shape,
+        Alignment {
+            columns: multiple(shape),
+            ..Alignment::default()
+        },
+    ))
 }
 
 /// Where the output of a product of a step may be cut: at finer places than that of a chunk, whose parts are as long as
 /// many of its.
 fn alignment(description: &ModelDescription, role: Role, shape: ProductShape) -> Alignment {
-    let columns = if columns_can_be_cut(description, role) { multiple(shape) } else { shape.columns() };
-    Alignment { columns, ..Alignment::default() }
+    let columns = if columns_can_be_cut(description, role) {
+        multiple(shape)
+    } else {
+        shape.columns()
+    };
+    Alignment {
+        columns,
+        ..Alignment::default()
+    }
 }
 
 fn multiple(shape: ProductShape) -> usize {
@@ -192,12 +252,28 @@ pub(super) fn measure(
             }
         }
     }
-    let time = |((_, processor, shape), [alone, beside]): ((bool, ProcessorId, ProductShape), [Vec<f64>; 2])| {
+    let time = |((_, processor, shape), [alone, beside]): (
+        (bool, ProcessorId, ProductShape),
+        [Vec<f64>; 2],
+    )| {
         let (rows, columns, depth) = (shape.rows(), shape.columns(), shape.depth());
-        ProductTime { processor, rows, columns, depth, alone: median(alone), beside: median(beside) }
+        ProductTime {
+            processor,
+            rows,
+            columns,
+            depth,
+            alone: median(alone),
+            beside: median(beside),
+        }
     };
-    let (output, products): (Vec<_>, Vec<_>) = times.into_iter().partition(|((is_output, ..), _)| *is_output);
-    Ok((rows, products.into_iter().map(time).collect(), output.into_iter().map(time).collect()))
+    let (output, products): (Vec<_>, Vec<_>) = times
+        .into_iter()
+        .partition(|((is_output, ..), _)| *is_output);
+    Ok((
+        rows,
+        products.into_iter().map(time).collect(),
+        output.into_iter().map(time).collect(),
+    ))
 }
 
 /// How many walks [`measure`] takes.
@@ -207,25 +283,51 @@ pub(super) fn count(model: &Model, processors: &[MeasuredProcessor]) -> Result<u
 }
 
 fn rows(processors: &[MeasuredProcessor]) -> Vec<usize> {
-    let has_graphs = processors.iter().any(|processor| processor.lengths.is_some());
-    if has_graphs { ROWS_OF_GRAPHS.to_vec() } else { ROWS.to_vec() }
+    let has_graphs = processors
+        .iter()
+        .any(|processor| processor.lengths.is_some());
+    if has_graphs {
+        ROWS_OF_GRAPHS.to_vec()
+    } else {
+        ROWS.to_vec()
+    }
 }
 
 fn wanted(model: &Model, rows: usize) -> Result<Vec<Wanted>> {
     let description = model.description();
-    let products = products_of(description, rows, |role, shape| alignment(description, role, shape))?;
+    let products = products_of(description, rows, |role, shape| {
+        alignment(description, role, shape)
+    })?;
     let of = |kind, shape: ProductShape, alignment: Alignment| {
         let columns = columns(shape.columns(), alignment.columns, false);
-        Wanted { kind, columns, shape, alignment }
+        Wanted {
+            kind,
+            columns,
+            shape,
+            alignment,
+        }
     };
-    let of_block = |ModelProduct { role, shape, alignment, .. }: ModelProduct| of(Kind::Block(role), shape, alignment);
+    let of_block = |ModelProduct {
+                        role,
+                        shape,
+                        alignment,
+                        ..
+                    }: ModelProduct| of(Kind::Block(role), shape, alignment);
     let (shape, alignment) = output_product(description, rows)?;
-    Ok(products.into_iter().map(of_block).chain([of(Kind::Output, shape, alignment)]).collect())
+    Ok(products
+        .into_iter()
+        .map(of_block)
+        .chain([of(Kind::Output, shape, alignment)])
+        .collect())
 }
 
 /// Numbers of columns of the product that has most of them.
 fn walks(wanted: &[Wanted]) -> usize {
-    wanted.iter().map(|one| one.columns.len()).max().unwrap_or(0)
+    wanted
+        .iter()
+        .map(|one| one.columns.len())
+        .max()
+        .unwrap_or(0)
 }
 
 /// Products of a processor in the order of a step.
@@ -251,7 +353,12 @@ struct Output<'a> {
 
 impl Output<'_> {
     fn run(&mut self) {
-        let Self { model, columns, x, logits } = self;
+        let Self {
+            model,
+            columns,
+            x,
+            logits,
+        } = self;
         let out = OutputMut::new(logits, columns.len());
         multiply_output(model.weights(), x, columns.clone(), Phase::Decode, out);
     }
@@ -260,7 +367,11 @@ impl Output<'_> {
 impl Walk<'_> {
     /// One time through the blocks, which calls `seen` with what each product took until it returns `false`.
     fn go(&mut self, seen: &mut dyn FnMut(usize, f64) -> bool) -> Result<()> {
-        let Self { products, blocks, flush } = self;
+        let Self {
+            products,
+            blocks,
+            flush,
+        } = self;
         for turn in 0..*blocks {
             for (index, (_, walked)) in products.iter_mut().enumerate() {
                 let is_next = match walked {
@@ -270,7 +381,11 @@ impl Walk<'_> {
                 if !is_next {
                     continue;
                 }
-                std::hint::black_box(flush.iter().fold(0, |sum: u64, value| sum.wrapping_add(*value)));
+                std::hint::black_box(
+                    flush
+                        .iter()
+                        .fold(0, |sum: u64, value| sum.wrapping_add(*value)),
+                );
                 let start = Instant::now();
                 match walked {
                     Walked::Block(product) => product.run()?,
@@ -289,22 +404,40 @@ impl Walk<'_> {
 impl<'a> Bench<'a> {
     /// Times the `index`-th number of columns of each product on a processor, of those that have so many, while the others
     /// do nothing or are at the columns behind these.
-    fn walk(&self, wanted: &[Wanted], processor: ProcessorId, index: usize, beside: bool) -> Result<Vec<Samples>> {
+    fn walk(
+        &self,
+        wanted: &[Wanted],
+        processor: ProcessorId,
+        index: usize,
+        beside: bool,
+    ) -> Result<Vec<Samples>> {
         let mut walk = self.walk_of(wanted, processor, |one| {
-            let columns = *one.columns.get(index).or(one.columns.last()).unwrap_or(&one.shape.columns());
+            let columns = *one
+                .columns
+                .get(index)
+                .or(one.columns.last())
+                .unwrap_or(&one.shape.columns());
             0..columns
         })?;
-        let others: Vec<_> = (0..self.units.len()).filter(|other| *other != processor.index() && beside).collect();
+        let others: Vec<_> = (0..self.units.len())
+            .filter(|other| *other != processor.index() && beside)
+            .collect();
         let behind = |one: &Wanted| {
             let all = one.shape.columns();
-            let first = one.columns.get(index).map_or(all, |columns| columns.next_multiple_of(Int8Weight::COLUMNS));
+            let first = one
+                .columns
+                .get(index)
+                .map_or(all, |columns| columns.next_multiple_of(Int8Weight::COLUMNS));
             // Rounded up to where a part can begin in any layer.
             let first = first.next_multiple_of(one.alignment.columns);
             if first < all { first..all } else { 0..all }
         };
         let mut loads = Vec::new();
         for other in &others {
-            loads.push((*other, self.walk_of(wanted, ProcessorId::new(*other), behind)?));
+            loads.push((
+                *other,
+                self.walk_of(wanted, ProcessorId::new(*other), behind)?,
+            ));
         }
         let (begun, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let run = |unit: usize, mut walk: Walk<'a>| {
@@ -321,8 +454,13 @@ impl<'a> Bench<'a> {
         let count = others.len();
         let mut samples = vec![Vec::new(); walk.products.len()];
         std::thread::scope(|scope| {
-            let loads: Vec<_> = loads.into_iter().map(|(unit, walk)| scope.spawn(move || run(unit, walk))).collect();
-            while begun.load(Ordering::Relaxed) < count && !loads.iter().any(ScopedJoinHandle::is_finished) {
+            let loads: Vec<_> = loads
+                .into_iter()
+                .map(|(unit, walk)| scope.spawn(move || run(unit, walk)))
+                .collect();
+            while begun.load(Ordering::Relaxed) < count
+                && !loads.iter().any(ScopedJoinHandle::is_finished)
+            {
                 std::thread::yield_now();
             }
             let measured = self.units[processor.index()].pool().install(|| {
@@ -336,18 +474,27 @@ impl<'a> Bench<'a> {
             });
             is_over.store(true, Ordering::Relaxed);
             for load in loads {
-                load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                load.join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
             measured
         })?;
         // A product with fewer numbers of columns was walked only for the sake of the others.
         let is_wanted = |(kind, shape): &(Kind, ProductShape)| {
             let is_it = |one: &&Wanted| one.kind == *kind && one.shape.depth() == shape.depth();
-            wanted.iter().filter(is_it).any(|one| one.columns.get(index) == Some(&shape.columns()))
+            wanted
+                .iter()
+                .filter(is_it)
+                .any(|one| one.columns.get(index) == Some(&shape.columns()))
         };
-        let keys: BTreeSet<usize> = (0..walk.products.len()).filter(|at| is_wanted(&walk.products[*at].0)).collect();
+        let keys: BTreeSet<usize> = (0..walk.products.len())
+            .filter(|at| is_wanted(&walk.products[*at].0))
+            .collect();
         let samples = walk.products.iter().zip(samples).enumerate();
-        Ok(samples.filter(|(at, _)| keys.contains(at)).map(|(_, ((key, _), seconds))| (*key, seconds)).collect())
+        Ok(samples
+            .filter(|(at, _)| keys.contains(at))
+            .map(|(_, ((key, _), seconds))| (*key, seconds))
+            .collect())
     }
 
     /// The products of a step on a processor, each with some of its columns.
@@ -363,11 +510,20 @@ impl<'a> Bench<'a> {
             let (columns, rows, depth) = (columns(one), one.shape.rows(), one.shape.depth());
             let shape = ProductShape::new(rows, columns.len(), depth)?;
             let walked = match one.kind {
-                Kind::Block(role) => Walked::Block(Box::new(self.product_of(role, processor, one.shape, columns)?)),
+                Kind::Block(role) => Walked::Block(Box::new(
+                    self.product_of(role, processor, one.shape, columns)?,
+                )),
                 Kind::Output if has_device => continue,
                 Kind::Output => {
-                    let x = (0..rows * depth).map(|index| (index % 255) as f32 / 127.0 - 1.0).collect();
-                    Walked::Output(Output { model: self.model, logits: vec![0.0; rows * columns.len()], columns, x })
+                    let x = (0..rows * depth)
+                        .map(|index| (index % 255) as f32 / 127.0 - 1.0)
+                        .collect();
+                    Walked::Output(Output {
+                        model: self.model,
+                        logits: vec![0.0; rows * columns.len()],
+                        columns,
+                        x,
+                    })
                 }
             };
             products.push(((one.kind, shape), walked));
@@ -378,10 +534,24 @@ impl<'a> Bench<'a> {
         });
         let all = all.max().unwrap_or(0);
         let description = self.model.description();
-        let linears = description.blocks.iter().flat_map(|block| block.linears(description.hidden));
+        let linears = description
+            .blocks
+            .iter()
+            .flat_map(|block| block.linears(description.hidden));
         let bytes: usize = linears.map(|shape| shape.parameters()).sum();
         let enough = (COLD_BYTES * all).div_ceil(bytes.max(1)).max(2);
-        let flush = vec![1; if has_device { FLUSH_BYTES / size_of::<u64>() } else { 0 }];
-        Ok(Walk { products, blocks: all.min(enough), flush })
+        let flush = vec![
+            1;
+            if has_device {
+                FLUSH_BYTES / size_of::<u64>()
+            } else {
+                0
+            }
+        ];
+        Ok(Walk {
+            products,
+            blocks: all.min(enough),
+            flush,
+        })
     }
 }

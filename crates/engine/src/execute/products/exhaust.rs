@@ -13,7 +13,9 @@ use serde::Serialize;
 use triad_plan::graph::Role;
 use triad_plan::partition::plans::{planned_rows, products_of};
 use triad_plan::partition::solve::Restriction;
-use triad_plan::partition::{Alignment, Participant, Partition, Phase, Piece, ProductShape, candidates};
+use triad_plan::partition::{
+    Alignment, Participant, Partition, Phase, Piece, ProductShape, candidates,
+};
 use triad_plan::processors::ProcessorId;
 
 use super::bench::{Bench, Product};
@@ -76,20 +78,39 @@ pub fn exhaust_products(
     let (_, units, devices) = units::start(model, processors.to_vec())?;
     let description = model.description();
     let longest = lengths.iter().copied().max().unwrap_or(1);
-    let products = products_of(description, longest, |role, shape| alignment(description, role, shape))?;
+    let products = products_of(description, longest, |role, shape| {
+        alignment(description, role, shape)
+    })?;
     let (solver, participants, joins) = (costs.solver()?, costs.participants()?, costs.joins()?);
-    let bench = Bench { model, units: &units, devices: &devices, repeat: repeat.max(1) };
+    let bench = Bench {
+        model,
+        units: &units,
+        devices: &devices,
+        repeat: repeat.max(1),
+    };
     let mut found = Vec::new();
     for product in &products {
         // Weights that come from a file the first time are not read by whoever is first.
-        drop(bench.loads(product.role, product.shape.with_rows(product.alignment.rows)?)?);
+        drop(bench.loads(
+            product.role,
+            product.shape.with_rows(product.alignment.rows)?,
+        )?);
         // Parts that several candidates have are prepared once.
-        let mut parts = Parts { bench: &bench, role: product.role, prepared: BTreeMap::new() };
+        let mut parts = Parts {
+            bench: &bench,
+            role: product.role,
+            prepared: BTreeMap::new(),
+        };
         for rows in lengths {
             cancel.check()?;
             let shape = product.shape.with_rows(planned_rows(*rows))?;
             let start = Instant::now();
-            let choice = solver.solve_aligned(shape, Phase::Prefill, Restriction::Auto, product.alignment)?;
+            let choice = solver.solve_aligned(
+                shape,
+                Phase::Prefill,
+                Restriction::Auto,
+                product.alignment,
+            )?;
             let planning = start.elapsed().as_secs_f64();
             let mut seconds = |partition: &Partition, repeat| -> Result<f64> {
                 cancel.check()?;
@@ -100,17 +121,32 @@ pub fn exhaust_products(
             };
             let mut run = Vec::new();
             for partition in partitions(shape, &participants, product.alignment) {
-                run.push(RunPartition { seconds: seconds(&partition, bench.repeat)?, partition });
+                run.push(RunPartition {
+                    seconds: seconds(&partition, bench.repeat)?,
+                    partition,
+                });
             }
             let candidates = run.len();
-            let whole = run.iter().filter(|one| one.partition.strategy.is_whole()).map(|one| one.seconds);
+            let whole = run
+                .iter()
+                .filter(|one| one.partition.strategy.is_whole())
+                .map(|one| one.seconds);
             let alone = whole.fold(f64::INFINITY, f64::min);
             run.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
             run.truncate(FINALISTS);
             run.retain(|one| one.partition.pieces != choice.best.partition.pieces);
-            run.insert(0, RunPartition { partition: choice.best.partition, seconds: 0.0 });
+            run.insert(
+                0,
+                RunPartition {
+                    partition: choice.best.partition,
+                    seconds: 0.0,
+                },
+            );
             // In turns, each with the weights of all blocks: those that another one has just read are in a cache.
-            let (mut times, repeat) = (vec![Vec::new(); run.len()], bench.repeat.max(description.blocks.len()));
+            let (mut times, repeat) = (
+                vec![Vec::new(); run.len()],
+                bench.repeat.max(description.blocks.len()),
+            );
             for round in 0..ROUNDS_OF_FINALISTS {
                 for turn in 0..run.len() {
                     let index = (round + turn) % run.len();
@@ -121,9 +157,19 @@ pub fn exhaust_products(
                 one.seconds = median(times);
             }
             let chosen = run[0].clone();
-            let fastest = run.into_iter().min_by(|one, other| one.seconds.total_cmp(&other.seconds));
+            let fastest = run
+                .into_iter()
+                .min_by(|one, other| one.seconds.total_cmp(&other.seconds));
             let fastest = fastest.unwrap_or_else(|| chosen.clone());
-            found.push(ExhaustedProduct { role: product.role, shape, candidates, chosen, fastest, alone, planning });
+            found.push(ExhaustedProduct {
+                role: product.role,
+                shape,
+                candidates,
+                chosen,
+                fastest,
+                alone,
+                planning,
+            });
             progress(found.len(), products.len() * lengths.len());
         }
     }
@@ -131,10 +177,17 @@ pub fn exhaust_products(
 }
 
 /// All candidates of a product.
-fn partitions(shape: ProductShape, participants: &[Participant], alignment: Alignment) -> Vec<Partition> {
+fn partitions(
+    shape: ProductShape,
+    participants: &[Participant],
+    alignment: Alignment,
+) -> Vec<Partition> {
     let mut all = Vec::new();
     let mut keep = |strategy, pieces: &[Piece]| {
-        all.push(Partition { strategy, pieces: pieces.to_vec() });
+        all.push(Partition {
+            strategy,
+            pieces: pieces.to_vec(),
+        });
         Ok::<_, Infallible>(())
     };
     let Ok(()) = candidates::whole(shape, Phase::Prefill, participants, &mut keep);
@@ -144,7 +197,11 @@ fn partitions(shape: ProductShape, participants: &[Participant], alignment: Alig
 
 /// The processors of a partition, each once, in its order.
 fn processors_of(partition: &Partition) -> Vec<ProcessorId> {
-    let mut processors: Vec<_> = partition.pieces.iter().map(|piece| piece.processor).collect();
+    let mut processors: Vec<_> = partition
+        .pieces
+        .iter()
+        .map(|piece| piece.processor)
+        .collect();
     processors.dedup();
     processors
 }
@@ -166,7 +223,13 @@ struct Busy {
 }
 
 impl<'a> Parts<'a> {
-    fn run(&mut self, partition: &Partition, processors: &[ProcessorId], depth: usize, repeat: usize) -> Result<Busy> {
+    fn run(
+        &mut self,
+        partition: &Partition,
+        processors: &[ProcessorId],
+        depth: usize,
+        repeat: usize,
+    ) -> Result<Busy> {
         let key = |piece: &Piece| {
             let Range { start, end } = piece.part.columns;
             (piece.processor, piece.rows, (start, end))
@@ -183,32 +246,36 @@ impl<'a> Parts<'a> {
             }
         }
         let of_processor = |processor: &ProcessorId| -> Vec<&Mutex<Product<'a>>> {
-            let here = partition.pieces.iter().filter(|piece| piece.processor == *processor);
+            let here = partition
+                .pieces
+                .iter()
+                .filter(|piece| piece.processor == *processor);
             here.map(|piece| &self.prepared[&key(piece)]).collect()
         };
         let (begun, count) = (AtomicUsize::new(0), processors.len());
-        let one = |processor: ProcessorId, parts: &[&Mutex<Product>]| -> Result<Vec<[Instant; 2]>> {
-            let (mut times, mut result) = (Vec::with_capacity(repeat), Ok(()));
-            let _released = Released(&begun);
-            self.bench.units[processor.index()].pool().install(|| {
-                // The first round does not count.
-                for round in 0..=repeat {
-                    // All begin together; also who has failed, so that nobody waits for it.
-                    begun.fetch_add(1, Ordering::AcqRel);
-                    while begun.load(Ordering::Acquire) < (round + 1) * count {
-                        std::hint::spin_loop();
+        let one =
+            |processor: ProcessorId, parts: &[&Mutex<Product>]| -> Result<Vec<[Instant; 2]>> {
+                let (mut times, mut result) = (Vec::with_capacity(repeat), Ok(()));
+                let _released = Released(&begun);
+                self.bench.units[processor.index()].pool().install(|| {
+                    // The first round does not count.
+                    for round in 0..=repeat {
+                        // All begin together; also who has failed, so that nobody waits for it.
+                        begun.fetch_add(1, Ordering::AcqRel);
+                        while begun.load(Ordering::Acquire) < (round + 1) * count {
+                            std::hint::spin_loop();
+                        }
+                        let start = Instant::now();
+                        if result.is_ok() {
+                            result = parts.iter().try_for_each(|part| lock(part).run());
+                        }
+                        if round > 0 {
+                            times.push([start, Instant::now()]);
+                        }
                     }
-                    let start = Instant::now();
-                    if result.is_ok() {
-                        result = parts.iter().try_for_each(|part| lock(part).run());
-                    }
-                    if round > 0 {
-                        times.push([start, Instant::now()]);
-                    }
-                }
-            });
-            result.map(|()| times)
-        };
+                });
+                result.map(|()| times)
+            };
         let one = &one;
         let times = std::thread::scope(|scope| {
             let running: Vec<_> = processors
@@ -219,7 +286,9 @@ impl<'a> Parts<'a> {
                 })
                 .collect();
             let join = |thread: ScopedJoinHandle<Result<Vec<[Instant; 2]>>>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
             running.into_iter().map(join).collect::<Vec<_>>()
         });
@@ -228,11 +297,18 @@ impl<'a> Parts<'a> {
             let here = || times.iter().map(move |times| times[round]);
             let begin = here().map(|[begin, _]| begin).min();
             let end = here().map(|[_, end]| end).max();
-            begin.zip(end).map_or(0.0, |(begin, end)| (end - begin).as_secs_f64())
+            begin
+                .zip(end)
+                .map_or(0.0, |(begin, end)| (end - begin).as_secs_f64())
         };
         let all = median((0..repeat).map(of_round).collect());
-        let part = |times: &Vec<[Instant; 2]>| median(times.iter().map(|[a, b]| (*b - *a).as_secs_f64()).collect());
-        Ok(Busy { all, parts: times.iter().map(part).collect() })
+        let part = |times: &Vec<[Instant; 2]>| {
+            median(times.iter().map(|[a, b]| (*b - *a).as_secs_f64()).collect())
+        };
+        Ok(Busy {
+            all,
+            parts: times.iter().map(part).collect(),
+        })
     }
 }
 

@@ -31,8 +31,12 @@ impl Gaps {
         for event in events {
             let before = tasks.dag.predecessors(event.task);
             let before = events.iter().filter(|other| before.contains(&other.task));
-            let Some(last) = before.max_by(|a, b| a.end.total_cmp(&b.end)) else { continue };
-            let own = events.iter().filter(|other| other.processor == event.processor && other.start < event.start);
+            let Some(last) = before.max_by(|a, b| a.end.total_cmp(&b.end)) else {
+                continue;
+            };
+            let own = events
+                .iter()
+                .filter(|other| other.processor == event.processor && other.start < event.start);
             if own.map(|other| other.end).fold(0.0, f64::max) > last.end {
                 // It was busy then.
                 continue;
@@ -70,9 +74,15 @@ pub(super) fn measure(
     repeat: usize,
     cancel: &Cancel,
 ) -> Result<MeasuredJoins> {
-    let shares = (0..processors).map(|index| Share { processor: ProcessorId::new(index), share: 1.0 });
+    let shares = (0..processors).map(|index| Share {
+        processor: ProcessorId::new(index),
+        share: 1.0,
+    });
     let cut = Cut::new(Axis::Columns, shares.collect(), Int8Weight::COLUMNS)?;
-    let mut options = EngineOptions { cuts: vec![(Role::AttentionOutput, cut)], ..EngineOptions::default() };
+    let mut options = EngineOptions {
+        cuts: vec![(Role::AttentionOutput, cut)],
+        ..EngineOptions::default()
+    };
     (options.session.context, options.session.chunk) = (rows, rows);
     Ok(measure_joins(&start(options)?, repeat, cancel)?.joins)
 }
@@ -86,18 +96,33 @@ pub fn measure_joins(engine: &Engine, repeat: usize, cancel: &Cancel) -> Result<
     let (mut session, float) = (engine.session(), engine.shared().float_unit);
     let prompt = crate::execute::any_tokens(session.chunk(), engine.model().description().vocab);
     let mut gaps = Gaps::default();
-    let (mut waits, mut seconds) = (vec![WaitUse::default(); engine.processors().len()], Vec::new());
+    let (mut waits, mut seconds) = (
+        vec![WaitUse::default(); engine.processors().len()],
+        Vec::new(),
+    );
     for round in 0..=repeat {
         let latest = run_prompt(&mut session, &prompt, cancel)?;
         if round > 0 {
             gaps.add(&latest.tasks, &latest.timeline, float);
-            waits.iter_mut().zip(&latest.waits).for_each(|(waits, latest)| *waits = waits.plus(*latest));
+            waits
+                .iter_mut()
+                .zip(&latest.waits)
+                .for_each(|(waits, latest)| *waits = waits.plus(*latest));
             seconds.push(latest.timeline.seconds());
         }
     }
     let [own_seconds, begin_seconds, end_seconds] = [gaps.own, gaps.begin, gaps.end].map(median);
-    let joins = MeasuredJoins { float, own_seconds, begin_seconds, end_seconds };
-    Ok(Joined { joins, waits, prompt_seconds: median(seconds) })
+    let joins = MeasuredJoins {
+        float,
+        own_seconds,
+        begin_seconds,
+        end_seconds,
+    };
+    Ok(Joined {
+        joins,
+        waits,
+        prompt_seconds: median(seconds),
+    })
 }
 
 #[cfg(test)]
@@ -116,9 +141,20 @@ mod tests {
         let graph = Graph::new(&description, 8, 8);
         let processors = Processors::cpu_and_npu(None);
         let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
-        let tasks = PrefillTasks::new(&graph, &processors, &TaskOptions::whole(placement, 1), |_, _| 1.0).unwrap();
+        let tasks = PrefillTasks::new(
+            &graph,
+            &processors,
+            &TaskOptions::whole(placement, 1),
+            |_, _| 1.0,
+        )
+        .unwrap();
         let [cpu, npu] = [0, 1].map(ProcessorId::new);
-        let event = |task, processor, start: f64, end: f64| Event { task, processor, start, end };
+        let event = |task, processor, start: f64, end: f64| Event {
+            task,
+            processor,
+            start,
+            end,
+        };
         // Norm, query-key-value, attention, output, norm, feed-forward, each behind the one before.
         let events = vec![
             event(0, cpu, 0.0, 1.0),
@@ -130,6 +166,13 @@ mod tests {
         ];
         let mut gaps = Gaps::default();
         gaps.add(&tasks, &Timeline::new(events, 2), cpu);
-        assert_eq!(gaps, Gaps { own: vec![0.25, 0.0], begin: vec![0.5, 1.5], end: vec![2.0] });
+        assert_eq!(
+            gaps,
+            Gaps {
+                own: vec![0.25, 0.0],
+                begin: vec![0.5, 1.5],
+                end: vec![2.0]
+            }
+        );
     }
 }

@@ -57,35 +57,68 @@ pub fn measure_products(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<MeasuredProducts> {
     if processors.len() < 2 {
-        let (value, expected) = (processors.len().to_string(), "at least two, among which products can be cut");
-        return Err(Error::Option { name: "the number of processors", value, expected });
+        let (value, expected) = (
+            processors.len().to_string(),
+            "at least two, among which products can be cut",
+        );
+        return Err(Error::Option {
+            name: "the number of processors",
+            value,
+            expected,
+        });
     }
     let (list, units, devices) = units::start(model, processors.to_vec())?;
     let description = model.description();
-    let rows = products_of(description, options.chunk, |role, shape| alignment(description, role, shape))?;
+    let rows = products_of(description, options.chunk, |role, shape| {
+        alignment(description, role, shape)
+    })?;
     let multiple = rows.first().map_or(1, |product| product.alignment.rows);
     let chunk = options.chunk.next_multiple_of(multiple);
-    let products = products_of(description, chunk, |role, shape| alignment(description, role, shape))?;
+    let products = products_of(description, chunk, |role, shape| {
+        alignment(description, role, shape)
+    })?;
     let measured: Vec<_> = list
         .iter()
         .zip(&devices)
         .map(|((_, processor), device)| {
-            let is_static = device.as_ref().is_some_and(|device| device.capabilities().static_shapes);
+            let is_static = device
+                .as_ref()
+                .is_some_and(|device| device.capabilities().static_shapes);
             let lengths = is_static.then(|| lengths(chunk).0);
-            MeasuredProcessor { name: processor.name.clone(), lengths }
+            MeasuredProcessor {
+                name: processor.name.clone(),
+                lengths,
+            }
         })
         .collect();
     let wanted = wanted(&products, &measured, options.for_predictions);
     let of_products: usize = wanted.values().map(BTreeSet::len).sum();
     // Steps may have smaller weights, in float.
-    let mut linears = model.weights().blocks.iter().flat_map(|block| block.linears.values());
+    let mut linears = model
+        .weights()
+        .blocks
+        .iter()
+        .flat_map(|block| block.linears.values());
     let decodes_in_int8 = linears.all(|linear| linear.decode_weight.is_none());
     let rounds = if options.for_predictions { 2 } else { 1 };
-    let total = rounds * of_products + if decodes_in_int8 { decode::count(model, &measured)? } else { 0 };
-    let bench = Bench { model, units: &units, devices: &devices, repeat: options.repeat.max(1) };
+    let total = rounds * of_products
+        + if decodes_in_int8 {
+            decode::count(model, &measured)?
+        } else {
+            0
+        };
+    let bench = Bench {
+        model,
+        units: &units,
+        devices: &devices,
+        repeat: options.repeat.max(1),
+    };
     let mut times = Vec::with_capacity(rounds * of_products);
     for (role, shapes) in std::iter::repeat_n(&wanted, rounds).flatten() {
-        let product = products.iter().find(|product| product.role == *role).expect("a product of the model");
+        let product = products
+            .iter()
+            .find(|product| product.role == *role)
+            .expect("a product of the model");
         let loads = bench.loads(*role, product.shape)?;
         for (processor, shape) in shapes {
             cancel.check()?;
@@ -99,19 +132,43 @@ pub fn measure_products(
         done += 1;
         progress(done, total);
     };
-    let of_steps = decodes_in_int8.then(|| decode::measure(&bench, &measured, cancel, &mut step)).transpose()?;
+    let of_steps = decodes_in_int8
+        .then(|| decode::measure(&bench, &measured, cancel, &mut step))
+        .transpose()?;
     drop(units);
-    let start = |engine| Engine::new(model, crate::EngineOptions { processors: processors.to_vec(), ..engine });
-    let rows = (ROWS_OF_JOINS * processors.len()).min(chunk).min(description.context);
+    let start = |engine| {
+        Engine::new(
+            model,
+            crate::EngineOptions {
+                processors: processors.to_vec(),
+                ..engine
+            },
+        )
+    };
+    let rows = (ROWS_OF_JOINS * processors.len())
+        .min(chunk)
+        .min(description.context);
     let joins = joins::measure(start, (processors.len(), rows), options.repeat, cancel)?;
     let decode = match of_steps {
         Some((rows, products, output)) => {
             let joins = joins::measure(start, (processors.len(), 1), options.repeat, cancel)?;
-            Some(DecodeCosts { rows, joins, products, output })
+            Some(DecodeCosts {
+                rows,
+                joins,
+                products,
+                output,
+            })
         }
         None => None,
     };
-    let costs = ProductCosts { chunk, processors: measured, joins, products: times, decode, prompts: Vec::new() };
+    let costs = ProductCosts {
+        chunk,
+        processors: measured,
+        joins,
+        products: times,
+        decode,
+        prompts: Vec::new(),
+    };
     Ok(MeasuredProducts { costs, again })
 }
 
@@ -119,9 +176,21 @@ pub fn measure_products(
 fn lengths(chunk: usize) -> (Vec<usize>, Vec<usize>) {
     let all = StandardLengths::default();
     let all = all.lengths();
-    let fits = all.iter().find(|length| **length >= chunk).or(all.last()).copied().unwrap_or(chunk);
-    let lengths: Vec<_> = all.iter().copied().filter(|length| *length <= fits).collect();
-    let shorter = [FEWEST_ROWS].into_iter().chain(lengths.iter().copied()).filter(|length| *length < chunk);
+    let fits = all
+        .iter()
+        .find(|length| **length >= chunk)
+        .or(all.last())
+        .copied()
+        .unwrap_or(chunk);
+    let lengths: Vec<_> = all
+        .iter()
+        .copied()
+        .filter(|length| *length <= fits)
+        .collect();
+    let shorter = [FEWEST_ROWS]
+        .into_iter()
+        .chain(lengths.iter().copied())
+        .filter(|length| *length < chunk);
     let rows = shorter.chain([chunk]).collect();
     (lengths, rows)
 }
@@ -134,11 +203,25 @@ fn wanted(
 ) -> BTreeMap<Role, BTreeSet<(ProcessorId, ProductShape)>> {
     let mut seen = BTreeSet::new();
     let mut wanted: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
-    for ModelProduct { role, shape, alignment, .. } in products {
-        for (index, MeasuredProcessor { lengths: of_graphs, .. }) in processors.iter().enumerate() {
+    for ModelProduct {
+        role,
+        shape,
+        alignment,
+        ..
+    } in products
+    {
+        for (
+            index,
+            MeasuredProcessor {
+                lengths: of_graphs, ..
+            },
+        ) in processors.iter().enumerate()
+        {
             let rows = of_graphs.clone().unwrap_or_else(|| lengths(shape.rows()).1);
             for columns in columns(shape.columns(), alignment.columns, all_columns) {
-                let shapes = rows.iter().filter_map(|rows| ProductShape::new(*rows, columns, shape.depth()).ok());
+                let shapes = rows
+                    .iter()
+                    .filter_map(|rows| ProductShape::new(*rows, columns, shape.depth()).ok());
                 for shape in shapes {
                     let one = (ProcessorId::new(index), shape);
                     if seen.insert(one) {
@@ -157,7 +240,10 @@ mod tests {
 
     #[test]
     fn rows_are_few_ones_standard_lengths_and_the_chunk() {
-        assert_eq!(lengths(256), (vec![32, 64, 128, 256], vec![16, 32, 64, 128, 256]));
+        assert_eq!(
+            lengths(256),
+            (vec![32, 64, 128, 256], vec![16, 32, 64, 128, 256])
+        );
         assert_eq!(lengths(96), (vec![32, 64, 128], vec![16, 32, 64, 96]));
         assert_eq!(lengths(32), (vec![32], vec![16, 32]));
         assert_eq!(lengths(1088).1, [16, 32, 64, 128, 256, 512, 1024, 1088]);

@@ -115,20 +115,54 @@ impl TryFrom<Unchecked> for ProductCosts {
     type Error = String;
 
     fn try_from(unchecked: Unchecked) -> Result<Self, String> {
-        let Unchecked { chunk, processors, joins, products, decode, prompts } = unchecked;
-        let expect = |holds: bool, what: &str| if holds { Ok(()) } else { Err(format!("expected {what}")) };
-        expect((1..=MOST_PROCESSORS).contains(&processors.len()), "1 to 64 processors")?;
+        let Unchecked {
+            chunk,
+            processors,
+            joins,
+            products,
+            decode,
+            prompts,
+        } = unchecked;
+        let expect = |holds: bool, what: &str| {
+            if holds {
+                Ok(())
+            } else {
+                Err(format!("expected {what}"))
+            }
+        };
+        expect(
+            (1..=MOST_PROCESSORS).contains(&processors.len()),
+            "1 to 64 processors",
+        )?;
         expect(products.len() <= MOST_TIMES, "at most 65536 times")?;
-        expect(ProductShape::new(chunk, 1, 1).is_ok(), "a chunk of 1 to 16777216 rows")?;
-        expect(joins.float.index() < processors.len(), "a processor of the list that computes floats")?;
+        expect(
+            ProductShape::new(chunk, 1, 1).is_ok(),
+            "a chunk of 1 to 16777216 rows",
+        )?;
+        expect(
+            joins.float.index() < processors.len(),
+            "a processor of the list that computes floats",
+        )?;
         let is_listed = |time: &ProductTime| time.processor.index() < processors.len();
-        expect(products.iter().all(is_listed), "times of processors of the list")?;
-        decode.iter().try_for_each(|decode| decode.check(processors.len()))?;
+        expect(
+            products.iter().all(is_listed),
+            "times of processors of the list",
+        )?;
+        decode
+            .iter()
+            .try_for_each(|decode| decode.check(processors.len()))?;
         expect(
             prompts.iter().all(MeasuredPrompt::is_plausible),
             "prompts that took 0.01 to 100 times what was expected",
         )?;
-        let costs = Self { chunk, processors, joins, products, decode, prompts };
+        let costs = Self {
+            chunk,
+            processors,
+            joins,
+            products,
+            decode,
+            prompts,
+        };
         costs.participants().map_err(|error| error.to_string())?;
         costs.joins().map_err(|error| error.to_string())?;
         costs.costs()?;
@@ -138,9 +172,19 @@ impl TryFrom<Unchecked> for ProductCosts {
 
 impl MeasuredJoins {
     fn joins(&self) -> Result<Joins> {
-        let Self { float, own_seconds, begin_seconds, end_seconds } = *self;
+        let Self {
+            float,
+            own_seconds,
+            begin_seconds,
+            end_seconds,
+        } = *self;
         // Who computes another processor's part has to begin it, too. Copies are in the times of the products.
-        Ok(Joins::new(float, own_seconds, begin_seconds + end_seconds, 0.0)?)
+        Ok(Joins::new(
+            float,
+            own_seconds,
+            begin_seconds + end_seconds,
+            0.0,
+        )?)
     }
 }
 
@@ -150,9 +194,16 @@ fn measurements(times: &[ProductTime]) -> Result<[Vec<Measurement>; 2], String> 
         let measurement = |time: &ProductTime| {
             let shape = ProductShape::new(time.rows, time.columns, time.depth);
             let shape = shape.map_err(|error| error.to_string())?;
-            Ok(Measurement { processor: time.processor, shape, seconds: seconds(time) })
+            Ok(Measurement {
+                processor: time.processor,
+                shape,
+                seconds: seconds(time),
+            })
         };
-        times.iter().map(measurement).collect::<Result<Vec<_>, String>>()
+        times
+            .iter()
+            .map(measurement)
+            .collect::<Result<Vec<_>, String>>()
     };
     Ok([of(|time| time.alone)?, of(|time| time.beside)?])
 }
@@ -165,14 +216,22 @@ fn costs_of(times: &[ProductTime]) -> Result<InterpolatedCosts, String> {
 impl ProductCosts {
     /// The processors that products can be given to.
     fn participants(&self) -> Result<Vec<Participant>> {
-        let participant = |(index, MeasuredProcessor { lengths, .. }): (usize, &MeasuredProcessor)| {
-            let shapes = match lengths {
-                Some(lengths) => Shapes::Static(StandardLengths::new(lengths.clone())?),
-                None => Shapes::Dynamic,
+        let participant =
+            |(index, MeasuredProcessor { lengths, .. }): (usize, &MeasuredProcessor)| {
+                let shapes = match lengths {
+                    Some(lengths) => Shapes::Static(StandardLengths::new(lengths.clone())?),
+                    None => Shapes::Dynamic,
+                };
+                Ok(Participant {
+                    processor: ProcessorId::new(index),
+                    shapes,
+                })
             };
-            Ok(Participant { processor: ProcessorId::new(index), shapes })
-        };
-        self.processors.iter().enumerate().map(participant).collect()
+        self.processors
+            .iter()
+            .enumerate()
+            .map(participant)
+            .collect()
     }
 
     fn joins(&self) -> Result<Joins> {
@@ -185,14 +244,21 @@ impl ProductCosts {
 
     fn products(&self, description: &ModelDescription, chunk: usize) -> Result<Vec<ModelProduct>> {
         if chunk > self.chunk {
-            return Err(Error::UnmeasuredChunk { chunk, measured: self.chunk });
+            return Err(Error::UnmeasuredChunk {
+                chunk,
+                measured: self.chunk,
+            });
         }
-        Ok(products_of(description, chunk, |role, shape| alignment(description, role, shape))?)
+        Ok(products_of(description, chunk, |role, shape| {
+            alignment(description, role, shape)
+        })?)
     }
 
     /// A solver by what was measured.
     fn solver(&self) -> Result<Solver<InterpolatedCosts>> {
-        let costs = self.costs().map_err(|problem| Error::ProductCosts { problem })?;
+        let costs = self
+            .costs()
+            .map_err(|problem| Error::ProductCosts { problem })?;
         Ok(Solver::new(self.participants()?, costs, self.joins()?)?)
     }
 
@@ -200,9 +266,19 @@ impl ProductCosts {
     ///
     /// # Errors
     /// If a chunk is longer than those that were measured, or the model has a product that was not measured.
-    pub fn plans(&self, description: &ModelDescription, chunk: usize, restriction: Restriction) -> Result<Plans> {
+    pub fn plans(
+        &self,
+        description: &ModelDescription,
+        chunk: usize,
+        restriction: Restriction,
+    ) -> Result<Plans> {
         let products = self.products(description, chunk)?;
-        Ok(Plans::solve(&self.solver()?, &products, restriction, &planned_lengths(chunk))?)
+        Ok(Plans::solve(
+            &self.solver()?,
+            &products,
+            restriction,
+            &planned_lengths(chunk),
+        )?)
     }
 
     /// How the products of a model are computed in one chunk of `rows` rows by one processor alone, which has graphs of
@@ -218,9 +294,20 @@ impl ProductCosts {
         lengths: Option<StandardLengths>,
     ) -> Result<Plans> {
         let shapes = lengths.map_or(Shapes::Dynamic, Shapes::Static);
-        let costs = self.costs().map_err(|problem| Error::ProductCosts { problem })?;
-        let solver = Solver::new(vec![Participant { processor, shapes }], costs, self.joins()?)?;
-        Ok(Plans::solve(&solver, &self.products(description, rows)?, Restriction::Layer, &[rows])?)
+        let costs = self
+            .costs()
+            .map_err(|problem| Error::ProductCosts { problem })?;
+        let solver = Solver::new(
+            vec![Participant { processor, shapes }],
+            costs,
+            self.joins()?,
+        )?;
+        Ok(Plans::solve(
+            &solver,
+            &self.products(description, rows)?,
+            Restriction::Layer,
+            &[rows],
+        )?)
     }
 
     /// The ways in which the products of a model can be computed in chunks of at most `chunk` rows, for the joint search.
@@ -228,21 +315,43 @@ impl ProductCosts {
     ///
     /// # Errors
     /// As [`ProductCosts::plans`]; if there is no processor that computes floats.
-    pub fn joint(&self, description: &ModelDescription, chunk: usize, floats: &[ProcessorId]) -> Result<Joint> {
+    pub fn joint(
+        &self,
+        description: &ModelDescription,
+        chunk: usize,
+        floats: &[ProcessorId],
+    ) -> Result<Joint> {
         let (products, lengths) = (self.products(description, chunk)?, planned_lengths(chunk));
-        let costs = self.costs().map_err(|problem| Error::ProductCosts { problem })?;
+        let costs = self
+            .costs()
+            .map_err(|problem| Error::ProductCosts { problem })?;
         let whole = |participant: Participant| {
             let processor = participant.processor;
             let solver = Solver::new(vec![participant], &costs, self.joins()?)?;
-            Ok((processor, Plans::solve(&solver, &products, Restriction::Layer, &lengths)?))
+            Ok((
+                processor,
+                Plans::solve(&solver, &products, Restriction::Layer, &lengths)?,
+            ))
         };
-        let whole = self.participants()?.into_iter().map(whole).collect::<Result<_>>()?;
+        let whole = self
+            .participants()?
+            .into_iter()
+            .map(whole)
+            .collect::<Result<_>>()?;
         let cut = Plans::solve(&self.solver()?, &products, Restriction::Tensor, &lengths)?;
-        let MeasuredJoins { float, own_seconds: own, begin_seconds, end_seconds } = self.joins;
+        let MeasuredJoins {
+            float,
+            own_seconds: own,
+            begin_seconds,
+            end_seconds,
+        } = self.joins;
         // The one that joins are measured for comes first.
         let mut floats = floats.to_vec();
         floats.sort_by_key(|processor| *processor != float);
-        let gaps = Gaps { own, other: begin_seconds.max(end_seconds) };
+        let gaps = Gaps {
+            own,
+            other: begin_seconds.max(end_seconds),
+        };
         Ok(Joint::new(description, whole, cut, floats, gaps)?.with_measured(self.prompts.clone()))
     }
 
@@ -255,7 +364,8 @@ impl ProductCosts {
         description: &ModelDescription,
         restriction: Restriction,
     ) -> Result<Option<DecodePlans>> {
-        let plans = |decode: &DecodeCosts| decode.plans(description, self.participants()?, restriction);
+        let plans =
+            |decode: &DecodeCosts| decode.plans(description, self.participants()?, restriction);
         self.decode.as_ref().map(plans).transpose()
     }
 
@@ -268,7 +378,13 @@ impl ProductCosts {
         let (first, second) = (of(&self.products)?, of(again)?);
         let [first, second] = [&first, &second].map(|[alone, beside]| Measured { alone, beside });
         let products = self.products(description, self.chunk)?;
-        let judged = judge(first, second, &self.participants()?, self.joins()?, &products);
+        let judged = judge(
+            first,
+            second,
+            &self.participants()?,
+            self.joins()?,
+            &products,
+        );
         judged.map_err(|error| Error::Prediction(Box::new(error)))
     }
 }
@@ -304,8 +420,14 @@ mod tests {
         ProductCosts {
             chunk: 64,
             processors: vec![
-                MeasuredProcessor { name: "cpu".into(), lengths: None },
-                MeasuredProcessor { name: "npu".into(), lengths: Some(vec![32, 64]) },
+                MeasuredProcessor {
+                    name: "cpu".into(),
+                    lengths: None,
+                },
+                MeasuredProcessor {
+                    name: "npu".into(),
+                    lengths: Some(vec![32, 64]),
+                },
             ],
             joins: MeasuredJoins {
                 float: ProcessorId::new(0),
@@ -313,21 +435,33 @@ mod tests {
                 begin_seconds: 2e-6,
                 end_seconds: 3e-6,
             },
-            products: [0, 1].into_iter().flat_map(|processor| [32, 64].map(|rows| time(processor, rows))).collect(),
+            products: [0, 1]
+                .into_iter()
+                .flat_map(|processor| [32, 64].map(|rows| time(processor, rows)))
+                .collect(),
             decode: None,
-            prompts: vec![MeasuredPrompt { rows: 64, factors: [(Kind::Alone, 0.75), (Kind::Tensor, 1.25)].into() }],
+            prompts: vec![MeasuredPrompt {
+                rows: 64,
+                factors: [(Kind::Alone, 0.75), (Kind::Tensor, 1.25)].into(),
+            }],
         }
     }
 
     #[test]
     fn a_table_is_read_as_it_was_written_and_what_nobody_measured_is_refused() {
         let package = tempfile::tempdir().unwrap();
-        assert_eq!(ProductTable::open(package.path()).unwrap(), ProductTable::default());
+        assert_eq!(
+            ProductTable::open(package.path()).unwrap(),
+            ProductTable::default()
+        );
         let mut table = ProductTable::default();
         table.set("cpu, npu", costs());
         table.save(package.path()).unwrap();
         assert_eq!(ProductTable::open(package.path()).unwrap(), table);
-        assert_eq!((table.of("cpu, npu"), table.of("cpu")), (Some(&costs()), None));
+        assert_eq!(
+            (table.of("cpu, npu"), table.of("cpu")),
+            (Some(&costs()), None)
+        );
         let written = std::fs::read_to_string(ProductTable::path(package.path())).unwrap();
         for (from, to) in [
             ("\"alone\": 0.00001", "\"alone\": -1e-5"),
@@ -347,9 +481,16 @@ mod tests {
             ("32,\n          64", "48"),
         ] {
             assert!(written.contains(from), "{from} in {written}");
-            std::fs::write(ProductTable::path(package.path()), written.replacen(from, to, 1)).unwrap();
+            std::fs::write(
+                ProductTable::path(package.path()),
+                written.replacen(from, to, 1),
+            )
+            .unwrap();
             let refused = ProductTable::open(package.path()).unwrap_err().to_string();
-            assert!(refused.contains("products.json") && refused.contains("triad profile"), "{to}: {refused}");
+            assert!(
+                refused.contains("products.json") && refused.contains("triad profile"),
+                "{to}: {refused}"
+            );
         }
     }
 
@@ -362,9 +503,18 @@ mod tests {
     #[test]
     fn what_was_not_measured_has_no_plan() {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
-        let unmeasured = costs().plans(&description, 64, Restriction::Auto).unwrap_err().to_string();
+        let unmeasured = costs()
+            .plans(&description, 64, Restriction::Auto)
+            .unwrap_err()
+            .to_string();
         assert!(unmeasured.contains("is not known"), "{unmeasured}");
-        let longer = costs().plans(&description, 65, Restriction::Auto).unwrap_err().to_string();
-        assert!(longer.contains("65") && longer.contains("64") && longer.contains("triad profile"), "{longer}");
+        let longer = costs()
+            .plans(&description, 65, Restriction::Auto)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            longer.contains("65") && longer.contains("64") && longer.contains("triad profile"),
+            "{longer}"
+        );
     }
 }

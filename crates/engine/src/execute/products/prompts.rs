@@ -36,10 +36,17 @@ fn measured_kinds(engine: &Engine) -> Vec<(usize, Vec<Kind>, f64)> {
         let candidates = &engine.planned(rows)?.plan.candidates;
         let fastest = candidates.first()?.seconds;
         let is_measured = |one: &&Candidate| one.id.is_alone() || one.seconds <= SLOWEST * fastest;
-        let kinds: BTreeSet<Kind> = candidates.iter().filter(is_measured).map(|one| one.id.kind).collect();
+        let kinds: BTreeSet<Kind> = candidates
+            .iter()
+            .filter(is_measured)
+            .map(|one| one.id.kind)
+            .collect();
         Some((rows, kinds.into_iter().collect(), fastest))
     };
-    lengths.take_while(|length| *length <= most).map_while(kinds).collect()
+    lengths
+        .take_while(|length| *length <= most)
+        .map_while(kinds)
+        .collect()
 }
 
 /// Runs prompts up to the context of an engine whose prompts are planned ([`EngineOptions::joint`]): of each length and
@@ -72,8 +79,12 @@ fn measure(
     let costs = engine.costs();
     let all = measured_kinds(engine);
     let least = repeat.max(*ROUNDS.start());
-    let rounds = |fastest: f64| ((SECONDS / fastest) as usize).clamp(least, least.max(*ROUNDS.end()));
-    let prompts = all.iter().map(|(_, kinds, fastest)| kinds.len() * (1 + rounds(*fastest))).sum();
+    let rounds =
+        |fastest: f64| ((SECONDS / fastest) as usize).clamp(least, least.max(*ROUNDS.end()));
+    let prompts = all
+        .iter()
+        .map(|(_, kinds, fastest)| kinds.len() * (1 + rounds(*fastest)))
+        .sum();
     for (rows, kinds, fastest) in all {
         let prompt = crate::execute::any_tokens(rows, engine.model().description().vocab);
         let mut taken = Vec::new();
@@ -84,10 +95,20 @@ fn measure(
                 // As a process begins with them: each prompt changes them.
                 engine.set_costs(costs.clone());
                 engine.plan_ahead(rows);
-                let expected = engine.planned(rows).filter(|planned| planned.plan.id.kind == *kind);
-                let seconds = run_prompt(&mut session, &prompt, cancel)?.timeline.seconds();
+                let expected = engine
+                    .planned(rows)
+                    .filter(|planned| planned.plan.id.kind == *kind);
+                let seconds = run_prompt(&mut session, &prompt, cancel)?
+                    .timeline
+                    .seconds();
                 if let Some(planned) = expected {
-                    of_round.insert(*kind, Taken { seconds, simulated: planned.plan.seconds });
+                    of_round.insert(
+                        *kind,
+                        Taken {
+                            seconds,
+                            simulated: planned.plan.seconds,
+                        },
+                    );
                 }
                 done += 1;
                 progress(done, prompts);
@@ -96,7 +117,10 @@ fn measure(
                 taken.push(of_round);
             }
         }
-        let prompt = MeasuredPrompt { rows, factors: factors(&taken) };
+        let prompt = MeasuredPrompt {
+            rows,
+            factors: factors(&taken),
+        };
         // Of a clock that stood still, or a prompt that nothing was known of, nothing is learned.
         measured.extend(prompt.is_plausible().then_some(prompt));
     }
@@ -107,14 +131,20 @@ fn measure(
 /// are those of one alone by the median of the ratios in a round: a machine's speed changes from one round to the next by more
 /// than kinds differ.
 fn factors(rounds: &[BTreeMap<Kind, Taken>]) -> BTreeMap<Kind, f64> {
-    let each =
-        |value: &dyn Fn(&BTreeMap<Kind, Taken>) -> Option<f64>| median(rounds.iter().filter_map(value).collect());
+    let each = |value: &dyn Fn(&BTreeMap<Kind, Taken>) -> Option<f64>| {
+        median(rounds.iter().filter_map(value).collect())
+    };
     let multiple = |taken: &Taken| taken.seconds / taken.simulated;
     let of_alone = each(&|round| round.get(&Kind::Alone).map(multiple));
     let kinds: BTreeSet<Kind> = rounds.iter().flat_map(BTreeMap::keys).copied().collect();
     let factor = |kind: Kind| {
-        let over_alone = each(&|round| Some(multiple(round.get(&kind)?) / multiple(round.get(&Kind::Alone)?)));
-        if over_alone > 0.0 { over_alone * of_alone } else { each(&|round| round.get(&kind).map(multiple)) }
+        let over_alone =
+            each(&|round| Some(multiple(round.get(&kind)?) / multiple(round.get(&Kind::Alone)?)));
+        if over_alone > 0.0 {
+            over_alone * of_alone
+        } else {
+            each(&|round| round.get(&kind).map(multiple))
+        }
     };
     kinds.into_iter().map(|kind| (kind, factor(kind))).collect()
 }
@@ -125,13 +155,22 @@ mod tests {
 
     #[test]
     fn kinds_are_compared_with_one_processor_alone_round_by_round() {
-        let taken = |seconds| Taken { seconds, simulated: 2.0 };
+        let taken = |seconds| Taken {
+            seconds,
+            simulated: 2.0,
+        };
         // Two of the rounds end in a faster minute.
         let times = [(1.0, 0.9), (2.0, 1.8), (3.0, 2.7), (4.0, 1.0), (5.0, 1.1)];
-        let round = |(alone, mixed)| BTreeMap::from([(Kind::Alone, taken(alone)), (Kind::Mixed, taken(mixed))]);
+        let round = |(alone, mixed)| {
+            BTreeMap::from([(Kind::Alone, taken(alone)), (Kind::Mixed, taken(mixed))])
+        };
         let of_rounds = factors(&times.map(round));
         assert_eq!(of_rounds[&Kind::Alone], 1.5);
-        assert!((of_rounds[&Kind::Mixed] - 0.9 * 1.5).abs() < 1e-12, "{}", of_rounds[&Kind::Mixed]);
+        assert!(
+            (of_rounds[&Kind::Mixed] - 0.9 * 1.5).abs() < 1e-12,
+            "{}",
+            of_rounds[&Kind::Mixed]
+        );
         // Where no processor computes a prompt alone, a kind has the median of its own times.
         let without = times.map(|(_, mixed)| BTreeMap::from([(Kind::Mixed, taken(mixed))]));
         assert_eq!(factors(&without), BTreeMap::from([(Kind::Mixed, 0.55)]));

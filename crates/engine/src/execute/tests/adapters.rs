@@ -30,8 +30,19 @@ pub(super) fn random(model: &Model, seed: u64, is_changed: impl Fn(usize) -> boo
         let shapes = shapes.filter(|(place, _)| is_changed(index * 7 + place));
         let low_ranks = shapes.map(|(place, shape)| {
             let rank = 1 + (place + seed as usize) % 4;
-            let (a, b) = (numbers(rank * shape.in_features), numbers(rank * shape.out_features));
-            (shape.linear, LowRank { rank, a, b, scale: 0.1 })
+            let (a, b) = (
+                numbers(rank * shape.in_features),
+                numbers(rank * shape.out_features),
+            );
+            (
+                shape.linear,
+                LowRank {
+                    rank,
+                    a,
+                    b,
+                    scale: 0.1,
+                },
+            )
         });
         low_ranks.collect::<BTreeMap<_, _>>()
     });
@@ -39,14 +50,19 @@ pub(super) fn random(model: &Model, seed: u64, is_changed: impl Fn(usize) -> boo
 }
 
 fn together(adapters: &[(&Arc<Adapter>, f32)]) -> Adapters {
-    let scaled =
-        |(adapter, scale): &(&Arc<Adapter>, f32)| ScaledAdapter { adapter: Arc::clone(adapter), scale: *scale };
+    let scaled = |(adapter, scale): &(&Arc<Adapter>, f32)| ScaledAdapter {
+        adapter: Arc::clone(adapter),
+        scale: *scale,
+    };
     Adapters::new(adapters.iter().map(scaled)).unwrap()
 }
 
 /// None, two, one of them with another scale, and both in either order.
 fn adapters(model: &Model) -> Vec<Adapters> {
-    let (all, some) = (random(model, 1, |_| true), random(model, 2, |place| place % 3 != 1));
+    let (all, some) = (
+        random(model, 1, |_| true),
+        random(model, 2, |place| place % 3 != 1),
+    );
     vec![
         Adapters::default(),
         together(&[(&all, 1.0)]),
@@ -66,7 +82,9 @@ pub(super) fn adapted(mut session: Session, adapters: &Adapters) -> Session {
 }
 
 fn tokens(count: usize, seed: usize) -> Vec<u32> {
-    (0..count).map(|index| ((index * index * 5 + index * 3 + seed * 29) % VOCAB) as u32).collect()
+    (0..count)
+        .map(|index| ((index * index * 5 + index * 3 + seed * 29) % VOCAB) as u32)
+        .collect()
 }
 
 /// Logits of a prompt, and of some tokens behind it.
@@ -83,11 +101,29 @@ fn one_chunk_and_one_step_with_several_adapters_have_the_bits_of_each_alone() {
     for (name, model) in &*MODELS {
         // Whichever adapter comes first, and each twice, so that rows of one lie apart.
         for first in [1, 2] {
-            let each: Vec<_> = ADAPTERS.iter().cycle().skip(first).take(2 * ADAPTERS.len()).collect();
-            let prompts: Vec<_> = (0..each.len()).map(|seed| tokens(3 + 2 * seed, seed)).collect();
-            let session = SessionOptions { context: CONTEXT, chunk: 256, ..SessionOptions::default() };
+            let each: Vec<_> = ADAPTERS
+                .iter()
+                .cycle()
+                .skip(first)
+                .take(2 * ADAPTERS.len())
+                .collect();
+            let prompts: Vec<_> = (0..each.len())
+                .map(|seed| tokens(3 + 2 * seed, seed))
+                .collect();
+            let session = SessionOptions {
+                context: CONTEXT,
+                chunk: 256,
+                ..SessionOptions::default()
+            };
             let kv_memory = Some(usize::MAX / 2);
-            let engine = engine(model, EngineOptions { session, kv_memory, ..EngineOptions::default() });
+            let engine = engine(
+                model,
+                EngineOptions {
+                    session,
+                    kv_memory,
+                    ..EngineOptions::default()
+                },
+            );
             check_chunk(&engine, &each, &prompts, name);
             check_step(&engine, &each, &prompts, name);
         }
@@ -100,31 +136,50 @@ fn check_chunk(engine: &Engine, each: &[&Adapters], prompts: &[Vec<u32>], name: 
     let mut forward = session.forward();
     // The residual stream behind all blocks.
     let mut run = |each: &[&Adapters], prompts: &[Vec<u32>]| {
-        let caches: Vec<_> = each.iter().map(|adapters| KvCache::new(memory, (*adapters).clone())).collect();
+        let caches: Vec<_> = each
+            .iter()
+            .map(|adapters| KvCache::new(memory, (*adapters).clone()))
+            .collect();
         let mut at = 0;
         let segments = caches.iter().zip(prompts).map(|(cache, prompt)| {
             cache.reserve(0, prompt.len()).unwrap();
             let rows = at..at + prompt.len();
             at = rows.end;
-            Segment { cache, rows, position: 0 }
+            Segment {
+                cache,
+                rows,
+                position: 0,
+            }
         });
         let segments: Vec<_> = segments.collect();
-        model.install(|| forward.run(&prompts.concat(), &segments, &Cancel::new())).unwrap();
+        model
+            .install(|| forward.run(&prompts.concat(), &segments, &Cancel::new()))
+            .unwrap();
         forward.buffers.residual(0..at, hidden).to_vec()
     };
     let together = run(each, prompts);
-    let alone = each.iter().zip(prompts).flat_map(|(adapters, prompt)| run(&[adapters], std::slice::from_ref(prompt)));
+    let alone = each
+        .iter()
+        .zip(prompts)
+        .flat_map(|(adapters, prompt)| run(&[adapters], std::slice::from_ref(prompt)));
     assert!(alone.eq(together), "{name}: a chunk");
 }
 
 fn check_step(engine: &Engine, each: &[&Adapters], prompts: &[Vec<u32>], name: &str) {
-    let mut sessions: Vec<_> = each.iter().map(|adapters| adapted(engine.session(), adapters)).collect();
+    let mut sessions: Vec<_> = each
+        .iter()
+        .map(|adapters| adapted(engine.session(), adapters))
+        .collect();
     for (session, prompt) in sessions.iter_mut().zip(prompts) {
         session.prefill(prompt, &Cancel::new(), |_| {}).unwrap();
     }
     let mut forks: Vec<_> = sessions.iter().map(Session::fork).collect();
     let steps = engine.usage().steps;
-    Session::decode_together(sessions.iter_mut().map(|session| (session, &[5, 6][..])), &Cancel::new()).unwrap();
+    Session::decode_together(
+        sessions.iter_mut().map(|session| (session, &[5, 6][..])),
+        &Cancel::new(),
+    )
+    .unwrap();
     assert_eq!(engine.usage().steps, steps + 1);
     for (together, alone) in sessions.iter().zip(&mut forks) {
         alone.decode_each(&[5, 6], &Cancel::new()).unwrap();
@@ -135,19 +190,40 @@ fn check_step(engine: &Engine, each: &[&Adapters], prompts: &[Vec<u32>], name: &
 #[test]
 fn every_adapter_changes_the_logits_and_their_order_does_not() {
     for (name, model) in &*MODELS {
-        let options = SessionOptions { context: CONTEXT, chunk: 16, ..SessionOptions::default() };
-        let of = |adapters| logits(&mut adapted(Session::new(model, &options).unwrap(), adapters), &tokens(40, 0));
+        let options = SessionOptions {
+            context: CONTEXT,
+            chunk: 16,
+            ..SessionOptions::default()
+        };
+        let of = |adapters| {
+            logits(
+                &mut adapted(Session::new(model, &options).unwrap(), adapters),
+                &tokens(40, 0),
+            )
+        };
         let all: Vec<_> = ADAPTERS.iter().map(of).collect();
         for (one, other) in (0..all.len()).flat_map(|one| (0..one).map(move |other| (one, other))) {
-            assert_eq!(all[one] == all[other], (one, other) == (5, 4), "{name}: {one} and {other}");
+            assert_eq!(
+                all[one] == all[other],
+                (one, other) == (5, 4),
+                "{name}: {one} and {other}"
+            );
         }
     }
 }
 
 /// Largest difference relative to the largest of `expected`.
 fn apart(found: &[f32], expected: &[f32]) -> f32 {
-    let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-    found.iter().zip(expected).fold(0.0f32, |most, (found, expected)| most.max((found - expected).abs())) / largest
+    let largest = expected
+        .iter()
+        .fold(0.0f32, |largest, x| largest.max(x.abs()));
+    found
+        .iter()
+        .zip(expected)
+        .fold(0.0f32, |most, (found, expected)| {
+            most.max((found - expected).abs())
+        })
+        / largest
 }
 
 #[test]
@@ -156,15 +232,23 @@ fn on_quantized_weights_adapters_add_what_they_add_on_floats() {
         let float = float(family);
         let adapters = together(&[(&random(&float, 3, |_| true), 1.0)]);
         let tokens = prompt(&float, 30);
-        let of =
-            |model: &Arc<Model>, adapters: &Adapters| logits(&mut adapted(session(model, CHUNK), adapters), &tokens);
+        let of = |model: &Arc<Model>, adapters: &Adapters| {
+            logits(&mut adapted(session(model, CHUNK), adapters), &tokens)
+        };
         let (plain, expected) = (of(&float, &Adapters::default()), of(&float, &adapters));
         let changed = apart(&plain, &expected);
-        for model in [pruned(family, 0.0), Arc::new(testing::quantize_int4(&float))] {
+        for model in [
+            pruned(family, 0.0),
+            Arc::new(testing::quantize_int4(&float)),
+        ] {
             let lost = apart(&of(&model, &Adapters::default()), &plain);
             let lost_with = apart(&of(&model, &adapters), &expected);
             // Of models as small as these, INT4 leaves little.
-            let most = if model.weights().is_int8() { 0.2 * changed } else { 1.5 * lost };
+            let most = if model.weights().is_int8() {
+                0.2 * changed
+            } else {
+                1.5 * lost
+            };
             assert!(
                 lost_with < most,
                 "{family}: {lost} without adapters, {lost_with} with them, which change {changed}"
@@ -176,9 +260,12 @@ fn on_quantized_weights_adapters_add_what_they_add_on_floats() {
 #[test]
 fn any_processors_and_devices_compute_adapters_alike() {
     for family in FAMILIES {
-        for model in
-            [float(family), int8(family), pruned(family, 1.0), Arc::new(testing::quantize_int4(&float(family)))]
-        {
+        for model in [
+            float(family),
+            int8(family),
+            pruned(family, 1.0),
+            Arc::new(testing::quantize_int4(&float(family))),
+        ] {
             let adapters = together(&[(&random(&model, 4, |place| place % 4 != 2), 1.0)]);
             let tokens = prompt(&model, 3 * CHUNK + 2);
             let run = |session| logits(&mut adapted(session, &adapters), &tokens);
@@ -190,13 +277,22 @@ fn any_processors_and_devices_compute_adapters_alike() {
                 // Whole feed-forwards of which are programs, which others still run.
                 let device = Arc::new(TestDevice::new());
                 let processors = two(1, Some(Arc::clone(&device) as Arc<dyn Device>));
-                let engine = engine(&model, EngineOptions { processors, ..options(Policy::CriticalPath) });
+                let engine = engine(
+                    &model,
+                    EngineOptions {
+                        processors,
+                        ..options(Policy::CriticalPath)
+                    },
+                );
                 let plain = |session: Session| all_logits(session, &tokens);
                 let (with, without) = std::thread::scope(|scope| {
                     let with = scope.spawn(|| run(engine.session()));
                     (plain(engine.session()), with.join().unwrap())
                 });
-                assert!(without == expected && with == plain(session(&model, CHUNK)), "{family}");
+                assert!(
+                    without == expected && with == plain(session(&model, CHUNK)),
+                    "{family}"
+                );
             }
         }
     }
@@ -209,11 +305,17 @@ fn a_processor_lost_at_any_step_changes_no_bit_of_adapters() {
     let tokens = prompt(&model, 2 * CHUNK + 3);
     let run = |session| all_logits(adapted(session, &adapters), &tokens);
     let expected = run(session(&model, CHUNK));
-    let tasks = engine(&model, options(Policy::Fifo)).graph().subgraphs().len();
+    let tasks = engine(&model, options(Policy::Fifo))
+        .graph()
+        .subgraphs()
+        .len();
     for at in 0..2 * tasks {
         let fail = if at % 2 == 0 { error } else { panic };
         let processor = if at % 3 == 0 { NPU } else { CPU };
-        let engine = with_probe(engine(&model, options(Policy::Paper)), failing(processor, at, fail));
+        let engine = with_probe(
+            engine(&model, options(Policy::Paper)),
+            failing(processor, at, fail),
+        );
         assert!(run(engine.session()) == expected, "{processor:?} at {at}");
     }
 }
@@ -221,21 +323,45 @@ fn a_processor_lost_at_any_step_changes_no_bit_of_adapters() {
 #[test]
 fn prefixes_are_shared_among_sessions_with_the_same_adapters_alone() {
     let (_, model) = &MODELS[1];
-    let options = SessionOptions { context: CONTEXT, chunk: 64, kv_format: KvFormat::F16 };
-    let engine = engine(model, EngineOptions { session: options, ..EngineOptions::default() });
+    let options = SessionOptions {
+        context: CONTEXT,
+        chunk: 64,
+        kv_format: KvFormat::F16,
+    };
+    let engine = engine(
+        model,
+        EngineOptions {
+            session: options,
+            ..EngineOptions::default()
+        },
+    );
     let prompt = tokens(300, 0);
     let mut all = Vec::new();
     for (index, adapters) in ADAPTERS[..5].iter().enumerate() {
         let mut session = adapted(engine.session(), adapters);
-        assert_eq!(session.reuse(&prompt), 0, "adapters {index}: of nobody before it");
-        all.push(session.prefill(&prompt, &Cancel::new(), |_| {}).unwrap().to_vec());
+        assert_eq!(
+            session.reuse(&prompt),
+            0,
+            "adapters {index}: of nobody before it"
+        );
+        all.push(
+            session
+                .prefill(&prompt, &Cancel::new(), |_| {})
+                .unwrap()
+                .to_vec(),
+        );
         session.share();
     }
     assert_eq!(engine.usage().kv.indexed_pages, 10);
     for (adapters, expected) in ADAPTERS.iter().zip(all.iter().chain(&all[4..])) {
         let mut session = adapted(engine.session(), adapters);
         assert_eq!(session.reuse(&prompt), 299);
-        assert!(session.prefill(&prompt[299..], &Cancel::new(), |_| {}).unwrap() == expected);
+        assert!(
+            session
+                .prefill(&prompt[299..], &Cancel::new(), |_| {})
+                .unwrap()
+                == expected
+        );
     }
     // A session that changes its adapters begins anew, and what it shared stays what it was.
     let mut session = adapted(engine.session(), &ADAPTERS[1]);
@@ -244,7 +370,12 @@ fn prefixes_are_shared_among_sessions_with_the_same_adapters_alone() {
     session.set_adapters(&ADAPTERS[2]).unwrap();
     assert!(session.tokens().is_empty());
     assert_eq!(session.reuse(&prompt), 299);
-    assert!(session.prefill(&prompt[299..], &Cancel::new(), |_| {}).unwrap() == all[2]);
+    assert!(
+        session
+            .prefill(&prompt[299..], &Cancel::new(), |_| {})
+            .unwrap()
+            == all[2]
+    );
     session.set_adapters(&ADAPTERS[2]).unwrap();
     assert_eq!(session.tokens(), prompt, "the same adapters are no change");
     drop(session);
@@ -257,20 +388,44 @@ fn a_saved_session_is_restored_with_its_adapters_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("session");
     let (_, model) = &MODELS[0];
-    let options = SessionOptions { context: CONTEXT, chunk: 64, kv_format: KvFormat::F16 };
-    let engine = engine(model, EngineOptions { session: options, ..EngineOptions::default() });
+    let options = SessionOptions {
+        context: CONTEXT,
+        chunk: 64,
+        kv_format: KvFormat::F16,
+    };
+    let engine = engine(
+        model,
+        EngineOptions {
+            session: options,
+            ..EngineOptions::default()
+        },
+    );
     let mut session = adapted(engine.session(), &ADAPTERS[4]);
-    session.prefill(&tokens(20, 0), &Cancel::new(), |_| {}).unwrap();
+    session
+        .prefill(&tokens(20, 0), &Cancel::new(), |_| {})
+        .unwrap();
     session.save(&path).unwrap();
     let mut restored = engine.restore_with(&path, &ADAPTERS[5]).unwrap();
-    assert!(session.decode(3, &Cancel::new()).unwrap() == restored.decode(3, &Cancel::new()).unwrap());
+    assert!(
+        session.decode(3, &Cancel::new()).unwrap() == restored.decode(3, &Cancel::new()).unwrap()
+    );
     for wrong in &ADAPTERS[..4] {
         let error = engine.restore_with(&path, wrong).err().unwrap().to_string();
-        assert!(error.contains("the adapters: ") && error.contains("give those that"), "{error}");
+        assert!(
+            error.contains("the adapters: ") && error.contains("give those that"),
+            "{error}"
+        );
     }
     engine.session().save(&path).unwrap();
-    let error = engine.restore_with(&path, &ADAPTERS[1]).err().unwrap().to_string();
+    let error = engine
+        .restore_with(&path, &ADAPTERS[1])
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("the adapters: none, expected "), "{error}");
     let other = adapters(&float("llama"));
-    assert!(matches!(engine.restore_with(&path, &other[1]), Err(Error::AdapterOfAnotherModel { .. })));
+    assert!(matches!(
+        engine.restore_with(&path, &other[1]),
+        Err(Error::AdapterOfAnotherModel { .. })
+    ));
 }

@@ -6,14 +6,27 @@ use triad_plan::schedule::parts::{Axis, Cut, Share};
 use super::devices::TestDevice;
 use super::*;
 
-const PRODUCTS: [Role; 4] = [Role::QueryKeyValue, Role::AttentionOutput, Role::GateUp, Role::Down];
+const PRODUCTS: [Role; 4] = [
+    Role::QueryKeyValue,
+    Role::AttentionOutput,
+    Role::GateUp,
+    Role::Down,
+];
 
 /// Weights of INT8 begin at multiples of so many output features.
 const BLOCK: usize = 16;
 
 fn cut(axis: Axis, shares: [f64; 2], multiple: usize) -> Cut {
-    let share = |(index, share)| Share { processor: ProcessorId::new(index), share };
-    Cut::new(axis, shares.into_iter().enumerate().map(share).collect(), multiple).unwrap()
+    let share = |(index, share)| Share {
+        processor: ProcessorId::new(index),
+        share,
+    };
+    Cut::new(
+        axis,
+        shares.into_iter().enumerate().map(share).collect(),
+        multiple,
+    )
+    .unwrap()
 }
 
 /// Two CPUs; a CPU and our kernels as NPU; a CPU and a device.
@@ -30,7 +43,11 @@ fn processors(which: usize) -> Vec<ProcessorOptions> {
 }
 
 fn cut_options(which: usize, policy: Policy, cuts: Vec<(Role, Cut)>) -> EngineOptions {
-    EngineOptions { processors: processors(which), cuts, ..options(policy) }
+    EngineOptions {
+        processors: processors(which),
+        cuts,
+        ..options(policy)
+    }
 }
 
 proptest! {
@@ -119,7 +136,11 @@ fn a_processor_that_hangs_with_a_part_leaves_the_chunk_to_others() {
     let model = int8("llama");
     let tokens = prompt(&model, 2 * CHUNK + 3);
     let expected = all_logits(session(&model, CHUNK), &tokens);
-    let product_cuts = || PRODUCTS.map(|role| (role, cut(Axis::Columns, [1.0, 1.0], BLOCK))).to_vec();
+    let product_cuts = || {
+        PRODUCTS
+            .map(|role| (role, cut(Axis::Columns, [1.0, 1.0], BLOCK)))
+            .to_vec()
+    };
     for hangs_at in (0..60).step_by(11) {
         for moment in [Moment::Before, Moment::Behind] {
             let (is_back, begun) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
@@ -134,9 +155,15 @@ fn a_processor_that_hangs_with_a_part_leaves_the_chunk_to_others() {
                 Ok(())
             });
             let options = cut_options(hangs_at % 3, Policy::CriticalPath, product_cuts());
-            let options = EngineOptions { time_out: Duration::from_secs(1), ..options };
+            let options = EngineOptions {
+                time_out: Duration::from_secs(1),
+                ..options
+            };
             let mut session = with_probe(engine(&model, options), probe).session();
-            assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{hangs_at}, {moment:?}");
+            assert!(
+                session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected,
+                "{hangs_at}, {moment:?}"
+            );
             is_back.store(true, Ordering::Relaxed);
         }
     }
@@ -147,19 +174,29 @@ fn a_cut_that_cannot_be_made_is_refused() {
     let model = int8("llama");
     let columns = || cut(Axis::Columns, [1.0, 1.0], BLOCK);
     for role in [Role::FeedForward, Role::Attention] {
-        let refused = Engine::new(&model, cut_options(0, Policy::Fifo, vec![(role, columns())])).unwrap_err();
-        assert!(
-            refused.to_string().ends_with("can't be cut: expected query-key-value, attention-output, gate-up or down")
-        );
+        let refused = Engine::new(
+            &model,
+            cut_options(0, Policy::Fifo, vec![(role, columns())]),
+        )
+        .unwrap_err();
+        assert!(refused.to_string().ends_with(
+            "can't be cut: expected query-key-value, attention-output, gate-up or down"
+        ));
     }
     let twice = vec![(Role::Down, columns()), (Role::Down, columns())];
     let refused = Engine::new(&model, cut_options(0, Policy::Fifo, twice)).unwrap_err();
-    assert_eq!(refused.to_string(), "down is cut twice: expected one cut for each product");
+    assert_eq!(
+        refused.to_string(),
+        "down is cut twice: expected one cut for each product"
+    );
     for which in 0..3 {
         let unaligned = cut(Axis::Columns, [1.0, 2.0], 1);
-        let refused = Engine::new(&model, cut_options(which, Policy::Fifo, vec![(Role::Down, unaligned)])).unwrap_err();
-        let expected =
-            "a part of down begins at output feature 11 of Down: expected a multiple of 16, as INT8 weights are packed";
+        let refused = Engine::new(
+            &model,
+            cut_options(which, Policy::Fifo, vec![(Role::Down, unaligned)]),
+        )
+        .unwrap_err();
+        let expected = "a part of down begins at output feature 11 of Down: expected a multiple of 16, as INT8 weights are packed";
         assert_eq!(refused.to_string(), expected);
     }
 }

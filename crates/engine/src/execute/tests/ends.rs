@@ -36,7 +36,10 @@ fn cancelling(cancel: &Cancel, at: usize) -> Probe {
 fn one_and_two() -> impl Iterator<Item = EngineOptions> {
     [false, true].into_iter().map(|is_two| {
         let processors = if is_two { two(1, None) } else { Vec::new() };
-        EngineOptions { processors, ..options(Policy::CriticalPath) }
+        EngineOptions {
+            processors,
+            ..options(Policy::CriticalPath)
+        }
     })
 }
 
@@ -46,7 +49,9 @@ fn a_cancelled_token_ends() {
     for options in one_and_two() {
         let engine = engine(&model, options);
         let mut session = engine.session();
-        session.prefill(&prompt(&model, 20), &Cancel::new(), |_| {}).unwrap();
+        session
+            .prefill(&prompt(&model, 20), &Cancel::new(), |_| {})
+            .unwrap();
         let expected = session.fork().decode(5, &Cancel::new()).unwrap().to_vec();
         let cancel = Cancel::new();
         engine.set_probe(Some(cancelling(&cancel, 0)));
@@ -74,9 +79,15 @@ fn a_cancelled_token_ends_beside_others_that_go_on() {
         let engine = engine(&model, options);
         let mut sessions: Vec<_> = (0..2).map(|_| engine.session()).collect();
         for session in &mut sessions {
-            session.prefill(&prompt(&model, 20), &Cancel::new(), |_| {}).unwrap();
+            session
+                .prefill(&prompt(&model, 20), &Cancel::new(), |_| {})
+                .unwrap();
         }
-        let expected = sessions[0].fork().decode(5, &Cancel::new()).unwrap().to_vec();
+        let expected = sessions[0]
+            .fork()
+            .decode(5, &Cancel::new())
+            .unwrap()
+            .to_vec();
         let cancel = Cancel::new();
         // The first task is a prompt's, during which both tokens arrive.
         engine.set_probe(Some(cancelling(&cancel, 1)));
@@ -85,17 +96,25 @@ fn a_cancelled_token_ends_beside_others_that_go_on() {
         let results = ends(move || {
             let cancels = [Cancel::new(), cancel];
             std::thread::scope(|scope| {
-                let decode =
-                    |(session, cancel): (&mut Session, &Cancel)| session.decode(5, cancel).map(<[f32]>::to_vec);
-                let waiting: Vec<_> =
-                    sessions.iter_mut().zip(&cancels).map(|pair| scope.spawn(move || decode(pair))).collect();
+                let decode = |(session, cancel): (&mut Session, &Cancel)| {
+                    session.decode(5, cancel).map(<[f32]>::to_vec)
+                };
+                let waiting: Vec<_> = sessions
+                    .iter_mut()
+                    .zip(&cancels)
+                    .map(|pair| scope.spawn(move || decode(pair)))
+                    .collect();
                 other.prefill(&prompt, &Cancel::new(), |_| {}).unwrap();
-                waiting.into_iter().map(|waiting| waiting.join().unwrap()).collect::<Vec<_>>()
+                waiting
+                    .into_iter()
+                    .map(|waiting| waiting.join().unwrap())
+                    .collect::<Vec<_>>()
             })
         });
         assert!(results[0].as_ref().unwrap() == &expected);
         assert!(
-            matches!(&results[1], Err(Error::Cancelled)) || results[1].as_ref().is_ok_and(|logits| *logits == expected)
+            matches!(&results[1], Err(Error::Cancelled))
+                || results[1].as_ref().is_ok_and(|logits| *logits == expected)
         );
     }
 }
@@ -114,10 +133,19 @@ fn cancelled_at_any_task_nothing_but_the_request_ends() {
             engine.set_probe(Some(cancelling(&cancel, at)));
             let (mut session, tokens) = (engine.session(), tokens.clone());
             let result = ends(move || session.prefill_all_logits(&tokens, &cancel));
-            assert!(result.as_ref().map_or_else(|error| matches!(error, Error::Cancelled), |all| *all == expected));
+            assert!(result.as_ref().map_or_else(
+                |error| matches!(error, Error::Cancelled),
+                |all| *all == expected
+            ));
             engine.set_probe(None);
             let mut again = engine.session();
-            assert!(again.prefill_all_logits(&prompt(&model, 3 * CHUNK), &Cancel::new()).unwrap() == expected, "{at}");
+            assert!(
+                again
+                    .prefill_all_logits(&prompt(&model, 3 * CHUNK), &Cancel::new())
+                    .unwrap()
+                    == expected,
+                "{at}"
+            );
             assert!(failures(&again).is_empty(), "{at}: {:?}", failures(&again));
         }
     }
@@ -129,7 +157,10 @@ fn a_prompt_ends_whose_neighbour_is_cancelled() {
     for options in one_and_two() {
         let engine = engine(&model, options);
         let tokens = prompt(&model, 40);
-        let expected = session(&model, CHUNK).prefill(&tokens, &Cancel::new(), |_| {}).unwrap().to_vec();
+        let expected = session(&model, CHUNK)
+            .prefill(&tokens, &Cancel::new(), |_| {})
+            .unwrap()
+            .to_vec();
         for at in [1, 5, 20] {
             let cancel = Cancel::new();
             engine.set_probe(Some(cancelling(&cancel, at)));
@@ -138,12 +169,23 @@ fn a_prompt_ends_whose_neighbour_is_cancelled() {
                 let cancels = [Cancel::new(), cancel, Cancel::new()];
                 std::thread::scope(|scope| {
                     let (engine, tokens) = (&engine, &tokens);
-                    let run = |cancel| engine.session().prefill(tokens, cancel, |_| {}).map(<[f32]>::to_vec);
-                    let running: Vec<_> = cancels.iter().map(|cancel| scope.spawn(move || run(cancel))).collect();
+                    let run = |cancel| {
+                        engine
+                            .session()
+                            .prefill(tokens, cancel, |_| {})
+                            .map(<[f32]>::to_vec)
+                    };
+                    let running: Vec<_> = cancels
+                        .iter()
+                        .map(|cancel| scope.spawn(move || run(cancel)))
+                        .collect();
                     for (index, running) in running.into_iter().enumerate() {
                         match running.join().unwrap() {
                             Ok(logits) => assert!(logits == expected),
-                            Err(error) => assert!(index == 1 && matches!(error, Error::Cancelled), "{index}: {error}"),
+                            Err(error) => assert!(
+                                index == 1 && matches!(error, Error::Cancelled),
+                                "{index}: {error}"
+                            ),
                         }
                     }
                 });
@@ -158,13 +200,21 @@ fn where_nobody_is_left_for_a_task_the_request_ends_with_what_happened() {
     // One that cannot take over what is computed in float.
     let mut processors = two(1, None);
     processors[1].description.formats = vec![Format::Int8];
-    let options = EngineOptions { processors, ..options(Policy::CriticalPath) };
+    let options = EngineOptions {
+        processors,
+        ..options(Policy::CriticalPath)
+    };
     let engine = engine(&model, options);
     let tokens = prompt(&model, 30);
     for at in [0, 7, 20] {
         engine.set_probe(Some(failing(CPU, at, error)));
         let (mut first, run) = (engine.session(), tokens.clone());
-        let error = ends(move || first.prefill(&run, &Cancel::new(), |_| {}).map(<[f32]>::len)).unwrap_err();
+        let error = ends(move || {
+            first
+                .prefill(&run, &Cancel::new(), |_| {})
+                .map(<[f32]>::len)
+        })
+        .unwrap_err();
         assert_eq!(
             error.to_string(),
             "no processor is left to run the prompt: the CPU: the TEST: it panicked: unplugged",
@@ -172,7 +222,8 @@ fn where_nobody_is_left_for_a_task_the_request_ends_with_what_happened() {
         );
         let mut again = engine.session();
         assert!(
-            again.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == all_logits(session(&model, CHUNK), &tokens)
+            again.prefill_all_logits(&tokens, &Cancel::new()).unwrap()
+                == all_logits(session(&model, CHUNK), &tokens)
         );
     }
 }
@@ -188,12 +239,20 @@ fn where_every_processor_hangs_requests_end_until_one_is_back() {
         }
         Ok(())
     });
-    let options = EngineOptions { time_out: Duration::from_millis(200), ..options(Policy::CriticalPath) };
+    let options = EngineOptions {
+        time_out: Duration::from_millis(200),
+        ..options(Policy::CriticalPath)
+    };
     let engine = with_probe(engine(&model, options), probe);
     let tokens = prompt(&model, 30);
     for _ in 0..3 {
         let (mut session, tokens) = (engine.session(), tokens.clone());
-        let error = ends(move || session.prefill(&tokens, &Cancel::new(), |_| {}).map(<[f32]>::len)).unwrap_err();
+        let error = ends(move || {
+            session
+                .prefill(&tokens, &Cancel::new(), |_| {})
+                .map(<[f32]>::len)
+        })
+        .unwrap_err();
         assert!(matches!(error, Error::Processors { .. }), "{error}");
     }
     hangs.store(false, Ordering::Relaxed);
@@ -225,7 +284,10 @@ fn processors_that_are_at_times_too_late_come_back_whenever_that_is() {
         }
         Ok(())
     });
-    let options = EngineOptions { time_out: Duration::from_millis(20), ..options(Policy::CriticalPath) };
+    let options = EngineOptions {
+        time_out: Duration::from_millis(20),
+        ..options(Policy::CriticalPath)
+    };
     let engine = with_probe(engine(&model, options), probe);
     let workers = engine.clone();
     let (run, wanted) = (tokens.clone(), expected.clone());
@@ -241,7 +303,9 @@ fn processors_that_are_at_times_too_late_come_back_whenever_that_is() {
     ends(move || {
         loop {
             let mut session = workers.session();
-            if session.prefill_all_logits(&tokens, &Cancel::new()).is_ok_and(|logits| logits == expected)
+            if session
+                .prefill_all_logits(&tokens, &Cancel::new())
+                .is_ok_and(|logits| logits == expected)
                 && failures(&session).is_empty()
             {
                 return;
@@ -261,9 +325,12 @@ fn an_engine_that_is_dropped_first_lives_as_long_as_its_sessions() {
             (session, fork)
         };
         drop(engine);
-        session.prefill(&prompt(&model, 20), &Cancel::new(), |_| {}).unwrap();
+        session
+            .prefill(&prompt(&model, 20), &Cancel::new(), |_| {})
+            .unwrap();
         drop(session);
-        fork.prefill(&prompt(&model, 20), &Cancel::new(), |_| {}).unwrap();
+        fork.prefill(&prompt(&model, 20), &Cancel::new(), |_| {})
+            .unwrap();
         ends(move || drop(fork));
     }
 }
@@ -274,7 +341,9 @@ fn steps_beside_a_prompt(options: EngineOptions) -> (usize, usize) {
     let engine = engine(model, options);
     let chunks = 30;
     let mut session = engine.session();
-    session.prefill(&prompt(model, 4), &Cancel::new(), |_| {}).unwrap();
+    session
+        .prefill(&prompt(model, 4), &Cancel::new(), |_| {})
+        .unwrap();
     session.decode(1, &Cancel::new()).unwrap();
     engine.set_probe(Some(Arc::new(|_, moment| {
         if moment == Moment::Before {
@@ -307,8 +376,16 @@ fn steps_beside_a_prompt(options: EngineOptions) -> (usize, usize) {
 #[test]
 fn sequences_that_decode_take_steps_while_a_prompt_is_computed() {
     for options in one_and_two() {
-        let session = SessionOptions { context: 400, chunk: CHUNK, ..SessionOptions::default() };
-        let options = EngineOptions { session, max_stall: Some(Duration::ZERO), ..options };
+        let session = SessionOptions {
+            context: 400,
+            chunk: CHUNK,
+            ..SessionOptions::default()
+        };
+        let options = EngineOptions {
+            session,
+            max_stall: Some(Duration::ZERO),
+            ..options
+        };
         let (steps, chunks) = steps_beside_a_prompt(options);
         // On one processor each task of a prompt, of which a chunk has twelve, may have a step behind it.
         assert!(steps >= chunks, "{steps} steps beside {chunks} chunks");
@@ -317,8 +394,16 @@ fn sequences_that_decode_take_steps_while_a_prompt_is_computed() {
 
 #[test]
 fn a_step_that_may_wait_for_long_takes_no_time_from_a_prompt() {
-    let session = SessionOptions { context: 400, chunk: CHUNK, ..SessionOptions::default() };
-    let options = EngineOptions { session, max_stall: Some(NEVER), ..one_and_two().next().unwrap() };
+    let session = SessionOptions {
+        context: 400,
+        chunk: CHUNK,
+        ..SessionOptions::default()
+    };
+    let options = EngineOptions {
+        session,
+        max_stall: Some(NEVER),
+        ..one_and_two().next().unwrap()
+    };
     let (steps, _) = steps_beside_a_prompt(options);
     assert!(steps <= 1, "{steps} steps");
 }
@@ -326,23 +411,41 @@ fn a_step_that_may_wait_for_long_takes_no_time_from_a_prompt() {
 /// One token of its vocabulary has an embedding that is no number.
 fn with_a_bad_token(token: usize) -> Arc<Model> {
     let folder = tempfile::tempdir().unwrap();
-    let from = format!("{}/../../tests/golden/families/llama", env!("CARGO_MANIFEST_DIR"));
+    let from = format!(
+        "{}/../../tests/golden/families/llama",
+        env!("CARGO_MANIFEST_DIR")
+    );
     for entry in std::fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
         let mut bytes = std::fs::read(&path).unwrap();
-        if path.extension().is_some_and(|extension| extension == "safetensors") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "safetensors")
+        {
             let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
             let header: serde_json::Value = serde_json::from_slice(&bytes[8..data]).unwrap();
             if let Some(embedding) = header.get("model.embed_tokens.weight") {
-                let offset = |index: usize| data + embedding["data_offsets"][index].as_u64().unwrap() as usize;
-                let row = (offset(1) - offset(0)) / embedding["shape"][0].as_u64().unwrap() as usize;
+                let offset = |index: usize| {
+                    data + embedding["data_offsets"][index].as_u64().unwrap() as usize
+                };
+                let row =
+                    (offset(1) - offset(0)) / embedding["shape"][0].as_u64().unwrap() as usize;
                 // All bits set are no number in every float.
                 bytes[offset(0) + token * row..][..row].fill(0xff);
             }
         }
         std::fs::write(folder.path().join(path.file_name().unwrap()), bytes).unwrap();
     }
-    Arc::new(Model::load(folder.path(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
+    Arc::new(
+        Model::load(
+            folder.path(),
+            &LoadOptions {
+                threads: Threads::Count(1),
+                ..Default::default()
+            },
+        )
+        .unwrap(),
+    )
 }
 
 #[test]
@@ -351,20 +454,47 @@ fn logits_that_were_not_finite_spoil_nothing_that_comes_later() {
     let float = with_a_bad_token(BAD as usize);
     let good: Vec<u32> = (0..60).map(|index| index * index % 99).collect();
     let int8 = Arc::new(testing::quantize(&float, &good, 0.5, DecodeWeights::Int4));
-    for (model, kv_format) in [float, int8]
-        .iter()
-        .flat_map(|model| [KvFormat::F16, KvFormat::F32, KvFormat::Int8].map(|format| (model, format)))
-    {
+    for (model, kv_format) in [float, int8].iter().flat_map(|model| {
+        [KvFormat::F16, KvFormat::F32, KvFormat::Int8].map(|format| (model, format))
+    }) {
         for options in one_and_two() {
-            let session = SessionOptions { context: 300, chunk: CHUNK, kv_format };
-            let fresh =
-                || engine(model, EngineOptions { session: session.clone(), ..one_and_two().next().unwrap() }).session();
-            let expected = fresh().prefill(&good, &Cancel::new(), |_| {}).unwrap().to_vec();
-            let engine = engine(model, EngineOptions { session: session.clone(), ..options });
+            let session = SessionOptions {
+                context: 300,
+                chunk: CHUNK,
+                kv_format,
+            };
+            let fresh = || {
+                engine(
+                    model,
+                    EngineOptions {
+                        session: session.clone(),
+                        ..one_and_two().next().unwrap()
+                    },
+                )
+                .session()
+            };
+            let expected = fresh()
+                .prefill(&good, &Cancel::new(), |_| {})
+                .unwrap()
+                .to_vec();
+            let engine = engine(
+                model,
+                EngineOptions {
+                    session: session.clone(),
+                    ..options
+                },
+            );
             let mut session = engine.session();
             // It fills the first page, and more.
-            let bad: Vec<u32> = (0..290).map(|index| if index % 5 == 3 { BAD } else { index % 99 }).collect();
-            assert!(matches!(session.prefill(&bad, &Cancel::new(), |_| {}).map(<[f32]>::len), Err(Error::NotFinite)));
+            let bad: Vec<u32> = (0..290)
+                .map(|index| if index % 5 == 3 { BAD } else { index % 99 })
+                .collect();
+            assert!(matches!(
+                session
+                    .prefill(&bad, &Cancel::new(), |_| {})
+                    .map(<[f32]>::len),
+                Err(Error::NotFinite)
+            ));
             session.truncate(0);
             assert!(
                 session.prefill(&good, &Cancel::new(), |_| {}).unwrap() == expected,
@@ -377,13 +507,18 @@ fn logits_that_were_not_finite_spoil_nothing_that_comes_later() {
             other_fresh.prefill(&good, &Cancel::new(), |_| {}).unwrap();
             let next = other_fresh.decode(7, &Cancel::new()).unwrap().to_vec();
             let together = [(&mut session, &[BAD][..]), (&mut other, &[7][..])];
-            assert!(matches!(Session::decode_together(together, &Cancel::new()), Err(Error::NotFinite)));
+            assert!(matches!(
+                Session::decode_together(together, &Cancel::new()),
+                Err(Error::NotFinite)
+            ));
             assert!(other.logits() == next, "{kv_format:?}: beside");
             // In memory that was another one's.
             drop((session, other));
             engine.forget_prefixes();
             let mut spoiled = engine.session();
-            let _ = spoiled.prefill(&bad, &Cancel::new(), |_| {}).map(<[f32]>::len);
+            let _ = spoiled
+                .prefill(&bad, &Cancel::new(), |_| {})
+                .map(<[f32]>::len);
             drop(spoiled);
             let mut later = engine.session();
             assert!(
@@ -402,14 +537,24 @@ fn logits_that_were_not_finite_spoil_nothing_that_comes_later() {
 fn every_processor_counts_the_seconds_that_it_computes() {
     let model = &int8(FAMILIES[0]);
     for options in one_and_two() {
-        let session = SessionOptions { context: 64, chunk: CHUNK, ..SessionOptions::default() };
+        let session = SessionOptions {
+            context: 64,
+            chunk: CHUNK,
+            ..SessionOptions::default()
+        };
         let start = std::time::Instant::now();
         let engine = Engine::new(model, EngineOptions { session, ..options }).unwrap();
         let processors = engine.processors().iter().count();
         assert_eq!(engine.busy_seconds(), vec![0.0; processors]);
-        engine.session().prefill(&prompt(model, 40), &Cancel::new(), |_| {}).unwrap();
+        engine
+            .session()
+            .prefill(&prompt(model, 40), &Cancel::new(), |_| {})
+            .unwrap();
         let (busy, elapsed) = (engine.busy_seconds(), start.elapsed().as_secs_f64());
-        assert!(busy.iter().any(|busy| *busy > 0.0) && busy.iter().all(|busy| *busy < elapsed), "{busy:?}");
+        assert!(
+            busy.iter().any(|busy| *busy > 0.0) && busy.iter().all(|busy| *busy < elapsed),
+            "{busy:?}"
+        );
     }
 }
 
@@ -425,7 +570,10 @@ fn a_prompt_cancelled_at_any_moment_of_its_last_task_ends() {
         counted.fetch_add(usize::from(moment == Moment::Behind), Ordering::Relaxed);
         Ok(())
     })));
-    engine.session().prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
+    engine
+        .session()
+        .prefill(&tokens, &Cancel::new(), |_| {})
+        .unwrap();
     // But for that of the logits.
     let last = count.load(Ordering::Relaxed) - 1;
     for delay in 0..400 {
@@ -447,6 +595,9 @@ fn a_prompt_cancelled_at_any_moment_of_its_last_task_ends() {
         let mut session = engine.session();
         let tokens = tokens.clone();
         let result = ends(move || session.prefill(&tokens, &cancel, |_| {}).map(<[f32]>::len));
-        assert!(matches!(result, Ok(_) | Err(Error::Cancelled)), "{result:?}");
+        assert!(
+            matches!(result, Ok(_) | Err(Error::Cancelled)),
+            "{result:?}"
+        );
     }
 }

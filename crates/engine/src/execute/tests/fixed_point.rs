@@ -12,12 +12,21 @@ fn model(family: &str) -> Arc<Model> {
 }
 
 fn fixed(options: EngineOptions) -> EngineOptions {
-    EngineOptions { fixed_point: true, ..options }
+    EngineOptions {
+        fixed_point: true,
+        ..options
+    }
 }
 
 /// One of the model's threads.
 fn alone(model: &Arc<Model>) -> Engine {
-    engine(model, fixed(EngineOptions { processors: Vec::new(), ..options(Policy::Fifo) }))
+    engine(
+        model,
+        fixed(EngineOptions {
+            processors: Vec::new(),
+            ..options(Policy::Fifo)
+        }),
+    )
 }
 
 #[test]
@@ -26,28 +35,45 @@ fn fixed_point_has_the_same_bits_on_any_processors_by_any_policy_and_nearly_thos
         // Half of them keep shadows in some blocks.
         for rate in [1.0, 0.5] {
             let model = pruned(family, rate);
-            let Ok(alone) =
-                Engine::new(&model, fixed(EngineOptions { processors: Vec::new(), ..options(Policy::Fifo) }))
-            else {
+            let Ok(alone) = Engine::new(
+                &model,
+                fixed(EngineOptions {
+                    processors: Vec::new(),
+                    ..options(Policy::Fifo)
+                }),
+            ) else {
                 assert!(rate < 1.0, "{family} has no feed-forward without a shadow");
                 continue;
             };
             let blocks = model.description().blocks.len();
             let count = alone.fixed_point().unwrap();
-            assert!(count > 0 && (rate < 1.0 || count == blocks), "{family}, {rate}: {count} of {blocks}");
+            assert!(
+                count > 0 && (rate < 1.0 || count == blocks),
+                "{family}, {rate}: {count} of {blocks}"
+            );
             let tokens = prompt(&model, 7 * CHUNK / 2);
             let expected = all_logits(alone.session(), &tokens);
             let float = all_logits(session(&model, CHUNK), &tokens);
             let largest = float.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-            let difference = expected.iter().zip(&float).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
-            assert!(difference < 0.2 * largest, "{family}: {difference} of {largest}");
+            let difference = expected
+                .iter()
+                .zip(&float)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0f32, f32::max);
+            assert!(
+                difference < 0.2 * largest,
+                "{family}: {difference} of {largest}"
+            );
             for policy in Policy::ALL {
                 let device = Arc::new(TestDevice::new());
                 let with_device = with_device(&device, fixed(options(policy)));
                 for options in [fixed(options(policy)), with_device] {
                     let engine = engine(&model, options);
                     assert_eq!(engine.fixed_point(), Some(count));
-                    assert!(all_logits(engine.session(), &tokens) == expected, "{family}, {rate}, {policy:?}");
+                    assert!(
+                        all_logits(engine.session(), &tokens) == expected,
+                        "{family}, {rate}, {policy:?}"
+                    );
                 }
                 let prepared = device.prepared.lock().unwrap();
                 let is_fixed = |subgraph: &&triad_processors::DeviceSubgraph| matches!(subgraph, triad_processors::DeviceSubgraph::FeedForward(whole) if whole.fixed_point);
@@ -73,11 +99,19 @@ fn prompts_are_in_fixed_point_and_decode_sessions_with_adapters_and_what_is_obse
     let has_run = || engine.shared().fixed.as_ref().unwrap().has_run();
     let (tokens, cancel) = (prompt(&model, 12), Cancel::new());
     engine.session().decode(tokens[0], &cancel).unwrap();
-    let adapter = ScaledAdapter { adapter: adapters::random(&model, 1, |_| true), scale: 1.0 };
+    let adapter = ScaledAdapter {
+        adapter: adapters::random(&model, 1, |_| true),
+        scale: 1.0,
+    };
     let mut adapted = engine.session();
-    adapted.set_adapters(&Adapters::new(vec![adapter]).unwrap()).unwrap();
+    adapted
+        .set_adapters(&Adapters::new(vec![adapter]).unwrap())
+        .unwrap();
     adapted.prefill(&tokens, &cancel, |_| {}).unwrap();
-    engine.session().observe(&tokens, &cancel, &mut |_, _, _| {}).unwrap();
+    engine
+        .session()
+        .observe(&tokens, &cancel, &mut |_, _, _| {})
+        .unwrap();
     assert!(!has_run());
     engine.session().prefill(&tokens, &cancel, |_| {}).unwrap();
     assert!(has_run());
@@ -95,19 +129,35 @@ fn decode_is_in_float() {
 
 #[test]
 fn fixed_point_is_refused_where_feed_forwards_are_cut_or_none_is_for_it() {
-    let refused = |model: &Arc<Model>, options| Engine::new(model, fixed(options)).err().unwrap().to_string();
+    let refused = |model: &Arc<Model>, options| {
+        Engine::new(model, fixed(options))
+            .err()
+            .unwrap()
+            .to_string()
+    };
     let whole = model("llama");
     for role in [Role::GateUp, Role::Down] {
-        let share = |processor| Share { processor, share: 1.0 };
+        let share = |processor| Share {
+            processor,
+            share: 1.0,
+        };
         let cut = Cut::new(Axis::Columns, vec![share(CPU), share(NPU)], 16).unwrap();
-        let error = refused(&whole, EngineOptions { cuts: vec![(role, cut)], ..options(Policy::Fifo) });
-        let expected =
-            "the arithmetic within feed-forwards is fixed point, expected float, where gate and up or down are cut";
+        let error = refused(
+            &whole,
+            EngineOptions {
+                cuts: vec![(role, cut)],
+                ..options(Policy::Fifo)
+            },
+        );
+        let expected = "the arithmetic within feed-forwards is fixed point, expected float, where gate and up or down are cut";
         assert_eq!(error, expected);
     }
     // Float, and shadows everywhere.
     for model in [float("llama"), pruned("llama", 0.0)] {
         let error = refused(&model, options(Policy::Fifo));
-        assert!(error.contains("a block whose feed-forward keeps no shadow"), "{error}");
+        assert!(
+            error.contains("a block whose feed-forward keeps no shadow"),
+            "{error}"
+        );
     }
 }

@@ -25,9 +25,14 @@ fn quantized(family: &str, has_shadow: impl Fn(usize, LinearInput) -> bool) -> A
     let model = float(family);
     let input = |block, input| {
         let shadow = has_shadow(block, input);
-        InputQuantization::Static { clip: if shadow { 0.01 } else { 100.0 }, shadow, smoothing: None }
+        InputQuantization::Static {
+            clip: if shadow { 0.01 } else { 100.0 },
+            shadow,
+            smoothing: None,
+        }
     };
-    let blocks = (0..model.description().blocks.len()).map(|block| LinearInput::ALL.map(|one| input(block, one)));
+    let blocks = (0..model.description().blocks.len())
+        .map(|block| LinearInput::ALL.map(|one| input(block, one)));
     Arc::new(model.quantize(&Quantization {
         weight_scales: WeightScales::Channel,
         decode_weights: DecodeWeights::Int8,
@@ -52,9 +57,17 @@ fn prefill(session: &mut Session, rows: u64) {
 fn assert_bytes(statistics: &Statistics, expected: &[(Operator, u64, Bytes)]) {
     for (operator, runs, bytes) in expected {
         let counted = statistics.of(*operator);
-        assert_eq!((counted.runs, counted.bytes), (*runs, *bytes), "{}", operator.name());
+        assert_eq!(
+            (counted.runs, counted.bytes),
+            (*runs, *bytes),
+            "{}",
+            operator.name()
+        );
     }
-    for operator in Operator::ALL.into_iter().filter(|one| !expected.iter().any(|(of, ..)| of == one)) {
+    for operator in Operator::ALL
+        .into_iter()
+        .filter(|one| !expected.iter().any(|(of, ..)| of == one))
+    {
         assert_eq!(statistics.of(operator).runs, 0, "{}", operator.name());
     }
 }
@@ -66,45 +79,137 @@ fn weight_bytes(out_features: u64, in_features: u64) -> u64 {
 
 /// Of all operators, for so many rows that look at so many positions, in a prompt or one that is decoded.
 fn by_hand(rows: u64, positions: u64, is_prompt: bool) -> Vec<(Operator, u64, Bytes)> {
-    let bytes = |read, written, weights| Bytes { read, written, weights };
+    let bytes = |read, written, weights| Bytes {
+        read,
+        written,
+        weights,
+    };
     let floats = |width| rows * width * F32;
     // With a scale for each row.
     let quantized = |channels| rows * (channels + F32);
     let features = QUERY + 2 * KEY_VALUE;
     let cached = |positions| positions * 2 * KEY_VALUE * F16;
     // Of a prompt one operator, whose floats are nowhere in memory.
-    let gated = bytes(quantized(HIDDEN), quantized(WIDTH), weight_bytes(2 * WIDTH, HIDDEN));
-    let gate_up = bytes(quantized(HIDDEN), floats(2 * WIDTH), weight_bytes(2 * WIDTH, HIDDEN));
+    let gated = bytes(
+        quantized(HIDDEN),
+        quantized(WIDTH),
+        weight_bytes(2 * WIDTH, HIDDEN),
+    );
+    let gate_up = bytes(
+        quantized(HIDDEN),
+        floats(2 * WIDTH),
+        weight_bytes(2 * WIDTH, HIDDEN),
+    );
     let activation = bytes(2 * floats(WIDTH), quantized(WIDTH), 0);
     let inner = match is_prompt {
         true => vec![(Operator::Gated, 1, gated)],
-        false => vec![(Operator::GateUp, 1, gate_up), (Operator::Activation, 1, activation)],
+        false => vec![
+            (Operator::GateUp, 1, gate_up),
+            (Operator::Activation, 1, activation),
+        ],
     };
     let block = [
         // Each reads two sums and writes one, beside the numbers that it quantizes.
-        (Operator::Norm, 2, bytes(4 * floats(HIDDEN), 2 * floats(HIDDEN) + 2 * quantized(HIDDEN), 2 * HIDDEN * F32)),
-        (Operator::Quantize, 1, bytes(floats(QUERY), quantized(QUERY), 0)),
-        (Operator::QueryKeyValue, 1, bytes(quantized(HIDDEN), floats(features), weight_bytes(features, HIDDEN))),
-        (Operator::Rope, 1, bytes(floats(QUERY + KEY_VALUE), floats(QUERY + KEY_VALUE), 0)),
-        (Operator::CacheWrite, 1, bytes(floats(2 * KEY_VALUE), cached(rows), 0)),
-        (Operator::Attention, 1, bytes(floats(QUERY) + cached(positions), floats(QUERY), 0)),
-        (Operator::AttentionOutput, 1, bytes(quantized(QUERY), floats(HIDDEN), weight_bytes(HIDDEN, QUERY))),
-        (Operator::Down, 1, bytes(quantized(WIDTH), floats(HIDDEN), weight_bytes(HIDDEN, WIDTH))),
+        (
+            Operator::Norm,
+            2,
+            bytes(
+                4 * floats(HIDDEN),
+                2 * floats(HIDDEN) + 2 * quantized(HIDDEN),
+                2 * HIDDEN * F32,
+            ),
+        ),
+        (
+            Operator::Quantize,
+            1,
+            bytes(floats(QUERY), quantized(QUERY), 0),
+        ),
+        (
+            Operator::QueryKeyValue,
+            1,
+            bytes(
+                quantized(HIDDEN),
+                floats(features),
+                weight_bytes(features, HIDDEN),
+            ),
+        ),
+        (
+            Operator::Rope,
+            1,
+            bytes(floats(QUERY + KEY_VALUE), floats(QUERY + KEY_VALUE), 0),
+        ),
+        (
+            Operator::CacheWrite,
+            1,
+            bytes(floats(2 * KEY_VALUE), cached(rows), 0),
+        ),
+        (
+            Operator::Attention,
+            1,
+            bytes(floats(QUERY) + cached(positions), floats(QUERY), 0),
+        ),
+        (
+            Operator::AttentionOutput,
+            1,
+            bytes(
+                quantized(QUERY),
+                floats(HIDDEN),
+                weight_bytes(HIDDEN, QUERY),
+            ),
+        ),
+        (
+            Operator::Down,
+            1,
+            bytes(
+                quantized(WIDTH),
+                floats(HIDDEN),
+                weight_bytes(HIDDEN, WIDTH),
+            ),
+        ),
     ];
-    let of_blocks = block.into_iter().chain(inner).map(|(operator, runs, Bytes { read, written, weights })| {
-        (operator, BLOCKS * runs, bytes(BLOCKS * read, BLOCKS * written, BLOCKS * weights))
-    });
+    let of_blocks = block.into_iter().chain(inner).map(
+        |(
+            operator,
+            runs,
+            Bytes {
+                read,
+                written,
+                weights,
+            },
+        )| {
+            (
+                operator,
+                BLOCKS * runs,
+                bytes(BLOCKS * read, BLOCKS * written, BLOCKS * weights),
+            )
+        },
+    );
     // The first norm of all has no sum in front of it, and behind the last block there is a sum without a norm.
     let first_norm = |(operator, runs, all): (Operator, u64, Bytes)| {
-        let (read, written) = if operator == Operator::Norm { (floats(HIDDEN), floats(HIDDEN)) } else { (0, 0) };
-        (operator, runs, bytes(all.read - read, all.written - written, all.weights))
+        let (read, written) = if operator == Operator::Norm {
+            (floats(HIDDEN), floats(HIDDEN))
+        } else {
+            (0, 0)
+        };
+        (
+            operator,
+            runs,
+            bytes(all.read - read, all.written - written, all.weights),
+        )
     };
-    let residual = (Operator::Residual, 1, bytes(2 * floats(HIDDEN), floats(HIDDEN), 0));
+    let residual = (
+        Operator::Residual,
+        1,
+        bytes(2 * floats(HIDDEN), floats(HIDDEN), 0),
+    );
     // The logits of the last row; its embedding is in f32, the output matrix in INT8 with a scale for each row.
     let (row, logits) = (HIDDEN * F32, VOCAB * F32);
     let output = bytes(2 * row, row + logits, VOCAB * (HIDDEN + F32) + row);
-    let ends =
-        [residual, (Operator::Embedding, 1, bytes(0, floats(HIDDEN), rows * row)), (Operator::Output, 1, output)];
+    let ends = [
+        residual,
+        (Operator::Embedding, 1, bytes(0, floats(HIDDEN), rows * row)),
+        (Operator::Output, 1, output),
+    ];
     of_blocks.map(first_norm).chain(ends).collect()
 }
 
@@ -117,7 +222,9 @@ fn the_bytes_of_every_operator_are_those_of_the_arrays_of_its_shape() {
     let inputs = BLOCKS * ROWS * (HIDDEN + QUERY + HIDDEN + WIDTH);
     assert_eq!((prompt.values, prompt.outliers), (inputs, 0));
     for position in ROWS..ROWS + 3 {
-        let token = counted(&mut session, |session| drop(session.decode(7, &Cancel::new()).unwrap().to_vec()));
+        let token = counted(&mut session, |session| {
+            drop(session.decode(7, &Cancel::new()).unwrap().to_vec())
+        });
         assert_bytes(&token, &by_hand(1, position + 1, false));
     }
 }
@@ -133,9 +240,15 @@ fn two_chunks_count_as_much_as_they_read_and_write() {
         2 * BLOCKS * weight_bytes(HIDDEN, WIDTH),
         "weights are read for each chunk"
     );
-    assert_eq!(bytes(Operator::CacheWrite).written, BLOCKS * 12 * 2 * KEY_VALUE * F16);
+    assert_eq!(
+        bytes(Operator::CacheWrite).written,
+        BLOCKS * 12 * 2 * KEY_VALUE * F16
+    );
     let queries = BLOCKS * 12 * QUERY * F32;
-    assert_eq!(bytes(Operator::Attention).read, queries + BLOCKS * (8 + 12) * 2 * KEY_VALUE * F16);
+    assert_eq!(
+        bytes(Operator::Attention).read,
+        queries + BLOCKS * (8 + 12) * 2 * KEY_VALUE * F16
+    );
 }
 
 #[test]
@@ -144,17 +257,24 @@ fn attention_reads_no_further_back_than_its_window() {
     let model = quantized("gemma3", |_, _| false);
     let mut session = session(&model, CHUNK);
     let read = |statistics: &Statistics, rows: u64| {
-        (statistics.of(Operator::Attention).bytes.read - 7 * rows * QUERY * F32) / (2 * KEY_VALUE * F16)
+        (statistics.of(Operator::Attention).bytes.read - 7 * rows * QUERY * F32)
+            / (2 * KEY_VALUE * F16)
     };
     let prompt = counted(&mut session, |session| prefill(session, 12));
     // The rows of the first chunk look at 0 to 7, those of the second, 8 to 11, at 1 to 11, or at all.
     assert_eq!(read(&prompt, 12), 7 * 8 + 6 * 11 + 12);
-    let token = counted(&mut session, |session| drop(session.decode(7, &Cancel::new()).unwrap().to_vec()));
+    let token = counted(&mut session, |session| {
+        drop(session.decode(7, &Cancel::new()).unwrap().to_vec())
+    });
     assert_eq!(read(&token, 1), 6 * 8 + 13);
     // Norms of query and key heads, and behind attention and the feed-forward.
     assert_eq!(token.of(Operator::Rope).bytes.weights, 7 * 2 * 16 * F32);
     let (row, quantized) = (HIDDEN * F32, HIDDEN + F32);
-    let residual = Bytes { read: 3 * row, written: 2 * row, weights: row };
+    let residual = Bytes {
+        read: 3 * row,
+        written: 2 * row,
+        weights: row,
+    };
     assert_eq!(token.of(Operator::Residual).bytes, residual);
     let sums = 2 * 7 - 1;
     let norms = Bytes {
@@ -167,13 +287,19 @@ fn attention_reads_no_further_back_than_its_window() {
 
 #[test]
 fn shadows_count_their_outliers_and_the_weights_of_channels_that_have_any() {
-    let model = quantized("llama", |block, input| block == 1 && input == LinearInput::Down);
+    let model = quantized("llama", |block, input| {
+        block == 1 && input == LinearInput::Down
+    });
     let statistics = counted(&mut session(&model, CHUNK), |session| prefill(session, 1));
     // Each is of another channel of the one row.
     let outliers = statistics.outliers;
     assert!(0 < outliers && outliers <= WIDTH, "{outliers}");
     let row = HIDDEN * F32;
-    let expected = Bytes { read: 8 * outliers + row, written: row, weights: HIDDEN * (outliers + F32) };
+    let expected = Bytes {
+        read: 8 * outliers + row,
+        written: row,
+        weights: HIDDEN * (outliers + F32),
+    };
     let shadows = statistics.of(Operator::Shadows);
     assert_eq!((shadows.runs, shadows.bytes), (1, expected));
     // A channel and a number for each outlier, beside the numbers of the row.
@@ -182,7 +308,10 @@ fn shadows_count_their_outliers_and_the_weights_of_channels_that_have_any() {
         .map(|operator| statistics.of(operator).bytes.written)
         .iter()
         .sum();
-    assert_eq!(written, (2 * BLOCKS - 1) * row + BLOCKS * (inputs + 4 * F32) + 8 * outliers);
+    assert_eq!(
+        written,
+        (2 * BLOCKS - 1) * row + BLOCKS * (inputs + 4 * F32) + 8 * outliers
+    );
 }
 
 #[test]
@@ -192,7 +321,11 @@ fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
         let mut plain = session(&model, CHUNK);
         prefill(&mut plain, 20);
         plain.decode(3, &Cancel::new()).unwrap();
-        assert_eq!(plain.engine().statistics(), Statistics::default(), "nobody wants to know");
+        assert_eq!(
+            plain.engine().statistics(),
+            Statistics::default(),
+            "nobody wants to know"
+        );
         let mut session = session(&model, CHUNK);
         let start = Instant::now();
         let statistics = counted(&mut session, |session| {
@@ -200,7 +333,11 @@ fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
             session.decode(3, &Cancel::new()).unwrap();
         });
         let whole = start.elapsed();
-        assert!(statistics.time() <= whole, "{family}: {:?} of {whole:?}", statistics.time());
+        assert!(
+            statistics.time() <= whole,
+            "{family}: {:?} of {whole:?}",
+            statistics.time()
+        );
         let is_idle = |operator: &Operator| {
             let used = statistics.of(*operator);
             (used.runs == 0, used.time.is_zero()) == (true, true)
@@ -216,17 +353,38 @@ fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
 #[test]
 fn several_processors_count_what_one_does() {
     let model = int8("llama");
-    let statistics = |engine: &Engine| counted(&mut engine.session(), |session| prefill(session, 20));
-    let (one, two) =
-        (engine(&model, EngineOptions { processors: Vec::new(), ..options(Policy::Fifo) }), options(Policy::Fifo));
+    let statistics =
+        |engine: &Engine| counted(&mut engine.session(), |session| prefill(session, 20));
+    let (one, two) = (
+        engine(
+            &model,
+            EngineOptions {
+                processors: Vec::new(),
+                ..options(Policy::Fifo)
+            },
+        ),
+        options(Policy::Fifo),
+    );
     let (one, two) = (statistics(&one), statistics(&engine(&model, two)));
     // Where a processor multiplies alone, gate and up are one operator and the activation another one.
     let inner = [Operator::GateUp, Operator::Activation, Operator::Gated];
-    for operator in Operator::ALL.into_iter().filter(|one| *one != Operator::Shadows && !inner.contains(one)) {
-        assert_eq!(one.of(operator).bytes, two.of(operator).bytes, "{}", operator.name());
+    for operator in Operator::ALL
+        .into_iter()
+        .filter(|one| *one != Operator::Shadows && !inner.contains(one))
+    {
+        assert_eq!(
+            one.of(operator).bytes,
+            two.of(operator).bytes,
+            "{}",
+            operator.name()
+        );
     }
-    let weights =
-        |statistics: &Statistics| inner.map(|operator| statistics.of(operator).bytes.weights).iter().sum::<u64>();
+    let weights = |statistics: &Statistics| {
+        inner
+            .map(|operator| statistics.of(operator).bytes.weights)
+            .iter()
+            .sum::<u64>()
+    };
     assert!(weights(&one) > 0 && weights(&one) == weights(&two));
     assert_eq!((one.values, one.outliers), (two.values, two.outliers));
     // Where they are computed apart, they are written once and read once more.
@@ -242,10 +400,14 @@ fn rows_that_nobody_reads_in_float_have_the_bits_of_those_that_an_observer_reads
             let (mut plain, mut observed) = (session(&model, CHUNK), session(&model, CHUNK));
             plain.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
             let mut seen = 0;
-            observed.observe(&tokens, &Cancel::new(), &mut |_, _, x: &[f32]| seen += x.len()).unwrap();
+            observed
+                .observe(&tokens, &Cancel::new(), &mut |_, _, x: &[f32]| {
+                    seen += x.len()
+                })
+                .unwrap();
             assert!(seen > 0);
-            let [plain, observed] =
-                [&mut plain, &mut observed].map(|session| session.decode(3, &Cancel::new()).unwrap());
+            let [plain, observed] = [&mut plain, &mut observed]
+                .map(|session| session.decode(3, &Cancel::new()).unwrap());
             assert!(plain == observed, "{family}");
         }
     }

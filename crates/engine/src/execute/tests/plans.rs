@@ -5,11 +5,15 @@ use triad_plan::joint::{Gaps, Joint, Kind, MeasuredPrompt};
 use triad_plan::partition::costs::{Costs, Joins};
 use triad_plan::partition::plans::{ModelProduct, Plans, products_of};
 use triad_plan::partition::solve::{Restriction, Solver};
-use triad_plan::partition::{Alignment, Participant, ProductShape, Shapes, StandardLengths, UnknownCost};
+use triad_plan::partition::{
+    Alignment, Participant, ProductShape, Shapes, StandardLengths, UnknownCost,
+};
 use triad_plan::tasks::Operation;
 
 use super::super::work::columns_can_be_cut;
-use super::super::{MeasureOptions, MeasuredProducts, ProductTable, ProductTime, exhaust_products, measure_products};
+use super::super::{
+    MeasureOptions, MeasuredProducts, ProductTable, ProductTime, exhaust_products, measure_products,
+};
 use super::devices::TestDevice;
 use super::*;
 
@@ -18,28 +22,60 @@ pub(super) struct Unordered(pub(super) u64);
 
 impl Costs for Unordered {
     fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
-        let sizes = [processor.index(), shape.rows(), shape.columns(), shape.depth()];
-        let mix = |hash: u64, size: usize| (hash ^ size as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        let sizes = [
+            processor.index(),
+            shape.rows(),
+            shape.columns(),
+            shape.depth(),
+        ];
+        let mix = |hash: u64, size: usize| {
+            (hash ^ size as u64)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(23)
+        };
         Ok((sizes.into_iter().fold(self.0, mix) % 1000 + 1) as f64)
     }
 }
 
 /// Two CPUs; a CPU and a device of any shape; a CPU and one of static shapes; both CPUs and that one.
 pub(super) fn processors(which: usize) -> (Vec<ProcessorOptions>, Vec<Participant>) {
-    let cpu2 = ProcessorOptions { description: Processor::cpu("cpu2"), threads: Threads::Count(1), device: None };
+    let cpu2 = ProcessorOptions {
+        description: Processor::cpu("cpu2"),
+        threads: Threads::Count(1),
+        device: None,
+    };
     let with = |device: TestDevice| two(1, Some(Arc::new(device)));
     let (options, statics): (Vec<_>, &[bool]) = match which {
-        0 => (two(1, None).into_iter().take(1).chain([cpu2]).collect(), &[false, false]),
+        0 => (
+            two(1, None).into_iter().take(1).chain([cpu2]).collect(),
+            &[false, false],
+        ),
         1 => (with(TestDevice::new()), &[false, false]),
         2 => (with(TestDevice::with_static_shapes()), &[false, true]),
-        _ => (with(TestDevice::with_static_shapes()).into_iter().chain([cpu2]).collect(), &[false, true, false]),
+        _ => (
+            with(TestDevice::with_static_shapes())
+                .into_iter()
+                .chain([cpu2])
+                .collect(),
+            &[false, true, false],
+        ),
     };
     let participant = |(index, is_static): (usize, &bool)| {
         let lengths = StandardLengths::new(vec![32, 64]).unwrap();
-        let shapes = if *is_static { Shapes::Static(lengths) } else { Shapes::Dynamic };
-        Participant { processor: ProcessorId::new(index), shapes }
+        let shapes = if *is_static {
+            Shapes::Static(lengths)
+        } else {
+            Shapes::Dynamic
+        };
+        Participant {
+            processor: ProcessorId::new(index),
+            shapes,
+        }
     };
-    (options, statics.iter().enumerate().map(participant).collect())
+    (
+        options,
+        statics.iter().enumerate().map(participant).collect(),
+    )
 }
 
 /// Seconds by which the first processor is the fastest for everything.
@@ -52,7 +88,13 @@ impl Costs for FirstIsFastest {
 }
 
 /// What the solver chooses for chunks of this length by costs without any order.
-fn plans(model: &Model, participants: &[Participant], chunk: usize, restriction: Restriction, seed: u64) -> Plans {
+fn plans(
+    model: &Model,
+    participants: &[Participant],
+    chunk: usize,
+    restriction: Restriction,
+    seed: u64,
+) -> Plans {
     plans_by(Unordered(seed), model, participants, chunk, restriction)
 }
 
@@ -68,7 +110,9 @@ fn plans_by(
     let products = planned_products(model, chunk);
     // Chunks are shorter than what standard lengths begin with, too.
     let step = if chunk < 32 { 2 } else { 8 };
-    let lengths: Vec<_> = (1..=chunk.div_ceil(step)).map(|number| number * step).collect();
+    let lengths: Vec<_> = (1..=chunk.div_ceil(step))
+        .map(|number| number * step)
+        .collect();
     Plans::solve(&solver, &products, restriction, &lengths).unwrap()
 }
 
@@ -77,17 +121,40 @@ fn planned_products(model: &Model, chunk: usize) -> Vec<ModelProduct> {
     // Tiny models have products of few columns.
     let rows = if chunk < 32 { 2 } else { 32 };
     let alignment = |role: Role, shape: ProductShape| {
-        let columns = if columns_can_be_cut(description, role) { 16 } else { shape.columns() };
-        Alignment { columns, rows, margins: true }
+        let columns = if columns_can_be_cut(description, role) {
+            16
+        } else {
+            shape.columns()
+        };
+        Alignment {
+            columns,
+            rows,
+            margins: true,
+        }
     };
     products_of(description, chunk, alignment).unwrap()
 }
 
-fn plan_options(which: usize, model: &Model, chunk: usize, restriction: Restriction, seed: u64) -> EngineOptions {
+fn plan_options(
+    which: usize,
+    model: &Model,
+    chunk: usize,
+    restriction: Restriction,
+    seed: u64,
+) -> EngineOptions {
     let (processors, participants) = processors(which);
     let plans = Some(plans(model, &participants, chunk, restriction, seed));
-    let session = SessionOptions { context: 64, chunk, ..SessionOptions::default() };
-    EngineOptions { session, processors, plans, ..options(Policy::ALL[seed as usize % Policy::ALL.len()]) }
+    let session = SessionOptions {
+        context: 64,
+        chunk,
+        ..SessionOptions::default()
+    };
+    EngineOptions {
+        session,
+        processors,
+        plans,
+        ..options(Policy::ALL[seed as usize % Policy::ALL.len()])
+    }
 }
 
 proptest! {
@@ -134,7 +201,8 @@ fn a_processor_lost_at_any_part_of_a_plan_changes_no_bit() {
             for at in (0..).step_by(3) {
                 let fail = if at % 2 == 0 { error } else { panic };
                 let options = plan_options(which, &model, CHUNK, Restriction::Tensor, at as u64);
-                let mut session = with_probe(engine(&model, options), failing(processor, at, fail)).session();
+                let mut session =
+                    with_probe(engine(&model, options), failing(processor, at, fail)).session();
                 let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
                 assert!(logits == expected, "{which}: {processor:?} at {at}");
                 if failures(&session).is_empty() {
@@ -151,11 +219,21 @@ fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
     let model = int8("llama");
     for which in [0, 2, 3] {
         let (processors, participants) = processors(which);
-        let options = MeasureOptions { chunk: 40, repeat: 1, for_predictions: true };
+        let options = MeasureOptions {
+            chunk: 40,
+            repeat: 1,
+            for_predictions: true,
+        };
         let mut reported = (0, 0);
-        let measured = measure_products(&model, &processors, options, &Cancel::new(), &mut |done, all| {
-            reported = (done, all);
-        });
+        let measured = measure_products(
+            &model,
+            &processors,
+            options,
+            &Cancel::new(),
+            &mut |done, all| {
+                reported = (done, all);
+            },
+        );
         let MeasuredProducts { costs, again } = measured.unwrap();
         assert!(reported.0 == reported.1 && reported.0 > 2 * costs.products.len());
         let what = |time: &ProductTime| (time.processor, time.rows, time.columns, time.depth);
@@ -170,79 +248,164 @@ fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
         table.save(package.path()).unwrap();
         let read = ProductTable::open(package.path()).unwrap();
         let read = read.of("test").unwrap();
-        assert_eq!((read.chunk, read.products.len()), (costs.chunk, costs.products.len()));
+        assert_eq!(
+            (read.chunk, read.products.len()),
+            (costs.chunk, costs.products.len())
+        );
         for restriction in Restriction::ALL {
             let plans = Some(read.plans(model.description(), 40, restriction).unwrap());
-            let session_options = SessionOptions { context: 64, chunk: 40, ..SessionOptions::default() };
+            let session_options = SessionOptions {
+                context: 64,
+                chunk: 40,
+                ..SessionOptions::default()
+            };
             let (processors, session_options) = (processors.clone(), session_options);
-            let options = EngineOptions { processors, plans, session: session_options, ..EngineOptions::default() };
+            let options = EngineOptions {
+                processors,
+                plans,
+                session: session_options,
+                ..EngineOptions::default()
+            };
             let tokens = prompt(&model, 50);
             let logits = all_logits(engine(&model, options).session(), &tokens);
-            assert!(logits == all_logits(session(&model, CHUNK), &tokens), "{restriction:?}");
+            assert!(
+                logits == all_logits(session(&model, CHUNK), &tokens),
+                "{restriction:?}"
+            );
         }
-        let rows = if which == 0 { vec![1, 2, 4, 8, 16] } else { vec![1, 16] };
+        let rows = if which == 0 {
+            vec![1, 2, 4, 8, 16]
+        } else {
+            vec![1, 16]
+        };
         let decode = read.decode.as_ref().unwrap();
         assert_eq!(decode.rows, rows);
         let times = decode.products.iter().chain(&decode.output);
-        assert!(times.clone().all(|time| rows.contains(&time.rows) && time.alone > 0.0 && time.beside > 0.0));
+        assert!(
+            times
+                .clone()
+                .all(|time| rows.contains(&time.rows) && time.alone > 0.0 && time.beside > 0.0)
+        );
         let device = ProcessorId::new(1);
         let of_device = decode.output.iter().any(|time| time.processor == device);
         assert_eq!(of_device, which == 0, "floats are for kernels of our own");
         for restriction in Restriction::ALL {
             let decode_plans = read.decode_plans(model.description(), restriction).unwrap();
-            let session_options = SessionOptions { context: 64, chunk: 40, ..SessionOptions::default() };
-            let processors = processors.clone();
-            let options =
-                EngineOptions { processors, decode_plans, session: session_options, ..EngineOptions::default() };
-            let decode = |mut session: Session| {
-                session.prefill(&prompt(&model, 20), &Cancel::new(), |_| {}).unwrap();
-                let one = session.decode(3, &Cancel::new()).unwrap().to_vec();
-                [one, session.decode_each(&prompt(&model, 11), &Cancel::new()).unwrap().to_vec()].concat()
+            let session_options = SessionOptions {
+                context: 64,
+                chunk: 40,
+                ..SessionOptions::default()
             };
-            assert!(decode(engine(&model, options).session()) == decode(session(&model, CHUNK)), "{restriction:?}");
+            let processors = processors.clone();
+            let options = EngineOptions {
+                processors,
+                decode_plans,
+                session: session_options,
+                ..EngineOptions::default()
+            };
+            let decode = |mut session: Session| {
+                session
+                    .prefill(&prompt(&model, 20), &Cancel::new(), |_| {})
+                    .unwrap();
+                let one = session.decode(3, &Cancel::new()).unwrap().to_vec();
+                [
+                    one,
+                    session
+                        .decode_each(&prompt(&model, 11), &Cancel::new())
+                        .unwrap()
+                        .to_vec(),
+                ]
+                .concat()
+            };
+            assert!(
+                decode(engine(&model, options).session()) == decode(session(&model, CHUNK)),
+                "{restriction:?}"
+            );
         }
     }
 }
 
 #[test]
-fn every_candidate_of_every_product_is_run_and_none_that_is_run_beside_the_choice_is_faster_than_the_fastest() {
+fn every_candidate_of_every_product_is_run_and_none_that_is_run_beside_the_choice_is_faster_than_the_fastest()
+ {
     let model = int8("llama");
     for which in [0, 2] {
         let (processors, participants) = processors(which);
-        let options = MeasureOptions { chunk: 40, repeat: 1, for_predictions: false };
-        let measured = measure_products(&model, &processors, options, &Cancel::new(), &mut |_, _| {}).unwrap();
+        let options = MeasureOptions {
+            chunk: 40,
+            repeat: 1,
+            for_predictions: false,
+        };
+        let measured =
+            measure_products(&model, &processors, options, &Cancel::new(), &mut |_, _| {}).unwrap();
         let MeasuredProducts { costs, again } = measured;
         assert!(again.is_empty(), "for predictions alone");
         let mut reported = (0, 0);
         let mut progress = |done, all| reported = (done, all);
         let lengths = [32, 40];
-        let run = exhaust_products(&model, &processors, &costs, (&lengths, 1), &Cancel::new(), &mut progress).unwrap();
-        assert!(!run.is_empty() && run.len().is_multiple_of(lengths.len()) && reported == (run.len(), run.len()));
+        let run = exhaust_products(
+            &model,
+            &processors,
+            &costs,
+            (&lengths, 1),
+            &Cancel::new(),
+            &mut progress,
+        )
+        .unwrap();
+        assert!(
+            !run.is_empty()
+                && run.len().is_multiple_of(lengths.len())
+                && reported == (run.len(), run.len())
+        );
         for one in run {
             // At least each processor alone, in all ways that pad.
             assert!(one.candidates >= participants.len(), "{one:?}");
-            assert!(one.fastest.seconds <= one.chosen.seconds && one.fastest.seconds > 0.0, "{one:?}");
+            assert!(
+                one.fastest.seconds <= one.chosen.seconds && one.fastest.seconds > 0.0,
+                "{one:?}"
+            );
             assert!(one.alone > 0.0 && one.planning >= 0.0);
             let pieces = one.chosen.partition.pieces.iter();
-            let computed: usize = pieces.map(|piece| piece.part.rows.len() * piece.part.columns.len()).sum();
+            let computed: usize = pieces
+                .map(|piece| piece.part.rows.len() * piece.part.columns.len())
+                .sum();
             assert_eq!(computed, one.shape.rows() * one.shape.columns());
         }
         let cancelled = Cancel::new();
         cancelled.cancel();
-        let refused = exhaust_products(&model, &processors, &costs, (&lengths, 1), &cancelled, &mut |_, _| {});
+        let refused = exhaust_products(
+            &model,
+            &processors,
+            &costs,
+            (&lengths, 1),
+            &cancelled,
+            &mut |_, _| {},
+        );
         assert!(matches!(refused, Err(Error::Cancelled)));
     }
 }
 
 #[test]
 fn products_of_one_processor_and_of_a_model_in_float_are_not_measured() {
-    let options = MeasureOptions { chunk: 8, repeat: 1, for_predictions: false };
+    let options = MeasureOptions {
+        chunk: 8,
+        repeat: 1,
+        for_predictions: false,
+    };
     let measure = |model: &Arc<Model>, processors: &[ProcessorOptions], cancel: &Cancel| {
-        measure_products(model, processors, options, cancel, &mut |_, _| {}).unwrap_err().to_string()
+        measure_products(model, processors, options, cancel, &mut |_, _| {})
+            .unwrap_err()
+            .to_string()
     };
     let (processors, _) = processors(0);
-    assert!(measure(&int8("llama"), &processors[..1], &Cancel::new()).contains("is 1, expected at least two"));
-    assert!(measure(&float("llama"), &processors, &Cancel::new()).contains("it computes in float: expected a package"));
+    assert!(
+        measure(&int8("llama"), &processors[..1], &Cancel::new())
+            .contains("is 1, expected at least two")
+    );
+    assert!(
+        measure(&float("llama"), &processors, &Cancel::new())
+            .contains("it computes in float: expected a package")
+    );
     let cancel = Cancel::new();
     cancel.cancel();
     assert_eq!(measure(&int8("llama"), &processors, &cancel), "cancelled");
@@ -252,21 +415,44 @@ fn products_of_one_processor_and_of_a_model_in_float_are_not_measured() {
 fn plans_and_cuts_of_roles_exclude_each_other_and_other_models_have_no_plan() {
     let (llama, phi) = (int8("llama"), int8("phi2"));
     let of_llama = || plan_options(0, &llama, CHUNK, Restriction::Auto, 1);
-    let share = |index| triad_plan::schedule::parts::Share { processor: ProcessorId::new(index), share: 1.0 };
+    let share = |index| triad_plan::schedule::parts::Share {
+        processor: ProcessorId::new(index),
+        share: 1.0,
+    };
     let axis = triad_plan::schedule::parts::Axis::Rows;
     let cut = triad_plan::schedule::parts::Cut::new(axis, vec![share(0), share(1)], 1).unwrap();
-    let both = EngineOptions { cuts: vec![(Role::Down, cut)], ..of_llama() };
+    let both = EngineOptions {
+        cuts: vec![(Role::Down, cut)],
+        ..of_llama()
+    };
     let refused = Engine::new(&llama, both).unwrap_err().to_string();
-    assert_eq!(refused, "down is cut twice: expected one cut for each product");
+    assert_eq!(
+        refused,
+        "down is cut twice: expected one cut for each product"
+    );
     let refused = Engine::new(&phi, of_llama()).unwrap_err().to_string();
     assert!(refused.starts_with("there is no plan for "), "{refused}");
-    let session = SessionOptions { context: 64, chunk: CHUNK + 1, ..SessionOptions::default() };
-    let refused = Engine::new(&llama, EngineOptions { session, ..of_llama() }).unwrap_err().to_string();
+    let session = SessionOptions {
+        context: 64,
+        chunk: CHUNK + 1,
+        ..SessionOptions::default()
+    };
+    let refused = Engine::new(
+        &llama,
+        EngineOptions {
+            session,
+            ..of_llama()
+        },
+    )
+    .unwrap_err()
+    .to_string();
     assert!(refused.contains("expected at most 8 by"), "{refused}");
 }
 
 fn joint_options(which: usize, model: &Model, chunk: usize, seed: u64) -> EngineOptions {
-    let solve = |participants: &[Participant], restriction| plans(model, participants, chunk, restriction, seed);
+    let solve = |participants: &[Participant], restriction| {
+        plans(model, participants, chunk, restriction, seed)
+    };
     let policy = Policy::ALL[seed as usize % Policy::ALL.len()];
     joint_by(&solve, which, model, (chunk, policy))
 }
@@ -278,19 +464,43 @@ fn joint_by(
     (chunk, policy): (usize, Policy),
 ) -> EngineOptions {
     let (processors, participants) = processors(which);
-    let whole = participants.iter().map(|one| (one.processor, solve(std::slice::from_ref(one), Restriction::Layer)));
-    let floats = processors.iter().enumerate().filter(|(_, one)| one.device.is_none());
+    let whole = participants.iter().map(|one| {
+        (
+            one.processor,
+            solve(std::slice::from_ref(one), Restriction::Layer),
+        )
+    });
+    let floats = processors
+        .iter()
+        .enumerate()
+        .filter(|(_, one)| one.device.is_none());
     let floats = floats.map(|(index, _)| ProcessorId::new(index)).collect();
-    let (cut, gaps) = (solve(&participants, Restriction::Tensor), Gaps { own: 0.0, other: 1.0 });
+    let (cut, gaps) = (
+        solve(&participants, Restriction::Tensor),
+        Gaps {
+            own: 0.0,
+            other: 1.0,
+        },
+    );
     let joint = Some(Joint::new(model.description(), whole.collect(), cut, floats, gaps).unwrap());
-    let session = SessionOptions { context: 64, chunk, ..SessionOptions::default() };
-    EngineOptions { session, processors, joint, ..options(policy) }
+    let session = SessionOptions {
+        context: 64,
+        chunk,
+        ..SessionOptions::default()
+    };
+    EngineOptions {
+        session,
+        processors,
+        joint,
+        ..options(policy)
+    }
 }
 
 /// Plans by which the first processor computes all of it.
 fn first_alone(which: usize, model: &Model, chunk: usize) -> EngineOptions {
-    let solve =
-        |participants: &[Participant], restriction| plans_by(FirstIsFastest, model, participants, chunk, restriction);
+    let solve = |participants: &[Participant], restriction| {
+        plans_by(FirstIsFastest, model, participants, chunk, restriction)
+    };
     joint_by(&solve, which, model, (chunk, Policy::CriticalPath))
 }
 
@@ -330,7 +540,10 @@ fn parts_on_a_processor_with_static_shapes_are_expected_to_take_what_was_measure
     let mut seen = 0;
     for (seed, rows) in (0..4).flat_map(|seed| [(seed, 40), (seed, 33)]) {
         let engine = engine(&model, plan_options(2, &model, 40, Restriction::Auto, seed));
-        engine.session().prefill(&prompt(&model, rows), &Cancel::new(), |_| {}).unwrap();
+        engine
+            .session()
+            .prefill(&prompt(&model, rows), &Cancel::new(), |_| {})
+            .unwrap();
         let simulated = engine.simulate(rows, Policy::InOrder, &[engine.costs()], &engine.costs());
         let (graph, tasks) = (&simulated.graph, &simulated.tasks);
         let (_, participants) = processors(2);
@@ -338,16 +551,26 @@ fn parts_on_a_processor_with_static_shapes_are_expected_to_take_what_was_measure
             let best = &plan.choice(rows).unwrap().best;
             let pieces = best.partition.pieces.iter().zip(&best.of_pieces);
             // Of fewer rows than were planned for, some pieces have none.
-            let pieces = pieces.filter(|(piece, _)| piece.processor == NPU && piece.part.rows.start < rows);
+            let pieces =
+                pieces.filter(|(piece, _)| piece.processor == NPU && piece.part.rows.start < rows);
             let seconds: f64 = pieces.map(|(_, seconds)| seconds).sum();
             if seconds == 0.0 {
                 continue;
             }
-            let subgraph = graph.subgraphs().iter().position(|subgraph| subgraph.role == plan.product.role).unwrap();
-            let parts = tasks.pieces(0, subgraph).filter(|task| tasks.dag.home(*task) == NPU);
+            let subgraph = graph
+                .subgraphs()
+                .iter()
+                .position(|subgraph| subgraph.role == plan.product.role)
+                .unwrap();
+            let parts = tasks
+                .pieces(0, subgraph)
+                .filter(|task| tasks.dag.home(*task) == NPU);
             let parts = parts.filter(|task| tasks.tasks[*task].operation == Operation::Compute);
             let expected: f64 = parts.map(|task| tasks.dag.seconds(task)).sum();
-            assert!((expected / seconds - 1.0).abs() < 1e-9, "{expected} for {seconds}");
+            assert!(
+                (expected / seconds - 1.0).abs() < 1e-9,
+                "{expected} for {seconds}"
+            );
             seen += 1;
         }
     }
@@ -366,14 +589,22 @@ fn parts_of_a_joint_plan_on_static_shapes_are_expected_to_take_what_was_measured
             let subgraph = &graph.subgraphs()[task.task.subgraph];
             let is_product = task.operation == Operation::Compute && subgraph.role.is_static();
             let products = planned_products(&model, 40);
-            let product = products.iter().find(|product| product.role == subgraph.role && is_product);
-            let Some(product) = product.filter(|_| tasks.dag.home(index) == NPU) else { continue };
+            let product = products
+                .iter()
+                .find(|product| product.role == subgraph.role && is_product);
+            let Some(product) = product.filter(|_| tasks.dag.home(index) == NPU) else {
+                continue;
+            };
             let measured = [32, 64].map(|rows| {
-                let shape = ProductShape::new(rows, task.part.columns.len(), product.shape.depth()).unwrap();
+                let shape = ProductShape::new(rows, task.part.columns.len(), product.shape.depth())
+                    .unwrap();
                 Unordered(seed).seconds(NPU, shape).unwrap()
             });
             let expected = tasks.dag.seconds(index);
-            assert!(measured.contains(&expected), "{expected}, measured {measured:?}");
+            assert!(
+                measured.contains(&expected),
+                "{expected}, measured {measured:?}"
+            );
             seen += 1;
         }
     }
@@ -385,19 +616,34 @@ fn what_was_measured_beside_others_is_not_simulated_to_take_longer_beside_them()
     let model = int8("llama");
     let (mut cut, mut longer) = (0, 0);
     for seed in 0..8 {
-        let engine = engine(&model, plan_options(2, &model, 40, Restriction::Tensor, seed));
-        engine.session().prefill(&prompt(&model, 40), &Cancel::new(), |_| {}).unwrap();
+        let engine = engine(
+            &model,
+            plan_options(2, &model, 40, Restriction::Tensor, seed),
+        );
+        engine
+            .session()
+            .prefill(&prompt(&model, 40), &Cancel::new(), |_| {})
+            .unwrap();
         let mut list = serde_json::to_value(engine.costs()).unwrap();
         for seen in list.as_array_mut().unwrap() {
             // As long as the parts of the device, so that they overlap.
-            (seen["cost"]["seconds_per_token"], seen["cost"]["longer_beside"]) = (10.0.into(), 0.5.into());
+            (
+                seen["cost"]["seconds_per_token"],
+                seen["cost"]["longer_beside"],
+            ) = (10.0.into(), 0.5.into());
         }
         let costs = serde_json::from_value(list).unwrap();
         let simulated = engine.simulate(40, Policy::Fifo, &[engine.costs()], &costs);
         for event in simulated.timeline.events() {
-            let (task, expected) = (&simulated.tasks.tasks[event.task], simulated.tasks.dag.seconds(event.task));
+            let (task, expected) = (
+                &simulated.tasks.tasks[event.task],
+                simulated.tasks.dag.seconds(event.task),
+            );
             let relative = (event.end - event.start) / expected;
-            if event.processor == NPU && task.operation == Operation::Compute && task.share(&simulated.graph) < 1.0 {
+            if event.processor == NPU
+                && task.operation == Operation::Compute
+                && task.share(&simulated.graph) < 1.0
+            {
                 assert!((relative - 1.0).abs() < 1e-6, "{relative}");
                 cut += 1;
             } else {
@@ -415,7 +661,13 @@ fn a_prompt_is_planned_once_more_when_times_of_more_tasks_are_known_and_not_agai
     let plan = || engine.planned(20).unwrap().plan;
     let guessed = plan();
     assert!(Arc::ptr_eq(&guessed, &plan()));
-    let run = || engine.session().prefill(&prompt(&model, 20), &Cancel::new(), |_| {}).map(drop).unwrap();
+    let run = || {
+        engine
+            .session()
+            .prefill(&prompt(&model, 20), &Cancel::new(), |_| {})
+            .map(drop)
+            .unwrap()
+    };
     run();
     let learned = plan();
     assert!(!Arc::ptr_eq(&guessed, &learned));
@@ -430,13 +682,27 @@ fn measured_engine(
     rows: usize,
     expected: [(Kind, f64); 2],
 ) -> Engine {
-    let candidates = engine(model, options()).planned(rows).unwrap().plan.candidates.clone();
+    let candidates = engine(model, options())
+        .planned(rows)
+        .unwrap()
+        .plan
+        .candidates
+        .clone();
     let factors = expected.map(|(kind, seconds)| {
         let of_kind = candidates.iter().find(|one| one.id.kind == kind).unwrap();
         (kind, seconds / of_kind.seconds)
     });
-    let measured = vec![MeasuredPrompt { rows, factors: factors.into() }];
-    engine(model, EngineOptions { joint: options().joint.map(|joint| joint.with_measured(measured)), ..options() })
+    let measured = vec![MeasuredPrompt {
+        rows,
+        factors: factors.into(),
+    }];
+    engine(
+        model,
+        EngineOptions {
+            joint: options().joint.map(|joint| joint.with_measured(measured)),
+            ..options()
+        },
+    )
 }
 
 #[test]
@@ -445,22 +711,40 @@ fn prompts_leave_a_kind_of_plan_that_takes_longer_than_another_one_is_expected_t
     let tokens = prompt(&model, 30);
     // The other processor is never as fast as that.
     let expected = [(Kind::Tensor, 1e-6), (Kind::Alone, 4e-5)];
-    let engine = measured_engine(&model, &|| joint_options(1, &model, 40, 1), tokens.len(), expected);
+    let engine = measured_engine(
+        &model,
+        &|| joint_options(1, &model, 40, 1),
+        tokens.len(),
+        expected,
+    );
     let probe: Probe = Arc::new(|processor, _| {
-        std::thread::sleep(Duration::from_millis(if processor == NPU.index() { 5 } else { 0 }));
+        std::thread::sleep(Duration::from_millis(if processor == NPU.index() {
+            5
+        } else {
+            0
+        }));
         Ok(())
     });
     let engine = with_probe(engine, probe);
     let of_several = |_| {
         let mut session = engine.session();
         session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
-        session.execution().unwrap().timeline.events().iter().any(|event| event.processor == NPU)
+        session
+            .execution()
+            .unwrap()
+            .timeline
+            .events()
+            .iter()
+            .any(|event| event.processor == NPU)
     };
     let of_several: Vec<bool> = (0..8).map(of_several).collect();
     // Two late ones are needed.
     assert_eq!(of_several[..2], [true; 2], "{of_several:?}");
     assert_eq!(of_several[4..], [false; 4], "{of_several:?}");
-    assert_eq!(engine.planned(tokens.len()).unwrap().plan.alone(), Some(CPU));
+    assert_eq!(
+        engine.planned(tokens.len()).unwrap().plan.alone(),
+        Some(CPU)
+    );
 }
 
 #[test]
@@ -468,10 +752,19 @@ fn prompts_whose_last_chunk_ends_first_leave_the_late_processor_too() {
     let model = int8("llama");
     let tokens = prompt(&model, 4 * CHUNK);
     let expected = [(Kind::Chunks, 1e-6), (Kind::Alone, 4e-5)];
-    let engine = measured_engine(&model, &|| joint_options(0, &model, CHUNK, 1), tokens.len(), expected);
+    let engine = measured_engine(
+        &model,
+        &|| joint_options(0, &model, CHUNK, 1),
+        tokens.len(),
+        expected,
+    );
     // The last chunk but one is on the first one, and ends behind the logits of the last token.
     let probe: Probe = Arc::new(|processor, _| {
-        std::thread::sleep(Duration::from_millis(if processor == CPU.index() { 2 } else { 0 }));
+        std::thread::sleep(Duration::from_millis(if processor == CPU.index() {
+            2
+        } else {
+            0
+        }));
         Ok(())
     });
     let engine = with_probe(engine, probe);
@@ -479,7 +772,12 @@ fn prompts_whose_last_chunk_ends_first_leave_the_late_processor_too() {
         let mut session = engine.session();
         session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
         let timeline = session.execution().unwrap().timeline.clone();
-        [0, 1].map(|id| timeline.events().iter().any(|event| event.processor.index() == id))
+        [0, 1].map(|id| {
+            timeline
+                .events()
+                .iter()
+                .any(|event| event.processor.index() == id)
+        })
     };
     let used: Vec<_> = (0..10).map(used).collect();
     assert_eq!(used[..2], [[true, true]; 2], "{used:?}");
@@ -496,7 +794,8 @@ fn a_processor_lost_at_any_task_of_a_joint_plan_changes_no_bit() {
             for at in (0..).step_by(3) {
                 let fail = if at % 2 == 0 { error } else { panic };
                 let options = joint_options(which, &model, 40, at as u64);
-                let mut session = with_probe(engine(&model, options), failing(processor, at, fail)).session();
+                let mut session =
+                    with_probe(engine(&model, options), failing(processor, at, fail)).session();
                 let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
                 assert!(logits == expected, "{which}: {processor:?} at {at}");
                 if failures(&session).is_empty() {
@@ -508,7 +807,8 @@ fn a_processor_lost_at_any_task_of_a_joint_plan_changes_no_bit() {
 }
 
 #[test]
-fn one_processor_that_computes_a_whole_prompt_does_it_as_if_there_were_no_other_once_times_are_known() {
+fn one_processor_that_computes_a_whole_prompt_does_it_as_if_there_were_no_other_once_times_are_known()
+ {
     let model = int8("llama");
     let tokens = prompt(&model, 2 * CHUNK + 3);
     let expected = all_logits(session(&model, CHUNK), &tokens);
@@ -516,18 +816,40 @@ fn one_processor_that_computes_a_whole_prompt_does_it_as_if_there_were_no_other_
         let engine = engine(&model, first_alone(which, &model, 40));
         let run = || {
             let mut session = engine.session();
-            assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{which}");
+            assert!(
+                session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected,
+                "{which}"
+            );
             session.execution().unwrap().clone()
         };
         // Times of what is not a product become known.
         run();
         run();
         let execution = run();
-        assert_eq!(engine.planned(tokens.len()).unwrap().plan.alone(), Some(CPU), "{which}");
-        let whole = execution.graph.subgraphs().iter().filter(|subgraph| subgraph.role == Role::FeedForward);
+        assert_eq!(
+            engine.planned(tokens.len()).unwrap().plan.alone(),
+            Some(CPU),
+            "{which}"
+        );
+        let whole = execution
+            .graph
+            .subgraphs()
+            .iter()
+            .filter(|subgraph| subgraph.role == Role::FeedForward);
         assert_eq!(whole.count(), model.description().blocks.len(), "{which}");
-        assert_eq!(execution.tasks.tasks.len(), execution.graph.tasks().count(), "{which}: shadows apart");
-        assert!(execution.timeline.events().iter().all(|event| event.processor == CPU), "{which}");
+        assert_eq!(
+            execution.tasks.tasks.len(),
+            execution.graph.tasks().count(),
+            "{which}: shadows apart"
+        );
+        assert!(
+            execution
+                .timeline
+                .events()
+                .iter()
+                .all(|event| event.processor == CPU),
+            "{which}"
+        );
     }
 }
 
@@ -546,11 +868,19 @@ fn one_processor_that_computes_a_whole_prompt_does_it_chunk_by_chunk() {
     run();
     run();
     let execution = run();
-    assert_eq!(engine.planned(tokens.len()).unwrap().plan.alone(), Some(CPU));
+    assert_eq!(
+        engine.planned(tokens.len()).unwrap().plan.alone(),
+        Some(CPU)
+    );
     assert!(execution.graph.chunks().len() > 2);
     let mut events = execution.timeline.events().to_vec();
     events.sort_by(|a, b| a.start.total_cmp(&b.start));
-    assert!(events.iter().map(|event| execution.tasks.tasks[event.task].task.chunk).is_sorted());
+    assert!(
+        events
+            .iter()
+            .map(|event| execution.tasks.tasks[event.task].task.chunk)
+            .is_sorted()
+    );
 }
 
 #[test]
@@ -560,7 +890,10 @@ fn a_processor_lost_while_it_computes_a_whole_prompt_changes_no_bit() {
     let expected = all_logits(session(&model, CHUNK), &tokens);
     for which in 0..4 {
         for at in (0..).step_by(3) {
-            let engine = with_probe(engine(&model, first_alone(which, &model, 40)), failing(CPU, at, error));
+            let engine = with_probe(
+                engine(&model, first_alone(which, &model, 40)),
+                failing(CPU, at, error),
+            );
             let mut failed = false;
             for _ in 0..3 {
                 let mut session = engine.session();

@@ -9,18 +9,33 @@ const CONTEXT: usize = 800;
 const PAGE: usize = triad_kernels::attention::PAGE;
 
 fn paged(model: &Arc<Model>, kv_format: KvFormat, kv_memory: Option<usize>) -> Engine {
-    let session = SessionOptions { context: CONTEXT, chunk: 64, kv_format };
-    engine(model, EngineOptions { session, kv_memory, ..EngineOptions::default() })
+    let session = SessionOptions {
+        context: CONTEXT,
+        chunk: 64,
+        kv_format,
+    };
+    engine(
+        model,
+        EngineOptions {
+            session,
+            kv_memory,
+            ..EngineOptions::default()
+        },
+    )
 }
 
 fn tokens(count: usize, seed: usize) -> Vec<u32> {
-    (0..count).map(|index| ((index * index * 5 + index * 3 + seed * 29) % VOCAB) as u32).collect()
+    (0..count)
+        .map(|index| ((index * index * 5 + index * 3 + seed * 29) % VOCAB) as u32)
+        .collect()
 }
 
 /// Logits behind `prompt`, and behind a token more.
 fn run(session: &mut Session, prompt: &[u32]) -> Result<[Vec<f32>; 2]> {
     let reused = session.reuse(prompt);
-    let prefilled = session.prefill(&prompt[reused..], &Cancel::new(), |_| {}).map(<[f32]>::to_vec);
+    let prefilled = session
+        .prefill(&prompt[reused..], &Cancel::new(), |_| {})
+        .map(<[f32]>::to_vec);
     session.share();
     Ok([prefilled?, session.decode(1, &Cancel::new())?.to_vec()])
 }
@@ -33,7 +48,17 @@ fn computed(model: &Arc<Model>, kv_format: KvFormat, prompt: &[u32]) -> [Vec<f32
 fn what_is_found_has_the_bits_of_what_is_computed() {
     for (name, model) in &*MODELS {
         for kv_format in [KvFormat::F16, KvFormat::F32, KvFormat::Int8] {
-            for length in [1, 2, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE - 1, 2 * PAGE, 2 * PAGE + 1, 700] {
+            for length in [
+                1,
+                2,
+                PAGE - 1,
+                PAGE,
+                PAGE + 1,
+                2 * PAGE - 1,
+                2 * PAGE,
+                2 * PAGE + 1,
+                700,
+            ] {
                 let engine = paged(model, kv_format, None);
                 let prompt = tokens(length, 0);
                 let mut first = engine.session();
@@ -41,12 +66,23 @@ fn what_is_found_has_the_bits_of_what_is_computed() {
                 let page_bytes = engine.usage().kv.page_bytes;
                 // Of a session that lives, whole pages; of one that is gone, everything.
                 let mut beside = engine.session();
-                assert_eq!(beside.reuse(&prompt), (length - 1).min(length / PAGE * PAGE), "{length} tokens");
+                assert_eq!(
+                    beside.reuse(&prompt),
+                    (length - 1).min(length / PAGE * PAGE),
+                    "{length} tokens"
+                );
                 drop((first, beside));
                 let mut second = engine.session();
                 assert_eq!(second.reuse(&prompt), length - 1);
-                assert_eq!(engine.usage().kv.bytes, length.div_ceil(PAGE) * page_bytes, "nothing is copied yet");
-                assert!(run(&mut second, &prompt).unwrap() == expected, "{name}, {kv_format:?}, {length} tokens");
+                assert_eq!(
+                    engine.usage().kv.bytes,
+                    length.div_ceil(PAGE) * page_bytes,
+                    "nothing is copied yet"
+                );
+                assert!(
+                    run(&mut second, &prompt).unwrap() == expected,
+                    "{name}, {kv_format:?}, {length} tokens"
+                );
                 // Another one goes on differently in the middle of a page.
                 let mut other = prompt[..length.min(PAGE + 40)].to_vec();
                 other.extend(tokens(50, 3));
@@ -71,7 +107,12 @@ fn prefixes_are_found_by_sessions_with_the_same_salt_alone() {
     let (_, model) = &MODELS[0];
     let engine = paged(model, KvFormat::F16, None);
     let prompt = tokens(300, 0);
-    let salts = [PrefixSalt::default(), PrefixSalt::of(b"one"), PrefixSalt::of(b"other"), PrefixSalt::of(b"")];
+    let salts = [
+        PrefixSalt::default(),
+        PrefixSalt::of(b"one"),
+        PrefixSalt::of(b"other"),
+        PrefixSalt::of(b""),
+    ];
     let salted = |salt| {
         let mut session = engine.session();
         session.set_salt(salt);
@@ -79,7 +120,11 @@ fn prefixes_are_found_by_sessions_with_the_same_salt_alone() {
     };
     for (index, salt) in salts.iter().enumerate() {
         let mut session = salted(*salt);
-        assert_eq!(session.reuse(&prompt), 0, "salt {index} finds what others shared");
+        assert_eq!(
+            session.reuse(&prompt),
+            0,
+            "salt {index} finds what others shared"
+        );
         run(&mut session, &prompt).unwrap();
         // Copies and sessions that go on with another salt don't take it there.
         let mut fork = session.fork();
@@ -95,12 +140,20 @@ fn prefixes_are_found_by_sessions_with_the_same_salt_alone() {
     let path = folder.path().join("session");
     let mut session = salted(salts[1]);
     let reused = session.reuse(&prompt);
-    session.prefill(&prompt[reused..], &Cancel::new(), |_| {}).unwrap();
+    session
+        .prefill(&prompt[reused..], &Cancel::new(), |_| {})
+        .unwrap();
     session.save(&path).unwrap();
     drop(session);
     engine.forget_prefixes();
-    engine.restore_salted(&path, &Adapters::default(), salts[2]).unwrap().share();
-    assert_eq!(salts.map(|salt| salted(salt).reuse(&prompt)), [0, 0, 299, 0]);
+    engine
+        .restore_salted(&path, &Adapters::default(), salts[2])
+        .unwrap()
+        .share();
+    assert_eq!(
+        salts.map(|salt| salted(salt).reuse(&prompt)),
+        [0, 0, 299, 0]
+    );
 }
 
 #[test]
@@ -108,18 +161,33 @@ fn decoded_tokens_are_nobody_elses() {
     let (_, model) = &MODELS[2];
     let engine = paged(model, KvFormat::F16, None);
     let mut first = engine.session();
-    first.prefill(&tokens(PAGE - 3, 0), &Cancel::new(), |_| {}).unwrap();
+    first
+        .prefill(&tokens(PAGE - 3, 0), &Cancel::new(), |_| {})
+        .unwrap();
     for token in tokens(10, 1) {
         first.decode(token, &Cancel::new()).unwrap();
     }
-    first.prefill(&tokens(300, 2), &Cancel::new(), |_| {}).unwrap();
+    first
+        .prefill(&tokens(300, 2), &Cancel::new(), |_| {})
+        .unwrap();
     let whole = first.tokens().to_vec();
     first.share();
-    assert_eq!(engine.usage().kv.indexed_pages, 0, "the first page has tokens of decode");
+    assert_eq!(
+        engine.usage().kv.indexed_pages,
+        0,
+        "the first page has tokens of decode"
+    );
     drop(first);
     let mut second = engine.session();
-    assert_eq!(second.reuse(&whole), PAGE - 3, "up to the first that was decoded");
-    let rest = second.prefill(&whole[PAGE - 3..], &Cancel::new(), |_| {}).unwrap().to_vec();
+    assert_eq!(
+        second.reuse(&whole),
+        PAGE - 3,
+        "up to the first that was decoded"
+    );
+    let rest = second
+        .prefill(&whole[PAGE - 3..], &Cancel::new(), |_| {})
+        .unwrap()
+        .to_vec();
     let mut fresh = paged(model, KvFormat::F16, None).session();
     assert!(rest == fresh.prefill(&whole, &Cancel::new(), |_| {}).unwrap());
 }
@@ -135,13 +203,24 @@ fn memory_that_sessions_hold_is_full_until_one_is_gone() {
     }
     let mut fourth = engine.session();
     let error = run(&mut fourth, &tokens(100, 9)).unwrap_err();
-    assert!(matches!(error, Error::KvMemoryFull { needed, free: 0, budget } if needed == page && budget == 3 * page));
+    assert!(
+        matches!(error, Error::KvMemoryFull { needed, free: 0, budget } if needed == page && budget == 3 * page)
+    );
     // Those that are there go on as far as their pages go, and no further.
-    sessions[0].1.prefill(&tokens(PAGE - 101, 1), &Cancel::new(), |_| {}).unwrap();
-    assert!(matches!(sessions[0].1.decode(1, &Cancel::new()), Err(Error::KvMemoryFull { .. })));
+    sessions[0]
+        .1
+        .prefill(&tokens(PAGE - 101, 1), &Cancel::new(), |_| {})
+        .unwrap();
+    assert!(matches!(
+        sessions[0].1.decode(1, &Cancel::new()),
+        Err(Error::KvMemoryFull { .. })
+    ));
     assert_eq!(sessions[0].1.tokens().len(), PAGE);
     drop(sessions.pop());
-    assert!(run(&mut fourth, &tokens(100, 9)).unwrap() == computed(model, KvFormat::F16, &tokens(100, 9)));
+    assert!(
+        run(&mut fourth, &tokens(100, 9)).unwrap()
+            == computed(model, KvFormat::F16, &tokens(100, 9))
+    );
     assert_eq!(engine.usage().kv.bytes, 3 * page);
 }
 
@@ -154,10 +233,15 @@ fn a_session_alone_has_all_the_memory_whatever_the_index_shares_with_it() {
         let prompt = tokens(pages * PAGE - 20, 0);
         let expected = run(&mut engine.session(), &prompt).unwrap();
         let mut second = engine.session();
-        assert!(run(&mut second, &prompt).unwrap() == expected, "{pages} pages");
+        assert!(
+            run(&mut second, &prompt).unwrap() == expected,
+            "{pages} pages"
+        );
         // Back into a page that it shared as a whole.
         second.truncate(pages * PAGE / 2);
-        second.prefill(&tokens(30, 1), &Cancel::new(), |_| {}).unwrap();
+        second
+            .prefill(&tokens(30, 1), &Cancel::new(), |_| {})
+            .unwrap();
         assert!(engine.usage().kv.bytes <= pages * page);
     }
 }
@@ -167,15 +251,31 @@ fn what_a_cancelled_prompt_reserved_is_given_back() {
     let (_, model) = &MODELS[0];
     let engine = paged(model, KvFormat::F16, None);
     let (cancel, mut session) = (Cancel::new(), engine.session());
-    let result = session.prefill(&tokens(CONTEXT, 0), &cancel, |_| cancel.cancel()).map(<[f32]>::len);
+    let result = session
+        .prefill(&tokens(CONTEXT, 0), &cancel, |_| cancel.cancel())
+        .map(<[f32]>::len);
     assert!(matches!(result, Err(Error::Cancelled)) && !session.tokens().is_empty());
     let usage = engine.usage().kv;
-    assert_eq!(usage.bytes, session.tokens().len().div_ceil(PAGE) * usage.page_bytes);
+    assert_eq!(
+        usage.bytes,
+        session.tokens().len().div_ceil(PAGE) * usage.page_bytes
+    );
     // So are the pages of tokens that are scored, in a fork.
     let mut session = engine.session();
-    session.prefill(&tokens(10, 0), &Cancel::new(), |_| {}).unwrap();
+    session
+        .prefill(&tokens(10, 0), &Cancel::new(), |_| {})
+        .unwrap();
     let branch = tokens(600, 1);
-    session.score(&[crate::Branch { tokens: &branch, scored_from: 1 }], &Cancel::new(), |_| {}).unwrap();
+    session
+        .score(
+            &[crate::Branch {
+                tokens: &branch,
+                scored_from: 1,
+            }],
+            &Cancel::new(),
+            |_| {},
+        )
+        .unwrap();
     assert_eq!(session.fork().pages().0, 1);
 }
 
@@ -204,7 +304,12 @@ fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own
     let allowed = Arc::new(AtomicUsize::new(0));
     let at_gate = Arc::clone(&allowed);
     engine.set_probe(Some(Arc::new(move |_, _| {
-        while at_gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
+        while at_gate
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            })
+            .is_err()
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -215,7 +320,10 @@ fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own
         }
     };
     let prefill = |count: usize| {
-        engine.session().prefill(&tokens(count, 1), &Cancel::new(), |_| {}).unwrap();
+        engine
+            .session()
+            .prefill(&tokens(count, 1), &Cancel::new(), |_| {})
+            .unwrap();
     };
     std::thread::scope(|scope| {
         let first = scope.spawn(|| prefill(1));
@@ -252,7 +360,14 @@ enum Operation {
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
-    let length = || prop_oneof![1usize..60, PAGE - 3..PAGE + 3, 2 * PAGE - 3..2 * PAGE + 3, 1usize..700];
+    let length = || {
+        prop_oneof![
+            1usize..60,
+            PAGE - 3..PAGE + 3,
+            2 * PAGE - 3..2 * PAGE + 3,
+            1usize..700
+        ]
+    };
     let operation = prop_oneof![
         8 => (0usize..3, 0usize..3, length()).prop_map(|(session, conversation, length)| Operation::Run(session, conversation, length)),
         1 => (0usize..3, length()).prop_map(|(session, length)| Operation::Truncate(session, length)),

@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Residual, Rope,
-    RopePairing, RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind,
+    Residual, Rope, RopePairing, RopeScaling,
 };
 
 use super::adapters::{ADAPTERS, adapted};
@@ -17,7 +17,11 @@ pub(super) const CONTEXT: usize = 600;
 
 /// Small, and with a context of several pages; the second block sees a window that ends within a page.
 pub(super) fn description() -> ModelDescription {
-    let norm = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
+    let norm = Norm {
+        kind: NormKind::Rms,
+        epsilon: 1e-5,
+        weight_offset: 0.0,
+    };
     let block = |window| BlockDescription {
         attention: Attention {
             heads: 4,
@@ -29,9 +33,19 @@ pub(super) fn description() -> ModelDescription {
             qk_norm: None,
             window,
             soft_cap: None,
-            rope: Rope { dims: 8, base: 10_000.0, pairing: RopePairing::Halves, scaling: RopeScaling::None },
+            rope: Rope {
+                dims: 8,
+                base: 10_000.0,
+                pairing: RopePairing::Halves,
+                scaling: RopeScaling::None,
+            },
         },
-        feed_forward: FeedForward { width: 48, gated: true, activation: Activation::Silu, bias: false },
+        feed_forward: FeedForward {
+            width: 48,
+            gated: true,
+            activation: Activation::Silu,
+            bias: false,
+        },
         norm,
         residual: Residual::Serial,
     };
@@ -52,13 +66,25 @@ pub(super) fn description() -> ModelDescription {
 
 /// In float, in INT8, with smaller weights for decode, and in W4A16 but for down, whose rows are no whole groups.
 pub(super) static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| {
-    let float =
-        Model::random(description(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }, 7).unwrap();
+    let float = Model::random(
+        description(),
+        &LoadOptions {
+            threads: Threads::Count(1),
+            ..Default::default()
+        },
+        7,
+    )
+    .unwrap();
     let float = Arc::new(float);
     let quantize = |weights| Arc::new(testing::quantize(&float, &prompt(&float, 60), 0.5, weights));
     let (int8, int4) = (quantize(DecodeWeights::Int8), quantize(DecodeWeights::Int4));
     let w4a16 = Arc::new(testing::quantize_int4(&float));
-    [("float", float), ("INT8", int8), ("INT4 in decode", int4), ("W4A16", w4a16)]
+    [
+        ("float", float),
+        ("INT8", int8),
+        ("INT4 in decode", int4),
+        ("W4A16", w4a16),
+    ]
 });
 
 #[derive(Clone, Debug)]
@@ -91,12 +117,21 @@ fn run(session: &mut Session, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
     let (mut all, mut forks) = (Vec::new(), Vec::new());
     for (index, step) in steps.iter().enumerate() {
         let tokens = |count: usize| -> Vec<u32> {
-            (0..count).map(|token| ((token * token * 7 + token * 13 + seed * 31 + index * 17) % VOCAB) as u32).collect()
+            (0..count)
+                .map(|token| {
+                    ((token * token * 7 + token * 13 + seed * 31 + index * 17) % VOCAB) as u32
+                })
+                .collect()
         };
         let fits = |count: usize| session.tokens().len() + count <= CONTEXT;
         match *step {
             Step::Prefill(count) if fits(count) => {
-                all.push(session.prefill(&tokens(count), &cancel, |_| {}).unwrap().to_vec());
+                all.push(
+                    session
+                        .prefill(&tokens(count), &cancel, |_| {})
+                        .unwrap()
+                        .to_vec(),
+                );
             }
             Step::PrefillAll(count) if fits(count) => {
                 all.push(session.prefill_all_logits(&tokens(count), &cancel).unwrap());
@@ -110,10 +145,16 @@ fn run(session: &mut Session, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
                 let each = session.decode_each(&tokens(count), &cancel).unwrap();
                 all.extend(each.chunks(VOCAB).map(<[f32]>::to_vec));
             }
-            Step::Truncate(share) => session.truncate((share * session.tokens().len() as f64) as usize),
+            Step::Truncate(share) => {
+                session.truncate((share * session.tokens().len() as f64) as usize)
+            }
             Step::Fork(count) if fits(count) => {
                 let mut fork = session.fork();
-                all.push(fork.prefill(&tokens(count), &cancel, |_| {}).unwrap().to_vec());
+                all.push(
+                    fork.prefill(&tokens(count), &cancel, |_| {})
+                        .unwrap()
+                        .to_vec(),
+                );
                 all.push(fork.decode(1, &cancel).map_or(Vec::new(), <[f32]>::to_vec));
                 forks.push(fork);
             }
@@ -127,7 +168,13 @@ fn run(session: &mut Session, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
 fn one_by_one(steps: &[Step]) -> Vec<Step> {
     steps
         .iter()
-        .map(|step| if let Step::DecodeEach(count) = step { Step::Decode(*count) } else { step.clone() })
+        .map(|step| {
+            if let Step::DecodeEach(count) = step {
+                Step::Decode(*count)
+            } else {
+                step.clone()
+            }
+        })
         .collect()
 }
 
@@ -138,7 +185,11 @@ fn alone(
     steps: &[Step],
     seed: usize,
 ) -> Vec<Vec<f32>> {
-    run(&mut adapted(Session::new(model, options).unwrap(), adapters), steps, seed)
+    run(
+        &mut adapted(Session::new(model, options).unwrap(), adapters),
+        steps,
+        seed,
+    )
 }
 
 proptest! {

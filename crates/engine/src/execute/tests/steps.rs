@@ -18,39 +18,64 @@ fn decode_plans(model: &Model, which: usize, restriction: Restriction, seed: u64
     let (options, participants) = processors(which);
     let description = model.description();
     let alignment = |role: Role, shape: ProductShape| {
-        let columns = if columns_can_be_cut(description, role) { 16 } else { shape.columns() };
-        Alignment { columns, ..Alignment::default() }
+        let columns = if columns_can_be_cut(description, role) {
+            16
+        } else {
+            shape.columns()
+        };
+        Alignment {
+            columns,
+            ..Alignment::default()
+        }
     };
     let products = products_of(description, ROWS[2], alignment).unwrap();
     let joins = Joins::new(CPU, 0.0, 0.0, 0.0).unwrap();
     let solver = Solver::new(participants.clone(), Unordered(seed), joins).unwrap();
     let products = Plans::solve_decode(&solver, &products, restriction, &ROWS).unwrap();
     let has_kernels = |one: &&Participant| options[one.processor.index()].device.is_none();
-    let solver =
-        Solver::new(participants.iter().filter(has_kernels).cloned().collect(), Unordered(seed), joins).unwrap();
+    let solver = Solver::new(
+        participants.iter().filter(has_kernels).cloned().collect(),
+        Unordered(seed),
+        joins,
+    )
+    .unwrap();
     let choose = |rows| -> Choice {
         let shape = ProductShape::new(rows, description.vocab, description.hidden).unwrap();
-        let alignment = Alignment { columns: 16, ..Alignment::default() };
-        let solve = |restriction| solver.solve_aligned(shape, Phase::Decode, restriction, alignment);
+        let alignment = Alignment {
+            columns: 16,
+            ..Alignment::default()
+        };
+        let solve =
+            |restriction| solver.solve_aligned(shape, Phase::Decode, restriction, alignment);
         match solve(restriction) {
             Err(PartitionError::NoCut { .. }) => solve(Restriction::Layer).unwrap(),
             choice => choice.unwrap(),
         }
     };
-    DecodePlans { products, output: ROWS.map(choose).to_vec() }
+    DecodePlans {
+        products,
+        output: ROWS.map(choose).to_vec(),
+    }
 }
 
 fn step_options(which: usize, model: &Model, restriction: Restriction, seed: u64) -> EngineOptions {
     let decode_plans = Some(decode_plans(model, which, restriction, seed));
     let policy = Policy::ALL[seed as usize % Policy::ALL.len()];
-    EngineOptions { processors: processors(which).0, decode_plans, ..options(policy) }
+    EngineOptions {
+        processors: processors(which).0,
+        decode_plans,
+        ..options(policy)
+    }
 }
 
 /// The logits of a prompt's answer: tokens one by one, then some of them at once, then more than there is a plan for.
 fn answer(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
     let cancel = Cancel::new();
     session.truncate(0);
-    let mut logits = session.prefill(&tokens[..5], &cancel, |_| {}).unwrap().to_vec();
+    let mut logits = session
+        .prefill(&tokens[..5], &cancel, |_| {})
+        .unwrap()
+        .to_vec();
     for token in &tokens[5..8] {
         logits.extend_from_slice(session.decode(*token, &cancel).unwrap());
     }
@@ -65,7 +90,10 @@ fn counting(processor: usize) -> (Probe, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let probe: Probe = Arc::new(move |of, moment| {
-        counted.fetch_add(usize::from(of == processor && moment == Moment::Before), Ordering::Relaxed);
+        counted.fetch_add(
+            usize::from(of == processor && moment == Moment::Before),
+            Ordering::Relaxed,
+        );
         Ok(())
     });
     (probe, count)
@@ -111,19 +139,37 @@ fn a_step_runs_where_its_plan_has_it() {
         let options = step_options(which, &model, Restriction::Tensor, 5);
         let plans = options.decode_plans.clone().unwrap();
         let mut session = with_probe(engine(&model, options), probe).session();
-        session.prefill(&tokens[..8], &Cancel::new(), |_| {}).unwrap();
+        session
+            .prefill(&tokens[..8], &Cancel::new(), |_| {})
+            .unwrap();
         count.store(0, Ordering::Relaxed);
         session.decode(tokens[8], &Cancel::new()).unwrap();
-        let is_mine = |choice: &Choice| choice.best.partition.pieces.iter().any(|piece| piece.processor == NPU);
+        let is_mine = |choice: &Choice| {
+            choice
+                .best
+                .partition
+                .pieces
+                .iter()
+                .any(|piece| piece.processor == NPU)
+        };
         let products = plans.products.products();
-        let of_blocks: usize =
-            products.iter().filter(|plan| is_mine(plan.choice(1).unwrap())).map(|plan| plan.product.blocks).sum();
+        let of_blocks: usize = products
+            .iter()
+            .filter(|plan| is_mine(plan.choice(1).unwrap()))
+            .map(|plan| plan.product.blocks)
+            .sum();
         assert!(of_blocks > 0, "{which}");
         let of_output = usize::from(is_mine(plans.output(1).unwrap()));
-        assert_eq!(count.load(Ordering::Relaxed), of_blocks + of_output, "{which}");
+        assert_eq!(
+            count.load(Ordering::Relaxed),
+            of_blocks + of_output,
+            "{which}"
+        );
         // More rows than any plan has are computed where the floats are.
         count.store(0, Ordering::Relaxed);
-        session.decode_each(&prompt(&model, 9), &Cancel::new()).unwrap();
+        session
+            .decode_each(&prompt(&model, 9), &Cancel::new())
+            .unwrap();
         assert_eq!(count.load(Ordering::Relaxed), 0, "{which}");
     }
 }
@@ -135,7 +181,14 @@ fn a_processor_lost_at_any_part_of_a_step_changes_no_bit() {
     let cancel = Cancel::new();
     let decode = |session: &mut Session| {
         let one = session.decode(tokens[8], &cancel).unwrap().to_vec();
-        [one, session.decode_each(&tokens[9..12], &cancel).unwrap().to_vec()].concat()
+        [
+            one,
+            session
+                .decode_each(&tokens[9..12], &cancel)
+                .unwrap()
+                .to_vec(),
+        ]
+        .concat()
     };
     let mut alone = session(&model, CHUNK);
     alone.prefill(&tokens[..8], &cancel, |_| {}).unwrap();
@@ -148,7 +201,10 @@ fn a_processor_lost_at_any_part_of_a_step_changes_no_bit() {
                 let engine = engine(&model, options);
                 let mut session = engine.session();
                 session.prefill(&tokens[..8], &cancel, |_| {}).unwrap();
-                let (inner, has_failed) = (failing(processor, at, fail), Arc::new(AtomicBool::new(true)));
+                let (inner, has_failed) = (
+                    failing(processor, at, fail),
+                    Arc::new(AtomicBool::new(true)),
+                );
                 let failed = Arc::clone(&has_failed);
                 has_failed.store(false, Ordering::Relaxed);
                 let probe: Probe = Arc::new(move |of, moment| {
@@ -161,12 +217,18 @@ fn a_processor_lost_at_any_part_of_a_step_changes_no_bit() {
                     outcome
                 });
                 engine.set_probe(Some(probe));
-                assert!(decode(&mut session) == expected, "{which}: {processor:?} at {at}");
+                assert!(
+                    decode(&mut session) == expected,
+                    "{which}: {processor:?} at {at}"
+                );
                 if !has_failed.load(Ordering::Relaxed) {
                     assert!(at > 10, "there are as many tasks");
                     break;
                 }
-                assert!(decode_again(&mut session, &tokens) == expected, "the next step has all again");
+                assert!(
+                    decode_again(&mut session, &tokens) == expected,
+                    "the next step has all again"
+                );
             }
         }
     }
@@ -176,7 +238,14 @@ fn decode_again(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
     let cancel = Cancel::new();
     session.truncate(8);
     let one = session.decode(tokens[8], &cancel).unwrap().to_vec();
-    [one, session.decode_each(&tokens[9..12], &cancel).unwrap().to_vec()].concat()
+    [
+        one,
+        session
+            .decode_each(&tokens[9..12], &cancel)
+            .unwrap()
+            .to_vec(),
+    ]
+    .concat()
 }
 
 #[test]
@@ -190,7 +259,10 @@ fn a_processor_that_hangs_at_a_part_of_a_step_is_left_alone() {
         let hangs = Arc::new(AtomicBool::new(true));
         let (probe_hangs, begun) = (Arc::clone(&hangs), AtomicUsize::new(0));
         let probe: Probe = Arc::new(move |processor, moment| {
-            if processor == NPU.index() && moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == at {
+            if processor == NPU.index()
+                && moment == Moment::Before
+                && begun.fetch_add(1, Ordering::Relaxed) == at
+            {
                 while probe_hangs.load(Ordering::Relaxed) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -198,13 +270,24 @@ fn a_processor_that_hangs_at_a_part_of_a_step_is_left_alone() {
             Ok(())
         });
         let options = step_options(0, &model, Restriction::Tensor, 5);
-        let engine = engine(&model, EngineOptions { time_out: Duration::from_millis(300), ..options });
+        let engine = engine(
+            &model,
+            EngineOptions {
+                time_out: Duration::from_millis(300),
+                ..options
+            },
+        );
         let mut session = engine.session();
-        session.prefill(&tokens[..8], &Cancel::new(), |_| {}).unwrap();
+        session
+            .prefill(&tokens[..8], &Cancel::new(), |_| {})
+            .unwrap();
         engine.set_probe(Some(probe));
         assert!(decode_again(&mut session, &tokens) == expected, "{at}");
         hangs.store(false, Ordering::Relaxed);
-        assert!(decode_again(&mut session, &tokens) == expected, "{at}: behind it");
+        assert!(
+            decode_again(&mut session, &tokens) == expected,
+            "{at}: behind it"
+        );
     }
 }
 
@@ -217,9 +300,16 @@ fn prompts_that_arrive_during_cut_steps_change_no_bit() {
     let expected_prompt = alone.prefill(&tokens, &cancel, |_| {}).unwrap().to_vec();
     let expected = answer(&mut alone, &tokens);
     std::thread::scope(|scope| {
-        let decodes = scope.spawn(|| (0..20).all(|_| answer(&mut engine.session(), &tokens) == expected));
+        let decodes =
+            scope.spawn(|| (0..20).all(|_| answer(&mut engine.session(), &tokens) == expected));
         let prompts = scope.spawn(|| {
-            (0..40).all(|_| engine.session().prefill(&tokens, &Cancel::new(), |_| {}).unwrap() == expected_prompt)
+            (0..40).all(|_| {
+                engine
+                    .session()
+                    .prefill(&tokens, &Cancel::new(), |_| {})
+                    .unwrap()
+                    == expected_prompt
+            })
         });
         assert!(decodes.join().unwrap() && prompts.join().unwrap());
     });

@@ -16,7 +16,9 @@ use crate::KvFormat;
 use crate::adapter::Adapters;
 use crate::forward::{Buffers, Forward, Pass, Rotation, Segment};
 use crate::kv::{KvCache, KvMemory};
-use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
+use crate::quantization::{
+    DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales,
+};
 use crate::statistics::Counters;
 use crate::weights::Weight;
 
@@ -54,7 +56,11 @@ impl Device for WholeDevice {
         &self.capabilities
     }
 
-    fn prepare(&self, _subgraph: &DeviceSubgraph, _rows: usize) -> triad_processors::Result<Box<dyn Program>> {
+    fn prepare(
+        &self,
+        _subgraph: &DeviceSubgraph,
+        _rows: usize,
+    ) -> triad_processors::Result<Box<dyn Program>> {
         unreachable!("it runs the model whole")
     }
 
@@ -69,7 +75,11 @@ impl Device for WholeDevice {
                 let own = &own.linears[linear];
                 let is_int8 = matches!(layer.weight, DeviceWeight::Int8(..));
                 assert_eq!(is_int8, matches!(own.weight, Weight::Int8(_)), "{linear:?}");
-                assert_eq!(layer.decode_weight.is_some(), own.decode_weight.is_some(), "{linear:?}");
+                assert_eq!(
+                    layer.decode_weight.is_some(),
+                    own.decode_weight.is_some(),
+                    "{linear:?}"
+                );
             }
         }
         let description = self.model.description();
@@ -87,9 +97,19 @@ impl Device for WholeDevice {
 
 impl WholeProgram {
     fn pass(&self, phase: Phase) -> Pass<'_> {
-        let Self { model, rotation, .. } = self;
+        let Self {
+            model, rotation, ..
+        } = self;
         let (description, weights) = (model.description(), model.weights());
-        Pass { description, weights, rotation, phase, hot_rows: None, counters: &self.counters, fixed: None }
+        Pass {
+            description,
+            weights,
+            rotation,
+            phase,
+            hot_rows: None,
+            counters: &self.counters,
+            fixed: None,
+        }
     }
 
     /// The token whose embedding `x` is.
@@ -99,19 +119,31 @@ impl WholeProgram {
             self.pass(Phase::Prefill).embed(*token, &mut embedding);
             embedding == x
         };
-        (0..VOCAB as u32).find(is_it).expect("an embedding of a token")
+        (0..VOCAB as u32)
+            .find(is_it)
+            .expect("an embedding of a token")
     }
 }
 
 /// Keys or values of a position, `[kv_heads, head_dim]`.
 fn at(plane: Matrix, place: usize, [kv_heads, head_dim]: [usize; 2]) -> Vec<f16> {
-    let Matrix::F16(values) = plane else { panic!("keys and values are in f16") };
-    (0..kv_heads).flat_map(|head| values[(head * PAGE + place) * head_dim..][..head_dim].iter().copied()).collect()
+    let Matrix::F16(values) = plane else {
+        panic!("keys and values are in f16")
+    };
+    (0..kv_heads)
+        .flat_map(|head| {
+            values[(head * PAGE + place) * head_dim..][..head_dim]
+                .iter()
+                .copied()
+        })
+        .collect()
 }
 
 impl ModelProgram for WholeProgram {
     fn length(&self, sequence: u64) -> usize {
-        self.sequences.get(&sequence).map_or(0, |(_, length)| *length)
+        self.sequences
+            .get(&sequence)
+            .map_or(0, |(_, length)| *length)
     }
 
     fn truncate(&mut self, sequence: u64, length: usize) {
@@ -121,15 +153,25 @@ impl ModelProgram for WholeProgram {
         }
     }
 
-    fn fill(&mut self, sequence: u64, length: usize, blocks: &[&dyn Cache]) -> triad_processors::Result<()> {
+    fn fill(
+        &mut self,
+        sequence: u64,
+        length: usize,
+        blocks: &[&dyn Cache],
+    ) -> triad_processors::Result<()> {
         let cache = KvCache::new(&self.memory, Adapters::default());
         cache.reserve(0, length).unwrap();
         let wide = |values: Vec<f16>| values.into_iter().map(f16::to_f32).collect::<Vec<_>>();
-        for (index, (block, described)) in blocks.iter().zip(&self.model.description().blocks).enumerate() {
+        for (index, (block, described)) in blocks
+            .iter()
+            .zip(&self.model.description().blocks)
+            .enumerate()
+        {
             let shape = [described.attention.kv_heads, described.attention.head_dim];
             for position in 0..length {
                 let (page, place) = (position / PAGE, position % PAGE);
-                let [keys, values] = [block.keys(page), block.values(page)].map(|plane| wide(at(plane, place, shape)));
+                let [keys, values] = [block.keys(page), block.values(page)]
+                    .map(|plane| wide(at(plane, place, shape)));
                 cache.block(index).write(&keys, &values, position);
             }
         }
@@ -151,25 +193,52 @@ impl ModelProgram for WholeProgram {
         let mut places = Vec::new();
         for (number, rows) in segments {
             if self.seen.fails_after == Some(self.seen.rows.lock().unwrap().len()) {
-                return Err(DeviceError::Run { processor: "test".into(), reason: "it was unplugged".into() });
+                return Err(DeviceError::Run {
+                    processor: "test".into(),
+                    reason: "it was unplugged".into(),
+                });
             }
             self.seen.rows.lock().unwrap().push(*rows);
-            let (cache, position) =
-                self.sequences.remove(number).unwrap_or_else(|| (KvCache::new(&self.memory, Adapters::default()), 0));
+            let (cache, position) = self
+                .sequences
+                .remove(number)
+                .unwrap_or_else(|| (KvCache::new(&self.memory, Adapters::default()), 0));
             cache.reserve(position, position + rows).unwrap();
-            let segment = Segment { cache: &cache, rows: 0..*rows, position };
-            let mut forward = Forward { pass: self.pass(wanted.phase), buffers: &self.buffers, observer: None };
-            forward.run(tokens.split_off(..*rows).unwrap(), &[segment], &Cancel::new()).unwrap();
+            let segment = Segment {
+                cache: &cache,
+                rows: 0..*rows,
+                position,
+            };
+            let mut forward = Forward {
+                pass: self.pass(wanted.phase),
+                buffers: &self.buffers,
+                observer: None,
+            };
+            forward
+                .run(
+                    tokens.split_off(..*rows).unwrap(),
+                    &[segment],
+                    &Cancel::new(),
+                )
+                .unwrap();
             residual.extend_from_slice(&self.buffers.residual(0..*rows, hidden));
             places.extend((position..position + rows).map(|position| (*number, position)));
             self.sequences.insert(*number, (cache, position + rows));
         }
-        let mut values: Vec<_> =
-            wanted.rows.iter().flat_map(|row| residual[row * hidden..][..hidden].iter().copied()).collect();
+        let mut values: Vec<_> = wanted
+            .rows
+            .iter()
+            .flat_map(|row| residual[row * hidden..][..hidden].iter().copied())
+            .collect();
         if wanted.logits {
             let mut logits = vec![0.0; wanted.rows.len() * VOCAB];
             let pass = self.pass(wanted.phase);
-            pass.logits_of(&values, &mut vec![0.0; values.len()], wanted.phase, &mut logits);
+            pass.logits_of(
+                &values,
+                &mut vec![0.0; values.len()],
+                wanted.phase,
+                &mut logits,
+            );
             values = logits;
         }
         let mut keys_and_values = Vec::new();
@@ -179,31 +248,60 @@ impl ModelProgram for WholeProgram {
                 for (number, position) in &places {
                     let block = self.sequences[number].0.block(index);
                     let page = position / PAGE;
-                    let plane = if is_value { block.values(page) } else { block.keys(page) };
+                    let plane = if is_value {
+                        block.values(page)
+                    } else {
+                        block.keys(page)
+                    };
                     keys_and_values.extend(at(plane, position % PAGE, shape));
                 }
             }
         }
-        read(Outputs { values: &values, keys_and_values: &keys_and_values });
+        read(Outputs {
+            values: &values,
+            keys_and_values: &keys_and_values,
+        });
         Ok(())
     }
 }
 
 fn whole(model: &Arc<Model>, seen: &Arc<Seen>, kv_format: KvFormat) -> Result<Engine> {
-    let capabilities =
-        Capabilities { formats: Vec::new(), static_shapes: false, own_memory: true, window: None, whole_models: true };
-    let device = WholeDevice { model: Arc::clone(model), capabilities, seen: Arc::clone(seen) };
+    let capabilities = Capabilities {
+        formats: Vec::new(),
+        static_shapes: false,
+        own_memory: true,
+        window: None,
+        whole_models: true,
+    };
+    let device = WholeDevice {
+        model: Arc::clone(model),
+        capabilities,
+        seen: Arc::clone(seen),
+    };
     let gpu = ProcessorOptions {
         description: Processor::gpu("gpu"),
         threads: Threads::Count(1),
         device: Some(Arc::new(device)),
     };
-    let session = SessionOptions { context: CONTEXT, chunk: 64, kv_format };
-    Engine::new(model, EngineOptions { session, processors: vec![gpu], ..EngineOptions::default() })
+    let session = SessionOptions {
+        context: CONTEXT,
+        chunk: 64,
+        kv_format,
+    };
+    Engine::new(
+        model,
+        EngineOptions {
+            session,
+            processors: vec![gpu],
+            ..EngineOptions::default()
+        },
+    )
 }
 
 fn tokens(count: usize, seed: usize) -> Vec<u32> {
-    (0..count).map(|index| ((index * index * 5 + index * 3 + seed * 29) % VOCAB) as u32).collect()
+    (0..count)
+        .map(|index| ((index * index * 5 + index * 3 + seed * 29) % VOCAB) as u32)
+        .collect()
 }
 
 /// All logits of what sessions do, and how many rows have to be computed for them.
@@ -230,7 +328,14 @@ fn logits(engine: &Engine) -> Result<(Vec<f32>, usize)> {
     all.extend_from_slice(second.prefill(&prompt[reused..], &cancel, |_| {})?);
     computed += 290 + 44;
     // A step of several sequences.
-    Session::decode_together([(&mut first, &[9][..]), (&mut fork, &[8, 7]), (&mut second, &[6])], &cancel)?;
+    Session::decode_together(
+        [
+            (&mut first, &[9][..]),
+            (&mut fork, &[8, 7]),
+            (&mut second, &[6]),
+        ],
+        &cancel,
+    )?;
     computed += 4;
     for session in [&first, &fork, &second] {
         all.extend_from_slice(session.logits());
@@ -248,40 +353,78 @@ fn logits(engine: &Engine) -> Result<(Vec<f32>, usize)> {
 #[test]
 fn a_model_of_any_format_that_a_device_runs_whole_has_the_logits_of_the_cpu() {
     for (name, model) in &*MODELS {
-        let session = SessionOptions { context: CONTEXT, chunk: 64, ..SessionOptions::default() };
-        let cpu = engine(model, EngineOptions { session, ..EngineOptions::default() });
+        let session = SessionOptions {
+            context: CONTEXT,
+            chunk: 64,
+            ..SessionOptions::default()
+        };
+        let cpu = engine(
+            model,
+            EngineOptions {
+                session,
+                ..EngineOptions::default()
+            },
+        );
         let (expected, computed) = logits(&cpu).unwrap();
         let seen = Arc::default();
         let (found, _) = logits(&whole(model, &seen, KvFormat::F16).unwrap()).unwrap();
-        let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        let largest = expected
+            .iter()
+            .fold(0.0f32, |largest, x| largest.max(x.abs()));
         assert_eq!(found.len(), expected.len(), "{name}");
-        let differences = found.iter().zip(&expected).map(|(found, expected)| (found - expected).abs());
+        let differences = found
+            .iter()
+            .zip(&expected)
+            .map(|(found, expected)| (found - expected).abs());
         let most = differences.fold(0.0, f32::max);
         assert!(most <= 1e-4 * largest, "{name}: off by {most} of {largest}");
-        assert_eq!(seen.rows.lock().unwrap().iter().sum::<usize>(), computed, "{name}: every row once");
+        assert_eq!(
+            seen.rows.lock().unwrap().iter().sum::<usize>(),
+            computed,
+            "{name}: every row once"
+        );
     }
 }
 
 #[test]
 fn a_device_that_fails_ends_the_request_with_its_reason() {
-    let seen = Arc::new(Seen { fails_after: Some(2), ..Seen::default() });
+    let seen = Arc::new(Seen {
+        fails_after: Some(2),
+        ..Seen::default()
+    });
     let engine = whole(&MODELS[0].1, &seen, KvFormat::F16).unwrap();
     let mut session = engine.session();
-    let error = session.prefill(&tokens(200, 0), &Cancel::new(), |_| {}).unwrap_err();
-    assert!(matches!(error, Error::Processors { .. }) && error.to_string().contains("it was unplugged"), "{error}");
-    assert_eq!(session.tokens().len(), 128, "what was computed before is there");
+    let error = session
+        .prefill(&tokens(200, 0), &Cancel::new(), |_| {})
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Processors { .. }) && error.to_string().contains("it was unplugged"),
+        "{error}"
+    );
+    assert_eq!(
+        session.tokens().len(),
+        128,
+        "what was computed before is there"
+    );
 }
 
 #[test]
 fn keys_and_values_of_another_format_than_devices_keep_are_refused() {
     let error = whole(&MODELS[0].1, &Arc::default(), KvFormat::Int8).unwrap_err();
-    assert!(error.to_string().contains("the format of keys and values is Int8, expected f16"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("the format of keys and values is Int8, expected f16"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_model_whose_scales_are_found_for_each_token_is_refused() {
     let (_, float) = &MODELS[0];
-    let dynamic = [(); 4].map(|()| InputQuantization::Dynamic { outlier_threshold: 6.0 });
+    let dynamic = [(); 4].map(|()| InputQuantization::Dynamic {
+        outlier_threshold: 6.0,
+    });
     let quantization = Quantization {
         weight_scales: WeightScales::Channel,
         decode_weights: DecodeWeights::Int8,
@@ -290,33 +433,65 @@ fn a_model_whose_scales_are_found_for_each_token_is_refused() {
     };
     let model = Arc::new(float.quantize(&quantization));
     let error = whole(&model, &Arc::default(), KvFormat::F16).unwrap_err();
-    assert!(error.to_string().contains("found for each token, expected static scales"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("found for each token, expected static scales"),
+        "{error}"
+    );
 }
 
 #[test]
 fn sessions_with_adapters_are_computed_by_the_cpu_beside_those_of_the_device() {
     let run = |engine: &Engine, index: usize| {
         let mut session = adapted(engine.session(), &ADAPTERS[index]);
-        let mut all = session.prefill_all_logits(&tokens(150, index), &Cancel::new()).unwrap();
+        let mut all = session
+            .prefill_all_logits(&tokens(150, index), &Cancel::new())
+            .unwrap();
         for token in 0..5 {
             all.extend_from_slice(session.decode(token, &Cancel::new()).unwrap());
         }
         all
     };
-    let session = SessionOptions { context: CONTEXT, chunk: 64, ..SessionOptions::default() };
-    let cpu = engine(&MODELS[0].1, EngineOptions { session, ..EngineOptions::default() });
+    let session = SessionOptions {
+        context: CONTEXT,
+        chunk: 64,
+        ..SessionOptions::default()
+    };
+    let cpu = engine(
+        &MODELS[0].1,
+        EngineOptions {
+            session,
+            ..EngineOptions::default()
+        },
+    );
     let seen = Arc::default();
     let whole = whole(&MODELS[0].1, &seen, KvFormat::F16).unwrap();
     let indexes = [0, 1, 0, 4];
     let together: Vec<_> = std::thread::scope(|scope| {
-        let runs: Vec<_> = indexes.iter().map(|index| scope.spawn(|| run(&whole, *index))).collect();
+        let runs: Vec<_> = indexes
+            .iter()
+            .map(|index| scope.spawn(|| run(&whole, *index)))
+            .collect();
         runs.into_iter().map(|run| run.join().unwrap()).collect()
     });
     for (index, together) in indexes.iter().zip(together) {
         let expected = run(&cpu, *index);
-        let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-        let most = together.iter().zip(&expected).fold(0.0f32, |most, (one, other)| most.max((one - other).abs()));
-        assert!(most <= if *index == 0 { 1e-4 * largest } else { 0.0 }, "{index}: off by {most} of {largest}");
+        let largest = expected
+            .iter()
+            .fold(0.0f32, |largest, x| largest.max(x.abs()));
+        let most = together
+            .iter()
+            .zip(&expected)
+            .fold(0.0f32, |most, (one, other)| most.max((one - other).abs()));
+        assert!(
+            most <= if *index == 0 { 1e-4 * largest } else { 0.0 },
+            "{index}: off by {most} of {largest}"
+        );
     }
-    assert_eq!(seen.rows.lock().unwrap().iter().sum::<usize>(), 2 * 155, "those without adapters alone");
+    assert_eq!(
+        seen.rows.lock().unwrap().iter().sum::<usize>(),
+        2 * 155,
+        "those without adapters alone"
+    );
 }

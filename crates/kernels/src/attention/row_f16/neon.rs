@@ -1,6 +1,8 @@
 //! NEON, whose `fcvtl` every aarch64 has.
 
-use std::arch::aarch64::{float32x4_t, vdupq_n_f32, vfmaq_f32, vld1_u16, vld1q_f32, vpaddq_f32, vst1q_f32};
+use std::arch::aarch64::{
+    float32x4_t, vdupq_n_f32, vfmaq_f32, vld1_u16, vld1q_f32, vpaddq_f32, vst1q_f32,
+};
 use std::arch::asm;
 
 use half::f16;
@@ -65,7 +67,10 @@ impl Halves for Quarter {
     #[inline(always)]
     unsafe fn totals([a, b, c, d]: [float32x4_t; KEYS]) -> [f32; KEYS] {
         let mut four = [0.0; KEYS];
-        vst1q_f32(four.as_mut_ptr(), vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+        vst1q_f32(
+            four.as_mut_ptr(),
+            vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)),
+        );
         four
     }
 }

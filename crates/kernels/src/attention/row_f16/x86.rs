@@ -2,9 +2,10 @@
 
 use std::arch::x86_64::{
     __m256, __m512, _mm_add_ps, _mm_loadu_si128, _mm_storeu_ps, _mm256_add_ps, _mm256_castpd_ps,
-    _mm256_castps256_ps128, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_set1_ps, _mm256_storeu_ps, _mm512_castps_pd, _mm512_castps512_ps256, _mm512_cvtph_ps,
-    _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps,
+    _mm256_castps256_ps128, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
+    _mm256_hadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_set1_ps, _mm256_storeu_ps,
+    _mm512_castps_pd, _mm512_castps512_ps256, _mm512_cvtph_ps, _mm512_extractf64x4_pd,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps,
 };
 
 use half::f16;
@@ -49,8 +50,20 @@ macro_rules! functions {
     };
 }
 
-functions!(avx512, Tier::Avx512, Tier::Avx512.is_supported(), Wide, "avx512f");
-functions!(avx2, Tier::Avx2, (Tier::Avx2.is_supported() && is_x86_feature_detected!("f16c")), Narrow, "avx2,fma,f16c");
+functions!(
+    avx512,
+    Tier::Avx512,
+    Tier::Avx512.is_supported(),
+    Wide,
+    "avx512f"
+);
+functions!(
+    avx2,
+    Tier::Avx2,
+    (Tier::Avx2.is_supported() && is_x86_feature_detected!("f16c")),
+    Narrow,
+    "avx2,fma,f16c"
+);
 
 /// Registers of 512 bits.
 struct Wide;
@@ -136,7 +149,10 @@ impl Halves for Narrow {
         // Halves of the four sums.
         let halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
         let mut four = [0.0; KEYS];
-        let sums = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
+        let sums = _mm_add_ps(
+            _mm256_castps256_ps128(halves),
+            _mm256_extractf128_ps::<1>(halves),
+        );
         _mm_storeu_ps(four.as_mut_ptr(), sums);
         four
     }

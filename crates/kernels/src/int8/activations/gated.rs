@@ -59,9 +59,19 @@ impl Gated<'_> {
         let width = self.gate.out_features;
         for (weight, bias) in [(self.gate, self.gate_bias), (self.up, self.up_bias)] {
             weight.check();
-            assert_eq!(x.in_features(), weight.in_features, "activations of as many features as the weight reads");
-            assert_eq!(weight.out_features, width, "as many features of up as of gate");
-            assert!(bias.is_none_or(|bias| bias.len() == width), "bias is [{width}]");
+            assert_eq!(
+                x.in_features(),
+                weight.in_features,
+                "activations of as many features as the weight reads"
+            );
+            assert_eq!(
+                weight.out_features, width,
+                "as many features of up as of gate"
+            );
+            assert!(
+                bias.is_none_or(|bias| bias.len() == width),
+                "bias is [{width}]"
+            );
         }
     }
 
@@ -70,12 +80,29 @@ impl Gated<'_> {
         let (kernel, width) = (best().int8, columns.len());
         let layers = [(self.gate, self.gate_bias), (self.up, self.up_bias)];
         for ((weight, bias), out) in layers.into_iter().zip(products) {
-            let (weight, bias) = (weight.columns(columns.clone()), bias.map(|bias| &bias[columns.clone()]));
+            let (weight, bias) = (
+                weight.columns(columns.clone()),
+                bias.map(|bias| &bias[columns.clone()]),
+            );
             out.resize(x.rows() * width);
             let out = SharedOutput::new(&mut out[..], width);
-            kernel.multiply(&Rectangle { x, rows: 0..x.rows(), weight, columns: 0..width, bias, out });
+            kernel.multiply(&Rectangle {
+                x,
+                rows: 0..x.rows(),
+                weight,
+                columns: 0..width,
+                bias,
+                out,
+            });
             if self.has_shadow {
-                kernel.shadow(&ShadowColumns { x, rows: 0..x.rows(), weight, columns: 0..width, out, add: true });
+                kernel.shadow(&ShadowColumns {
+                    x,
+                    rows: 0..x.rows(),
+                    weight,
+                    columns: 0..width,
+                    out,
+                    add: true,
+                });
             }
         }
     }
@@ -99,7 +126,12 @@ impl QuantizedRows {
         self.outlier_columns.channels.clear();
         let stride = self.resize(rows, width);
         let mut found = std::mem::take(&mut self.found);
-        found.iter_mut().for_each(|found| found.get_mut().unwrap_or_else(PoisonError::into_inner).clear());
+        found.iter_mut().for_each(|found| {
+            found
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clear()
+        });
         found.resize_with(found.len().max(rows.div_ceil(PART_ROWS)), Default::default);
         let values = SharedOutput::new(&mut self.values, stride);
         for_each_rectangle(x, &[width], |_, rows, columns| {
@@ -114,25 +146,39 @@ impl QuantizedRows {
                     outliers.truncate(0);
                     row.quantize_columns(x, columns.clone(), values, outliers);
                     if !outliers.channels.is_empty() {
-                        let new = outliers.channels.iter().zip(&outliers.numbers).map(|(channel, number)| {
-                            let channel = columns.start + *channel as usize;
-                            Outlier { row: index, channel, number: *number }
-                        });
-                        found[index / PART_ROWS].lock().unwrap_or_else(PoisonError::into_inner).extend(new);
+                        let new = outliers.channels.iter().zip(&outliers.numbers).map(
+                            |(channel, number)| {
+                                let channel = columns.start + *channel as usize;
+                                Outlier {
+                                    row: index,
+                                    channel,
+                                    number: *number,
+                                }
+                            },
+                        );
+                        found[index / PART_ROWS]
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .extend(new);
                     }
                 }
             });
         });
-        self.each(rows, width, chunks_mut(&mut found, 1), |found, index, values, part| {
-            let found = found[0].get_mut().unwrap_or_else(PoisonError::into_inner);
-            if index.is_multiple_of(PART_ROWS) {
-                found.sort_unstable_by_key(|one| one.channel);
-            }
-            let first = part.outliers.channels.len();
-            let of_row = found.iter().filter(|one| one.row == index);
-            of_row.for_each(|one| part.outliers.push(one.channel, one.number));
-            row.end(first, values, &mut part.outliers)
-        });
+        self.each(
+            rows,
+            width,
+            chunks_mut(&mut found, 1),
+            |found, index, values, part| {
+                let found = found[0].get_mut().unwrap_or_else(PoisonError::into_inner);
+                if index.is_multiple_of(PART_ROWS) {
+                    found.sort_unstable_by_key(|one| one.channel);
+                }
+                let first = part.outliers.channels.len();
+                let of_row = found.iter().filter(|one| one.row == index);
+                of_row.for_each(|one| part.outliers.push(one.channel, one.number));
+                row.end(first, values, &mut part.outliers)
+            },
+        );
         self.found = found;
     }
 }

@@ -2,14 +2,16 @@
 //! sum as well.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_add_epi32, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64,
-    _mm_loadu_si128, _mm_movehdup_ps, _mm_set1_epi16, _mm_shuffle_epi32, _mm256_add_epi32, _mm256_and_si256,
-    _mm256_broadcastss_ps, _mm256_castps128_ps256, _mm256_castsi256_si128, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi16,
-    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtph_ps, _mm256_dpwssd_avx_epi32, _mm256_extracti128_si256,
-    _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mullo_epi16, _mm256_mullo_epi32,
-    _mm256_or_si256, _mm256_permutevar8x32_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi16,
-    _mm256_setr_epi32, _mm256_sll_epi16, _mm256_srl_epi16, _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps,
-    _mm256_storeu_si256, _mm256_sub_epi16,
+    __m256, __m256i, _mm_add_epi32, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtsi128_si32,
+    _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_movehdup_ps, _mm_set1_epi16,
+    _mm_shuffle_epi32, _mm256_add_epi32, _mm256_and_si256, _mm256_broadcastss_ps,
+    _mm256_castps128_ps256, _mm256_castsi256_si128, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi16,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtph_ps, _mm256_dpwssd_avx_epi32,
+    _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_loadu_si256,
+    _mm256_madd_epi16, _mm256_mullo_epi16, _mm256_mullo_epi32, _mm256_or_si256,
+    _mm256_permutevar8x32_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setr_epi16, _mm256_setr_epi32, _mm256_sll_epi16, _mm256_srl_epi16, _mm256_srli_epi16,
+    _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_epi16,
 };
 
 use super::blocks;

@@ -26,7 +26,12 @@ pub(super) trait Sums: Copy {
     fn add_products(self, integers: &[i16], x: &[i16], scale: Self::Scale) -> Self;
 
     /// Subtracts, times `scale`, the exact product of each minimum and sum.
-    fn subtract_products(self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: Self::Scale) -> Self;
+    fn subtract_products(
+        self,
+        minimums: &[i32; PARTS],
+        sums: &[i32; PARTS],
+        scale: Self::Scale,
+    ) -> Self;
 
     /// Adds the products of all rows with a super-block, times its scale, to the rows' sums; writes what
     /// [`SuperBlock::scales`] does of minimums, and returns what a minimum is worth.
@@ -90,7 +95,11 @@ fn tile<S: Sums, const ROWS: usize>(task: &BlockColumns, row: usize, column: usi
 }
 
 #[inline(always)]
-fn simple<B: Block, S: Sums, const ROWS: usize>(task: &BlockColumns, row: usize, column: usize) -> [f32; ROWS] {
+fn simple<B: Block, S: Sums, const ROWS: usize>(
+    task: &BlockColumns,
+    row: usize,
+    column: usize,
+) -> [f32; ROWS] {
     let rows = rows_of::<ROWS>(task, row);
     // Two of each, at even and at odd places: one after the other would wait for each addition.
     let (mut even, mut odd) = ([(S::zero(), 0.0); ROWS], [(S::zero(), 0.0); ROWS]);
@@ -118,7 +127,10 @@ fn simple<B: Block, S: Sums, const ROWS: usize>(task: &BlockColumns, row: usize,
 
 /// Some rows, each with the sums of its parts.
 #[inline(always)]
-fn rows_of<'a, const ROWS: usize>(task: &BlockColumns<'a>, row: usize) -> [(&'a [i16], &'a [i32]); ROWS] {
+fn rows_of<'a, const ROWS: usize>(
+    task: &BlockColumns<'a>,
+    row: usize,
+) -> [(&'a [i16], &'a [i32]); ROWS] {
     let mut rows: [(&[i16], &[i32]); ROWS] = [(&[], &[]); ROWS];
     for (index, place) in rows.iter_mut().enumerate() {
         *place = (task.x.row(row + index), task.x.sums(row + index));
@@ -136,7 +148,11 @@ fn add_block<B: Block, S: Sums, const ROWS: usize>(
 ) {
     let mut integers = [0; ELEMENTS];
     let bits = S::unpack::<B>(block, &mut integers);
-    let (scale, minimum) = if B::HAS_MINIMUM { S::scale_and_number(bits) } else { (S::scale(bits[0]), 0.0) };
+    let (scale, minimum) = if B::HAS_MINIMUM {
+        S::scale_and_number(bits)
+    } else {
+        (S::scale(bits[0]), 0.0)
+    };
     for ((x, sums), (total, offset)) in rows.iter().zip(totals) {
         *total = total.add_products(&integers, &x[index * ELEMENTS..][..ELEMENTS], scale);
         if B::HAS_MINIMUM {
@@ -159,12 +175,16 @@ fn super_blocks<B: SuperBlock, S: Sums, const ROWS: usize>(
         prefetch_block(block);
         let mut x = [&[0; SUPER_BLOCK]; ROWS];
         for (x, (row, _)) in x.iter_mut().zip(&rows) {
-            *x = row[index * SUPER_BLOCK..].first_chunk().expect("a super-block of activations");
+            *x = row[index * SUPER_BLOCK..]
+                .first_chunk()
+                .expect("a super-block of activations");
         }
         let minimum_scale = S::add_super_block::<B, ROWS>(&mut sums, block, x, &mut minimums);
         if B::HAS_MINIMUMS {
             for ((_, parts), sums) in rows.iter().zip(&mut sums) {
-                let parts = parts[index * PARTS..].first_chunk().expect("the parts of a super-block");
+                let parts = parts[index * PARTS..]
+                    .first_chunk()
+                    .expect("the parts of a super-block");
                 *sums = sums.subtract_products(&minimums, parts, minimum_scale);
             }
         }
@@ -200,7 +220,12 @@ impl Sums for Plain {
     #[inline(always)]
     fn add_products(mut self, integers: &[i16], x: &[i16], scale: f32) -> Self {
         let mut exact = [0i32; PARTS];
-        for (integers, x) in integers.as_chunks::<ELEMENTS>().0.iter().zip(x.as_chunks::<ELEMENTS>().0) {
+        for (integers, x) in integers
+            .as_chunks::<ELEMENTS>()
+            .0
+            .iter()
+            .zip(x.as_chunks::<ELEMENTS>().0)
+        {
             for lane in 0..PARTS {
                 exact[lane] += i32::from(integers[2 * lane]) * i32::from(x[2 * lane])
                     + i32::from(integers[2 * lane + 1]) * i32::from(x[2 * lane + 1]);
@@ -213,7 +238,12 @@ impl Sums for Plain {
     }
 
     #[inline(always)]
-    fn subtract_products(mut self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self {
+    fn subtract_products(
+        mut self,
+        minimums: &[i32; PARTS],
+        sums: &[i32; PARTS],
+        scale: f32,
+    ) -> Self {
         for ((sum, minimum), sum_of_x) in self.0.iter_mut().zip(minimums).zip(sums) {
             *sum = Self::multiply_add((minimum * sum_of_x) as f32, -scale, *sum);
         }

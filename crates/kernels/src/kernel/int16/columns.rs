@@ -79,7 +79,11 @@ impl Int8Columns<'_> {
     /// If a slice's length contradicts the shapes.
     pub(crate) fn multiply(&self, kernel: &dyn Int16Kernel) {
         let (count, in_features) = (self.columns.len(), self.x.in_features);
-        assert_eq!(self.weights.len(), count * in_features, "weights are [{count}, {in_features}]");
+        assert_eq!(
+            self.weights.len(),
+            count * in_features,
+            "weights are [{count}, {in_features}]"
+        );
         assert_eq!(self.scales.len(), count, "one scale for each column");
         kernel.multiply_int8(self);
     }
@@ -100,8 +104,17 @@ impl Int4Columns<'_> {
     /// # Panics
     /// If a slice's length contradicts the shapes.
     pub(crate) fn multiply(&self, kernel: &dyn Int16Kernel) {
-        check_int4(self.x.in_features, self.columns.len(), self.weights, self.scales);
-        assert_eq!(self.x.steps.len(), self.x.rows() * self.x.steps_of_row(), "steps of all rows");
+        check_int4(
+            self.x.in_features,
+            self.columns.len(),
+            self.weights,
+            self.scales,
+        );
+        assert_eq!(
+            self.x.steps.len(),
+            self.x.rows() * self.x.steps_of_row(),
+            "steps of all rows"
+        );
         kernel.multiply_int4(self);
     }
 
@@ -113,7 +126,10 @@ impl Int4Columns<'_> {
     /// Weights and scales of a column of these.
     pub(super) fn column(&self, column: usize) -> (&[u8], &[f16]) {
         let groups = self.groups();
-        (&self.weights[column * groups * HALF..][..groups * HALF], &self.scales[column * groups..][..groups])
+        (
+            &self.weights[column * groups * HALF..][..groups * HALF],
+            &self.scales[column * groups..][..groups],
+        )
     }
 
     /// The steps of a row.
@@ -124,7 +140,11 @@ impl Int4Columns<'_> {
     /// The steps of the only row, in bytes.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn byte_steps(&self) -> &[ByteStep] {
-        assert_eq!(self.x.byte_steps.len(), self.x.steps_of_row(), "steps in bytes of one row");
+        assert_eq!(
+            self.x.byte_steps.len(),
+            self.x.steps_of_row(),
+            "steps in bytes of one row"
+        );
         &self.x.byte_steps
     }
 
@@ -147,7 +167,11 @@ impl BlockColumns<'_> {
             self.x.in_features,
             self.format
         );
-        assert_eq!(self.x.sums.len(), self.x.rows() * self.x.in_features / PART, "sums of all rows");
+        assert_eq!(
+            self.x.sums.len(),
+            self.x.rows() * self.x.in_features / PART,
+            "sums of all rows"
+        );
         kernel.multiply_blocks(self);
     }
 

@@ -100,7 +100,10 @@ impl Int16Rows {
         self.scales.clear();
         self.steps.clear();
         self.sums.clear();
-        for (x, values) in x.chunks_exact(in_features).zip(self.values.chunks_exact_mut(stride)) {
+        for (x, values) in x
+            .chunks_exact(in_features)
+            .zip(self.values.chunks_exact_mut(stride))
+        {
             self.scales.push(quantize(x, &mut values[..in_features]));
         }
     }
@@ -110,7 +113,11 @@ impl Int16Rows {
     /// # Panics
     /// If rows are no whole number of groups.
     pub(crate) fn fill_steps(&mut self) {
-        assert!(self.in_features.is_multiple_of(GROUP), "{} features in groups of {GROUP}", self.in_features);
+        assert!(
+            self.in_features.is_multiple_of(GROUP),
+            "{} features in groups of {GROUP}",
+            self.in_features
+        );
         self.steps.clear();
         for row in self.values.chunks_exact(self.stride()) {
             Step::append(&row[..self.in_features], &mut self.steps);
@@ -129,11 +136,19 @@ impl Int16Rows {
     /// # Panics
     /// If rows are no whole number of parts.
     pub(crate) fn fill_sums(&mut self) {
-        assert!(self.in_features.is_multiple_of(PART), "{} features in parts of {PART}", self.in_features);
+        assert!(
+            self.in_features.is_multiple_of(PART),
+            "{} features in parts of {PART}",
+            self.in_features
+        );
         self.sums.clear();
         for row in self.values.chunks_exact(self.stride()) {
             let parts = row[..self.in_features].as_chunks::<PART>().0;
-            self.sums.extend(parts.iter().map(|part| part.iter().map(|x| i32::from(*x)).sum::<i32>()));
+            self.sums.extend(
+                parts
+                    .iter()
+                    .map(|part| part.iter().map(|x| i32::from(*x)).sum::<i32>()),
+            );
         }
     }
 
@@ -141,7 +156,8 @@ impl Int16Rows {
     #[cfg(test)]
     pub(crate) fn to_f32(&self) -> Vec<f32> {
         let rows = (0..self.rows()).map(|row| (self.row(row), self.scales[row]));
-        rows.flat_map(|(row, scale)| row.iter().map(move |x| f32::from(*x) * scale)).collect()
+        rows.flat_map(|(row, scale)| row.iter().map(move |x| f32::from(*x) * scale))
+            .collect()
     }
 
     /// Features of a row.
@@ -184,7 +200,11 @@ impl Int16Rows {
 
 /// Asserts that weights and scales of `columns` in INT4 are as long as they should be.
 fn check_int4(in_features: usize, columns: usize, weights: &[u8], scales: &[f16]) {
-    assert_eq!(scales.len(), columns * in_features / GROUP, "weights are [{columns}, {in_features}]");
+    assert_eq!(
+        scales.len(),
+        columns * in_features / GROUP,
+        "weights are [{columns}, {in_features}]"
+    );
     int4::check(weights, scales);
 }
 
@@ -197,7 +217,11 @@ fn quantize(x: &[f32], values: &mut [i16]) -> f32 {
     }
     // Σ |q| · 128 < 2³¹, where rounding adds at most half a unit to each |q|.
     let sum = f64::from(i32::MAX) / LARGEST_WEIGHT - x.len() as f64;
-    let total = if x.len() as f64 * f64::from(LARGEST) < sum { 0.0 } else { sum_of_magnitudes(x) };
+    let total = if x.len() as f64 * f64::from(LARGEST) < sum {
+        0.0
+    } else {
+        sum_of_magnitudes(x)
+    };
     let scale = (largest / LARGEST).max((total / sum) as f32 * 1.000_001);
     if !scale.is_normal() {
         values.fill(0);

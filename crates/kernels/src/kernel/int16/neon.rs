@@ -1,10 +1,11 @@
 //! NEON (every aarch64): `smlal` adds products of 16-bit numbers to 32-bit sums.
 
 use std::arch::aarch64::{
-    float32x4_t, int16x8_t, int32x4_t, vaddq_s32, vaddvq_s32, vandq_s16, vandq_s32, vcvtq_f32_s32, vdupq_laneq_f32,
-    vdupq_n_f32, vdupq_n_s16, vdupq_n_s32, vfmaq_f32, vfmsq_f32, vget_low_s16, vld1_s8, vld1_u8, vld1q_s16,
-    vmlal_high_s16, vmlal_s16, vmovl_s8, vmovl_u8, vmulq_s16, vmulq_s32, vorrq_s16, vpaddq_s32, vreinterpretq_s16_s32,
-    vreinterpretq_s16_u16, vreinterpretq_s32_s16, vreinterpretq_s32_u32, vreinterpretq_u16_s16, vreinterpretq_u32_s16,
+    float32x4_t, int16x8_t, int32x4_t, vaddq_s32, vaddvq_s32, vandq_s16, vandq_s32, vcvtq_f32_s32,
+    vdupq_laneq_f32, vdupq_n_f32, vdupq_n_s16, vdupq_n_s32, vfmaq_f32, vfmsq_f32, vget_low_s16,
+    vld1_s8, vld1_u8, vld1q_s16, vmlal_high_s16, vmlal_s16, vmovl_s8, vmovl_u8, vmulq_s16,
+    vmulq_s32, vorrq_s16, vpaddq_s32, vreinterpretq_s16_s32, vreinterpretq_s16_u16,
+    vreinterpretq_s32_s16, vreinterpretq_s32_u32, vreinterpretq_u16_s16, vreinterpretq_u32_s16,
     vshlq_u16, vshrq_n_u16, vshrq_n_u32, vst1q_f32, vst1q_s16, vsubq_s16, vtstq_s16,
 };
 use std::arch::asm;
@@ -103,7 +104,10 @@ impl Vector for Quarter {
 
     #[inline(always)]
     unsafe fn shift_i16(numbers: int16x8_t, right: i32) -> int16x8_t {
-        vreinterpretq_s16_u16(vshlq_u16(vreinterpretq_u16_s16(numbers), vdupq_n_s16(-right as i16)))
+        vreinterpretq_s16_u16(vshlq_u16(
+            vreinterpretq_u16_s16(numbers),
+            vdupq_n_s16(-right as i16),
+        ))
     }
 
     #[inline(always)]
@@ -118,7 +122,10 @@ impl Vector for Quarter {
 
     #[inline(always)]
     unsafe fn multiply_i32(a: int16x8_t, b: int16x8_t) -> int16x8_t {
-        vreinterpretq_s16_s32(vmulq_s32(vreinterpretq_s32_s16(a), vreinterpretq_s32_s16(b)))
+        vreinterpretq_s16_s32(vmulq_s32(
+            vreinterpretq_s32_s16(a),
+            vreinterpretq_s32_s16(b),
+        ))
     }
 
     #[inline(always)]
@@ -127,13 +134,23 @@ impl Vector for Quarter {
     }
 
     #[inline(always)]
-    unsafe fn add_products([low, high]: [int32x4_t; 2], a: int16x8_t, b: int16x8_t) -> [int32x4_t; 2] {
-        [vmlal_s16(low, vget_low_s16(a), vget_low_s16(b)), vmlal_high_s16(high, a, b)]
+    unsafe fn add_products(
+        [low, high]: [int32x4_t; 2],
+        a: int16x8_t,
+        b: int16x8_t,
+    ) -> [int32x4_t; 2] {
+        [
+            vmlal_s16(low, vget_low_s16(a), vget_low_s16(b)),
+            vmlal_high_s16(high, a, b),
+        ]
     }
 
     #[inline(always)]
     unsafe fn end([low, high]: [int32x4_t; 2], offset: int16x8_t) -> int16x8_t {
-        vreinterpretq_s16_s32(vaddq_s32(vpaddq_s32(low, high), vreinterpretq_s32_s16(offset)))
+        vreinterpretq_s16_s32(vaddq_s32(
+            vpaddq_s32(low, high),
+            vreinterpretq_s32_s16(offset),
+        ))
     }
 
     #[inline(always)]
@@ -190,8 +207,14 @@ impl WeightVector for Quarter {
         let (unsigned, mask) = (vreinterpretq_u32_s16(words), vdupq_n_s32(MASK));
         [
             vreinterpretq_s16_s32(vandq_s32(vreinterpretq_s32_s16(words), mask)),
-            vreinterpretq_s16_s32(vandq_s32(vreinterpretq_s32_u32(vshrq_n_u32::<4>(unsigned)), mask)),
-            vreinterpretq_s16_s32(vandq_s32(vreinterpretq_s32_u32(vshrq_n_u32::<8>(unsigned)), mask)),
+            vreinterpretq_s16_s32(vandq_s32(
+                vreinterpretq_s32_u32(vshrq_n_u32::<4>(unsigned)),
+                mask,
+            )),
+            vreinterpretq_s16_s32(vandq_s32(
+                vreinterpretq_s32_u32(vshrq_n_u32::<8>(unsigned)),
+                mask,
+            )),
             // Of sixteen bits each, nothing else is left.
             vreinterpretq_s16_u16(vshrq_n_u16::<12>(vreinterpretq_u16_s16(words))),
         ]
@@ -205,7 +228,12 @@ impl WeightVector for Quarter {
     #[inline(always)]
     unsafe fn group_scales(scales: *const [u16; GROUPS]) -> [float32x4_t; 4] {
         let four = widen_four(scales);
-        [vdupq_laneq_f32::<0>(four), vdupq_laneq_f32::<1>(four), vdupq_laneq_f32::<2>(four), vdupq_laneq_f32::<3>(four)]
+        [
+            vdupq_laneq_f32::<0>(four),
+            vdupq_laneq_f32::<1>(four),
+            vdupq_laneq_f32::<2>(four),
+            vdupq_laneq_f32::<3>(four),
+        ]
     }
 }
 

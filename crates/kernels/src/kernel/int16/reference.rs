@@ -77,7 +77,8 @@ fn add_step(sums: &mut [f32; SUMS], step: &Step, weights: &[u8], scales: &[f16],
     for (shift, x) in step.x.iter().enumerate() {
         for lane in 0..SUMS {
             let pair = (words[lane] >> (4 * shift)) & MASK;
-            exact[lane] += (pair & 15) * i32::from(x[2 * lane]) + (pair >> 16) * i32::from(x[2 * lane + 1]);
+            exact[lane] +=
+                (pair & 15) * i32::from(x[2 * lane]) + (pair >> 16) * i32::from(x[2 * lane + 1]);
         }
     }
     for lane in 0..SUMS {

@@ -34,7 +34,10 @@ impl<V: Vector> Sums for Registers<V> {
             for first in (0..x.len()).step_by(2 * SUMS) {
                 for (register, exact) in exact.as_mut().iter_mut().enumerate() {
                     let place = first + register * 2 * V::LANES;
-                    let (integers, x) = (V::load(integers.as_ptr().add(place)), V::load(x.as_ptr().add(place)));
+                    let (integers, x) = (
+                        V::load(integers.as_ptr().add(place)),
+                        V::load(x.as_ptr().add(place)),
+                    );
                     *exact = V::add_products(*exact, integers, x);
                 }
             }
@@ -44,12 +47,20 @@ impl<V: Vector> Sums for Registers<V> {
     }
 
     #[inline(always)]
-    fn subtract_products(mut self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: V::Floats) -> Self {
+    fn subtract_products(
+        mut self,
+        minimums: &[i32; PARTS],
+        sums: &[i32; PARTS],
+        scale: V::Floats,
+    ) -> Self {
         // SAFETY: as above; sixteen numbers each.
         unsafe {
             for (register, to) in self.0.as_mut().iter_mut().enumerate() {
                 let place = register * V::LANES;
-                let exact = V::multiply_i32(V::load(minimums.as_ptr().add(place)), V::load(sums.as_ptr().add(place)));
+                let exact = V::multiply_i32(
+                    V::load(minimums.as_ptr().add(place)),
+                    V::load(sums.as_ptr().add(place)),
+                );
                 *to = V::multiply_subtract(V::to_floats(exact), scale, *to);
             }
         }
@@ -126,7 +137,12 @@ impl<V: Vector> Registers<V> {
     /// Adds exact sums, times `scale`.
     #[inline(always)]
     #[allow(unsafe_code)]
-    pub(super) fn add(&mut self, exact: &V::Sixteen<V::Exact>, offset: V::Integers, scale: V::Floats) {
+    pub(super) fn add(
+        &mut self,
+        exact: &V::Sixteen<V::Exact>,
+        offset: V::Integers,
+        scale: V::Floats,
+    ) {
         // SAFETY: as above.
         unsafe {
             for (to, exact) in self.0.as_mut().iter_mut().zip(exact.as_ref()) {

@@ -21,16 +21,28 @@ pub(super) unsafe fn five_bits<B: Block, V: Vector>(
     integers: &mut [i16; ELEMENTS],
 ) -> [u16; 2] {
     assert_eq!(block.len(), B::BYTES, "bytes of a block");
-    let bits = u32::from_le_bytes(*block[fifth..].first_chunk().expect("a bit for each element"));
-    let four: &[u8; ELEMENTS / 2] = block[fifth + FIFTH..].first_chunk().expect("four bits for each element");
+    let bits = u32::from_le_bytes(
+        *block[fifth..]
+            .first_chunk()
+            .expect("a bit for each element"),
+    );
+    let four: &[u8; ELEMENTS / 2] = block[fifth + FIFTH..]
+        .first_chunk()
+        .expect("four bits for each element");
     // SAFETY: as the caller promises; sixteen bytes, and 32 numbers.
     unsafe {
         let stored_more = V::splat_i16(if B::HAS_MINIMUM { 0 } else { 16 });
         for register in 0..ELEMENTS / (2 * V::LANES) {
-            let number = V::or(V::four_bits(four.as_ptr(), register), V::fifth_bits(bits, register));
+            let number = V::or(
+                V::four_bits(four.as_ptr(), register),
+                V::fifth_bits(bits, register),
+            );
             let to = integers.as_mut_ptr().add(register * 2 * V::LANES);
             V::store_integers(V::subtract_i16(number, stored_more), to);
         }
     }
-    [bits_at(block, 0), if B::HAS_MINIMUM { bits_at(block, 2) } else { 0 }]
+    [
+        bits_at(block, 0),
+        if B::HAS_MINIMUM { bits_at(block, 2) } else { 0 },
+    ]
 }

@@ -33,7 +33,10 @@ impl Step {
     /// Appends the steps of one row, whose groups are whole; what is missing of the last step is zero.
     pub(super) fn append(row: &[i16], steps: &mut Vec<Self>) {
         for numbers in row.chunks(GROUPS * GROUP) {
-            let mut step = Self { x: [[0; 2 * SUMS]; SHIFTS], offset: [0; SUMS] };
+            let mut step = Self {
+                x: [[0; 2 * SUMS]; SHIFTS],
+                offset: [0; SUMS],
+            };
             vectorize(
                 #[inline(always)]
                 || step.fill(numbers.as_chunks().0),
@@ -77,7 +80,11 @@ impl ByteStep {
     /// As [`Step::append`].
     pub(super) fn append(row: &[i16], steps: &mut Vec<Self>) {
         for numbers in row.chunks(GROUPS * GROUP) {
-            let mut step = Self { high: [[0; STEP]; 2], low: [[0; STEP]; 2], offset: [0; SUMS] };
+            let mut step = Self {
+                high: [[0; STEP]; 2],
+                low: [[0; STEP]; 2],
+                offset: [0; SUMS],
+            };
             vectorize(
                 #[inline(always)]
                 || step.fill(numbers.as_chunks().0),

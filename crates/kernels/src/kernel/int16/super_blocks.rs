@@ -43,7 +43,11 @@ pub(super) unsafe fn products<B: SuperBlock, V: Vector, const ROWS: usize>(
     assert_eq!(block.len(), B::BYTES, "bytes of a super-block");
     // SAFETY: as the caller promises; the block has the bytes of its format.
     unsafe {
-        let mut rows = Rows::<V, ROWS> { x, sums: [V::sixteen(V::begin(V::splat_i16(0))); ROWS], scales };
+        let mut rows = Rows::<V, ROWS> {
+            x,
+            sums: [V::sixteen(V::begin(V::splat_i16(0))); ROWS],
+            scales,
+        };
         for register in 0..PARTS / V::LANES {
             match B::FORMAT {
                 BlockFormat::Q2_K => rows.q2(block, register),
@@ -89,7 +93,11 @@ impl<V: Vector, const ROWS: usize> Rows<'_, V, ROWS> {
         for half in 0..2 {
             let packed = Self::bytes(block, 16 + half * HALF, register);
             for pair in 0..4 {
-                self.add_scaled(4 * half + pair, register, Self::bits(packed, 2 * pair as i32, 3));
+                self.add_scaled(
+                    4 * half + pair,
+                    register,
+                    Self::bits(packed, 2 * pair as i32, 3),
+                );
             }
         }
     }
@@ -114,9 +122,17 @@ impl<V: Vector, const ROWS: usize> Rows<'_, V, ROWS> {
             let high = Self::bytes(block, 128 + half * HALF, register);
             for pair in 0..4 {
                 let low = Self::bytes(block, half * 2 * RUN + pair % 2 * RUN, register);
-                let low = if pair < 2 { V::and(low, V::splat_i16(15)) } else { V::shift_i16(low, 4) };
+                let low = if pair < 2 {
+                    V::and(low, V::splat_i16(15))
+                } else {
+                    V::shift_i16(low, 4)
+                };
                 let number = V::or(low, Self::bits(high, 2 * pair as i32 - 4, 48));
-                self.add_scaled(4 * half + pair, register, V::subtract_i16(number, V::splat_i16(32)));
+                self.add_scaled(
+                    4 * half + pair,
+                    register,
+                    V::subtract_i16(number, V::splat_i16(32)),
+                );
             }
         }
     }

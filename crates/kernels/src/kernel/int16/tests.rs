@@ -15,8 +15,18 @@ use crate::tier::Tier;
 /// All rows of a product with weights in INT8 `[columns, in_features]`.
 fn int8(kernel: &dyn Int16Kernel, x: &Int16Rows, weights: &[i8], scales: &[f32]) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.rows() * scales.len()];
-    let (columns, shared) = (0..scales.len(), OutputMut::new(&mut out, scales.len()).into_shared());
-    Int8Columns { x, weights, scales, columns, out: shared }.multiply(kernel);
+    let (columns, shared) = (
+        0..scales.len(),
+        OutputMut::new(&mut out, scales.len()).into_shared(),
+    );
+    Int8Columns {
+        x,
+        weights,
+        scales,
+        columns,
+        out: shared,
+    }
+    .multiply(kernel);
     out
 }
 
@@ -25,16 +35,35 @@ fn int4(kernel: &dyn Int16Kernel, x: &Int16Rows, weights: &[u8], scales: &[f16])
     let columns = weights.len() * 2 / x.in_features;
     let mut out = vec![f32::NAN; x.rows() * columns];
     let shared = OutputMut::new(&mut out, columns).into_shared();
-    Int4Columns { x, weights, scales, columns: 0..columns, out: shared }.multiply(kernel);
+    Int4Columns {
+        x,
+        weights,
+        scales,
+        columns: 0..columns,
+        out: shared,
+    }
+    .multiply(kernel);
     out
 }
 
 /// All rows of a product with weights in quantized blocks.
-fn in_blocks(kernel: &dyn Int16Kernel, x: &Int16Rows, format: BlockFormat, bytes: &[u8]) -> Vec<f32> {
+fn in_blocks(
+    kernel: &dyn Int16Kernel,
+    x: &Int16Rows,
+    format: BlockFormat,
+    bytes: &[u8],
+) -> Vec<f32> {
     let columns = bytes.len() / format.bytes_for(x.in_features);
     let mut out = vec![f32::NAN; x.rows() * columns];
     let shared = OutputMut::new(&mut out, columns).into_shared();
-    BlockColumns { x, format, bytes, columns: 0..columns, out: shared }.multiply(kernel);
+    BlockColumns {
+        x,
+        format,
+        bytes,
+        columns: 0..columns,
+        out: shared,
+    }
+    .multiply(kernel);
     out
 }
 
@@ -48,14 +77,24 @@ fn rows_for_blocks(x: &[f32], depth: usize) -> Int16Rows {
 
 /// Whether an output is the sum of products of `x` and `weights`, up to rounding in f32.
 fn is_near(out: f32, x: &[f32], weights: &[f32]) -> bool {
-    let products = || x.iter().zip(weights).map(|(x, weight)| f64::from(*x) * f64::from(*weight));
+    let products = || {
+        x.iter()
+            .zip(weights)
+            .map(|(x, weight)| f64::from(*x) * f64::from(*weight))
+    };
     (f64::from(out) - products().sum::<f64>()).abs() <= 1e-5 * products().map(f64::abs).sum::<f64>()
 }
 
 /// One output of a row and a column in INT4, as [`Int16Kernel`] defines it.
 fn int4_definition(x: &[i16], unit: f32, weights: &[u8], scales: &[f16], fused: bool) -> f32 {
     let mut sums = [0.0f32; 16];
-    for (group, (x, bytes)) in x.as_chunks::<GROUP>().0.iter().zip(weights.as_chunks::<HALF>().0).enumerate() {
+    for (group, (x, bytes)) in x
+        .as_chunks::<GROUP>()
+        .0
+        .iter()
+        .zip(weights.as_chunks::<HALF>().0)
+        .enumerate()
+    {
         let number = |index: usize| {
             let byte = bytes[index % HALF];
             i32::from(if index < HALF { byte & 15 } else { byte >> 4 })
@@ -63,10 +102,16 @@ fn int4_definition(x: &[i16], unit: f32, weights: &[u8], scales: &[f16], fused: 
         let offset: i32 = x.iter().map(|x| -INT4_OFFSET * i32::from(*x)).sum();
         for quad in 0..4 {
             let places = (4 * quad..4 * quad + 4).flat_map(|place| [place, place + HALF]);
-            let products: i32 = places.map(|place| i32::from(x[place]) * number(place)).sum();
+            let products: i32 = places
+                .map(|place| i32::from(x[place]) * number(place))
+                .sum();
             let exact = products + if quad == 0 { offset } else { 0 };
             let (sum, scale) = (&mut sums[group % GROUPS * 4 + quad], scales[group].to_f32());
-            *sum = if fused { (exact as f32).mul_add(scale, *sum) } else { exact as f32 * scale + *sum };
+            *sum = if fused {
+                (exact as f32).mul_add(scale, *sum)
+            } else {
+                exact as f32 * scale + *sum
+            };
         }
     }
     sum(sums) * unit
@@ -178,7 +223,11 @@ fn no_sum_overflows_with_the_largest_numbers_of_all_blocks() {
                 let x16 = rows_for_blocks(&vec![sign; depth], depth);
                 for kernel in tested().map(|kernels| kernels.int16) {
                     let out = in_blocks(kernel, &x16, format, &bytes)[0];
-                    assert!(is_near(out, &x16.to_f32(), &weights), "{}, {format}, {byte:#x}: {out}", kernel.name());
+                    assert!(
+                        is_near(out, &x16.to_f32(), &weights),
+                        "{}, {format}, {byte:#x}: {out}",
+                        kernel.name()
+                    );
                 }
             }
         }
@@ -195,7 +244,10 @@ fn no_sum_overflows_with_the_largest_numbers_of_all() {
                     x.fill(&vec![sign * 3.0; rows * depth], depth);
                     for sum in int8(kernels.int16, &x, &vec![-128; 5 * depth], &[1.0; 5]) {
                         let expected = -384.0 * sign * depth as f32;
-                        assert!((sum - expected).abs() < 1e-3 * expected.abs(), "{sum} is not {expected}");
+                        assert!(
+                            (sum - expected).abs() < 1e-3 * expected.abs(),
+                            "{sum} is not {expected}"
+                        );
                     }
                 }
             }
@@ -209,14 +261,18 @@ fn no_sum_overflows_with_the_largest_numbers_of_all_in_int4() {
         for sign in [1.0, -1.0] {
             // Stored as 0 and 15.
             for (byte, weight) in [(0x00, -8.0), (0xff, 7.0)] {
-                let (weights, scales) = (vec![byte; 5 * depth / 2], vec![f16::ONE; 5 * depth / GROUP]);
+                let (weights, scales) =
+                    (vec![byte; 5 * depth / 2], vec![f16::ONE; 5 * depth / GROUP]);
                 for (kernels, rows) in tested().flat_map(|kernels| [(kernels, 1), (kernels, 2)]) {
                     let mut x = Int16Rows::default();
                     x.fill(&vec![sign * 3.0; rows * depth], depth);
                     x.fill_steps();
                     for sum in int4(kernels.int16, &x, &weights, &scales) {
                         let expected = 3.0 * sign * weight * depth as f32;
-                        assert!((sum - expected).abs() < 1e-3 * expected.abs(), "{sum} is not {expected}");
+                        assert!(
+                            (sum - expected).abs() < 1e-3 * expected.abs(),
+                            "{sum} is not {expected}"
+                        );
                     }
                 }
             }
@@ -227,7 +283,10 @@ fn no_sum_overflows_with_the_largest_numbers_of_all_in_int4() {
 #[test]
 fn a_number_that_is_not_finite_shows_and_zeros_are_zeros() {
     let mut rows = Int16Rows::default();
-    rows.fill(&[1.0, f32::NAN, f32::INFINITY, 2.0, 0.0, -0.0, 1e-44, 0.0], 2);
+    rows.fill(
+        &[1.0, f32::NAN, f32::INFINITY, 2.0, 0.0, -0.0, 1e-44, 0.0],
+        2,
+    );
     for kernels in tested() {
         let sums = int8(kernels.int16, &rows, &[1, 1], &[1.0]);
         assert!(sums[0].is_nan() && sums[1].is_nan());

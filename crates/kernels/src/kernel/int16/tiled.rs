@@ -103,7 +103,11 @@ unsafe fn int8_tile<V: WeightVector, const ROWS: usize, const COLUMNS: usize>(
             for (x, weight) in x[whole..].iter().zip(&weights[whole..]) {
                 total += i32::from(*x) * i32::from(*weight);
             }
-            task.write(row + index, column, total as f32 * (unit * task.scales[column]));
+            task.write(
+                row + index,
+                column,
+                total as f32 * (unit * task.scales[column]),
+            );
         }
     }
 }
@@ -137,7 +141,11 @@ pub(super) unsafe fn multiply_int4<V: WeightVector>(task: &Int4Columns) {
 /// Some rows of a column.
 #[inline(always)]
 #[allow(unsafe_code)]
-unsafe fn int4_tile<V: WeightVector, const ROWS: usize>(task: &Int4Columns, row: usize, column: usize) {
+unsafe fn int4_tile<V: WeightVector, const ROWS: usize>(
+    task: &Int4Columns,
+    row: usize,
+    column: usize,
+) {
     let groups = task.groups();
     let (whole, left) = (groups / GROUPS, groups % GROUPS);
     let mut x: [&[Step]; ROWS] = [&[]; ROWS];
@@ -161,13 +169,27 @@ unsafe fn int4_tile<V: WeightVector, const ROWS: usize>(task: &Int4Columns, row:
             let scales = V::group_scales(&last_scales(scales, left));
             for (register, bytes) in rest.chunks(4 * V::LANES).enumerate() {
                 let is_whole = bytes.len() == 4 * V::LANES;
-                let words = if is_whole { V::load(bytes.as_ptr()) } else { one_group::<V>(bytes) };
-                add_words::<V, ROWS>(words, scales.as_ref()[register], &x, (whole, register), &mut sums);
+                let words = if is_whole {
+                    V::load(bytes.as_ptr())
+                } else {
+                    one_group::<V>(bytes)
+                };
+                add_words::<V, ROWS>(
+                    words,
+                    scales.as_ref()[register],
+                    &x,
+                    (whole, register),
+                    &mut sums,
+                );
             }
         }
     }
     for (index, sums) in sums.into_iter().enumerate() {
-        task.write(row + index, column, sums.total() * task.x.scales()[row + index]);
+        task.write(
+            row + index,
+            column,
+            sums.total() * task.x.scales()[row + index],
+        );
     }
 }
 
@@ -192,7 +214,11 @@ unsafe fn add_words<V: WeightVector, const ROWS: usize>(
             let offset = V::load(step.offset.as_ptr().add(register * V::LANES));
             let mut exact = V::begin(offset);
             for (factor, x) in factors.into_iter().zip(&step.x) {
-                exact = V::add_products(exact, factor, V::load(x.as_ptr().add(register * 2 * V::LANES)));
+                exact = V::add_products(
+                    exact,
+                    factor,
+                    V::load(x.as_ptr().add(register * 2 * V::LANES)),
+                );
             }
             let sum = &mut sums.0.as_mut()[register];
             *sum = V::multiply_add(V::to_floats(V::end(exact, offset)), scales, *sum);
@@ -206,7 +232,8 @@ fn last_scales(scales: &[f16], left: usize) -> [u16; GROUPS] {
     let mut bits = [0; GROUPS];
     if let Some(last) = scales.last_chunk::<GROUPS>() {
         // One word: a loop would become a call.
-        let word = u64::from_le_bytes(bytemuck::cast(last.map(f16::to_bits))) >> (16 * (GROUPS - left));
+        let word =
+            u64::from_le_bytes(bytemuck::cast(last.map(f16::to_bits))) >> (16 * (GROUPS - left));
         bits = bytemuck::cast(word.to_le_bytes());
     } else {
         for (bits, scale) in bits.iter_mut().zip(&scales[scales.len() - left..]) {

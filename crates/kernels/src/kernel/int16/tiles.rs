@@ -10,7 +10,12 @@ const BLOCK: usize = 1 << 14;
 /// Calls `tile` with a number of rows, at most [`ROWS`], the first of them and a column, for all rows and columns, which
 /// have so many bytes each.
 #[inline(always)]
-pub(super) fn each_tile(rows: usize, columns: usize, bytes: usize, tile: impl Fn(usize, usize, usize)) {
+pub(super) fn each_tile(
+    rows: usize,
+    columns: usize,
+    bytes: usize,
+    tile: impl Fn(usize, usize, usize),
+) {
     let block = (BLOCK / bytes.max(1)).max(1);
     for start in (0..columns).step_by(block) {
         for rows in parts(rows, ROWS) {

@@ -30,12 +30,21 @@ pub(super) trait Vector: Copy {
     /// Of numbers of four bits in sixteen bytes, those in the low halves before those in the high halves, a register.
     #[inline(always)]
     unsafe fn four_bits(from: *const u8, register: usize) -> Self::Integers {
-        const { assert!(Self::LANES < 16, "a register with numbers of both halves has its own function") };
+        const {
+            assert!(
+                Self::LANES < 16,
+                "a register with numbers of both halves has its own function"
+            )
+        };
         let first = register * 2 * Self::LANES;
         // SAFETY: as the caller promises: as many of the sixteen bytes as a register takes.
         unsafe {
             let bytes = Self::widen_unsigned(from.add(first % 16));
-            if first < 16 { Self::and(bytes, Self::splat_i16(15)) } else { Self::shift_i16(bytes, 4) }
+            if first < 16 {
+                Self::and(bytes, Self::splat_i16(15))
+            } else {
+                Self::shift_i16(bytes, 4)
+            }
         }
     }
     /// Of 32 numbers, one for each bit, a register: 16 where the bit is set, 0 elsewhere.

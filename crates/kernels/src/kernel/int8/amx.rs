@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps,
-    _mm512_maskz_loadu_epi32, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_slli_epi32, _mm512_sub_epi32,
+    _mm512_maskz_loadu_epi32, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
 };
 use std::ops::Range;
 
@@ -29,7 +29,10 @@ pub(in crate::kernel) struct Amx<T> {
 
 impl Amx<Native> {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        Some(Self { tiles: Native::new()?, vectors: Avx512Vnni::new()? })
+        Some(Self {
+            tiles: Native::new()?,
+            vectors: Avx512Vnni::new()?,
+        })
     }
 }
 
@@ -37,7 +40,10 @@ impl Amx<Native> {
 impl Amx<crate::amx::Emulated> {
     /// The kernel on a matrix unit in plain Rust.
     pub(in crate::kernel) fn emulated() -> Option<Self> {
-        Some(Self { tiles: crate::amx::Emulated, vectors: Avx512Vnni::new()? })
+        Some(Self {
+            tiles: crate::amx::Emulated,
+            vectors: Avx512Vnni::new()?,
+        })
     }
 }
 
@@ -86,7 +92,9 @@ fn multiply<T: Tiles>(tiles: &Ready<T>, rectangle: &Rectangle) {
         let mut ahead = weight.blocks(column / BLOCK + 2, 2).as_flattened();
         for row in (start..end).step_by(2 * ROWS) {
             let rows = [row.min(last_tile), (row + ROWS).min(last_tile)];
-            let now = ahead.split_off(..ahead.len().min(weight.in_features / BYTES * AHEAD)).unwrap_or_default();
+            let now = ahead
+                .split_off(..ahead.len().min(weight.in_features / BYTES * AHEAD))
+                .unwrap_or_default();
             add_products(tiles, rectangle, rows, &blocks, now, &mut sums);
             for (row, sums) in rows.into_iter().zip(sums.0.as_chunks().0) {
                 blocks.write(rectangle, row, sums);
@@ -110,7 +118,11 @@ impl<'a> Blocks<'a> {
     #[target_feature(enable = "avx512f")]
     fn new(rectangle: &Rectangle<'a>, column: usize) -> Self {
         let (weight, end) = (rectangle.weight, rectangle.columns.end);
-        let second = if column + BLOCK < end { column + BLOCK } else { column };
+        let second = if column + BLOCK < end {
+            column + BLOCK
+        } else {
+            column
+        };
         let firsts = [column, second];
         let columns = firsts.map(|first| first..(first + BLOCK).min(end));
         let (mut excess, mut scales) = ([_mm512_setzero_si512(); 2], [_mm512_setzero_ps(); 2]);
@@ -123,23 +135,37 @@ impl<'a> Blocks<'a> {
                 biases[index] = load(&bias[columns.clone()]);
             }
         }
-        Self { weights: firsts.map(|first| weight.block(first / BLOCK)), columns, excess, scales, biases }
+        Self {
+            weights: firsts.map(|first| weight.block(first / BLOCK)),
+            columns,
+            excess,
+            scales,
+            biases,
+        }
     }
 
     /// Ends the outputs of a tile of rows, in the order of operations of [`output`](super::output).
     #[target_feature(enable = "avx512f")]
     fn write(&self, rectangle: &Rectangle, row: usize, sums: &[[i32; 2 * LANES]; ROWS]) {
         let masks = self.columns.each_ref().map(|columns| lanes(columns.len()));
-        let row_scales = rectangle.x.scales()[row..].first_chunk::<ROWS>().expect("a scale for each row");
+        let row_scales = rectangle.x.scales()[row..]
+            .first_chunk::<ROWS>()
+            .expect("a scale for each row");
         for (index, (sums, row_scale)) in sums.iter().zip(row_scales).enumerate() {
             for (block, sums) in sums.as_chunks::<LANES>().0.iter().enumerate() {
                 // SAFETY: sixteen sums are a register; the rectangle belongs to this task alone, and the mask covers the
                 // slice's length.
                 #[allow(unsafe_code)]
                 unsafe {
-                    let sum = _mm512_sub_epi32(_mm512_loadu_si512(sums.as_ptr().cast()), self.excess[block]);
+                    let sum = _mm512_sub_epi32(
+                        _mm512_loadu_si512(sums.as_ptr().cast()),
+                        self.excess[block],
+                    );
                     let scale = _mm512_mul_ps(_mm512_set1_ps(*row_scale), self.scales[block]);
-                    let value = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale), self.biases[block]);
+                    let value = _mm512_add_ps(
+                        _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale),
+                        self.biases[block],
+                    );
                     let out = rectangle.out.row(row + index, self.columns[block].clone());
                     _mm512_mask_storeu_ps(out.as_mut_ptr(), masks[block], value);
                 }
@@ -172,10 +198,17 @@ fn add_products<T: Tiles>(
     let weights = blocks.weights;
     let x = rows.map(|row| &rectangle.x.bytes()[row * stride..][..ROWS * stride]);
     let whole = stride / BYTES;
-    assert!(weights.iter().all(|block| block.len() == stride / QUAD), "as many steps as activations have quads");
+    assert!(
+        weights.iter().all(|block| block.len() == stride / QUAD),
+        "as many steps as activations have quads"
+    );
     if whole > 0 {
         // Where nothing is left to fetch, what is multiplied.
-        let ahead = if ahead.len() < whole * AHEAD { weights[0].as_flattened() } else { ahead };
+        let ahead = if ahead.len() < whole * AHEAD {
+            weights[0].as_flattened()
+        } else {
+            ahead
+        };
         let operands = Operands {
             rows: x.map(<[u8]>::as_ptr),
             row_stride: stride,

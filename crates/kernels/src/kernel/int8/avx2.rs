@@ -2,9 +2,10 @@
 //! activations before they are used, a stretch of some rows at a time, weights as they are loaded.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_loadu_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps,
-    _mm256_hadd_epi32, _mm256_loadu_ps, _mm256_madd_epi16, _mm256_mul_ps, _mm256_permute4x64_epi64, _mm256_set1_epi64x,
-    _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_storeu_ps,
+    __m256, __m256i, _mm_loadu_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_cvtepi8_epi16,
+    _mm256_cvtepi32_ps, _mm256_hadd_epi32, _mm256_loadu_ps, _mm256_madd_epi16, _mm256_mul_ps,
+    _mm256_permute4x64_epi64, _mm256_set1_epi64x, _mm256_set1_ps, _mm256_setzero_ps,
+    _mm256_setzero_si256, _mm256_storeu_ps,
 };
 
 use super::weight::{BLOCK, QUAD, STEP};
@@ -73,7 +74,9 @@ fn multiply(rectangle: &Rectangle) {
 /// Some rows of up to [`TILES`] tiles from `column` on.
 #[target_feature(enable = "avx2")]
 fn tiles<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
-    let tiles = (rectangle.columns.end - column).div_ceil(CHANNELS).min(TILES);
+    let tiles = (rectangle.columns.end - column)
+        .div_ceil(CHANNELS)
+        .min(TILES);
     let steps = rectangle.weight.in_features.div_ceil(QUAD);
     let mut x: Stretch<ROWS> = [[0; STRETCH * QUAD]; ROWS];
     let mut sums: [Sums<ROWS>; TILES] = [[[_mm256_setzero_si256(); PARTS]; ROWS]; TILES];
@@ -82,7 +85,9 @@ fn tiles<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
         for (index, x) in x.iter_mut().enumerate() {
             let bytes = rectangle.x.quads(row + index)[stretch.clone()].as_flattened();
             // Activations are stored 128 too large.
-            x.iter_mut().zip(bytes).for_each(|(x, byte)| *x = i16::from(*byte) - 128);
+            x.iter_mut()
+                .zip(bytes)
+                .for_each(|(x, byte)| *x = i16::from(*byte) - 128);
         }
         for (tile, sums) in sums.iter_mut().enumerate().take(tiles) {
             let channel = column + tile * CHANNELS;
@@ -97,7 +102,12 @@ fn tiles<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
 
 /// Adds the products of a stretch of activations with the weights of [`CHANNELS`] channels of a block, from `channel` on.
 #[target_feature(enable = "avx2")]
-fn add_products<const ROWS: usize>(x: &Stretch<ROWS>, weights: &[[i8; STEP]], channel: usize, total: &mut Sums<ROWS>) {
+fn add_products<const ROWS: usize>(
+    x: &Stretch<ROWS>,
+    weights: &[[i8; STEP]],
+    channel: usize,
+    total: &mut Sums<ROWS>,
+) {
     assert!(weights.len() <= STRETCH && channel + CHANNELS <= BLOCK);
     let mut sums = *total;
     for (step, weights) in weights.iter().enumerate() {
@@ -105,7 +115,14 @@ fn add_products<const ROWS: usize>(x: &Stretch<ROWS>, weights: &[[i8; STEP]], ch
         for (part, factor) in factors.iter_mut().enumerate() {
             // SAFETY: a step has four bytes for each channel of a block, by the assertion.
             #[allow(unsafe_code)]
-            let bytes = unsafe { _mm_loadu_si128(weights.as_ptr().add(channel * QUAD + part * 4 * QUAD).cast()) };
+            let bytes = unsafe {
+                _mm_loadu_si128(
+                    weights
+                        .as_ptr()
+                        .add(channel * QUAD + part * 4 * QUAD)
+                        .cast(),
+                )
+            };
             *factor = _mm256_cvtepi8_epi16(bytes);
         }
         for (sums, x) in sums.iter_mut().zip(x) {
@@ -126,7 +143,9 @@ fn add_products<const ROWS: usize>(x: &Stretch<ROWS>, weights: &[[i8; STEP]], ch
 fn finish<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize, sums: &Sums<ROWS>) {
     let columns = column..(column + CHANNELS).min(rectangle.columns.end);
     let scales = load(&rectangle.weight.scales[columns.clone()]);
-    let biases = rectangle.bias.map_or(_mm256_setzero_ps(), |bias| load(&bias[columns.clone()]));
+    let biases = rectangle
+        .bias
+        .map_or(_mm256_setzero_ps(), |bias| load(&bias[columns.clone()]));
     for (index, [first, second]) in sums.iter().enumerate() {
         // Each two neighbours added, and channels brought back into their order.
         let sum = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_hadd_epi32(*first, *second));

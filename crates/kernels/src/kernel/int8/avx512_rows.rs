@@ -1,12 +1,14 @@
 //! What AVX-512 does with rows of activations: quantizes them, and multiplies their outliers.
 
 use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _CMP_NLE_UQ, _mm_mask_storeu_epi8, _mm_set1_epi8, _mm_xor_si128, _mm512_abs_ps,
-    _mm512_add_epi32, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtps_epi32,
-    _mm512_dpbusd_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_compress_epi32,
-    _mm512_maskz_compress_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_packs_epi16, _mm512_packs_epi32,
-    _mm512_permutexvar_epi32, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_xor_si512,
+    __m512, __m512i, __mmask16, _CMP_NLE_UQ, _mm_mask_storeu_epi8, _mm_set1_epi8, _mm_xor_si128,
+    _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi8,
+    _mm512_cvtepi32_ps, _mm512_cvtps_epi32, _mm512_dpbusd_epi32, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_compress_epi32,
+    _mm512_maskz_compress_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_packs_epi16,
+    _mm512_packs_epi32, _mm512_permutexvar_epi32, _mm512_set1_epi8, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_xor_si512,
 };
 
 use std::ops::Range;
@@ -26,8 +28,15 @@ const ROWS_AHEAD: usize = 4;
 /// See [`Int8Kernel::quantize`](super::Int8Kernel::quantize).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
 pub(super) fn quantize(row: &ActivationRow, numbers: &mut [u8], outliers: &mut Outliers) {
-    let ActivationRow { x, smoothing, inverse, limit } = *row;
-    assert!(numbers.len() == x.len() && smoothing.is_none_or(|smoothing| smoothing.len() == x.len()));
+    let ActivationRow {
+        x,
+        smoothing,
+        inverse,
+        limit,
+    } = *row;
+    assert!(
+        numbers.len() == x.len() && smoothing.is_none_or(|smoothing| smoothing.len() == x.len())
+    );
     outliers.reserve(x.len() + LANES);
     let inverse = _mm512_set1_ps(inverse);
     // The order in which packing leaves what four registers hold.
@@ -49,7 +58,10 @@ pub(super) fn quantize(row: &ActivationRow, numbers: &mut [u8], outliers: &mut O
         }
         let [a, b, c, d] = [0, 1, 2, 3].map(|register| nearest(values[register], inverse));
         let packed = _mm512_packs_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
-        let stored = _mm512_xor_si512(_mm512_permutexvar_epi32(order, packed), _mm512_set1_epi8(OFFSET as i8));
+        let stored = _mm512_xor_si512(
+            _mm512_permutexvar_epi32(order, packed),
+            _mm512_set1_epi8(OFFSET as i8),
+        );
         // SAFETY: 64 bytes.
         #[allow(unsafe_code)]
         unsafe {
@@ -69,7 +81,10 @@ pub(super) fn quantize(row: &ActivationRow, numbers: &mut [u8], outliers: &mut O
         if let Some(smoothing) = smoothing {
             value = _mm512_mul_ps(value, load(&smoothing[places]));
         }
-        let stored = _mm_xor_si128(_mm512_cvtepi32_epi8(nearest(value, inverse)), _mm_set1_epi8(OFFSET as i8));
+        let stored = _mm_xor_si128(
+            _mm512_cvtepi32_epi8(nearest(value, inverse)),
+            _mm_set1_epi8(OFFSET as i8),
+        );
         let mask = lanes(numbers.len());
         // SAFETY: the mask covers the slice.
         #[allow(unsafe_code)]
@@ -85,7 +100,10 @@ pub(super) fn quantize(row: &ActivationRow, numbers: &mut [u8], outliers: &mut O
 #[target_feature(enable = "avx512f")]
 fn nearest(x: __m512, inverse: __m512) -> __m512i {
     let (smallest, largest) = (_mm512_set1_ps(-LARGEST), _mm512_set1_ps(LARGEST));
-    _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(x, inverse), smallest), largest))
+    _mm512_cvtps_epi32(_mm512_min_ps(
+        _mm512_max_ps(_mm512_mul_ps(x, inverse), smallest),
+        largest,
+    ))
 }
 
 /// Magnitudes beyond the limit, and what is not a number.
@@ -101,15 +119,23 @@ fn exceeding(x: __m512, limit: f32) -> __mmask16 {
 fn append(outliers: &mut Outliers, x: __m512, mask: __mmask16, first: usize) {
     let Outliers { channels, numbers } = outliers;
     let count = channels.len();
-    debug_assert!(count == numbers.len() && count + LANES <= channels.capacity().min(numbers.capacity()));
+    debug_assert!(
+        count == numbers.len() && count + LANES <= channels.capacity().min(numbers.capacity())
+    );
     let lane_numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let of_lanes = _mm512_add_epi32(lane_numbers, _mm512_set1_epi32(first as i32));
     let count_after = count + mask.count_ones() as usize;
     // SAFETY: `quantize` made room for every activation of the row and a register more; so many are written.
     #[allow(unsafe_code)]
     unsafe {
-        _mm512_storeu_si512(channels.as_mut_ptr().add(count).cast(), _mm512_maskz_compress_epi32(mask, of_lanes));
-        _mm512_storeu_ps(numbers.as_mut_ptr().add(count), _mm512_maskz_compress_ps(mask, x));
+        _mm512_storeu_si512(
+            channels.as_mut_ptr().add(count).cast(),
+            _mm512_maskz_compress_epi32(mask, of_lanes),
+        );
+        _mm512_storeu_ps(
+            numbers.as_mut_ptr().add(count),
+            _mm512_maskz_compress_ps(mask, x),
+        );
         channels.set_len(count_after);
         numbers.set_len(count_after);
     }
@@ -131,8 +157,19 @@ pub(super) fn shadow(columns: &ShadowColumns) {
 /// The shadow of some blocks, which begin with output channel `first`. Returns how many channels they have.
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
-    let ShadowColumns { x, weight, columns: Range { end, .. }, out, add, .. } = *columns;
-    assert_eq!(x.in_features(), weight.in_features, "as many channels as the weight reads");
+    let ShadowColumns {
+        x,
+        weight,
+        columns: Range { end, .. },
+        out,
+        add,
+        ..
+    } = *columns;
+    assert_eq!(
+        x.in_features(),
+        weight.in_features,
+        "as many channels as the weight reads"
+    );
     let of_block = |index: usize| first + index * BLOCK..(first + (index + 1) * BLOCK).min(end);
     let mut blocks: [&[[i8; STEP]]; BLOCKS] = [&[]; BLOCKS];
     let mut scales = [_mm512_setzero_ps(); BLOCKS];
@@ -152,8 +189,10 @@ fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
                 // SAFETY: a block has a step for every four channels, and a row's channels are below their number; a
                 // step is as long as a register.
                 #[allow(unsafe_code)]
-                let quads = unsafe { _mm512_loadu_si512(block.as_ptr().add(channel / QUAD).cast()) };
-                let number = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), one, quads));
+                let quads =
+                    unsafe { _mm512_loadu_si512(block.as_ptr().add(channel / QUAD).cast()) };
+                let number =
+                    _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), one, quads));
                 // Rounded twice, as in plain Rust.
                 *sum = _mm512_add_ps(*sum, _mm512_mul_ps(remainder, number));
             }
@@ -163,7 +202,11 @@ fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
             #[allow(unsafe_code)]
             let out = unsafe { out.row(row, of_block(index)) };
             let shadow = _mm512_mul_ps(sum, scale);
-            let value = if add { _mm512_add_ps(load(out), shadow) } else { shadow };
+            let value = if add {
+                _mm512_add_ps(load(out), shadow)
+            } else {
+                shadow
+            };
             // SAFETY: the mask covers the slice.
             #[allow(unsafe_code)]
             unsafe {

@@ -2,9 +2,10 @@
 //! bytes to each of sixteen sums.
 
 use std::arch::x86_64::{
-    __m512i, __mmask16, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
-    _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_mul_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
+    __m512i, __mmask16, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps,
+    _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32,
+    _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_slli_epi32, _mm512_sub_epi32,
 };
 
 use super::avx512_rows;
@@ -86,9 +87,17 @@ fn multiply(rectangle: &Rectangle) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn panel<const BLOCKS: usize>(rectangle: &Rectangle, column: usize) {
     let mut ahead = rectangle.weight.blocks(column / BLOCK + BLOCKS, BLOCKS);
-    let most = if rectangle.rows.len() <= FEW { FEW_ROWS } else { ROWS };
+    let most = if rectangle.rows.len() <= FEW {
+        FEW_ROWS
+    } else {
+        ROWS
+    };
     let tiles = rectangle.rows.len().div_ceil(most);
-    let lines = if tiles > 1 { ahead.len().div_ceil(tiles) } else { 0 };
+    let lines = if tiles > 1 {
+        ahead.len().div_ceil(tiles)
+    } else {
+        0
+    };
     for part in parts(rectangle.rows.len(), most) {
         let (row, now) = (rectangle.rows.start + part.start, lines.min(ahead.len()));
         let now = ahead.split_off(..now).expect("as many as are left");
@@ -132,7 +141,9 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(
     for (index, x) in x.iter_mut().enumerate() {
         *x = rectangle.x.quads(row + index);
     }
-    assert!(weights.iter().all(|block| block.len() == steps) && x.iter().all(|row| row.len() == steps));
+    assert!(
+        weights.iter().all(|block| block.len() == steps) && x.iter().all(|row| row.len() == steps)
+    );
     // Lines of the output come into the cache while sums are formed, so that no store at the end waits for one.
     for index in 0..ROWS {
         rectangle.out.prefetch::<BLOCKS>(row + index, column);
@@ -172,7 +183,9 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(
             *biases = load(&bias[columns]);
         }
     }
-    let row_scales = rectangle.x.scales()[row..].first_chunk::<ROWS>().expect("a scale for each row");
+    let row_scales = rectangle.x.scales()[row..]
+        .first_chunk::<ROWS>()
+        .expect("a scale for each row");
     for ((index, sums), row_scale) in sums.into_iter().enumerate().zip(row_scales) {
         let row_scale = _mm512_set1_ps(*row_scale);
         for (block, ((sum, scale), bias)) in sums.into_iter().zip(scales).zip(biases).enumerate() {

@@ -2,8 +2,8 @@
 //! eight sums.
 
 use std::arch::x86_64::{
-    __m256i, _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_set1_epi32, _mm256_setzero_si256, _mm256_slli_epi32,
-    _mm256_storeu_si256, _mm256_sub_epi32,
+    __m256i, _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_set1_epi32, _mm256_setzero_si256,
+    _mm256_slli_epi32, _mm256_storeu_si256, _mm256_sub_epi32,
 };
 
 use super::tile::{Rows, write};
@@ -104,7 +104,8 @@ trait Dot {
 unsafe fn multiply<D: Dot>(rectangle: &Rectangle) {
     let mut column = rectangle.columns.start;
     while column < rectangle.columns.end {
-        let several = rectangle.rows.len() <= FEW && rectangle.columns.end - column > (BLOCKS - 1) * BLOCK;
+        let several =
+            rectangle.rows.len() <= FEW && rectangle.columns.end - column > (BLOCKS - 1) * BLOCK;
         for part in parts(rectangle.rows.len(), ROWS) {
             let row = rectangle.rows.start + part.start;
             // SAFETY: as the caller promises.
@@ -131,7 +132,11 @@ unsafe fn multiply<D: Dot>(rectangle: &Rectangle) {
 /// As [`multiply`].
 #[inline(always)]
 #[allow(unsafe_code)]
-unsafe fn tile<D: Dot, const ROWS: usize, const BLOCKS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
+unsafe fn tile<D: Dot, const ROWS: usize, const BLOCKS: usize>(
+    rectangle: &Rectangle,
+    row: usize,
+    column: usize,
+) {
     let steps = rectangle.weight.in_features.div_ceil(QUAD);
     let mut x: Rows<ROWS> = [&[]; ROWS];
     let mut weights: [&[[i8; STEP]]; BLOCKS] = [&[]; BLOCKS];
@@ -149,10 +154,13 @@ unsafe fn tile<D: Dot, const ROWS: usize, const BLOCKS: usize>(rectangle: &Recta
         for block in 0..BLOCKS {
             // Activations are stored 128 too large.
             let mut of_channels = [0; BLOCK];
-            let columns = column + block * BLOCK..(column + (block + 1) * BLOCK).min(rectangle.columns.end);
+            let columns =
+                column + block * BLOCK..(column + (block + 1) * BLOCK).min(rectangle.columns.end);
             of_channels[..columns.len()].copy_from_slice(&rectangle.weight.sums[columns]);
             for part in 0..PARTS {
-                let excess = _mm256_slli_epi32::<7>(_mm256_loadu_si256(of_channels[part * LANES..].as_ptr().cast()));
+                let excess = _mm256_slli_epi32::<7>(_mm256_loadu_si256(
+                    of_channels[part * LANES..].as_ptr().cast(),
+                ));
                 for sums in &mut sums {
                     sums[block][part] = _mm256_sub_epi32(_mm256_setzero_si256(), excess);
                 }
@@ -188,7 +196,12 @@ unsafe fn tile<D: Dot, const ROWS: usize, const BLOCKS: usize>(rectangle: &Recta
     for (index, sums) in sums.iter().enumerate() {
         for (block, sums) in sums.iter().enumerate() {
             let first = column + block * BLOCK;
-            write(rectangle, row + index, first..(first + BLOCK).min(rectangle.columns.end), sums);
+            write(
+                rectangle,
+                row + index,
+                first..(first + BLOCK).min(rectangle.columns.end),
+                sums,
+            );
         }
     }
 }

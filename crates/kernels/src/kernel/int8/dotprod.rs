@@ -36,7 +36,10 @@ impl Int8Kernel for DotProduct {
 
 #[target_feature(enable = "neon,dotprod")]
 fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
-    assert!(x.iter().all(|x| x.len() == weights.len()), "as many quads as steps");
+    assert!(
+        x.iter().all(|x| x.len() == weights.len()),
+        "as many quads as steps"
+    );
     let mut sums = [[vdupq_n_s32(0); PARTS]; ROWS];
     for (step, weights) in weights.iter().enumerate() {
         let mut parts = [vdupq_n_s8(0); PARTS];

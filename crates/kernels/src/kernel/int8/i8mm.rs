@@ -2,8 +2,8 @@
 //! two by two sums.
 
 use std::arch::aarch64::{
-    int8x16_t, int32x4_t, vcombine_s8, vcreate_s8, vdupq_n_s32, vld1q_s8, vreinterpretq_s8_s32, vreinterpretq_s32_s8,
-    vst1q_s32, vzip1q_s32, vzip2q_s32,
+    int8x16_t, int32x4_t, vcombine_s8, vcreate_s8, vdupq_n_s32, vld1q_s8, vreinterpretq_s8_s32,
+    vreinterpretq_s32_s8, vst1q_s32, vzip1q_s32, vzip2q_s32,
 };
 
 use super::tile::{self, Rows, Sums};
@@ -41,7 +41,10 @@ impl Int8Kernel for MatrixProduct {
 
 #[target_feature(enable = "neon,i8mm")]
 fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
-    assert!(x.iter().all(|x| x.len() == weights.len()), "as many quads as steps");
+    assert!(
+        x.iter().all(|x| x.len() == weights.len()),
+        "as many quads as steps"
+    );
     let mut sums = [[vdupq_n_s32(0); PARTS]; PAIRS];
     let (pairs, rest) = weights.as_chunks::<2>();
     for (index, [first, second]) in pairs.iter().enumerate() {
@@ -79,7 +82,12 @@ fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
 /// Adds the products of two steps.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
-fn add(sums: &mut [[int32x4_t; PARTS]; PAIRS], rows: [int8x16_t; PAIRS], first: &[i8; STEP], second: &[i8; STEP]) {
+fn add(
+    sums: &mut [[int32x4_t; PARTS]; PAIRS],
+    rows: [int8x16_t; PAIRS],
+    first: &[i8; STEP],
+    second: &[i8; STEP],
+) {
     let ((first, _), (second, _)) = (first.as_chunks::<16>(), second.as_chunks::<16>());
     for (four, (first, second)) in first.iter().zip(second).enumerate() {
         // SAFETY: the arrays are as long as the registers.

@@ -1,8 +1,8 @@
 //! NEON (every aarch64): `smull` and `smlal` make 16-bit products of two steps, `sadalp` adds neighbours to 32-bit sums.
 
 use std::arch::aarch64::{
-    int8x8_t, vdup_n_s32, vdupq_n_s32, vget_high_s8, vget_low_s8, vld1q_s8, vmlal_s8, vmull_s8, vpadalq_s16,
-    vpaddq_s32, vreinterpret_s8_s32, vst1q_s32,
+    int8x8_t, vdup_n_s32, vdupq_n_s32, vget_high_s8, vget_low_s8, vld1q_s8, vmlal_s8, vmull_s8,
+    vpadalq_s16, vpaddq_s32, vreinterpret_s8_s32, vst1q_s32,
 };
 
 use super::tile::{self, Rows, Sums};
@@ -28,7 +28,10 @@ impl Int8Kernel for Neon {
 }
 
 fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
-    assert!(x.iter().all(|x| x.len() == weights.len()), "as many quads as steps");
+    assert!(
+        x.iter().all(|x| x.len() == weights.len()),
+        "as many quads as steps"
+    );
     // SAFETY: NEON is part of aarch64; every load and store covers one array.
     #[allow(unsafe_code)]
     unsafe {

@@ -20,7 +20,12 @@ pub(crate) struct ActivationRow<'a> {
 impl ActivationRow<'_> {
     /// In plain Rust: see [`Int8Kernel::quantize`](super::Int8Kernel::quantize).
     pub(crate) fn quantize(&self, numbers: &mut [u8], outliers: &mut Outliers) {
-        let Self { x, smoothing, inverse, limit } = *self;
+        let Self {
+            x,
+            smoothing,
+            inverse,
+            limit,
+        } = *self;
         vectorize(
             #[inline(always)]
             || {
@@ -33,16 +38,27 @@ impl ActivationRow<'_> {
                     // Activations stay in registers: only where one exceeds the limit are they needed in memory.
                     let exceeds = match whole_smoothing.get(index) {
                         None => quantize_lanes(|lane| x[lane], inverse, limit, numbers),
-                        Some(smoothing) => quantize_lanes(|lane| x[lane] * smoothing[lane], inverse, limit, numbers),
+                        Some(smoothing) => quantize_lanes(
+                            |lane| x[lane] * smoothing[lane],
+                            inverse,
+                            limit,
+                            numbers,
+                        ),
                     };
                     if exceeds {
-                        let x = whole_smoothing.get(index).map_or(*x, |smoothing| smoothed(x, smoothing));
+                        let x = whole_smoothing
+                            .get(index)
+                            .map_or(*x, |smoothing| smoothed(x, smoothing));
                         report(&x, limit, index * LANES, outliers);
                     }
                 }
                 if !rest.is_empty() {
                     let x = padded(rest_x);
-                    let x = if smoothing.is_some() { smoothed(&x, &padded(rest_smoothing)) } else { x };
+                    let x = if smoothing.is_some() {
+                        smoothed(&x, &padded(rest_smoothing))
+                    } else {
+                        x
+                    };
                     let mut numbers = [0; LANES];
                     quantize_lanes(|lane| x[lane], inverse, limit, &mut numbers);
                     rest.copy_from_slice(&numbers[..rest.len()]);
@@ -81,7 +97,12 @@ fn padded(values: &[f32]) -> [f32; LANES] {
 
 /// Writes the numbers of `x`, and returns whether one of them exceeds `limit`.
 #[inline(always)]
-fn quantize_lanes(x: impl Fn(usize) -> f32, inverse: f32, limit: f32, values: &mut [u8; LANES]) -> bool {
+fn quantize_lanes(
+    x: impl Fn(usize) -> f32,
+    inverse: f32,
+    limit: f32,
+    values: &mut [u8; LANES],
+) -> bool {
     /// Adding 1.5 · 2²³ leaves the rounded number in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
     let mut any = false;

@@ -34,7 +34,8 @@ fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
             let mut widened = [0; BLOCK];
             for (widened, quad) in widened.iter_mut().zip(weights) {
                 // The byte at `place` with its sign: whole words and shifts vectorize, strided bytes do not.
-                *widened = i32::from_le_bytes(quad.map(|byte| byte as u8)) << (24 - 8 * place) >> 24;
+                *widened =
+                    i32::from_le_bytes(quad.map(|byte| byte as u8)) << (24 - 8 * place) >> 24;
             }
             for (sums, x) in sums.iter_mut().zip(x) {
                 let x = i32::from(signed(x[step][place]));

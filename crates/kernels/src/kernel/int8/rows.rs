@@ -8,7 +8,11 @@ use super::weight::QUAD;
 pub(crate) const PART_ROWS: usize = 16;
 /// Numbers are stored this much too large, unsigned, as the dot-product instruction of x86 takes them; those of ARM
 /// take them as they are.
-pub(crate) const OFFSET: u8 = if cfg!(target_arch = "aarch64") { 0 } else { 128 };
+pub(crate) const OFFSET: u8 = if cfg!(target_arch = "aarch64") {
+    0
+} else {
+    128
+};
 
 /// A number as it is.
 #[inline(always)]
@@ -83,7 +87,9 @@ impl<'a> QuantizedView<'a> {
 
     /// Returns the quantized numbers of a row, from −127 to 127.
     pub fn values(self, row: usize) -> impl ExactSizeIterator<Item = i8> + use<'a> {
-        self.quads(row).as_flattened()[..self.in_features].iter().map(|value| signed(*value))
+        self.quads(row).as_flattened()[..self.in_features]
+            .iter()
+            .map(|value| signed(*value))
     }
 
     /// The numbers of all rows as they are stored, for a processor that reads them in place: each row begins at a
@@ -130,7 +136,10 @@ impl<'a> QuantizedView<'a> {
 
     /// Returns the remainders of all outliers, row by row.
     pub(crate) fn remainders(self) -> Vec<f32> {
-        self.outliers_of_parts().flat_map(|(outliers, range)| &outliers.numbers[range]).copied().collect()
+        self.outliers_of_parts()
+            .flat_map(|(outliers, range)| &outliers.numbers[range])
+            .copied()
+            .collect()
     }
 
     /// Returns the stored numbers of a row ([`signed`]), four by four; the last four are padded with zeros.

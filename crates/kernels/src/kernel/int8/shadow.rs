@@ -51,7 +51,11 @@ impl ShadowColumns<'_> {
                         #[allow(unsafe_code)]
                         let out = unsafe { self.out.row(row, columns.clone()) };
                         for ((out, sum), scale) in out.iter_mut().zip(sums).zip(scales) {
-                            *out = if self.add { *out + sum * scale } else { sum * scale };
+                            *out = if self.add {
+                                *out + sum * scale
+                            } else {
+                                sum * scale
+                            };
                         }
                     }
                 },

@@ -71,7 +71,9 @@ impl OuterProduct {
         if !Tier::Sme.is_supported() {
             return None;
         }
-        Some(Self { other: MatrixProduct::new()? })
+        Some(Self {
+            other: MatrixProduct::new()?,
+        })
     }
 
     /// Returns the lanes of a register in streaming mode; `None` if a function that called this one has sums of its own in
@@ -99,11 +101,17 @@ impl Int8Kernel for OuterProduct {
     }
 
     fn multiply(&self, rectangle: &Rectangle) {
-        let Some(lanes) = self.lanes() else { return self.other.multiply(rectangle) };
+        let Some(lanes) = self.lanes() else {
+            return self.other.multiply(rectangle);
+        };
         for row in rectangle.rows.clone().step_by(2 * lanes) {
             let rows = row..(row + 2 * lanes).min(rectangle.rows.end);
             if rows.len() < FEW_ROWS {
-                self.other.multiply(&Rectangle { rows, columns: rectangle.columns.clone(), ..*rectangle });
+                self.other.multiply(&Rectangle {
+                    rows,
+                    columns: rectangle.columns.clone(),
+                    ..*rectangle
+                });
             } else {
                 SCRATCH.with_borrow_mut(|scratch| multiply_panel(rectangle, rows, lanes, scratch));
             }
@@ -121,15 +129,33 @@ fn multiply_panel(rectangle: &Rectangle, rows: Range<usize>, lanes: usize, scrat
     let sums = at_least(sums, 2 * lanes * 2 * width);
     for half in 0..2 {
         let start = (rows.start + half * lanes).min(rows.end);
-        transpose(rectangle.x, start..(start + lanes).min(rows.end), lanes, half, panel);
+        transpose(
+            rectangle.x,
+            start..(start + lanes).min(rows.end),
+            lanes,
+            half,
+            panel,
+        );
     }
     for column in rectangle.columns.clone().step_by(2 * width) {
         let columns = column..(column + 2 * width).min(rectangle.columns.end);
         // From the quad of a column in the first step on.
-        let weights = |column: usize| &rectangle.weight.block(column / BLOCK).as_flattened()[column % BLOCK * QUAD..];
+        let weights = |column: usize| {
+            &rectangle.weight.block(column / BLOCK).as_flattened()[column % BLOCK * QUAD..]
+        };
         // Where the columns of the second tile are missing, those of the first are computed again and left out.
-        let second = if column + width < columns.end { column + width } else { column };
-        add_products(panel, [weights(column), weights(second)], steps, lanes, sums);
+        let second = if column + width < columns.end {
+            column + width
+        } else {
+            column
+        };
+        add_products(
+            panel,
+            [weights(column), weights(second)],
+            steps,
+            lanes,
+            sums,
+        );
         for (row, sums) in rows.clone().zip(sums.chunks_exact(2 * width)) {
             tile::write(rectangle, row, columns.clone(), &sums[..columns.len()]);
         }
@@ -146,9 +172,17 @@ fn at_least<T: Clone + Default>(scratch: &mut Vec<T>, len: usize) -> &mut [T] {
 
 /// Fills one half of each step of a panel, `[steps, 2, lanes]`, with the quads of at most `lanes` rows, and zeros where
 /// there are fewer.
-fn transpose(x: QuantizedView, rows: Range<usize>, lanes: usize, half: usize, panel: &mut [[u8; QUAD]]) {
+fn transpose(
+    x: QuantizedView,
+    rows: Range<usize>,
+    lanes: usize,
+    half: usize,
+    panel: &mut [[u8; QUAD]],
+) {
     let steps = x.in_features().div_ceil(QUAD);
-    assert!(rows.len() <= lanes && rows.end <= x.rows() && half < 2 && panel.len() == steps * 2 * lanes);
+    assert!(
+        rows.len() <= lanes && rows.end <= x.rows() && half < 2 && panel.len() == steps * 2 * lanes
+    );
     let quads: &[[u8; QUAD]] = x.bytes().as_chunks().0;
     let quads = &quads[rows.start * steps..rows.end * steps];
     // SAFETY: the kernel calls this with the lanes that it found, and the tiles are nobody's (`OuterProduct::lanes`). Of
@@ -201,10 +235,21 @@ fn transpose(x: QuantizedView, rows: Range<usize>, lanes: usize, half: usize, pa
 
 /// Sets `sums`, `[2 · lanes, 2 · width]`, to those of the products of a panel by the columns of two tiles, whose steps are
 /// [`STEP`] bytes apart.
-fn add_products(panel: &[[u8; QUAD]], weights: [&[i8]; 2], steps: usize, lanes: usize, sums: &mut [i32]) {
+fn add_products(
+    panel: &[[u8; QUAD]],
+    weights: [&[i8]; 2],
+    steps: usize,
+    lanes: usize,
+    sums: &mut [i32],
+) {
     let width = lanes.min(BLOCK);
     assert!(steps > 0 && panel.len() == steps * 2 * lanes && sums.len() == 2 * lanes * 2 * width);
-    assert!(weights.iter().all(|weights| weights.len() >= (steps - 1) * STEP + width * QUAD), "all steps");
+    assert!(
+        weights
+            .iter()
+            .all(|weights| weights.len() >= (steps - 1) * STEP + width * QUAD),
+        "all steps"
+    );
     // SAFETY: the kernel calls this with the lanes that it found, and the tiles are nobody's (`OuterProduct::lanes`). Of
     // each of `steps` steps two registers of the panel are read and `width` quads of either weights; of each of
     // `2 · lanes` rows `width` sums are written twice: all are in their slices by the assertions.
@@ -260,7 +305,9 @@ mod tests {
 
     #[test]
     fn tiles_that_are_to_be_saved_for_a_caller_are_not_used() {
-        let Some(kernel) = OuterProduct::new() else { return };
+        let Some(kernel) = OuterProduct::new() else {
+            return;
+        };
         assert!(kernel.lanes().is_some());
         let save_area = [0u64; 2];
         let set = |address: usize| {

@@ -47,10 +47,25 @@ pub struct Int8Weight<'a> {
 impl Int8Weight<'_> {
     pub(crate) fn check(self) {
         let (out_features, in_features) = (self.out_features, self.in_features);
-        assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
-        assert_eq!(Some(self.packed.len()), packed_len(out_features, in_features), "[{out_features}, {in_features}]");
-        assert_eq!(self.scales.len(), out_features, "one scale for each output channel");
-        assert_eq!(self.sums.len(), out_features, "one sum for each output channel");
+        assert!(
+            (1..=MAX_IN_FEATURES).contains(&in_features),
+            "{in_features} input features"
+        );
+        assert_eq!(
+            Some(self.packed.len()),
+            packed_len(out_features, in_features),
+            "[{out_features}, {in_features}]"
+        );
+        assert_eq!(
+            self.scales.len(),
+            out_features,
+            "one scale for each output channel"
+        );
+        assert_eq!(
+            self.sums.len(),
+            out_features,
+            "one sum for each output channel"
+        );
     }
 }
 
@@ -66,9 +81,15 @@ impl<'a> Int8Weight<'a> {
     pub fn columns(self, columns: Range<usize>) -> Self {
         let Range { start, end } = columns;
         let all = self.out_features;
-        assert!(start <= end && end <= all, "channels {start}..{end} of {all}");
+        assert!(
+            start <= end && end <= all,
+            "channels {start}..{end} of {all}"
+        );
         let whole = |at: usize| at == all || at.is_multiple_of(BLOCK);
-        assert!(whole(start) && whole(end), "channels {start}..{end} of {all} are no whole blocks of {BLOCK}");
+        assert!(
+            whole(start) && whole(end),
+            "channels {start}..{end} of {all} are no whole blocks of {BLOCK}"
+        );
         let block = block_len(self.in_features);
         Self {
             out_features: end - start,

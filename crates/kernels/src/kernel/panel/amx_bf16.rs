@@ -17,7 +17,10 @@ pub(in crate::kernel) struct AmxBf16<T> {
 
 impl AmxBf16<Native> {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        Some(Self { tiles: Native::new()?, vectors: Avx512Bf16::new()? })
+        Some(Self {
+            tiles: Native::new()?,
+            vectors: Avx512Bf16::new()?,
+        })
     }
 }
 
@@ -25,7 +28,10 @@ impl AmxBf16<Native> {
 impl AmxBf16<crate::amx::Emulated> {
     /// The kernel on a matrix unit in plain Rust.
     pub(in crate::kernel) fn emulated() -> Option<Self> {
-        Some(Self { tiles: crate::amx::Emulated, vectors: Avx512Bf16::new()? })
+        Some(Self {
+            tiles: crate::amx::Emulated,
+            vectors: Avx512Bf16::new()?,
+        })
     }
 }
 
@@ -62,7 +68,13 @@ impl<T: Tiles> Bf16Kernel for AmxBf16<T> {
         self.vectors.interleave(even, odd, words);
     }
 
-    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, before: f32, words: &mut [u32]) -> Powers {
+    fn exp2_and_sum(
+        &self,
+        exponents: &mut [f32],
+        visible: Range<usize>,
+        before: f32,
+        words: &mut [u32],
+    ) -> Powers {
         self.vectors.exp2_and_sum(exponents, visible, before, words)
     }
 }
@@ -74,10 +86,22 @@ fn multiply<T: Tiles>(tiles: &Ready<T>, panel: &Panel) {
     let last_tile = rows.saturating_sub(ROWS);
     for column in (0..width).step_by(2 * LANES) {
         // Where there is one block alone, it is multiplied twice.
-        let blocks = [column, if column + LANES < width { column + LANES } else { column }];
+        let blocks = [
+            column,
+            if column + LANES < width {
+                column + LANES
+            } else {
+                column
+            },
+        ];
         for row in (0..rows).step_by(2 * ROWS) {
             let from = [row, row + ROWS];
-            let tile = Tile { panel, rows: from.map(|row| row.min(last_tile)), from, blocks };
+            let tile = Tile {
+                panel,
+                rows: from.map(|row| row.min(last_tile)),
+                from,
+                blocks,
+            };
             tile.multiply(tiles);
         }
     }
@@ -96,7 +120,12 @@ struct Tile<'a> {
 
 impl Tile<'_> {
     fn multiply<T: Tiles>(&self, tiles: &Ready<T>) {
-        let Self { panel, rows, from, blocks } = *self;
+        let Self {
+            panel,
+            rows,
+            from,
+            blocks,
+        } = *self;
         let columns = panel.columns.start + blocks[0]..panel.columns.start + blocks[0] + 2 * LANES;
         // Both tiles are read before one is written, so that rows of both are added to once. Those of another pair would be
         // twice.
@@ -104,7 +133,10 @@ impl Tile<'_> {
         if once && panel.out.rows() >= ROWS && columns.end <= panel.columns.end {
             // The outputs themselves are added to.
             let tiles_of_out = rows.map(|row| panel.out.pointer(row, columns.start));
-            let place = Place { tiles: tiles_of_out, stride: panel.out.stride() };
+            let place = Place {
+                tiles: tiles_of_out,
+                stride: panel.out.stride(),
+            };
             // SAFETY: this panel's columns belong to this task alone, and there are sixteen rows from each of these on.
             #[allow(unsafe_code)]
             unsafe {
@@ -127,11 +159,29 @@ impl Tile<'_> {
 
     /// Calls `copy` with outputs and sums of each row that is written, block by block.
     fn each_row(&self, copy: impl Fn(&mut [f32], &mut [f32]), sums: &mut Sums<f32>) {
-        let Self { panel, rows, from, blocks } = *self;
+        let Self {
+            panel,
+            rows,
+            from,
+            blocks,
+        } = *self;
         let count = 1 + usize::from(blocks[0] != blocks[1]);
-        for (sums, (row, from)) in sums.0.as_chunks_mut::<ROWS>().0.iter_mut().zip(rows.into_iter().zip(from)) {
-            for (row, sums) in (row..panel.out.rows()).zip(sums).filter(|(row, _)| *row >= from) {
-                for (block, sums) in blocks.into_iter().zip(sums.as_chunks_mut::<LANES>().0).take(count) {
+        for (sums, (row, from)) in sums
+            .0
+            .as_chunks_mut::<ROWS>()
+            .0
+            .iter_mut()
+            .zip(rows.into_iter().zip(from))
+        {
+            for (row, sums) in (row..panel.out.rows())
+                .zip(sums)
+                .filter(|(row, _)| *row >= from)
+            {
+                for (block, sums) in blocks
+                    .into_iter()
+                    .zip(sums.as_chunks_mut::<LANES>().0)
+                    .take(count)
+                {
                     let start = panel.columns.start + block;
                     let columns = start..(start + LANES).min(panel.columns.end);
                     let width = columns.len();
@@ -150,10 +200,24 @@ impl Tile<'_> {
     /// All sums can be read and written.
     #[allow(unsafe_code)]
     unsafe fn add_products<T: Tiles>(&self, tiles: &Ready<T>, sums: Place<f32>, add: bool) {
-        let Self { panel, rows, blocks, .. } = *self;
-        let right =
-            |step: usize| blocks.map(|block| panel.right[step * panel.right_stride + block..].as_ptr().cast::<u8>());
-        let whole = if panel.out.rows() >= ROWS { panel.steps / WORDS } else { 0 };
+        let Self {
+            panel,
+            rows,
+            blocks,
+            ..
+        } = *self;
+        let right = |step: usize| {
+            blocks.map(|block| {
+                panel.right[step * panel.right_stride + block..]
+                    .as_ptr()
+                    .cast::<u8>()
+            })
+        };
+        let whole = if panel.out.rows() >= ROWS {
+            panel.steps / WORDS
+        } else {
+            0
+        };
         if whole > 0 {
             let operands = Operands {
                 rows: rows.map(|row| panel.left[row * panel.left_stride..].as_ptr().cast()),

@@ -1,8 +1,8 @@
 //! AVX2 with fused multiply-adds.
 
 use std::arch::x86_64::{
-    __m256, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps,
-    _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    __m256, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_permute2f128_ps,
+    _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 
 use super::vector::{self, Vector};
@@ -86,11 +86,19 @@ impl Vector for __m256 {
 pub(super) fn transpose_square(from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
     check_transpose(from, from_stride, to, to_stride);
     for (row, column) in [(0, 0), (0, WIDTH), (WIDTH, 0), (WIDTH, WIDTH)] {
-        let (from, to) = (&from[row * from_stride + column..], &mut to[column * to_stride + row..]);
+        let (from, to) = (
+            &from[row * from_stride + column..],
+            &mut to[column * to_stride + row..],
+        );
         // SAFETY: the check found the eight rows of each quarter in the slices.
         #[allow(unsafe_code)]
         unsafe {
-            transpose(from.as_ptr().cast(), from_stride, to.as_mut_ptr().cast(), to_stride);
+            transpose(
+                from.as_ptr().cast(),
+                from_stride,
+                to.as_mut_ptr().cast(),
+                to_stride,
+            );
         }
     }
 }
@@ -101,7 +109,8 @@ pub(super) fn transpose_square(from: &[u32], from_stride: usize, to: &mut [u32],
 #[target_feature(enable = "avx2")]
 unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
     // SAFETY: as the caller promises.
-    let rows: [__m256; WIDTH] = std::array::from_fn(|row| unsafe { _mm256_loadu_ps(from.add(row * from_stride)) });
+    let rows: [__m256; WIDTH] =
+        std::array::from_fn(|row| unsafe { _mm256_loadu_ps(from.add(row * from_stride)) });
     // In each half of a register: four rows at one column each, of the first four rows and of the others.
     let mut fours = rows;
     for four in [0, 4] {
@@ -117,8 +126,14 @@ unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_strid
         let (a, b) = (fours[column], fours[4 + column]);
         // SAFETY: as the caller promises.
         unsafe {
-            _mm256_storeu_ps(to.add(column * to_stride), _mm256_permute2f128_ps::<0x20>(a, b));
-            _mm256_storeu_ps(to.add((4 + column) * to_stride), _mm256_permute2f128_ps::<0x31>(a, b));
+            _mm256_storeu_ps(
+                to.add(column * to_stride),
+                _mm256_permute2f128_ps::<0x20>(a, b),
+            );
+            _mm256_storeu_ps(
+                to.add((4 + column) * to_stride),
+                _mm256_permute2f128_ps::<0x31>(a, b),
+            );
         }
     }
 }

@@ -2,8 +2,8 @@
 //! as well.
 
 use std::arch::x86_64::{
-    __m256i, _mm256_add_epi32, _mm256_dpwssd_avx_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi32,
-    _mm256_storeu_si256,
+    __m256i, _mm256_add_epi32, _mm256_dpwssd_avx_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_set1_epi32, _mm256_storeu_si256,
 };
 
 use super::avx2::{WIDTH, transpose_square};

@@ -1,9 +1,9 @@
 //! AVX-512.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
-    _mm512_unpacklo_ps,
+    __m512, __m512i, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castsi512_ps, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd,
+    _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 
 use super::{LANES, Panel, PanelKernel, check_transpose};
@@ -19,8 +19,8 @@ pub(super) const BLOCKS: usize = 4;
 macro_rules! kernel {
     ($kernel:ident, $name:literal, $features:literal, $multiply_add:path) => {
         use std::arch::x86_64::{
-            _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_epi32, _mm512_setzero_ps,
-            _mm512_setzero_si512,
+            _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_epi32,
+            _mm512_setzero_ps, _mm512_setzero_si512,
         };
 
         impl PanelKernel for $kernel {
@@ -37,12 +37,23 @@ macro_rules! kernel {
                 }
             }
 
-            fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+            fn transpose(
+                &self,
+                from: &[u32],
+                from_stride: usize,
+                to: &mut [u32],
+                to_stride: usize,
+            ) {
                 check_transpose(from, from_stride, to, to_stride);
                 // SAFETY: `new` has found the instructions; the check found the sixteen rows in the slices.
                 #[allow(unsafe_code)]
                 unsafe {
-                    transpose(from.as_ptr().cast(), from_stride, to.as_mut_ptr().cast(), to_stride);
+                    transpose(
+                        from.as_ptr().cast(),
+                        from_stride,
+                        to.as_mut_ptr().cast(),
+                        to_stride,
+                    );
                 }
             }
         }
@@ -116,7 +127,9 @@ macro_rules! kernel {
                 for (r, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: `check` found every step of every row in the slice.
                     #[allow(unsafe_code)]
-                    let x = _mm512_set1_epi32(unsafe { *left.add(r * panel.left_stride + step) } as i32);
+                    let x = _mm512_set1_epi32(
+                        unsafe { *left.add(r * panel.left_stride + step) } as i32
+                    );
                     for (sum, factor) in sums.iter_mut().zip(factors) {
                         *sum = $multiply_add(x, factor, *sum);
                     }
@@ -158,9 +171,15 @@ fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
 /// Sixteen numbers at each of sixteen rows can be read and written.
 #[allow(unsafe_code)]
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+pub(super) unsafe fn transpose(
+    from: *const f32,
+    from_stride: usize,
+    to: *mut f32,
+    to_stride: usize,
+) {
     // SAFETY: as the caller promises.
-    let rows: [__m512; LANES] = std::array::from_fn(|row| unsafe { _mm512_loadu_ps(from.add(row * from_stride)) });
+    let rows: [__m512; LANES] =
+        std::array::from_fn(|row| unsafe { _mm512_loadu_ps(from.add(row * from_stride)) });
     // In every quarter of a register: pairs of rows, then fours of rows, at one column each.
     let mut pairs = rows;
     for index in (0..LANES).step_by(2) {
@@ -170,15 +189,29 @@ pub(super) unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f3
     let mut fours = pairs;
     for four in (0..LANES).step_by(4) {
         for half in 0..2 {
-            let (a, b) = (_mm512_castps_pd(pairs[four + half]), _mm512_castps_pd(pairs[four + 2 + half]));
+            let (a, b) = (
+                _mm512_castps_pd(pairs[four + half]),
+                _mm512_castps_pd(pairs[four + 2 + half]),
+            );
             fours[four + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
             fours[four + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
         }
     }
     for column in 0..4 {
-        let [a, b, c, d] = [fours[column], fours[4 + column], fours[8 + column], fours[12 + column]];
-        let low = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0x44>(c, d));
-        let high = (_mm512_shuffle_f32x4::<0xee>(a, b), _mm512_shuffle_f32x4::<0xee>(c, d));
+        let [a, b, c, d] = [
+            fours[column],
+            fours[4 + column],
+            fours[8 + column],
+            fours[12 + column],
+        ];
+        let low = (
+            _mm512_shuffle_f32x4::<0x44>(a, b),
+            _mm512_shuffle_f32x4::<0x44>(c, d),
+        );
+        let high = (
+            _mm512_shuffle_f32x4::<0xee>(a, b),
+            _mm512_shuffle_f32x4::<0xee>(c, d),
+        );
         let columns = [
             _mm512_shuffle_f32x4::<0x88>(low.0, low.1),
             _mm512_shuffle_f32x4::<0xdd>(low.0, low.1),

@@ -1,8 +1,9 @@
 //! AVX-512 with BF16 (Cooper Lake, Zen 4 and later): `vdpbf16ps` adds two products to each of sixteen sums in f32.
 
 use std::arch::x86_64::{
-    __m256bh, __m256i, __m512, __m512bh, __m512i, _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh, _mm512_cvtneps_pbh,
-    _mm512_dpbf16_ps, _mm512_mask_storeu_epi32, _mm512_or_si512, _mm512_slli_epi32,
+    __m256bh, __m256i, __m512, __m512bh, __m512i, _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh,
+    _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_mask_storeu_epi32, _mm512_or_si512,
+    _mm512_slli_epi32,
 };
 
 use std::ops::Range;
@@ -24,13 +25,19 @@ impl Avx512Bf16 {
     }
 }
 
-kernel!(Avx512Bf16, "avx512-bf16", "avx512f,avx512bw,avx512bf16", multiply_add);
+kernel!(
+    Avx512Bf16,
+    "avx512-bf16",
+    "avx512f,avx512bw,avx512bf16",
+    multiply_add
+);
 
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
     // SAFETY: both types are 512 bits.
     #[allow(unsafe_code)]
-    let [x, factors] = [x, factors].map(|words| unsafe { std::mem::transmute::<__m512i, __m512bh>(words) });
+    let [x, factors] =
+        [x, factors].map(|words| unsafe { std::mem::transmute::<__m512i, __m512bh>(words) });
     _mm512_dpbf16_ps(sums, x, factors)
 }
 
@@ -51,7 +58,13 @@ impl Bf16Kernel for Avx512Bf16 {
         }
     }
 
-    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, before: f32, words: &mut [u32]) -> Powers {
+    fn exp2_and_sum(
+        &self,
+        exponents: &mut [f32],
+        visible: Range<usize>,
+        before: f32,
+        words: &mut [u32],
+    ) -> Powers {
         // SAFETY: `new` has found the instructions.
         #[allow(unsafe_code)]
         unsafe {
@@ -71,9 +84,19 @@ fn to_bf16(row: &[f32], words: &mut [u32]) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn interleave(even: &[f32], odd: &[f32], words: &mut [u32]) {
-    assert!(even.len() == words.len() && odd.len() == words.len(), "as many words as pairs");
-    for ((words, even), odd) in words.chunks_mut(LANES).zip(even.chunks(LANES)).zip(odd.chunks(LANES)) {
-        store_words(words, _mm512_or_si512(halves(even), _mm512_slli_epi32::<16>(halves(odd))));
+    assert!(
+        even.len() == words.len() && odd.len() == words.len(),
+        "as many words as pairs"
+    );
+    for ((words, even), odd) in words
+        .chunks_mut(LANES)
+        .zip(even.chunks(LANES))
+        .zip(odd.chunks(LANES))
+    {
+        store_words(
+            words,
+            _mm512_or_si512(halves(even), _mm512_slli_epi32::<16>(halves(odd))),
+        );
     }
 }
 
@@ -87,11 +110,29 @@ fn halves(numbers: &[f32]) -> __m512i {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn exp2_and_sum(exponents: &mut [f32], visible: Range<usize>, before: f32, words: &mut [u32]) -> Powers {
-    assert_eq!(words.len(), exponents.len().div_ceil(2), "as many words as pairs");
-    let (powers, written) = avx512_exp2::exp2_and_sum(exponents, visible, before, |first, exponents, [low, high]| {
-        store(&mut words[first / 2..][..exponents.len().div_ceil(2)], low, high);
-    });
+fn exp2_and_sum(
+    exponents: &mut [f32],
+    visible: Range<usize>,
+    before: f32,
+    words: &mut [u32],
+) -> Powers {
+    assert_eq!(
+        words.len(),
+        exponents.len().div_ceil(2),
+        "as many words as pairs"
+    );
+    let (powers, written) = avx512_exp2::exp2_and_sum(
+        exponents,
+        visible,
+        before,
+        |first, exponents, [low, high]| {
+            store(
+                &mut words[first / 2..][..exponents.len().div_ceil(2)],
+                low,
+                high,
+            );
+        },
+    );
     words[..written.start / 2].fill(0);
     words[written.end.div_ceil(2)..].fill(0);
     powers
@@ -104,7 +145,9 @@ fn store(words: &mut [u32], low: __m512, high: __m512) {
     let rounded = _mm512_cvtne2ps_pbh(high, low);
     // SAFETY: both types are 512 bits.
     #[allow(unsafe_code)]
-    store_words(words, unsafe { std::mem::transmute::<__m512bh, __m512i>(rounded) });
+    store_words(words, unsafe {
+        std::mem::transmute::<__m512bh, __m512i>(rounded)
+    });
 }
 
 #[inline]

@@ -1,9 +1,10 @@
 //! Powers of two by AVX-512.
 
 use std::arch::x86_64::{
-    __m512, _CMP_NLT_UQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm512_add_ps, _mm512_cmp_ps_mask,
-    _mm512_fmadd_ps, _mm512_mask_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_scalef_ps, _mm512_max_ps,
-    _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_roundscale_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_sub_ps,
+    __m512, _CMP_NLT_UQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm512_add_ps,
+    _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_mask_loadu_ps, _mm512_mask_storeu_ps,
+    _mm512_maskz_scalef_ps, _mm512_max_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
+    _mm512_roundscale_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_sub_ps,
 };
 
 use std::ops::Range;
@@ -25,7 +26,11 @@ pub(super) fn exp2_and_sum(
     before: f32,
     mut store: impl FnMut(usize, &mut [f32], [__m512; 2]),
 ) -> (Powers, Range<usize>) {
-    assert!(visible.start <= visible.end && visible.end <= exponents.len(), "{visible:?} of {}", exponents.len());
+    assert!(
+        visible.start <= visible.end && visible.end <= exponents.len(),
+        "{visible:?} of {}",
+        exponents.len()
+    );
     // Whole steps, from an index that does not depend on what is visible.
     let first = visible.start / STEP * STEP;
     let end = visible.end.next_multiple_of(STEP).min(exponents.len());
@@ -60,7 +65,14 @@ pub(super) fn exp2_and_sum(
         store(end - rest.len(), rest, [low, high]);
     }
     let sum = _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
-    (Powers { of_visible, largest, sum }, first..end)
+    (
+        Powers {
+            of_visible,
+            largest,
+            sum,
+        },
+        first..end,
+    )
 }
 
 /// 2ˣ = 2ⁿ · 2ʳ with |r| ≤ ½ and 2ʳ from the minimax polynomial of degree 3, whose largest relative error is 7.5e-5; zero

@@ -1,9 +1,10 @@
 //! AVX-512 with VNNI: `vpdpwssd` adds two products of 16-bit numbers to each of sixteen sums in i32.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm256_storeu_si256, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
-    _mm512_cvtepi32_epi16, _mm512_cvtps_epi32, _mm512_dpwssd_epi32, _mm512_fmadd_ps, _mm512_max_epu32, _mm512_mul_ps,
-    _mm512_reduce_add_ps, _mm512_reduce_max_epu32, _mm512_set1_ps,
+    __m512, __m512i, _mm256_storeu_si256, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512,
+    _mm512_castsi512_ps, _mm512_cvtepi32_epi16, _mm512_cvtps_epi32, _mm512_dpwssd_epi32,
+    _mm512_fmadd_ps, _mm512_max_epu32, _mm512_mul_ps, _mm512_reduce_add_ps,
+    _mm512_reduce_max_epu32, _mm512_set1_ps,
 };
 use std::ops::Range;
 
@@ -25,7 +26,12 @@ impl Avx512Pairs {
     }
 }
 
-kernel!(Avx512Pairs, "avx512-vpdpwssd", "avx512f,avx512vnni", multiply_add);
+kernel!(
+    Avx512Pairs,
+    "avx512-vpdpwssd",
+    "avx512f,avx512vnni",
+    multiply_add
+);
 
 /// Adds to sums in i32.
 #[target_feature(enable = "avx512f,avx512vnni")]
@@ -34,9 +40,19 @@ fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
 }
 
 impl PairKernel for Avx512Pairs {
-    fn round(&self, rows: &[f32], width: usize, purpose: Purpose, words: &mut [u32], units: &mut Vec<f32>) {
+    fn round(
+        &self,
+        rows: &[f32],
+        width: usize,
+        purpose: Purpose,
+        words: &mut [u32],
+        units: &mut Vec<f32>,
+    ) {
         let rows = pairs::begin(rows, width, words, units);
-        for ((row, words), unit) in rows.zip(words.chunks_exact_mut(width.div_ceil(2))).zip(units) {
+        for ((row, words), unit) in rows
+            .zip(words.chunks_exact_mut(width.div_ceil(2)))
+            .zip(units)
+        {
             // SAFETY: `new` has found the instructions.
             #[allow(unsafe_code)]
             unsafe {
@@ -73,11 +89,12 @@ fn exp2_and_sum(
         words.len() == exponents.len().div_ceil(2) && exponents.len() <= units.each.len(),
         "words and units of weights"
     );
-    let (powers, written) = avx512_exp2::exp2_and_sum(exponents, visible, before, |_, exponents, powers| {
-        for (numbers, powers) in exponents.chunks_mut(LANES).zip(powers) {
-            avx512_exp2::store(numbers, powers);
-        }
-    });
+    let (powers, written) =
+        avx512_exp2::exp2_and_sum(exponents, visible, before, |_, exponents, powers| {
+            for (numbers, powers) in exponents.chunks_mut(LANES).zip(powers) {
+                avx512_exp2::store(numbers, powers);
+            }
+        });
     let unit = units.of_weights(&powers);
     if !unit.is_normal() {
         // Not a number, or so little that it is worth nothing.
@@ -86,7 +103,12 @@ fn exp2_and_sum(
     }
     words[..written.start / 2].fill(0);
     words[written.end.div_ceil(2)..].fill(0);
-    round_weights(&exponents[written.clone()], &units.each[written.clone()], unit, &mut words[written.start / 2..]);
+    round_weights(
+        &exponents[written.clone()],
+        &units.each[written.clone()],
+        unit,
+        &mut words[written.start / 2..],
+    );
     (powers, unit)
 }
 
@@ -99,10 +121,19 @@ fn round_weights(weights: &[f32], units: &[f32], unit: f32, words: &mut [u32]) {
     let (whole, rest) = weights.as_chunks::<LANES>();
     let (whole_units, rest_units) = units.as_chunks::<LANES>();
     let (whole_words, rest_words) = words.split_at_mut(whole.len() * PAIRS);
-    for ((words, weights), units) in whole_words.as_chunks_mut().0.iter_mut().zip(whole).zip(whole_units) {
+    for ((words, weights), units) in whole_words
+        .as_chunks_mut()
+        .0
+        .iter_mut()
+        .zip(whole)
+        .zip(whole_units)
+    {
         store(words, scaled(weights, units));
     }
-    store_some(&mut rest_words[..rest.len().div_ceil(2)], scaled(rest, rest_units));
+    store_some(
+        &mut rest_words[..rest.len().div_ceil(2)],
+        scaled(rest, rest_units),
+    );
 }
 
 /// As [`pairs::round_row`].
@@ -126,8 +157,12 @@ fn round_row(row: &[f32], purpose: Purpose, words: &mut [u32]) -> f32 {
             _mm512_fmadd_ps(x, x, sum)
         };
         // Sums that do not wait for each other.
-        let mut squares =
-            [square(rest, _mm512_setzero_ps()), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()];
+        let mut squares = [
+            square(rest, _mm512_setzero_ps()),
+            _mm512_setzero_ps(),
+            _mm512_setzero_ps(),
+            _mm512_setzero_ps(),
+        ];
         let (fours, last) = whole.as_chunks::<4>();
         for four in fours {
             for (squares, x) in squares.iter_mut().zip(four) {
@@ -157,7 +192,10 @@ fn store(words: &mut [u32; PAIRS], numbers: __m512) {
     // SAFETY: both are 256 bits.
     #[allow(unsafe_code)]
     unsafe {
-        _mm256_storeu_si256(words.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(numbers)));
+        _mm256_storeu_si256(
+            words.as_mut_ptr().cast(),
+            _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(numbers)),
+        );
     }
 }
 

@@ -74,14 +74,27 @@ pub(crate) trait Bf16Kernel: PanelKernel {
     /// Writes 2^(x − m) for each x of the exponents in `visible`, and zero for all others, in the layout of
     /// [`Bf16Kernel::to_bf16`], where m is the largest of those exponents and of `before`. Powers are exact to 2⁻¹³.
     /// Their sum is that before they are rounded. Overwrites the exponents.
-    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, before: f32, words: &mut [u32]) -> Powers;
+    fn exp2_and_sum(
+        &self,
+        exponents: &mut [f32],
+        visible: Range<usize>,
+        before: f32,
+        words: &mut [u32],
+    ) -> Powers;
 }
 
 /// A kernel for pairs of INT16.
 pub(crate) trait PairKernel: PanelKernel {
     /// Rounds rows of `width` numbers to pairs of neighbours, the last of an odd number beside a zero, and returns the unit of
     /// each in `units`: NaN if a number is; if one is infinite, infinity, and all others are zeros.
-    fn round(&self, rows: &[f32], width: usize, purpose: Purpose, words: &mut [u32], units: &mut Vec<f32>) {
+    fn round(
+        &self,
+        rows: &[f32],
+        width: usize,
+        purpose: Purpose,
+        words: &mut [u32],
+        units: &mut Vec<f32>,
+    ) {
         pairs::round(rows, width, purpose, words, units);
     }
 
@@ -168,7 +181,11 @@ pub(crate) fn powers_of_two(exponents: &mut [f32], visible: Range<usize>, before
                 *exponent = exp2(*exponent - largest, fused);
                 *sum += *exponent;
             }
-            Powers { of_visible, largest, sum: sum(sums) }
+            Powers {
+                of_visible,
+                largest,
+                sum: sum(sums),
+            }
         },
     )
 }

@@ -2,7 +2,8 @@
 //! two by two sums in f32.
 
 use std::arch::aarch64::{
-    float32x4_t, uint32x4_t, vcombine_u32, vcreate_u32, vdupq_n_f32, vld1q_u32, vst1q_f32, vzip1q_u32, vzip2q_u32,
+    float32x4_t, uint32x4_t, vcombine_u32, vcreate_u32, vdupq_n_f32, vld1q_u32, vst1q_f32,
+    vzip1q_u32, vzip2q_u32,
 };
 use std::ops::Range;
 
@@ -59,13 +60,22 @@ impl Bf16Kernel for NeonBf16 {
     }
 
     fn interleave(&self, even: &[f32], odd: &[f32], words: &mut [u32]) {
-        assert!(even.len() == words.len() && odd.len() == words.len(), "as many words as pairs");
+        assert!(
+            even.len() == words.len() && odd.len() == words.len(),
+            "as many words as pairs"
+        );
         for ((word, even), odd) in words.iter_mut().zip(even).zip(odd) {
             *word = pair(*even, *odd);
         }
     }
 
-    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, before: f32, words: &mut [u32]) -> Powers {
+    fn exp2_and_sum(
+        &self,
+        exponents: &mut [f32],
+        visible: Range<usize>,
+        before: f32,
+        words: &mut [u32],
+    ) -> Powers {
         let powers = powers_of_two(exponents, visible, before);
         self.to_bf16(exponents, words);
         powers
@@ -100,10 +110,14 @@ fn tile<const PAIRS: usize>(panel: &Panel, row: usize, block: usize) {
     let last = panel.out.rows() - 1;
     let mut left = [[&panel.left[..0]; 2]; PAIRS];
     for (pair, rows) in left.iter_mut().enumerate() {
-        *rows = [0, 1].map(|half| &panel.left[(row + 2 * pair + half).min(last) * panel.left_stride..][..panel.steps]);
+        *rows = [0, 1].map(|half| {
+            &panel.left[(row + 2 * pair + half).min(last) * panel.left_stride..][..panel.steps]
+        });
     }
     let right = |step: usize| -> &[u32; LANES] {
-        panel.right[step * panel.right_stride + block..].first_chunk().expect("a whole block")
+        panel.right[step * panel.right_stride + block..]
+            .first_chunk()
+            .expect("a whole block")
     };
     let mut sums = [[vdupq_n_f32(0.0); PARTS]; PAIRS];
     for step in (0..panel.steps - panel.steps % 2).step_by(2) {
@@ -115,7 +129,8 @@ fn tile<const PAIRS: usize>(panel: &Panel, row: usize, block: usize) {
         let rows = left.map(|rows| two_rows(rows.map(|row| [row[step], 0])));
         add(&mut sums, rows, right(step), &[0; LANES]);
     }
-    let columns = panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
+    let columns =
+        panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
     for (pair, sums) in sums.into_iter().enumerate() {
         let mut values = [[0.0; LANES]; 2];
         for (part, sums) in sums.into_iter().enumerate() {
@@ -166,6 +181,7 @@ fn add<const PAIRS: usize>(
 #[inline]
 #[target_feature(enable = "neon")]
 fn two_rows(rows: [[u32; 2]; 2]) -> uint32x4_t {
-    let [a, b] = rows.map(|[first, second]| vcreate_u32(u64::from(first) | u64::from(second) << 32));
+    let [a, b] =
+        rows.map(|[first, second]| vcreate_u32(u64::from(first) | u64::from(second) << 32));
     vcombine_u32(a, b)
 }

@@ -33,12 +33,22 @@ pub(crate) enum Purpose {
 }
 
 /// As [`PairKernel::round`](super::PairKernel::round).
-pub(super) fn round(rows: &[f32], width: usize, purpose: Purpose, words: &mut [u32], units: &mut Vec<f32>) {
+pub(super) fn round(
+    rows: &[f32],
+    width: usize,
+    purpose: Purpose,
+    words: &mut [u32],
+    units: &mut Vec<f32>,
+) {
     let rows = begin(rows, width, words, units);
     vectorize(
         #[inline(always)]
         || {
-            for ((row, words), unit) in rows.clone().zip(words.chunks_exact_mut(width.div_ceil(2))).zip(&mut *units) {
+            for ((row, words), unit) in rows
+                .clone()
+                .zip(words.chunks_exact_mut(width.div_ceil(2)))
+                .zip(&mut *units)
+            {
                 *unit = round_row(row, purpose, words);
             }
         },
@@ -52,7 +62,11 @@ pub(super) fn begin<'r>(
     words: &[u32],
     units: &mut Vec<f32>,
 ) -> std::slice::ChunksExact<'r, f32> {
-    assert_eq!(words.len(), rows.len() / width * width.div_ceil(2), "words of rows");
+    assert_eq!(
+        words.len(),
+        rows.len() / width * width.div_ceil(2),
+        "words of rows"
+    );
     units.resize(rows.len() / width, 0.0);
     rows.chunks_exact(width)
 }
@@ -80,8 +94,17 @@ pub(super) fn round_row(row: &[f32], purpose: Purpose, words: &mut [u32]) -> f32
     let numbers = bytemuck::cast_slice_mut::<u32, i16>(words);
     numbers[row.len()..].fill(0);
     if magnitude.is_infinite() {
-        let sign = |x: &f32| if x.is_infinite() { x.signum() as i16 } else { 0 };
-        numbers.iter_mut().zip(row).for_each(|(number, x)| *number = sign(x));
+        let sign = |x: &f32| {
+            if x.is_infinite() {
+                x.signum() as i16
+            } else {
+                0
+            }
+        };
+        numbers
+            .iter_mut()
+            .zip(row)
+            .for_each(|(number, x)| *number = sign(x));
         return magnitude;
     }
     if !magnitude.is_normal() {
@@ -109,11 +132,19 @@ pub(crate) struct ValueUnits<'a> {
 impl ValueUnits<'_> {
     /// The unit of weights that are `powers`, each times the unit of its value. NaN if one of them is not finite.
     pub(super) fn of_weights(self, powers: &Powers) -> f32 {
-        let largest =
-            if powers.of_visible < powers.largest { (powers.of_visible - powers.largest).exp2() } else { 1.0 };
+        let largest = if powers.of_visible < powers.largest {
+            (powers.of_visible - powers.largest).exp2()
+        } else {
+            1.0
+        };
         let (by_sum, by_largest) = (powers.sum / SUM, largest / LARGEST_WEIGHT);
         // A sum that is NaN is not less.
-        let unit = self.largest * if by_sum < by_largest { by_largest } else { by_sum };
+        let unit = self.largest
+            * if by_sum < by_largest {
+                by_largest
+            } else {
+                by_sum
+            };
         if unit.is_finite() { unit } else { f32::NAN }
     }
 }
@@ -143,9 +174,16 @@ pub(crate) fn interleave(rows: &[u32], words: usize, columns: Range<usize>, pane
     vectorize(
         #[inline(always)]
         || {
-            for (panel, rows) in panel.chunks_exact_mut(PANEL).zip(rows.chunks_exact(4 * words)) {
+            for (panel, rows) in panel
+                .chunks_exact_mut(PANEL)
+                .zip(rows.chunks_exact(4 * words))
+            {
                 let (even, odd) = rows.split_at(2 * words);
-                for ((word, even), odd) in panel.iter_mut().zip(&even[columns.clone()]).zip(&odd[columns.clone()]) {
+                for ((word, even), odd) in panel
+                    .iter_mut()
+                    .zip(&even[columns.clone()])
+                    .zip(&odd[columns.clone()])
+                {
                     *word = u32::from(*even as u16) | u32::from(*odd as u16) << 16;
                 }
             }
@@ -172,7 +210,11 @@ pub(crate) fn add_scaled(sums: &[f32], columns: usize, of_rows: &[f32], out: &mu
     vectorize(
         #[inline(always)]
         || {
-            for ((sums, out), unit) in sums.chunks_exact(columns).zip(out.chunks_exact_mut(columns)).zip(of_rows) {
+            for ((sums, out), unit) in sums
+                .chunks_exact(columns)
+                .zip(out.chunks_exact_mut(columns))
+                .zip(of_rows)
+            {
                 for (out, sum) in out.iter_mut().zip(sums) {
                     *out += sum.to_bits() as i32 as f32 * unit;
                 }
@@ -219,24 +261,35 @@ mod tests {
         let of = |round: &dyn Fn(&mut [u32], &mut Vec<f32>)| {
             let (mut words, mut units) = (vec![7; row.len().div_ceil(2)], Vec::new());
             round(&mut words, &mut units);
-            assert!(numbers(&words)[row.len()..].iter().all(|number| *number == 0));
+            assert!(
+                numbers(&words)[row.len()..]
+                    .iter()
+                    .all(|number| *number == 0)
+            );
             (numbers(&words)[..row.len()].to_vec(), units[0])
         };
         let kernels = tested().filter_map(|kernels| kernels.pairs);
-        let of_kernel =
-            |kernel: &dyn PairKernel| of(&|words, units| kernel.round(row, row.len(), purpose, words, units));
+        let of_kernel = |kernel: &dyn PairKernel| {
+            of(&|words, units| kernel.round(row, row.len(), purpose, words, units))
+        };
         let plain = of(&|words, units| round(row, row.len(), purpose, words, units));
         kernels.map(of_kernel).chain([plain]).collect()
     }
 
     /// Rows of which a few numbers are much larger than the others.
     fn row() -> impl Strategy<Value = Vec<f32>> {
-        prop::collection::vec((-1f32..1.0, prop::bool::weighted(0.1)), 1..300)
-            .prop_map(|row| row.into_iter().map(|(x, large)| if large { 100.0 * x } else { x }).collect())
+        prop::collection::vec((-1f32..1.0, prop::bool::weighted(0.1)), 1..300).prop_map(|row| {
+            row.into_iter()
+                .map(|(x, large)| if large { 100.0 * x } else { x })
+                .collect()
+        })
     }
 
     fn are_nearest(numbers: &[i16], unit: f32, row: &[f32]) -> bool {
-        numbers.iter().zip(row).all(|(number, x)| (f32::from(*number) * unit - x).abs() <= 0.505 * unit)
+        numbers
+            .iter()
+            .zip(row)
+            .all(|(number, x)| (f32::from(*number) * unit - x).abs() <= 0.505 * unit)
     }
 
     /// Sums of any order of as many of the products as there may be.
@@ -327,8 +380,15 @@ mod tests {
         }
         for kernel in tested().filter_map(|kernels| kernels.pairs) {
             for (exponent, largest) in [(f32::NAN, 1.0), (1.0, f32::NAN), (1.0, f32::INFINITY)] {
-                let (mut words, units) = ([7], ValueUnits { each: &[1.0, largest], largest });
-                let (_, unit) = kernel.exp2_and_sum(&mut [exponent, 0.5], 0..2, 0.0, units, &mut words);
+                let (mut words, units) = (
+                    [7],
+                    ValueUnits {
+                        each: &[1.0, largest],
+                        largest,
+                    },
+                );
+                let (_, unit) =
+                    kernel.exp2_and_sum(&mut [exponent, 0.5], 0..2, 0.0, units, &mut words);
                 assert!(unit.is_nan() && words == [0], "{}", kernel.name());
             }
         }
@@ -338,7 +398,11 @@ mod tests {
     fn rows_of_zeros_and_of_numbers_that_are_no_more_than_that_are_worth_nothing() {
         for x in [0.0, f32::from_bits(1)] {
             for purpose in [Purpose::Products, Purpose::Values] {
-                assert!(rounded(&[x; 3], purpose).into_iter().all(|found| found == (vec![0; 3], 0.0)));
+                assert!(
+                    rounded(&[x; 3], purpose)
+                        .into_iter()
+                        .all(|found| found == (vec![0; 3], 0.0))
+                );
             }
         }
     }

@@ -34,8 +34,10 @@ impl PanelKernel for Portable {
 }
 
 fn tile<const ROWS: usize>(panel: &Panel, row: usize, block: usize) {
-    let columns = panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
-    let left: [&[u32]; ROWS] = std::array::from_fn(|r| &panel.left[(row + r) * panel.left_stride..][..panel.steps]);
+    let columns =
+        panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
+    let left: [&[u32]; ROWS] =
+        std::array::from_fn(|r| &panel.left[(row + r) * panel.left_stride..][..panel.steps]);
     let right = &panel.right[block..];
     let mut sums = [[0.0f32; LANES]; ROWS];
     // SAFETY: this panel's columns belong to this task alone, and no slice of them lives beyond a statement.
@@ -47,7 +49,9 @@ fn tile<const ROWS: usize>(panel: &Panel, row: usize, block: usize) {
         }
     }
     for step in 0..panel.steps {
-        let factors: &[u32; LANES] = right[step * panel.right_stride..][..LANES].try_into().expect("sixteen words");
+        let factors: &[u32; LANES] = right[step * panel.right_stride..][..LANES]
+            .try_into()
+            .expect("sixteen words");
         for (sums, left) in sums.iter_mut().zip(left) {
             let x = f32::from_bits(left[step]);
             for (sum, factor) in sums.iter_mut().zip(factors) {

@@ -73,9 +73,14 @@ pub(super) unsafe fn multiply<V: Vector, const PARTS: usize>(panel: &Panel) {
 /// As [`multiply`], of a panel that is checked.
 #[allow(unsafe_code)]
 #[inline(always)]
-unsafe fn tile<V: Vector, const PARTS: usize, const ROWS: usize>(panel: &Panel, row: usize, block: usize) {
+unsafe fn tile<V: Vector, const PARTS: usize, const ROWS: usize>(
+    panel: &Panel,
+    row: usize,
+    block: usize,
+) {
     const { assert!(PARTS * V::WIDTH == LANES, "the registers hold a block") };
-    let columns = panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
+    let columns =
+        panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
     // SAFETY: this panel's columns belong to this task alone, and no slice of them lives beyond a statement.
     let out = |r: usize| unsafe { panel.out.row(row + r, columns.clone()) };
     let mut values = [[0.0f32; LANES]; ROWS];
@@ -85,8 +90,9 @@ unsafe fn tile<V: Vector, const PARTS: usize, const ROWS: usize>(panel: &Panel, 
         }
     }
     // SAFETY: a block's numbers at `from`, where they are those of an array or of a step.
-    let load =
-        |from: *const f32| std::array::from_fn::<V, PARTS, _>(|part| unsafe { V::load(from.add(part * V::WIDTH)) });
+    let load = |from: *const f32| {
+        std::array::from_fn::<V, PARTS, _>(|part| unsafe { V::load(from.add(part * V::WIDTH)) })
+    };
     let mut sums = values.each_ref().map(|values| load(values.as_ptr()));
     let left = panel.left[row * panel.left_stride..].as_ptr().cast::<f32>();
     let right = panel.right[block..].as_ptr().cast::<f32>();

@@ -112,7 +112,9 @@ impl PairKernel for Wrong<&'static dyn PairKernel> {
         units: ValueUnits,
         words: &mut [u32],
     ) -> (Powers, f32) {
-        let (powers, unit) = self.0.exp2_and_sum(exponents, visible, before, units, words);
+        let (powers, unit) = self
+            .0
+            .exp2_and_sum(exponents, visible, before, units, words);
         if self.1 == Place::Power {
             *words.last_mut().unwrap() ^= 1 << 8;
         }
@@ -135,9 +137,22 @@ impl Bf16Kernel for Wrong<&'static dyn Bf16Kernel> {
         }
     }
 
-    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, before: f32, words: &mut [u32]) -> Powers {
+    fn exp2_and_sum(
+        &self,
+        exponents: &mut [f32],
+        visible: Range<usize>,
+        before: f32,
+        words: &mut [u32],
+    ) -> Powers {
         let powers = self.0.exp2_and_sum(exponents, visible, before, words);
-        Powers { sum: if self.1 == Place::Power { powers.sum * 1.001 } else { powers.sum }, ..powers }
+        Powers {
+            sum: if self.1 == Place::Power {
+                powers.sum * 1.001
+            } else {
+                powers.sum
+            },
+            ..powers
+        }
     }
 }
 
@@ -158,13 +173,25 @@ fn one_wrong_number_of_a_kernel_is_found() {
         let reason = proof.expect_err(what);
         assert!(reason.contains(what), "{reason} is not about {what}");
     };
-    refused(int8(&Wrong(best.int8, Place::Product)), "a product of 37 rows in INT8");
-    refused(int8(&Wrong(best.int8, Place::Quantize)), "activations in INT8");
+    refused(
+        int8(&Wrong(best.int8, Place::Product)),
+        "a product of 37 rows in INT8",
+    );
+    refused(
+        int8(&Wrong(best.int8, Place::Quantize)),
+        "activations in INT8",
+    );
     refused(int8(&Wrong(best.int8, Place::Shadow)), "a shadow");
-    refused(int16(&Wrong(best.int16, Place::Product)), "a product of 1 rows with weights in INT8");
+    refused(
+        int16(&Wrong(best.int16, Place::Product)),
+        "a product of 1 rows with weights in INT8",
+    );
     refused(int16(&Wrong(best.int16, Place::Int4)), "weights in INT4");
     refused(int16(&Wrong(best.int16, Place::Blocks)), "weights in Q6_K");
-    refused(float(&Wrong(best.float, Place::Product)), "a product of 1 rows");
+    refused(
+        float(&Wrong(best.float, Place::Product)),
+        "a product of 1 rows",
+    );
     refused(float(&Wrong(best.float, Place::Transpose)), "transposed");
     if let Some(kernel) = best.pairs {
         refused(pairs(&Wrong(kernel, Place::Product)), "a product of 1 rows");
@@ -184,11 +211,31 @@ fn a_kernel_that_is_wrong_is_named_and_the_next_tier_takes_its_place() {
     let best = crate::kernel::best();
     let wrong: &'static dyn Int8Kernel = Box::leak(Box::new(Wrong(best.int8, Place::Product)));
     let plain = tiers().pop().expect("plain Rust");
-    let (rows, refused) =
-        table(vec![(Tier::Avx2, OfTier { int8: Some(wrong), float: Some(best.float), ..OfTier::default() }), plain]);
+    let (rows, refused) = table(vec![
+        (
+            Tier::Avx2,
+            OfTier {
+                int8: Some(wrong),
+                float: Some(best.float),
+                ..OfTier::default()
+            },
+        ),
+        plain,
+    ]);
     assert_eq!(rows.len(), 2);
-    assert_eq!((rows[0].int8.name(), rows[0].float.name()), ("reference", best.float.name()));
-    let [refused] = &refused[..] else { panic!("{refused:?}") };
+    assert_eq!(
+        (rows[0].int8.name(), rows[0].float.name()),
+        ("reference", best.float.name())
+    );
+    let [refused] = &refused[..] else {
+        panic!("{refused:?}")
+    };
     assert_eq!(refused.kernel, "avx2-wrong");
-    assert!(refused.reason.starts_with("a product of 37 rows in INT8 has "), "{}", refused.reason);
+    assert!(
+        refused
+            .reason
+            .starts_with("a product of 37 rows in INT8 has "),
+        "{}",
+        refused.reason
+    );
 }

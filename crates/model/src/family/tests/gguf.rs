@@ -8,7 +8,10 @@ use crate::tensor_map::{TensorMap, TensorSlice};
 
 fn metadata(architecture: &str, more: &[(&str, Value)]) -> Metadata {
     let mut metadata = Metadata::default();
-    metadata.insert("general.architecture", Value::String(architecture.to_owned()));
+    metadata.insert(
+        "general.architecture",
+        Value::String(architecture.to_owned()),
+    );
     let numbers = [
         ("embedding_length", 64),
         ("block_count", 2),
@@ -20,8 +23,11 @@ fn metadata(architecture: &str, more: &[(&str, Value)]) -> Metadata {
     for (field, number) in numbers {
         metadata.insert(format!("{architecture}.{field}"), Value::Integer(number));
     }
-    let epsilon =
-        if architecture == "phi2" { "attention.layer_norm_epsilon" } else { "attention.layer_norm_rms_epsilon" };
+    let epsilon = if architecture == "phi2" {
+        "attention.layer_norm_epsilon"
+    } else {
+        "attention.layer_norm_rms_epsilon"
+    };
     metadata.insert(format!("{architecture}.{epsilon}"), Value::Float(1e-5));
     for (field, value) in more {
         metadata.insert(format!("{architecture}.{field}"), value.clone());
@@ -29,7 +35,10 @@ fn metadata(architecture: &str, more: &[(&str, Value)]) -> Metadata {
     metadata
 }
 
-const GGUF_OUTER: [(&str, &[usize]); 2] = [("token_embd.weight", &[100, 64]), ("output_norm.weight", &[64])];
+const GGUF_OUTER: [(&str, &[usize]); 2] = [
+    ("token_embd.weight", &[100, 64]),
+    ("output_norm.weight", &[64]),
+];
 
 const GGUF_BLOCK: [(&str, &[usize]); 9] = [
     ("attn_norm.weight", &[64]),
@@ -59,9 +68,18 @@ fn from_file(metadata: &Metadata, tensors: &Tensors) -> Result<(ModelDescription
 
 #[test]
 fn a_llama_gguf_file_pairs_adjacent_dimensions_and_is_tied_without_an_output_matrix() {
-    let metadata = metadata("llama", &[("rope.freq_base", Value::Float(5e5)), ("vocab_size", Value::Integer(7))]);
+    let metadata = metadata(
+        "llama",
+        &[
+            ("rope.freq_base", Value::Float(5e5)),
+            ("vocab_size", Value::Integer(7)),
+        ],
+    );
     let (description, map) = from_file(&metadata, &gguf_tensors(&[])).expect("a good file");
-    let mut expected = ModelDescription { tied_output: true, ..llama_description() };
+    let mut expected = ModelDescription {
+        tied_output: true,
+        ..llama_description()
+    };
     for block in &mut expected.blocks {
         block.attention.rope.pairing = RopePairing::Adjacent;
     }
@@ -69,24 +87,41 @@ fn a_llama_gguf_file_pairs_adjacent_dimensions_and_is_tied_without_an_output_mat
     assert_eq!(map.output.weight.name, "token_embd.weight");
 
     let mut stored = gguf_tensors(&[]);
-    stored.extend([tensor("output.weight", &[100, 64]), tensor("rope_freqs.weight", &[8])]);
+    stored.extend([
+        tensor("output.weight", &[100, 64]),
+        tensor("rope_freqs.weight", &[8]),
+    ]);
     let (description, map) = from_file(&metadata, &stored).expect("a good file");
     assert!(!description.tied_output);
     assert_eq!(map.output.weight.name, "output.weight");
     let factors = (1..=8).map(|value| value as f32).collect();
-    assert_eq!(description.blocks[1].attention.rope.scaling, RopeScaling::Factors { factors });
+    assert_eq!(
+        description.blocks[1].attention.rope.scaling,
+        RopeScaling::Factors { factors }
+    );
 }
 
 #[test]
 fn biases_of_a_gguf_file_show_in_its_tensors() {
-    let biases: [(&str, &[usize]); 3] = [("attn_q.bias", &[64]), ("attn_k.bias", &[32]), ("attn_v.bias", &[32])];
-    let (description, map) = from_file(&metadata("qwen2", &[]), &gguf_tensors(&biases)).expect("a good file");
+    let biases: [(&str, &[usize]); 3] = [
+        ("attn_q.bias", &[64]),
+        ("attn_k.bias", &[32]),
+        ("attn_v.bias", &[32]),
+    ];
+    let (description, map) =
+        from_file(&metadata("qwen2", &[]), &gguf_tensors(&biases)).expect("a good file");
     let attention = &description.blocks[0].attention;
     assert!(attention.qkv_bias && !attention.output_bias);
     assert_eq!(attention.rope.pairing, RopePairing::Halves);
-    let bias = map.blocks[1].linears[&Linear::Value].bias.as_ref().expect("a bias");
+    let bias = map.blocks[1].linears[&Linear::Value]
+        .bias
+        .as_ref()
+        .expect("a bias");
     assert_eq!(bias.name, "blk.1.attn_v.bias");
-    assert!(from_file(&metadata("qwen2", &[]), &gguf_tensors(&biases[..2])).is_err(), "one bias is missing");
+    assert!(
+        from_file(&metadata("qwen2", &[]), &gguf_tensors(&biases[..2])).is_err(),
+        "one bias is missing"
+    );
 }
 
 const GEMMA3_MORE: [(&str, &[usize]); 4] = [
@@ -105,25 +140,54 @@ fn a_gemma3_gguf_file_holds_whole_norms_and_omits_the_local_rope() {
         ("attention.sliding_window", Value::Integer(8)),
         ("attention.sliding_window_pattern", Value::Integer(2)),
     ];
-    let (description, _) = from_file(&metadata("gemma3", &fields), &gguf_tensors(&GEMMA3_MORE)).expect("a good file");
-    assert_eq!((description.embedding_scale, description.output_norm.weight_offset), (8.0, 0.0));
+    let (description, _) =
+        from_file(&metadata("gemma3", &fields), &gguf_tensors(&GEMMA3_MORE)).expect("a good file");
+    assert_eq!(
+        (
+            description.embedding_scale,
+            description.output_norm.weight_offset
+        ),
+        (8.0, 0.0)
+    );
     assert_eq!(windows(&description), [Some(8), None]);
     let rope = |block: usize| &description.blocks[block].attention.rope;
     assert_eq!((rope(0).base, &rope(0).scaling), (1e4, &RopeScaling::None));
-    assert_eq!((rope(1).base, &rope(1).scaling), (1e6, &RopeScaling::Linear { factor: 8.0 }));
+    assert_eq!(
+        (rope(1).base, &rope(1).scaling),
+        (1e6, &RopeScaling::Linear { factor: 8.0 })
+    );
 
-    let (description, _) =
-        from_file(&metadata("gemma3", &fields[..4]), &gguf_tensors(&GEMMA3_MORE)).expect("a good file");
-    assert_eq!(windows(&description), [Some(8), Some(8)], "only every sixth block is global");
+    let (description, _) = from_file(
+        &metadata("gemma3", &fields[..4]),
+        &gguf_tensors(&GEMMA3_MORE),
+    )
+    .expect("a good file");
+    assert_eq!(
+        windows(&description),
+        [Some(8), Some(8)],
+        "only every sixth block is global"
+    );
 }
 
 #[test]
 fn a_gemma2_gguf_file_takes_the_formats_defaults() {
-    let fields = [("attention.sliding_window", Value::Integer(8)), ("final_logit_softcapping", Value::Float(20.0))];
-    let (description, _) =
-        from_file(&metadata("gemma2", &fields), &gguf_tensors(&GEMMA3_MORE[2..])).expect("a good file");
+    let fields = [
+        ("attention.sliding_window", Value::Integer(8)),
+        ("final_logit_softcapping", Value::Float(20.0)),
+    ];
+    let (description, _) = from_file(
+        &metadata("gemma2", &fields),
+        &gguf_tensors(&GEMMA3_MORE[2..]),
+    )
+    .expect("a good file");
     assert_eq!(windows(&description), [Some(8), None]);
-    assert_eq!((description.logit_soft_cap, description.blocks[0].attention.soft_cap), (Some(20.0), Some(50.0)));
+    assert_eq!(
+        (
+            description.logit_soft_cap,
+            description.blocks[0].attention.soft_cap
+        ),
+        (Some(20.0), Some(50.0))
+    );
     assert_eq!(description.blocks[0].attention.scale, 0.25);
 }
 
@@ -131,9 +195,18 @@ fn a_gemma2_gguf_file_takes_the_formats_defaults() {
 fn a_window_in_a_gguf_file_of_a_family_without_windows_changes_nothing() {
     let window = [("attention.sliding_window", Value::Integer(8))];
     for architecture in ["llama", "gemma", "qwen2"] {
-        let biases: [(&str, &[usize]); 3] = [("attn_q.bias", &[64]), ("attn_k.bias", &[32]), ("attn_v.bias", &[32])];
-        let stored = gguf_tensors(if architecture == "qwen2" { &biases } else { &[] });
-        let (description, _) = from_file(&metadata(architecture, &window), &stored).expect("a good file");
+        let biases: [(&str, &[usize]); 3] = [
+            ("attn_q.bias", &[64]),
+            ("attn_k.bias", &[32]),
+            ("attn_v.bias", &[32]),
+        ];
+        let stored = gguf_tensors(if architecture == "qwen2" {
+            &biases
+        } else {
+            &[]
+        });
+        let (description, _) =
+            from_file(&metadata(architecture, &window), &stored).expect("a good file");
         assert_eq!(windows(&description), [None, None], "{architecture}");
     }
 }
@@ -154,17 +227,32 @@ fn a_phi3_gguf_file_has_fused_tensors_and_stored_divisors() {
         ("rope.scaling.attn_factor", Value::Float(1.5)),
     ];
     let mut stored = tensors(&GGUF_OUTER, "blk.", 2, &block);
-    stored.extend([tensor("rope_factors_long.weight", &[6]), tensor("rope_factors_short.weight", &[6])]);
+    stored.extend([
+        tensor("rope_factors_long.weight", &[6]),
+        tensor("rope_factors_short.weight", &[6]),
+    ]);
     let (description, map) = from_file(&metadata("phi3", &fields), &stored).expect("a good file");
     let factors: Vec<f32> = (1..=6).map(|value| value as f32).collect();
-    let scaling =
-        RopeScaling::LongRope { short: factors.clone(), long: factors, original_context: 64, attention_factor: 1.5 };
+    let scaling = RopeScaling::LongRope {
+        short: factors.clone(),
+        long: factors,
+        original_context: 64,
+        attention_factor: 1.5,
+    };
     assert_eq!(description.blocks[0].attention.rope.scaling, scaling);
-    assert_eq!(map.blocks[1].linears[&Linear::Up].weight.rows, Some(96..192));
-    assert_eq!(map.blocks[1].linears[&Linear::Value].weight.rows, Some(96..128));
+    assert_eq!(
+        map.blocks[1].linears[&Linear::Up].weight.rows,
+        Some(96..192)
+    );
+    assert_eq!(
+        map.blocks[1].linears[&Linear::Value].weight.rows,
+        Some(96..128)
+    );
 
     stored.remove("rope_factors_long.weight");
-    let error = from_file(&metadata("phi3", &fields), &stored).expect_err("half of LongRoPE").to_string();
+    let error = from_file(&metadata("phi3", &fields), &stored)
+        .expect_err("half of LongRoPE")
+        .to_string();
     assert!(error.contains("rope_factors_long.weight"), "{error}");
 }
 
@@ -191,7 +279,13 @@ fn a_phi2_gguf_file_keeps_the_rows_of_fused_biases() {
     let (description, map) = from_file(&metadata("phi2", &[]), &stored).expect("a good file");
     assert_eq!(description.blocks[0].residual, Residual::Parallel);
     let key = map.blocks[0].linears[&Linear::Key].bias.clone();
-    assert_eq!(key, Some(TensorSlice { name: "blk.0.attn_qkv.bias".to_owned(), rows: Some(64..96) }));
+    assert_eq!(
+        key,
+        Some(TensorSlice {
+            name: "blk.0.attn_qkv.bias".to_owned(),
+            rows: Some(64..96)
+        })
+    );
 }
 
 #[test]
@@ -199,35 +293,90 @@ fn a_gguf_file_that_triad_does_not_run_is_refused_by_name() {
     let text = |text: &str| Value::String(text.to_owned());
     let cases = [
         (metadata("mamba", &[]), "mamba"),
-        (metadata("llama", &[("expert_count", Value::Integer(8))]), "llama.expert_count"),
-        (metadata("llama", &[("rope.scaling.type", text("yarn"))]), "yarn"),
-        (metadata("llama", &[("attention.value_length", Value::Integer(8))]), "keys a width of 16"),
-        (metadata("llama", &[("logit_scale", Value::Float(0.5))]), "llama.logit_scale"),
-        (metadata("llama", &[("block_count", Value::Integer(1 << 40))]), "llama.block_count"),
-        (metadata("llama", &[("block_count", Value::Integer(-1))]), "llama.block_count"),
-        (metadata("llama", &[("attention.head_count", Value::Integer(0))]), "llama.attention.head_count"),
-        (metadata("llama", &[("rope.freq_base", Value::Float(f64::NAN))]), "llama.rope.freq_base"),
-        (metadata("llama", &[("rope.dimension_count", Value::Integer(18))]), "18 dimensions"),
-        (metadata("llama", &[("rope.scaling.factor", Value::Float(-2.0))]), "-2"),
-        (metadata("llama", &[("rope.scaling.type", text("longrope"))]), "rope_factors_short.weight"),
-        (metadata("gemma3", &[]), "gemma3.rope.freq_base"),
-        (metadata("qwen3", &[("attention.causal", Value::Bool(false))]), "qwen3.attention.causal"),
-        (metadata("llama", &[("rope.scaling.attn_factor", Value::Float(1.5))]), "llama.rope.scaling.attn_factor"),
-        (metadata("gemma2", &[("rope.freq_base_swa", Value::Float(77.0))]), "gemma2.rope.freq_base_swa"),
-        (metadata("gemma2", &[("rope.dimension_count_swa", Value::Integer(8))]), "gemma2.rope.dimension_count_swa"),
         (
-            metadata("gemma2", &[("rope.scaling.type", text("none")), ("rope.scaling.factor", Value::Float(2.0))]),
+            metadata("llama", &[("expert_count", Value::Integer(8))]),
+            "llama.expert_count",
+        ),
+        (
+            metadata("llama", &[("rope.scaling.type", text("yarn"))]),
+            "yarn",
+        ),
+        (
+            metadata("llama", &[("attention.value_length", Value::Integer(8))]),
+            "keys a width of 16",
+        ),
+        (
+            metadata("llama", &[("logit_scale", Value::Float(0.5))]),
+            "llama.logit_scale",
+        ),
+        (
+            metadata("llama", &[("block_count", Value::Integer(1 << 40))]),
+            "llama.block_count",
+        ),
+        (
+            metadata("llama", &[("block_count", Value::Integer(-1))]),
+            "llama.block_count",
+        ),
+        (
+            metadata("llama", &[("attention.head_count", Value::Integer(0))]),
+            "llama.attention.head_count",
+        ),
+        (
+            metadata("llama", &[("rope.freq_base", Value::Float(f64::NAN))]),
+            "llama.rope.freq_base",
+        ),
+        (
+            metadata("llama", &[("rope.dimension_count", Value::Integer(18))]),
+            "18 dimensions",
+        ),
+        (
+            metadata("llama", &[("rope.scaling.factor", Value::Float(-2.0))]),
+            "-2",
+        ),
+        (
+            metadata("llama", &[("rope.scaling.type", text("longrope"))]),
+            "rope_factors_short.weight",
+        ),
+        (metadata("gemma3", &[]), "gemma3.rope.freq_base"),
+        (
+            metadata("qwen3", &[("attention.causal", Value::Bool(false))]),
+            "qwen3.attention.causal",
+        ),
+        (
+            metadata("llama", &[("rope.scaling.attn_factor", Value::Float(1.5))]),
+            "llama.rope.scaling.attn_factor",
+        ),
+        (
+            metadata("gemma2", &[("rope.freq_base_swa", Value::Float(77.0))]),
+            "gemma2.rope.freq_base_swa",
+        ),
+        (
+            metadata("gemma2", &[("rope.dimension_count_swa", Value::Integer(8))]),
+            "gemma2.rope.dimension_count_swa",
+        ),
+        (
+            metadata(
+                "gemma2",
+                &[
+                    ("rope.scaling.type", text("none")),
+                    ("rope.scaling.factor", Value::Float(2.0)),
+                ],
+            ),
             "gemma2.rope.scaling.type",
         ),
         (Metadata::default(), "general.architecture"),
     ];
     for (metadata, named) in cases {
-        let error = from_file(&metadata, &gguf_tensors(&[])).expect_err(named).to_string();
+        let error = from_file(&metadata, &gguf_tensors(&[]))
+            .expect_err(named)
+            .to_string();
         assert!(error.contains(named), "expected {named}: {error}");
     }
     let mut stored = gguf_tensors(&[]);
     stored.extend([tensor("position_embd.weight", &[512, 64])]);
-    let error = from_file(&metadata("llama", &[]), &stored).expect_err("learned positions").to_string();
+    let error = from_file(&metadata("llama", &[]), &stored)
+        .expect_err("learned positions")
+        .to_string();
     assert!(error.contains("position_embd.weight"), "{error}");
 }
 
@@ -236,9 +385,13 @@ fn divisors_of_rope_that_make_no_sense_are_errors() {
     let mut stored = gguf_tensors(&[]);
     stored.extend([tensor("rope_freqs.weight", &[8])]);
     let zero = |info: &TensorInfo| Ok(vec![0.0; info.elements()]);
-    let error = from_gguf(&metadata("llama", &[]), &stored, &zero).expect_err("division by 0").to_string();
+    let error = from_gguf(&metadata("llama", &[]), &stored, &zero)
+        .expect_err("division by 0")
+        .to_string();
     assert!(error.contains("rope_freqs.weight"), "{error}");
     stored.extend([tensor("rope_freqs.weight", &[7])]);
-    let error = from_file(&metadata("llama", &[]), &stored).expect_err("too few").to_string();
+    let error = from_file(&metadata("llama", &[]), &stored)
+        .expect_err("too few")
+        .to_string();
     assert!(error.contains("[7], expected [8]"), "{error}");
 }

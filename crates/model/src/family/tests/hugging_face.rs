@@ -3,7 +3,8 @@ use serde_json::{Value as Json, json};
 use super::super::hugging_face;
 use super::{Tensors, llama_description, tensor, tensors, windows};
 use crate::description::{
-    Activation, BlockDescription, FeedForward, Linear, ModelDescription, Norm, NormKind, Residual, RopeScaling,
+    Activation, BlockDescription, FeedForward, Linear, ModelDescription, Norm, NormKind, Residual,
+    RopeScaling,
 };
 use crate::error::{ErrorKind, Result};
 use crate::family;
@@ -17,7 +18,9 @@ fn from_hugging_face(config: &Json, tensors: &Tensors) -> Result<(ModelDescripti
 fn with(base: &Json, changes: Json) -> Json {
     let mut config = base.clone();
     let fields = config.as_object_mut().expect("an object");
-    let Json::Object(changes) = changes else { panic!("expected an object") };
+    let Json::Object(changes) = changes else {
+        panic!("expected an object")
+    };
     for (key, value) in changes {
         if value == "absent" {
             fields.remove(&key);
@@ -29,7 +32,9 @@ fn with(base: &Json, changes: Json) -> Json {
 }
 
 fn described(config: &Json) -> ModelDescription {
-    hugging_face::describe(config).expect("a good configuration").1
+    hugging_face::describe(config)
+        .expect("a good configuration")
+        .1
 }
 
 fn llama() -> Json {
@@ -40,8 +45,11 @@ fn llama() -> Json {
     })
 }
 
-const LLAMA_OUTER: [(&str, &[usize]); 3] =
-    [("model.embed_tokens.weight", &[100, 64]), ("model.norm.weight", &[64]), ("lm_head.weight", &[100, 64])];
+const LLAMA_OUTER: [(&str, &[usize]); 3] = [
+    ("model.embed_tokens.weight", &[100, 64]),
+    ("model.norm.weight", &[64]),
+    ("lm_head.weight", &[100, 64]),
+];
 
 const LLAMA_BLOCK: [(&str, &[usize]); 9] = [
     ("input_layernorm.weight", &[64]),
@@ -61,15 +69,25 @@ fn llama_tensors() -> Tensors {
 
 #[test]
 fn a_llama_checkpoint_is_described_and_mapped() {
-    let (description, map) = from_hugging_face(&llama(), &llama_tensors()).expect("a good checkpoint");
+    let (description, map) =
+        from_hugging_face(&llama(), &llama_tensors()).expect("a good checkpoint");
     assert_eq!(description, llama_description());
     assert_eq!(map.output.weight.name, "lm_head.weight");
     let block = &map.blocks[1];
-    assert_eq!(block.attention_norm.weight, "model.layers.1.input_layernorm.weight");
+    assert_eq!(
+        block.attention_norm.weight,
+        "model.layers.1.input_layernorm.weight"
+    );
     let feed_forward_norm = block.feed_forward_norm.as_ref().expect("a norm");
-    assert_eq!(feed_forward_norm.weight, "model.layers.1.post_attention_layernorm.weight");
+    assert_eq!(
+        feed_forward_norm.weight,
+        "model.layers.1.post_attention_layernorm.weight"
+    );
     assert_eq!(block.linears.len(), 7);
-    let key = TensorSlice { name: "model.layers.1.self_attn.k_proj.weight".to_owned(), rows: None };
+    let key = TensorSlice {
+        name: "model.layers.1.self_attn.k_proj.weight".to_owned(),
+        rows: None,
+    };
     assert_eq!(block.linears[&Linear::Key].weight, key);
 }
 
@@ -81,21 +99,34 @@ fn the_two_styles_of_configuration_say_the_same() {
     });
     let old = with(&llama(), json!({ "rope_scaling": numbers }));
     let new = with(&numbers, json!({ "rope_theta": 5e5 }));
-    let new = with(&llama(), json!({ "rope_parameters": new, "rope_theta": "absent", "rope_scaling": "absent" }));
+    let new = with(
+        &llama(),
+        json!({ "rope_parameters": new, "rope_theta": "absent", "rope_scaling": "absent" }),
+    );
     assert_eq!(described(&old), described(&new));
     let RopeScaling::Factors { factors } = &described(&old).blocks[0].attention.rope.scaling else {
         panic!("expected factors");
     };
     assert_eq!(factors.len(), 8);
     assert_eq!(factors[0], 1.0, "the fastest frequency stays");
-    assert!(factors[1] > 1.0 && factors[1] < 8.0, "one is between: {factors:?}");
-    assert_eq!(factors[7], 8.0, "the slowest is divided by the whole factor");
+    assert!(
+        factors[1] > 1.0 && factors[1] < 8.0,
+        "one is between: {factors:?}"
+    );
+    assert_eq!(
+        factors[7], 8.0,
+        "the slowest is divided by the whole factor"
+    );
 }
 
 #[test]
 fn biases_follow_the_configuration() {
     let attention = &described(&with(&llama(), json!({ "attention_bias": true }))).blocks[0];
-    assert!(attention.attention.qkv_bias && attention.attention.output_bias && !attention.feed_forward.bias);
+    assert!(
+        attention.attention.qkv_bias
+            && attention.attention.output_bias
+            && !attention.feed_forward.bias
+    );
     let mlp = &described(&with(&llama(), json!({ "mlp_bias": true }))).blocks[0];
     assert!(!mlp.attention.qkv_bias && mlp.feed_forward.bias);
 }
@@ -110,10 +141,18 @@ fn absent_key_value_heads_mean_one_for_each_query_head() {
 
 #[test]
 fn tied_embeddings_default_by_family() {
-    for (model_type, tied) in
-        [("llama", false), ("mistral", false), ("qwen2", false), ("qwen3", false), ("gemma", true), ("phi3", false)]
-    {
-        let config = with(&llama(), json!({ "model_type": model_type, "tie_word_embeddings": "absent" }));
+    for (model_type, tied) in [
+        ("llama", false),
+        ("mistral", false),
+        ("qwen2", false),
+        ("qwen3", false),
+        ("gemma", true),
+        ("phi3", false),
+    ] {
+        let config = with(
+            &llama(),
+            json!({ "model_type": model_type, "tie_word_embeddings": "absent" }),
+        );
         assert_eq!(described(&config).tied_output, tied, "{model_type}");
     }
 }
@@ -121,7 +160,12 @@ fn tied_embeddings_default_by_family() {
 #[test]
 fn every_mistral_block_has_the_window_unless_it_is_null() {
     let mistral = with(&llama(), json!({ "model_type": "mistral" }));
-    let window = |window: Json| windows(&described(&with(&mistral, json!({ "sliding_window": window }))));
+    let window = |window: Json| {
+        windows(&described(&with(
+            &mistral,
+            json!({ "sliding_window": window }),
+        )))
+    };
     assert_eq!(window(json!(8)), [Some(8), Some(8)]);
     assert_eq!(window(json!(null)), [None, None]);
     assert_eq!(window(json!("absent")), [Some(4096), Some(4096)]);
@@ -129,17 +173,26 @@ fn every_mistral_block_has_the_window_unless_it_is_null() {
 
 #[test]
 fn layer_types_say_which_blocks_of_mistral_have_the_window() {
-    let types = |types: Json| json!({ "model_type": "mistral", "sliding_window": 8, "layer_types": types });
+    let types =
+        |types: Json| json!({ "model_type": "mistral", "sliding_window": 8, "layer_types": types });
     let mixed = types(json!(["full_attention", "sliding_attention"]));
     assert_eq!(windows(&described(&with(&llama(), mixed))), [None, Some(8)]);
-    assert_eq!(windows(&described(&with(&llama(), types(json!(null))))), [Some(8), Some(8)]);
+    assert_eq!(
+        windows(&described(&with(&llama(), types(json!(null))))),
+        [Some(8), Some(8)]
+    );
 }
 
 #[test]
 fn qwen2_has_biases_on_query_key_value_and_windows_only_where_in_use() {
-    let qwen2 = with(&llama(), json!({ "model_type": "qwen2", "sliding_window": 8, "max_window_layers": 1 }));
+    let qwen2 = with(
+        &llama(),
+        json!({ "model_type": "qwen2", "sliding_window": 8, "max_window_layers": 1 }),
+    );
     let description = described(&qwen2);
-    assert!(description.blocks[0].attention.qkv_bias && !description.blocks[0].attention.output_bias);
+    assert!(
+        description.blocks[0].attention.qkv_bias && !description.blocks[0].attention.output_bias
+    );
     assert_eq!(windows(&description), [None, None]);
     let in_use = with(&qwen2, json!({ "use_sliding_window": true }));
     assert_eq!(windows(&described(&in_use)), [None, Some(8)]);
@@ -151,35 +204,67 @@ fn qwen2_has_biases_on_query_key_value_and_windows_only_where_in_use() {
 fn qwen3_normalizes_query_and_key_heads_of_its_own_width() {
     let qwen3 = with(&llama(), json!({ "model_type": "qwen3", "head_dim": 32 }));
     let attention = &described(&qwen3).blocks[0].attention;
-    assert_eq!((attention.head_dim, attention.rope.dims, attention.qkv_bias), (32, 32, false));
-    assert_eq!(attention.qk_norm, Some(Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 }));
-    assert_eq!(described(&with(&qwen3, json!({ "head_dim": "absent" }))).blocks[0].attention.head_dim, 128);
+    assert_eq!(
+        (attention.head_dim, attention.rope.dims, attention.qkv_bias),
+        (32, 32, false)
+    );
+    assert_eq!(
+        attention.qk_norm,
+        Some(Norm {
+            kind: NormKind::Rms,
+            epsilon: 1e-5,
+            weight_offset: 0.0
+        })
+    );
+    assert_eq!(
+        described(&with(&qwen3, json!({ "head_dim": "absent" }))).blocks[0]
+            .attention
+            .head_dim,
+        128
+    );
 }
 
 #[test]
 fn gemma_scales_its_embedding_and_stores_norms_less_one() {
-    let config = json!({ "model_type": "gemma", "hidden_act": "gelu", "tie_word_embeddings": "absent" });
+    let config =
+        json!({ "model_type": "gemma", "hidden_act": "gelu", "tie_word_embeddings": "absent" });
     let description = described(&with(&llama(), config));
     assert_eq!(description.embedding_scale, 8.0);
     assert_eq!(description.output_norm.weight_offset, 1.0);
     assert_eq!(description.blocks[0].norm.weight_offset, 1.0);
     assert_eq!(description.blocks[0].attention.head_dim, 256);
-    assert_eq!(description.blocks[0].feed_forward.activation, Activation::GeluTanh, "`gelu` is its tanh form");
+    assert_eq!(
+        description.blocks[0].feed_forward.activation,
+        Activation::GeluTanh,
+        "`gelu` is its tanh form"
+    );
     assert!(description.tied_output);
 }
 
 #[test]
 fn gemma2_alternates_windows_and_caps_scores_and_logits() {
-    let gemma2 = with(&llama(), json!({ "model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 144 }));
+    let gemma2 = with(
+        &llama(),
+        json!({ "model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 144 }),
+    );
     let description = described(&gemma2);
     assert_eq!(windows(&description), [Some(8), None]);
     assert_eq!(description.logit_soft_cap, Some(30.0));
     let block = &description.blocks[0];
-    assert_eq!((block.attention.soft_cap, block.attention.scale), (Some(50.0), 1.0 / 12.0));
+    assert_eq!(
+        (block.attention.soft_cap, block.attention.scale),
+        (Some(50.0), 1.0 / 12.0)
+    );
     assert_eq!(block.residual, Residual::SerialPostNorm);
     let uncapped = json!({ "attn_logit_softcapping": null, "final_logit_softcapping": null });
     let uncapped = described(&with(&gemma2, uncapped));
-    assert_eq!((uncapped.logit_soft_cap, uncapped.blocks[0].attention.soft_cap), (None, None));
+    assert_eq!(
+        (
+            uncapped.logit_soft_cap,
+            uncapped.blocks[0].attention.soft_cap
+        ),
+        (None, None)
+    );
 }
 
 /// As published for Gemma 3 4B: a nested configuration that leaves out what is the default.
@@ -193,10 +278,20 @@ fn gemma3_nested() -> Json {
 #[test]
 fn gemma3_has_two_ropes_and_fills_in_what_a_nested_configuration_leaves_out() {
     let description = described(&gemma3_nested());
-    assert_eq!((description.vocab, description.context, description.tied_output), (262_208, 131_072, true));
+    assert_eq!(
+        (
+            description.vocab,
+            description.context,
+            description.tied_output
+        ),
+        (262_208, 131_072, true)
+    );
     let local: Vec<usize> = (0..34).filter(|block| (block + 1) % 6 != 0).collect();
     for (index, BlockDescription { attention, .. }) in description.blocks.iter().enumerate() {
-        assert_eq!((attention.heads, attention.kv_heads, attention.head_dim), (8, 4, 256));
+        assert_eq!(
+            (attention.heads, attention.kv_heads, attention.head_dim),
+            (8, 4, 256)
+        );
         assert_eq!((attention.scale, attention.soft_cap), (1.0 / 16.0, None));
         assert_eq!(attention.qk_norm.map(|norm| norm.weight_offset), Some(1.0));
         let expected = if local.contains(&index) {
@@ -204,24 +299,45 @@ fn gemma3_has_two_ropes_and_fills_in_what_a_nested_configuration_leaves_out() {
         } else {
             (None, 1_000_000.0, RopeScaling::Linear { factor: 8.0 })
         };
-        assert_eq!((attention.window, attention.rope.base, attention.rope.scaling.clone()), expected, "block {index}");
+        assert_eq!(
+            (
+                attention.window,
+                attention.rope.base,
+                attention.rope.scaling.clone()
+            ),
+            expected,
+            "block {index}"
+        );
     }
 }
 
 #[test]
 fn gemma3_in_the_new_style_means_the_same_as_in_the_old() {
     let old = gemma3_nested()["text_config"].clone();
-    let types: Vec<&str> =
-        (0..34).map(|block| if (block + 1) % 6 == 0 { "full_attention" } else { "sliding_attention" }).collect();
+    let types: Vec<&str> = (0..34)
+        .map(|block| {
+            if (block + 1) % 6 == 0 {
+                "full_attention"
+            } else {
+                "sliding_attention"
+            }
+        })
+        .collect();
     let parameters = json!({
         "full_attention": { "rope_type": "linear", "factor": 8.0, "rope_theta": 1e6 },
         "sliding_attention": { "rope_type": "default", "rope_theta": 1e4 }
     });
-    let changes = json!({ "rope_scaling": "absent", "layer_types": types, "rope_parameters": parameters });
+    let changes =
+        json!({ "rope_scaling": "absent", "layer_types": types, "rope_parameters": parameters });
     let new = with(&old, changes);
     assert_eq!(described(&old), described(&new));
-    let flat = with(&new, json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 1e6 } }));
-    let error = hugging_face::describe(&flat).expect_err("no local RoPE").to_string();
+    let flat = with(
+        &new,
+        json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 1e6 } }),
+    );
+    let error = hugging_face::describe(&flat)
+        .expect_err("no local RoPE")
+        .to_string();
     assert!(error.contains("rope_parameters.full_attention"), "{error}");
 }
 
@@ -237,26 +353,47 @@ fn rope_scaling_takes_the_place_of_rope_parameters() {
         let expected = (10_000.0, &RopeScaling::Linear { factor: 2.0 });
         assert_eq!((rope.base, &rope.scaling), expected, "{model_type}");
     }
-    let yarn = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
+    let yarn =
+        json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
     let changes = json!({ "rope_scaling": yarn, "rope_parameters": { "rope_type": "default", "rope_theta": 1e6 } });
-    let error = hugging_face::describe(&with(&llama(), changes)).expect_err("YaRN").to_string();
+    let error = hugging_face::describe(&with(&llama(), changes))
+        .expect_err("YaRN")
+        .to_string();
     assert!(error.contains("`yarn`"), "{error}");
     let empty = json!({ "rope_scaling": {}, "rope_parameters": { "rope_type": "default", "rope_theta": 777.0 } });
-    assert_eq!(described(&with(&llama(), empty)).blocks[0].attention.rope.base, 777.0);
+    assert_eq!(
+        described(&with(&llama(), empty)).blocks[0]
+            .attention
+            .rope
+            .base,
+        777.0
+    );
 }
 
 #[test]
 fn numbers_of_rope_that_rope_parameters_lack_are_taken_from_the_top_level() {
     let parameters = json!({ "rope_type": "linear", "factor": 2.0 });
-    let outside = with(&llama(), json!({ "rope_parameters": parameters, "rope_theta": 777.0 }));
+    let outside = with(
+        &llama(),
+        json!({ "rope_parameters": parameters, "rope_theta": 777.0 }),
+    );
     assert_eq!(described(&outside).blocks[0].attention.rope.base, 777.0);
-    let phi = with(&phi2(), json!({ "rope_parameters": parameters, "partial_rotary_factor": 0.25 }));
+    let phi = with(
+        &phi2(),
+        json!({ "rope_parameters": parameters, "partial_rotary_factor": 0.25 }),
+    );
     assert_eq!(described(&phi).blocks[0].attention.rope.dims, 4);
-    let parameters =
-        json!({ "full_attention": { "rope_type": "default" }, "sliding_attention": { "rope_type": "default" } });
-    let outside = json!({ "rope_parameters": parameters, "rope_theta": 777.0, "rope_local_base_freq": 55.0 });
-    let gemma3 = described(&with(&with(&gemma3_nested()["text_config"], outside), json!({ "rope_scaling": "absent" })));
-    assert_eq!([0, 5].map(|block: usize| gemma3.blocks[block].attention.rope.base), [55.0, 777.0]);
+    let parameters = json!({ "full_attention": { "rope_type": "default" }, "sliding_attention": { "rope_type": "default" } });
+    let outside =
+        json!({ "rope_parameters": parameters, "rope_theta": 777.0, "rope_local_base_freq": 55.0 });
+    let gemma3 = described(&with(
+        &with(&gemma3_nested()["text_config"], outside),
+        json!({ "rope_scaling": "absent" }),
+    ));
+    assert_eq!(
+        [0, 5].map(|block: usize| gemma3.blocks[block].attention.rope.base),
+        [55.0, 777.0]
+    );
 }
 
 #[test]
@@ -264,8 +401,14 @@ fn a_rope_that_versions_of_transformers_read_differently_is_refused() {
     let linear = json!({ "rope_type": "linear", "factor": 2.0, "rope_theta": 777.0 });
     let cases = [
         (json!({ "rope_scaling": linear }), "versions 4 and 5"),
-        (json!({ "rope_scaling": { "rope_type": "linear", "type": "default", "factor": 2.0 } }), "`type` is `default`"),
-        (json!({ "rope_parameters": { "full_attention": linear } }), "`rope_parameters.full_attention`"),
+        (
+            json!({ "rope_scaling": { "rope_type": "linear", "type": "default", "factor": 2.0 } }),
+            "`type` is `default`",
+        ),
+        (
+            json!({ "rope_parameters": { "full_attention": linear } }),
+            "`rope_parameters.full_attention`",
+        ),
     ];
     for (changes, named) in cases {
         let error = hugging_face::describe(&with(&llama(), changes.clone())).expect_err(named);
@@ -273,20 +416,42 @@ fn a_rope_that_versions_of_transformers_read_differently_is_refused() {
         assert!(error.to_string().contains(named), "{changes}: {error}");
     }
     let same = with(&linear, json!({ "rope_theta": 5e5 }));
-    assert_eq!(described(&with(&llama(), json!({ "rope_scaling": same }))).blocks[0].attention.rope.base, 5e5);
+    assert_eq!(
+        described(&with(&llama(), json!({ "rope_scaling": same }))).blocks[0]
+            .attention
+            .rope
+            .base,
+        5e5
+    );
 }
 
 #[test]
 fn a_field_of_another_family_changes_nothing() {
     let cases = [
-        ("llama", json!({ "hidden_activation": "gelu", "sliding_window_pattern": 2 })),
+        (
+            "llama",
+            json!({ "hidden_activation": "gelu", "sliding_window_pattern": 2 }),
+        ),
         ("gemma", json!({ "hidden_activation": "silu" })),
-        ("gemma2", json!({ "hidden_act": "gelu", "sliding_window_pattern": 1 })),
-        ("qwen3", json!({ "layer_norm_eps": 0.5, "query_pre_attn_scalar": 3 })),
+        (
+            "gemma2",
+            json!({ "hidden_act": "gelu", "sliding_window_pattern": 1 }),
+        ),
+        (
+            "qwen3",
+            json!({ "layer_norm_eps": 0.5, "query_pre_attn_scalar": 3 }),
+        ),
     ];
     for (model_type, changes) in cases {
-        let base = with(&llama(), json!({ "model_type": model_type, "hidden_act": "gelu_pytorch_tanh" }));
-        assert_eq!(described(&with(&base, changes)), described(&base), "{model_type}");
+        let base = with(
+            &llama(),
+            json!({ "model_type": model_type, "hidden_act": "gelu_pytorch_tanh" }),
+        );
+        assert_eq!(
+            described(&with(&base, changes)),
+            described(&base),
+            "{model_type}"
+        );
     }
 }
 
@@ -326,20 +491,38 @@ fn phi2_is_parallel_with_layer_norms_biases_and_half_rotary_heads() {
         ("lm_head.bias", &[100]),
     ];
     let (description, map) =
-        from_hugging_face(&phi2(), &tensors(&outer, "model.layers.", 2, &names)).expect("a good checkpoint");
-    assert_eq!((description.family.as_str(), description.output_bias), ("phi2", true));
+        from_hugging_face(&phi2(), &tensors(&outer, "model.layers.", 2, &names))
+            .expect("a good checkpoint");
+    assert_eq!(
+        (description.family.as_str(), description.output_bias),
+        ("phi2", true)
+    );
     let block = &description.blocks[0];
-    assert_eq!((block.norm.kind, block.norm.epsilon), (NormKind::Layer, 1e-6));
+    assert_eq!(
+        (block.norm.kind, block.norm.epsilon),
+        (NormKind::Layer, 1e-6)
+    );
     assert_eq!(block.residual, Residual::Parallel);
-    assert_eq!((block.attention.rope.dims, block.attention.head_dim), (8, 16));
-    let expected = FeedForward { width: 96, gated: false, activation: Activation::GeluTanh, bias: true };
+    assert_eq!(
+        (block.attention.rope.dims, block.attention.head_dim),
+        (8, 16)
+    );
+    let expected = FeedForward {
+        width: 96,
+        gated: false,
+        activation: Activation::GeluTanh,
+        bias: true,
+    };
     assert_eq!(block.feed_forward, expected);
     assert!(map.blocks[0].feed_forward_norm.is_none());
     assert!(map.output.bias.is_some());
 }
 
 fn phi3() -> Json {
-    with(&llama(), json!({ "model_type": "phi3", "sliding_window": 8 }))
+    with(
+        &llama(),
+        json!({ "model_type": "phi3", "sliding_window": 8 }),
+    )
 }
 
 const PHI3_BLOCK: [(&str, &[usize]); 6] = [
@@ -368,25 +551,39 @@ fn phi3_finds_its_linears_in_the_rows_of_fused_tensors() {
 #[test]
 fn phi3_long_rope_takes_its_attention_factor_from_the_stretch_of_the_context() {
     for kind in ["longrope", "su"] {
-        let scaling = json!({ "type": kind, "short_factor": vec![1.0; 6], "long_factor": vec![2.5; 6] });
+        let scaling =
+            json!({ "type": kind, "short_factor": vec![1.0; 6], "long_factor": vec![2.5; 6] });
         let changes = json!({
             "rope_scaling": scaling, "max_position_embeddings": 131_072, "original_max_position_embeddings": 4096,
             "partial_rotary_factor": 0.75
         });
         let rope = &described(&with(&phi3(), changes)).blocks[0].attention.rope;
         assert_eq!(rope.dims, 12);
-        let RopeScaling::LongRope { short, long, original_context, attention_factor } = &rope.scaling else {
+        let RopeScaling::LongRope {
+            short,
+            long,
+            original_context,
+            attention_factor,
+        } = &rope.scaling
+        else {
             panic!("expected LongRoPE");
         };
         assert_eq!((short.len(), long[5], *original_context), (6, 2.5, 4096));
-        assert!((attention_factor - 1.190_238).abs() < 1e-6, "{attention_factor}");
+        assert!(
+            (attention_factor - 1.190_238).abs() < 1e-6,
+            "{attention_factor}"
+        );
     }
 }
 
 #[test]
 fn a_language_model_inside_one_with_images_is_found_and_the_rest_ignored() {
-    let text = with(&llama(), json!({ "model_type": "gemma3_text", "head_dim": 16 }));
-    let config = json!({ "model_type": "gemma3", "text_config": text, "tie_word_embeddings": true });
+    let text = with(
+        &llama(),
+        json!({ "model_type": "gemma3_text", "head_dim": 16 }),
+    );
+    let config =
+        json!({ "model_type": "gemma3", "text_config": text, "tie_word_embeddings": true });
     let block: Vec<(&str, &[usize])> = LLAMA_BLOCK
         .into_iter()
         .chain([
@@ -396,14 +593,25 @@ fn a_language_model_inside_one_with_images_is_found_and_the_rest_ignored() {
             ("self_attn.k_norm.weight", &[16][..]),
         ])
         .collect();
-    for (root, head) in [("model.", ""), ("language_model.model.", "language_model."), ("model.language_model.", "")] {
+    for (root, head) in [
+        ("model.", ""),
+        ("language_model.model.", "language_model."),
+        ("model.language_model.", ""),
+    ] {
         let names = ["embed_tokens.weight", "norm.weight"].map(|name| format!("{root}{name}"));
         let output = format!("{head}lm_head.weight");
-        let outer: [(&str, &[usize]); 4] =
-            [(&names[0], &[100, 64]), (&names[1], &[64]), (&output, &[100, 64]), ("vision_tower.bias", &[5])];
+        let outer: [(&str, &[usize]); 4] = [
+            (&names[0], &[100, 64]),
+            (&names[1], &[64]),
+            (&output, &[100, 64]),
+            ("vision_tower.bias", &[5]),
+        ];
         let stored = tensors(&outer, &format!("{root}layers."), 2, &block);
         let (description, map) = from_hugging_face(&config, &stored).expect(root);
-        assert_eq!((description.family.as_str(), description.tied_output), ("gemma3", false));
+        assert_eq!(
+            (description.family.as_str(), description.tied_output),
+            ("gemma3", false)
+        );
         assert_eq!(map.output.weight.name, output);
         assert!(map.blocks[1].attention_post_norm.is_some());
     }
@@ -415,20 +623,50 @@ fn what_triad_does_not_run_is_refused_by_name() {
         (json!({ "model_type": "mixtral" }), "mixtral"),
         (json!({ "model_type": "deepseek_v3" }), "deepseek_v3"),
         (json!({ "hidden_act": "relu2" }), "relu2"),
-        (json!({ "rope_scaling": { "type": "yarn", "factor": 4.0 } }), "yarn"),
-        (json!({ "rope_scaling": { "rope_type": "dynamic", "factor": 4.0 } }), "dynamic"),
-        (json!({ "rope_parameters": { "rope_type": "yarn", "factor": 4.0 } }), "yarn"),
-        (json!({ "quantization_config": { "quant_method": "awq" } }), "quantization_config"),
+        (
+            json!({ "rope_scaling": { "type": "yarn", "factor": 4.0 } }),
+            "yarn",
+        ),
+        (
+            json!({ "rope_scaling": { "rope_type": "dynamic", "factor": 4.0 } }),
+            "dynamic",
+        ),
+        (
+            json!({ "rope_parameters": { "rope_type": "yarn", "factor": 4.0 } }),
+            "yarn",
+        ),
+        (
+            json!({ "quantization_config": { "quant_method": "awq" } }),
+            "quantization_config",
+        ),
         (json!({ "num_local_experts": 8 }), "num_local_experts"),
-        (json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor"),
-        (json!({ "final_logit_softcapping": 30.0 }), "final_logit_softcapping"),
-        (json!({ "model_type": "gemma3_text", "attn_logit_softcapping": 50.0 }), "attn_logit_softcapping"),
-        (json!({ "model_type": "gemma3_text", "use_bidirectional_attention": true }), "use_bidirectional_attention"),
-        (json!({ "model_type": "phi", "qk_layernorm": true }), "qk_layernorm"),
+        (
+            json!({ "partial_rotary_factor": 0.5 }),
+            "partial_rotary_factor",
+        ),
+        (
+            json!({ "final_logit_softcapping": 30.0 }),
+            "final_logit_softcapping",
+        ),
+        (
+            json!({ "model_type": "gemma3_text", "attn_logit_softcapping": 50.0 }),
+            "attn_logit_softcapping",
+        ),
+        (
+            json!({ "model_type": "gemma3_text", "use_bidirectional_attention": true }),
+            "use_bidirectional_attention",
+        ),
+        (
+            json!({ "model_type": "phi", "qk_layernorm": true }),
+            "qk_layernorm",
+        ),
         (json!({ "is_causal": false }), "is_causal"),
         // `transformers` takes null for false.
         (json!({ "is_causal": null }), "is_causal"),
-        (json!({ "layer_types": ["full_attention", "chunked_attention"] }), "chunked_attention"),
+        (
+            json!({ "layer_types": ["full_attention", "chunked_attention"] }),
+            "chunked_attention",
+        ),
     ];
     for (changes, named) in cases {
         let error = hugging_face::describe(&with(&llama(), changes.clone())).expect_err(named);
@@ -445,37 +683,80 @@ fn senseless_values_are_errors_that_name_the_field() {
         (json!({ "hidden_size": "64" }), "`hidden_size` is \"64\""),
         (json!({ "hidden_size": "absent" }), "no field `hidden_size`"),
         (json!({ "hidden_size": 65 }), "65"),
-        (json!({ "num_hidden_layers": 1_000_000_000 }), "`num_hidden_layers` is 1000000000"),
+        (
+            json!({ "num_hidden_layers": 1_000_000_000 }),
+            "`num_hidden_layers` is 1000000000",
+        ),
         (json!({ "num_attention_heads": 0 }), "`num_attention_heads`"),
         (json!({ "num_key_value_heads": 0 }), "`num_key_value_heads`"),
         (json!({ "num_key_value_heads": 3 }), "3 key-value heads"),
         (json!({ "vocab_size": 1e30 }), "`vocab_size`"),
-        (json!({ "max_position_embeddings": 0 }), "`max_position_embeddings`"),
+        (
+            json!({ "max_position_embeddings": 0 }),
+            "`max_position_embeddings`",
+        ),
         (json!({ "head_dim": 15 }), "15 dimensions"),
         (json!({ "rms_norm_eps": -1.0 }), "`rms_norm_eps`"),
         (json!({ "rms_norm_eps": 1e-60 }), "epsilon is 0"),
         (json!({ "rope_theta": 0 }), "`rope_theta`"),
         (json!({ "rope_theta": 1e300 }), "base of RoPE is inf"),
-        (json!({ "rope_scaling": { "factor": 2.0 } }), "`rope_scaling.rope_type`"),
-        (json!({ "rope_scaling": { "type": "linear" } }), "`rope_scaling.factor`"),
-        (json!({ "rope_scaling": { "type": "linear", "factor": 0 } }), "`rope_scaling.factor`"),
+        (
+            json!({ "rope_scaling": { "factor": 2.0 } }),
+            "`rope_scaling.rope_type`",
+        ),
+        (
+            json!({ "rope_scaling": { "type": "linear" } }),
+            "`rope_scaling.factor`",
+        ),
+        (
+            json!({ "rope_scaling": { "type": "linear", "factor": 0 } }),
+            "`rope_scaling.factor`",
+        ),
         (json!({ "rope_scaling": [] }), "`rope_scaling` is an array"),
-        (json!({ "model_type": "mistral", "sliding_window": 0 }), "`sliding_window`"),
-        (json!({ "layer_types": ["full_attention"] }), "`layer_types` has 1"),
-        (json!({ "layer_types": ["full_attention", "sliding_attention"] }), "`layer_types[1]`"),
-        (json!({ "model_type": "phi", "partial_rotary_factor": 0.01 }), "0 dimensions"),
-        (json!({ "model_type": "phi", "partial_rotary_factor": 2.0 }), "32 dimensions"),
-        (json!({ "tie_word_embeddings": "no" }), "`tie_word_embeddings`"),
+        (
+            json!({ "model_type": "mistral", "sliding_window": 0 }),
+            "`sliding_window`",
+        ),
+        (
+            json!({ "layer_types": ["full_attention"] }),
+            "`layer_types` has 1",
+        ),
+        (
+            json!({ "layer_types": ["full_attention", "sliding_attention"] }),
+            "`layer_types[1]`",
+        ),
+        (
+            json!({ "model_type": "phi", "partial_rotary_factor": 0.01 }),
+            "0 dimensions",
+        ),
+        (
+            json!({ "model_type": "phi", "partial_rotary_factor": 2.0 }),
+            "32 dimensions",
+        ),
+        (
+            json!({ "tie_word_embeddings": "no" }),
+            "`tie_word_embeddings`",
+        ),
         (json!({ "model_type": 5 }), "`model_type`"),
     ];
     for (changes, expected) in cases {
-        let error = hugging_face::describe(&with(&llama(), changes.clone())).expect_err(expected).to_string();
+        let error = hugging_face::describe(&with(&llama(), changes.clone()))
+            .expect_err(expected)
+            .to_string();
         assert!(error.contains(expected), "{changes}: {error}");
     }
     let long = json!({ "type": "longrope", "short_factor": [1.0], "long_factor": vec![1.0; 8] });
-    let long = with(&phi3(), json!({ "rope_scaling": long, "original_max_position_embeddings": 64 }));
-    let error = hugging_face::describe(&long).expect_err("too few factors").to_string();
-    assert!(error.contains("short_factor") && error.contains("an array of 8 numbers"), "{error}");
+    let long = with(
+        &phi3(),
+        json!({ "rope_scaling": long, "original_max_position_embeddings": 64 }),
+    );
+    let error = hugging_face::describe(&long)
+        .expect_err("too few factors")
+        .to_string();
+    assert!(
+        error.contains("short_factor") && error.contains("an array of 8 numbers"),
+        "{error}"
+    );
     assert!(hugging_face::describe(&json!([])).is_err());
 }
 
@@ -484,13 +765,21 @@ fn tensors_must_be_there_in_the_shape_demanded() {
     let error = |change: &dyn Fn(&mut Tensors)| {
         let mut stored = llama_tensors();
         change(&mut stored);
-        from_hugging_face(&llama(), &stored).expect_err("a bad checkpoint").to_string()
+        from_hugging_face(&llama(), &stored)
+            .expect_err("a bad checkpoint")
+            .to_string()
     };
     let name = "model.layers.1.mlp.down_proj.weight";
     let missing = error(&|stored| drop(stored.remove(name)));
-    assert!(missing.contains(name) && missing.contains("[64, 96]"), "{missing}");
+    assert!(
+        missing.contains(name) && missing.contains("[64, 96]"),
+        "{missing}"
+    );
     let transposed = error(&|stored| stored.get_mut(name).expect("there").shape = vec![96, 64]);
-    assert!(transposed.contains(name) && transposed.contains("[96, 64], expected [64, 96]"), "{transposed}");
+    assert!(
+        transposed.contains(name) && transposed.contains("[96, 64], expected [64, 96]"),
+        "{transposed}"
+    );
     let untied = error(&|stored| drop(stored.remove("lm_head.weight")));
     assert!(untied.contains("lm_head.weight"), "{untied}");
 }
@@ -507,10 +796,16 @@ fn a_tensor_that_would_change_the_answer_is_not_ignored() {
         let mut stored = llama_tensors();
         stored.extend([tensor(name, &[64])]);
         let error = from_hugging_face(&llama(), &stored).expect_err(name);
-        assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains(name), "{error}");
+        assert!(
+            error.kind() == ErrorKind::Unsupported && error.to_string().contains(name),
+            "{error}"
+        );
     }
     let mut harmless = llama_tensors();
-    harmless.extend([tensor("model.layers.0.self_attn.rotary_emb.inv_freq", &[8]), tensor("vision.weight", &[1])]);
+    harmless.extend([
+        tensor("model.layers.0.self_attn.rotary_emb.inv_freq", &[8]),
+        tensor("vision.weight", &[1]),
+    ]);
     assert!(from_hugging_face(&llama(), &harmless).is_ok());
 }
 
@@ -518,9 +813,20 @@ fn a_tensor_that_would_change_the_answer_is_not_ignored() {
 fn the_output_matrix_of_a_tied_model_is_a_copy_of_the_embedding() {
     let tied = with(&llama(), json!({ "tie_word_embeddings": true }));
     assert!(from_hugging_face(&tied, &llama_tensors()).is_ok());
-    let error = family::from_hugging_face(&tied, &llama_tensors(), &|_, _| false).expect_err("another matrix");
+    let error = family::from_hugging_face(&tied, &llama_tensors(), &|_, _| false)
+        .expect_err("another matrix");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let names = ["lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings"];
-    assert!(names.iter().all(|name| error.to_string().contains(name)), "{error}");
-    assert!(family::from_hugging_face(&llama(), &llama_tensors(), &|_, _| false).is_ok(), "it isn't tied");
+    let names = [
+        "lm_head.weight",
+        "model.embed_tokens.weight",
+        "tie_word_embeddings",
+    ];
+    assert!(
+        names.iter().all(|name| error.to_string().contains(name)),
+        "{error}"
+    );
+    assert!(
+        family::from_hugging_face(&llama(), &llama_tensors(), &|_, _| false).is_ok(),
+        "it isn't tied"
+    );
 }

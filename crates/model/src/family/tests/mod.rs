@@ -6,32 +6,58 @@ mod hugging_face;
 use std::collections::BTreeMap;
 
 use crate::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Residual, Rope,
-    RopePairing, RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind,
+    Residual, Rope, RopePairing, RopeScaling,
 };
 use crate::tensor::{Format, TensorInfo};
 
 type Tensors = BTreeMap<String, TensorInfo>;
 
 fn tensor(name: &str, shape: &[usize]) -> (String, TensorInfo) {
-    let info = TensorInfo { name: name.to_owned(), shape: shape.to_vec(), format: Format::F32, file: 0, bytes: 0..0 };
+    let info = TensorInfo {
+        name: name.to_owned(),
+        shape: shape.to_vec(),
+        format: Format::F32,
+        file: 0,
+        bytes: 0..0,
+    };
     (name.to_owned(), info)
 }
 
 /// `outer`, and for each block `prefix` + index + `.` + every name of `block`.
-fn tensors(outer: &[(&str, &[usize])], prefix: &str, blocks: usize, block: &[(&str, &[usize])]) -> Tensors {
-    let inner = (0..blocks)
-        .flat_map(|index| block.iter().map(move |(name, shape)| tensor(&format!("{prefix}{index}.{name}"), shape)));
-    outer.iter().map(|(name, shape)| tensor(name, shape)).chain(inner).collect()
+fn tensors(
+    outer: &[(&str, &[usize])],
+    prefix: &str,
+    blocks: usize,
+    block: &[(&str, &[usize])],
+) -> Tensors {
+    let inner = (0..blocks).flat_map(|index| {
+        block
+            .iter()
+            .map(move |(name, shape)| tensor(&format!("{prefix}{index}.{name}"), shape))
+    });
+    outer
+        .iter()
+        .map(|(name, shape)| tensor(name, shape))
+        .chain(inner)
+        .collect()
 }
 
 fn windows(description: &ModelDescription) -> Vec<Option<usize>> {
-    description.blocks.iter().map(|block| block.attention.window).collect()
+    description
+        .blocks
+        .iter()
+        .map(|block| block.attention.window)
+        .collect()
 }
 
 /// Two blocks of a plain LLaMA, as a `config.json` describes it.
 fn llama_description() -> ModelDescription {
-    let norm = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
+    let norm = Norm {
+        kind: NormKind::Rms,
+        epsilon: 1e-5,
+        weight_offset: 0.0,
+    };
     let block = BlockDescription {
         attention: Attention {
             heads: 4,
@@ -43,9 +69,19 @@ fn llama_description() -> ModelDescription {
             qk_norm: None,
             window: None,
             soft_cap: None,
-            rope: Rope { dims: 16, base: 5e5, pairing: RopePairing::Halves, scaling: RopeScaling::None },
+            rope: Rope {
+                dims: 16,
+                base: 5e5,
+                pairing: RopePairing::Halves,
+                scaling: RopeScaling::None,
+            },
         },
-        feed_forward: FeedForward { width: 96, gated: true, activation: Activation::Silu, bias: false },
+        feed_forward: FeedForward {
+            width: 96,
+            gated: true,
+            activation: Activation::Silu,
+            bias: false,
+        },
         norm,
         residual: Residual::Serial,
     };

@@ -8,13 +8,18 @@ use super::*;
 
 /// A model of 600,000 bytes with its sha256.
 fn content() -> (Vec<u8>, String) {
-    let bytes: Vec<u8> = (0..600_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let bytes: Vec<u8> = (0..600_000_u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
     (bytes.clone(), sha256(&bytes))
 }
 
 fn sha256(bytes: &[u8]) -> String {
     use sha2::{Digest, Sha256};
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn listing(files: &[(&str, usize, Option<&str>)]) -> Response {
@@ -32,7 +37,10 @@ fn listing(files: &[(&str, usize, Option<&str>)]) -> Response {
 
 /// A hub with the repository o/n that has one GGUF file, whose bytes come by `serve`.
 fn one_gguf(sha256: &str, serve: impl Fn(&Request) -> Response + Send + 'static) -> Server {
-    let listing = listing(&[("README.md", 10, None), ("model.gguf", 600_000, Some(sha256))]);
+    let listing = listing(&[
+        ("README.md", 10, None),
+        ("model.gguf", 600_000, Some(sha256)),
+    ]);
     Server::start(move |request| match request.path.as_str() {
         "/api/models/o/n?blobs=true" => listing.clone(),
         "/o/n/resolve/main/model.gguf" => serve(request),
@@ -41,7 +49,11 @@ fn one_gguf(sha256: &str, serve: impl Fn(&Request) -> Response + Send + 'static)
 }
 
 fn repository(file: Option<&str>) -> Repository {
-    Repository { owner: "o".into(), name: "n".into(), file: file.map(str::to_owned) }
+    Repository {
+        owner: "o".into(),
+        name: "n".into(),
+        file: file.map(str::to_owned),
+    }
 }
 
 fn pull(server: &Server, cache: &Path) -> Result<PathBuf> {
@@ -51,7 +63,9 @@ fn pull(server: &Server, cache: &Path) -> Result<PathBuf> {
 /// Files in the repository's folder but for the lock.
 fn files(cache: &Path) -> Vec<String> {
     let entries = fs::read_dir(cache.join("hf/o/n")).unwrap();
-    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.retain(|name| name != ".lock");
     names.sort();
     names
@@ -69,9 +83,16 @@ fn a_gguf_file_is_fetched_once_and_then_found_in_the_cache() {
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(files(cache.path()), ["model.gguf", "pulled.json"]);
     assert_eq!(cached(cache.path(), &repository(None)), Some(path.clone()));
-    assert_eq!(cached(cache.path(), &repository(Some("model.gguf"))), Some(path));
+    assert_eq!(
+        cached(cache.path(), &repository(Some("model.gguf"))),
+        Some(path)
+    );
     pull(&server, cache.path()).unwrap();
-    assert_eq!(server.requests().len(), 3, "the second pull requests the listing alone");
+    assert_eq!(
+        server.requests().len(),
+        3,
+        "the second pull requests the listing alone"
+    );
 }
 
 #[test]
@@ -83,9 +104,15 @@ fn a_connection_that_breaks_is_taken_up_where_it_broke() {
         Response::ranged(request, &served, cut)
     });
     let cache = tempfile::tempdir().unwrap();
-    assert_eq!(fs::read(pull(&server, cache.path()).unwrap()).unwrap(), bytes);
-    let ranges: Vec<_> =
-        server.requests().iter().filter_map(|request| request.header("range").map(str::to_owned)).collect();
+    assert_eq!(
+        fs::read(pull(&server, cache.path()).unwrap()).unwrap(),
+        bytes
+    );
+    let ranges: Vec<_> = server
+        .requests()
+        .iter()
+        .filter_map(|request| request.header("range").map(str::to_owned))
+        .collect();
     assert_eq!(ranges, ["bytes=300000-"]);
 }
 
@@ -94,16 +121,27 @@ fn an_interrupted_pull_leaves_a_part_and_the_next_one_goes_on() {
     let (bytes, hash) = content();
     let cache = tempfile::tempdir().unwrap();
     let served = bytes.clone();
-    let broken = one_gguf(&hash, move |request| Response::ranged(request, &served, Some(200_000)));
+    let broken = one_gguf(&hash, move |request| {
+        Response::ranged(request, &served, Some(200_000))
+    });
     let error = pull(&broken, cache.path()).unwrap_err().to_string();
-    assert!(error.contains("failed at byte 200000") && error.contains("the next pull goes on from there"), "{error}");
+    assert!(
+        error.contains("failed at byte 200000")
+            && error.contains("the next pull goes on from there"),
+        "{error}"
+    );
     assert_eq!(files(cache.path()), ["model.gguf.part"]);
     assert_eq!(cached(cache.path(), &repository(None)), None);
     assert_eq!(cached(cache.path(), &repository(Some("model.gguf"))), None);
 
     let served = bytes.clone();
-    let whole = one_gguf(&hash, move |request| Response::ranged(request, &served, None));
-    assert_eq!(fs::read(pull(&whole, cache.path()).unwrap()).unwrap(), bytes);
+    let whole = one_gguf(&hash, move |request| {
+        Response::ranged(request, &served, None)
+    });
+    assert_eq!(
+        fs::read(pull(&whole, cache.path()).unwrap()).unwrap(),
+        bytes
+    );
     assert_eq!(whole.requests()[1].header("range"), Some("bytes=200000-"));
 }
 
@@ -116,7 +154,10 @@ fn a_server_that_does_not_resume_sends_the_file_from_the_start() {
         fs::write(cache.path().join("hf/o/n/model.gguf.part"), old).unwrap();
         let served = bytes.clone();
         let server = one_gguf(&hash, move |_| Response::ok(served.clone()));
-        assert_eq!(fs::read(pull(&server, cache.path()).unwrap()).unwrap(), bytes);
+        assert_eq!(
+            fs::read(pull(&server, cache.path()).unwrap()).unwrap(),
+            bytes
+        );
         fs::remove_file(cache.path().join("hf/o/n/model.gguf")).unwrap();
     }
 }
@@ -126,10 +167,19 @@ fn a_part_longer_than_the_file_is_thrown_away() {
     let (bytes, hash) = content();
     let cache = tempfile::tempdir().unwrap();
     fs::create_dir_all(cache.path().join("hf/o/n")).unwrap();
-    fs::write(cache.path().join("hf/o/n/model.gguf.part"), vec![7; 700_000]).unwrap();
+    fs::write(
+        cache.path().join("hf/o/n/model.gguf.part"),
+        vec![7; 700_000],
+    )
+    .unwrap();
     let served = bytes.clone();
-    let server = one_gguf(&hash, move |request| Response::ranged(request, &served, None));
-    assert_eq!(fs::read(pull(&server, cache.path()).unwrap()).unwrap(), bytes);
+    let server = one_gguf(&hash, move |request| {
+        Response::ranged(request, &served, None)
+    });
+    assert_eq!(
+        fs::read(pull(&server, cache.path()).unwrap()).unwrap(),
+        bytes
+    );
 }
 
 #[test]
@@ -140,7 +190,10 @@ fn bytes_with_another_sha256_are_removed_and_are_an_error() {
     let server = one_gguf(&hash, move |_| Response::ok(wrong.clone()));
     let cache = tempfile::tempdir().unwrap();
     let error = pull(&server, cache.path()).unwrap_err().to_string();
-    assert!(error.contains(&format!("expected {hash}; what was fetched is removed")), "{error}");
+    assert!(
+        error.contains(&format!("expected {hash}; what was fetched is removed")),
+        "{error}"
+    );
     assert!(files(cache.path()).is_empty());
 }
 
@@ -151,7 +204,10 @@ fn a_server_that_sends_more_than_it_announced_is_cut_off() {
     let server = one_gguf(&hash, move |_| Response::ok(longer.clone()));
     let cache = tempfile::tempdir().unwrap();
     let error = pull(&server, cache.path()).unwrap_err().to_string();
-    assert!(error.contains("expected 600000; what was fetched is removed"), "{error}");
+    assert!(
+        error.contains("expected 600000; what was fetched is removed"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -159,19 +215,32 @@ fn what_is_not_there_or_not_allowed_is_an_error_in_a_sentence() {
     let cache = tempfile::tempdir().unwrap();
     for (status, token, expected) in [
         (404, None, "there is no model o/n at http://127.0.0.1"),
-        (401, None, "model o/n is not there, or needs a token (accept its terms on the hub, then set HF_TOKEN)"),
+        (
+            401,
+            None,
+            "model o/n is not there, or needs a token (accept its terms on the hub, then set HF_TOKEN)",
+        ),
         (403, Some("t"), "the token in HF_TOKEN may not read it"),
         (500, None, "cannot fetch model o/n"),
     ] {
         let server = Server::start(move |_| Response::status(status));
         let hub = Hub::new(&server.endpoint, token.map(str::to_owned), None);
-        let error = hub.pull(cache.path(), &repository(None), &()).unwrap_err().to_string();
+        let error = hub
+            .pull(cache.path(), &repository(None), &())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(expected), "{error}");
-        assert_eq!(server.requests()[0].header("authorization"), token.map(|_| "Bearer t"));
+        assert_eq!(
+            server.requests()[0].header("authorization"),
+            token.map(|_| "Bearer t")
+        );
     }
     let server = one_gguf("00", |_| Response::status(404));
     let error = pull(&server, cache.path()).unwrap_err().to_string();
-    assert!(error.starts_with("there is no file `model.gguf` at http://127.0.0.1"), "{error}");
+    assert!(
+        error.starts_with("there is no file `model.gguf` at http://127.0.0.1"),
+        "{error}"
+    );
     let server = Server::start(|_| Response::ok("<html>"));
     let error = pull(&server, cache.path()).unwrap_err().to_string();
     assert!(error.contains("is not a hub's answer"), "{error}");
@@ -182,17 +251,28 @@ fn a_redirect_keeps_the_range_and_drops_the_token() {
     let (bytes, hash) = content();
     let served = bytes.clone();
     let storage = Server::start(move |request| Response::ranged(request, &served, None));
-    let target = format!("{}/blob", storage.endpoint.replace("127.0.0.1", "localhost"));
-    let server =
-        one_gguf(&hash, move |_| Response { headers: vec![("location", target.clone())], ..Response::status(302) });
+    let target = format!(
+        "{}/blob",
+        storage.endpoint.replace("127.0.0.1", "localhost")
+    );
+    let server = one_gguf(&hash, move |_| Response {
+        headers: vec![("location", target.clone())],
+        ..Response::status(302)
+    });
     let cache = tempfile::tempdir().unwrap();
     fs::create_dir_all(cache.path().join("hf/o/n")).unwrap();
     fs::write(cache.path().join("hf/o/n/model.gguf.part"), &bytes[..1000]).unwrap();
     let hub = Hub::new(&server.endpoint, Some("secret".into()), None);
     hub.pull(cache.path(), &repository(None), &()).unwrap();
-    assert_eq!(server.requests()[1].header("authorization"), Some("Bearer secret"));
+    assert_eq!(
+        server.requests()[1].header("authorization"),
+        Some("Bearer secret")
+    );
     let asked = &storage.requests()[0];
-    assert_eq!((asked.header("range"), asked.header("authorization")), (Some("bytes=1000-"), None));
+    assert_eq!(
+        (asked.header("range"), asked.header("authorization")),
+        (Some("bytes=1000-"), None)
+    );
 }
 
 #[test]
@@ -202,7 +282,10 @@ fn the_token_goes_to_the_hubs_own_port_alone() {
     let storage = Server::start(move |request| Response::ranged(request, &served, None));
     let target = format!("{}/blob", storage.endpoint);
     let listing = listing(&[("model.gguf", 600_000, Some(&hash))]);
-    let to = |location: &str| Response { headers: vec![("location", location.to_owned())], ..Response::status(307) };
+    let to = |location: &str| Response {
+        headers: vec![("location", location.to_owned())],
+        ..Response::status(307)
+    };
     // First to another path of the same origin, and from there to another port.
     let server = Server::start(move |request| match request.path.as_str() {
         "/api/models/o/n?blobs=true" => to("/api/models/o/n/main"),
@@ -215,14 +298,22 @@ fn the_token_goes_to_the_hubs_own_port_alone() {
     hub.pull(cache.path(), &repository(None), &()).unwrap();
     let asked = server.requests();
     assert_eq!(asked.len(), 4);
-    assert!(asked.iter().all(|request| request.header("authorization") == Some("Bearer secret")), "{asked:?}");
+    assert!(
+        asked
+            .iter()
+            .all(|request| request.header("authorization") == Some("Bearer secret")),
+        "{asked:?}"
+    );
     assert_eq!(asked[3].path, "/o/n/resolve/main/main/other");
     assert_eq!(storage.requests()[0].header("authorization"), None);
 }
 
 #[test]
 fn redirects_without_an_end_are_an_error() {
-    let server = Server::start(|_| Response { headers: vec![("location", "/again".into())], ..Response::status(302) });
+    let server = Server::start(|_| Response {
+        headers: vec![("location", "/again".into())],
+        ..Response::status(302)
+    });
     let cache = tempfile::tempdir().unwrap();
     let error = pull(&server, cache.path()).unwrap_err().to_string();
     assert!(error.contains("more than 10 redirects"), "{error}");
@@ -234,14 +325,31 @@ fn a_hub_that_sends_too_little_is_given_up_and_what_came_is_kept() {
     let drips = Arc::new(AtomicBool::new(true));
     let dripping = Arc::clone(&drips);
     let server = one_gguf(&hash, move |request| {
-        let pause = dripping.load(Ordering::Relaxed).then_some(Duration::from_millis(2));
-        Response { pause, ..Response::ranged(request, &bytes, None) }
+        let pause = dripping
+            .load(Ordering::Relaxed)
+            .then_some(Duration::from_millis(2));
+        Response {
+            pause,
+            ..Response::ranged(request, &bytes, None)
+        }
     });
     let cache = tempfile::tempdir().unwrap();
     let mut hub = Hub::new(&server.endpoint, None, None);
-    hub.bounds = Bounds { least: 100_000, within: Duration::from_millis(50), ..Bounds::default() };
-    let error = hub.pull(cache.path(), &repository(None), &()).unwrap_err().to_string();
-    assert!(error.contains("fewer than 100000 bytes came within 0.05 s; the next pull goes on from there"), "{error}");
+    hub.bounds = Bounds {
+        least: 100_000,
+        within: Duration::from_millis(50),
+        ..Bounds::default()
+    };
+    let error = hub
+        .pull(cache.path(), &repository(None), &())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(
+            "fewer than 100000 bytes came within 0.05 s; the next pull goes on from there"
+        ),
+        "{error}"
+    );
     let part = cache.path().join("hf/o/n/model.gguf.part");
     let kept = fs::metadata(&part).unwrap().len();
     assert!((1..600_000).contains(&kept), "{kept}");
@@ -249,17 +357,25 @@ fn a_hub_that_sends_too_little_is_given_up_and_what_came_is_kept() {
     // One whose client went away still drips.
     let hub = Hub::new(&server.endpoint, None, None);
     hub.pull(cache.path(), &repository(None), &()).unwrap();
-    assert_eq!(server.requests().last().unwrap().header("range"), Some(&*format!("bytes={kept}-")));
+    assert_eq!(
+        server.requests().last().unwrap().header("range"),
+        Some(&*format!("bytes={kept}-"))
+    );
 }
 
 #[test]
 fn a_listing_that_takes_too_long_is_given_up() {
-    let server =
-        Server::start(|_| Response { pause: Some(Duration::from_millis(20)), ..Response::ok(vec![b' '; 4000]) });
+    let server = Server::start(|_| Response {
+        pause: Some(Duration::from_millis(20)),
+        ..Response::ok(vec![b' '; 4000])
+    });
     let cache = tempfile::tempdir().unwrap();
     let mut hub = Hub::new(&server.endpoint, None, None);
     hub.patience = Duration::from_millis(100);
-    let error = hub.pull(cache.path(), &repository(None), &()).unwrap_err().to_string();
+    let error = hub
+        .pull(cache.path(), &repository(None), &())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("timeout"), "{error}");
 }
 
@@ -268,13 +384,22 @@ fn a_file_whose_size_is_not_stated_may_not_be_of_any_size() {
     let listing = Response::ok(r#"{"siblings": [{"rfilename": "model.gguf"}]}"#);
     let server = Server::start(move |request| match request.path.as_str() {
         "/api/models/o/n?blobs=true" => listing.clone(),
-        _ => Response { is_unstated: true, ..Response::ok(vec![0; 600_000]) },
+        _ => Response {
+            is_unstated: true,
+            ..Response::ok(vec![0; 600_000])
+        },
     });
     let cache = tempfile::tempdir().unwrap();
     let mut hub = Hub::new(&server.endpoint, None, None);
     hub.bounds.unstated = 500_000;
-    let error = hub.pull(cache.path(), &repository(None), &()).unwrap_err().to_string();
-    assert!(error.contains("longer than 500000 bytes, and the hub states no size"), "{error}");
+    let error = hub
+        .pull(cache.path(), &repository(None), &())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("longer than 500000 bytes, and the hub states no size"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -294,16 +419,29 @@ fn a_cancelled_pull_keeps_its_part() {
     let server = one_gguf(&hash, move |_| Response::ok(bytes.clone()));
     let cache = tempfile::tempdir().unwrap();
     let hub = Hub::new(&server.endpoint, None, None);
-    let error =
-        hub.pull(cache.path(), &repository(None), &CancelAfter(100_000, AtomicU64::new(0))).unwrap_err().to_string();
+    let error = hub
+        .pull(
+            cache.path(),
+            &repository(None),
+            &CancelAfter(100_000, AtomicU64::new(0)),
+        )
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "the fetch was cancelled");
     assert_eq!(files(cache.path()), ["model.gguf.part"]);
-    assert!(fs::metadata(cache.path().join("hf/o/n/model.gguf.part")).unwrap().len() > 100_000);
+    assert!(
+        fs::metadata(cache.path().join("hf/o/n/model.gguf.part"))
+            .unwrap()
+            .len()
+            > 100_000
+    );
 }
 
 /// A safetensors repository in two shards, with an index that names `second` as the second shard.
 fn sharded(second: &'static str) -> Server {
-    let index = serde_json::json!({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": second}}).to_string();
+    let index =
+        serde_json::json!({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": second}})
+            .to_string();
     Server::start(move |request| match request.path.as_str() {
         "/api/models/o/n?blobs=true" => listing(&[
             ("config.json", 2, None),
@@ -347,12 +485,20 @@ fn a_sharded_safetensors_model_comes_whole_and_alone() {
     assert_eq!(files(cache.path()), expected);
     assert_eq!(cached(cache.path(), &repository(None)), Some(path.clone()));
     fs::remove_file(path.join("model-00002-of-00002.safetensors")).unwrap();
-    assert_eq!(cached(cache.path(), &repository(None)), None, "a model that lacks a file is not one");
+    assert_eq!(
+        cached(cache.path(), &repository(None)),
+        None,
+        "a model that lacks a file is not one"
+    );
 }
 
 #[test]
 fn a_file_name_that_leaves_the_folder_is_refused() {
-    for name in ["../../evil.safetensors", "/evil.safetensors", "..\\evil.safetensors"] {
+    for name in [
+        "../../evil.safetensors",
+        "/evil.safetensors",
+        "..\\evil.safetensors",
+    ] {
         let server = sharded(name);
         let cache = tempfile::tempdir().unwrap();
         let error = pull(&server, cache.path()).unwrap_err().to_string();
@@ -362,24 +508,63 @@ fn a_file_name_that_leaves_the_folder_is_refused() {
 
 #[test]
 fn the_file_to_fetch_is_the_one_named_or_the_only_one() {
-    let sibling = |name: &str| Sibling { name: name.into(), size: None, lfs: None };
+    let sibling = |name: &str| Sibling {
+        name: name.into(),
+        size: None,
+        lfs: None,
+    };
     let select = |names: &[&str], file| {
         let siblings: Vec<_> = names.iter().map(|name| sibling(name)).collect();
         let selection = select(&siblings, &repository(file)).map_err(|error| error.to_string())?;
-        Ok((selection.files.into_iter().map(|file| file.name).collect::<Vec<_>>(), selection.open))
+        Ok((
+            selection
+                .files
+                .into_iter()
+                .map(|file| file.name)
+                .collect::<Vec<_>>(),
+            selection.open,
+        ))
     };
     let gguf = |name: &str| Ok((vec![name.to_owned()], Some(name.to_owned())));
     assert_eq!(select(&["a.gguf"], None), gguf("a.gguf"));
-    assert_eq!(select(&["a.gguf", "sub/b.gguf"], Some("sub/b.gguf")), gguf("sub/b.gguf"));
+    assert_eq!(
+        select(&["a.gguf", "sub/b.gguf"], Some("sub/b.gguf")),
+        gguf("sub/b.gguf")
+    );
     let folder = |names: &[&str]| Ok((names.iter().map(ToString::to_string).collect(), None));
-    let both = ["config.json", "a.gguf", "model.safetensors", "tokenizer.json", "README.md"];
-    assert_eq!(select(&both, None), folder(&["config.json", "tokenizer.json", "model.safetensors"]));
+    let both = [
+        "config.json",
+        "a.gguf",
+        "model.safetensors",
+        "tokenizer.json",
+        "README.md",
+    ];
+    assert_eq!(
+        select(&both, None),
+        folder(&["config.json", "tokenizer.json", "model.safetensors"])
+    );
     for (names, file, expected) in [
-        (&["a.gguf", "b.gguf"][..], None, "ask for one, as in `hf:o/n:a.gguf`: `a.gguf`, `b.gguf`"),
-        (&["a.gguf"], Some("b.gguf"), "o/n has no file `b.gguf`; it has `a.gguf`"),
+        (
+            &["a.gguf", "b.gguf"][..],
+            None,
+            "ask for one, as in `hf:o/n:a.gguf`: `a.gguf`, `b.gguf`",
+        ),
+        (
+            &["a.gguf"],
+            Some("b.gguf"),
+            "o/n has no file `b.gguf`; it has `a.gguf`",
+        ),
         (&["x"], Some("b.gguf"), "it has no GGUF file"),
-        (&["x"], Some("config.json"), "only a GGUF file can be asked for by name"),
-        (&["README.md"], None, "o/n has neither GGUF nor safetensors files"),
+        (
+            &["x"],
+            Some("config.json"),
+            "only a GGUF file can be asked for by name",
+        ),
+        (
+            &["README.md"],
+            None,
+            "o/n has neither GGUF nor safetensors files",
+        ),
         (&["model.safetensors"], None, "o/n has no `config.json`"),
         (
             &["weights.safetensors"],
@@ -394,5 +579,8 @@ fn the_file_to_fetch_is_the_one_named_or_the_only_one() {
 
 #[test]
 fn a_file_name_is_percent_encoded_in_the_url() {
-    assert_eq!(percent_encoded("sub/a b#1?é.gguf"), "sub/a%20b%231%3F%C3%A9.gguf");
+    assert_eq!(
+        percent_encoded("sub/a b#1?é.gguf"),
+        "sub/a%20b%231%3F%C3%A9.gguf"
+    );
 }

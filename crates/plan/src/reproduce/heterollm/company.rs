@@ -11,10 +11,12 @@ fn run(phone: &Phone, mode: Mode) -> Run {
 }
 
 pub(super) fn figure_18(phone: &Phone) -> Section {
-    let [gpu, layer, tensor] = [Mode::GpuOnly, Mode::HeteroLayer, Mode::HeteroTensor].map(|mode| run(phone, mode));
+    let [gpu, layer, tensor] =
+        [Mode::GpuOnly, Mode::HeteroLayer, Mode::HeteroTensor].map(|mode| run(phone, mode));
     // PPL's kernels are in the queue before the first one is done.
     let beside_gpu = GAME.beside(&gpu, Submission::AllAtOnce);
-    let [beside_layer, beside_tensor] = [&layer, &tensor].map(|run| GAME.beside(run, Submission::OneByOne));
+    let [beside_layer, beside_tensor] =
+        [&layer, &tensor].map(|run| GAME.beside(run, Submission::OneByOne));
     let frames = paper::FRAMES.value;
     Section::new(
         "heterollm/figure-18",
@@ -32,18 +34,34 @@ pub(super) fn figure_18(phone: &Phone) -> Section {
                 one(paper::TENSOR_BESIDE_GAME_OVER_LAYER.more()),
                 layer.seconds() / beside_tensor.seconds,
             ),
-            seen("Hetero-layer, frames/s", one(frames), beside_layer.frames_per_second),
-            held_out("Hetero-tensor, frames/s", one(frames), beside_tensor.frames_per_second),
-            seen("GPU only, frames/s (\"dropping to zero\")", one(0.0), beside_gpu.frames_per_second),
+            seen(
+                "Hetero-layer, frames/s",
+                one(frames),
+                beside_layer.frames_per_second,
+            ),
+            held_out(
+                "Hetero-tensor, frames/s",
+                one(frames),
+                beside_tensor.frames_per_second,
+            ),
+            seen(
+                "GPU only, frames/s (\"dropping to zero\")",
+                one(0.0),
+                beside_gpu.frames_per_second,
+            ),
         ],
     )
 }
 
 pub(super) fn figure_19(phone: &Phone) -> Section {
-    let [gpu, layer, tensor] = [Mode::GpuOnly, Mode::HeteroLayer, Mode::HeteroTensor].map(|mode| run(phone, mode));
+    let [gpu, layer, tensor] =
+        [Mode::GpuOnly, Mode::HeteroLayer, Mode::HeteroTensor].map(|mode| run(phone, mode));
     let over_layer = tensor.joules() / layer.joules();
     let efficiency = gpu.joules() / tensor.joules();
-    let (faster, watts) = (paper::TENSOR_OVER_GPU.value, paper::TENSOR_WATTS_BELOW_GPU.less());
+    let (faster, watts) = (
+        paper::TENSOR_OVER_GPU.value,
+        paper::TENSOR_WATTS_BELOW_GPU.less(),
+    );
     let speed = gpu.seconds() / tensor.seconds();
     let busy = |run: &Run| 100.0 * run.timeline.busy(WeightOnlyCosts::GPU) / run.seconds();
     Section::new(
@@ -59,13 +77,21 @@ pub(super) fn figure_19(phone: &Phone) -> Section {
                 one(paper::TENSOR_OVER_LAYER.more()),
                 layer.seconds() / tensor.seconds(),
             ),
-            held_out("Hetero-tensor over GPU only, speed, as it is written", one(faster), speed),
+            held_out(
+                "Hetero-tensor over GPU only, speed, as it is written",
+                one(faster),
+                speed,
+            ),
             seen(
                 "the same, of 2.99 (§5.2.1) by 1.244",
                 one(paper::LAYER_OVER_GPU.value * paper::TENSOR_OVER_LAYER.more()),
                 speed,
             ),
-            held_out("Hetero-tensor, W", one(paper::tensor_watts()), tensor.watts()),
+            held_out(
+                "Hetero-tensor, W",
+                one(paper::tensor_watts()),
+                tensor.watts(),
+            ),
             held_out(
                 "Hetero-tensor over Hetero-layer, energy, as it is written",
                 one(paper::ENERGY_OVER_LAYER.more()),
@@ -81,9 +107,23 @@ pub(super) fn figure_19(phone: &Phone) -> Section {
                 one(paper::EFFICIENCY_OVER_GPU.value),
                 efficiency,
             ),
-            repeated("the same, of power and speed", one(faster / watts), efficiency),
-            value("Hetero-layer, % of the time the GPU works", None, busy(&layer), Kind::Simulated),
-            value("Hetero-tensor, % of the time the GPU works", None, busy(&tensor), Kind::Simulated),
+            repeated(
+                "the same, of power and speed",
+                one(faster / watts),
+                efficiency,
+            ),
+            value(
+                "Hetero-layer, % of the time the GPU works",
+                None,
+                busy(&layer),
+                Kind::Simulated,
+            ),
+            value(
+                "Hetero-tensor, % of the time the GPU works",
+                None,
+                busy(&tensor),
+                Kind::Simulated,
+            ),
         ],
     )
 }

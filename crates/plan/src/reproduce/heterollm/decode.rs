@@ -9,24 +9,57 @@ use crate::reproduce::{Kind, Section, one, value};
 pub(super) fn figure_16(phone: &Phone) -> Section {
     let speed = |model, mode| 1.0 / phone.decode(model, mode, Waiting::Fast).seconds();
     let cases = [
-        ("Llama-8B", LLAMA_8B, Some((paper::DECODE_LLAMA_8B, paper::DECODE_LLAMA_8B_OVER_GPU))),
+        (
+            "Llama-8B",
+            LLAMA_8B,
+            Some((paper::DECODE_LLAMA_8B, paper::DECODE_LLAMA_8B_OVER_GPU)),
+        ),
         ("Llama-7B", LLAMA_7B, None),
-        ("Llama-3B", LLAMA_3B, Some((paper::DECODE_LLAMA_3B, paper::DECODE_LLAMA_3B_OVER_GPU))),
-        ("InternLM-1.8B", INTERNLM, Some((paper::DECODE_INTERNLM, paper::DECODE_INTERNLM_OVER_GPU))),
+        (
+            "Llama-3B",
+            LLAMA_3B,
+            Some((paper::DECODE_LLAMA_3B, paper::DECODE_LLAMA_3B_OVER_GPU)),
+        ),
+        (
+            "InternLM-1.8B",
+            INTERNLM,
+            Some((paper::DECODE_INTERNLM, paper::DECODE_INTERNLM_OVER_GPU)),
+        ),
     ];
     let mut values = Vec::new();
     for (name, model, quotes) in cases {
-        let (gpu, tensor) = (speed(model, Mode::GpuOnly), speed(model, Mode::HeteroTensor));
+        let (gpu, tensor) = (
+            speed(model, Mode::GpuOnly),
+            speed(model, Mode::HeteroTensor),
+        );
         let kind = match quotes {
             None => Kind::Simulated,
             // The bytes of the same run a second nearly follow from the profile's bandwidths: figure 6.
             Some(_) if model == LLAMA_8B => Kind::Seen,
             Some(_) => Kind::HeldOut,
         };
-        let (of_speed, over) = (quotes.map(|(speed, _)| one(speed.value)), quotes.map(|(_, over)| one(over.more())));
-        values.push(value(format!("{name}, Hetero-tensor, tokens/s"), of_speed, tensor, kind));
-        values.push(value(format!("{name}, Hetero-tensor over GPU only"), over, tensor / gpu, kind));
-        values.push(value(format!("{name}, GPU only, tokens/s"), None, gpu, Kind::Simulated));
+        let (of_speed, over) = (
+            quotes.map(|(speed, _)| one(speed.value)),
+            quotes.map(|(_, over)| one(over.more())),
+        );
+        values.push(value(
+            format!("{name}, Hetero-tensor, tokens/s"),
+            of_speed,
+            tensor,
+            kind,
+        ));
+        values.push(value(
+            format!("{name}, Hetero-tensor over GPU only"),
+            over,
+            tensor / gpu,
+            kind,
+        ));
+        values.push(value(
+            format!("{name}, GPU only, tokens/s"),
+            None,
+            gpu,
+            Kind::Simulated,
+        ));
     }
     Section::new(
         "heterollm/figure-16",
@@ -52,7 +85,12 @@ pub(super) fn figure_17(phone: &Phone) -> Section {
         seconds(Waiting::Blocking) / seconds(Waiting::Fast)
     };
     let of = |name: &str, model, quote: Quote| {
-        value(format!("{name}, with over without"), one(quote.value), times(model), Kind::HeldOut)
+        value(
+            format!("{name}, with over without"),
+            one(quote.value),
+            times(model),
+            Kind::HeldOut,
+        )
     };
     Section::new(
         "heterollm/figure-17",

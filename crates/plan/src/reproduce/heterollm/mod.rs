@@ -46,7 +46,10 @@ const INTERNLM: &str = "internlm2-1.8b";
 const LENGTHS: [usize; 3] = [64, 256, 1024];
 
 /// The game of §5.5, with its default settings. Its frames are fitted to what it costs Hetero-layer.
-const GAME: Game = Game { frames_per_second: 60.0, frame_seconds: 5.8599e-3 };
+const GAME: Game = Game {
+    frames_per_second: 60.0,
+    frame_seconds: 5.8599e-3,
+};
 
 /// The section called `name`, simulated on the Snapdragon 8 Gen 3; `None` if there is none.
 pub fn section(name: &str) -> Option<Section> {
@@ -80,7 +83,11 @@ impl Phone {
 
     /// A prompt that one plan is made for.
     fn prefill(&self, model: &str, tokens: usize, mode: Mode, waiting: Waiting) -> Run {
-        self.run(model, waiting, |hetero| hetero.prefill(tokens, mode).expect("one plan has these tokens"))
+        self.run(model, waiting, |hetero| {
+            hetero
+                .prefill(tokens, mode)
+                .expect("one plan has these tokens")
+        })
     }
 
     /// Seconds of a prompt, with fast synchronization.
@@ -90,7 +97,9 @@ impl Phone {
 
     /// A token behind 256 others: the paper's figures 16 and 17.
     fn decode(&self, model: &str, mode: Mode, waiting: Waiting) -> Run {
-        self.run(model, waiting, |hetero| hetero.decode(256, mode).expect("a token has a plan"))
+        self.run(model, waiting, |hetero| {
+            hetero.decode(256, mode).expect("a token has a plan")
+        })
     }
 }
 
@@ -116,12 +125,14 @@ fn repeated(what: impl Into<String>, paper: (f64, f64), ours: f64) -> Value {
 }
 
 fn cited(what: &str, quote: &Quote) -> Cited {
-    Cited { what: format!("{what} (§{})", quote.section), paper: one(quote.value) }
+    Cited {
+        what: format!("{what} (§{})", quote.section),
+        paper: one(quote.value),
+    }
 }
 
 /// Why what is cited is not simulated.
-const NOT_SIMULATED: &str =
-    "engines whose kernels are in neither paper; MLLM-NPU is llm.npu, which figure-14 simulates with its own costs";
+const NOT_SIMULATED: &str = "engines whose kernels are in neither paper; MLLM-NPU is llm.npu, which figure-14 simulates with its own costs";
 
 #[cfg(test)]
 mod tests {
@@ -129,13 +140,19 @@ mod tests {
     use crate::reproduce::Nearness;
 
     fn all() -> Vec<Section> {
-        NAMES.into_iter().map(|name| section(name).unwrap()).collect()
+        NAMES
+            .into_iter()
+            .map(|name| section(name).unwrap())
+            .collect()
     }
 
     #[test]
     fn the_profile_gives_back_what_it_was_fitted_to() {
         for value in section("heterollm/fit").unwrap().values {
-            assert!(value.kind == Kind::Fitted && value.error().unwrap().abs() < 5e-3, "{value:?}");
+            assert!(
+                value.kind == Kind::Fitted && value.error().unwrap().abs() < 5e-3,
+                "{value:?}"
+            );
         }
     }
 
@@ -145,22 +162,47 @@ mod tests {
             assert!(section.name == name && !section.values.is_empty());
             for value in section.values {
                 assert!(value.ours.is_finite() && value.ours >= 0.0, "{value:?}");
-                assert_eq!(value.paper.is_some(), value.kind != Kind::Simulated, "{value:?}");
+                assert_eq!(
+                    value.paper.is_some(),
+                    value.kind != Kind::Simulated,
+                    "{value:?}"
+                );
             }
         }
         assert!(section("heterollm/figure-1").is_none());
     }
 
     #[test]
-    fn llama_8b_at_256_tokens_without_a_cut_is_all_that_is_fitted_of_prefill_and_nothing_is_of_decode() {
-        let fitted = |section: &Section| section.values.iter().any(|value| value.kind == Kind::Fitted);
-        let names: Vec<_> = all().iter().filter(|section| fitted(section)).map(|section| section.name).collect();
-        assert_eq!(names, ["heterollm/fit", "heterollm/figure-4", "heterollm/figure-6", "heterollm/figure-9"]);
+    fn llama_8b_at_256_tokens_without_a_cut_is_all_that_is_fitted_of_prefill_and_nothing_is_of_decode()
+     {
+        let fitted = |section: &Section| {
+            section
+                .values
+                .iter()
+                .any(|value| value.kind == Kind::Fitted)
+        };
+        let names: Vec<_> = all()
+            .iter()
+            .filter(|section| fitted(section))
+            .map(|section| section.name)
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "heterollm/fit",
+                "heterollm/figure-4",
+                "heterollm/figure-6",
+                "heterollm/figure-9"
+            ]
+        );
     }
 
     #[test]
     fn what_a_number_or_a_choice_of_ours_hangs_on_is_seen_and_not_held_out() {
-        let values: Vec<_> = all().into_iter().flat_map(|section| section.values).collect();
+        let values: Vec<_> = all()
+            .into_iter()
+            .flat_map(|section| section.values)
+            .collect();
         for what in [
             "Llama-8B, Hetero-tensor at 256 tokens, tokens/s (§5.4)",
             "[256, 4096] × [4096, 14336], times the reverse",
@@ -180,10 +222,15 @@ mod tests {
     #[test]
     fn a_quantity_counts_once_however_many_numbers_the_paper_has_for_it() {
         for section in all() {
-            let counted = section.values.iter().filter(|value| value.kind == Kind::HeldOut && value.error().is_some());
+            let counted = section
+                .values
+                .iter()
+                .filter(|value| value.kind == Kind::HeldOut && value.error().is_some());
             let counted: Vec<_> = counted.collect();
             for (place, value) in counted.iter().enumerate() {
-                let again = counted[..place].iter().find(|other| other.ours == value.ours);
+                let again = counted[..place]
+                    .iter()
+                    .find(|other| other.ours == value.ours);
                 assert!(again.is_none(), "{value:?} is {again:?}");
             }
         }
@@ -192,6 +239,9 @@ mod tests {
     #[test]
     fn predictions_are_as_far_off_as_the_documentation_has_it() {
         let found = Nearness::new(&all(), Kind::HeldOut).unwrap();
-        assert!((found.mean_error.unwrap() - 0.215).abs() < 0.002, "{found:?}");
+        assert!(
+            (found.mean_error.unwrap() - 0.215).abs() < 0.002,
+            "{found:?}"
+        );
     }
 }

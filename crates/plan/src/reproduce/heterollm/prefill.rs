@@ -1,7 +1,8 @@
 //! Prefill: figures 13, 14 and 15.
 
 use super::{
-    INTERNLM, LENGTHS, LLAMA_3B, LLAMA_7B, LLAMA_8B, NOT_SIMULATED, Phone, cited, held_out, mean, paper, repeated, seen,
+    INTERNLM, LENGTHS, LLAMA_3B, LLAMA_7B, LLAMA_8B, NOT_SIMULATED, Phone, cited, held_out, mean,
+    paper, repeated, seen,
 };
 use crate::hetero::Mode;
 use crate::partition::profile::Waiting;
@@ -10,11 +11,17 @@ use crate::reproduce::{Kind, Section, more_than, one, value};
 
 pub(super) fn figure_13(phone: &Phone) -> Section {
     let speed = |model, tokens, mode| tokens as f64 / phone.seconds(model, tokens, mode);
-    let times = |model, tokens, mode, other| phone.seconds(model, tokens, other) / phone.seconds(model, tokens, mode);
+    let times = |model, tokens, mode, other| {
+        phone.seconds(model, tokens, other) / phone.seconds(model, tokens, mode)
+    };
     let (gpu, layer, tensor) = (Mode::GpuOnly, Mode::HeteroLayer, Mode::HeteroTensor);
     let llama = |tokens| speed(LLAMA_8B, tokens, tensor);
     let mut values = vec![
-        seen("Llama-8B, Hetero-tensor at 256 tokens, tokens/s (§5.4)", one(paper::TENSOR_SPEED.value), llama(256)),
+        seen(
+            "Llama-8B, Hetero-tensor at 256 tokens, tokens/s (§5.4)",
+            one(paper::TENSOR_SPEED.value),
+            llama(256),
+        ),
         held_out(
             "Llama-8B, Hetero-tensor at its fastest, tokens/s (§5.2.1)",
             one(paper::TENSOR_FASTEST.value),
@@ -28,7 +35,10 @@ pub(super) fn figure_13(phone: &Phone) -> Section {
         held_out(
             "InternLM-1.8B, Hetero-tensor at its fastest, tokens/s (§1)",
             more_than(paper::SURPASSED.value),
-            LENGTHS.map(|tokens| speed(INTERNLM, tokens, tensor)).into_iter().fold(0.0, f64::max),
+            LENGTHS
+                .map(|tokens| speed(INTERNLM, tokens, tensor))
+                .into_iter()
+                .fold(0.0, f64::max),
         ),
         held_out(
             "Llama-8B, Hetero-tensor over Hetero-layer, mean of lengths (§5.2.1)",
@@ -52,7 +62,10 @@ pub(super) fn figure_13(phone: &Phone) -> Section {
         ),
         held_out(
             "the same at 1024 tokens (§5.2.1)",
-            (paper::LAYER_AT_1024_FROM.value, paper::LAYER_AT_1024_TO.value),
+            (
+                paper::LAYER_AT_1024_FROM.value,
+                paper::LAYER_AT_1024_TO.value,
+            ),
             times(LLAMA_8B, 1024, layer, gpu),
         ),
         held_out(
@@ -61,13 +74,25 @@ pub(super) fn figure_13(phone: &Phone) -> Section {
             mean(LENGTHS.map(|tokens| times(LLAMA_3B, tokens, tensor, gpu))),
         ),
     ];
-    for (name, model) in
-        [("Llama-8B", LLAMA_8B), ("Llama-7B", LLAMA_7B), ("Llama-3B", LLAMA_3B), ("InternLM-1.8B", INTERNLM)]
-    {
+    for (name, model) in [
+        ("Llama-8B", LLAMA_8B),
+        ("Llama-7B", LLAMA_7B),
+        ("Llama-3B", LLAMA_3B),
+        ("InternLM-1.8B", INTERNLM),
+    ] {
         for tokens in LENGTHS {
-            for (mode, label) in [(gpu, "GPU only"), (layer, "Hetero-layer"), (tensor, "Hetero-tensor")] {
+            for (mode, label) in [
+                (gpu, "GPU only"),
+                (layer, "Hetero-layer"),
+                (tensor, "Hetero-tensor"),
+            ] {
                 let what = format!("{name}, {label}, {tokens} tokens, tokens/s");
-                values.push(value(what, None, speed(model, tokens, mode), Kind::Simulated));
+                values.push(value(
+                    what,
+                    None,
+                    speed(model, tokens, mode),
+                    Kind::Simulated,
+                ));
             }
         }
     }
@@ -106,9 +131,17 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
             one(paper::ONLINE_AT_525.value),
             times(525, Mode::OnlinePrepare),
         ),
-        held_out("525 tokens, Padding over Hetero-tensor (§5.2.2)", one(paper::PADDING_AT_525.value), padding),
+        held_out(
+            "525 tokens, Padding over Hetero-tensor (§5.2.2)",
+            one(paper::PADDING_AT_525.value),
+            padding,
+        ),
         repeated("the same (§1)", one(paper::PADDING_MOST.value), padding),
-        held_out("525 tokens, Pipe over Hetero-tensor", one(paper::PIPE_AT_525.value), times(525, Mode::Pipe)),
+        held_out(
+            "525 tokens, Pipe over Hetero-tensor",
+            one(paper::PIPE_AT_525.value),
+            times(525, Mode::Pipe),
+        ),
         held_out(
             "Padding over Hetero-tensor, mean of 135 and 525 tokens (just above a standard length)",
             one(paper::PADDING_MEAN.value),
@@ -121,9 +154,16 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
         ),
     ];
     // Hetero-tensor takes less than Pipe by this share.
-    let pipe = (1.0 / paper::BELOW_PIPE_FROM.less(), 1.0 / paper::BELOW_PIPE_TO.less());
+    let pipe = (
+        1.0 / paper::BELOW_PIPE_FROM.less(),
+        1.0 / paper::BELOW_PIPE_TO.less(),
+    );
     for tokens in [135, 300, 600, 1000] {
-        values.push(held_out(format!("{tokens} tokens, Pipe over Hetero-tensor"), pipe, times(tokens, Mode::Pipe)));
+        values.push(held_out(
+            format!("{tokens} tokens, Pipe over Hetero-tensor"),
+            pipe,
+            times(tokens, Mode::Pipe),
+        ));
     }
     let modes = [
         (Mode::OnlinePrepare, "Online-prepare"),
@@ -133,7 +173,12 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
     ];
     for tokens in [135, 300, 525, 600, 1000] {
         for (mode, label) in modes {
-            values.push(value(format!("{tokens} tokens, {label}, s"), None, seconds(tokens, mode), Kind::Simulated));
+            values.push(value(
+                format!("{tokens} tokens, {label}, s"),
+                None,
+                seconds(tokens, mode),
+                Kind::Simulated,
+            ));
         }
     }
     Section::new(
@@ -146,15 +191,23 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
 }
 
 pub(super) fn figure_15(phone: &Phone) -> Section {
-    let seconds = |model, tokens, mode, waiting| phone.prefill(model, tokens, mode, waiting).seconds();
+    let seconds =
+        |model, tokens, mode, waiting| phone.prefill(model, tokens, mode, waiting).seconds();
     let times = |model, mode| {
-        let of = |tokens| seconds(model, tokens, mode, Waiting::Blocking) / seconds(model, tokens, mode, Waiting::Fast);
+        let of = |tokens| {
+            seconds(model, tokens, mode, Waiting::Blocking)
+                / seconds(model, tokens, mode, Waiting::Fast)
+        };
         mean(LENGTHS.map(of))
     };
     let (layer, tensor) = (Mode::HeteroLayer, Mode::HeteroTensor);
     let blocking = 256.0 / seconds(LLAMA_8B, 256, tensor, Waiting::Blocking);
     let mean_of = |what: &str, quote: &Quote, model, mode| {
-        held_out(format!("{what}, with over without, mean of lengths"), one(quote.more()), times(model, mode))
+        held_out(
+            format!("{what}, with over without, mean of lengths"),
+            one(quote.more()),
+            times(model, mode),
+        )
     };
     Section::new(
         "heterollm/figure-15",
@@ -166,12 +219,42 @@ pub(super) fn figure_15(phone: &Phone) -> Section {
                 one(paper::BLOCKING_TENSOR_SPEED.value),
                 blocking,
             ),
-            mean_of("Llama-8B, Hetero-layer", &paper::FAST_LLAMA_8B_LAYER, LLAMA_8B, layer),
-            mean_of("Llama-8B, Hetero-tensor", &paper::FAST_LLAMA_8B_TENSOR, LLAMA_8B, tensor),
-            mean_of("Llama-7B, Hetero-layer", &paper::FAST_LLAMA_7B_LAYER, LLAMA_7B, layer),
-            mean_of("Llama-7B, Hetero-tensor", &paper::FAST_LLAMA_7B_TENSOR, LLAMA_7B, tensor),
-            mean_of("InternLM-1.8B, Hetero-layer", &paper::FAST_INTERNLM_LAYER, INTERNLM, layer),
-            mean_of("InternLM-1.8B, Hetero-tensor", &paper::FAST_INTERNLM_TENSOR, INTERNLM, tensor),
+            mean_of(
+                "Llama-8B, Hetero-layer",
+                &paper::FAST_LLAMA_8B_LAYER,
+                LLAMA_8B,
+                layer,
+            ),
+            mean_of(
+                "Llama-8B, Hetero-tensor",
+                &paper::FAST_LLAMA_8B_TENSOR,
+                LLAMA_8B,
+                tensor,
+            ),
+            mean_of(
+                "Llama-7B, Hetero-layer",
+                &paper::FAST_LLAMA_7B_LAYER,
+                LLAMA_7B,
+                layer,
+            ),
+            mean_of(
+                "Llama-7B, Hetero-tensor",
+                &paper::FAST_LLAMA_7B_TENSOR,
+                LLAMA_7B,
+                tensor,
+            ),
+            mean_of(
+                "InternLM-1.8B, Hetero-layer",
+                &paper::FAST_INTERNLM_LAYER,
+                INTERNLM,
+                layer,
+            ),
+            mean_of(
+                "InternLM-1.8B, Hetero-tensor",
+                &paper::FAST_INTERNLM_TENSOR,
+                INTERNLM,
+                tensor,
+            ),
         ],
     )
 }

@@ -26,12 +26,30 @@ struct Steps {
 fn steps(phone: &Phone, model: usize) -> Steps {
     let name = MODELS[model];
     let seconds = |chunk_sharing, shadow, out_of_order| {
-        let techniques = Techniques { chunk_sharing, shadow, out_of_order, ..Techniques::ALL };
-        phone.run(name, PROMPT, &Options { techniques, ..options() }).seconds
+        let techniques = Techniques {
+            chunk_sharing,
+            shadow,
+            out_of_order,
+            ..Techniques::ALL
+        };
+        phone
+            .run(
+                name,
+                PROMPT,
+                &Options {
+                    techniques,
+                    ..options()
+                },
+            )
+            .seconds
     };
     let naive = seconds(false, false, false);
-    let [chunk, outlier, order] = [(true, false, false), (true, true, false), (true, true, true)]
-        .map(|(one, two, three)| seconds(one, two, three));
+    let [chunk, outlier, order] = [
+        (true, false, false),
+        (true, true, false),
+        (true, true, true),
+    ]
+    .map(|(one, two, three)| seconds(one, two, three));
     Steps {
         name,
         naive: naive / engine_seconds(LLAMA_CPP, model, PROMPT).expect("llama.cpp runs all models"),
@@ -50,24 +68,40 @@ pub(super) fn figure_17(phone: &Phone) -> Section {
         _ => Kind::HeldOut,
     };
     let of = |what: &str, paper: (f64, f64), builds: bool, ours: fn(&Steps) -> f64| {
-        let value =
-            |steps: &Steps| value(format!("{}, {what}", steps.name), paper, ours(steps), kind(steps.name, builds));
+        let value = |steps: &Steps| {
+            value(
+                format!("{}, {what}", steps.name),
+                paper,
+                ours(steps),
+                kind(steps.name, builds),
+            )
+        };
         all.iter().map(value).collect::<Vec<_>>()
     };
-    let naive =
-        of("naive port, times as long as llama.cpp", range(&paper::NAIVE_FROM, &paper::NAIVE_TO), true, |steps| {
-            steps.naive
-        });
+    let naive = of(
+        "naive port, times as long as llama.cpp",
+        range(&paper::NAIVE_FROM, &paper::NAIVE_TO),
+        true,
+        |steps| steps.naive,
+    );
     let mut chunk_sharing = of(
         "chunk-sharing, times faster",
         range(&paper::CHUNK_SHARING_FROM, &paper::CHUNK_SHARING_GEMMA),
         true,
         |steps| steps.chunk_sharing,
     );
-    let shadow = of("shadow, times faster", range(&paper::SHADOW_FROM, &paper::SHADOW_TO), false, |steps| steps.shadow);
-    let order = of("out of order, % less", range(&paper::OUT_OF_ORDER_FROM, &paper::OUT_OF_ORDER_TO), false, |steps| {
-        steps.out_of_order
-    });
+    let shadow = of(
+        "shadow, times faster",
+        range(&paper::SHADOW_FROM, &paper::SHADOW_TO),
+        false,
+        |steps| steps.shadow,
+    );
+    let order = of(
+        "out of order, % less",
+        range(&paper::OUT_OF_ORDER_FROM, &paper::OUT_OF_ORDER_TO),
+        false,
+        |steps| steps.out_of_order,
+    );
     // The ranges are over these three models: each end is the number of one of them.
     let mut ends = vec![
         least(&chunk_sharing, &paper::CHUNK_SHARING_FROM),
@@ -92,12 +126,26 @@ pub(super) fn figure_17(phone: &Phone) -> Section {
 
 /// The least of some values, as the lower end of the paper's range.
 fn least(values: &[Value], end: &Quote) -> Value {
-    let value = values.iter().min_by(|one, other| one.ours.total_cmp(&other.ours)).expect("three models");
-    Value { what: format!("least: {}", value.what), paper: Some(one(end.value)), ..value.clone() }
+    let value = values
+        .iter()
+        .min_by(|one, other| one.ours.total_cmp(&other.ours))
+        .expect("three models");
+    Value {
+        what: format!("least: {}", value.what),
+        paper: Some(one(end.value)),
+        ..value.clone()
+    }
 }
 
 /// The largest, as the upper end.
 fn largest(values: &[Value], end: &Quote) -> Value {
-    let value = values.iter().max_by(|one, other| one.ours.total_cmp(&other.ours)).expect("three models");
-    Value { what: format!("largest: {}", value.what), paper: Some(one(end.value)), ..value.clone() }
+    let value = values
+        .iter()
+        .max_by(|one, other| one.ours.total_cmp(&other.ours))
+        .expect("three models");
+    Value {
+        what: format!("largest: {}", value.what),
+        paper: Some(one(end.value)),
+        ..value.clone()
+    }
 }

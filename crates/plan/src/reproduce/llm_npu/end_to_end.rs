@@ -7,7 +7,10 @@ use crate::reproduce::{Cited, Kind, Section, one, value};
 
 /// Tokens of the answer of a workload, which is not in the paper: what is left of Qwen1.5-1.8B's row behind our prefill.
 fn answer(phone: &Phone, workload: &Workload, window: usize) -> f64 {
-    let options = Options { window: Some(window), ..options() };
+    let options = Options {
+        window: Some(window),
+        ..options()
+    };
     let prefill = phone.run(QWEN, workload.prompt, &options).seconds;
     ((workload.seconds[0] - prefill) / phone.token(QWEN, workload.prompt)).max(0.0)
 }
@@ -15,8 +18,14 @@ fn answer(phone: &Phone, workload: &Workload, window: usize) -> f64 {
 /// Seconds of a workload on each of [`MODELS`], with `window` bytes that the NPU addresses.
 fn seconds(phone: &Phone, workload: &Workload, window: usize) -> [f64; 5] {
     let answer = answer(phone, workload, window);
-    let options = Options { window: Some(window), ..options() };
-    MODELS.map(|name| phone.run(name, workload.prompt, &options).seconds + answer * phone.token(name, workload.prompt))
+    let options = Options {
+        window: Some(window),
+        ..options()
+    };
+    MODELS.map(|name| {
+        phone.run(name, workload.prompt, &options).seconds
+            + answer * phone.token(name, workload.prompt)
+    })
 }
 
 pub(super) fn figure_1(phone: &Phone) -> Section {
@@ -24,7 +33,10 @@ pub(super) fn figure_1(phone: &Phone) -> Section {
     let of = |workload: &Workload| {
         let decode = answer(phone, workload, usize::MAX) * phone.token(QWEN, workload.prompt);
         let all = workload.engines[LLAMA_CPP][0].expect("llama.cpp runs Qwen1.5-1.8B");
-        let what = format!("{} ({} tokens), prefill of all, %", workload.name, workload.prompt);
+        let what = format!(
+            "{} ({} tokens), prefill of all, %",
+            workload.name, workload.prompt
+        );
         value(what, share, 100.0 * (1.0 - decode / all), Kind::Seen)
     };
     Section::new(
@@ -42,29 +54,54 @@ pub(super) fn table_4(phone: &Phone) -> Section {
         for (place, ours) in ours.iter().enumerate() {
             // How HeteroLLM's order-sensitivity is read, and that there is no window, was chosen in sight of this table.
             let kind = if place == 0 { Kind::Fitted } else { Kind::Seen };
-            let what = format!("{}, {} ({} tokens), s", MODELS[place], workload.name, workload.prompt);
+            let what = format!(
+                "{}, {} ({} tokens), s",
+                MODELS[place], workload.name, workload.prompt
+            );
             values.push(value(what, one(workload.seconds[place]), *ours, kind));
         }
     }
     for (workload, ours) in TABLE_4.iter().zip(&all) {
-        for ((engine, other), printed) in ENGINES.iter().zip(workload.engines).zip(workload.faster) {
-            let ratios = other.iter().zip(ours).filter_map(|(other, ours)| Some((*other)? / ours));
+        for ((engine, other), printed) in ENGINES.iter().zip(workload.engines).zip(workload.faster)
+        {
+            let ratios = other
+                .iter()
+                .zip(ours)
+                .filter_map(|(other, ours)| Some((*other)? / ours));
             let mean = geometric_mean(ratios).expect("an engine runs some model");
             let what = format!("{}, over {engine}, geometric mean", workload.name);
             values.push(value(what, one(printed), mean, Kind::Seen));
         }
     }
     // With the window as the paper states it there is nothing to compare: see below.
-    for (place, ours) in seconds(phone, &TABLE_4[0], phone.0.window()).into_iter().enumerate().skip(3) {
-        values.push(value(format!("{} with a window of 4 GiB, 2wiki, s", MODELS[place]), None, ours, Kind::Simulated));
+    for (place, ours) in seconds(phone, &TABLE_4[0], phone.0.window())
+        .into_iter()
+        .enumerate()
+        .skip(3)
+    {
+        values.push(value(
+            format!("{} with a window of 4 GiB, 2wiki, s", MODELS[place]),
+            None,
+            ours,
+            Kind::Simulated,
+        ));
     }
     let cited = TABLE_4.iter().flat_map(|workload| {
-        ENGINES.iter().zip(workload.engines).flat_map(move |(engine, seconds)| {
-            MODELS.iter().zip(seconds).filter_map(move |(model, seconds)| {
-                let what = format!("{model}, {}, {engine}, s", workload.name);
-                Some(Cited { what, paper: one(seconds?) })
+        ENGINES
+            .iter()
+            .zip(workload.engines)
+            .flat_map(move |(engine, seconds)| {
+                MODELS
+                    .iter()
+                    .zip(seconds)
+                    .filter_map(move |(model, seconds)| {
+                        let what = format!("{model}, {}, {engine}, s", workload.name);
+                        Some(Cited {
+                            what,
+                            paper: one(seconds?),
+                        })
+                    })
             })
-        })
     });
     Section::new(
         "table-4",

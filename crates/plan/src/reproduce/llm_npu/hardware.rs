@@ -11,20 +11,27 @@ use crate::reproduce::{Kind, Section, one, value};
 fn linears(name: &str, role: Role) -> Vec<LinearShape> {
     let description = model(name);
     let all = description.blocks[0].linears(description.hidden);
-    all.into_iter().filter(|shape| role.has(shape.linear)).collect()
+    all.into_iter()
+        .filter(|shape| role.has(shape.linear))
+        .collect()
 }
 
 pub(super) fn micro_benchmarks(phone: &Phone) -> Section {
     let device = &phone.0;
     let mut values = Vec::new();
-    for (name, shape) in
-        [(QWEN, (2048, 2048)), (QWEN, (2048, 5504)), ("llama-2-7b", (4096, 4096)), ("llama-2-7b", (4096, 11_008))]
-    {
+    for (name, shape) in [
+        (QWEN, (2048, 2048)),
+        (QWEN, (2048, 5504)),
+        ("llama-2-7b", (4096, 4096)),
+        ("llama-2-7b", (4096, 11_008)),
+    ] {
         for rows in [64, 256] {
             let (inputs, outputs) = shape;
-            let faster = device.cpu.int8_product(rows, inputs, outputs) / device.npu_product(rows, inputs, outputs);
-            let what =
-                format!("INT8, NPU over CPU, [{rows}, {inputs}] × [{inputs}, {outputs}] of {name}, times (§2.2)");
+            let faster = device.cpu.int8_product(rows, inputs, outputs)
+                / device.npu_product(rows, inputs, outputs);
+            let what = format!(
+                "INT8, NPU over CPU, [{rows}, {inputs}] × [{inputs}, {outputs}] of {name}, times (§2.2)"
+            );
             values.push(value(
                 what,
                 range(&paper::INT8_OVER_CPU_FROM, &paper::INT8_OVER_CPU_TO),
@@ -35,11 +42,21 @@ pub(super) fn micro_benchmarks(phone: &Phone) -> Section {
     }
     let graph = Graph::new(&model(QWEN), 256, 256);
     let products = |how: NpuUse| -> f64 {
-        let of_block = graph.subgraphs()[..6].iter().filter(|subgraph| !linears(QWEN, subgraph.role).is_empty());
-        of_block.map(|subgraph| device.npu_subgraph(subgraph, &linears(QWEN, subgraph.role), 256, how)).sum()
+        let of_block = graph.subgraphs()[..6]
+            .iter()
+            .filter(|subgraph| !linears(QWEN, subgraph.role).is_empty());
+        of_block
+            .map(|subgraph| device.npu_subgraph(subgraph, &linears(QWEN, subgraph.role), 256, how))
+            .sum()
     };
-    let best = NpuUse { equivalent_shapes: true, per_tensor: true };
-    let per_group = products(NpuUse { per_tensor: false, ..best }) / products(best);
+    let best = NpuUse {
+        equivalent_shapes: true,
+        per_tensor: true,
+    };
+    let per_group = products(NpuUse {
+        per_tensor: false,
+        ..best
+    }) / products(best);
     values.push(value(
         "a scale for each group over one for a tensor, a block of qwen1.5-1.8b, times (§2.3)",
         range(&paper::PER_GROUP_FROM, &paper::PER_GROUP_TO),
@@ -47,9 +64,18 @@ pub(super) fn micro_benchmarks(phone: &Phone) -> Section {
         Kind::Fitted,
     ));
     let gemma = model("gemma-2b");
-    let weights: usize = Graph::new(&gemma, 256, 256).subgraphs().iter().map(|subgraph| subgraph.weight_bytes).sum();
+    let weights: usize = Graph::new(&gemma, 256, 256)
+        .subgraphs()
+        .iter()
+        .map(|subgraph| subgraph.weight_bytes)
+        .sum();
     for (what, quote, paper, of_gigabyte) in [
-        ("build", &paper::BUILD_GEMMA, 1e-3 * paper::BUILD_GEMMA.value, device.npu.build_milliseconds_per_gigabyte),
+        (
+            "build",
+            &paper::BUILD_GEMMA,
+            1e-3 * paper::BUILD_GEMMA.value,
+            device.npu.build_milliseconds_per_gigabyte,
+        ),
         (
             "optimize",
             &paper::OPTIMIZE_GEMMA,
@@ -87,7 +113,10 @@ pub(super) fn micro_benchmarks(phone: &Phone) -> Section {
 
 pub(super) fn figure_8(phone: &Phone) -> Section {
     let device = &phone.0;
-    let (rate, bandwidth) = (1e12 * device.npu.int8_tera_operations, 1e9 * device.npu.gigabytes_per_second);
+    let (rate, bandwidth) = (
+        1e12 * device.npu.int8_tera_operations,
+        1e9 * device.npu.gigabytes_per_second,
+    );
     let mut values = vec![value(
         "rows that stream as long as weights load (chosen chunk)",
         one(paper::CHUNK.value),
@@ -104,16 +133,26 @@ pub(super) fn figure_8(phone: &Phone) -> Section {
         let weights: usize = linears.iter().map(LinearShape::parameters).sum();
         let loading = weights as f64 / bandwidth;
         for chunk in [32, 64, 128, 256, 512, 1024] {
-            let matmul = |shape: &LinearShape| device.npu_matmul(chunk, shape.in_features, shape.out_features, true);
+            let matmul = |shape: &LinearShape| {
+                device.npu_matmul(chunk, shape.in_features, shape.out_features, true)
+            };
             let products: f64 = linears.iter().map(matmul).sum();
             let mut push = |how: &str, seconds: f64| {
                 let what = format!("{name} {label}, chunks of {chunk}{how}, µs a token");
-                values.push(value(what, None, 1e6 * seconds / chunk as f64, Kind::Simulated));
+                values.push(value(
+                    what,
+                    None,
+                    1e6 * seconds / chunk as f64,
+                    Kind::Simulated,
+                ));
             };
             push("", products + device.npu.launch_milliseconds * 1e-3);
             if (name, role) == (QWEN, Role::FeedForward) {
                 push(" without the launch", products);
-                push(" if weights load while rows stream", loading.max(products - loading));
+                push(
+                    " if weights load while rows stream",
+                    loading.max(products - loading),
+                );
             }
         }
     }

@@ -16,16 +16,37 @@ pub(super) fn sharing() -> Section {
         "§3.2, Qwen1.5-1.8B, 1024 tokens in chunks of 256. The paper's 75 % is three graphs of four, as if the graphs \
          of attention had no buffers.",
         vec![
-            counted("subgraphs", &paper::SUBGRAPHS, graph.subgraphs().len() as f64),
-            counted("of them shared", &paper::SHARED, graph.static_subgraphs() as f64),
-            counted("memory saved, %", &paper::SHARING_PERCENT, 100.0 * memory.saved()),
+            counted(
+                "subgraphs",
+                &paper::SUBGRAPHS,
+                graph.subgraphs().len() as f64,
+            ),
+            counted(
+                "of them shared",
+                &paper::SHARED,
+                graph.static_subgraphs() as f64,
+            ),
+            counted(
+                "memory saved, %",
+                &paper::SHARING_PERCENT,
+                100.0 * memory.saved(),
+            ),
             counted("memory saved, GB", &paper::SHARING_GIGABYTES, saved),
         ],
     )
 }
 
 pub(super) fn hot_rows(phone: &Phone) -> Section {
-    let memory = Prefill::new(&phone.0, &model(QWEN), 512, &Options { prune: 0.0, ..options() }).memory;
+    let memory = Prefill::new(
+        &phone.0,
+        &model(QWEN),
+        512,
+        &Options {
+            prune: 0.0,
+            ..options()
+        },
+    )
+    .memory;
     let hot = memory.shadow_bytes as f64;
     // A second copy of all weights, in the same bytes a weight: 2.
     let copied = hot / HOT_CHANNELS;
@@ -39,8 +60,14 @@ pub(super) fn hot_rows(phone: &Phone) -> Section {
          no profile.",
         vec![
             saved("of the shadows' memory, %", 100.0 * (copied - hot) / copied),
-            saved("of all memory, copy in 16 bits, %", 100.0 * (copied - hot) / (rest + copied)),
-            saved("of all memory, copy in INT8, %", 100.0 * (copied - hot) / (2.0 * rest + copied)),
+            saved(
+                "of all memory, copy in 16 bits, %",
+                100.0 * (copied - hot) / (rest + copied),
+            ),
+            saved(
+                "of all memory, copy in INT8, %",
+                100.0 * (copied - hot) / (2.0 * rest + copied),
+            ),
         ],
     )
 }
@@ -51,19 +78,41 @@ pub(super) fn figure_16(phone: &Phone) -> Section {
         let description = model(name);
         let memory = Prefill::new(&phone.0, &description, 512, &options()).memory;
         let embedding = description.vocab * description.hidden;
-        let tables = if description.tied_output { embedding } else { 2 * embedding };
+        let tables = if description.tied_output {
+            embedding
+        } else {
+            2 * embedding
+        };
         let graph = Graph::new(&description, 512, 256);
-        let weights: usize = graph.subgraphs().iter().map(|subgraph| subgraph.weight_bytes).sum();
+        let weights: usize = graph
+            .subgraphs()
+            .iter()
+            .map(|subgraph| subgraph.weight_bytes)
+            .sum();
         // An engine that has all weights in INT8, one set of buffers for a chunk, and the cache.
-        let buffers =
-            graph.subgraphs()[..6].iter().map(|subgraph| subgraph.activation_bytes_per_row).max().unwrap_or(0) * 512;
+        let buffers = graph.subgraphs()[..6]
+            .iter()
+            .map(|subgraph| subgraph.activation_bytes_per_row)
+            .max()
+            .unwrap_or(0)
+            * 512;
         let plain = (weights + tables + buffers + memory.cache_bytes) as f64;
         let ours = (memory.bytes() + tables) as f64;
         let most = (1.0, paper::MEMORY_MOST.value);
-        values.push(value(format!("{name}, against one set of buffers"), most, ours / plain, Kind::Counted));
+        values.push(value(
+            format!("{name}, against one set of buffers"),
+            most,
+            ours / plain,
+            Kind::Counted,
+        ));
         let share = 100.0 * memory.shadow_bytes as f64 / ours;
         let shadows = range(&paper::SHADOWS_MEMORY_FROM, &paper::SHADOWS_MEMORY_TO);
-        values.push(value(format!("{name}, shadows of all memory, %"), shadows, share, Kind::Counted));
+        values.push(value(
+            format!("{name}, shadows of all memory, %"),
+            shadows,
+            share,
+            Kind::Counted,
+        ));
     }
     Section::new(
         "figure-16",

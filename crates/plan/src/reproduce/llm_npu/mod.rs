@@ -87,24 +87,33 @@ fn model(name: &str) -> ModelDescription {
 
 /// The paper's system: its policy, and all of a model on the NPU.
 fn options() -> Options {
-    Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) }
+    Options {
+        window: Some(usize::MAX),
+        ..Options::paper(Policy::Paper)
+    }
 }
 
 /// The paper's system in order.
 fn in_order() -> Options {
-    Options { window: Some(usize::MAX), ..Options::paper(Policy::InOrder) }
+    Options {
+        window: Some(usize::MAX),
+        ..Options::paper(Policy::InOrder)
+    }
 }
 
 /// The geometric mean of some numbers; `None` where there are none.
 fn geometric_mean(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
     let logarithms: Vec<_> = numbers.into_iter().map(f64::ln).collect();
-    (!logarithms.is_empty()).then(|| (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp())
+    (!logarithms.is_empty())
+        .then(|| (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp())
 }
 
 /// The least and the largest of some numbers.
 fn ends(numbers: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let start = (f64::INFINITY, f64::NEG_INFINITY);
-    numbers.into_iter().fold(start, |(least, largest), number| (least.min(number), largest.max(number)))
+    numbers.into_iter().fold(start, |(least, largest), number| {
+        (least.min(number), largest.max(number))
+    })
 }
 
 fn range(from: &Quote, to: &Quote) -> (f64, f64) {
@@ -113,8 +122,15 @@ fn range(from: &Quote, to: &Quote) -> (f64, f64) {
 
 /// A range of the paper that stands alone, or one number twice.
 fn cited(what: impl AsRef<str>, from: &Quote, to: &Quote) -> Cited {
-    let section = if from.section == "abstract" { "abstract".to_owned() } else { format!("§{}", from.section) };
-    Cited { what: format!("{} ({section})", what.as_ref()), paper: range(from, to) }
+    let section = if from.section == "abstract" {
+        "abstract".to_owned()
+    } else {
+        format!("§{}", from.section)
+    };
+    Cited {
+        what: format!("{} ({section})", what.as_ref()),
+        paper: range(from, to),
+    }
 }
 
 #[cfg(test)]
@@ -131,7 +147,13 @@ mod tests {
         for name in NAMES {
             let section = section(name).unwrap();
             assert!(section.name == name && !section.values.is_empty());
-            assert!(section.values.iter().all(|value| value.ours.is_finite() && value.ours > 0.0), "{section:?}");
+            assert!(
+                section
+                    .values
+                    .iter()
+                    .all(|value| value.ours.is_finite() && value.ours > 0.0),
+                "{section:?}"
+            );
         }
         assert!(section("figure-2").is_none());
     }
@@ -139,19 +161,35 @@ mod tests {
     #[test]
     fn what_is_cited_has_the_reason_why_it_is_not_simulated() {
         for section in NAMES.map(|name| section(name).unwrap()) {
-            assert_eq!(section.cited.is_empty(), section.not_simulated.is_empty(), "{}", section.name);
+            assert_eq!(
+                section.cited.is_empty(),
+                section.not_simulated.is_empty(),
+                "{}",
+                section.name
+            );
         }
         let engines = section("table-4").unwrap().cited;
         assert_eq!(engines.len(), 68);
-        assert!(engines.iter().any(|cited| cited.what == "phi-2, TriviaQA, TFLite, s" && cited.paper == (6.8, 6.8)));
+        assert!(
+            engines.iter().any(
+                |cited| cited.what == "phi-2, TriviaQA, TFLite, s" && cited.paper == (6.8, 6.8)
+            )
+        );
     }
 
     #[test]
     fn what_was_fitted_to_one_number_fits_and_what_was_fitted_to_a_range_is_inside() {
         let mut fitted = 0;
-        for value in NAMES.into_iter().flat_map(values).filter(|value| value.kind == Kind::Fitted) {
+        for value in NAMES
+            .into_iter()
+            .flat_map(values)
+            .filter(|value| value.kind == Kind::Fitted)
+        {
             fitted += 1;
-            assert!(value.error().is_none_or(|error| error.abs() < 0.03), "{value:?}");
+            assert!(
+                value.error().is_none_or(|error| error.abs() < 0.03),
+                "{value:?}"
+            );
             assert!(value.inside() != Some(false), "{value:?}");
         }
         assert!(fitted >= 12, "{fitted}");
@@ -159,30 +197,60 @@ mod tests {
 
     #[test]
     fn predictions_are_as_far_off_as_the_documentation_has_it() {
-        let found = Nearness::new(&NAMES.map(|name| section(name).unwrap()), Kind::HeldOut).unwrap();
-        assert!((found.mean_error.unwrap() - 0.255).abs() < 0.002, "{found:?}");
+        let found =
+            Nearness::new(&NAMES.map(|name| section(name).unwrap()), Kind::HeldOut).unwrap();
+        assert!(
+            (found.mean_error.unwrap() - 0.255).abs() < 0.002,
+            "{found:?}"
+        );
     }
 
     #[test]
     fn values_are_held_out_only_where_no_choice_was_made_in_sight_of_them() {
         let has = |name: &str, kind| values(name).iter().any(|value| value.kind == kind);
         let of = |kind| -> Vec<_> { NAMES.into_iter().filter(|name| has(name, kind)).collect() };
-        let held_out = ["micro-benchmarks", "figure-13", "figure-14", "figure-15", "figure-17"];
+        let held_out = [
+            "micro-benchmarks",
+            "figure-13",
+            "figure-14",
+            "figure-15",
+            "figure-17",
+        ];
         assert_eq!(of(Kind::HeldOut), held_out);
-        assert_eq!(of(Kind::Seen), ["figure-1", "figure-8", "figure-14", "table-4", "figure-17"]);
+        assert_eq!(
+            of(Kind::Seen),
+            ["figure-1", "figure-8", "figure-14", "table-4", "figure-17"]
+        );
         // The window was lifted for the 7B models, and build times are Gemma-2B's.
-        for value in values("figure-17").iter().filter(|value| value.kind == Kind::HeldOut) {
+        for value in values("figure-17")
+            .iter()
+            .filter(|value| value.kind == Kind::HeldOut)
+        {
             assert!(!value.what.contains("llama-2-7b"), "{value:?}");
-            assert!(!(value.what.contains("gemma") && value.what.contains("chunk-sharing")), "{value:?}");
-            assert!(!(value.what.contains("gemma") && value.what.contains("naive")), "{value:?}");
+            assert!(
+                !(value.what.contains("gemma") && value.what.contains("chunk-sharing")),
+                "{value:?}"
+            );
+            assert!(
+                !(value.what.contains("gemma") && value.what.contains("naive")),
+                "{value:?}"
+            );
         }
-        assert!(values("table-4").iter().all(|value| value.kind != Kind::HeldOut));
+        assert!(
+            values("table-4")
+                .iter()
+                .all(|value| value.kind != Kind::HeldOut)
+        );
     }
 
     #[test]
     fn a_value_is_compared_where_the_paper_has_one_and_only_there() {
         for value in NAMES.into_iter().flat_map(values) {
-            assert_eq!(value.paper.is_some(), value.kind != Kind::Simulated, "{value:?}");
+            assert_eq!(
+                value.paper.is_some(),
+                value.kind != Kind::Simulated,
+                "{value:?}"
+            );
         }
     }
 
@@ -190,7 +258,13 @@ mod tests {
     fn the_speed_at_1024_tokens_is_compared_with_what_the_texts_have() {
         let values = values("figure-14");
         let of = |what: &str| values.iter().find(|value| value.what == what).unwrap();
-        assert_eq!(of("qwen1.5-1.8b, 1024 tokens, tokens/s").paper, Some((1000.0, f64::INFINITY)));
-        assert_eq!(of("qwen1.5-1.8b, 1024 tokens, twice HeteroLLM's at 256, tokens/s").paper, Some((1128.0, 1128.0)));
+        assert_eq!(
+            of("qwen1.5-1.8b, 1024 tokens, tokens/s").paper,
+            Some((1000.0, f64::INFINITY))
+        );
+        assert_eq!(
+            of("qwen1.5-1.8b, 1024 tokens, twice HeteroLLM's at 256, tokens/s").paper,
+            Some((1128.0, 1128.0))
+        );
     }
 }

@@ -159,7 +159,13 @@ pub fn speed_at_1024() -> f64 {
 }
 
 /// The paper's models, by the names of our shapes.
-pub const MODELS: [&str; 5] = ["qwen1.5-1.8b", "gemma-2b", "phi-2", "llama-2-7b", "mistral-7b"];
+pub const MODELS: [&str; 5] = [
+    "qwen1.5-1.8b",
+    "gemma-2b",
+    "phi-2",
+    "llama-2-7b",
+    "mistral-7b",
+];
 
 /// The other engines of table 4, in the order of its columns.
 pub const ENGINES: [&str; 5] = ["MLC", "llama.cpp", "MNN", "PowerInfer-v2", "TFLite"];
@@ -242,7 +248,11 @@ pub const TABLE_4: [Workload; 4] = [
 /// tokens: on the line through two workloads of table 4. `None` where the engine does not run the model.
 pub fn engine_seconds(engine: usize, model: usize, prompt: usize) -> Option<f64> {
     let [long, _, middle, short] = &TABLE_4;
-    let (from, to) = if prompt < middle.prompt { (short, middle) } else { (middle, long) };
+    let (from, to) = if prompt < middle.prompt {
+        (short, middle)
+    } else {
+        (middle, long)
+    };
     let of = |workload: &Workload| workload.engines[engine][model];
     let share = (prompt as f64 - from.prompt as f64) / (to.prompt - from.prompt) as f64;
     Some(of(from)? + share * (of(to)? - of(from)?))
@@ -255,7 +265,9 @@ mod tests {
 
     #[test]
     fn table_4_has_68_values_of_other_engines() {
-        let values = TABLE_4.iter().flat_map(|workload| workload.engines.iter().flatten().flatten());
+        let values = TABLE_4
+            .iter()
+            .flat_map(|workload| workload.engines.iter().flatten().flatten());
         assert_eq!(values.count(), 68);
     }
 
@@ -263,16 +275,29 @@ mod tests {
     fn the_geometric_means_of_table_4_are_those_of_its_values() {
         for workload in &TABLE_4 {
             for (engine, printed) in workload.engines.iter().zip(workload.faster) {
-                let ratios = engine.iter().zip(workload.seconds).filter_map(|(other, ours)| Some((*other)? / ours));
+                let ratios = engine
+                    .iter()
+                    .zip(workload.seconds)
+                    .filter_map(|(other, ours)| Some((*other)? / ours));
                 let mean = geometric_mean(ratios).unwrap();
-                assert!((mean - printed).abs() < 0.0505, "{}: {mean}, not {printed}", workload.name);
+                assert!(
+                    (mean - printed).abs() < 0.0505,
+                    "{}: {mean}, not {printed}",
+                    workload.name
+                );
             }
         }
     }
 
     #[test]
     fn between_two_workloads_an_engine_takes_what_is_on_their_line() {
-        for (prompt, seconds) in [(600, 8.1), (700, 9.25), (800, 10.4), (1150, 18.55), (1500, 26.7)] {
+        for (prompt, seconds) in [
+            (600, 8.1),
+            (700, 9.25),
+            (800, 10.4),
+            (1150, 18.55),
+            (1500, 26.7),
+        ] {
             let found = engine_seconds(1, 0, prompt).unwrap();
             assert!((found - seconds).abs() < 1e-9, "{prompt} tokens: {found}");
         }

@@ -14,10 +14,20 @@ pub(super) fn figure_13(phone: &Phone) -> Section {
     };
     let of_length = |prompt: usize| {
         let what = format!("in order, {prompt} tokens, %");
-        value(what, one(paper::BUBBLES.value), bubbles(prompt, &in_order()), Kind::HeldOut)
+        value(
+            what,
+            one(paper::BUBBLES.value),
+            bubbles(prompt, &in_order()),
+            Kind::HeldOut,
+        )
     };
     let mut values: Vec<_> = [512, 1024, 2048].map(of_length).into();
-    values.push(value("equation 5, 1024 tokens, %", None, bubbles(1024, &options()), Kind::Simulated));
+    values.push(value(
+        "equation 5, 1024 tokens, %",
+        None,
+        bubbles(1024, &options()),
+        Kind::Simulated,
+    ));
     Section::new(
         "figure-13",
         "§3.4, bubbles of the NPU, Qwen1.5-1.8B. The paper does not say for how many tokens: all three are compared \
@@ -33,7 +43,11 @@ fn redmi() -> Phone {
 
 /// All of a prompt on the CPU, which stands for MNN: the profile's rate of INT8 there was fitted to it.
 fn cpu_alone() -> Options {
-    Options { window: Some(0), floats_on: FloatsOn::Cpu, ..options() }
+    Options {
+        window: Some(0),
+        floats_on: FloatsOn::Cpu,
+        ..options()
+    }
 }
 
 pub(super) fn figure_14(phone: &Phone) -> Section {
@@ -46,17 +60,30 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
             1e3 * short.timeline.busy(short.npu),
             Kind::Fitted,
         ),
-        value("CPU of the same, ms (§3.4: half)", one(npu / 2.0), 1e3 * short.timeline.busy(short.float), Kind::Fitted),
+        value(
+            "CPU of the same, ms (§3.4: half)",
+            one(npu / 2.0),
+            1e3 * short.timeline.busy(short.float),
+            Kind::Fitted,
+        ),
     ];
     for name in MODELS {
         for prompt in [64, 256, 1024] {
             let (paper_value, kind) = match (name, prompt) {
                 (QWEN, 1024) => (Some(more_than(paper::SPEED.value)), Kind::Fitted),
-                (QWEN, 256) => (Some(one(heterollm::paper::MLLM_NPU_SPEED.value)), Kind::Seen),
+                (QWEN, 256) => (
+                    Some(one(heterollm::paper::MLLM_NPU_SPEED.value)),
+                    Kind::Seen,
+                ),
                 _ => (None, Kind::Simulated),
             };
             let ours = phone.run(name, prompt, &options()).tokens_per_second();
-            values.push(value(format!("{name}, {prompt} tokens, tokens/s"), paper_value, ours, kind));
+            values.push(value(
+                format!("{name}, {prompt} tokens, tokens/s"),
+                paper_value,
+                ours,
+                kind,
+            ));
         }
     }
     values.push(value(
@@ -67,13 +94,35 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
     ));
     // MNN on the CPU of either phone.
     let redmi = redmi();
-    let over_cpu = |phone: &Phone, prompt| phone.run(QWEN, prompt, &cpu_alone()).seconds / phone.seconds(QWEN, prompt);
+    let over_cpu = |phone: &Phone, prompt| {
+        phone.run(QWEN, prompt, &cpu_alone()).seconds / phone.seconds(QWEN, prompt)
+    };
     for (what, quote, ours, kind) in [
-        ("over MNN, Xiaomi 14, 1024 tokens", &paper::MNN, over_cpu(phone, 1024), Kind::Fitted),
-        ("over MNN, Xiaomi 14, 64 tokens", &paper::SHORT_MNN, over_cpu(phone, 64), Kind::HeldOut),
-        ("over MNN, Redmi K60 Pro, 1024 tokens", &paper::REDMI_MNN, over_cpu(&redmi, 1024), Kind::Seen),
+        (
+            "over MNN, Xiaomi 14, 1024 tokens",
+            &paper::MNN,
+            over_cpu(phone, 1024),
+            Kind::Fitted,
+        ),
+        (
+            "over MNN, Xiaomi 14, 64 tokens",
+            &paper::SHORT_MNN,
+            over_cpu(phone, 64),
+            Kind::HeldOut,
+        ),
+        (
+            "over MNN, Redmi K60 Pro, 1024 tokens",
+            &paper::REDMI_MNN,
+            over_cpu(&redmi, 1024),
+            Kind::Seen,
+        ),
     ] {
-        values.push(value(format!("qwen1.5-1.8b {what}, times (§4.2)"), one(quote.value), ours, kind));
+        values.push(value(
+            format!("qwen1.5-1.8b {what}, times (§4.2)"),
+            one(quote.value),
+            ours,
+            kind,
+        ));
     }
     // Indices of `ENGINES`. Their latency at 1024 tokens lies between those of two workloads of table 4.
     let ours = MODELS.map(|name| phone.seconds(name, 1024));
@@ -83,13 +132,30 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
         (3, &paper::POWERINFER_FROM, &paper::POWERINFER_TO),
         (4, &paper::TFLITE_FROM, &paper::TFLITE_TO),
     ] {
-        let ratios = (0..MODELS.len()).filter_map(|model| Some(engine_seconds(engine, model, 1024)? / ours[model]));
+        let ratios = (0..MODELS.len())
+            .filter_map(|model| Some(engine_seconds(engine, model, 1024)? / ours[model]));
         let (least, largest) = ends(ratios);
         let name = ENGINES[engine];
-        values.push(value(format!("over {name}, 1024 tokens, least"), one(from.value), least, Kind::Seen));
-        values.push(value(format!("over {name}, 1024 tokens, largest"), one(to.value), largest, Kind::Seen));
+        values.push(value(
+            format!("over {name}, 1024 tokens, least"),
+            one(from.value),
+            least,
+            Kind::Seen,
+        ));
+        values.push(value(
+            format!("over {name}, 1024 tokens, largest"),
+            one(to.value),
+            largest,
+            Kind::Seen,
+        ));
     }
-    let redmi = |name: &str, from, to| cited(format!("Redmi K60 Pro, 1024 tokens, over {name}, times"), from, to);
+    let redmi = |name: &str, from, to| {
+        cited(
+            format!("Redmi K60 Pro, 1024 tokens, over {name}, times"),
+            from,
+            to,
+        )
+    };
     let short = |name: &str, from, to| cited(format!("64 tokens, over {name}, times"), from, to);
     Section::new(
         "figure-14",
@@ -122,20 +188,55 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
 
 pub(super) fn figure_15(phone: &Phone) -> Section {
     let all = |options: &Options| phone.run(QWEN, 1024, options);
-    let (kept, none) = (all(&Options { prune: 0.0, ..options() }), all(&Options { prune: 1.0, ..options() }));
-    let [late, energy] = [1.0 - none.seconds / kept.seconds, 1.0 - none.joules / kept.joules].map(|less| 100.0 * less);
+    let (kept, none) = (
+        all(&Options {
+            prune: 0.0,
+            ..options()
+        }),
+        all(&Options {
+            prune: 1.0,
+            ..options()
+        }),
+    );
+    let [late, energy] = [
+        1.0 - none.seconds / kept.seconds,
+        1.0 - none.joules / kept.joules,
+    ]
+    .map(|less| 100.0 * less);
     let mut values = vec![
-        value("latency of all shadows, % (§3.3)", one(paper::SHADOWS_LATENCY.value), late, Kind::Fitted),
-        value("energy of all shadows, % (§3.3)", one(paper::SHADOWS_ENERGY.value), energy, Kind::HeldOut),
+        value(
+            "latency of all shadows, % (§3.3)",
+            one(paper::SHADOWS_LATENCY.value),
+            late,
+            Kind::Fitted,
+        ),
+        value(
+            "energy of all shadows, % (§3.3)",
+            one(paper::SHADOWS_ENERGY.value),
+            energy,
+            Kind::HeldOut,
+        ),
     ];
     let redmi = redmi();
     for prompt in [64, 256, 1024] {
         let joules = |options: &Options| redmi.run(QWEN, prompt, options).joules;
         let (ours, cpu) = (joules(&options()), joules(&cpu_alone()));
-        values.push(value(format!("qwen1.5-1.8b on the 8 Gen 2, {prompt} tokens, J"), None, ours, Kind::Simulated));
-        values.push(value(format!("the CPU alone over that, {prompt} tokens"), None, cpu / ours, Kind::Simulated));
+        values.push(value(
+            format!("qwen1.5-1.8b on the 8 Gen 2, {prompt} tokens, J"),
+            None,
+            ours,
+            Kind::Simulated,
+        ));
+        values.push(value(
+            format!("the CPU alone over that, {prompt} tokens"),
+            None,
+            cpu / ours,
+            Kind::Simulated,
+        ));
     }
-    let of = |tokens: usize, name: &str, from, to| cited(format!("{tokens} tokens, {name} over it, times"), from, to);
+    let of = |tokens: usize, name: &str, from, to| {
+        cited(format!("{tokens} tokens, {name} over it, times"), from, to)
+    };
     Section::new("figure-15", "Energy on the Redmi K60 Pro. The power of the CPU is assumed.", values).citing(
         "neither the bars nor the engines' energy or power are in the text, so that no ratio can be computed",
         vec![

@@ -13,16 +13,26 @@ pub(super) fn schedules(phone: &Phone) -> Section {
     for name in ["qwen1.5-1.8b", "llama-2-7b"] {
         let mut speed = |by: &str, prefill: &Prefill| {
             let speed = prefill.run().tokens_per_second();
-            values.push(value(format!("{name}, {by}, tokens/s"), None, speed, Kind::Simulated));
+            values.push(value(
+                format!("{name}, {by}, tokens/s"),
+                None,
+                speed,
+                Kind::Simulated,
+            ));
         };
         let plain = Prefill::new(&phone.0, &model(name), PROMPT, &in_order());
         speed("in order", &plain);
         for system in System::ALL {
             let mut ordered = plain.clone();
-            ordered.tasks.dag = system.order(&plain.tasks).dag(&plain.tasks.dag, |task| plain.tasks.dag.seconds(task));
+            ordered.tasks.dag = system
+                .order(&plain.tasks)
+                .dag(&plain.tasks.dag, |task| plain.tasks.dag.seconds(task));
             speed(system.name(), &ordered);
         }
-        speed("equation 5", &Prefill::new(&phone.0, &model(name), PROMPT, &options()));
+        speed(
+            "equation 5",
+            &Prefill::new(&phone.0, &model(name), PROMPT, &options()),
+        );
     }
     Section::new(
         "schedules",

@@ -86,9 +86,13 @@ impl Buffers {
     ) -> Result<Self> {
         let description = model.description;
         let hidden = rows * description.hidden;
-        let widest =
-            |width: &dyn Fn(&BlockDescription) -> usize| rows * description.blocks.iter().map(width).max().unwrap_or(0);
-        let post_norms = model.blocks.iter().any(|block| block.attention_post_norm.is_some());
+        let widest = |width: &dyn Fn(&BlockDescription) -> usize| {
+            rows * description.blocks.iter().map(width).max().unwrap_or(0)
+        };
+        let post_norms = model
+            .blocks
+            .iter()
+            .any(|block| block.attention_post_norm.is_some());
         let linears = model.blocks.iter().flat_map(|block| &block.linears);
         let widest_int8 = linears.filter_map(|(_, layer)| match layer.weight {
             DeviceWeight::Int8(weight, _) => Some(weight.in_features),
@@ -98,16 +102,24 @@ impl Buffers {
         let words = |place: Place| match place {
             Place::Stream | Place::Normed => hidden,
             Place::Projected if post_norms => hidden,
-            Place::Heads => {
-                widest(&|block| (block.attention.heads + 2 * block.attention.kv_heads) * block.attention.head_dim)
-            }
+            Place::Heads => widest(&|block| {
+                (block.attention.heads + 2 * block.attention.kv_heads) * block.attention.head_dim
+            }),
             Place::Attended => widest(&|block| block.attention.heads * block.attention.head_dim),
-            Place::GateUp => widest(&|block| block.feed_forward.width * if block.feed_forward.gated { 2 } else { 1 }),
+            Place::GateUp => widest(&|block| {
+                block.feed_forward.width * if block.feed_forward.gated { 2 } else { 1 }
+            }),
             Place::Inner => widest(&|block| block.feed_forward.width),
             Place::Quantized => rows * widest_int8 / QUAD,
             Place::Outliers if widest_int8 > 0 => 2 * rows * (1 + widest_int8),
             Place::Logits => outputs * description.vocab,
-            Place::Angles => rows * model.rotations.iter().map(|one| 2 * one.frequencies.len()).sum::<usize>(),
+            Place::Angles => {
+                rows * model
+                    .rotations
+                    .iter()
+                    .map(|one| 2 * one.frequencies.len())
+                    .sum::<usize>()
+            }
             Place::Returned => returned_words(description, rows),
             Place::Parameters => parameters.len(),
             Place::Projected | Place::Outliers | Place::Table | Place::Parts | Place::Staging => 0,
@@ -117,8 +129,15 @@ impl Buffers {
             context.buffer(what, (words(place) * WORD) as u64, usage)
         });
         let list = list.into_iter().collect::<Result<Vec<_>>>()?;
-        let buffers = Self { generation: 0, list };
-        context.queue.write_buffer(buffers.get(Place::Parameters), 0, bytemuck::cast_slice(parameters));
+        let buffers = Self {
+            generation: 0,
+            list,
+        };
+        context.queue.write_buffer(
+            buffers.get(Place::Parameters),
+            0,
+            bytemuck::cast_slice(parameters),
+        );
         Ok(buffers)
     }
 

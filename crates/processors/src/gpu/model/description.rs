@@ -23,17 +23,35 @@ impl DeviceModel<'_> {
     /// # Errors
     /// [`Error::GpuModel`], which names the part.
     pub(super) fn check(&self, gpu: &str) -> Result<()> {
-        let Self { description, rotations, rotation_of_block, blocks, output_norm, output } = self;
+        let Self {
+            description,
+            rotations,
+            rotation_of_block,
+            blocks,
+            output_norm,
+            output,
+        } = self;
         let hidden = description.hidden;
         let check = Check { gpu };
         let count = description.blocks.len();
-        check.that(blocks.len() == count && rotation_of_block.len() == count, || {
-            format!("it has weights of {} blocks and rotations of {}", blocks.len(), rotation_of_block.len())
-        })?;
+        check.that(
+            blocks.len() == count && rotation_of_block.len() == count,
+            || {
+                format!(
+                    "it has weights of {} blocks and rotations of {}",
+                    blocks.len(),
+                    rotation_of_block.len()
+                )
+            },
+        )?;
         for (index, (block, described)) in blocks.iter().zip(&description.blocks).enumerate() {
             let named = |error: String| format!("block {index}: {error}");
-            block.check(described, hidden).map_err(|error| check.refused(named(error)))?;
-            let pairs = rotations.get(rotation_of_block[index]).map(|rotation| rotation.frequencies.len());
+            block
+                .check(described, hidden)
+                .map_err(|error| check.refused(named(error)))?;
+            let pairs = rotations
+                .get(rotation_of_block[index])
+                .map(|rotation| rotation.frequencies.len());
             check.that(pairs == Some(described.attention.rope.dims / 2), || {
                 named(format!(
                     "its rotation has {pairs:?} frequencies, for {} dimensions",
@@ -41,12 +59,16 @@ impl DeviceModel<'_> {
                 ))
             })?;
         }
-        norm_fits(output_norm, hidden).map_err(|error| check.refused(format!("output norm: {error}")))?;
+        norm_fits(output_norm, hidden)
+            .map_err(|error| check.refused(format!("output norm: {error}")))?;
         let shape = (description.vocab, hidden);
-        let fits = linear_fits(output, shape, output.bias.is_some()).and_then(|()| match output.weight {
-            DeviceWeight::Float(_) => Ok(()),
-            DeviceWeight::Int8(..) => Err("it reads INT8, expected float activations".to_owned()),
-        });
+        let fits =
+            linear_fits(output, shape, output.bias.is_some()).and_then(|()| match output.weight {
+                DeviceWeight::Float(_) => Ok(()),
+                DeviceWeight::Int8(..) => {
+                    Err("it reads INT8, expected float activations".to_owned())
+                }
+            });
         fits.map_err(|error| check.refused(format!("output matrix: {error}")))
     }
 }
@@ -57,25 +79,43 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn refused(&self, reason: String) -> Error {
-        Error::GpuModel { gpu: self.gpu.to_owned(), reason }
+        Error::GpuModel {
+            gpu: self.gpu.to_owned(),
+            reason,
+        }
     }
 
     fn that(&self, holds: bool, reason: impl Fn() -> String) -> Result<()> {
-        if holds { Ok(()) } else { Err(self.refused(reason())) }
+        if holds {
+            Ok(())
+        } else {
+            Err(self.refused(reason()))
+        }
     }
 }
 
 impl<'a> DeviceBlock<'a> {
     /// The layers `wanted`, in this order.
     pub(super) fn layers(&self, wanted: &[Linear]) -> Vec<DeviceLinear<'a>> {
-        let layer = |name: &Linear| self.linears.iter().find(|(linear, _)| linear == name).map(|(_, layer)| *layer);
+        let layer = |name: &Linear| {
+            self.linears
+                .iter()
+                .find(|(linear, _)| linear == name)
+                .map(|(_, layer)| *layer)
+        };
         wanted.iter().filter_map(layer).collect()
     }
 
-    fn check(&self, described: &BlockDescription, hidden: usize) -> std::result::Result<(), String> {
+    fn check(
+        &self,
+        described: &BlockDescription,
+        hidden: usize,
+    ) -> std::result::Result<(), String> {
         let head_dim = described.attention.head_dim;
         if !head_dim.is_multiple_of(UNIT) {
-            return Err(format!("heads are {head_dim} wide, expected a multiple of {UNIT}"));
+            return Err(format!(
+                "heads are {head_dim} wide, expected a multiple of {UNIT}"
+            ));
         }
         let (post, second) = match described.residual {
             Residual::Serial => (false, true),
@@ -85,20 +125,52 @@ impl<'a> DeviceBlock<'a> {
         let has_head_norms = described.attention.qk_norm.is_some();
         let norms = [
             ("attention norm", Some(&self.attention_norm), hidden, true),
-            ("attention post norm", self.attention_post_norm.as_ref(), hidden, post),
-            ("feed-forward norm", self.feed_forward_norm.as_ref(), hidden, second),
-            ("feed-forward post norm", self.feed_forward_post_norm.as_ref(), hidden, post),
-            ("query norm", self.query_norm.as_ref(), head_dim, has_head_norms),
+            (
+                "attention post norm",
+                self.attention_post_norm.as_ref(),
+                hidden,
+                post,
+            ),
+            (
+                "feed-forward norm",
+                self.feed_forward_norm.as_ref(),
+                hidden,
+                second,
+            ),
+            (
+                "feed-forward post norm",
+                self.feed_forward_post_norm.as_ref(),
+                hidden,
+                post,
+            ),
+            (
+                "query norm",
+                self.query_norm.as_ref(),
+                head_dim,
+                has_head_norms,
+            ),
             ("key norm", self.key_norm.as_ref(), head_dim, has_head_norms),
         ];
         for (name, norm, features, wanted) in norms {
             match norm {
-                Some(norm) if wanted => norm_fits(norm, features).map_err(|error| format!("{name}: {error}"))?,
+                Some(norm) if wanted => {
+                    norm_fits(norm, features).map_err(|error| format!("{name}: {error}"))?
+                }
                 None if !wanted => {}
-                _ => return Err(format!("{name}: expected exactly where the description has one")),
+                _ => {
+                    return Err(format!(
+                        "{name}: expected exactly where the description has one"
+                    ));
+                }
             }
         }
-        for LinearShape { linear, out_features, in_features, bias } in described.linears(hidden) {
+        for LinearShape {
+            linear,
+            out_features,
+            in_features,
+            bias,
+        } in described.linears(hidden)
+        {
             match &self.layers(&[linear])[..] {
                 [layer] => linear_fits(layer, (out_features, in_features), bias)
                     .map_err(|error| format!("{linear:?}: {error}"))?,
@@ -107,8 +179,13 @@ impl<'a> DeviceBlock<'a> {
         }
         for readers in READERS {
             let layers = self.layers(readers);
-            if layers.windows(2).any(|pair| input(&pair[0]) != input(&pair[1])) {
-                return Err(format!("{readers:?} read one input and have several of its scales"));
+            if layers
+                .windows(2)
+                .any(|pair| input(&pair[0]) != input(&pair[1]))
+            {
+                return Err(format!(
+                    "{readers:?} read one input and have several of its scales"
+                ));
             }
         }
         Ok(())
@@ -116,7 +193,10 @@ impl<'a> DeviceBlock<'a> {
 }
 
 /// Layers that read one input.
-const READERS: [&[Linear]; 2] = [&[Linear::Query, Linear::Key, Linear::Value], &[Linear::Gate, Linear::Up]];
+const READERS: [&[Linear]; 2] = [
+    &[Linear::Query, Linear::Key, Linear::Value],
+    &[Linear::Gate, Linear::Up],
+];
 
 /// How its input becomes INT8, and whether in decode it does not.
 fn input<'a>(layer: &DeviceLinear<'a>) -> (Option<Int8Input<'a>>, bool) {
@@ -125,13 +205,21 @@ fn input<'a>(layer: &DeviceLinear<'a>) -> (Option<Int8Input<'a>>, bool) {
 
 fn norm_fits(norm: &DeviceNorm, features: usize) -> std::result::Result<(), String> {
     let lengths = [Some(norm.weight.len()), norm.bias.map(<[f32]>::len)];
-    match lengths.into_iter().flatten().find(|length| *length != features) {
+    match lengths
+        .into_iter()
+        .flatten()
+        .find(|length| *length != features)
+    {
         Some(length) => Err(format!("{length} values, expected {features}")),
         None => Ok(()),
     }
 }
 
-fn linear_fits(layer: &DeviceLinear, shape: (usize, usize), bias: bool) -> std::result::Result<(), String> {
+fn linear_fits(
+    layer: &DeviceLinear,
+    shape: (usize, usize),
+    bias: bool,
+) -> std::result::Result<(), String> {
     match layer.weight {
         DeviceWeight::Float(matrix) => matrix_fits(matrix, shape)?,
         DeviceWeight::Int8(weight, input) => int8_fits(weight, &input, shape)?,
@@ -150,11 +238,17 @@ fn linear_fits(layer: &DeviceLinear, shape: (usize, usize), bias: bool) -> std::
     Ok(())
 }
 
-fn matrix_fits(matrix: Matrix, (out_features, in_features): (usize, usize)) -> std::result::Result<(), String> {
+fn matrix_fits(
+    matrix: Matrix,
+    (out_features, in_features): (usize, usize),
+) -> std::result::Result<(), String> {
     let (multiple, scales) = match matrix {
         Matrix::Int4 { scales, .. } => {
             let group = triad_kernels::int4::GROUP;
-            (group, Some((scales.len(), out_features * in_features / group)))
+            (
+                group,
+                Some((scales.len(), out_features * in_features / group)),
+            )
         }
         Matrix::Int8 { scales, .. } => (UNIT, Some((scales.len(), out_features))),
         Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) | Matrix::Blocks(_) => (UNIT, None),
@@ -162,7 +256,9 @@ fn matrix_fits(matrix: Matrix, (out_features, in_features): (usize, usize)) -> s
     reads_multiple_of(multiple, in_features)?;
     let (found, row) = (stored_bytes(matrix), row_bytes(matrix, in_features));
     if out_features.checked_mul(row) != Some(found) {
-        return Err(format!("weights of {found} bytes, expected {out_features} rows of {row}"));
+        return Err(format!(
+            "weights of {found} bytes, expected {out_features} rows of {row}"
+        ));
     }
     match scales.filter(|(found, expected)| found != expected) {
         Some((found, expected)) => Err(format!("{found} scales, expected {expected}")),
@@ -177,15 +273,24 @@ fn int8_fits(
 ) -> std::result::Result<(), String> {
     reads_multiple_of(UNIT, in_features)?;
     if in_features > MAX_IN_FEATURES {
-        return Err(format!("it reads {in_features} features in INT8, expected {MAX_IN_FEATURES} at most"));
+        return Err(format!(
+            "it reads {in_features} features in INT8, expected {MAX_IN_FEATURES} at most"
+        ));
     }
     if (weight.out_features, weight.in_features) != (out_features, in_features) {
         let found = (weight.out_features, weight.in_features);
-        return Err(format!("a weight of {found:?} in INT8, expected {:?}", (out_features, in_features)));
+        return Err(format!(
+            "a weight of {found:?} in INT8, expected {:?}",
+            (out_features, in_features)
+        ));
     }
     let smoothing = input.smoothing.map_or(in_features, <[f32]>::len);
     for (what, found, expected) in [
-        ("packed numbers", weight.packed.len(), packed_len(out_features, in_features).unwrap_or(usize::MAX)),
+        (
+            "packed numbers",
+            weight.packed.len(),
+            packed_len(out_features, in_features).unwrap_or(usize::MAX),
+        ),
         ("scales", weight.scales.len(), out_features),
         ("factors of smoothing", smoothing, in_features),
     ] {
@@ -194,7 +299,10 @@ fn int8_fits(
         }
     }
     if !is_scale(input.scale) {
-        return Err(format!("an input scale of {}, expected a positive one to divide by", input.scale));
+        return Err(format!(
+            "an input scale of {}, expected a positive one to divide by",
+            input.scale
+        ));
     }
     Ok(())
 }
@@ -203,5 +311,7 @@ fn reads_multiple_of(multiple: usize, in_features: usize) -> std::result::Result
     if in_features.is_multiple_of(multiple) {
         return Ok(());
     }
-    Err(format!("it reads {in_features} features, expected a multiple of {multiple}"))
+    Err(format!(
+        "it reads {in_features} features, expected a multiple of {multiple}"
+    ))
 }

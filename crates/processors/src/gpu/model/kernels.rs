@@ -51,8 +51,14 @@ impl Many {
     fn source(self, tile: u32, float: impl Fn(String, &[&str]) -> String) -> String {
         let loads = include_str!("../shaders/model/tile_loads.wgsl");
         let by_invocations = |kept: &str| {
-            let constants = format!("{}alias Kept = vec4<{kept}>;\n", of_tile(tile, (tile / 4).pow(2)));
-            float(constants, &[loads, include_str!("../shaders/model/tile.wgsl")])
+            let constants = format!(
+                "{}alias Kept = vec4<{kept}>;\n",
+                of_tile(tile, (tile / 4).pow(2))
+            );
+            float(
+                constants,
+                &[loads, include_str!("../shaders/model/tile.wgsl")],
+            )
         };
         match self {
             Self::F32 => by_invocations("f32") + "const SHRINK = 1.0;\n",
@@ -61,9 +67,17 @@ impl Many {
                 let kind = |name: &str, number: &str, role: &str| {
                     format!("alias {name} = coop_mat{side}x{side}<{number}, {role}>;\n")
                 };
-                let kinds = [kind("Left", "f16", "A"), kind("Right", "f16", "B"), kind("Sums", "f32", "C")].concat();
+                let kinds = [
+                    kind("Left", "f16", "A"),
+                    kind("Right", "f16", "B"),
+                    kind("Sums", "f32", "C"),
+                ]
+                .concat();
                 let constants = of_tile(tile, THREADS_OF_MATRICES) + &kinds;
-                let shader = float(constants, &[loads, include_str!("../shaders/model/cooperative.wgsl")]);
+                let shader = float(
+                    constants,
+                    &[loads, include_str!("../shaders/model/cooperative.wgsl")],
+                );
                 format!("enable f16;\nenable wgpu_cooperative_matrix;\n{shader}{SHRINK}")
             }
         }
@@ -78,14 +92,18 @@ const THREADS_OF_MATRICES: u32 = 128;
 
 /// The constants of a tile of so many rows and columns, and so many invocations.
 fn of_tile(tile: u32, threads: u32) -> String {
-    format!("const TILE = {tile}u; const SIDE = {}u; const THREADS = {threads}u;\n", tile / 4)
+    format!(
+        "const TILE = {tile}u; const SIDE = {}u; const THREADS = {threads}u;\n",
+        tile / 4
+    )
 }
 
 /// Of a term that is multiplied and summed in f32.
 const TOLERANCE: f32 = 1e-5;
 
 /// In one instruction; some GPUs make zeros of numbers below 2⁻¹⁴.
-const UNPACKED_HALVES: &str = "fn halves(word: u32) -> vec2<f32> { return unpack2x16float(word); }\n";
+const UNPACKED_HALVES: &str =
+    "fn halves(word: u32) -> vec2<f32> { return unpack2x16float(word); }\n";
 /// With operations on integers, exact everywhere.
 const SHIFTED_HALVES: &str = "fn half(bits: u32) -> f32 {
     let bias = select(0x38000000u, 0x70000000u, (bits & 0x7c00u) == 0x7c00u);
@@ -102,23 +120,66 @@ fn halves(word: u32) -> vec2<f32> { return vec2<f32>(half(word & 0xffffu), half(
 impl ModelVariant {
     /// All, the fastest first. Workgroups have one dimension: an Adreno 840 miscomputed others (pytorch/executorch#22328).
     pub const ALL: [Self; 4] = [
-        Self { name: "subgroups-64", tile: 64, subgroups: true, ..Self::PLAIN },
-        Self { name: "plain-64", tile: 64, ..Self::PLAIN },
+        Self {
+            name: "subgroups-64",
+            tile: 64,
+            subgroups: true,
+            ..Self::PLAIN
+        },
+        Self {
+            name: "plain-64",
+            tile: 64,
+            ..Self::PLAIN
+        },
         Self::PLAIN,
-        Self { name: "shifted-32", halves: SHIFTED_HALVES, dot4: SHIFTED, ..Self::PLAIN },
+        Self {
+            name: "shifted-32",
+            halves: SHIFTED_HALVES,
+            dot4: SHIFTED,
+            ..Self::PLAIN
+        },
     ];
 
     /// Those that are used only where they are [named](super::super::VARIANTS): products of many rows with inputs and
     /// weights rounded to f16, the fastest first.
     pub const ROUNDED: [Self; 4] = [
-        Self { name: "matrices-16", tile: 64, subgroups: true, many: Many::Matrices(16), ..Self::PLAIN },
-        Self { name: "matrices-8", tile: 32, subgroups: true, many: Many::Matrices(8), ..Self::PLAIN },
-        Self { name: "f16-64", tile: 64, subgroups: true, many: Many::F16, ..Self::PLAIN },
-        Self { name: "plain-f16-64", tile: 64, many: Many::F16, ..Self::PLAIN },
+        Self {
+            name: "matrices-16",
+            tile: 64,
+            subgroups: true,
+            many: Many::Matrices(16),
+            ..Self::PLAIN
+        },
+        Self {
+            name: "matrices-8",
+            tile: 32,
+            subgroups: true,
+            many: Many::Matrices(8),
+            ..Self::PLAIN
+        },
+        Self {
+            name: "f16-64",
+            tile: 64,
+            subgroups: true,
+            many: Many::F16,
+            ..Self::PLAIN
+        },
+        Self {
+            name: "plain-f16-64",
+            tile: 64,
+            many: Many::F16,
+            ..Self::PLAIN
+        },
     ];
 
-    const PLAIN: Self =
-        Self { name: "plain-32", tile: 32, subgroups: false, halves: UNPACKED_HALVES, many: Many::F32, dot4: PACKED };
+    const PLAIN: Self = Self {
+        name: "plain-32",
+        tile: 32,
+        subgroups: false,
+        halves: UNPACKED_HALVES,
+        many: Many::F32,
+        dot4: PACKED,
+    };
 
     /// What a term of a product of many rows, input times weight, may be off by, relative to itself.
     ///
@@ -146,9 +207,9 @@ impl ModelVariant {
             return Some("numbers in f16".to_owned());
         }
         match self.many {
-            Many::Matrices(side) if !context.matrices.contains(&side) => {
-                Some(format!("matrices of {side} × {side} numbers in f16 with sums in f32"))
-            }
+            Many::Matrices(side) if !context.matrices.contains(&side) => Some(format!(
+                "matrices of {side} × {side} numbers in f16 with sums in f32"
+            )),
             _ => None,
         }
     }
@@ -183,7 +244,14 @@ fn second_quad(at: u32) -> u32 { return at / 4u * 8u + 4u + at % 4u; }
 const UNSCALED: &str = "fn scaled(sum: f32, column: u32) -> f32 { return sum; }\n";
 
 impl WeightFormat {
-    pub const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::Int8, Self::Int4, Self::W8a8];
+    pub const ALL: [Self; 6] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Int8,
+        Self::Int4,
+        Self::W8a8,
+    ];
 
     pub fn of(matrix: Matrix) -> Self {
         match matrix {
@@ -214,7 +282,11 @@ impl WeightFormat {
 
     /// Columns that a workgroup computes of few rows.
     pub fn rows_columns(self) -> usize {
-        if self == Self::W8a8 { Int8Weight::COLUMNS } else { 4 }
+        if self == Self::W8a8 {
+            Int8Weight::COLUMNS
+        } else {
+            4
+        }
     }
 
     /// How a shader of products of float activations reads it.
@@ -326,12 +398,22 @@ impl Kernel {
     pub(super) fn source(self, variant: ModelVariant) -> String {
         let float = |format: WeightFormat, constants: String, rest: &[&str]| {
             let shader = include_str!("../shaders/model/float.wgsl");
-            let parts = [&[CALL, &constants, PRODUCT, variant.halves][..], &format.source(), &[shader], rest];
+            let parts = [
+                &[CALL, &constants, PRODUCT, variant.halves][..],
+                &format.source(),
+                &[shader],
+                rest,
+            ];
             parts.concat().concat()
         };
         let w8a8 = |constants: String, rest: &[&str]| {
             let shader = include_str!("../shaders/model/w8a8.wgsl");
-            [&[CALL, &constants, variant.dot4, "\n", PRODUCT, shader][..], rest].concat().concat()
+            [
+                &[CALL, &constants, variant.dot4, "\n", PRODUCT, shader][..],
+                rest,
+            ]
+            .concat()
+            .concat()
         };
         let heads = |dim: u32| format!("const DIM = {dim}u; const PAGE = {PAGE}u;\n");
         let tile = variant.tile;
@@ -339,33 +421,62 @@ impl Kernel {
             Self::Rows(format, rows) => {
                 let constants = format!("const ROWS = {rows}u;\n");
                 if format == WeightFormat::W8a8 {
-                    return w8a8(constants, &[include_str!("../shaders/model/w8a8_rows.wgsl")]);
+                    return w8a8(
+                        constants,
+                        &[include_str!("../shaders/model/w8a8_rows.wgsl")],
+                    );
                 }
                 let sum = if variant.subgroups {
                     include_str!("../shaders/model/sum_subgroups.wgsl")
                 } else {
                     include_str!("../shaders/model/sum_plain.wgsl")
                 };
-                float(format, constants, &[include_str!("../shaders/model/rows.wgsl"), sum])
+                float(
+                    format,
+                    constants,
+                    &[include_str!("../shaders/model/rows.wgsl"), sum],
+                )
             }
             Self::Tile(WeightFormat::W8a8) => {
-                let constants = format!("{}const DEPTH = {DEPTH}u;\n", of_tile(tile, (tile / 4).pow(2)));
-                w8a8(constants, &[include_str!("../shaders/model/w8a8_tile.wgsl"), MULTIPLY])
+                let constants = format!(
+                    "{}const DEPTH = {DEPTH}u;\n",
+                    of_tile(tile, (tile / 4).pow(2))
+                );
+                w8a8(
+                    constants,
+                    &[include_str!("../shaders/model/w8a8_tile.wgsl"), MULTIPLY],
+                )
             }
-            Self::Tile(format) => variant.many.source(tile, |constants, rest| float(format, constants, rest)),
+            Self::Tile(format) => variant
+                .many
+                .source(tile, |constants, rest| float(format, constants, rest)),
             Self::Quantize => [CALL, include_str!("../shaders/model/quantize.wgsl")].concat(),
             Self::Norm => [CALL, include_str!("../shaders/model/norm.wgsl")].concat(),
-            Self::Rope(dim) => [CALL, &heads(dim), include_str!("../shaders/model/rope.wgsl")].concat(),
+            Self::Rope(dim) => [
+                CALL,
+                &heads(dim),
+                include_str!("../shaders/model/rope.wgsl"),
+            ]
+            .concat(),
             Self::Attention(dim, queries) => {
                 let (_, keys) = Self::attention_tile(dim as usize);
                 let constants = format!("const QUERIES = {queries}u; const KEYS = {keys}u;\n");
                 let shader = include_str!("../shaders/model/attention.wgsl");
                 [CALL, &heads(dim), &constants, FUNCTIONS, shader].concat()
             }
-            Self::Combine(dim) => {
-                [CALL, &heads(dim), FUNCTIONS, include_str!("../shaders/model/combine.wgsl")].concat()
-            }
-            Self::Activate => [CALL, FUNCTIONS, include_str!("../shaders/model/activate.wgsl")].concat(),
+            Self::Combine(dim) => [
+                CALL,
+                &heads(dim),
+                FUNCTIONS,
+                include_str!("../shaders/model/combine.wgsl"),
+            ]
+            .concat(),
+            Self::Activate => [
+                CALL,
+                FUNCTIONS,
+                include_str!("../shaders/model/activate.wgsl"),
+            ]
+            .concat(),
         }
     }
 }
@@ -380,7 +491,9 @@ impl fmt::Display for Kernel {
             Self::Quantize => f.write_str("quantization to INT8"),
             Self::Norm => f.write_str("norm"),
             Self::Rope(dim) => write!(f, "RoPE of heads of {dim}"),
-            Self::Attention(dim, queries) => write!(f, "attention of heads of {dim}, tiles of {queries} queries"),
+            Self::Attention(dim, queries) => {
+                write!(f, "attention of heads of {dim}, tiles of {queries} queries")
+            }
             Self::Combine(dim) => write!(f, "parts of attention of heads of {dim}"),
             Self::Activate => f.write_str("activation"),
         }
@@ -416,7 +529,11 @@ impl Pipelines {
     ///
     /// # Errors
     /// The reason, if the GPU or its driver refuses it.
-    pub fn compile(&mut self, context: &Context, kernel: Kernel) -> std::result::Result<(), String> {
+    pub fn compile(
+        &mut self,
+        context: &Context,
+        kernel: Kernel,
+    ) -> std::result::Result<(), String> {
         if self.compiled.contains_key(&kernel) {
             return Ok(());
         }
@@ -428,30 +545,45 @@ impl Pipelines {
         let compile = || {
             let source = kernel.source(self.variant);
             #[cfg(test)]
-            let source = self.planted.map_or(source.clone(), |[right, wrong]| source.replace(right, wrong));
-            let source = wgpu::ShaderSource::Wgsl(source.into());
-            let module =
-                context.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some(&name), source });
-            let layout = context.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-                label: Some(&name),
-                bind_group_layouts: &[Some(&layout)],
-                ..Default::default()
+            let source = self.planted.map_or(source.clone(), |[right, wrong]| {
+                source.replace(right, wrong)
             });
+            let source = wgpu::ShaderSource::Wgsl(source.into());
+            let module = context
+                .device
+                .create_shader_module(wgpu::ShaderModuleDescriptor {
+                    label: Some(&name),
+                    source,
+                });
+            let layout = context
+                .device
+                .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                    label: Some(&name),
+                    bind_group_layouts: &[Some(&layout)],
+                    ..Default::default()
+                });
             // All of a workgroup's memory is written before it is read.
-            let compilation_options =
-                wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() };
-            context.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-                label: Some(&name),
-                layout: Some(&layout),
-                module: &module,
-                entry_point: Some("main"),
-                compilation_options,
-                cache: context.pipelines.as_ref().map(|kept| &kept.cache),
-            })
+            let compilation_options = wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            };
+            context
+                .device
+                .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                    label: Some(&name),
+                    layout: Some(&layout),
+                    module: &module,
+                    entry_point: Some("main"),
+                    compilation_options,
+                    cache: context.pipelines.as_ref().map(|kept| &kept.cache),
+                })
         };
-        let compiled =
-            context.scoped(wgpu::ErrorFilter::Validation, || context.scoped(wgpu::ErrorFilter::Internal, compile));
-        let pipeline = compiled.flatten().map_err(|reason| format!("{name}: {reason}"))?;
+        let compiled = context.scoped(wgpu::ErrorFilter::Validation, || {
+            context.scoped(wgpu::ErrorFilter::Internal, compile)
+        });
+        let pipeline = compiled
+            .flatten()
+            .map_err(|reason| format!("{name}: {reason}"))?;
         self.compiled.insert(kernel, pipeline);
         Ok(())
     }
@@ -461,7 +593,11 @@ impl Pipelines {
     /// # Errors
     /// If the GPU or its driver refuses it.
     pub fn get(&mut self, context: &Context, kernel: Kernel) -> Result<&wgpu::ComputePipeline> {
-        self.compile(context, kernel).map_err(|reason| Error::GpuModel { gpu: context.name.clone(), reason })?;
+        self.compile(context, kernel)
+            .map_err(|reason| Error::GpuModel {
+                gpu: context.name.clone(),
+                reason,
+            })?;
         Ok(&self.compiled[&kernel])
     }
 
@@ -474,10 +610,20 @@ impl Pipelines {
         (uniforms, offset, size): (&wgpu::Buffer, u64, u64),
         buffers: &[&wgpu::Buffer],
     ) -> wgpu::BindGroup {
-        let whole = |buffer| wgpu::BufferBinding { buffer, offset: 0, size: None };
+        let whole = |buffer| wgpu::BufferBinding {
+            buffer,
+            offset: 0,
+            size: None,
+        };
         let size = std::num::NonZeroU64::new(size.next_multiple_of(16));
-        let uniforms = wgpu::BufferBinding { buffer: uniforms, offset, size };
-        let bindings = [whole(call), uniforms].into_iter().chain(buffers.iter().map(|buffer| whole(buffer)));
+        let uniforms = wgpu::BufferBinding {
+            buffer: uniforms,
+            offset,
+            size,
+        };
+        let bindings = [whole(call), uniforms]
+            .into_iter()
+            .chain(buffers.iter().map(|buffer| whole(buffer)));
         self.group_at(context, kernel, bindings)
     }
 
@@ -490,9 +636,17 @@ impl Pipelines {
     ) -> wgpu::BindGroup {
         let layout = self.layout(context, kernel);
         let resources = bindings.into_iter().map(wgpu::BindingResource::Buffer);
-        let entries: Vec<_> =
-            (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
-        context.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries })
+        let entries: Vec<_> = (0..)
+            .zip(resources)
+            .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
+            .collect();
+        context
+            .device
+            .create_bind_group(&wgpu::BindGroupDescriptor {
+                label: None,
+                layout: &layout,
+                entries: &entries,
+            })
     }
 
     fn layout(&mut self, context: &Context, kernel: Kernel) -> wgpu::BindGroupLayout {
@@ -500,16 +654,27 @@ impl Pipelines {
         let layout = self.layouts.entry((reads, writes)).or_insert_with(|| {
             let of = |binding: u32| match binding {
                 0 | 1 => wgpu::BufferBindingType::Uniform,
-                _ => wgpu::BufferBindingType::Storage { read_only: binding < 2 + reads },
+                _ => wgpu::BufferBindingType::Storage {
+                    read_only: binding < 2 + reads,
+                },
             };
             let entry = |binding| wgpu::BindGroupLayoutEntry {
                 binding,
                 visibility: wgpu::ShaderStages::COMPUTE,
-                ty: wgpu::BindingType::Buffer { ty: of(binding), has_dynamic_offset: false, min_binding_size: None },
+                ty: wgpu::BindingType::Buffer {
+                    ty: of(binding),
+                    has_dynamic_offset: false,
+                    min_binding_size: None,
+                },
                 count: None,
             };
             let entries: Vec<_> = (0..2 + reads + writes).map(entry).collect();
-            context.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries })
+            context
+                .device
+                .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                    label: None,
+                    entries: &entries,
+                })
         });
         layout.clone()
     }

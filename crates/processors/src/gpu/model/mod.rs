@@ -107,7 +107,12 @@ impl GpuModel {
     /// # Errors
     /// If the model's parts don't agree or have shapes that no shader computes ([`Error::GpuModel`]), there is no memory for
     /// it, or no variant of the shaders computes rightly.
-    pub fn new(gpu: &Gpu, model: &DeviceModel, options: &ModelOptions, variants: &[ModelVariant]) -> Result<Self> {
+    pub fn new(
+        gpu: &Gpu,
+        model: &DeviceModel,
+        options: &ModelOptions,
+        variants: &[ModelVariant],
+    ) -> Result<Self> {
         let context = Arc::clone(&gpu.shared.context);
         model.check(&context.name)?;
         let ModelOptions { rows, outputs } = *options;
@@ -122,10 +127,16 @@ impl GpuModel {
             context.buffer("uniforms", UNIFORM * steps.len() as u64, usage)?,
         );
         for (index, step) in steps.iter().enumerate() {
-            context.queue.write_buffer(&uniforms.1, UNIFORM * index as u64, &step.uniforms);
+            context
+                .queue
+                .write_buffer(&uniforms.1, UNIFORM * index as u64, &step.uniforms);
         }
         let pages = Arc::new(Pages::new(&context, model.description)?);
-        let rotations = model.rotations.iter().map(|one| (one.frequencies.to_vec(), one.factor)).collect();
+        let rotations = model
+            .rotations
+            .iter()
+            .map(|one| (one.frequencies.to_vec(), one.factor))
+            .collect();
         let tile_rows = model.description.blocks.iter().map(|block| {
             let (queries, _) = Kernel::attention_tile(block.attention.head_dim);
             queries / (block.attention.heads / block.attention.kv_heads).min(queries)
@@ -192,18 +203,38 @@ impl GpuModel {
         }
         let (call, table) = self.table(rows, segments, wanted);
         let tiles = (call.outputs_at - call.tiles_at) as usize / 4;
-        self.buffers.reserve(&self.context, Place::Table, table.len())?;
+        self.buffers
+            .reserve(&self.context, Place::Table, table.len())?;
         if call.splits > 1 {
             let of_head = |block: &triad_model::description::BlockDescription| {
                 block.attention.heads * (block.attention.head_dim + 4)
             };
-            let widest = self.description.blocks.iter().map(of_head).max().unwrap_or(0);
-            self.buffers.reserve(&self.context, Place::Parts, rows * widest * call.splits as usize)?;
+            let widest = self
+                .description
+                .blocks
+                .iter()
+                .map(of_head)
+                .max()
+                .unwrap_or(0);
+            self.buffers.reserve(
+                &self.context,
+                Place::Parts,
+                rows * widest * call.splits as usize,
+            )?;
         }
-        let width = if wanted.logits { self.description.vocab } else { self.description.hidden };
+        let width = if wanted.logits {
+            self.description.vocab
+        } else {
+            self.description.hidden
+        };
         let values = wanted.rows.len() * width;
-        let returned = if wanted.keys_and_values { returned_words(&self.description, rows) } else { 0 };
-        self.buffers.reserve(&self.context, Place::Staging, values + returned)?;
+        let returned = if wanted.keys_and_values {
+            returned_words(&self.description, rows)
+        } else {
+            0
+        };
+        self.buffers
+            .reserve(&self.context, Place::Staging, values + returned)?;
         self.bind();
         let queue = &self.context.queue;
         queue.write_buffer(&self.uniforms.0, 0, bytes_of(&call));
@@ -211,7 +242,12 @@ impl GpuModel {
         queue.write_buffer(self.buffers.get(Place::Stream), 0, cast_slice(x));
         self.write_angles(rows, &table);
         let mut steps = self.steps_of(&call, wanted);
-        let chunk = Chunk { call, table: &table, tiles, tile_rows: self.tile_rows };
+        let chunk = Chunk {
+            call,
+            table: &table,
+            tiles,
+            tile_rows: self.tile_rows,
+        };
         if let Some(mut pace) = self.pace.take() {
             let rest = self.run_in_slices(&mut pace, &steps, &chunk);
             self.pace = Some(pace);
@@ -223,12 +259,18 @@ impl GpuModel {
             self.context.run_without_outputs(encoder)?;
         } else {
             let bytes = ((values + returned) * WORD) as u64;
-            self.context.run(encoder, self.buffers.get(Place::Staging), bytes, |bytes| {
-                let (values, keys_and_values) = bytes.split_at(values * WORD);
-                read(Outputs { values: cast_slice(values), keys_and_values: cast_slice(keys_and_values) });
-            })?;
+            self.context
+                .run(encoder, self.buffers.get(Place::Staging), bytes, |bytes| {
+                    let (values, keys_and_values) = bytes.split_at(values * WORD);
+                    read(Outputs {
+                        values: cast_slice(values),
+                        keys_and_values: cast_slice(keys_and_values),
+                    });
+                })?;
         }
-        segments.iter_mut().for_each(|segment| segment.sequence.advance(segment.rows));
+        segments
+            .iter_mut()
+            .for_each(|segment| segment.sequence.advance(segment.rows));
         Ok(())
     }
 
@@ -237,21 +279,44 @@ impl GpuModel {
         let hidden = self.description.hidden;
         let rows: usize = segments.iter().map(|segment| segment.rows).sum();
         if rows == 0 || rows > self.rows {
-            return Err(Error::Rows { rows, prepared: self.rows });
+            return Err(Error::Rows {
+                rows,
+                prepared: self.rows,
+            });
         }
-        let outputs = if wanted.logits { self.outputs } else { self.rows };
+        let outputs = if wanted.logits {
+            self.outputs
+        } else {
+            self.rows
+        };
         if wanted.rows.len() > outputs {
-            return Err(Error::Rows { rows: wanted.rows.len(), prepared: outputs });
+            return Err(Error::Rows {
+                rows: wanted.rows.len(),
+                prepared: outputs,
+            });
         }
-        let refused = |reason: String| Err(Error::GpuModel { gpu: self.context.name.clone(), reason });
+        let refused = |reason: String| {
+            Err(Error::GpuModel {
+                gpu: self.context.name.clone(),
+                reason,
+            })
+        };
         if x.len() != rows * hidden {
-            return refused(format!("{} numbers were given for {rows} rows of {hidden}", x.len()));
+            return refused(format!(
+                "{} numbers were given for {rows} rows of {hidden}",
+                x.len()
+            ));
         }
         if let Some(row) = wanted.rows.iter().find(|row| **row >= rows) {
             return refused(format!("row {row} is wanted of {rows}"));
         }
-        if segments.iter().any(|segment| segment.rows == 0 || !segment.sequence.is_of(&self.pages)) {
-            return refused("a segment has no rows, or its sequence is of another model".to_owned());
+        if segments
+            .iter()
+            .any(|segment| segment.rows == 0 || !segment.sequence.is_of(&self.pages))
+        {
+            return refused(
+                "a segment has no rows, or its sequence is of another model".to_owned(),
+            );
         }
         Ok(rows)
     }
@@ -270,18 +335,37 @@ impl GpuModel {
                 table.extend([position as u32, pages_at as u32]);
             }
             for before in (0..*rows).step_by(self.tile_rows) {
-                tiles.push([row + before, (rows - before).min(self.tile_rows), pages_at, first + before]);
+                tiles.push([
+                    row + before,
+                    (rows - before).min(self.tile_rows),
+                    pages_at,
+                    first + before,
+                ]);
             }
             let used = &sequence.pages()[..(first + rows).div_ceil(PAGE)];
             pages.extend_from_slice(used);
-            (row, pages_at, most_pages) = (row + rows, pages_at + used.len(), most_pages.max(used.len()));
+            (row, pages_at, most_pages) = (
+                row + rows,
+                pages_at + used.len(),
+                most_pages.max(used.len()),
+            );
         }
         table.extend(tiles.as_flattened().iter().map(|value| *value as u32));
         table.extend(wanted.rows.iter().map(|row| *row as u32));
         table.extend(pages);
-        let kv_heads = self.description.blocks.iter().map(|block| block.attention.kv_heads).min().unwrap_or(1);
+        let kv_heads = self
+            .description
+            .blocks
+            .iter()
+            .map(|block| block.attention.kv_heads)
+            .min()
+            .unwrap_or(1);
         let wanted_splits = BUSY.div_ceil(tiles.len() * kv_heads).clamp(1, most_pages);
-        let most = if self.context.is_software { PAGES_OF_SOFTWARE } else { most_pages };
+        let most = if self.context.is_software {
+            PAGES_OF_SOFTWARE
+        } else {
+            most_pages
+        };
         let pages_of_split = most_pages.div_ceil(wanted_splits).min(most);
         let call = Call {
             rows: rows as u32,
@@ -301,14 +385,19 @@ impl GpuModel {
         let mut at = 0;
         for (frequencies, factor) in &self.rotations {
             let positions = table[..2 * rows].iter().step_by(2);
-            let angles = positions.flat_map(|position| frequencies.iter().map(move |one| *position as f32 * one));
+            let angles = positions
+                .flat_map(|position| frequencies.iter().map(move |one| *position as f32 * one));
             let angles: Vec<[f32; 2]> = angles
                 .map(|angle| {
                     let (sine, cosine) = angle.sin_cos();
                     [cosine * factor, sine * factor]
                 })
                 .collect();
-            self.context.queue.write_buffer(self.buffers.get(Place::Angles), at, cast_slice(&angles));
+            self.context.queue.write_buffer(
+                self.buffers.get(Place::Angles),
+                at,
+                cast_slice(&angles),
+            );
             at += (self.rows * frequencies.len() * size_of::<[f32; 2]>()) as u64;
         }
     }
@@ -332,8 +421,18 @@ impl GpuModel {
                 })
                 .collect();
             let kernel = step.work.kernels().next().expect("a step has a kernel");
-            let uniforms = (&self.uniforms.1, UNIFORM * index as u64, step.uniforms.len() as u64);
-            groups.push(self.pipelines.group(&self.context, kernel, &self.uniforms.0, uniforms, &buffers));
+            let uniforms = (
+                &self.uniforms.1,
+                UNIFORM * index as u64,
+                step.uniforms.len() as u64,
+            );
+            groups.push(self.pipelines.group(
+                &self.context,
+                kernel,
+                &self.uniforms.0,
+                uniforms,
+                &buffers,
+            ));
         }
         self.groups = (generation, groups);
     }
@@ -341,7 +440,12 @@ impl GpuModel {
     /// The steps that a call has to run.
     fn steps_of(&self, call: &Call, wanted: &Wanted) -> Vec<usize> {
         let is_needed = |index: &usize| {
-            let Step { work, of_outputs, phase, .. } = &self.steps[*index];
+            let Step {
+                work,
+                of_outputs,
+                phase,
+                ..
+            } = &self.steps[*index];
             let is_wanted = !of_outputs || (wanted.logits && call.outputs > 0);
             let is_split = !matches!(work, Work::Combine { .. }) || call.splits > 1;
             is_wanted && is_split && phase.is_none_or(|phase| phase == wanted.phase)
@@ -350,17 +454,29 @@ impl GpuModel {
     }
 
     fn rows_of(&self, step: usize, chunk: &Chunk) -> usize {
-        (if self.steps[step].of_outputs { chunk.call.outputs } else { chunk.call.rows }) as usize
+        (if self.steps[step].of_outputs {
+            chunk.call.outputs
+        } else {
+            chunk.call.rows
+        }) as usize
     }
 
     fn dispatch(&self, step: usize, chunk: &Chunk) -> (Kernel, [usize; 3]) {
         let rows = self.rows_of(step, chunk);
-        self.steps[step].work.dispatch(rows, chunk.tiles, &chunk.call, self.pipelines.variant.tile())
+        self.steps[step].work.dispatch(
+            rows,
+            chunk.tiles,
+            &chunk.call,
+            self.pipelines.variant.tile(),
+        )
     }
 
     /// The dispatches of some steps, in one pass.
     fn encode(&mut self, steps: &[usize], chunk: &Chunk) -> Result<wgpu::CommandEncoder> {
-        let mut encoder = self.context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = self
+            .context
+            .device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             for &step in steps {
@@ -376,7 +492,11 @@ impl GpuModel {
 
     /// The copies of what the CPU reads.
     fn copy_outputs(&self, encoder: &mut wgpu::CommandEncoder, call: &Call, wanted: &Wanted) {
-        let Self { buffers, description, .. } = self;
+        let Self {
+            buffers,
+            description,
+            ..
+        } = self;
         let staging = buffers.get(Place::Staging);
         let bytes = |words: usize| (words * WORD) as u64;
         let mut at = 0;
@@ -388,7 +508,10 @@ impl GpuModel {
         } else {
             // Neighbours at once.
             for run in wanted.rows.chunk_by(|row, next| row + 1 == *next) {
-                let (first, size) = (bytes(run[0] * description.hidden), bytes(run.len() * description.hidden));
+                let (first, size) = (
+                    bytes(run[0] * description.hidden),
+                    bytes(run.len() * description.hidden),
+                );
                 encoder.copy_buffer_to_buffer(buffers.get(Place::Stream), first, staging, at, size);
                 at += size;
             }
@@ -404,7 +527,10 @@ impl GpuModel {
 ///
 /// # Errors
 /// If none computes rightly, or the GPU fails.
-pub(super) fn prove_all(context: &Context, variants: &[ModelVariant]) -> Result<Vec<(ModelVariant, VariantState)>> {
+pub(super) fn prove_all(
+    context: &Context,
+    variants: &[ModelVariant],
+) -> Result<Vec<(ModelVariant, VariantState)>> {
     let mut kernels = vec![Kernel::Quantize, Kernel::Norm, Kernel::Activate];
     kernels.extend(WeightFormat::ALL.into_iter().flat_map(product_kernels));
     for head_dim in [64, 128] {
@@ -424,9 +550,13 @@ impl Work {
             Self::Quantize { .. } => vec![Kernel::Quantize],
             Self::Product { format, .. } => product_kernels(format).into(),
             Self::Rope { head_dim, .. } => vec![Kernel::Rope(head_dim as u32)],
-            Self::Attention { head_dim, heads, kv_heads } => {
-                [1, 2].map(|rows| attention_kernel(head_dim, heads / kv_heads, rows)).into()
-            }
+            Self::Attention {
+                head_dim,
+                heads,
+                kv_heads,
+            } => [1, 2]
+                .map(|rows| attention_kernel(head_dim, heads / kv_heads, rows))
+                .into(),
             Self::Combine { head_dim, .. } => vec![Kernel::Combine(head_dim as u32)],
             Self::Activate { .. } => vec![Kernel::Activate],
         };
@@ -436,9 +566,11 @@ impl Work {
     /// The workgroups of a product with this kernel.
     fn groups_of_product(kernel: Kernel, rows: usize, columns: usize, tile: usize) -> [usize; 3] {
         match kernel {
-            Kernel::Rows(format, together) => {
-                [columns.div_ceil(format.rows_columns()), rows.div_ceil(together as usize), 1]
-            }
+            Kernel::Rows(format, together) => [
+                columns.div_ceil(format.rows_columns()),
+                rows.div_ceil(together as usize),
+                1,
+            ],
             _ => [columns.div_ceil(tile), rows.div_ceil(tile), 1],
         }
     }
@@ -458,27 +590,51 @@ impl Work {
                 (kernel, Self::groups_of_product(kernel, rows, columns, tile))
             }
             Self::Rope { head_dim, heads } => (Kernel::Rope(head_dim as u32), [heads, rows, 1]),
-            Self::Attention { head_dim, heads, kv_heads } => {
+            Self::Attention {
+                head_dim,
+                heads,
+                kv_heads,
+            } => {
                 let of_key_head = heads / kv_heads;
                 let kernel = attention_kernel(head_dim, of_key_head, rows.div_ceil(tiles));
                 let (queries, _) = Kernel::attention_tile(head_dim);
-                (kernel, [kv_heads * of_key_head.div_ceil(of_key_head.min(queries)), tiles, call.splits as usize])
+                (
+                    kernel,
+                    [
+                        kv_heads * of_key_head.div_ceil(of_key_head.min(queries)),
+                        tiles,
+                        call.splits as usize,
+                    ],
+                )
             }
-            Self::Combine { head_dim, heads } => (Kernel::Combine(head_dim as u32), [heads, rows, 1]),
-            Self::Activate { quads } => (Kernel::Activate, [quads.div_ceil(ACTIVATE_THREADS), rows, 1]),
+            Self::Combine { head_dim, heads } => {
+                (Kernel::Combine(head_dim as u32), [heads, rows, 1])
+            }
+            Self::Activate { quads } => (
+                Kernel::Activate,
+                [quads.div_ceil(ACTIVATE_THREADS), rows, 1],
+            ),
         }
     }
 }
 
 /// Of one row, few and many.
 fn product_kernels(format: WeightFormat) -> [Kernel; 3] {
-    [Kernel::Rows(format, 1), Kernel::Rows(format, ROWS_TOGETHER), Kernel::Tile(format)]
+    [
+        Kernel::Rows(format, 1),
+        Kernel::Rows(format, ROWS_TOGETHER),
+        Kernel::Tile(format),
+    ]
 }
 
 /// For tiles of one row, as many queries as it has that read one head of keys; for others as many as there can be.
 fn attention_kernel(head_dim: usize, of_key_head: usize, tile_rows: usize) -> Kernel {
     let (most, _) = Kernel::attention_tile(head_dim);
-    let queries = if tile_rows == 1 { of_key_head.min(most).next_power_of_two() } else { most };
+    let queries = if tile_rows == 1 {
+        of_key_head.min(most).next_power_of_two()
+    } else {
+        most
+    };
     Kernel::Attention(head_dim as u32, queries as u32)
 }
 

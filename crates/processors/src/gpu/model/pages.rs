@@ -49,15 +49,37 @@ impl Pages {
         let of_block = |attention: &triad_model::description::Attention| {
             (2 * attention.kv_heads * PAGE * attention.head_dim * HALF) as u64
         };
-        let bytes: Vec<_> = description.blocks.iter().map(|block| of_block(&block.attention)).collect();
-        let most = bytes.iter().map(|bytes| context.most_bytes() / bytes).min().unwrap_or(0) as usize;
+        let bytes: Vec<_> = description
+            .blocks
+            .iter()
+            .map(|block| of_block(&block.attention))
+            .collect();
+        let most = bytes
+            .iter()
+            .map(|bytes| context.most_bytes() / bytes)
+            .min()
+            .unwrap_or(0) as usize;
         let buffers = buffers(context, &bytes, 0)?;
-        let state = State { generation: 0, buffers, capacity: 0, free: Vec::new() };
-        Ok(Self { context: Arc::clone(context), bytes, most, state: Mutex::new(state) })
+        let state = State {
+            generation: 0,
+            buffers,
+            capacity: 0,
+            free: Vec::new(),
+        };
+        Ok(Self {
+            context: Arc::clone(context),
+            bytes,
+            most,
+            state: Mutex::new(state),
+        })
     }
 
     pub fn sequence(self: &Arc<Self>) -> GpuSequence {
-        GpuSequence { pages: Arc::clone(self), list: Vec::new(), length: 0 }
+        GpuSequence {
+            pages: Arc::clone(self),
+            list: Vec::new(),
+            length: 0,
+        }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -74,7 +96,11 @@ impl Pages {
             return Err(Error::GpuMemory {
                 gpu: self.context.name.clone(),
                 what: "keys and values",
-                bytes: self.bytes.iter().max().map_or(0, |bytes| bytes * needed as u64),
+                bytes: self
+                    .bytes
+                    .iter()
+                    .max()
+                    .map_or(0, |bytes| bytes * needed as u64),
                 reason: format!("its buffers have {} at most", self.context.most_bytes()),
             });
         }
@@ -84,7 +110,10 @@ impl Pages {
             Err(_) if doubled > needed => (needed, buffers(&self.context, &self.bytes, needed)?),
             grown => (doubled, grown?),
         };
-        let mut encoder = self.context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = self
+            .context
+            .device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         for ((from, to), bytes) in state.buffers.iter().zip(&grown).zip(&self.bytes) {
             let used = bytes * state.capacity as u64;
             if used > 0 {
@@ -92,7 +121,9 @@ impl Pages {
             }
         }
         self.context.run_without_outputs(encoder)?;
-        state.free.extend((state.capacity as u32..capacity as u32).rev());
+        state
+            .free
+            .extend((state.capacity as u32..capacity as u32).rev());
         (state.buffers, state.capacity) = (grown, capacity);
         state.generation += 1;
         Ok(())
@@ -100,8 +131,12 @@ impl Pages {
 }
 
 fn buffers(context: &Context, bytes: &[u64], pages: usize) -> Result<Vec<wgpu::Buffer>> {
-    let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-    bytes.iter().map(|bytes| context.buffer("keys and values", bytes * pages as u64, usage)).collect()
+    let usage =
+        wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+    bytes
+        .iter()
+        .map(|bytes| context.buffer("keys and values", bytes * pages as u64, usage))
+        .collect()
 }
 
 impl GpuSequence {
@@ -141,22 +176,40 @@ impl GpuSequence {
         self.truncate(0);
         self.reserve(length)?;
         let context = &self.pages.context;
-        let refused = |reason: String| Error::GpuModel { gpu: context.name.clone(), reason };
+        let refused = |reason: String| Error::GpuModel {
+            gpu: context.name.clone(),
+            reason,
+        };
         let state = self.pages.lock();
         if blocks.len() != state.buffers.len() {
-            return Err(refused(format!("keys and values of {} blocks, of {}", blocks.len(), state.buffers.len())));
+            return Err(refused(format!(
+                "keys and values of {} blocks, of {}",
+                blocks.len(),
+                state.buffers.len()
+            )));
         }
         for ((cache, buffer), bytes) in blocks.iter().zip(&state.buffers).zip(&self.pages.bytes) {
             for (page, number) in self.list.iter().enumerate() {
-                for (plane, values) in [cache.keys(page), cache.values(page)].into_iter().enumerate() {
+                for (plane, values) in [cache.keys(page), cache.values(page)]
+                    .into_iter()
+                    .enumerate()
+                {
                     let Matrix::F16(values) = values else {
                         return Err(refused("keys and values that are not in f16".to_owned()));
                     };
                     let values: &[u8] = bytemuck::cast_slice(values);
                     if values.len() as u64 != bytes / 2 {
-                        return Err(refused(format!("{} bytes of a page, expected {}", values.len(), bytes / 2)));
+                        return Err(refused(format!(
+                            "{} bytes of a page, expected {}",
+                            values.len(),
+                            bytes / 2
+                        )));
                     }
-                    context.queue.write_buffer(buffer, u64::from(*number) * bytes + plane as u64 * bytes / 2, values);
+                    context.queue.write_buffer(
+                        buffer,
+                        u64::from(*number) * bytes + plane as u64 * bytes / 2,
+                        values,
+                    );
                 }
             }
         }

@@ -17,11 +17,16 @@ pub(in super::super) struct GpuModelProgram {
 
 impl GpuModelProgram {
     pub fn new(model: GpuModel) -> Self {
-        Self { model, sequences: HashMap::new() }
+        Self {
+            model,
+            sequences: HashMap::new(),
+        }
     }
 
     fn sequence(&mut self, number: u64) -> &mut GpuSequence {
-        self.sequences.entry(number).or_insert_with(|| self.model.sequence())
+        self.sequences
+            .entry(number)
+            .or_insert_with(|| self.model.sequence())
     }
 }
 
@@ -49,20 +54,38 @@ impl ModelProgram for GpuModelProgram {
         wanted: &Wanted,
         read: &mut dyn FnMut(Outputs),
     ) -> Result<()> {
-        let is_twice = |index: usize| segments[..index].iter().any(|other| other.0 == segments[index].0);
+        let is_twice = |index: usize| {
+            segments[..index]
+                .iter()
+                .any(|other| other.0 == segments[index].0)
+        };
         if let Some(index) = (0..segments.len()).find(|index| is_twice(*index)) {
             let reason = format!("sequence {} is in a chunk twice", segments[index].0);
-            return Err(Error::GpuModel { gpu: self.model.name().to_owned(), reason });
+            return Err(Error::GpuModel {
+                gpu: self.model.name().to_owned(),
+                reason,
+            });
         }
         // Out of the table while they run; whatever comes of it, they go back.
         let mut taken: Vec<_> = segments
             .iter()
-            .map(|(number, _)| self.sequences.remove(number).unwrap_or_else(|| self.model.sequence()))
+            .map(|(number, _)| {
+                self.sequences
+                    .remove(number)
+                    .unwrap_or_else(|| self.model.sequence())
+            })
             .collect();
-        let mut running: Vec<_> =
-            taken.iter_mut().zip(segments).map(|(sequence, (_, rows))| GpuSegment { sequence, rows: *rows }).collect();
+        let mut running: Vec<_> = taken
+            .iter_mut()
+            .zip(segments)
+            .map(|(sequence, (_, rows))| GpuSegment {
+                sequence,
+                rows: *rows,
+            })
+            .collect();
         let outcome = self.model.forward(x, &mut running, wanted, read);
-        self.sequences.extend(segments.iter().map(|(number, _)| *number).zip(taken));
+        self.sequences
+            .extend(segments.iter().map(|(number, _)| *number).zip(taken));
         outcome
     }
 }

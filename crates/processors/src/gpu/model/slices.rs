@@ -32,8 +32,13 @@ pub(super) struct Chunk<'a> {
 /// A part of a step.
 #[derive(Clone, Debug)]
 enum Piece {
-    Product { rows: Range<usize>, columns: Range<usize> },
-    Attention { tiles: Range<usize> },
+    Product {
+        rows: Range<usize>,
+        columns: Range<usize>,
+    },
+    Attention {
+        tiles: Range<usize>,
+    },
 }
 
 impl GpuModel {
@@ -102,14 +107,25 @@ impl GpuModel {
                     let mut column = 0;
                     while column < columns {
                         let taken = pace.count(kernel, of_column, columns - column, PIECE_COLUMNS);
-                        let piece = Piece::Product { rows: row..row + count, columns: column..column + taken };
-                        self.submit_piece(pace, step, (kernel, of_column * taken as f64), &piece, chunk)?;
+                        let piece = Piece::Product {
+                            rows: row..row + count,
+                            columns: column..column + taken,
+                        };
+                        self.submit_piece(
+                            pace,
+                            step,
+                            (kernel, of_column * taken as f64),
+                            &piece,
+                            chunk,
+                        )?;
                         column += taken;
                     }
                     row += count;
                 }
             }
-            Work::Attention { heads, head_dim, .. } => {
+            Work::Attention {
+                heads, head_dim, ..
+            } => {
                 let mut tile = 0;
                 while tile < chunk.tiles {
                     let first = tile;
@@ -123,7 +139,13 @@ impl GpuModel {
                         of_piece += more;
                         tile += 1;
                     }
-                    self.submit_piece(pace, step, (kernel, of_piece), &Piece::Attention { tiles: first..tile }, chunk)?;
+                    self.submit_piece(
+                        pace,
+                        step,
+                        (kernel, of_piece),
+                        &Piece::Attention { tiles: first..tile },
+                        chunk,
+                    )?;
                 }
             }
             _ => unreachable!("{:?} has no pieces", self.steps[step].work),
@@ -154,13 +176,24 @@ impl GpuModel {
         piece: &Piece,
         chunk: &Chunk,
     ) -> Result<wgpu::CommandEncoder> {
-        let Self { context, steps, pipelines, buffers, pages, piece: own, .. } = self;
+        let Self {
+            context,
+            steps,
+            pipelines,
+            buffers,
+            pages,
+            piece: own,
+            ..
+        } = self;
         let step = &steps[index];
         let (mut call, mut uniforms) = (chunk.call, step.uniforms.clone());
         let (offsets, groups) = match (piece, step.work) {
             (Piece::Product { rows, columns }, Work::Product { format, .. }) => {
                 let mut product: ProductUniforms = pod_read_unaligned(&uniforms);
-                let (in_features, stride) = (product.units as usize * format.unit(), product.stride as usize);
+                let (in_features, stride) = (
+                    product.units as usize * format.unit(),
+                    product.stride as usize,
+                );
                 product.columns = columns.len() as u32;
                 product.first += columns.start as u32;
                 product.scales_at += columns.start as u32;
@@ -176,15 +209,37 @@ impl GpuModel {
                 let (row_bytes, scale_bytes) = format.bytes(in_features);
                 let [input, scales] = match format {
                     // INT8, and the outliers of each row.
-                    WeightFormat::W8a8 => [rows.start * in_features, rows.start * 2 * WORD * (1 + in_features)],
+                    WeightFormat::W8a8 => [
+                        rows.start * in_features,
+                        rows.start * 2 * WORD * (1 + in_features),
+                    ],
                     _ => [rows.start * in_features * WORD, columns.start * scale_bytes],
                 };
-                let offsets = [input, columns.start * row_bytes, scales, 0, rows.start * stride * WORD];
-                (offsets, Work::groups_of_product(kernel, rows.len(), columns.len(), pipelines.variant.tile()))
+                let offsets = [
+                    input,
+                    columns.start * row_bytes,
+                    scales,
+                    0,
+                    rows.start * stride * WORD,
+                ];
+                (
+                    offsets,
+                    Work::groups_of_product(
+                        kernel,
+                        rows.len(),
+                        columns.len(),
+                        pipelines.variant.tile(),
+                    ),
+                )
             }
             (Piece::Attention { tiles }, work) => {
                 call.tiles_at += 4 * tiles.start as u32;
-                let (_, groups) = work.dispatch(call.rows as usize, chunk.tiles, &call, pipelines.variant.tile());
+                let (_, groups) = work.dispatch(
+                    call.rows as usize,
+                    chunk.tiles,
+                    &call,
+                    pipelines.variant.tile(),
+                );
                 ([0; 5], [groups[0], tiles.len(), groups[2]])
             }
             (piece, work) => unreachable!("{piece:?} of {work:?}"),
@@ -198,14 +253,29 @@ impl GpuModel {
                 StepBuffer::Cache(block) => &pages.buffers[*block],
                 StepBuffer::Weights(buffer) => buffer,
             };
-            BufferBinding { buffer, offset: offset as u64, size: None }
+            BufferBinding {
+                buffer,
+                offset: offset as u64,
+                size: None,
+            }
         });
         let size = |bytes: usize| std::num::NonZeroU64::new(bytes.next_multiple_of(16) as u64);
-        let of_call = BufferBinding { buffer: own, offset: 0, size: size(size_of::<Call>()) };
-        let of_step = BufferBinding { buffer: own, offset: UNIFORM, size: size(uniforms.len()) };
-        let group = pipelines.group_at(context, kernel, [of_call, of_step].into_iter().chain(bound));
+        let of_call = BufferBinding {
+            buffer: own,
+            offset: 0,
+            size: size(size_of::<Call>()),
+        };
+        let of_step = BufferBinding {
+            buffer: own,
+            offset: UNIFORM,
+            size: size(uniforms.len()),
+        };
+        let group =
+            pipelines.group_at(context, kernel, [of_call, of_step].into_iter().chain(bound));
         drop(pages);
-        let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = context
+            .device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             pass.set_pipeline(pipelines.get(context, kernel)?);
@@ -228,10 +298,14 @@ impl GpuModel {
             }
             Work::Quantize { quads } => 16.0 * rows * quads as f64,
             Work::Rope { head_dim, heads } => 8.0 * rows * (head_dim * heads) as f64,
-            Work::Attention { head_dim, heads, .. } => {
-                (0..chunk.tiles).map(|tile| chunk.units_of_tile(tile, heads * head_dim)).sum()
+            Work::Attention {
+                head_dim, heads, ..
+            } => (0..chunk.tiles)
+                .map(|tile| chunk.units_of_tile(tile, heads * head_dim))
+                .sum(),
+            Work::Combine { head_dim, heads } => {
+                4.0 * rows * (head_dim * heads) as f64 * f64::from(chunk.call.splits)
             }
-            Work::Combine { head_dim, heads } => 4.0 * rows * (head_dim * heads) as f64 * f64::from(chunk.call.splits),
             Work::Activate { quads } => 64.0 * rows * quads as f64,
         }
     }
@@ -260,7 +334,10 @@ impl WeightFormat {
             Self::F16 | Self::Bf16 => (2 * in_features, 0),
             Self::Int8 => (in_features, WORD),
             Self::W8a8 => (in_features, 0),
-            Self::Int4 => (in_features / 2, 2 * in_features / triad_kernels::int4::GROUP),
+            Self::Int4 => (
+                in_features / 2,
+                2 * in_features / triad_kernels::int4::GROUP,
+            ),
         }
     }
 }

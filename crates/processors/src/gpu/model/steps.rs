@@ -32,12 +32,29 @@ pub(super) struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
     Norm,
-    Quantize { quads: usize },
-    Product { format: WeightFormat, columns: usize },
-    Rope { head_dim: usize, heads: usize },
-    Attention { head_dim: usize, heads: usize, kv_heads: usize },
-    Combine { head_dim: usize, heads: usize },
-    Activate { quads: usize },
+    Quantize {
+        quads: usize,
+    },
+    Product {
+        format: WeightFormat,
+        columns: usize,
+    },
+    Rope {
+        head_dim: usize,
+        heads: usize,
+    },
+    Attention {
+        head_dim: usize,
+        heads: usize,
+        kv_heads: usize,
+    },
+    Combine {
+        head_dim: usize,
+        heads: usize,
+    },
+    Activate {
+        quads: usize,
+    },
 }
 
 /// A buffer that a step reads or writes.
@@ -154,16 +171,36 @@ impl Parameters {
 ///
 /// # Errors
 /// If there is no memory for the weights.
-pub(super) fn steps(context: &Context, model: &DeviceModel, rows: usize) -> Result<(Vec<Step>, Vec<f32>)> {
-    let mut builder =
-        Builder { context, model, rows, steps: Vec::new(), parameters: Parameters::default(), phase: None };
+pub(super) fn steps(
+    context: &Context,
+    model: &DeviceModel,
+    rows: usize,
+) -> Result<(Vec<Step>, Vec<f32>)> {
+    let mut builder = Builder {
+        context,
+        model,
+        rows,
+        steps: Vec::new(),
+        parameters: Parameters::default(),
+        phase: None,
+    };
     (0..model.blocks.len()).try_for_each(|block| builder.block(block))?;
     let hidden = model.description.hidden;
     builder.norm(
         &model.output_norm,
-        Target { input: Place::Stream, output: Place::Normed, adds: false, of_outputs: true },
+        Target {
+            input: Place::Stream,
+            output: Place::Normed,
+            adds: false,
+            of_outputs: true,
+        },
     );
-    let target = Target { input: Place::Normed, output: Place::Logits, adds: false, of_outputs: true };
+    let target = Target {
+        input: Place::Normed,
+        output: Place::Logits,
+        adds: false,
+        of_outputs: true,
+    };
     builder.product(&[model.output], [hidden, model.description.vocab], target)?;
     Ok((builder.steps, builder.parameters.0))
 }
@@ -191,7 +228,12 @@ struct Target {
 
 impl Target {
     fn new(input: Place, output: Place) -> Self {
-        Self { input, output, adds: false, of_outputs: false }
+        Self {
+            input,
+            output,
+            adds: false,
+            of_outputs: false,
+        }
     }
 }
 
@@ -212,25 +254,51 @@ impl Builder<'_> {
         self.rope(index, block);
         self.attention(index);
         let layer = block.layers(&[Linear::AttentionOutput]);
-        self.add(&layer, [query, hidden], Attended, block.attention_post_norm.as_ref())?;
+        self.add(
+            &layer,
+            [query, hidden],
+            Attended,
+            block.attention_post_norm.as_ref(),
+        )?;
 
         if let Some(norm) = &block.feed_forward_norm {
             debug_assert_ne!(described.residual, Residual::Parallel);
             self.norm(norm, Target::new(Stream, Normed));
         }
         let layers = block.layers(&[Linear::Gate, Linear::Up]);
-        self.product(&layers, [hidden, layers.len() * width], Target::new(Normed, GateUp))?;
+        self.product(
+            &layers,
+            [hidden, layers.len() * width],
+            Target::new(Normed, GateUp),
+        )?;
         let activation = match feed_forward.activation {
             Activation::Silu => 0u32,
             Activation::GeluTanh => 1,
             Activation::Gelu => 2,
         };
         let (quads, gated) = ((width / QUAD) as u32, u32::from(feed_forward.gated));
-        let uniforms = ActivateUniforms { quads, gated, activation, unused: 0 };
+        let uniforms = ActivateUniforms {
+            quads,
+            gated,
+            activation,
+            unused: 0,
+        };
         let buffers = [GateUp, Inner].map(StepBuffer::Of).into();
-        self.push(Work::Activate { quads: width / QUAD }, &uniforms, buffers, false);
+        self.push(
+            Work::Activate {
+                quads: width / QUAD,
+            },
+            &uniforms,
+            buffers,
+            false,
+        );
         let layer = block.layers(&[Linear::Down]);
-        self.add(&layer, [width, hidden], Inner, block.feed_forward_post_norm.as_ref())?;
+        self.add(
+            &layer,
+            [width, hidden],
+            Inner,
+            block.feed_forward_post_norm.as_ref(),
+        )?;
         Ok(())
     }
 
@@ -243,30 +311,57 @@ impl Builder<'_> {
         norm: Option<&DeviceNorm>,
     ) -> Result<()> {
         let Some(norm) = norm else {
-            return self.product(layer, shape, Target { adds: true, ..Target::new(input, Place::Stream) });
+            return self.product(
+                layer,
+                shape,
+                Target {
+                    adds: true,
+                    ..Target::new(input, Place::Stream)
+                },
+            );
         };
         self.product(layer, shape, Target::new(input, Place::Projected))?;
-        self.norm(norm, Target { adds: true, ..Target::new(Place::Projected, Place::Stream) });
+        self.norm(
+            norm,
+            Target {
+                adds: true,
+                ..Target::new(Place::Projected, Place::Stream)
+            },
+        );
         Ok(())
     }
 
     fn norm(&mut self, norm: &DeviceNorm, target: Target) {
-        let Target { input, output, adds, of_outputs } = target;
+        let Target {
+            input,
+            output,
+            adds,
+            of_outputs,
+        } = target;
         let uniforms = NormUniforms {
             quads: (norm.weight.len() / QUAD) as u32,
             weight_at: self.parameters.push(norm.weight) / QUAD as u32,
-            bias_at: norm.bias.map_or(NONE, |bias| self.parameters.push(bias) / QUAD as u32),
+            bias_at: norm
+                .bias
+                .map_or(NONE, |bias| self.parameters.push(bias) / QUAD as u32),
             epsilon: norm.epsilon,
             of_outputs: u32::from(of_outputs),
             adds: u32::from(adds),
             unused: [0; 2],
         };
-        let buffers = [input, Place::Parameters, Place::Table, output].map(StepBuffer::Of).into();
+        let buffers = [input, Place::Parameters, Place::Table, output]
+            .map(StepBuffer::Of)
+            .into();
         self.push(Work::Norm, &uniforms, buffers, of_outputs);
     }
 
     /// Products of one input with layers whose outputs are side by side: `[in_features, features of all]`.
-    fn product(&mut self, layers: &[DeviceLinear], shape: [usize; 2], target: Target) -> Result<()> {
+    fn product(
+        &mut self,
+        layers: &[DeviceLinear],
+        shape: [usize; 2],
+        target: Target,
+    ) -> Result<()> {
         let [in_features, stride] = shape;
         let bias_at = layers.iter().any(|layer| layer.bias.is_some()).then(|| {
             let mut bias = Vec::with_capacity(stride);
@@ -278,8 +373,14 @@ impl Builder<'_> {
             }
             self.parameters.push(&bias)
         });
-        let weights: Vec<_> = layers.iter().map(|layer| Layer::from(layer.weight)).collect();
-        let decoding: Option<Vec<_>> = layers.iter().map(|layer| layer.decode_weight.map(Layer::Float)).collect();
+        let weights: Vec<_> = layers
+            .iter()
+            .map(|layer| Layer::from(layer.weight))
+            .collect();
+        let decoding: Option<Vec<_>> = layers
+            .iter()
+            .map(|layer| layer.decode_weight.map(Layer::Float))
+            .collect();
         self.phase = decoding.as_ref().map(|_| Phase::Prefill);
         // Layers that read one input have the same.
         let input = match layers.first().and_then(|layer| layer.weight.input()) {
@@ -300,19 +401,29 @@ impl Builder<'_> {
         let quads = in_features / QUAD;
         let uniforms = QuantizeUniforms {
             quads: quads as u32,
-            smoothing_at: how.smoothing.map_or(NONE, |smoothing| self.parameters.push(smoothing) / QUAD as u32),
+            smoothing_at: how.smoothing.map_or(NONE, |smoothing| {
+                self.parameters.push(smoothing) / QUAD as u32
+            }),
             scale: how.scale,
             inverse_scale: how.scale.recip(),
             has_shadow: u32::from(how.has_shadow),
             unused: [0; 3],
         };
-        let buffers = [input, Place::Parameters, Place::Quantized, Place::Outliers].map(StepBuffer::Of).into();
+        let buffers = [input, Place::Parameters, Place::Quantized, Place::Outliers]
+            .map(StepBuffer::Of)
+            .into();
         self.push(Work::Quantize { quads }, &uniforms, buffers, false);
         Place::Quantized
     }
 
     /// Products with `weights`, all in W8A8 or none, and with the bias that is in the parameters.
-    fn multiply(&mut self, weights: &[Layer], shape: [usize; 2], target: Target, bias_at: Option<u32>) -> Result<()> {
+    fn multiply(
+        &mut self,
+        weights: &[Layer],
+        shape: [usize; 2],
+        target: Target,
+        bias_at: Option<u32>,
+    ) -> Result<()> {
         let [in_features, stride] = shape;
         let scales = weights.iter().filter_map(|layer| match layer {
             Layer::W8a8(weight) => Some(weight.scales),
@@ -321,7 +432,13 @@ impl Builder<'_> {
         let scales: Vec<_> = scales.collect();
         let scales_at = self.parameters.push(&scales.concat());
         for slab in upload(self.context, weights, in_features)? {
-            let Slab { format, first, columns, weight, scales } = slab;
+            let Slab {
+                format,
+                first,
+                columns,
+                weight,
+                scales,
+            } = slab;
             let uniforms = ProductUniforms {
                 units: (in_features / format.unit()) as u32,
                 columns: columns as u32,
@@ -342,19 +459,33 @@ impl Builder<'_> {
                 StepBuffer::Of(Place::Parameters),
                 StepBuffer::Of(target.output),
             ];
-            self.push(Work::Product { format, columns }, &uniforms, buffers, target.of_outputs);
+            self.push(
+                Work::Product { format, columns },
+                &uniforms,
+                buffers,
+                target.of_outputs,
+            );
         }
         Ok(())
     }
 
     fn rope(&mut self, index: usize, block: &DeviceBlock) {
-        let DeviceModel { description, rotations, rotation_of_block, .. } = self.model;
+        let DeviceModel {
+            description,
+            rotations,
+            rotation_of_block,
+            ..
+        } = self.model;
         let attention = &description.blocks[index].attention;
         let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
         let rotation = rotation_of_block[index];
-        let angles_before: usize = rotations[..rotation].iter().map(|before| before.frequencies.len()).sum();
-        let words =
-            |before: &triad_model::description::BlockDescription| before.attention.kv_heads * before.attention.head_dim;
+        let angles_before: usize = rotations[..rotation]
+            .iter()
+            .map(|before| before.frequencies.len())
+            .sum();
+        let words = |before: &triad_model::description::BlockDescription| {
+            before.attention.kv_heads * before.attention.head_dim
+        };
         let mut head_norm = |norm: &Option<DeviceNorm>| match norm {
             Some(norm) => (self.parameters.push(norm.weight), norm.epsilon),
             None => (NONE, 0.0),
@@ -374,10 +505,19 @@ impl Builder<'_> {
             words_before: description.blocks[..index].iter().map(words).sum::<usize>() as u32,
             unused: [0; 2],
         };
-        let mut buffers: Vec<_> =
-            [Place::Angles, Place::Parameters, Place::Table, Place::Heads].map(StepBuffer::Of).into();
+        let mut buffers: Vec<_> = [Place::Angles, Place::Parameters, Place::Table, Place::Heads]
+            .map(StepBuffer::Of)
+            .into();
         buffers.extend([StepBuffer::Cache(index), StepBuffer::Of(Place::Returned)]);
-        self.push(Work::Rope { head_dim, heads: heads + 2 * kv_heads }, &uniforms, buffers, false);
+        self.push(
+            Work::Rope {
+                head_dim,
+                heads: heads + 2 * kv_heads,
+            },
+            &uniforms,
+            buffers,
+            false,
+        );
     }
 
     fn attention(&mut self, index: usize) {
@@ -386,21 +526,47 @@ impl Builder<'_> {
         let uniforms = AttentionUniforms {
             heads: heads as u32,
             kv_heads: kv_heads as u32,
-            window: attention.window.map_or(NONE, |window| u32::try_from(window).unwrap_or(NONE)),
+            window: attention
+                .window
+                .map_or(NONE, |window| u32::try_from(window).unwrap_or(NONE)),
             scale: attention.scale,
             soft_cap: attention.soft_cap.unwrap_or(0.0),
             unused: [0; 3],
         };
         let mut buffers = vec![StepBuffer::Of(Place::Heads), StepBuffer::Cache(index)];
         buffers.extend([Place::Table, Place::Attended, Place::Parts].map(StepBuffer::Of));
-        self.push(Work::Attention { head_dim, heads, kv_heads }, &uniforms, buffers, false);
+        self.push(
+            Work::Attention {
+                head_dim,
+                heads,
+                kv_heads,
+            },
+            &uniforms,
+            buffers,
+            false,
+        );
         let buffers = [Place::Parts, Place::Attended].map(StepBuffer::Of).into();
-        let uniforms = CombineUniforms { heads: heads as u32, unused: [0; 3] };
+        let uniforms = CombineUniforms {
+            heads: heads as u32,
+            unused: [0; 3],
+        };
         self.push(Work::Combine { head_dim, heads }, &uniforms, buffers, false);
     }
 
-    fn push<T: Pod>(&mut self, work: Work, uniforms: &T, buffers: Vec<StepBuffer>, of_outputs: bool) {
+    fn push<T: Pod>(
+        &mut self,
+        work: Work,
+        uniforms: &T,
+        buffers: Vec<StepBuffer>,
+        of_outputs: bool,
+    ) {
         let uniforms = bytes_of(uniforms).to_vec();
-        self.steps.push(Step { work, uniforms, buffers, of_outputs, phase: self.phase });
+        self.steps.push(Step {
+            work,
+            uniforms,
+            buffers,
+            of_outputs,
+            phase: self.phase,
+        });
     }
 }

@@ -53,7 +53,10 @@ pub(super) enum Layer<'a> {
 /// # Errors
 /// If there is no memory for them.
 pub(super) fn upload(context: &Context, layers: &[Layer], in_features: usize) -> Result<Vec<Slab>> {
-    plan(layers, in_features, context.most_bytes()).iter().map(|slab| slab.upload(context)).collect()
+    plan(layers, in_features, context.most_bytes())
+        .iter()
+        .map(|slab| slab.upload(context))
+        .collect()
 }
 
 /// The slabs of `layers`, of at most `most_bytes` each: as few as there can be with all columns in their order.
@@ -63,19 +66,30 @@ fn plan<'a>(layers: &[Layer<'a>], in_features: usize, most_bytes: u64) -> Vec<Pl
     for layer in layers {
         let (format, unit) = (layer.format(), layer.columns_together());
         let most_columns = (MOST_GROUPS * format.rows_columns()) as u64;
-        let most = (most_bytes / layer.row_bytes(in_features) as u64).clamp(1, most_columns) as usize;
+        let most =
+            (most_bytes / layer.row_bytes(in_features) as u64).clamp(1, most_columns) as usize;
         let most = (most - most % unit).max(unit);
         let out_features = layer.out_features(in_features);
         let mut row = 0;
         while row < out_features {
-            let is_full =
-                |last: &Planned| last.format != format || last.columns >= most || !last.columns.is_multiple_of(unit);
+            let is_full = |last: &Planned| {
+                last.format != format || last.columns >= most || !last.columns.is_multiple_of(unit)
+            };
             if planned.last().is_none_or(is_full) {
-                planned.push(Planned { format, first: column, columns: 0, parts: Vec::new() });
+                planned.push(Planned {
+                    format,
+                    first: column,
+                    columns: 0,
+                    parts: Vec::new(),
+                });
             }
             let last = planned.last_mut().expect("it was pushed");
             let taken = (out_features - row).min(most - last.columns);
-            last.parts.push(Part { layer: *layer, columns: row..row + taken, in_features });
+            last.parts.push(Part {
+                layer: *layer,
+                columns: row..row + taken,
+                in_features,
+            });
             last.columns += taken;
             (row, column) = (row + taken, column + taken);
         }
@@ -126,26 +140,54 @@ impl<'a> Layer<'a> {
 impl<'a> Part<'a> {
     /// The bytes as the GPU has them, and those of their scales.
     fn bytes(&self) -> [Cow<'a, [u8]>; 2] {
-        let Self { layer, columns, in_features } = self;
+        let Self {
+            layer,
+            columns,
+            in_features,
+        } = self;
         match layer {
-            Layer::Float(matrix) => stored(matrix.rows(columns.clone(), *in_features), *in_features),
-            Layer::W8a8(weight) => {
-                [bytemuck::cast_slice(weight.columns(columns.clone()).packed).into(), Cow::default()]
+            Layer::Float(matrix) => {
+                stored(matrix.rows(columns.clone(), *in_features), *in_features)
             }
+            Layer::W8a8(weight) => [
+                bytemuck::cast_slice(weight.columns(columns.clone()).packed).into(),
+                Cow::default(),
+            ],
         }
     }
 }
 
 impl Planned<'_> {
     fn upload(&self, context: &Context) -> Result<Slab> {
-        let Self { format, first, columns, parts } = self;
+        let Self {
+            format,
+            first,
+            columns,
+            parts,
+        } = self;
         let parts: Vec<_> = parts.iter().map(Part::bytes).collect();
-        let weight = context.uploaded("weights", &parts.iter().map(|[values, _]| &**values).collect::<Vec<_>>())?;
+        let weight = context.uploaded(
+            "weights",
+            &parts
+                .iter()
+                .map(|[values, _]| &**values)
+                .collect::<Vec<_>>(),
+        )?;
         // Words must be whole.
-        let mut scales = parts.iter().map(|[_, scales]| &**scales).collect::<Vec<_>>().concat();
+        let mut scales = parts
+            .iter()
+            .map(|[_, scales]| &**scales)
+            .collect::<Vec<_>>()
+            .concat();
         scales.resize(scales.len().next_multiple_of(4), 0);
         let scales = context.uploaded("scales", &[&scales])?;
-        Ok(Slab { format: *format, first: *first, columns: *columns, weight, scales })
+        Ok(Slab {
+            format: *format,
+            first: *first,
+            columns: *columns,
+            weight,
+            scales,
+        })
     }
 }
 
@@ -178,7 +220,10 @@ fn stored(matrix: Matrix<'_>, in_features: usize) -> [Cow<'_, [u8]>; 2] {
         Matrix::F32(values) => [bytemuck::cast_slice(values).into(), Cow::default()],
         Matrix::F16(values) => [bytemuck::cast_slice(values).into(), Cow::default()],
         Matrix::Bf16(values) => [bytemuck::cast_slice(values).into(), Cow::default()],
-        Matrix::Int8 { values, scales } => [bytemuck::cast_slice(values).into(), bytemuck::cast_slice(scales).into()],
+        Matrix::Int8 { values, scales } => [
+            bytemuck::cast_slice(values).into(),
+            bytemuck::cast_slice(scales).into(),
+        ],
         Matrix::Int4 { values, scales } => [values.into(), bytemuck::cast_slice(scales).into()],
         Matrix::Blocks(blocks) => {
             let mut wide = vec![0.0f32; blocks.elements()];
@@ -202,16 +247,28 @@ mod tests {
     fn f32s(bytes: &[u8], format: WeightFormat) -> Vec<f32> {
         match format {
             WeightFormat::F32 => bytemuck::pod_collect_to_vec(bytes),
-            _ => bytemuck::pod_collect_to_vec::<_, f16>(bytes).into_iter().map(f16::to_f32).collect(),
+            _ => bytemuck::pod_collect_to_vec::<_, f16>(bytes)
+                .into_iter()
+                .map(f16::to_f32)
+                .collect(),
         }
     }
 
     #[test]
-    fn every_column_is_in_one_slab_that_a_buffer_holds_and_slabs_are_as_few_as_formats_and_buffers_allow() {
-        let numbers = |count: usize, first: usize| (0..count * FEATURES).map(move |index| (first + index) as f32);
-        let [a, b, d] = [(5, 0), (9, 40), (3, 160)].map(|(count, first)| numbers(count, first).collect::<Vec<_>>());
+    fn every_column_is_in_one_slab_that_a_buffer_holds_and_slabs_are_as_few_as_formats_and_buffers_allow()
+     {
+        let numbers = |count: usize, first: usize| {
+            (0..count * FEATURES).map(move |index| (first + index) as f32)
+        };
+        let [a, b, d] = [(5, 0), (9, 40), (3, 160)]
+            .map(|(count, first)| numbers(count, first).collect::<Vec<_>>());
         let c: Vec<_> = numbers(6, 112).map(f16::from_f32).collect();
-        let layers = [Matrix::F32(&a), Matrix::F32(&b), Matrix::F16(&c), Matrix::F32(&d)];
+        let layers = [
+            Matrix::F32(&a),
+            Matrix::F32(&b),
+            Matrix::F16(&c),
+            Matrix::F32(&d),
+        ];
         let layers = layers.map(Layer::Float);
         let expected: Vec<_> = numbers(23, 0).collect();
         // Rows of 32 bytes, in f16 of 16.
@@ -222,10 +279,17 @@ mod tests {
             (2 * 32, vec![2, 2, 2, 2, 2, 2, 2, 4, 2, 2, 1]),
         ] {
             let slabs = plan(&layers, FEATURES, most_bytes);
-            assert_eq!(slabs.iter().map(|slab| slab.columns).collect::<Vec<_>>(), columns);
+            assert_eq!(
+                slabs.iter().map(|slab| slab.columns).collect::<Vec<_>>(),
+                columns
+            );
             let found: Vec<_> = slabs
                 .iter()
-                .flat_map(|slab| slab.parts.iter().flat_map(|part| f32s(&part.bytes()[0], slab.format)))
+                .flat_map(|slab| {
+                    slab.parts
+                        .iter()
+                        .flat_map(|part| f32s(&part.bytes()[0], slab.format))
+                })
                 .collect();
             assert_eq!(found, expected);
             let mut first = 0;
@@ -241,7 +305,9 @@ mod tests {
     fn parts_of_packed_weights_are_whole_blocks_and_layers_share_a_slab_only_behind_whole_blocks() {
         // Numbers of a column are its index, its blocks are padded with zeros.
         let weight = |columns: usize, first: usize| {
-            let row_major: Vec<i8> = (first..first + columns).flat_map(|column| [column as i8; FEATURES]).collect();
+            let row_major: Vec<i8> = (first..first + columns)
+                .flat_map(|column| [column as i8; FEATURES])
+                .collect();
             let mut packed = vec![0; packed_len(columns, FEATURES).unwrap()];
             pack(&row_major, columns, FEATURES, &mut packed);
             packed
@@ -255,23 +321,43 @@ mod tests {
             .map(|(columns, packed)| {
                 let (scales, sums) = (&scales[..*columns], &sums[..*columns]);
                 let (out_features, in_features) = (*columns, FEATURES);
-                Layer::W8a8(Int8Weight { out_features, in_features, packed, scales, sums })
+                Layer::W8a8(Int8Weight {
+                    out_features,
+                    in_features,
+                    packed,
+                    scales,
+                    sums,
+                })
             })
             .collect();
-        for (most_bytes, expected) in
-            [(u64::MAX, vec![72, 7]), (33 * FEATURES as u64, vec![32, 32, 8, 7]), (1, vec![16, 16, 16, 16, 8, 7])]
-        {
+        for (most_bytes, expected) in [
+            (u64::MAX, vec![72, 7]),
+            (33 * FEATURES as u64, vec![32, 32, 8, 7]),
+            (1, vec![16, 16, 16, 16, 8, 7]),
+        ] {
             let slabs = plan(&layers, FEATURES, most_bytes);
-            assert_eq!(slabs.iter().map(|slab| slab.columns).collect::<Vec<_>>(), expected);
+            assert_eq!(
+                slabs.iter().map(|slab| slab.columns).collect::<Vec<_>>(),
+                expected
+            );
             let mut column = 0;
             for slab in &slabs {
                 assert_eq!(slab.first, column);
-                let numbers: Vec<i8> =
-                    slab.parts.iter().flat_map(|part| bytemuck::pod_collect_to_vec(&part.bytes()[0])).collect();
+                let numbers: Vec<i8> = slab
+                    .parts
+                    .iter()
+                    .flat_map(|part| bytemuck::pod_collect_to_vec(&part.bytes()[0]))
+                    .collect();
                 let mut row_major = vec![0; slab.columns * FEATURES];
                 let (scales, sums) = (&vec![0.0; slab.columns], &vec![0; slab.columns]);
                 let (out_features, in_features) = (slab.columns, FEATURES);
-                let weight = Int8Weight { out_features, in_features, packed: &numbers, scales, sums };
+                let weight = Int8Weight {
+                    out_features,
+                    in_features,
+                    packed: &numbers,
+                    scales,
+                    sums,
+                };
                 unpack(weight, &mut row_major);
                 for row in row_major.chunks_exact(FEATURES) {
                     assert_eq!(row, [column as i8; FEATURES]);

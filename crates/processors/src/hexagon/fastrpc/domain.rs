@@ -42,8 +42,10 @@ const MOST_PRINTED: usize = 255;
 const INVOKE: &str = "FASTRPC_IOCTL_INVOKE";
 const GET_DSP_INFO: &str = "FASTRPC_IOCTL_GET_DSP_INFO";
 const ALL_TAKEN: &str = "all sessions of the DSP are taken: end another program that uses it";
-const NO_RIGHTS: &str = "this user may not reach the DSP: run triad from adb's shell, or give it rights to that node";
-pub const RESTART: &str = "restart the phone, and see what its kernel printed (dmesg, or adb logcat)";
+const NO_RIGHTS: &str =
+    "this user may not reach the DSP: run triad from adb's shell, or give it rights to that node";
+pub const RESTART: &str =
+    "restart the phone, and see what its kernel printed (dmesg, or adb logcat)";
 
 /// An open node of the driver, which is one domain once that is created.
 pub struct Domain {
@@ -68,7 +70,9 @@ pub struct Pages {
 impl Pages {
     /// Where this process has them, or 0.
     pub fn address_here(&self) -> u64 {
-        self.memory.as_ref().map_or(0, |(_, memory)| memory.address())
+        self.memory
+            .as_ref()
+            .map_or(0, |(_, memory)| memory.address())
     }
 }
 
@@ -103,12 +107,23 @@ impl From<Failure> for io::Error {
 
 impl Domain {
     /// Opens the node of the driver at `path`, which has the calls of `interface`.
-    pub fn open(driver: Arc<dyn Driver>, (path, interface): (PathBuf, Interface), heap: &Path) -> Result<Self> {
+    pub fn open(
+        driver: Arc<dyn Driver>,
+        (path, interface): (PathBuf, Interface),
+        heap: &Path,
+    ) -> Result<Self> {
         let node = driver.open(&path).map_err(|error| {
             let advice = advice(&error);
             refused("open", &path, error, advice)
         })?;
-        Ok(Self { driver, node, interface, path, heap: heap.to_owned(), gives_memory: OnceLock::new() })
+        Ok(Self {
+            driver,
+            node,
+            interface,
+            path,
+            heap: heap.to_owned(),
+            gives_memory: OnceLock::new(),
+        })
     }
 
     /// Has a session of the DSP that computes. A node of Linux' driver is one when it is open.
@@ -121,7 +136,8 @@ impl Domain {
             refused("FASTRPC_IOCTL_GETINFO", &self.path, error, advice)
         };
         let mut call = Call::session(COMPUTE_DSP);
-        self.call(&mut call).map_err(|failure| refused(failure.into()))?;
+        self.call(&mut call)
+            .map_err(|failure| refused(failure.into()))?;
         match call.returned() {
             1 => Ok(()),
             // Then a buffer would have to be one piece of memory.
@@ -146,12 +162,24 @@ impl Domain {
 
     /// The call `name`, with what to do if it fails.
     fn require(&self, name: &'static str, call: &mut Call, advice: &'static str) -> Result<()> {
-        self.call(call).map_err(|failure| refused(name, &self.path, failure.into(), advice))
+        self.call(call)
+            .map_err(|failure| refused(name, &self.path, failure.into(), advice))
     }
 
     /// Calls a method of what `handle` is.
-    pub fn invoke(&self, handle: u32, method: u32, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Outcome<()> {
-        self.call(&mut Call::invoke(self.interface, (handle, method), inputs, outputs))
+    pub fn invoke(
+        &self,
+        handle: u32,
+        method: u32,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+    ) -> Outcome<()> {
+        self.call(&mut Call::invoke(
+            self.interface,
+            (handle, method),
+            inputs,
+            outputs,
+        ))
     }
 
     /// An attribute of the DSP or of its driver.
@@ -164,11 +192,20 @@ impl Domain {
     /// The version of the DSP's instructions, which has to be one that the device program is built for, and how many vector
     /// contexts it has, at least one.
     pub fn architecture(&self) -> Result<(u32, u32)> {
-        let (architecture, contexts) = (self.attribute(ARCHITECTURE)? & 0xff, self.attribute(HVX_128_BYTES)?);
+        let (architecture, contexts) = (
+            self.attribute(ARCHITECTURE)? & 0xff,
+            self.attribute(HVX_128_BYTES)?,
+        );
         if architecture < OLDEST || contexts == 0 {
             let found = format!("it is a v{architecture:x} with {contexts} vector contexts");
-            let reason = io::Error::other(format!("{found}, expected v{OLDEST:x} or later with one"));
-            return Err(refused(GET_DSP_INFO, &self.path, reason, "use another processor"));
+            let reason =
+                io::Error::other(format!("{found}, expected v{OLDEST:x} or later with one"));
+            return Err(refused(
+                GET_DSP_INFO,
+                &self.path,
+                reason,
+                "use another processor",
+            ));
         }
         Ok((architecture, contexts))
     }
@@ -179,17 +216,26 @@ impl Domain {
         let bytes = bytes.next_multiple_of(HEADER);
         let of_heap = |call| move |error| refused(call, &self.heap, error, ADVICE);
         let heap = self.driver.open(&self.heap).map_err(of_heap("open"))?;
-        let buffer = kernel::allocate(&*self.driver, heap.as_fd(), bytes).map_err(of_heap("DMA_HEAP_IOCTL_ALLOC"))?;
+        let buffer = kernel::allocate(&*self.driver, heap.as_fd(), bytes)
+            .map_err(of_heap("DMA_HEAP_IOCTL_ALLOC"))?;
         let memory = SharedMemory::map(&buffer, bytes).map_err(of_heap("mmap of a buffer"))?;
         Ok((buffer, memory))
     }
 
     /// Creates the domain, unsigned, with the shell at `path`.
     pub fn create(&self, path: &Path) -> Result<()> {
-        let of_shell = |error| refused("read", path, error, "the phone's vendor has it there for unsigned programs");
+        let of_shell = |error| {
+            refused(
+                "read",
+                path,
+                error,
+                "the phone's vendor has it there for unsigned programs",
+            )
+        };
         let shell = fs::read(path).map_err(of_shell)?;
         let bytes = u32::try_from(shell.len()).ok().filter(|bytes| *bytes > 0);
-        let bytes = bytes.ok_or_else(|| of_shell(io::Error::other(format!("it has {} bytes", shell.len()))))?;
+        let bytes = bytes
+            .ok_or_else(|| of_shell(io::Error::other(format!("it has {} bytes", shell.len()))))?;
         let (buffer, memory) = self.allocate(shell.len())?;
         memory.write_bytes(&shell);
         let mut call = Call::create(self.interface, buffer.as_fd(), &memory, bytes);
@@ -216,22 +262,36 @@ impl Domain {
             (Interface::Vendor, Some(gives)) => *gives,
             (Interface::Vendor, None) => {
                 // A driver that does not know the attribute has the memory.
-                let gives = self.attribute(MEMORY_OF_PROCESSES).is_ok_and(|found| found != 0);
+                let gives = self
+                    .attribute(MEMORY_OF_PROCESSES)
+                    .is_ok_and(|found| found != 0);
                 *self.gives_memory.get_or_init(|| gives)
             }
         };
-        let memory = if gives { Some(self.allocate(usize::try_from(bytes).map_err(failed)?)?) } else { None };
+        let memory = if gives {
+            Some(self.allocate(usize::try_from(bytes).map_err(failed)?)?)
+        } else {
+            None
+        };
         let parts = memory.as_ref().map(|(file, memory)| (file.as_fd(), memory));
         let mut call = Call::add_pages(self.interface, flags, bytes, parts);
         self.require("FASTRPC_IOCTL_MMAP", &mut call, RESTART)?;
         let address = call.returned();
         drop(call);
-        Ok(Pages { address, bytes, memory })
+        Ok(Pages {
+            address,
+            bytes,
+            memory,
+        })
     }
 
     /// Takes pages of the heap back.
     pub fn remove_pages(&self, pages: &Pages) -> Outcome<()> {
-        self.call(&mut Call::remove_pages(self.interface, pages.address, pages.bytes))
+        self.call(&mut Call::remove_pages(
+            self.interface,
+            pages.address,
+            pages.bytes,
+        ))
     }
 
     /// Ends the domain, and with it every call that did not return.
@@ -243,7 +303,10 @@ impl Domain {
 
 /// What to do where a node can't be had.
 fn advice(error: &io::Error) -> &'static str {
-    match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+    match error
+        .raw_os_error()
+        .map(rustix::io::Errno::from_raw_os_error)
+    {
         Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => NO_RIGHTS,
         // Of Linux' driver, and of the vendor's.
         Some(rustix::io::Errno::BUSY | rustix::io::Errno::USERS) => ALL_TAKEN,
@@ -254,8 +317,14 @@ fn advice(error: &io::Error) -> &'static str {
 /// There is no shell of unsigned domains.
 pub fn no_shell(shells: &[PathBuf]) -> Error {
     let reason = io::Error::other(format!("there is none at {}", list(shells)));
-    let advice = "the phone's vendor has it for unsigned programs on the DSP: use another processor";
-    refused("finding the shell", Path::new("fastrpc_shell_unsigned_3"), reason, advice)
+    let advice =
+        "the phone's vendor has it for unsigned programs on the DSP: use another processor";
+    refused(
+        "finding the shell",
+        Path::new("fastrpc_shell_unsigned_3"),
+        reason,
+        advice,
+    )
 }
 
 /// A dma-buf that both map.
@@ -278,11 +347,23 @@ impl Mapped {
         )?;
         let (address, bytes) = (call.returned(), memory.bytes() as u64);
         drop(call);
-        let mapped = Self { domain: Arc::clone(domain), buffer, address, bytes };
+        let mapped = Self {
+            domain: Arc::clone(domain),
+            buffer,
+            address,
+            bytes,
+        };
         // Addresses of the DSP have 32 bits.
         if address == 0 || address.checked_add(bytes).is_none_or(|end| end > 1 << 32) {
-            let reason = io::Error::other(format!("it returned {address:#x}, which is no address of the DSP"));
-            return Err(refused("FASTRPC_IOCTL_MEM_MAP", &domain.path, reason, RESTART));
+            let reason = io::Error::other(format!(
+                "it returned {address:#x}, which is no address of the DSP"
+            ));
+            return Err(refused(
+                "FASTRPC_IOCTL_MEM_MAP",
+                &domain.path,
+                reason,
+                RESTART,
+            ));
         }
         Ok((mapped, memory))
     }
@@ -296,8 +377,12 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // Where the domain is gone, its maps are, too.
-        let _ =
-            self.domain.call(&mut Call::unmap(self.domain.interface, self.buffer.as_fd(), self.address, self.bytes));
+        let _ = self.domain.call(&mut Call::unmap(
+            self.domain.interface,
+            self.buffer.as_fd(),
+            self.address,
+            self.bytes,
+        ));
     }
 }
 
@@ -312,17 +397,30 @@ impl Module {
     pub fn load(domain: &Arc<Domain>, program: &Path) -> Result<Self> {
         let lengths = words(&[URI.len() as u32, MOST_PRINTED as u32]);
         let (mut outcome, mut printed) = ([0; 8], [0; MOST_PRINTED]);
-        let loaded = domain.invoke(LOADER, OPEN, &[&lengths, URI], &mut [&mut outcome, &mut printed]);
+        let loaded = domain.invoke(
+            LOADER,
+            OPEN,
+            &[&lengths, URI],
+            &mut [&mut outcome, &mut printed],
+        );
         let name = "FASTRPC_IOCTL_INVOKE of the loader";
         loaded.map_err(|failure| refused(name, &domain.path, failure.into(), RESTART))?;
         let [handle, status] = [0, 4].map(|at| word(&outcome, at));
         if status != 0 {
-            let printed =
-                String::from_utf8_lossy(printed.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+            let printed = String::from_utf8_lossy(
+                printed.split(|byte| *byte == 0).next().unwrap_or_default(),
+            )
+            .into_owned();
             let reason = format!("the DSP does not load it ({status:#x}): {}", printed.trim());
-            return Err(Error::HexagonProgram { path: program.to_owned(), reason });
+            return Err(Error::HexagonProgram {
+                path: program.to_owned(),
+                reason,
+            });
         }
-        Ok(Self { domain: Arc::clone(domain), handle })
+        Ok(Self {
+            domain: Arc::clone(domain),
+            handle,
+        })
     }
 
     /// Begins the program, with `bytes` of memory at `address` of the DSP, on a thread of its own; `ended` is set, and then the returned
@@ -338,15 +436,23 @@ impl Module {
             let reason = match domain.invoke(handle, SERVE, &[&memory], &mut []) {
                 Ok(()) => "its program on the DSP returned".to_owned(),
                 // Status of hexagon/main.c and hexagon/qurt.c.
-                Err(Failure::Dsp(4)) => "the memory was not written by this version of triad".to_owned(),
+                Err(Failure::Dsp(4)) => {
+                    "the memory was not written by this version of triad".to_owned()
+                }
                 Err(Failure::Dsp(20)) => "the DSP has no vector context for it".to_owned(),
                 Err(failure) => {
-                    format!("its domain on the DSP ended: {INVOKE} of {}: {failure}", domain.path.display())
+                    format!(
+                        "its domain on the DSP ended: {INVOKE} of {}: {failure}",
+                        domain.path.display()
+                    )
                 }
             };
             *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
         };
-        thread::Builder::new().name("fastrpc program".to_owned()).spawn(call).map_err(failed)?;
+        thread::Builder::new()
+            .name("fastrpc program".to_owned())
+            .spawn(call)
+            .map_err(failed)?;
         Ok(running)
     }
 }
@@ -356,7 +462,12 @@ impl Drop for Module {
         let lengths = words(&[self.handle, MOST_PRINTED as u32]);
         let (mut outcome, mut printed) = ([0; 4], [0; MOST_PRINTED]);
         // Where the domain is gone, so is the module.
-        let _ = self.domain.invoke(LOADER, CLOSE, &[&lengths], &mut [&mut outcome, &mut printed]);
+        let _ = self.domain.invoke(
+            LOADER,
+            CLOSE,
+            &[&lengths],
+            &mut [&mut outcome, &mut printed],
+        );
     }
 }
 

@@ -13,8 +13,8 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 pub use super::structures::Structure;
 use super::structures::{
-    Capability, HeapAllocation, InitCreate, Invoke, InvokeArgument, MemMap, MemUnmap, Mmap, Munmap, VendorArgument,
-    VendorCapability, VendorInit, VendorMemMap, VendorMemUnmap,
+    Capability, HeapAllocation, InitCreate, Invoke, InvokeArgument, MemMap, MemUnmap, Mmap, Munmap,
+    VendorArgument, VendorCapability, VendorInit, VendorMemMap, VendorMemUnmap,
 };
 use crate::hexagon::shared::SharedMemory;
 
@@ -92,7 +92,11 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     fn new(structure: Structure) -> Self {
-        Self { structure, _arguments: Default::default(), buffers: PhantomData }
+        Self {
+            structure,
+            _arguments: Default::default(),
+            buffers: PhantomData,
+        }
     }
 
     /// Has a session of the DSP `domain`, which a node of the vendor's driver is before all other calls.
@@ -107,30 +111,63 @@ impl<'a> Call<'a> {
         inputs: &[&'a [u8]],
         outputs: &'a mut [&mut [u8]],
     ) -> Self {
-        let scalars = (method & 0x1f) << 24 | (inputs.len() as u32 & 0xff) << 16 | (outputs.len() as u32 & 0xff) << 8;
+        let scalars = (method & 0x1f) << 24
+            | (inputs.len() as u32 & 0xff) << 16
+            | (outputs.len() as u32 & 0xff) << 8;
         let address = |pointer: *const u8| pointer.expose_provenance() as u64;
-        let inputs = inputs.iter().map(|buffer| (address(buffer.as_ptr()), buffer.len() as u64));
-        let outputs = outputs.iter_mut().map(|buffer| (address(buffer.as_mut_ptr()), buffer.len() as u64));
+        let inputs = inputs
+            .iter()
+            .map(|buffer| (address(buffer.as_ptr()), buffer.len() as u64));
+        let outputs = outputs
+            .iter_mut()
+            .map(|buffer| (address(buffer.as_mut_ptr()), buffer.len() as u64));
         let buffers = inputs.chain(outputs);
         let (mut mainline, mut vendor) = (Vec::new(), Vec::new());
         let structure = match interface {
             Interface::Mainline => {
                 mainline = buffers
-                    .map(|(pointer, length)| InvokeArgument { pointer, length, fd: -1, attributes: 0 })
+                    .map(|(pointer, length)| InvokeArgument {
+                        pointer,
+                        length,
+                        fd: -1,
+                        attributes: 0,
+                    })
                     .collect();
-                Structure::Invoke(Invoke { handle, scalars, arguments: address_of(&mainline) })
+                Structure::Invoke(Invoke {
+                    handle,
+                    scalars,
+                    arguments: address_of(&mainline),
+                })
             }
             Interface::Vendor => {
-                vendor = buffers.map(|(pointer, length)| VendorArgument { pointer, length }).collect();
-                Structure::VendorInvoke(Invoke { handle, scalars, arguments: address_of(&vendor) })
+                vendor = buffers
+                    .map(|(pointer, length)| VendorArgument { pointer, length })
+                    .collect();
+                Structure::VendorInvoke(Invoke {
+                    handle,
+                    scalars,
+                    arguments: address_of(&vendor),
+                })
             }
         };
-        Self { structure, _arguments: (mainline, vendor), buffers: PhantomData }
+        Self {
+            structure,
+            _arguments: (mainline, vendor),
+            buffers: PhantomData,
+        }
     }
 
     /// Creates the protection domain of this process, from the first `bytes` of `shell`, which `memory` maps.
-    pub fn create(interface: Interface, shell: BorrowedFd<'a>, memory: &'a SharedMemory, bytes: u32) -> Self {
-        assert!(bytes as usize <= memory.bytes(), "the shell is within its memory");
+    pub fn create(
+        interface: Interface,
+        shell: BorrowedFd<'a>,
+        memory: &'a SharedMemory,
+        bytes: u32,
+    ) -> Self {
+        assert!(
+            bytes as usize <= memory.bytes(),
+            "the shell is within its memory"
+        );
         let (file, file_length, file_fd) = (memory.address(), bytes, shell.as_raw_fd());
         Self::new(match interface {
             Interface::Mainline => Structure::InitCreate(InitCreate {
@@ -163,10 +200,19 @@ impl<'a> Call<'a> {
         memory: Option<(BorrowedFd<'a>, &'a SharedMemory)>,
     ) -> Self {
         let (fd, address_in) = memory.map_or((-1, 0), |(file, memory)| {
-            assert!(size <= memory.bytes() as u64, "the pages are within their memory");
+            assert!(
+                size <= memory.bytes() as u64,
+                "the pages are within their memory"
+            );
             (file.as_raw_fd(), memory.address())
         });
-        let map = Mmap { fd, flags, address_in, size, address_out: 0 };
+        let map = Mmap {
+            fd,
+            flags,
+            address_in,
+            size,
+            address_out: 0,
+        };
         Self::new(match interface {
             Interface::Mainline => Structure::Mmap(map),
             Interface::Vendor => Structure::VendorMmap(map),
@@ -185,7 +231,8 @@ impl<'a> Call<'a> {
     /// Maps `memory`, which is `file`, for the DSP.
     pub fn map(interface: Interface, file: BorrowedFd<'a>, memory: &'a SharedMemory) -> Self {
         let (fd, address_in, length) = (file.as_raw_fd(), memory.address(), memory.bytes() as u64);
-        let (version, offset, flags, address_out, attributes, reserved) = (0, 0, FASTRPC_MAP_FD, 0, 0, [0; 4]);
+        let (version, offset, flags, address_out, attributes, reserved) =
+            (0, 0, FASTRPC_MAP_FD, 0, 0, [0; 4]);
         Self::new(match interface {
             Interface::Mainline => Structure::MemMap(MemMap {
                 version,
@@ -217,7 +264,13 @@ impl<'a> Call<'a> {
     pub fn unmap(interface: Interface, file: BorrowedFd<'a>, address: u64, length: u64) -> Self {
         let (version, fd) = (0, file.as_raw_fd());
         Self::new(match interface {
-            Interface::Mainline => Structure::MemUnmap(MemUnmap { version, fd, address, length, reserved: [0; 5] }),
+            Interface::Mainline => Structure::MemUnmap(MemUnmap {
+                version,
+                fd,
+                address,
+                length,
+                reserved: [0; 5],
+            }),
             Interface::Vendor => Structure::VendorMemUnmap(VendorMemUnmap {
                 version,
                 unused: 0,
@@ -234,17 +287,29 @@ impl<'a> Call<'a> {
     pub fn capability(interface: Interface, domain: u32, attribute: u32) -> Self {
         let capability = 0;
         Self::new(match interface {
-            Interface::Mainline => {
-                Structure::Capability(Capability { domain, attribute, capability, reserved: [0; 4] })
-            }
-            Interface::Vendor => Structure::VendorCapability(VendorCapability { domain, attribute, capability }),
+            Interface::Mainline => Structure::Capability(Capability {
+                domain,
+                attribute,
+                capability,
+                reserved: [0; 4],
+            }),
+            Interface::Vendor => Structure::VendorCapability(VendorCapability {
+                domain,
+                attribute,
+                capability,
+            }),
         })
     }
 
     /// Allocates a dma-buf of a heap.
     fn allocate(length: u64) -> Self {
         let fd_flags = (rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC).bits();
-        Self::new(Structure::HeapAllocation(HeapAllocation { length, fd: 0, fd_flags, heap_flags: 0 }))
+        Self::new(Structure::HeapAllocation(HeapAllocation {
+            length,
+            fd: 0,
+            fd_flags,
+            heap_flags: 0,
+        }))
     }
 
     /// What came back: the address on the DSP of what was mapped, or the number that was asked for; 0 of other calls.
@@ -275,7 +340,11 @@ impl<'a> Call<'a> {
 
 /// Where arguments are, if there are any.
 fn address_of<T>(arguments: &[T]) -> u64 {
-    if arguments.is_empty() { 0 } else { arguments.as_ptr().expose_provenance() as u64 }
+    if arguments.is_empty() {
+        0
+    } else {
+        arguments.as_ptr().expose_provenance() as u64
+    }
 }
 
 /// A call as rustix makes it.
@@ -296,7 +365,10 @@ unsafe impl Ioctl for Pass<'_, '_> {
         self.0.structure.pointer()
     }
 
-    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut std::ffi::c_void) -> rustix::io::Result<i32> {
+    unsafe fn output_from_ptr(
+        output: IoctlOutput,
+        _: *mut std::ffi::c_void,
+    ) -> rustix::io::Result<i32> {
         Ok(output)
     }
 }
@@ -305,9 +377,12 @@ unsafe impl Ioctl for Pass<'_, '_> {
 pub fn allocate(driver: &dyn Driver, heap: BorrowedFd, bytes: usize) -> io::Result<File> {
     let mut call = Call::allocate(bytes as u64);
     driver.call(heap, &mut call)?;
-    let Structure::HeapAllocation(HeapAllocation { fd, .. }) = call.structure else { unreachable!("it was one") };
+    let Structure::HeapAllocation(HeapAllocation { fd, .. }) = call.structure else {
+        unreachable!("it was one")
+    };
     let fd = RawFd::try_from(fd).ok().filter(|fd| *fd > 2);
-    let fd = fd.ok_or_else(|| io::Error::other("it returned a descriptor that can't be a new one"))?;
+    let fd =
+        fd.ok_or_else(|| io::Error::other("it returned a descriptor that can't be a new one"))?;
     // SAFETY: the kernel has just made this descriptor, and nobody else has its number.
     #[allow(unsafe_code)]
     Ok(unsafe { File::from_raw_fd(fd) })
@@ -323,11 +398,21 @@ mod tests {
     fn a_call_of_a_file_without_these_calls_is_the_kernels_error() {
         let file = tempfile::tempfile().unwrap();
         for interface in [Interface::Mainline, Interface::Vendor] {
-            let error = System.call(file.as_fd(), &mut Call::capability(interface, 3, 6)).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTTY.raw_os_error()), "{error}");
+            let error = System
+                .call(file.as_fd(), &mut Call::capability(interface, 3, 6))
+                .unwrap_err();
+            assert_eq!(
+                error.raw_os_error(),
+                Some(rustix::io::Errno::NOTTY.raw_os_error()),
+                "{error}"
+            );
         }
         let error = allocate(&System, file.as_fd(), 4096).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTTY.raw_os_error()), "{error}");
+        assert_eq!(
+            error.raw_os_error(),
+            Some(rustix::io::Errno::NOTTY.raw_os_error()),
+            "{error}"
+        );
         assert!(System.open(Path::new("/nowhere/fastrpc-cdsp")).is_err());
     }
 
@@ -335,6 +420,9 @@ mod tests {
     fn nodes_are_opened_for_reading_alone() {
         let node = System.open(Path::new("/dev/null")).unwrap();
         let flags = rustix::fs::fcntl_getfl(node).unwrap();
-        assert_eq!(flags & rustix::fs::OFlags::RWMODE, rustix::fs::OFlags::RDONLY);
+        assert_eq!(
+            flags & rustix::fs::OFlags::RWMODE,
+            rustix::fs::OFlags::RDONLY
+        );
     }
 }

@@ -65,8 +65,13 @@ impl Listener {
         let name = "FASTRPC_IOCTL_INVOKE of the listener";
         started.map_err(|failure| refused(name, domain.path(), failure.into(), RESTART))?;
         let mut server = Server::new(Arc::clone(domain), program);
-        let thread = thread::Builder::new().name("fastrpc listener".to_owned()).spawn(move || server.serve());
-        Ok(Self { domain: Arc::clone(domain), thread: Some(thread.map_err(failed)?) })
+        let thread = thread::Builder::new()
+            .name("fastrpc listener".to_owned())
+            .spawn(move || server.serve());
+        Ok(Self {
+            domain: Arc::clone(domain),
+            thread: Some(thread.map_err(failed)?),
+        })
     }
 }
 
@@ -92,7 +97,13 @@ struct Server {
 
 impl Server {
     fn new(domain: Arc<Domain>, program: Vec<u8>) -> Self {
-        Self { domain, program, files: BTreeMap::new(), latest_file: 0, pages: BTreeMap::new() }
+        Self {
+            domain,
+            program,
+            files: BTreeMap::new(),
+            latest_file: 0,
+            pages: BTreeMap::new(),
+        }
     }
 
     /// Serves requests until the domain ends.
@@ -103,17 +114,22 @@ impl Server {
             let lengths = words(&[context, status, response.len() as u32, ROOM as u32]);
             let mut request = [0; 16];
             let inputs: [&[u8]; 2] = [&lengths, &response];
-            if self.domain.invoke(LISTENER, NEXT, &inputs, &mut [&mut request, &mut bytes]).is_err() {
+            if self
+                .domain
+                .invoke(LISTENER, NEXT, &inputs, &mut [&mut request, &mut bytes])
+                .is_err()
+            {
                 return;
             }
             context = word(&request, 0);
             let [interface, scalars, length] = [4, 8, 12].map(|at| word(&request, at));
             let parsed = bytes.get(..length as usize).ok_or(Refusal::Request);
             let parsed = parsed.and_then(|bytes| Request::parse(interface, scalars, bytes));
-            (status, response) = match parsed.and_then(|request| Ok((self.respond(&request)?, request.outputs))) {
-                Ok((buffers, lengths)) => (0, pack(&buffers, &lengths)),
-                Err(refusal) => (refusal as u32, Vec::new()),
-            };
+            (status, response) =
+                match parsed.and_then(|request| Ok((self.respond(&request)?, request.outputs))) {
+                    Ok((buffers, lengths)) => (0, pack(&buffers, &lengths)),
+                    Err(refusal) => (refusal as u32, Vec::new()),
+                };
         }
     }
 
@@ -135,7 +151,9 @@ impl Server {
             19 => self.open(request, 3),
             // fclose(file)
             3 => {
-                self.files.remove(&request.word(0)?).ok_or(Refusal::Request)?;
+                self.files
+                    .remove(&request.word(0)?)
+                    .ok_or(Refusal::Request)?;
                 Ok(Vec::new())
             }
             // fread(file, bytes)
@@ -150,7 +168,10 @@ impl Server {
                 *at = to;
                 let mut read = self.program[from..to].to_vec();
                 read.resize(wanted, 0);
-                Ok(vec![words(&[(to - from) as u32, u32::from(to - from < wanted)]), read])
+                Ok(vec![
+                    words(&[(to - from) as u32, u32::from(to - from < wanted)]),
+                    read,
+                ])
             }
             // ftell(file), flen(file), feof(file)
             8 => Ok(vec![words(&[*self.file(request)? as u32])]),
@@ -158,7 +179,9 @@ impl Server {
                 self.file(request)?;
                 Ok(vec![(self.program.len() as u64).to_le_bytes().to_vec()])
             }
-            12 => Ok(vec![words(&[u32::from(*self.file(request)? >= self.program.len())])]),
+            12 => Ok(vec![words(&[u32::from(
+                *self.file(request)? >= self.program.len(),
+            )])]),
             // fseek(file, offset, from where)
             9 => {
                 let (offset, whence) = (request.word(4)?.cast_signed(), request.word(8)?);
@@ -171,7 +194,9 @@ impl Server {
                     _ => return Err(Refusal::Request),
                 };
                 let place = from.checked_add_signed(offset as isize);
-                *at = place.filter(|place| *place <= end).ok_or(Refusal::Request)?;
+                *at = place
+                    .filter(|place| *place <= end)
+                    .ok_or(Refusal::Request)?;
                 Ok(Vec::new())
             }
             // rewind(file)
@@ -185,7 +210,11 @@ impl Server {
 
     /// Opens the file whose name is the input `name`: the device program, or none.
     fn open(&mut self, request: &Request, name: usize) -> Outcome<Vec<Vec<u8>>> {
-        let name = request.inputs.get(name).and_then(|name| name.strip_suffix(b"\0")).ok_or(Refusal::Request)?;
+        let name = request
+            .inputs
+            .get(name)
+            .and_then(|name| name.strip_suffix(b"\0"))
+            .ok_or(Refusal::Request)?;
         if name.rsplit(|byte| *byte == b'/').next() != Some(MODULE.as_bytes()) {
             return Err(Refusal::NoFile);
         }
@@ -196,7 +225,9 @@ impl Server {
 
     /// Where the file that a request names is read next.
     fn file(&mut self, request: &Request) -> Outcome<&mut usize> {
-        self.files.get_mut(&request.word(0)?).ok_or(Refusal::Request)
+        self.files
+            .get_mut(&request.word(0)?)
+            .ok_or(Refusal::Request)
     }
 
     /// `apps_mem`: pages for the heap of the domain, which the driver has.
@@ -205,14 +236,21 @@ impl Server {
         match request.method {
             // request_map(heap, flags of this process, flags of the domain, address, bytes), and with 64 bits
             0 | 2 => {
-                let bytes = if wide { request.wide(24)? } else { u64::from(request.word(16)?) };
+                let bytes = if wide {
+                    request.wide(24)?
+                } else {
+                    u64::from(request.word(16)?)
+                };
                 if request.word(8)? != ADD_PAGES || bytes == 0 {
                     return Err(Refusal::Unsupported);
                 }
                 if bytes > MOST_MEMORY {
                     return Err(Refusal::NoMemory);
                 }
-                let pages = self.domain.add_pages(ADD_PAGES, bytes).map_err(|_| Refusal::NoMemory)?;
+                let pages = self
+                    .domain
+                    .add_pages(ADD_PAGES, bytes)
+                    .map_err(|_| Refusal::NoMemory)?;
                 let addresses = [pages.address_here(), pages.address];
                 self.pages.insert(pages.address, pages);
                 Ok(vec![match wide {
@@ -222,9 +260,15 @@ impl Server {
             }
             // request_unmap(address, bytes), and with 64 bits
             1 | 3 => {
-                let address = if wide { request.wide(0)? } else { u64::from(request.word(0)?) };
+                let address = if wide {
+                    request.wide(0)?
+                } else {
+                    u64::from(request.word(0)?)
+                };
                 let pages = self.pages.get(&address).ok_or(Refusal::Request)?;
-                self.domain.remove_pages(pages).map_err(|_| Refusal::Request)?;
+                self.domain
+                    .remove_pages(pages)
+                    .map_err(|_| Refusal::Request)?;
                 self.pages.remove(&address);
                 Ok(Vec::new())
             }
@@ -237,7 +281,11 @@ impl Server {
 fn remote_control(request: &Request) -> Outcome<Vec<Vec<u8>>> {
     match request.method {
         0 => {
-            let name = request.inputs.get(1).and_then(|name| name.strip_suffix(b"\0")).ok_or(Refusal::Request)?;
+            let name = request
+                .inputs
+                .get(1)
+                .and_then(|name| name.strip_suffix(b"\0"))
+                .ok_or(Refusal::Request)?;
             let handle = match name {
                 b"apps_std" => STD,
                 b"apps_mem" => MEM,
@@ -252,12 +300,21 @@ fn remote_control(request: &Request) -> Outcome<Vec<Vec<u8>>> {
 
 impl<'a> Request<'a> {
     fn parse(interface: u32, scalars: u32, bytes: &'a [u8]) -> Outcome<Self> {
-        let (method, ins, outs) = (scalars >> 24 & 0x1f, scalars >> 16 & 0xff, scalars >> 8 & 0xff);
+        let (method, ins, outs) = (
+            scalars >> 24 & 0x1f,
+            scalars >> 16 & 0xff,
+            scalars >> 8 & 0xff,
+        );
         if scalars & 0xff != 0 {
             // Handles.
             return Err(Refusal::Request);
         }
-        let length_at = |at: usize| bytes.get(at..at + 4).map(|bytes| word(bytes, 0) as usize).ok_or(Refusal::Request);
+        let length_at = |at: usize| {
+            bytes
+                .get(at..at + 4)
+                .map(|bytes| word(bytes, 0) as usize)
+                .ok_or(Refusal::Request)
+        };
         let (mut at, mut inputs, mut outputs) = (0, Vec::new(), Vec::new());
         for _ in 0..ins {
             let length = length_at(at)?;
@@ -275,12 +332,21 @@ impl<'a> Request<'a> {
         if outputs.iter().sum::<usize>() > MOST_READ + ROOM {
             return Err(Refusal::Request);
         }
-        Ok(Self { interface, method, inputs, outputs })
+        Ok(Self {
+            interface,
+            method,
+            inputs,
+            outputs,
+        })
     }
 
     /// The word at byte `at` of the first input, which has the numbers.
     fn word(&self, at: usize) -> Outcome<u32> {
-        let numbers = self.inputs.first().filter(|numbers| numbers.len() >= at + 4).ok_or(Refusal::Request)?;
+        let numbers = self
+            .inputs
+            .first()
+            .filter(|numbers| numbers.len() >= at + 4)
+            .ok_or(Refusal::Request)?;
         Ok(word(numbers, at))
     }
 

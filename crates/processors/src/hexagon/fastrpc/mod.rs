@@ -76,13 +76,21 @@ impl Default for Places {
 impl Places {
     /// What was found, and what is missing.
     pub fn report(&self) -> String {
-        let Some((node, interface)) = self.node() else { return self.no_node() };
+        let Some((node, interface)) = self.node() else {
+            return self.no_node();
+        };
         let missing = [
             (!may_exist(&self.heap)).then(|| format!("the heap {}", self.heap.display())),
-            self.shell().is_none().then(|| format!("the shell {}", list(&self.shells))),
+            self.shell()
+                .is_none()
+                .then(|| format!("the shell {}", list(&self.shells))),
         ];
         let missing: Vec<_> = missing.into_iter().flatten().collect();
-        let missing = if missing.is_empty() { String::new() } else { format!(", but not {}", missing.join(" nor ")) };
+        let missing = if missing.is_empty() {
+            String::new()
+        } else {
+            format!(", but not {}", missing.join(" nor "))
+        };
         format!("{} ({interface}) is there{missing}", node.display())
     }
 
@@ -92,12 +100,18 @@ impl Places {
     }
 
     fn node(&self) -> Option<(&Path, Interface)> {
-        let nodes = self.nodes.iter().map(|(path, interface)| (path.as_path(), *interface));
+        let nodes = self
+            .nodes
+            .iter()
+            .map(|(path, interface)| (path.as_path(), *interface));
         nodes.into_iter().find(|(path, _)| may_exist(path))
     }
 
     fn shell(&self) -> Option<&Path> {
-        self.shells.iter().map(PathBuf::as_path).find(|path| may_exist(path))
+        self.shells
+            .iter()
+            .map(PathBuf::as_path)
+            .find(|path| may_exist(path))
     }
 }
 
@@ -107,7 +121,11 @@ fn may_exist(path: &Path) -> bool {
 }
 
 fn list(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")
+    paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect::<Vec<_>>()
+        .join(" or ")
 }
 
 /// A device program in a domain of a DSP.
@@ -135,15 +153,27 @@ struct Open {
 
 impl Session {
     /// Starts the program, with memory that both map.
-    pub fn start(options: &HexagonOptions, driver: Arc<dyn Driver>, places: &Places) -> Result<(Self, SharedMemory)> {
-        let wrong = |reason| Error::HexagonProgram { path: options.program.clone(), reason };
+    pub fn start(
+        options: &HexagonOptions,
+        driver: Arc<dyn Driver>,
+        places: &Places,
+    ) -> Result<(Self, SharedMemory)> {
+        let wrong = |reason| Error::HexagonProgram {
+            path: options.program.clone(),
+            reason,
+        };
         let none = || wrong(format!("it is for a phone's DSP, and {}", places.no_node()));
         let (node, interface) = places.node().ok_or_else(none)?;
         let (parts, places, path) = (options.clone(), places.clone(), node.to_owned());
-        let opened = within(options.patience, move || Self::open(&parts, driver, &places, (path, interface)));
+        let opened = within(options.patience, move || {
+            Self::open(&parts, driver, &places, (path, interface))
+        });
         opened.unwrap_or_else(|| {
             let seconds = options.patience.as_secs_f64();
-            Err(wrong(format!("the DSP of {} did not start it within {seconds:.1} s", node.display())))
+            Err(wrong(format!(
+                "the DSP of {} did not start it within {seconds:.1} s",
+                node.display()
+            )))
         })
     }
 
@@ -153,22 +183,51 @@ impl Session {
         places: &Places,
         (node, interface): (PathBuf, Interface),
     ) -> Result<(Self, SharedMemory)> {
-        let program = fs::read(&options.program)
-            .map_err(|reason| Error::HexagonMissing { path: options.program.clone(), reason })?;
-        let shell = places.shell().ok_or_else(|| domain::no_shell(&places.shells))?;
-        let domain = Arc::new(Domain::open(driver, (node.clone(), interface), &places.heap)?);
+        let program = fs::read(&options.program).map_err(|reason| Error::HexagonMissing {
+            path: options.program.clone(),
+            reason,
+        })?;
+        let shell = places
+            .shell()
+            .ok_or_else(|| domain::no_shell(&places.shells))?;
+        let domain = Arc::new(Domain::open(
+            driver,
+            (node.clone(), interface),
+            &places.heap,
+        )?);
         domain.begin_session()?;
         let (architecture, contexts) = domain.architecture()?;
         domain.create(shell)?;
         let listener = Listener::start(&domain, program)?;
         let (mapped, shared) = Mapped::new(&domain, options.file_bytes())?;
         let contexts = contexts as usize;
-        shared.begin(options.threads.unwrap_or(contexts).min(contexts).clamp(1, MOST_THREADS));
+        shared.begin(
+            options
+                .threads
+                .unwrap_or(contexts)
+                .min(contexts)
+                .clamp(1, MOST_THREADS),
+        );
         let module = Module::load(&domain, &options.program)?;
         let ended = Ended::default();
         let running = module.begin(mapped.address(), shared.bytes() as u64, Arc::clone(&ended))?;
-        let open = Some(Open { running, module, mapped, listener, domain });
-        Ok((Self { node, architecture, open, ended, grace: GRACE.min(options.patience) }, shared))
+        let open = Some(Open {
+            running,
+            module,
+            mapped,
+            listener,
+            domain,
+        });
+        Ok((
+            Self {
+                node,
+                architecture,
+                open,
+                ended,
+                grace: GRACE.min(options.patience),
+            },
+            shared,
+        ))
     }
 }
 
@@ -178,11 +237,18 @@ impl Transport for Session {
     }
 
     fn place(&self) -> String {
-        format!("by FastRPC on the DSP of {} (v{:x})", self.node.display(), self.architecture)
+        format!(
+            "by FastRPC on the DSP of {} (v{:x})",
+            self.node.display(),
+            self.architecture
+        )
     }
 
     fn ended(&mut self) -> Option<String> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn end(&mut self) {
@@ -205,7 +271,13 @@ impl Drop for Session {
 
 impl Open {
     fn release(self, grace: Duration) {
-        let Self { running, module, mapped, listener, domain } = self;
+        let Self {
+            running,
+            module,
+            mapped,
+            listener,
+            domain,
+        } = self;
         let has_ended = |grace| running.recv_timeout(grace) == Err(RecvTimeoutError::Disconnected);
         if !has_ended(grace) {
             domain.exit();
@@ -219,18 +291,32 @@ impl Open {
 }
 
 /// What `work` returns on a thread of its own; `None` if it does not within `patience`.
-fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+fn within<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    thread::Builder::new().name("fastrpc".to_owned()).spawn(move || sender.send(work())).ok()?;
+    thread::Builder::new()
+        .name("fastrpc".to_owned())
+        .spawn(move || sender.send(work()))
+        .ok()?;
     receiver.recv_timeout(patience).ok()
 }
 
 /// An error of a processor that this module is.
 fn failed(reason: impl std::fmt::Display) -> Error {
-    Error::Run { processor: NAME.to_owned(), reason: reason.to_string() }
+    Error::Run {
+        processor: NAME.to_owned(),
+        reason: reason.to_string(),
+    }
 }
 
 /// The error of a call of `path`, with what to do about it.
 fn refused(call: &'static str, path: &Path, reason: io::Error, advice: &'static str) -> Error {
-    Error::HexagonDsp { call, path: path.to_owned(), reason, advice }
+    Error::HexagonDsp {
+        call,
+        path: path.to_owned(),
+        reason,
+        advice,
+    }
 }

@@ -235,15 +235,57 @@ mod tests {
             assert_eq!(number, golden, "{number:#x}, expected {golden:#x}");
         }
         assert_eq!(size_of::<InvokeArgument>(), 24);
-        assert_eq!([offset_of!(InvokeArgument, length), offset_of!(InvokeArgument, fd)], [8, 16]);
-        assert_eq!([offset_of!(Invoke, scalars), offset_of!(Invoke, arguments)], [4, 8]);
-        assert_eq!([offset_of!(InitCreate, file_fd), offset_of!(InitCreate, file)], [4, 16]);
-        assert_eq!([offset_of!(Mmap, address_in), offset_of!(Mmap, address_out)], [8, 24]);
-        assert_eq!([offset_of!(MemMap, address_in), offset_of!(MemMap, address_out)], [16, 32]);
-        assert_eq!([offset_of!(MemMap, flags), offset_of!(MemMap, attributes)], [12, 40]);
-        assert_eq!([offset_of!(MemUnmap, address), offset_of!(MemUnmap, length)], [8, 16]);
-        assert_eq!([offset_of!(Capability, attribute), offset_of!(Capability, capability)], [4, 8]);
-        assert_eq!([offset_of!(HeapAllocation, fd), offset_of!(HeapAllocation, heap_flags)], [8, 16]);
+        assert_eq!(
+            [
+                offset_of!(InvokeArgument, length),
+                offset_of!(InvokeArgument, fd)
+            ],
+            [8, 16]
+        );
+        assert_eq!(
+            [offset_of!(Invoke, scalars), offset_of!(Invoke, arguments)],
+            [4, 8]
+        );
+        assert_eq!(
+            [
+                offset_of!(InitCreate, file_fd),
+                offset_of!(InitCreate, file)
+            ],
+            [4, 16]
+        );
+        assert_eq!(
+            [offset_of!(Mmap, address_in), offset_of!(Mmap, address_out)],
+            [8, 24]
+        );
+        assert_eq!(
+            [
+                offset_of!(MemMap, address_in),
+                offset_of!(MemMap, address_out)
+            ],
+            [16, 32]
+        );
+        assert_eq!(
+            [offset_of!(MemMap, flags), offset_of!(MemMap, attributes)],
+            [12, 40]
+        );
+        assert_eq!(
+            [offset_of!(MemUnmap, address), offset_of!(MemUnmap, length)],
+            [8, 16]
+        );
+        assert_eq!(
+            [
+                offset_of!(Capability, attribute),
+                offset_of!(Capability, capability)
+            ],
+            [4, 8]
+        );
+        assert_eq!(
+            [
+                offset_of!(HeapAllocation, fd),
+                offset_of!(HeapAllocation, heap_flags)
+            ],
+            [8, 16]
+        );
     }
 
     /// As gcc computes them from the vendor's header, of 2022.
@@ -260,32 +302,115 @@ mod tests {
             attributes: 0,
             signature_length: 0,
         };
-        let invoke = Invoke { handle: 0, scalars: 0, arguments: 0 };
-        let map = Mmap { fd: 0, flags: 0, address_in: 0, size: 0, address_out: 0 };
+        let invoke = Invoke {
+            handle: 0,
+            scalars: 0,
+            arguments: 0,
+        };
+        let map = Mmap {
+            fd: 0,
+            flags: 0,
+            address_in: 0,
+            size: 0,
+            address_out: 0,
+        };
         let calls = [
             (Structure::VendorInvoke(invoke), 0xc010_5201),
             (Structure::VendorInfo(3), 0xc004_5208),
             (Structure::VendorInit(init), 0xc030_520a),
             (Structure::VendorMmap(map), 0xc020_520e),
-            (Structure::VendorMunmap(Munmap { address: 0, size: 0 }), 0xc010_520f),
-            (Structure::VendorCapability(VendorCapability { domain: 0, attribute: 0, capability: 0 }), 0xc00c_5211),
+            (
+                Structure::VendorMunmap(Munmap {
+                    address: 0,
+                    size: 0,
+                }),
+                0xc010_520f,
+            ),
+            (
+                Structure::VendorCapability(VendorCapability {
+                    domain: 0,
+                    attribute: 0,
+                    capability: 0,
+                }),
+                0xc00c_5211,
+            ),
         ];
         for (call, golden) in calls {
             assert_eq!(call.number(), golden, "{call:?}, expected {golden:#x}");
         }
         assert_eq!(read_and_write::<VendorMemMap>(b'R', 19), 0xc040_5213);
         assert_eq!(read_and_write::<VendorMemUnmap>(b'R', 20), 0xc030_5214);
-        assert_eq!([size_of::<VendorArgument>(), offset_of!(VendorArgument, length)], [16, 8]);
-        assert_eq!([offset_of!(VendorInit, file), offset_of!(VendorInit, file_length)], [8, 16]);
-        assert_eq!([offset_of!(VendorInit, file_fd), offset_of!(VendorInit, memory)], [20, 24]);
-        assert_eq!([offset_of!(VendorInit, memory_length), offset_of!(VendorInit, memory_fd)], [32, 36]);
-        assert_eq!([offset_of!(VendorInit, attributes), offset_of!(VendorInit, signature_length)], [40, 44]);
-        assert_eq!([offset_of!(VendorMemMap, fd), offset_of!(VendorMemMap, offset)], [8, 12]);
-        assert_eq!([offset_of!(VendorMemMap, flags), offset_of!(VendorMemMap, attributes)], [16, 20]);
-        assert_eq!([offset_of!(VendorMemMap, address_in), offset_of!(VendorMemMap, length)], [24, 32]);
+        assert_eq!(
+            [
+                size_of::<VendorArgument>(),
+                offset_of!(VendorArgument, length)
+            ],
+            [16, 8]
+        );
+        assert_eq!(
+            [
+                offset_of!(VendorInit, file),
+                offset_of!(VendorInit, file_length)
+            ],
+            [8, 16]
+        );
+        assert_eq!(
+            [
+                offset_of!(VendorInit, file_fd),
+                offset_of!(VendorInit, memory)
+            ],
+            [20, 24]
+        );
+        assert_eq!(
+            [
+                offset_of!(VendorInit, memory_length),
+                offset_of!(VendorInit, memory_fd)
+            ],
+            [32, 36]
+        );
+        assert_eq!(
+            [
+                offset_of!(VendorInit, attributes),
+                offset_of!(VendorInit, signature_length)
+            ],
+            [40, 44]
+        );
+        assert_eq!(
+            [
+                offset_of!(VendorMemMap, fd),
+                offset_of!(VendorMemMap, offset)
+            ],
+            [8, 12]
+        );
+        assert_eq!(
+            [
+                offset_of!(VendorMemMap, flags),
+                offset_of!(VendorMemMap, attributes)
+            ],
+            [16, 20]
+        );
+        assert_eq!(
+            [
+                offset_of!(VendorMemMap, address_in),
+                offset_of!(VendorMemMap, length)
+            ],
+            [24, 32]
+        );
         assert_eq!(offset_of!(VendorMemMap, address_out), 40);
-        assert_eq!([offset_of!(VendorMemUnmap, fd), offset_of!(VendorMemUnmap, address)], [8, 16]);
+        assert_eq!(
+            [
+                offset_of!(VendorMemUnmap, fd),
+                offset_of!(VendorMemUnmap, address)
+            ],
+            [8, 16]
+        );
         assert_eq!(offset_of!(VendorMemUnmap, length), 24);
-        assert_eq!([offset_of!(VendorCapability, attribute), offset_of!(VendorCapability, capability)], [4, 8]);
+        assert_eq!(
+            [
+                offset_of!(VendorCapability, attribute),
+                offset_of!(VendorCapability, capability)
+            ],
+            [4, 8]
+        );
     }
 }

@@ -8,13 +8,14 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128, __m512, __m512i, _mm_add_ps, _mm_cvtph_ps, _mm_loadl_epi64, _mm_maskz_loadu_epi16, _mm_movehl_ps,
-    _mm_movelh_ps, _mm_mul_ps, _mm_set1_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castpd_ps,
-    _mm256_castps256_ps128, _mm256_extractf128_ps, _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512,
-    _mm512_castps512_ps256, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd,
-    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_permutexvar_ps, _mm512_reduce_add_ps,
-    _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16,
-    _mm512_srli_epi32,
+    __m128, __m512, __m512i, _mm_add_ps, _mm_cvtph_ps, _mm_loadl_epi64, _mm_maskz_loadu_epi16,
+    _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps, _mm_set1_ps, _mm_shuffle_ps, _mm_storeu_ps,
+    _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128, _mm256_extractf128_ps,
+    _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512, _mm512_castps512_ps256,
+    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd,
+    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_permutexvar_ps,
+    _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32,
 };
 use std::ops::Range;
 
@@ -111,7 +112,8 @@ fn only_row(task: &Int4Columns) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 fn columns<const COLUMNS: usize>(task: &Int4Columns, first: usize, distance: usize, ahead: usize) {
     let (whole, left) = (task.groups() / GROUPS, task.groups() % GROUPS);
-    let columns: [(&[u8], &[f16]); COLUMNS] = std::array::from_fn(|index| task.column(first + index * distance));
+    let columns: [(&[u8], &[f16]); COLUMNS] =
+        std::array::from_fn(|index| task.column(first + index * distance));
     let mut sums = [_mm512_setzero_ps(); COLUMNS];
     for (index, step) in task.byte_steps().iter().enumerate() {
         let (x, group) = (operands(step), index * GROUPS);
@@ -120,14 +122,25 @@ fn columns<const COLUMNS: usize>(task: &Int4Columns, first: usize, distance: usi
             // SAFETY: the column's groups from this step's first on: four, or those that are left behind whole steps.
             #[allow(unsafe_code)]
             let (bytes, scales) = unsafe {
-                let (weights, scales) = (weights.as_ptr().add(group * HALF), scales.as_ptr().add(group));
-                if index < whole { load_whole(weights, scales) } else { load(weights, scales, left) }
+                let (weights, scales) = (
+                    weights.as_ptr().add(group * HALF),
+                    scales.as_ptr().add(group),
+                );
+                if index < whole {
+                    load_whole(weights, scales)
+                } else {
+                    load(weights, scales, left)
+                }
             };
             *sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(byte_products(bytes, &x)), scales, *sums);
         }
     }
     for (index, sums) in sums.into_iter().enumerate() {
-        task.write(0, first + index * distance, _mm512_reduce_add_ps(sums) * task.x.scales()[0]);
+        task.write(
+            0,
+            first + index * distance,
+            _mm512_reduce_add_ps(sums) * task.x.scales()[0],
+        );
     }
 }
 
@@ -145,19 +158,38 @@ fn operands(step: &ByteStep) -> ([__m512i; 2], [__m512i; 2], __m512i) {
     // SAFETY: sixteen sums.
     #[allow(unsafe_code)]
     let offset = unsafe { _mm512_loadu_si512(step.offset.as_ptr().cast()) };
-    (step.high.each_ref().map(load), step.low.each_ref().map(load), offset)
+    (
+        step.high.each_ref().map(load),
+        step.low.each_ref().map(load),
+        offset,
+    )
 }
 
 /// The exact sums of a step: 256 times those of high bytes, which have 16 bits, and those of low ones.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
-fn byte_products(bytes: __m512i, (high, low, offset): &([__m512i; 2], [__m512i; 2], __m512i)) -> __m512i {
+fn byte_products(
+    bytes: __m512i,
+    (high, low, offset): &([__m512i; 2], [__m512i; 2], __m512i),
+) -> __m512i {
     let mask = _mm512_set1_epi32(BYTES_MASK);
-    let factors = [_mm512_and_si512(bytes, mask), _mm512_and_si512(_mm512_srli_epi32::<4>(bytes), mask)];
-    let sums =
-        |from, x: &[__m512i; 2]| _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(from, factors[0], x[0]), factors[1], x[1]);
+    let factors = [
+        _mm512_and_si512(bytes, mask),
+        _mm512_and_si512(_mm512_srli_epi32::<4>(bytes), mask),
+    ];
+    let sums = |from, x: &[__m512i; 2]| {
+        _mm512_dpbusd_epi32(
+            _mm512_dpbusd_epi32(from, factors[0], x[0]),
+            factors[1],
+            x[1],
+        )
+    };
     // The upper word of 256 is 0: it meets nothing but the sign of a sum.
-    _mm512_dpwssd_epi32(sums(*offset, low), sums(_mm512_setzero_si512(), high), _mm512_set1_epi32(256))
+    _mm512_dpwssd_epi32(
+        sums(*offset, low),
+        sums(_mm512_setzero_si512(), high),
+        _mm512_set1_epi32(256),
+    )
 }
 
 /// One row and column.
@@ -172,29 +204,50 @@ fn one_output(task: &Int4Columns, row: usize, column: usize) {
         let (offset, x, (words, scales)) = unsafe {
             (
                 _mm512_loadu_si512(step.offset.as_ptr().cast()),
-                step.x.each_ref().map(|x| _mm512_loadu_si512(x.as_ptr().cast())),
-                load(weights.as_ptr().add(group * HALF), scales.as_ptr().add(group), GROUPS.min(groups - group)),
+                step.x
+                    .each_ref()
+                    .map(|x| _mm512_loadu_si512(x.as_ptr().cast())),
+                load(
+                    weights.as_ptr().add(group * HALF),
+                    scales.as_ptr().add(group),
+                    GROUPS.min(groups - group),
+                ),
             )
         };
         let exact = products(factors(words), &x, offset);
         sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, sums);
     }
-    task.write(row, column, _mm512_reduce_add_ps(sums) * task.x.scales()[row]);
+    task.write(
+        row,
+        column,
+        _mm512_reduce_add_ps(sums) * task.x.scales()[row],
+    );
 }
 
 /// The exact sums of a step that columns share: where there are several rows, see `products!`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn products(factors: [__m512i; SHIFTS], x: &[__m512i; SHIFTS], offset: __m512i) -> __m512i {
-    let first = _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(offset, factors[0], x[0]), factors[1], x[1]);
-    _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(first, factors[2], x[2]), factors[3], x[3])
+    let first = _mm512_dpwssd_epi32(
+        _mm512_dpwssd_epi32(offset, factors[0], x[0]),
+        factors[1],
+        x[1],
+    );
+    _mm512_dpwssd_epi32(
+        _mm512_dpwssd_epi32(first, factors[2], x[2]),
+        factors[3],
+        x[3],
+    )
 }
 
 /// Prefetches weights that follow a group by so many bytes, and their scales.
 #[inline(always)]
 fn prefetch(weights: &[u8], scales: &[f16], group: usize, ahead: usize) {
     prefetch_ahead(weights.as_ptr(), group * HALF + ahead);
-    prefetch_ahead(scales.as_ptr(), group * size_of::<f16>() + ahead * size_of::<f16>() / HALF);
+    prefetch_ahead(
+        scales.as_ptr(),
+        group * size_of::<f16>() + ahead * size_of::<f16>() / HALF,
+    );
 }
 
 /// [`load`] of four groups, without masks: scales are converted and then spread, two instructions where LLVM, which
@@ -207,7 +260,12 @@ fn prefetch(weights: &[u8], scales: &[f16], group: usize, ahead: usize) {
 #[allow(unsafe_code)]
 unsafe fn load_whole(weights: *const u8, scales: *const f16) -> (__m512i, __m512) {
     // SAFETY: as the caller promises.
-    let (words, scales) = unsafe { (_mm512_loadu_si512(weights.cast()), _mm_loadl_epi64(scales.cast())) };
+    let (words, scales) = unsafe {
+        (
+            _mm512_loadu_si512(weights.cast()),
+            _mm_loadl_epi64(scales.cast()),
+        )
+    };
     let wide = _mm512_castps128_ps512(_mm_cvtph_ps(scales));
     let spread: __m512;
     // SAFETY: an instruction that AVX-512 has, on registers.
@@ -238,9 +296,16 @@ fn lanes() -> __m512i {
 unsafe fn load(weights: *const u8, scales: *const f16, groups: usize) -> (__m512i, __m512) {
     let (bytes, halves) = (u64::MAX >> (STEP - groups * HALF), (1 << groups) - 1);
     // SAFETY: as the caller promises.
-    let (words, scales) =
-        unsafe { (_mm512_maskz_loadu_epi8(bytes, weights.cast()), _mm_maskz_loadu_epi16(halves, scales.cast())) };
-    (words, _mm512_permutexvar_ps(lanes(), _mm512_castps128_ps512(_mm_cvtph_ps(scales))))
+    let (words, scales) = unsafe {
+        (
+            _mm512_maskz_loadu_epi8(bytes, weights.cast()),
+            _mm_maskz_loadu_epi16(halves, scales.cast()),
+        )
+    };
+    (
+        words,
+        _mm512_permutexvar_ps(lanes(), _mm512_castps128_ps512(_mm_cvtph_ps(scales))),
+    )
 }
 
 /// As those of INT8.
@@ -250,7 +315,13 @@ fn tiles<const ROWS: usize>(task: &Int4Columns, row: usize, block: Range<usize>,
     for (index, column) in block.clone().enumerate() {
         one_tile::<ROWS>(task, row, (column, distance), (index, &mut out));
     }
-    write(task.out, row, task.columns.start + block.start, (block.len(), distance), &out);
+    write(
+        task.out,
+        row,
+        task.columns.start + block.start,
+        (block.len(), distance),
+        &out,
+    );
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
@@ -261,7 +332,8 @@ fn one_tile<const ROWS: usize>(
     (place, out): (usize, &mut [[[f32; BLOCK]; COLUMNS]; ROWS]),
 ) {
     let x: [&[Step]; ROWS] = std::array::from_fn(|index| task.steps(row + index));
-    let columns: [(&[u8], &[f16]); COLUMNS] = std::array::from_fn(|index| task.column(column + index * distance));
+    let columns: [(&[u8], &[f16]); COLUMNS] =
+        std::array::from_fn(|index| task.column(column + index * distance));
     let groups = task.groups();
     assert!(x.iter().all(|x| x.len() == groups.div_ceil(GROUPS)));
     // Later rows find the weights in the cache.
@@ -274,7 +346,10 @@ fn one_tile<const ROWS: usize>(
             // SAFETY: the column's groups from this one on.
             #[allow(unsafe_code)]
             let (words, scales) = unsafe {
-                let (weights, scales) = (weights.as_ptr().add(group * HALF), scales.as_ptr().add(group));
+                let (weights, scales) = (
+                    weights.as_ptr().add(group * HALF),
+                    scales.as_ptr().add(group),
+                );
                 load(weights, scales, $groups)
             };
             (factors(words), scales)
@@ -297,7 +372,9 @@ fn one_tile<const ROWS: usize>(
     let (whole, left) = (groups / GROUPS, groups % GROUPS);
     for step in 0..whole {
         if ahead {
-            columns.iter().for_each(|(weights, scales)| prefetch(weights, scales, step * GROUPS, AHEAD));
+            columns
+                .iter()
+                .for_each(|(weights, scales)| prefetch(weights, scales, step * GROUPS, AHEAD));
         }
         add_columns!(0, 1, step, GROUPS);
         add_columns!(2, 3, step, GROUPS);
@@ -309,7 +386,10 @@ fn one_tile<const ROWS: usize>(
     for index in 0..ROWS {
         let sums = sums.each_ref().map(|column| column[index]);
         let values = finish(sums, task.x.scales()[row + index]);
-        out[index].iter_mut().zip(values).for_each(|(line, value)| line[place] = value);
+        out[index]
+            .iter_mut()
+            .zip(values)
+            .for_each(|(line, value)| line[place] = value);
     }
 }
 
@@ -335,7 +415,10 @@ fn finish(sums: [__m512; COLUMNS], unit: f32) -> [f32; COLUMNS] {
     let [a, b, c, d] = sums.map(|sum| quarter(sum));
     let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
     let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
-    let sum = _mm_add_ps(_mm_shuffle_ps::<0b10_00_10_00>(ab, cd), _mm_shuffle_ps::<0b11_01_11_01>(ab, cd));
+    let sum = _mm_add_ps(
+        _mm_shuffle_ps::<0b10_00_10_00>(ab, cd),
+        _mm_shuffle_ps::<0b11_01_11_01>(ab, cd),
+    );
     // SAFETY: four numbers.
     #[allow(unsafe_code)]
     unsafe {
@@ -350,5 +433,8 @@ fn finish(sums: [__m512; COLUMNS], unit: f32) -> [f32; COLUMNS] {
 fn quarter(sums: __m512) -> __m128 {
     let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(sums)));
     let sums = _mm256_add_ps(_mm512_castps512_ps256(sums), upper);
-    _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums))
+    _mm_add_ps(
+        _mm256_castps256_ps128(sums),
+        _mm256_extractf128_ps::<1>(sums),
+    )
 }

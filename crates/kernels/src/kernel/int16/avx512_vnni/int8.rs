@@ -1,11 +1,12 @@
 //! Weights in INT8.
 
 use std::arch::x86_64::{
-    __m512i, _mm_add_epi32, _mm_cvtepi32_ps, _mm_loadu_ps, _mm_mul_ps, _mm_set1_ps, _mm_storeu_ps, _mm256_add_epi32,
-    _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_maskz_loadu_epi8, _mm512_add_epi32,
-    _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_dpwssd_epi32, _mm512_extracti64x4_epi64, _mm512_loadu_si512,
-    _mm512_maskz_loadu_epi16, _mm512_reduce_add_epi32, _mm512_setzero_si512, _mm512_unpackhi_epi32,
-    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512i, _mm_add_epi32, _mm_cvtepi32_ps, _mm_loadu_ps, _mm_mul_ps, _mm_set1_ps, _mm_storeu_ps,
+    _mm256_add_epi32, _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_loadu_si256,
+    _mm256_maskz_loadu_epi8, _mm512_add_epi32, _mm512_castsi512_si256, _mm512_cvtepi8_epi16,
+    _mm512_dpwssd_epi32, _mm512_extracti64x4_epi64, _mm512_loadu_si512, _mm512_maskz_loadu_epi16,
+    _mm512_reduce_add_epi32, _mm512_setzero_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 use std::ops::Range;
 
@@ -36,8 +37,19 @@ pub(super) fn multiply(task: &Int8Columns) {
         let block = start..(start + BLOCK).min(distance);
         for (index, part) in parts(rows, ROWS).enumerate() {
             // While later rows meet weights that are in the cache, those of the next block come, some with each tile.
-            let ahead = (index > 0).then(|| Ahead { lines: tiles_of_rows - 1, first: index - 1 });
-            tile!(part.len(), tiles, task, part.start, block.clone(), distance, ahead.as_ref());
+            let ahead = (index > 0).then(|| Ahead {
+                lines: tiles_of_rows - 1,
+                first: index - 1,
+            });
+            tile!(
+                part.len(),
+                tiles,
+                task,
+                part.start,
+                block.clone(),
+                distance,
+                ahead.as_ref()
+            );
         }
     }
     for row in 0..rows {
@@ -49,8 +61,16 @@ pub(super) fn multiply(task: &Int8Columns) {
 /// its memory.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn one_row<const COLUMNS: usize>(task: &Int8Columns, row: usize, columns: [usize; COLUMNS], ahead: usize) {
-    let (x, weights) = (task.x.row(row), columns.map(|column| task.weights_of(column)));
+fn one_row<const COLUMNS: usize>(
+    task: &Int8Columns,
+    row: usize,
+    columns: [usize; COLUMNS],
+    ahead: usize,
+) {
+    let (x, weights) = (
+        task.x.row(row),
+        columns.map(|column| task.weights_of(column)),
+    );
     // Two sums for each, so that no instruction waits for the one before it.
     let mut sums = [[_mm512_setzero_si512(); 2]; COLUMNS];
     let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
@@ -66,12 +86,21 @@ fn one_row<const COLUMNS: usize>(task: &Int8Columns, row: usize, columns: [usize
     for first in (0..rest.len()).step_by(LANES) {
         let start = x.len() - rest.len() + first;
         for (sums, weights) in sums.iter_mut().zip(weights) {
-            sums[0] = add_products(sums[0], &x[start..], &weights[start..], (rest.len() - first).min(LANES));
+            sums[0] = add_products(
+                sums[0],
+                &x[start..],
+                &weights[start..],
+                (rest.len() - first).min(LANES),
+            );
         }
     }
     for (column, [first, second]) in columns.into_iter().zip(sums) {
         let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
-        task.write(row, column, sum as f32 * (task.x.scales()[row] * task.scales[column]));
+        task.write(
+            row,
+            column,
+            sum as f32 * (task.x.scales()[row] * task.scales[column]),
+        );
     }
 }
 
@@ -83,8 +112,12 @@ fn add_products(sum: __m512i, x: &[i16], weights: &[i8], count: usize) -> __m512
     let mask = u32::MAX >> (LANES - count);
     // SAFETY: the mask leaves what is beyond the numbers alone.
     #[allow(unsafe_code)]
-    let (x, weights) =
-        unsafe { (_mm512_maskz_loadu_epi16(mask, x.as_ptr()), _mm256_maskz_loadu_epi8(mask, weights.as_ptr())) };
+    let (x, weights) = unsafe {
+        (
+            _mm512_maskz_loadu_epi16(mask, x.as_ptr()),
+            _mm256_maskz_loadu_epi8(mask, weights.as_ptr()),
+        )
+    };
     _mm512_dpwssd_epi32(sum, _mm512_cvtepi8_epi16(weights), x)
 }
 
@@ -108,7 +141,13 @@ fn tiles<const ROWS: usize>(
     for (index, column) in block.clone().enumerate() {
         one_tile::<ROWS>(task, row, (column, distance), ahead, (index, &mut out));
     }
-    write(task.out, row, task.columns.start + block.start, (block.len(), distance), &out);
+    write(
+        task.out,
+        row,
+        task.columns.start + block.start,
+        (block.len(), distance),
+        &out,
+    );
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -123,16 +162,21 @@ fn one_tile<const ROWS: usize>(
     let x: [&[i16]; ROWS] = std::array::from_fn(|index| task.x.row(row + index));
     let columns: [usize; COLUMNS] = std::array::from_fn(|index| column + index * distance);
     let weights = columns.map(|column| task.weights_of(column));
-    assert!(x.iter().all(|x| x.len() == depth) && weights.iter().all(|weights| weights.len() == depth));
+    assert!(
+        x.iter().all(|x| x.len() == depth) && weights.iter().all(|weights| weights.len() == depth)
+    );
     // Of two vectors of weights, which are a line.
-    let (period, phase) = ahead.map_or((usize::MAX, usize::MAX), |ahead| (ahead.lines, ahead.first));
+    let (period, phase) =
+        ahead.map_or((usize::MAX, usize::MAX), |ahead| (ahead.lines, ahead.first));
     let mut line = 0;
     let mut sums = [[_mm512_setzero_si512(); COLUMNS]; ROWS];
     let whole = depth / LANES * LANES;
     for first in (0..whole).step_by(LANES) {
         if first % (2 * LANES) == 0 {
             if line == phase {
-                weights.iter().for_each(|weights| prefetch_ahead(weights[first..].as_ptr(), BLOCK * depth));
+                weights
+                    .iter()
+                    .for_each(|weights| prefetch_ahead(weights[first..].as_ptr(), BLOCK * depth));
             }
             line = if line + 1 == period { 0 } else { line + 1 };
         }
@@ -162,7 +206,10 @@ fn one_tile<const ROWS: usize>(
     let scales = columns.map(|column| task.scales[column]);
     for (index, sums) in sums.into_iter().enumerate() {
         let values = finish(sums, task.x.scales()[row + index], &scales);
-        out[index].iter_mut().zip(values).for_each(|(line, value)| line[place] = value);
+        out[index]
+            .iter_mut()
+            .zip(values)
+            .for_each(|(line, value)| line[place] = value);
     }
 }
 
@@ -174,8 +221,14 @@ fn finish(sums: [__m512i; COLUMNS], unit: f32, scales: &[f32; COLUMNS]) -> [f32;
     let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
     let (ab, cd) = (pairs(sums[0], sums[1]), pairs(sums[2], sums[3]));
     let sum = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
-    let sum = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64::<1>(sum));
-    let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum));
+    let sum = _mm256_add_epi32(
+        _mm512_castsi512_si256(sum),
+        _mm512_extracti64x4_epi64::<1>(sum),
+    );
+    let sum = _mm_add_epi32(
+        _mm256_castsi256_si128(sum),
+        _mm256_extracti128_si256::<1>(sum),
+    );
     // SAFETY: four numbers each.
     #[allow(unsafe_code)]
     unsafe {

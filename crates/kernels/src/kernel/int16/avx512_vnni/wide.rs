@@ -1,12 +1,14 @@
 //! Registers of 512 bits, for blocks of GGUF.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps, _mm_srli_epi16,
-    _mm256_and_si256, _mm256_loadu_si256, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16, _mm512_and_si512,
-    _mm512_broadcastss_ps, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16, _mm512_cvtph_ps, _mm512_dpwssd_epi32,
-    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mask_set1_epi16, _mm512_maskz_set1_epi16,
-    _mm512_mullo_epi16, _mm512_mullo_epi32, _mm512_or_si512, _mm512_set1_epi16, _mm512_set1_ps, _mm512_sll_epi16,
-    _mm512_srl_epi16, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi16,
+    __m512, __m512i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadu_si128,
+    _mm_movehdup_ps, _mm_srli_epi16, _mm256_and_si256, _mm256_loadu_si256, _mm256_set_m128i,
+    _mm256_set1_epi8, _mm256_set1_epi16, _mm512_and_si512, _mm512_broadcastss_ps,
+    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16, _mm512_cvtph_ps, _mm512_dpwssd_epi32,
+    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mask_set1_epi16,
+    _mm512_maskz_set1_epi16, _mm512_mullo_epi16, _mm512_mullo_epi32, _mm512_or_si512,
+    _mm512_set1_epi16, _mm512_set1_ps, _mm512_sll_epi16, _mm512_srl_epi16, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_sub_epi16,
 };
 
 use super::super::vector::Vector;
@@ -147,7 +149,12 @@ impl Vector for Wide {
 
     #[inline(always)]
     unsafe fn splat_and_widen(bits: [u16; 2]) -> (__m512, f32) {
-        let both = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits[0]) | i32::from(bits[1]) << 16));
-        (_mm512_broadcastss_ps(both), _mm_cvtss_f32(_mm_movehdup_ps(both)))
+        let both = _mm_cvtph_ps(_mm_cvtsi32_si128(
+            i32::from(bits[0]) | i32::from(bits[1]) << 16,
+        ));
+        (
+            _mm512_broadcastss_ps(both),
+            _mm_cvtss_f32(_mm_movehdup_ps(both)),
+        )
     }
 }

@@ -32,15 +32,33 @@ struct Case {
 
 /// A tile of each of two sequences, one of which has two pages.
 pub(super) fn prove(trial: &mut Trial, head_dim: usize, queries: usize) -> Proof {
-    let case = |name, of_key_head, window, soft_cap, splits| Case { name, of_key_head, window, soft_cap, splits };
+    let case = |name, of_key_head, window, soft_cap, splits| Case {
+        name,
+        of_key_head,
+        window,
+        soft_cap,
+        splits,
+    };
     let few = queries.min(3);
     let mut cases = vec![
         case("causal", few, None, None, false),
-        case("a window over two pages, soft cap, pages apart", few, Some(70), Some(4.0), true),
+        case(
+            "a window over two pages, soft cap, pages apart",
+            few,
+            Some(70),
+            Some(4.0),
+            true,
+        ),
         case("a window in the last page", few, Some(9), None, false),
     ];
     if queries == Kernel::attention_tile(head_dim).0 {
-        cases.push(case("more heads than a tile has queries, pages apart", queries + 1, None, None, true));
+        cases.push(case(
+            "more heads than a tile has queries, pages apart",
+            queries + 1,
+            None,
+            None,
+            true,
+        ));
     }
     for case in cases {
         ensure!(prove_case(trial, head_dim, queries, &case)?);
@@ -49,7 +67,13 @@ pub(super) fn prove(trial: &mut Trial, head_dim: usize, queries: usize) -> Proof
 }
 
 fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -> Proof {
-    let Case { name, of_key_head, window, soft_cap, splits } = *case;
+    let Case {
+        name,
+        of_key_head,
+        window,
+        soft_cap,
+        splits,
+    } = *case;
     let (heads, of_tile) = (KV_HEADS * of_key_head, of_key_head.min(queries));
     let rows = queries / of_tile;
     let shape = Shape {
@@ -88,7 +112,18 @@ fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -
         }
         let [keys, values] = planes.each_ref().map(|plane| Matrix::F16(plane));
         let mut out = vec![0.0; rows * width];
-        attention(&of_rows, first, &Slab { keys, values, kv_heads: KV_HEADS, head_dim }, &shape, &mut out);
+        attention(
+            &of_rows,
+            first,
+            &Slab {
+                keys,
+                values,
+                kv_heads: KV_HEADS,
+                head_dim,
+            },
+            &shape,
+            &mut out,
+        );
         expected.extend(out);
     }
 
@@ -100,7 +135,11 @@ fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -
         table.extend([index * rows, rows, pages_at, first].map(|value| value as u32));
         pages_at += pages.len();
     }
-    table.extend(SEQUENCES.iter().flat_map(|(_, pages)| pages.iter().map(|page| *page as u32)));
+    table.extend(
+        SEQUENCES
+            .iter()
+            .flat_map(|(_, pages)| pages.iter().map(|page| *page as u32)),
+    );
     let parts = if splits { 2 } else { 1 };
     let uniforms = AttentionUniforms {
         heads: heads as u32,
@@ -125,7 +164,11 @@ fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -
         trial.buffer(&vec![f32::NAN; expected.len()])?,
         trial.buffer(&vec![f32::NAN; expected.len() / head_dim * parts * of_part])?,
     ];
-    let groups = [KV_HEADS * of_key_head.div_ceil(of_tile), SEQUENCES.len(), parts];
+    let groups = [
+        KV_HEADS * of_key_head.div_ceil(of_tile),
+        SEQUENCES.len(),
+        parts,
+    ];
     let found = trial.run(&call, &uniforms, &buffers.each_ref(), 2, groups)?;
     let combined;
     let found = if splits {
@@ -142,15 +185,32 @@ fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -
 fn combine(parts: &[f32], head_dim: usize, splits: usize) -> Vec<f32> {
     let of_part = head_dim + QUAD;
     let of_head = |parts: &[f32]| {
-        let parts: Vec<_> = parts.chunks_exact(of_part).map(|part| part.split_at(head_dim)).collect();
-        let top = parts.iter().fold(f32::NEG_INFINITY, |top, (_, of_split)| top.max(of_split[0]));
+        let parts: Vec<_> = parts
+            .chunks_exact(of_part)
+            .map(|part| part.split_at(head_dim))
+            .collect();
+        let top = parts
+            .iter()
+            .fold(f32::NEG_INFINITY, |top, (_, of_split)| top.max(of_split[0]));
         let factor = |of_split: &[f32]| f64::from(of_split[0] - top).exp();
-        let total: f64 = parts.iter().map(|(_, of_split)| factor(of_split) * f64::from(of_split[1])).sum();
-        let sum =
-            |dim: usize| parts.iter().map(|(sums, of_split)| factor(of_split) * f64::from(sums[dim])).sum::<f64>();
-        (0..head_dim).map(|dim| (sum(dim) / total) as f32).collect::<Vec<_>>()
+        let total: f64 = parts
+            .iter()
+            .map(|(_, of_split)| factor(of_split) * f64::from(of_split[1]))
+            .sum();
+        let sum = |dim: usize| {
+            parts
+                .iter()
+                .map(|(sums, of_split)| factor(of_split) * f64::from(sums[dim]))
+                .sum::<f64>()
+        };
+        (0..head_dim)
+            .map(|dim| (sum(dim) / total) as f32)
+            .collect::<Vec<_>>()
     };
-    parts.chunks_exact(splits * of_part).flat_map(of_head).collect()
+    parts
+        .chunks_exact(splits * of_part)
+        .flat_map(of_head)
+        .collect()
 }
 
 /// Parts of which some are worth much less than others, and some saw no key.
@@ -158,20 +218,39 @@ pub(super) fn prove_combine(trial: &mut Trial, head_dim: usize) -> Proof {
     const ROWS: usize = 2;
     const HEADS: usize = 3;
     const SPLITS: usize = 3;
-    let tops = [[1.0, 3.5, -2.0], [HIDDEN, 0.5, 0.25], [90.0, -4.0, HIDDEN], [-1.0, -1.0, 2.0]];
+    let tops = [
+        [1.0, 3.5, -2.0],
+        [HIDDEN, 0.5, 0.25],
+        [90.0, -4.0, HIDDEN],
+        [-1.0, -1.0, 2.0],
+    ];
     let mut parts = numbers(ROWS * HEADS * SPLITS * (head_dim + QUAD), 1);
     for (index, part) in parts.chunks_exact_mut(head_dim + QUAD).enumerate() {
         let top = tops[index / SPLITS % tops.len()][index % SPLITS];
-        let total = if top == HIDDEN { 0.0 } else { 2.0 + index as f32 };
+        let total = if top == HIDDEN {
+            0.0
+        } else {
+            2.0 + index as f32
+        };
         if top == HIDDEN {
             part.fill(0.0);
         }
         part[head_dim..][..2].copy_from_slice(&[top, total]);
     }
     let expected = combine(&parts, head_dim, SPLITS);
-    let call = Call { rows: ROWS as u32, splits: SPLITS as u32, ..Call::zeroed() };
-    let uniforms = CombineUniforms { heads: HEADS as u32, unused: [0; 3] };
-    let buffers = [trial.buffer(&parts)?, trial.buffer(&vec![f32::NAN; expected.len()])?];
+    let call = Call {
+        rows: ROWS as u32,
+        splits: SPLITS as u32,
+        ..Call::zeroed()
+    };
+    let uniforms = CombineUniforms {
+        heads: HEADS as u32,
+        unused: [0; 3],
+    };
+    let buffers = [
+        trial.buffer(&parts)?,
+        trial.buffer(&vec![f32::NAN; expected.len()])?,
+    ];
     let found = trial.run(&call, &uniforms, &buffers.each_ref(), 1, [HEADS, ROWS, 1])?;
     Ok(near("parts of pages", &found[0], &expected, |_| TOLERANCE))
 }

@@ -41,12 +41,28 @@ struct Case {
 /// All of it, with both layouts of pairs, heads that are rotated in part, and with norms.
 pub(super) fn prove(trial: &mut Trial, head_dim: usize) -> Proof {
     let (all, some) = (head_dim / 2, head_dim / 4);
-    let case = |name, pairing, pairs, normed| Case { name, pairing, pairs, normed, returns: normed };
+    let case = |name, pairing, pairs, normed| Case {
+        name,
+        pairing,
+        pairs,
+        normed,
+        returns: normed,
+    };
     for case in [
         case("pairs of halves", Pairing::Halves, all, false),
         case("pairs of neighbours", Pairing::Adjacent, all, false),
-        case("norm and pairs of halves of some dimensions", Pairing::Halves, some, true),
-        case("norm and pairs of neighbours of some dimensions", Pairing::Adjacent, some, true),
+        case(
+            "norm and pairs of halves of some dimensions",
+            Pairing::Halves,
+            some,
+            true,
+        ),
+        case(
+            "norm and pairs of neighbours of some dimensions",
+            Pairing::Adjacent,
+            some,
+            true,
+        ),
     ] {
         ensure!(prove_case(trial, head_dim, &case)?);
     }
@@ -54,9 +70,21 @@ pub(super) fn prove(trial: &mut Trial, head_dim: usize) -> Proof {
 }
 
 fn prove_case(trial: &mut Trial, head_dim: usize, case: &Case) -> Proof {
-    let Case { name, pairing, pairs, normed, returns } = *case;
-    let (x, [query_norm, key_norm]) = (numbers(ROWS * ALL * head_dim, 1), [2, 3].map(|seed| numbers(head_dim, seed)));
-    let frequencies: Vec<_> = numbers(pairs, 4).into_iter().map(|number| 1.1 + number).collect();
+    let Case {
+        name,
+        pairing,
+        pairs,
+        normed,
+        returns,
+    } = *case;
+    let (x, [query_norm, key_norm]) = (
+        numbers(ROWS * ALL * head_dim, 1),
+        [2, 3].map(|seed| numbers(head_dim, seed)),
+    );
+    let frequencies: Vec<_> = numbers(pairs, 4)
+        .into_iter()
+        .map(|number| 1.1 + number)
+        .collect();
     let (factor, angles_at, epsilons) = (1.2f32, 6, [0.01, 0.02]);
 
     let mut angles = vec![[f32::NAN; 2]; angles_at];
@@ -66,8 +94,10 @@ fn prove_case(trial: &mut Trial, head_dim: usize, case: &Case) -> Proof {
             [cosine * factor, sine * factor]
         }));
     }
-    let mut table: Vec<u32> =
-        POSITIONS.iter().flat_map(|(position, pages)| [*position as u32, (2 * ROWS + pages) as u32]).collect();
+    let mut table: Vec<u32> = POSITIONS
+        .iter()
+        .flat_map(|(position, pages)| [*position as u32, (2 * ROWS + pages) as u32])
+        .collect();
     table.extend(PAGES);
     let numbers_of_head = PAGES.len() * 2 * KV_HEADS * PAGE * head_dim;
     let kv_words = KV_HEADS * head_dim / 2;
@@ -86,7 +116,11 @@ fn prove_case(trial: &mut Trial, head_dim: usize, case: &Case) -> Proof {
         words_before: WORDS_BEFORE as u32,
         unused: [0; 2],
     };
-    let call = Call { rows: ROWS as u32, returns: u32::from(returns), ..Call::zeroed() };
+    let call = Call {
+        rows: ROWS as u32,
+        returns: u32::from(returns),
+        ..Call::zeroed()
+    };
     let parameters = [&[f32::NAN; 4][..], &query_norm, &key_norm].concat();
     let buffers = [
         trial.buffer(&angles)?,
@@ -100,15 +134,22 @@ fn prove_case(trial: &mut Trial, head_dim: usize, case: &Case) -> Proof {
 
     let mut expected = (x.clone(), cache, returned);
     let mut rotations = Angles::default();
-    rotations.fill(POSITIONS.map(|(position, _)| position), &frequencies, factor);
+    rotations.fill(
+        POSITIONS.map(|(position, _)| position),
+        &frequencies,
+        factor,
+    );
     for (row, (position, pages)) in POSITIONS.into_iter().enumerate() {
         for head in 0..ALL {
             let at = (row * ALL + head) * head_dim;
             let mut values = x[at..][..head_dim].to_vec();
             if head < HEADS + KV_HEADS {
                 if normed {
-                    let (norm, epsilon) =
-                        if head < HEADS { (&query_norm, epsilons[0]) } else { (&key_norm, epsilons[1]) };
+                    let (norm, epsilon) = if head < HEADS {
+                        (&query_norm, epsilons[0])
+                    } else {
+                        (&key_norm, epsilons[1])
+                    };
                     rms_norm_in_place(&mut values, norm, epsilon);
                 }
                 rope(&mut values, head_dim, 1, &rotations, row, pairing);
@@ -131,13 +172,20 @@ fn prove_case(trial: &mut Trial, head_dim: usize, case: &Case) -> Proof {
     let wide = |halves: &[f16]| halves.iter().map(|half| half.to_f32()).collect::<Vec<_>>();
     // A number between two of f16 may become either.
     let rounding = |expected: f32| expected.abs() / 512.0 + TOLERANCE;
-    ensure!(near(&format!("{name}: queries"), &found[0], &expected.0, |_| TOLERANCE * 10.0));
+    ensure!(near(
+        &format!("{name}: queries"),
+        &found[0],
+        &expected.0,
+        |_| TOLERANCE * 10.0
+    ));
     for (what, found, expected) in [
         ("keys and values", &found[1], wide(&expected.1)),
         ("keys and values for the CPU", &found[2], wide(&expected.2)),
     ] {
         let case = format!("{name}: {what}");
-        ensure!(near(&case, &wide(cast_slice(found)), &expected, |index| rounding(expected[index])));
+        ensure!(near(&case, &wide(cast_slice(found)), &expected, |index| {
+            rounding(expected[index])
+        }));
     }
     Ok(Ok(()))
 }

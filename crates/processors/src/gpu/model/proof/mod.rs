@@ -53,7 +53,10 @@ pub(super) fn choose(
         _ => None,
     });
     let reasons = || refused.collect::<Vec<_>>().join("; ");
-    let pipelines = used.ok_or_else(|| Error::GpuMiscomputes { gpu: context.name.clone(), reasons: reasons() })?;
+    let pipelines = used.ok_or_else(|| Error::GpuMiscomputes {
+        gpu: context.name.clone(),
+        reasons: reasons(),
+    })?;
     Ok((pipelines, states))
 }
 
@@ -69,14 +72,22 @@ fn prove(context: &Context, pipelines: &mut Pipelines, kernels: &[Kernel]) -> Pr
         if let Err(reason) = pipelines.compile(context, *kernel) {
             return Ok(Err(reason));
         }
-        let mut trial = Trial { context, pipelines, kernel: *kernel };
+        let mut trial = Trial {
+            context,
+            pipelines,
+            kernel: *kernel,
+        };
         let proof = match *kernel {
-            Kernel::Rows(WeightFormat::W8a8, _) | Kernel::Tile(WeightFormat::W8a8) => w8a8::prove(&mut trial),
+            Kernel::Rows(WeightFormat::W8a8, _) | Kernel::Tile(WeightFormat::W8a8) => {
+                w8a8::prove(&mut trial)
+            }
             Kernel::Quantize => w8a8::prove_quantize(&mut trial),
             Kernel::Rows(format, _) | Kernel::Tile(format) => products::prove(&mut trial, format),
             Kernel::Norm => rows::prove_norm(&mut trial),
             Kernel::Rope(head_dim) => heads::prove(&mut trial, head_dim as usize),
-            Kernel::Attention(head_dim, queries) => attention::prove(&mut trial, head_dim as usize, queries as usize),
+            Kernel::Attention(head_dim, queries) => {
+                attention::prove(&mut trial, head_dim as usize, queries as usize)
+            }
             Kernel::Combine(head_dim) => attention::prove_combine(&mut trial, head_dim as usize),
             Kernel::Activate => rows::prove_activation(&mut trial),
         };
@@ -102,14 +113,23 @@ impl Trial<'_> {
             Kernel::Rows(_, together) => together as usize + 1,
             _ => MANY_ROWS,
         };
-        (rows, Work::groups_of_product(self.kernel, rows, columns, self.pipelines.variant.tile()))
+        (
+            rows,
+            Work::groups_of_product(self.kernel, rows, columns, self.pipelines.variant.tile()),
+        )
     }
 
     /// A buffer that holds `values`.
     fn buffer<T: NoUninit>(&self, values: &[T]) -> Result<wgpu::Buffer> {
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        let buffer = self.context.buffer("a small case", size_of_val(values) as u64, usage)?;
-        self.context.queue.write_buffer(&buffer, 0, cast_slice(values));
+        let usage = wgpu::BufferUsages::STORAGE
+            | wgpu::BufferUsages::COPY_SRC
+            | wgpu::BufferUsages::COPY_DST;
+        let buffer = self
+            .context
+            .buffer("a small case", size_of_val(values) as u64, usage)?;
+        self.context
+            .queue
+            .write_buffer(&buffer, 0, cast_slice(values));
         Ok(buffer)
     }
 
@@ -122,7 +142,11 @@ impl Trial<'_> {
         outputs: usize,
         groups: [usize; 3],
     ) -> Result<Vec<Vec<f32>>> {
-        let Self { context, pipelines, kernel } = self;
+        let Self {
+            context,
+            pipelines,
+            kernel,
+        } = self;
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let uniform = |bytes: &[u8]| -> Result<_> {
             let buffer = context.buffer("uniforms", bytes.len() as u64, usage)?;
@@ -136,7 +160,9 @@ impl Trial<'_> {
         let bytes = outputs.iter().map(|buffer| buffer.size()).sum();
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let staging = context.buffer("outputs of a small case", bytes, usage)?;
-        let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = context
+            .device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             pass.set_pipeline(pipelines.get(context, *kernel)?);
@@ -169,11 +195,18 @@ fn near(
     expected: &[f32],
     tolerance: impl Fn(usize) -> f32,
 ) -> std::result::Result<(), String> {
-    debug_assert!(found.len() >= expected.len(), "{case}: {} of {} numbers", found.len(), expected.len());
+    debug_assert!(
+        found.len() >= expected.len(),
+        "{case}: {} of {} numbers",
+        found.len(),
+        expected.len()
+    );
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
         let difference = (found - expected).abs();
         if difference.is_nan() || difference > tolerance(index) {
-            return Err(format!("{case}: number {index} is {found}, expected {expected}"));
+            return Err(format!(
+                "{case}: number {index} is {found}, expected {expected}"
+            ));
         }
     }
     Ok(())

@@ -37,20 +37,40 @@ pub(super) fn prove(trial: &mut Trial, format: WeightFormat) -> Proof {
     let weight = Weight::new(format);
     let x = numbers(rows * FEATURES, 7);
     for case in [
-        Case { name: "added to bias and output", of_outputs: false, adds: true },
-        Case { name: "of the wanted rows", of_outputs: true, adds: false },
+        Case {
+            name: "added to bias and output",
+            of_outputs: false,
+            adds: true,
+        },
+        Case {
+            name: "of the wanted rows",
+            of_outputs: true,
+            adds: false,
+        },
     ] {
         ensure!(prove_case(trial, &case, &weight, &x, groups)?);
     }
     Ok(Ok(()))
 }
 
-fn prove_case(trial: &mut Trial, case: &Case, weight: &Weight, x: &[f32], groups: [usize; 3]) -> Proof {
-    let Case { name, of_outputs, adds } = *case;
+fn prove_case(
+    trial: &mut Trial,
+    case: &Case,
+    weight: &Weight,
+    x: &[f32],
+    groups: [usize; 3],
+) -> Proof {
+    let Case {
+        name,
+        of_outputs,
+        adds,
+    } = *case;
     let rows = x.len() / FEATURES;
     let of_columns = |seed, rows: usize| {
         let numbers = numbers(rows * STRIDE, seed).into_iter().enumerate();
-        numbers.map(|(index, number)| number * size((index % STRIDE).wrapping_sub(FIRST))).collect::<Vec<_>>()
+        numbers
+            .map(|(index, number)| number * size((index % STRIDE).wrapping_sub(FIRST)))
+            .collect::<Vec<_>>()
     };
     let (bias, before) = (of_columns(8, 1), of_columns(9, rows));
     // Those of few rows multiply in f32 in every variant.
@@ -64,7 +84,9 @@ fn prove_case(trial: &mut Trial, case: &Case, weight: &Weight, x: &[f32], groups
         for row in 0..rows {
             let index = row * STRIDE + FIRST + column;
             let pairs = x[row * FEATURES..][..FEATURES].iter().zip(&w);
-            let added = [bias[FIRST + column], before[index]].into_iter().filter(|_| adds);
+            let added = [bias[FIRST + column], before[index]]
+                .into_iter()
+                .filter(|_| adds);
             let terms = pairs.map(|(x, w)| (x * w, variant.tolerance(*x, *w)));
             let terms = terms.chain(added.map(|term| (term, variant.tolerance(1.0, 1.0))));
             expected[index] = terms.clone().map(|(term, _)| f64::from(term)).sum::<f64>() as f32;
@@ -82,9 +104,15 @@ fn prove_case(trial: &mut Trial, case: &Case, weight: &Weight, x: &[f32], groups
         scales_at: 0,
     };
     let (all, outputs) = if of_outputs { (0, rows) } else { (rows, 0) };
-    let call = Call { rows: all as u32, outputs: outputs as u32, ..Call::zeroed() };
+    let call = Call {
+        rows: all as u32,
+        outputs: outputs as u32,
+        ..Call::zeroed()
+    };
     let slabs = upload(trial.context, &[Layer::Float(weight.matrix())], FEATURES)?;
-    let [slab] = &slabs[..] else { unreachable!("a small weight is in one part") };
+    let [slab] = &slabs[..] else {
+        unreachable!("a small weight is in one part")
+    };
     let [input, parameters, out] = [x, &bias, &before].map(|values| trial.buffer(values));
     let buffers = [&input?, &slab.weight, &slab.scales, &parameters?, &out?];
     let found = trial.run(&call, &uniforms, &buffers, 1, groups)?;
@@ -108,8 +136,11 @@ enum Weight {
 impl Weight {
     fn new(format: WeightFormat) -> Self {
         let count = COLUMNS * FEATURES;
-        let values: Vec<_> =
-            numbers(count, 3).into_iter().enumerate().map(|(index, x)| x * size(index / FEATURES)).collect();
+        let values: Vec<_> = numbers(count, 3)
+            .into_iter()
+            .enumerate()
+            .map(|(index, x)| x * size(index / FEATURES))
+            .collect();
         match format {
             WeightFormat::F32 => Self::F32(values),
             WeightFormat::F16 => Self::F16(values.into_iter().map(f16::from_f32).collect()),
@@ -120,7 +151,8 @@ impl Weight {
                 Self::Int8(numbers, scales)
             }
             WeightFormat::Int4 => {
-                let (mut numbers, mut scales) = (vec![0; count / 2], vec![f16::ZERO; count / int4::GROUP]);
+                let (mut numbers, mut scales) =
+                    (vec![0; count / 2], vec![f16::ZERO; count / int4::GROUP]);
                 quantize_int4(&values, &mut numbers, &mut scales);
                 Self::Int4(numbers, scales)
             }

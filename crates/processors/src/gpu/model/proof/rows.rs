@@ -21,8 +21,15 @@ const TOLERANCE: f32 = 1e-5;
 /// RMS norm and layer norm, of all rows and of those whose logits are wanted, written and added.
 pub(super) fn prove_norm(trial: &mut Trial) -> Proof {
     // A mean that is not 0.
-    let x: Vec<_> = numbers(ROWS * FEATURES, 1).into_iter().map(|x| x + 0.7).collect();
-    let (weight, bias, before) = (numbers(FEATURES, 2), numbers(FEATURES, 3), numbers(ROWS * FEATURES, 4));
+    let x: Vec<_> = numbers(ROWS * FEATURES, 1)
+        .into_iter()
+        .map(|x| x + 0.7)
+        .collect();
+    let (weight, bias, before) = (
+        numbers(FEATURES, 2),
+        numbers(FEATURES, 3),
+        numbers(ROWS * FEATURES, 4),
+    );
     let epsilon = 0.01;
     let outputs = [2, 0];
     let input = trial.buffer(&x)?;
@@ -36,7 +43,11 @@ pub(super) fn prove_norm(trial: &mut Trial) -> Proof {
         ("layer norm of the wanted rows", true, false, true),
         ("RMS norm of the wanted rows", false, false, true),
     ] {
-        let rows: Vec<_> = if of_outputs { outputs.into() } else { (0..ROWS).collect() };
+        let rows: Vec<_> = if of_outputs {
+            outputs.into()
+        } else {
+            (0..ROWS).collect()
+        };
         let mut expected = before.clone();
         for (row, out) in rows.iter().zip(expected.chunks_exact_mut(FEATURES)) {
             let (x, mut normed) = (&x[row * FEATURES..][..FEATURES], vec![0.0; FEATURES]);
@@ -45,7 +56,9 @@ pub(super) fn prove_norm(trial: &mut Trial) -> Proof {
             } else {
                 rms_norm(x, &weight, epsilon, &mut normed);
             }
-            out.iter_mut().zip(&normed).for_each(|(out, normed)| *out = if adds { *out + normed } else { *normed });
+            out.iter_mut()
+                .zip(&normed)
+                .for_each(|(out, normed)| *out = if adds { *out + normed } else { *normed });
         }
         let uniforms = NormUniforms {
             quads: (FEATURES / QUAD) as u32,
@@ -56,21 +69,39 @@ pub(super) fn prove_norm(trial: &mut Trial) -> Proof {
             adds: u32::from(adds),
             unused: [0; 2],
         };
-        let call = Call { rows: ROWS as u32, outputs: rows.len() as u32, outputs_at: 5, ..Call::zeroed() };
+        let call = Call {
+            rows: ROWS as u32,
+            outputs: rows.len() as u32,
+            outputs_at: 5,
+            ..Call::zeroed()
+        };
         let out = trial.buffer(&before)?;
-        let found = trial.run(&call, &uniforms, &[&input, &parameters, &table, &out], 1, [rows.len(), 1, 1])?;
-        ensure!(near(case, &found[0], &expected, |index| TOLERANCE * (1.0 + expected[index].abs())));
+        let found = trial.run(
+            &call,
+            &uniforms,
+            &[&input, &parameters, &table, &out],
+            1,
+            [rows.len(), 1, 1],
+        )?;
+        ensure!(near(case, &found[0], &expected, |index| TOLERANCE
+            * (1.0 + expected[index].abs())));
     }
     Ok(Ok(()))
 }
 
 /// Each activation, with a gate and without.
 pub(super) fn prove_activation(trial: &mut Trial) -> Proof {
-    let mut x: Vec<_> = numbers(2 * ROWS * WIDTH, 5).into_iter().map(|x| 8.0 * x).collect();
+    let mut x: Vec<_> = numbers(2 * ROWS * WIDTH, 5)
+        .into_iter()
+        .map(|x| 8.0 * x)
+        .collect();
     x[..6].copy_from_slice(&[0.0, -0.0, 100.0, -100.0, 1e-6, -20.0]);
     let groups = [(WIDTH / QUAD).div_ceil(ACTIVATE_THREADS), ROWS, 1];
     let input = trial.buffer(&x)?;
-    for (number, activation) in [Activation::Silu, Activation::GeluTanh, Activation::Gelu].into_iter().enumerate() {
+    for (number, activation) in [Activation::Silu, Activation::GeluTanh, Activation::Gelu]
+        .into_iter()
+        .enumerate()
+    {
         for gated in [true, false] {
             let expected = if gated {
                 let of_row = |row: &[f32]| {
@@ -90,11 +121,18 @@ pub(super) fn prove_activation(trial: &mut Trial) -> Proof {
                 activation: number as u32,
                 unused: 0,
             };
-            let call = Call { rows: ROWS as u32, ..Call::zeroed() };
+            let call = Call {
+                rows: ROWS as u32,
+                ..Call::zeroed()
+            };
             let out = trial.buffer(&vec![f32::NAN; ROWS * WIDTH])?;
             let found = trial.run(&call, &uniforms, &[&input, &out], 1, groups)?;
-            let case = format!("{activation:?} {} a gate", if gated { "with" } else { "without" });
-            ensure!(near(&case, &found[0], &expected, |index| TOLERANCE * (1.0 + expected[index].abs())));
+            let case = format!(
+                "{activation:?} {} a gate",
+                if gated { "with" } else { "without" }
+            );
+            ensure!(near(&case, &found[0], &expected, |index| TOLERANCE
+                * (1.0 + expected[index].abs())));
         }
     }
     Ok(Ok(()))

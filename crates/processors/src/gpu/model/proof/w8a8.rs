@@ -2,7 +2,9 @@
 
 use bytemuck::Zeroable;
 use triad_kernels::OutputMut;
-use triad_kernels::int8::{Int8Weight, QuantizedRows, QuantizedView, matmul_int8, pack, packed_len, row_sums, shadow};
+use triad_kernels::int8::{
+    Int8Weight, QuantizedRows, QuantizedView, matmul_int8, pack, packed_len, row_sums, shadow,
+};
 
 use super::super::Call;
 use super::super::buffers::QUAD;
@@ -26,7 +28,10 @@ const TOLERANCE: f32 = 1e-5;
 
 /// With smoothing and without, with a shadow and without; with rows that are no numbers.
 pub(super) fn prove_quantize(trial: &mut Trial) -> Proof {
-    let smoothing: Vec<_> = numbers(WIDE, 11).into_iter().map(|x| 1.0 + 0.5 * x).collect();
+    let smoothing: Vec<_> = numbers(WIDE, 11)
+        .into_iter()
+        .map(|x| 1.0 + 0.5 * x)
+        .collect();
     let mut x = numbers(4 * WIDE, 12);
     // Half way between two numbers, zero of either sign.
     x[..4].copy_from_slice(&[0.5 * SCALE, 1.5 * SCALE, 0.0, -0.0]);
@@ -52,15 +57,29 @@ pub(super) fn prove_quantize(trial: &mut Trial) -> Proof {
             unused: [0; 3],
         };
         let rows = expected.rows();
-        let call = Call { rows: rows as u32, ..Call::zeroed() };
+        let call = Call {
+            rows: rows as u32,
+            ..Call::zeroed()
+        };
         let quantized = trial.buffer(&vec![0u32; rows * WIDE / QUAD])?;
         let outliers = trial.buffer(&vec![[0u32; 2]; rows * (1 + WIDE)])?;
-        let found = trial.run(&call, &uniforms, &[&input, &parameters, &quantized, &outliers], 2, [rows, 1, 1])?;
+        let found = trial.run(
+            &call,
+            &uniforms,
+            &[&input, &parameters, &quantized, &outliers],
+            2,
+            [rows, 1, 1],
+        )?;
         for row in 0..rows {
             let of_row = &found[1][2 * row * (1 + WIDE)..][..2 * (1 + WIDE)];
             ensure!(
-                same_row(expected, row, &found[0][row * WIDE / QUAD..][..WIDE / QUAD], of_row)
-                    .map_err(|reason| format!("{case}: row {row}: {reason}"))
+                same_row(
+                    expected,
+                    row,
+                    &found[0][row * WIDE / QUAD..][..WIDE / QUAD],
+                    of_row
+                )
+                .map_err(|reason| format!("{case}: row {row}: {reason}"))
             );
         }
     }
@@ -68,27 +87,48 @@ pub(super) fn prove_quantize(trial: &mut Trial) -> Proof {
 }
 
 /// Whether a row has the numbers of the CPU, where those are used, and its outliers.
-fn same_row(expected: QuantizedView, row: usize, words: &[f32], outliers: &[f32]) -> Result<(), String> {
+fn same_row(
+    expected: QuantizedView,
+    row: usize,
+    words: &[f32],
+    outliers: &[f32],
+) -> Result<(), String> {
     let (scale, count) = (outliers[0], outliers[1].to_bits() as usize);
     if expected.scales()[row].is_nan() {
-        return if scale.is_nan() && count == 0 { Ok(()) } else { Err(format!("scale {scale}, expected NaN")) };
+        return if scale.is_nan() && count == 0 {
+            Ok(())
+        } else {
+            Err(format!("scale {scale}, expected NaN"))
+        };
     }
-    let numbers: Vec<_> = words.iter().flat_map(|word| word.to_bits().to_le_bytes()).map(|byte| byte as i8).collect();
+    let numbers: Vec<_> = words
+        .iter()
+        .flat_map(|word| word.to_bits().to_le_bytes())
+        .map(|byte| byte as i8)
+        .collect();
     let values = expected.values(row);
-    if let Some((index, (found, expected))) =
-        numbers.into_iter().zip(values).enumerate().find(|(_, (found, expected))| found != expected)
+    if let Some((index, (found, expected))) = numbers
+        .into_iter()
+        .zip(values)
+        .enumerate()
+        .find(|(_, (found, expected))| found != expected)
     {
         return Err(format!("number {index} is {found}, expected {expected}"));
     }
     let (channels, left) = expected.outliers_of(row);
     if (scale, count) != (SCALE, channels.len()) {
-        return Err(format!("scale {scale} and {count} outliers, expected {SCALE} and {}", channels.len()));
+        return Err(format!(
+            "scale {scale} and {count} outliers, expected {SCALE} and {}",
+            channels.len()
+        ));
     }
     let pairs = outliers[2..].chunks_exact(2).zip(channels.iter().zip(left));
     for (index, (found, (channel, left))) in pairs.enumerate() {
         let (found_channel, found_left) = (found[0].to_bits(), found[1]);
         if found_channel != *channel || (found_left - left).abs() > TOLERANCE {
-            return Err(format!("outlier {index} is {found_left} of {found_channel}, expected {left} of {channel}"));
+            return Err(format!(
+                "outlier {index} is {found_left} of {found_channel}, expected {left} of {channel}"
+            ));
         }
     }
     Ok(())
@@ -101,25 +141,41 @@ pub(super) fn prove(trial: &mut Trial) -> Proof {
     let mut x = QuantizedRows::default();
     // Rows without outliers, too.
     let size = |index: usize| if index / FEATURES % 3 == 1 { 0.8 } else { 1.0 };
-    let values: Vec<_> =
-        numbers(rows * FEATURES, 13).into_iter().enumerate().map(|(index, x)| x * size(index)).collect();
+    let values: Vec<_> = numbers(rows * FEATURES, 13)
+        .into_iter()
+        .enumerate()
+        .map(|(index, x)| x * size(index))
+        .collect();
     x.quantize_static(&values, FEATURES, SCALE, None, true);
     let x = x.view();
-    let words: Vec<_> = (0..rows).flat_map(|row| x.values(row)).map(|number| number as u8).collect();
+    let words: Vec<_> = (0..rows)
+        .flat_map(|row| x.values(row))
+        .map(|number| number as u8)
+        .collect();
     let mut outliers = vec![[u32::MAX; 2]; rows * (1 + FEATURES)];
     for (row, of_row) in outliers.chunks_exact_mut(1 + FEATURES).enumerate() {
         let (channels, left) = x.outliers_of(row);
         of_row[0] = [x.scales()[row].to_bits(), channels.len() as u32];
-        of_row[1..].iter_mut().zip(channels.iter().zip(left)).for_each(|(to, (channel, left))| {
-            *to = [*channel, left.to_bits()];
-        });
+        of_row[1..]
+            .iter_mut()
+            .zip(channels.iter().zip(left))
+            .for_each(|(to, (channel, left))| {
+                *to = [*channel, left.to_bits()];
+            });
     }
     let mut product = vec![0.0; rows * COLUMNS];
-    matmul_int8(x, weight.view(), None, OutputMut::new(&mut product, COLUMNS));
+    matmul_int8(
+        x,
+        weight.view(),
+        None,
+        OutputMut::new(&mut product, COLUMNS),
+    );
     shadow(x, weight.view(), OutputMut::new(&mut product, COLUMNS));
     let (bias, before) = (numbers(STRIDE, 14), numbers(rows * STRIDE, 15));
     let slabs = upload(trial.context, &[Layer::W8a8(weight.view())], FEATURES)?;
-    let [slab] = &slabs[..] else { unreachable!("a small weight is in one part") };
+    let [slab] = &slabs[..] else {
+        unreachable!("a small weight is in one part")
+    };
     let (input, outliers) = (trial.buffer(&words)?, trial.buffer(&outliers)?);
     // Scales behind the bias.
     let parameters = trial.buffer(&[&bias[..], &weight.scales].concat())?;
@@ -128,7 +184,11 @@ pub(super) fn prove(trial: &mut Trial) -> Proof {
         for (index, product) in product.iter().enumerate() {
             let (row, column) = (index / COLUMNS, FIRST + index % COLUMNS);
             let expected = &mut expected[row * STRIDE + column];
-            *expected = if adds { *expected + product + bias[column] } else { *product };
+            *expected = if adds {
+                *expected + product + bias[column]
+            } else {
+                *product
+            };
         }
         let uniforms = ProductUniforms {
             units: (FEATURES / QUAD) as u32,
@@ -140,10 +200,20 @@ pub(super) fn prove(trial: &mut Trial) -> Proof {
             of_outputs: 0,
             scales_at: STRIDE as u32,
         };
-        let call = Call { rows: rows as u32, ..Call::zeroed() };
+        let call = Call {
+            rows: rows as u32,
+            ..Call::zeroed()
+        };
         let out = trial.buffer(&before)?;
-        let found = trial.run(&call, &uniforms, &[&input, &slab.weight, &outliers, &parameters, &out], 1, groups)?;
-        ensure!(near(case, &found[0], &expected, |index| TOLERANCE * (1.0 + expected[index].abs())));
+        let found = trial.run(
+            &call,
+            &uniforms,
+            &[&input, &slab.weight, &outliers, &parameters, &out],
+            1,
+            groups,
+        )?;
+        ensure!(near(case, &found[0], &expected, |index| TOLERANCE
+            * (1.0 + expected[index].abs())));
     }
     Ok(Ok(()))
 }
@@ -157,17 +227,37 @@ struct Weight {
 
 impl Weight {
     fn new() -> Self {
-        let numbers_of: Vec<_> = numbers(COLUMNS * FEATURES, 16).into_iter().map(|x| (x * 127.9) as i8).collect();
+        let numbers_of: Vec<_> = numbers(COLUMNS * FEATURES, 16)
+            .into_iter()
+            .map(|x| (x * 127.9) as i8)
+            .collect();
         let length = packed_len(COLUMNS, FEATURES).expect("a small weight");
         let (mut packed, mut sums) = (vec![0; length], vec![0; COLUMNS]);
         pack(&numbers_of, COLUMNS, FEATURES, &mut packed);
         row_sums(&numbers_of, FEATURES, &mut sums);
-        let scales = numbers(COLUMNS, 17).into_iter().map(|x| 0.002 + 0.001 * x).collect();
-        Self { packed, scales, sums }
+        let scales = numbers(COLUMNS, 17)
+            .into_iter()
+            .map(|x| 0.002 + 0.001 * x)
+            .collect();
+        Self {
+            packed,
+            scales,
+            sums,
+        }
     }
 
     fn view(&self) -> Int8Weight<'_> {
-        let Self { packed, scales, sums } = self;
-        Int8Weight { out_features: COLUMNS, in_features: FEATURES, packed, scales, sums }
+        let Self {
+            packed,
+            scales,
+            sums,
+        } = self;
+        Int8Weight {
+            out_features: COLUMNS,
+            in_features: FEATURES,
+            packed,
+            scales,
+            sums,
+        }
     }
 }
