@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Solves the small instances of `triad study policy --json` by CP-SAT, a solver that is not ours, and compares optima.
+"""Solves the small instances of `triad-lab study policy --json` by CP-SAT, a solver that is not ours, and compares optima.
 
     pip install ortools
-    triad study policy --json > policy.json
+    triad-lab study policy --json > policy.json
     python tests/reference/optimum.py policy.json
 """
 
@@ -44,7 +44,7 @@ def solve(tasks, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", help="what `triad study policy --json` printed")
+    parser.add_argument("file", help="what `triad-lab study policy --json` printed")
     parser.add_argument("--seconds", type=float, default=60, help="time for an instance, at most")
     arguments = parser.parse_args()
     with open(arguments.file, encoding="utf-8") as file:

@@ -7,7 +7,7 @@ use anyhow::Result;
 use triad_engine::{Adapters, Engine, Model, ScaledAdapter};
 use triad_plan::processors::ProcessorKind;
 
-use crate::output;
+use triad_console::output;
 
 /// An adapter's file or folder, and how much of it.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,7 @@ use triad_engine::quantization::LinearFormat;
 use triad_kernels::int4::GROUP;
 use triad_model::description::ModelDescription;
 
-use crate::output;
+use triad_console::output;
 
 /// The fields of a package by name, the same for every command.
 pub fn fields(package: &Package) -> Vec<(&'static str, String)> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::inputs;
+use triad_console::inputs;
 
 /// Longer prompts are refused unread: no model has a context for them, and a device file never ends.
 const MOST_BYTES: u64 = 64 << 20;

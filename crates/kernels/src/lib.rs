@@ -34,6 +34,7 @@ pub mod int8;
 mod kernel;
 pub mod lease;
 mod lines;
+mod lock;
 pub mod log_softmax;
 mod magnitude;
 pub mod matmul;
@@ -49,6 +50,7 @@ mod sync;
 #[cfg(test)]
 mod testing;
 pub mod tier;
+pub mod timing;
 mod vectorize;
 
 pub use attention::{attention, attention_of_rows};
@@ -58,6 +60,7 @@ pub use kernel::{
     Choice, KernelNames, ProductKind, Rate, RefusedKernel, TimedKernel, choose_kernels,
     kernel_names, refused_kernels, use_kernels,
 };
+pub use lock::lock;
 pub use matmul::{Product, matmul, matmul_each};
 pub use matrix::{BlockArithmetic, Blocks, Matrix};
 pub use output::OutputMut;

@@ -55,13 +55,16 @@ pub fn lower_bound_of_run(dag: &Dag, timeline: &Timeline) -> f64 {
 }
 
 /// Longest paths: to the beginning of each task, and from its end.
-pub(crate) struct Paths {
-    pub(crate) heads: Vec<f64>,
-    pub(crate) tails: Vec<f64>,
+pub struct Paths {
+    /// Seconds before each task can begin.
+    pub heads: Vec<f64>,
+    /// Seconds that must follow the end of each task.
+    pub tails: Vec<f64>,
 }
 
 impl Paths {
-    pub(crate) fn new(dag: &Dag) -> Self {
+    /// Computes both for all tasks.
+    pub fn new(dag: &Dag) -> Self {
         let (mut heads, mut tails) = (vec![0.0f64; dag.len()], vec![0.0f64; dag.len()]);
         for task in 0..dag.len() {
             for before in dag.predecessors(task) {

@@ -133,7 +133,7 @@ impl Role {
     }
 
     /// Whether `linear` belongs to it.
-    pub(crate) fn has(self, linear: Linear) -> bool {
+    pub fn has(self, linear: Linear) -> bool {
         match linear {
             Linear::Query | Linear::Key | Linear::Value => self == Self::QueryKeyValue,
             Linear::AttentionOutput => self == Self::AttentionOutput,

@@ -5,9 +5,8 @@
 //! what tasks run on, [`placement`] gives each subgraph one of them, [`partition`] computes how a product is best cut
 //! across several (HeteroLLM), [`joint`] how whole prompts are, cut or overlapped, and [`tasks`] makes tasks of both, whole or in parts, and of shadows; [`schedule`]
 //! decides which task a processor runs next (§3.4), by rules or as [`planner`] planned ahead; [`simulate`](mod@simulate) drives a schedule in virtual time, and
-//! [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a prefill on one of them,
-//! [`hetero`] one of HeteroLLM, whose products are cut across GPU and NPU; [`bound`] and [`optimum`] compute how short a schedule could be, [`study`] repeats all of that over many cases, and [`reproduce`]
-//! sets it beside the paper.
+//! [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a prefill on one of them, [`bound`]
+//! computes a time that no schedule is below.
 //!
 //! ```
 //! use triad_plan::graph::Graph;
@@ -22,19 +21,15 @@
 pub mod bound;
 pub mod device;
 pub mod graph;
-pub mod hetero;
 pub mod joint;
-pub mod optimum;
 pub mod partition;
 pub mod passes;
 pub mod placement;
 pub mod planner;
 pub mod prefill;
 pub mod processors;
-mod random;
-pub mod reproduce;
+pub mod random;
 pub mod schedule;
 pub mod simulate;
-pub mod study;
 pub mod tasks;
 pub mod timeline;

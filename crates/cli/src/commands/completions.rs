@@ -4,7 +4,8 @@ use anyhow::Result;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::{Cli, output};
+use crate::Cli;
+use triad_console::output;
 
 /// Print a script that lets a shell complete this command.
 #[derive(clap::Args)]

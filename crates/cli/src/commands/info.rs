@@ -16,8 +16,9 @@ use triad_model::fetch;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::Tokenizer;
 
-use crate::arguments::{self, KvArgument, ModelArgument};
-use crate::{output, package_fields, progress};
+use crate::package_fields;
+use triad_console::arguments::{self, KvArgument, ModelArgument};
+use triad_console::{output, progress};
 
 /// Show what a model is and how much memory a run needs.
 #[derive(clap::Args)]

@@ -11,12 +11,12 @@ use triad_engine::{Cancel, Error, Model, Session, SessionOptions, memory};
 use triad_frontend::{chat, machine};
 use triad_model::tokenizer::Special;
 
-use crate::arguments::{self, KvArgument, ModelArguments};
-use crate::failure::run_error;
-use crate::interrupt::{Interrupted, on_interrupt};
-use crate::output_file::OutputFile;
-use crate::progress;
 use crate::prompt::PromptArguments;
+use triad_console::arguments::{self, KvArgument, ModelArguments};
+use triad_console::failure::run_error;
+use triad_console::interrupt::{Interrupted, on_interrupt};
+use triad_console::output_file::OutputFile;
+use triad_console::progress;
 
 /// Write the logits of a prompt to a safetensors file.
 ///

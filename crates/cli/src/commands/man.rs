@@ -9,7 +9,7 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
 use crate::Cli;
-use crate::output_file::OutputFile;
+use triad_console::output_file::OutputFile;
 
 /// Write a manual page for each command.
 #[derive(clap::Args)]

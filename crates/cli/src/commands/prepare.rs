@@ -17,8 +17,9 @@ use triad_prepare::plan::PlanOptions;
 use triad_prepare::threshold::ThresholdRule;
 use triad_prepare::{PrepareOptions, Prune};
 
-use crate::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
-use crate::{inputs, output, package_fields, preparing};
+use crate::package_fields;
+use triad_console::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
+use triad_console::{inputs, output, preparing};
 
 /// Prepare a model: calibrate it, quantize it to INT8 or INT4, and write a package.
 ///

@@ -17,12 +17,12 @@ use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
 use triad_plan::tasks::Operation;
 
-use crate::arguments::{self, ModelArguments};
-use crate::device::DeviceArguments;
-use crate::failure::run_error;
-use crate::interrupt::{Interrupted, on_interrupt};
-use crate::processors::Processors;
-use crate::{output, progress};
+use triad_console::arguments::{self, ModelArguments};
+use triad_console::device::DeviceArguments;
+use triad_console::failure::run_error;
+use triad_console::interrupt::{Interrupted, on_interrupt};
+use triad_console::processors::Processors;
+use triad_console::{output, progress};
 
 /// Measure what the parts of a model take on each processor, and keep it in the package.
 ///

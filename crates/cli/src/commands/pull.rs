@@ -3,7 +3,7 @@
 use anyhow::Result;
 use triad_model::fetch;
 
-use crate::{output, progress};
+use triad_console::{output, progress};
 
 /// Fetch a model into the cache and check it.
 ///

@@ -14,11 +14,11 @@ use triad_plan::schedule::Policy;
 use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown};
 
 use crate::adapters;
-use crate::arguments::{self, FloatArguments, KvArgument, ModelArgument, ThreadArguments};
-use crate::interrupt::on_interrupt;
 use crate::named_adapters::{self, NamedPath};
-use crate::processors::{self, ProcessorArguments};
-use crate::{output, preparing, progress};
+use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArgument, ThreadArguments};
+use triad_console::interrupt::on_interrupt;
+use triad_console::processors::{self, ProcessorArguments};
+use triad_console::{output, preparing, progress};
 
 /// Context of an answer with its prompt, unless the model was made for less or another one is given.
 const CONTEXT: usize = 8192;

@@ -5,9 +5,9 @@ use serde::Serialize;
 use triad_frontend::models;
 use triad_model::tokenizer::Special;
 
-use crate::arguments::ModelArgument;
 use crate::prompt::PromptArguments;
-use crate::{output, progress};
+use triad_console::arguments::ModelArgument;
+use triad_console::{output, progress};
 
 /// Print the tokens of a text.
 #[derive(clap::Args)]

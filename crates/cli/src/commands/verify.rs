@@ -9,12 +9,12 @@ use triad_engine::package::{Contents, Package};
 use triad_engine::{Cancel, EngineOptions, Error, LoadOptions, Model, SessionOptions};
 use triad_plan::schedule::Policy;
 
-use crate::arguments::{self, ThreadArguments};
-use crate::device::{DeviceArguments, Npu};
-use crate::failure::run_error;
-use crate::interrupt::{Interrupted, on_interrupt};
-use crate::processors::{self, Processors};
-use crate::{output, progress};
+use triad_console::arguments::{self, ThreadArguments};
+use triad_console::device::{DeviceArguments, Npu};
+use triad_console::failure::run_error;
+use triad_console::interrupt::{Interrupted, on_interrupt};
+use triad_console::processors::{self, Processors};
+use triad_console::{output, progress};
 
 /// Check every file of a package by its hash, and what several processors compute from it.
 ///

@@ -62,7 +62,12 @@ impl Case {
         let line = line
             .replace(&format!("{}/", folder.trim_end_matches('/')), "FOLDER/")
             .replace('|', "\\|");
-        let command = arguments.iter().fold("triad".to_owned(), |line, word| {
+        let program = if arguments.first() == Some(&"triad-lab") {
+            String::new()
+        } else {
+            "triad".to_owned()
+        };
+        let command = arguments.iter().fold(program, |line, word| {
             if word.is_empty() {
                 line + " ''"
             } else {
@@ -70,7 +75,10 @@ impl Case {
             }
         });
         (
-            format!("| {what} | `{command}` | {code} | {line} |\n"),
+            format!(
+                "| {what} | `{}` | {code} | {line} |\n",
+                command.trim_start()
+            ),
             failure,
         )
     }
@@ -752,6 +760,7 @@ fn inputs() -> Vec<Case> {
         case(
             "calibration text as the figure",
             &[
+                "triad-lab",
                 "study",
                 "outliers",
                 "-m",
@@ -854,10 +863,26 @@ fn inputs() -> Vec<Case> {
             &["plan", "--partition", "best"],
             &["--partition", "layer, tensor or auto"],
         ),
-        usage(
-            "device of a plan without a partition",
+        case(
+            "phone to plan for",
             &["plan", "--device", "snapdragon-8gen3"],
-            &["--partition"],
+            |_| (),
+            1,
+            &["triad-lab plan"],
+        ),
+        case(
+            "partition of no processors",
+            &["plan", "--partition", "auto"],
+            |_| (),
+            1,
+            &["triad-lab plan", "--processors"],
+        ),
+        case(
+            "command that moved",
+            &["study", "stall", "--sequences", "2"],
+            |_| (),
+            1,
+            &["triad-lab study", "cargo install"],
         ),
         usage(
             "processor that is none",
@@ -1051,6 +1076,7 @@ fn studies() -> Vec<Case> {
         case(
             what,
             &[
+                "triad-lab",
                 "study",
                 "hot-channels",
                 "-m",
@@ -1066,7 +1092,7 @@ fn studies() -> Vec<Case> {
     vec![
         case(
             "study of a package",
-            &["study", "outliers", "-m", "package"],
+            &["triad-lab", "study", "outliers", "-m", "package"],
             |place| place.write("package/package.json", ""),
             1,
             &["package is a package", "expected the model file"],
@@ -1084,6 +1110,7 @@ fn studies() -> Vec<Case> {
         case(
             "two domains of one name",
             &[
+                "triad-lab",
                 "study",
                 "hot-channels",
                 "-m",
@@ -1102,12 +1129,21 @@ fn studies() -> Vec<Case> {
         ),
         input(
             "benchmark without its file",
-            &["study", "prune", "-m", "model.gguf", "--task", "lambada"],
+            &[
+                "triad-lab",
+                "study",
+                "prune",
+                "-m",
+                "model.gguf",
+                "--task",
+                "lambada",
+            ],
             &["1 --task and 0 --task-data"],
         ),
         case(
             "calibration text with nothing to hold out",
             &[
+                "triad-lab",
                 "study",
                 "thresholds",
                 "-m",
@@ -1125,6 +1161,7 @@ fn studies() -> Vec<Case> {
         input(
             "folder that is not there for the figure",
             &[
+                "triad-lab",
                 "study",
                 "outliers",
                 "-m",
@@ -1134,20 +1171,24 @@ fn studies() -> Vec<Case> {
             ],
             &["cannot write no/figure.svg: No such file"],
         ),
-        usage("unknown study", &["study", "weather"], &["weather"]),
+        usage(
+            "unknown study",
+            &["triad-lab", "study", "weather"],
+            &["weather"],
+        ),
         usage(
             "domain without a name",
-            &["study", "hot-channels", "--domain", "wiki.txt"],
+            &["triad-lab", "study", "hot-channels", "--domain", "wiki.txt"],
             &["NAME=FILE"],
         ),
         usage(
             "rates above 100 %",
-            &["study", "prune", "--rates", "0,101"],
+            &["triad-lab", "study", "prune", "--rates", "0,101"],
             &["--rates", "0 to 100"],
         ),
         usage(
             "outlier share above 1",
-            &["study", "outliers", "--outlier-share", "3"],
+            &["triad-lab", "study", "outliers", "--outlier-share", "3"],
             &["--outlier-share", "0 to 1"],
         ),
     ]

@@ -164,6 +164,7 @@ pub fn cases() -> Vec<Case> {
         package(
             "prompt to simulate by costs that nobody measured",
             &[
+                "triad-lab",
                 "simulate",
                 "-m",
                 "package",

@@ -1,11 +1,18 @@
-//! Devices, contention and files that `triad simulate` refuses.
+//! Devices, contention and files that `triad-lab simulate` refuses.
 
 use super::support::Place;
 use super::{Case, case, usage};
 
 /// A profile of a device, with one line put in front.
 fn profile(what: &'static str, content: &'static str, message: &[&'static str]) -> Case {
-    let arguments = ["simulate", "--shape", "phi-2", "--device", "phone.toml"];
+    let arguments = [
+        "triad-lab",
+        "simulate",
+        "--shape",
+        "phi-2",
+        "--device",
+        "phone.toml",
+    ];
     let mut case = case(
         what,
         &arguments,
@@ -19,7 +26,11 @@ fn profile(what: &'static str, content: &'static str, message: &[&'static str]) 
 
 pub fn cases() -> Vec<Case> {
     let simulate = |what, arguments: &[&'static str], message: &[&'static str]| {
-        let arguments = [&["simulate", "--shape", "qwen1.5-1.8b"], arguments].concat();
+        let arguments = [
+            &["triad-lab", "simulate", "--shape", "qwen1.5-1.8b"],
+            arguments,
+        ]
+        .concat();
         case(what, &arguments, |_| (), 1, message)
     };
     vec![
@@ -66,29 +77,37 @@ pub fn cases() -> Vec<Case> {
         ),
         usage(
             "contention that ends before it begins",
-            &["simulate", "--contend", "cpu:0.5@200-100ms"],
+            &["triad-lab", "simulate", "--contend", "cpu:0.5@200-100ms"],
             &["cpu:0.5@100-200ms"],
         ),
         case(
             "prompt to study beyond the context",
-            &["study", "ablation", "--shape", "phi-2", "--prompt", "4096"],
+            &[
+                "triad-lab",
+                "study",
+                "ablation",
+                "--shape",
+                "phi-2",
+                "--prompt",
+                "4096",
+            ],
             |_| (),
             1,
             &["4096", "2048"],
         ),
         usage(
             "figure that is none",
-            &["reproduce", "figure-2"],
+            &["triad-lab", "reproduce", "figure-2"],
             &["figure-2", "table-4"],
         ),
         usage(
             "policy that is none",
-            &["simulate", "--policy", "best"],
+            &["triad-lab", "simulate", "--policy", "best"],
             &["critical-path"],
         ),
         usage(
             "technique that is none",
-            &["simulate", "--without", "luck"],
+            &["triad-lab", "simulate", "--without", "luck"],
             &["chunk-sharing"],
         ),
     ]

@@ -130,6 +130,7 @@ fn a_phone_is_simulated_and_says_so() {
         .find(|prediction| prediction["on"] == "NPU and CPU")
         .unwrap();
     let simulate = [
+        "triad-lab",
         "simulate",
         "--shape",
         "llama-2-7b",

@@ -180,7 +180,15 @@ fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_
                     >= seconds(expected, "bound_seconds") * (1.0 - 1e-9)
             );
         }
-        let simulate = ["simulate", "--prompt", "12", "--policy", policy, "--json"];
+        let simulate = [
+            "triad-lab",
+            "simulate",
+            "--prompt",
+            "12",
+            "--policy",
+            policy,
+            "--json",
+        ];
         let simulated = || json(&place.triad(&[&simulate[..], &how].concat()));
         let [simulated, again] = [simulated(), simulated()];
         assert_eq!(
@@ -198,7 +206,14 @@ fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_
     let text = succeed(
         &place.triad(
             &[
-                &["simulate", "--prompt", "12", "--timeline", "run.svg"][..],
+                &[
+                    "triad-lab",
+                    "simulate",
+                    "--prompt",
+                    "12",
+                    "--timeline",
+                    "run.svg",
+                ][..],
                 &how,
             ]
             .concat(),
@@ -214,57 +229,6 @@ fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_
         std::fs::read_to_string(place.path("run.svg"))
             .unwrap()
             .contains("simulated")
-    );
-}
-
-#[test]
-fn other_programs_are_measured_by_every_policy_and_what_they_took_is_counted() {
-    let place = packaged();
-    let study = [
-        "study",
-        "interference",
-        "-m",
-        "package",
-        "--prompt",
-        "12",
-        "--chunk",
-        "4",
-        "--repeat",
-        "1",
-        "--json",
-    ];
-    let on = ["--processors", "cpu=0,npu=1"];
-    let found = json(&place.triad(&[&study[..], &on].concat()));
-    let outcomes = found["outcomes"].as_array().unwrap();
-    let kinds = ["busy", "half", "bursts", "busy", "half", "bursts", "memory"];
-    assert_eq!(outcomes.len(), kinds.len() * POLICIES.len());
-    for (outcomes, policy) in outcomes.chunks(kinds.len()).zip(POLICIES) {
-        let of: Vec<_> = outcomes
-            .iter()
-            .map(|outcome| outcome["disturbance"]["kind"].as_str().unwrap())
-            .collect();
-        assert_eq!(of, kinds);
-        for outcome in outcomes {
-            assert_eq!(outcome["policy"], policy);
-            let seconds = |field: &str| outcome[field].as_f64().unwrap();
-            assert!(
-                seconds("alone_seconds") > 0.0
-                    && seconds("beside_seconds") > 0.0
-                    && seconds("taken_seconds") > 0.0
-            );
-        }
-    }
-    let nobody = place.triad(&[&study[..], &on, &["--freeze", "--policy", "fifo"]].concat());
-    assert!(
-        stderr(&nobody).contains("no device is a process of its own"),
-        "{}",
-        stderr(&nobody)
-    );
-    let anywhere = place.triad(&[&study[..], &PROCESSORS].concat());
-    assert!(
-        stderr(&anywhere).contains("expected --processors with cores"),
-        "{}",
-        stderr(&anywhere)
     );
 }
 
@@ -644,137 +608,6 @@ fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
 }
 
 #[test]
-fn waits_are_measured_blocked_and_by_predicted_times() {
-    let place = packaged();
-    let study = [
-        "study",
-        "synchronization",
-        "-m",
-        "package",
-        "--chunk",
-        "8,16",
-        "--repeat",
-        "2",
-        "--json",
-    ];
-    let study = json(
-        &place.triad(
-            &[
-                &study[..],
-                &["--processors", "cpu,cpu", "--svg", "waits.svg"],
-            ]
-            .concat(),
-        ),
-    );
-    let results = study["results"].as_array().unwrap();
-    let of = |result: &Json| {
-        (
-            result["tokens"].as_u64().unwrap(),
-            result["wait"].as_str().unwrap().to_owned(),
-        )
-    };
-    let expected = [8, 16]
-        .map(|tokens| ["blocking", "predicted"].map(|wait| (tokens, wait.to_owned())))
-        .concat();
-    assert_eq!(results.iter().map(of).collect::<Vec<_>>(), expected);
-    for result in results {
-        let waits = result["waits"].as_array().unwrap();
-        assert_eq!(waits.len(), 2);
-        let polls = waits
-            .iter()
-            .any(|waits| waits["polled_seconds"].as_f64().unwrap() > 0.0);
-        assert!(!polls || result["wait"] == "predicted", "{result}");
-    }
-    roxmltree::Document::parse(&std::fs::read_to_string(place.path("waits.svg")).unwrap()).unwrap();
-    let run = [
-        "run",
-        "-m",
-        "package",
-        "-p",
-        "Hello Hello",
-        "-n",
-        "4",
-        "--chunk",
-        "4",
-        "--json",
-    ];
-    let answers = ["blocking", "predicted"].map(|wait| {
-        let run = json(&place.triad(&[&run[..], &PROCESSORS, &["--wait", wait]].concat()));
-        assert_eq!(run["executed"]["waits"].as_array().unwrap().len(), 2);
-        run["text"].clone()
-    });
-    assert_eq!(answers[0], answers[1]);
-}
-
-#[test]
-fn lists_of_processors_are_compared_with_the_first_in_every_test() {
-    let place = packaged();
-    let study = [
-        "study",
-        "processors",
-        "-m",
-        "package",
-        "--chunk",
-        "4",
-        "--repeat",
-        "3",
-        "--json",
-        "--svg",
-        "lists.svg",
-    ];
-    let tests = ["--prompt", "12", "--decode", "2", "--context", "8"];
-    let lists = ["cpu", "cpu,npu", "cpu"];
-    let on = lists.map(|list| ["--processors", list]).concat();
-    let found = json(&place.triad(&[&study[..], &tests, &on].concat()));
-    let results = found["results"].as_array().unwrap();
-    let expected = ["prefill", "decode"]
-        .map(|test| lists.map(|list| [test, list]))
-        .concat();
-    let of = |result: &Json| {
-        [&result["test"], &result["processors"]].map(|field| field.as_str().unwrap().to_owned())
-    };
-    assert_eq!(results.iter().map(of).collect::<Vec<_>>(), expected);
-    for result in results {
-        let ratio = |part: &str| result["times_as_fast"][part].as_f64().unwrap();
-        assert!(
-            0.0 < ratio("min")
-                && ratio("min") <= ratio("median")
-                && ratio("median") <= ratio("max"),
-            "{result}"
-        );
-        assert!(
-            result["tokens_per_second"]["median"].as_f64().unwrap() > 0.0,
-            "{result}"
-        );
-    }
-    for first in [&results[0], &results[3]] {
-        assert_eq!(
-            first["times_as_fast"]["max"], 1.0,
-            "the first is as fast as itself"
-        );
-    }
-    roxmltree::Document::parse(&std::fs::read_to_string(place.path("lists.svg")).unwrap()).unwrap();
-    let nothing = [
-        "study",
-        "processors",
-        "-m",
-        "package",
-        "--processors",
-        "cpu",
-        "--prompt",
-        "0",
-        "--decode",
-        "0",
-    ];
-    let nothing = place.triad(&nothing);
-    assert!(
-        stderr(&nothing).contains("expected --prompt or --decode above 0"),
-        "{}",
-        stderr(&nothing)
-    );
-}
-
-#[test]
 fn what_does_not_fit_into_the_window_is_reported() {
     let place = packaged();
     let run = [
@@ -1077,86 +910,6 @@ fn a_gpu_alone_is_verified_with_packages_of_every_format() {
         stderr(&profile).contains("runs a model whole"),
         "{}",
         stderr(&profile)
-    );
-}
-
-#[test]
-#[cfg(feature = "gpu")]
-fn slices_of_a_gpu_change_no_answer_and_frames_beside_them_are_counted() {
-    if with_gpu().is_none() {
-        return;
-    }
-    let place = place();
-    let ask = [
-        "run",
-        "--float",
-        "-m",
-        "model.gguf",
-        "-p",
-        "Hello Hello Hello",
-        "-n",
-        "8",
-        "--processors",
-        "gpu",
-    ];
-    let ask = [&ask[..], &["--json"]].concat();
-    let whole = json(&place.triad(&ask));
-    let sliced = json(&place.triad(&[&ask[..], &["--gpu-slice", "0.001"]].concat()));
-    assert_eq!(sliced["text"], whole["text"]);
-    let study = [
-        "study",
-        "rendering",
-        "-m",
-        "model.gguf",
-        "--prompt",
-        "16",
-        "--slice",
-        "0,0.001",
-        "--frame",
-        "0.1",
-    ];
-    let study = [
-        &study[..],
-        &[
-            "--repeat",
-            "1",
-            "--frames-per-second",
-            "500",
-            "--svg",
-            "rendering.svg",
-        ],
-    ]
-    .concat();
-    let found = json(&place.triad(&[&study[..], &["--json"]].concat()));
-    assert!(
-        found["gpu"]
-            .as_str()
-            .unwrap()
-            .contains("software on the CPU"),
-        "{found}"
-    );
-    let [whole, sliced] = &found["results"].as_array().unwrap()[..] else {
-        panic!("{found}")
-    };
-    assert_eq!(whole["submissions"], 1);
-    assert!(sliced["submissions"].as_u64().unwrap() > 5, "{sliced}");
-    for result in [whole, sliced] {
-        let [due, in_time] = ["due", "in_time"].map(|name| result[name].as_u64().unwrap());
-        assert!(
-            due >= in_time && due >= 1 && result["frame_seconds"].as_f64().unwrap() > 0.0,
-            "{result}"
-        );
-    }
-    let table = succeed(&place.triad(&[&study[..], &["--own-queue"]].concat()));
-    assert!(
-        table.contains("a queue of their own") && table.contains("a chunk"),
-        "{table}"
-    );
-    let refused = place.triad(&["run", "-p", "Hello", "--gpu-slice", "4"]);
-    assert!(
-        stderr(&refused).contains("--gpu-slice"),
-        "{}",
-        stderr(&refused)
     );
 }
 

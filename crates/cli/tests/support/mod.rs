@@ -1,10 +1,10 @@
-//! Runs the built `triad` in a folder of its own, with tiny models made on the spot.
+//! Runs the built `triad` and `triad-lab` in a folder of their own, with tiny models made on the spot.
 
 pub mod checkpoint;
 pub mod gguf;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ impl Place {
         const FILE: &str = "cache/kernels.json";
         let place = Self::on_a_new_machine();
         let kernels = KERNELS.get_or_init(|| {
-            place.triad(&["hwbench", "--choose"]);
+            place.triad(&["devices", "--choose"]);
             // There is none where TRIAD_KERNELS names the kernels.
             std::fs::read(place.path(FILE)).ok()
         });
@@ -49,7 +49,7 @@ impl Place {
         std::fs::write(path, content).unwrap();
     }
 
-    /// Runs `triad` with `arguments` here, with a cache of its own and without network or pip.
+    /// Runs `triad`, or `triad-lab` if that is the first of the `arguments`, here, with a cache of its own and without network or pip.
     pub fn triad(&self, arguments: &[&str]) -> Output {
         self.triad_with_input(arguments, b"")
     }
@@ -68,9 +68,13 @@ impl Place {
         child.wait_with_output().unwrap()
     }
 
-    /// The command, not yet started.
+    /// The command, not yet started. `triad-lab` in front of its arguments makes it one of the laboratory.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_triad"));
+        let (name, arguments) = match arguments {
+            ["triad-lab", arguments @ ..] => ("triad-lab", arguments),
+            arguments => ("triad", arguments),
+        };
+        let mut command = Command::new(program(name));
         command
             .args(arguments)
             .current_dir(self.folder.path())
@@ -83,6 +87,20 @@ impl Place {
             .env_remove("RUST_LOG");
         command
     }
+}
+
+/// Returns the path of `triad` or `triad-lab`. Cargo names the one of the package under test; the other is next to it, since
+/// both are built before any test of the workspace runs.
+fn program(name: &str) -> PathBuf {
+    let tested = option_env!("CARGO_BIN_EXE_triad").or(option_env!("CARGO_BIN_EXE_triad-lab"));
+    let path = Path::new(tested.expect("cargo names it"))
+        .with_file_name(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    assert!(
+        path.exists(),
+        "{} is missing: run `cargo build --bin {name}`",
+        path.display()
+    );
+    path
 }
 
 /// What a command wrote to standard error.

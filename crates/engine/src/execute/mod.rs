@@ -47,6 +47,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use triad_kernels::Phase;
+use triad_kernels::lock;
 use triad_plan::graph::{Format, Graph, Role};
 use triad_plan::joint::{Joint, JointPlan};
 use triad_plan::partition::plans::Plans;
@@ -845,8 +846,4 @@ fn any_tokens(count: usize, vocab: usize) -> Vec<u32> {
     (0..count)
         .map(|index| (index.wrapping_mul(7919) % vocab) as u32)
         .collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use triad_kernels::Phase;
 use triad_kernels::activation::soft_cap;
+use triad_kernels::lock;
 use triad_plan::graph::{Graph, Role, Subgraph};
 use triad_plan::tasks::{Operation, PrefillTask, PrefillTasks, Shadow};
 
@@ -14,7 +15,7 @@ use super::joint::Planned;
 use super::request::Request;
 use super::steps::CutStep;
 use super::whole::{Rows, WholeModel};
-use super::{Costs, Execution, Shared, costs, lock};
+use super::{Costs, Execution, Shared, costs};
 use crate::error::Result;
 use crate::forward::{self, Buffers, Chunk, Multiplier, Segment};
 use crate::linear::{Backend, OwnKernels, Shadows};

@@ -5,10 +5,11 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use triad_kernels::lock;
 use triad_plan::planner::{Effort, plan};
 
+use super::Shared;
 use super::pass::Prompts;
-use super::{Shared, lock};
 
 /// How long it sleeps every few dozen microseconds while something is computed.
 const PAUSE: Duration = Duration::from_millis(5);

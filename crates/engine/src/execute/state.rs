@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use triad_kernels::Phase;
+use triad_kernels::lock;
 use triad_plan::graph::Task;
 use triad_plan::joint::Kind;
 use triad_plan::passes::{PassId, Passes, Urgency};
@@ -23,7 +24,7 @@ use super::pass::{Hidden, Pass, Prompts, Slot, Step, Work};
 use super::request::{Request, SequenceId};
 use super::steps::Steps;
 use super::wait::WaitUse;
-use super::{Costs, Execution, Settings, Shared, lock};
+use super::{Costs, Execution, Settings, Shared};
 use crate::error::{Error, FailureReason, ProcessorFailure, ProcessorFailures, Result};
 
 /// How long a step waits for the sequences of the one before it, as a part of what that took, and at most.

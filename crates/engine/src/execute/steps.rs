@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use triad_kernels::lock;
 use triad_model::description::ModelDescription;
 use triad_plan::graph::{Format, Graph, Subgraph};
 use triad_plan::placement::Placement;
@@ -11,11 +12,11 @@ use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::{Dag, Node};
 use triad_plan::tasks::{KINDS, Operation, PrefillTask, PrefillTasks, TaskOptions};
 
+use super::costs;
 use super::products::DecodePlans;
 use super::programs::Programs;
 use super::trial::Trial;
 use super::work::{Cuts, Devices, prepare_cut, product_depth, shadows};
-use super::{costs, lock};
 use crate::error::Result;
 use crate::model::Model;
 

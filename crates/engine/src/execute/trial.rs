@@ -1,6 +1,8 @@
 //! Which steps of decode are cut, where a plan cuts them: whichever took less lately. A plan goes by what `triad profile` measured;
 //! another program on one of the processors makes each step wait for the part of that one.
 
+use triad_kernels::timing::median;
+
 /// Steps of each kind that are compared, at most.
 const LATEST: usize = 5;
 /// Steps of the other kind that are needed to prefer it, at least.
@@ -45,12 +47,6 @@ impl Trial {
             self.prefers_whole = !self.prefers_whole;
         }
     }
-}
-
-fn median(seconds: &[f64]) -> f64 {
-    let mut sorted = seconds.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 //! back what it does not hold: what a session found in the index of prefixes, was forked from or restored with.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use triad_kernels::attention::Cache;
+use triad_kernels::lock;
 use triad_model::description::{self, ModelDescription};
 use triad_processors::model::{
     DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input, ModelProgram,
@@ -280,10 +281,6 @@ fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) 
                 .write(&own(&mut keys), &own(&mut values), *position);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn block(block: &Block) -> DeviceBlock<'_> {

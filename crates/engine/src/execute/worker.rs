@@ -15,9 +15,10 @@ use super::pass::Hidden;
 use super::programs::DeviceBackend;
 use super::state::{Job, State};
 use super::wait::{SPIN, Wait, WaitUse, sleep_and_poll};
-use super::{Moment, Shared, Unit, lock};
+use super::{Moment, Shared, Unit};
 use crate::error::{Error, FailureReason, Result};
 use crate::linear::OwnKernels;
+use triad_kernels::lock;
 
 /// How often a worker that waits looks whether another one takes too long.
 const LOOK: Duration = Duration::from_millis(20);

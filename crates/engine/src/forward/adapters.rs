@@ -6,12 +6,13 @@
 
 use smallvec::SmallVec;
 use triad_kernels::activation::add;
+use triad_kernels::lock;
 use triad_kernels::{Matrix, OutputMut, Phase, matmul};
 use triad_model::adapter::{Adapter, LowRank};
 use triad_plan::graph::Role;
 
 use super::buffers::AdapterBuffers;
-use super::subgraphs::{Chunk, Pass, lock};
+use super::subgraphs::{Chunk, Pass};
 use crate::statistics::{Bytes, Operator};
 
 /// An adapter and the rows of a chunk that have it, each with its scale.

@@ -5,10 +5,11 @@
 use triad_kernels::activation::add;
 use triad_kernels::chunks::{Chunks, chunks_mut, for_each_chunk};
 use triad_kernels::int8::{QuantizedRows, QuantizedView};
+use triad_kernels::lock;
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 
 use super::Buffers;
-use super::subgraphs::{Chunk, Multiplier, Pass, TASK_ROWS, lock, read, write};
+use super::subgraphs::{Chunk, Multiplier, Pass, TASK_ROWS, read, write};
 use crate::linear::{QuantizedInput, StaticInput};
 use crate::linear_input::LinearInput;
 use crate::statistics::{Begun, Bytes, Operator};

@@ -3,7 +3,7 @@
 //! attention on the cache of its block, too.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use smallvec::SmallVec;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, activated_product};
@@ -11,6 +11,7 @@ use triad_kernels::attention::{Precision, Row, Shape};
 use triad_kernels::chunks::{Nothing, chunks_mut, for_each_chunk};
 use triad_kernels::int8::{QuantizedRows, QuantizedView};
 use triad_kernels::lease::ReadLease;
+use triad_kernels::lock;
 use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{OutputMut, Phase};
@@ -725,10 +726,6 @@ fn products_of(role: Role) -> Role {
     } else {
         role
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {

@@ -17,13 +17,14 @@ use std::io::ErrorKind;
 use std::ops::{AddAssign, Sub};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use triad_kernels::OutputMut;
 use triad_kernels::int8::{QuantizedView, shadow_of_channels};
+use triad_kernels::lock;
 
 pub use file::ChannelRows;
 use file::Place;
@@ -455,8 +456,4 @@ fn serve(file: &ChannelRows, requests: &Receiver<Request>) {
             let _ = reply.send(file.read(&place, &channels, &mut rows).map(|()| rows));
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

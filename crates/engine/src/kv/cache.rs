@@ -1,9 +1,10 @@
 //! The pages of one sequence.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use triad_kernels::Matrix;
 use triad_kernels::attention::{Cache, PAGE};
+use triad_kernels::lock;
 
 use super::memory::KvMemory;
 use super::page::{BlockPage, Page, PageShape};
@@ -278,8 +279,4 @@ fn positions(tokens: usize) -> impl Iterator<Item = usize> {
 
 fn is_shared(page: &Arc<BlockPage>) -> bool {
     Arc::strong_count(page) > 1
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

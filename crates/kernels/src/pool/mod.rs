@@ -61,6 +61,8 @@ mod tests;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::lock::lock;
 use std::thread::JoinHandle;
 
 use crate::cores::Cores;
@@ -282,9 +284,4 @@ impl Drop for Installed<'_> {
             .take()
             .map_or(Ok(()), |cores| cores.keep_this_thread());
     }
-}
-
-/// Locks, also after a panic: the functions behind these locks are taken as a whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

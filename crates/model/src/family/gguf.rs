@@ -250,6 +250,15 @@ impl Reader<'_> {
             self.family.windows,
             self.metadata.get(&pattern_field),
         ) {
+            // llama.cpp reads no pattern for these families.
+            (Windows::Everywhere, Some(Value::Bools(windowed)))
+                if window.is_some() && windowed.contains(&false) =>
+            {
+                return Err(unsupported(format!(
+                    "metadata field `{pattern_field}` leaves layers without a window, which Triad does not support for {}",
+                    self.family.name
+                )));
+            }
             (_, Some(Value::Bools(windowed))) if windowed.len() == blocks => {
                 Box::new(|block| windowed[block])
             }
@@ -358,6 +367,13 @@ impl Reader<'_> {
                     self.family.name
                 )));
             }
+            // llama.cpp divides positions by the factor as well; transformers do not.
+            Some("longrope") if factor.is_some() => {
+                return Err(unsupported(format!(
+                    "metadata scales RoPE by `{}` and by longrope's divisors, which Triad does not support",
+                    self.key("rope.scaling.factor")
+                )));
+            }
             Some("none" | "longrope") => None,
             Some(other) => {
                 return Err(unsupported(format!(
@@ -411,12 +427,20 @@ impl Reader<'_> {
         let original_context = self
             .size("rope.scaling.original_context_length", limits::CONTEXT)?
             .unwrap_or(context);
-        let computed = || {
-            long_rope_attention_factor(context as f64 / original_context as f64, original_context)
+        // Without the field llama.cpp multiplies by 1, transformers by a factor that they compute.
+        let computed =
+            long_rope_attention_factor(context as f64 / original_context as f64, original_context);
+        let field = "rope.scaling.attn_factor";
+        let attention_factor = match self.positive(field)? {
+            Some(factor) => factor,
+            None if computed == 1.0 => computed,
+            None => {
+                return Err(missing(format!(
+                    "metadata field `{}` is missing, expected for longrope",
+                    self.key(field)
+                )));
+            }
         };
-        let attention_factor = self
-            .positive("rope.scaling.attn_factor")?
-            .unwrap_or_else(computed);
         Ok(RopeScaling::LongRope {
             short,
             long,

@@ -4,7 +4,7 @@
 //! [`plan`] looks ahead, by a [search] through schedules that may idle. What comes out is an order of all tasks, which [`Policy::Planned`] follows on each processor ([`Dag::with_plan`]), whatever tasks
 //! really take. It is never longer than by the best policy, by the costs that it was made with.
 
-pub(crate) mod search;
+pub mod search;
 
 use crate::bound::lower_bound;
 use crate::schedule::{Dag, Policy};

@@ -17,31 +17,31 @@ use crate::random::mixed;
 use crate::schedule::Dag;
 
 /// Times that differ by less are the same.
-pub(crate) const EPSILON: f64 = 1e-12;
+pub const EPSILON: f64 = 1e-12;
 /// How much the mean of what processors cannot end before counts beside the largest, for which partial schedules go on.
 const MEAN: f64 = 0.5;
 
 /// How far a search goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Partial schedules that are kept of each length.
-    pub(crate) width: usize,
+    pub width: usize,
     /// Partial schedules in all.
-    pub(crate) most: usize,
+    pub most: usize,
     /// Only shorter schedules are looked for.
-    pub(crate) best: f64,
+    pub best: f64,
 }
 
 /// What a search found.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub struct Found {
     /// The shortest schedule: its seconds, and the tasks in an order in which each follows what it waits for. `None` where
     /// nothing is shorter than what was known, or was found in time.
-    pub(crate) schedule: Option<(f64, Vec<usize>)>,
+    pub schedule: Option<(f64, Vec<usize>)>,
     /// No schedule that was dropped for another reason than dominance or length can be shorter; infinite where none was.
-    pub(crate) dropped: f64,
+    pub dropped: f64,
     /// Partial schedules that were looked at.
-    pub(crate) partials: usize,
+    pub partials: usize,
 }
 
 /// Some tasks, placed.
@@ -75,14 +75,15 @@ struct Step {
 }
 
 /// The searched [`Dag`], where a processor that was idle needs `wake` seconds more for its next task.
-pub(crate) struct Search<'a> {
+pub struct Search<'a> {
     dag: &'a Dag,
     tails: Vec<f64>,
     wake: f64,
 }
 
 impl<'a> Search<'a> {
-    pub(crate) fn new(dag: &'a Dag, wake: f64) -> Self {
+    /// Prepares a search of schedules of `dag`, in which an idle processor takes `wake` seconds more for its next task.
+    pub fn new(dag: &'a Dag, wake: f64) -> Self {
         Self {
             dag,
             tails: Paths::new(dag).tails,
@@ -92,7 +93,7 @@ impl<'a> Search<'a> {
 
     /// Goes through schedules as far as `limits` let it. Finds nothing where `go_on`, which is called for
     /// each length, returns false.
-    pub(crate) fn run(&self, limits: Limits, go_on: &mut dyn FnMut() -> bool) -> Found {
+    pub fn run(&self, limits: Limits, go_on: &mut dyn FnMut() -> bool) -> Found {
         let mut found = Found {
             schedule: None,
             dropped: f64::INFINITY,

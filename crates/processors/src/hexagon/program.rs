@@ -1,10 +1,11 @@
 //! A subgraph in the device's memory.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use triad_kernels::OutputMut;
 use triad_kernels::activation::{activate, activate_and_multiply};
 use triad_kernels::int8::{QuantizedRows, QuantizedView, scale_sums};
+use triad_kernels::lock;
 
 use super::Between;
 use super::connection::Connection;
@@ -393,9 +394,4 @@ impl Sums {
             .collect();
         scale_sums(&sums, scale, weight, bias, out);
     }
-}
-
-/// What a thread left behind that panicked is as it was: requests are whole.
-fn lock(connection: &SharedConnection) -> MutexGuard<'_, Connection> {
-    connection.lock().unwrap_or_else(PoisonError::into_inner)
 }

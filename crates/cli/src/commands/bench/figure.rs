@@ -1,8 +1,8 @@
 //! Times over lengths, beside what the machine allows.
 
-use super::measure::Test;
 use super::report::{Compared, Report};
-use crate::chart::{Axis, Chart, Figure, Mark, Panel, Series};
+use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series};
+use triad_console::measure::Test;
 
 /// One panel for each half of a run that was measured.
 pub fn figure(report: &Report) -> Figure {

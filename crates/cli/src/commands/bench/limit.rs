@@ -6,8 +6,8 @@ use triad_kernels::peak;
 use triad_model::description::{BlockDescription, ModelDescription};
 use triad_processors::Peaks;
 
-use super::measure::{Measurement, Test};
-use crate::arithmetic::Arithmetic;
+use triad_console::arithmetic::Arithmetic;
+use triad_console::measure::{Measurement, Test};
 
 /// What a number of threads can do, or a GPU that one drives.
 #[derive(Clone, Serialize)]

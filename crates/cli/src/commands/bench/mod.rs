@@ -6,7 +6,6 @@
 
 mod figure;
 pub mod limit;
-pub mod measure;
 mod operators;
 mod report;
 mod several;
@@ -24,14 +23,14 @@ use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::schedule::Policy;
 
-use crate::arguments::{self, FloatArguments, KvArgument, ModelArgument};
-use crate::output_file::OutputFile;
-use crate::processors::{self, ProcessorArguments};
-use crate::{output, preparing, progress};
 use limit::Limit;
-use measure::{Measurement, Plan, above_zero};
 use report::{Compared, Report};
 use several::Several;
+use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArgument};
+use triad_console::measure::{Measurement, Plan, above_zero};
+use triad_console::output_file::OutputFile;
+use triad_console::processors::{self, ProcessorArguments};
+use triad_console::{output, preparing, progress};
 
 /// Seed of random weights. Any other would do.
 const SEED: u64 = 1;
@@ -227,7 +226,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 chunks_in_flight,
                 profile,
             };
-            let (measured, execution) = plan.run_on_several(&shared, &several, &name)?;
+            let (measured, execution) = several.run(&plan, &shared, &name)?;
             results.extend(measured);
             latest = execution;
         }
@@ -388,8 +387,8 @@ mod tests {
     use super::*;
     use triad_engine::KvFormat;
 
-    use crate::arithmetic::Arithmetic;
-    use crate::commands::bench::measure::{Spread, Test};
+    use triad_console::arithmetic::Arithmetic;
+    use triad_console::measure::{Spread, Test};
 
     fn limit(rate: f64) -> Limit {
         let arithmetic = Arithmetic {

@@ -4,9 +4,9 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_engine::{Cancel, Engine, Error, Operator, Statistics};
 
-use super::measure::{Plan, Test, failed, label};
-use crate::interrupt::on_interrupt;
-use crate::{output, progress};
+use triad_console::interrupt::on_interrupt;
+use triad_console::measure::{Plan, Test, failed, label};
+use triad_console::{output, progress};
 
 /// All that was counted. Serialized, it is what `bench --operators --json` prints.
 #[derive(Serialize)]

@@ -6,8 +6,8 @@ use triad_frontend::machine::Resident;
 use triad_model::description::ModelDescription;
 
 use super::limit::Limit;
-use super::measure::Measurement;
-use crate::{output, processors};
+use triad_console::measure::Measurement;
+use triad_console::{output, processors};
 
 /// All that was measured. Serialized, it is what `bench --json` prints.
 #[derive(Serialize)]

@@ -8,11 +8,13 @@ use triad_engine::{Cancel, Engine, EngineOptions, Error, Model, Session};
 use triad_frontend::machine::{self, Resident};
 use triad_plan::schedule::Policy;
 
-use super::measure::{Expected, MeasuredBy, Measurement, Plan, Spread, Test, failed, prefill};
-use crate::device::DeviceArguments;
-use crate::interrupt::on_interrupt;
-use crate::processors::{self, Executed, Processors};
-use crate::progress;
+use triad_console::device::DeviceArguments;
+use triad_console::interrupt::on_interrupt;
+use triad_console::measure::{
+    Expected, MeasuredBy, Measurement, Plan, Spread, Test, failed, prefill,
+};
+use triad_console::processors::{self, Executed, Processors};
+use triad_console::progress;
 
 /// Processors that prompts run on at once.
 pub struct Several<'a> {
@@ -177,23 +179,23 @@ impl Runs {
     }
 }
 
-impl Plan {
-    /// Runs all tests on several processors, those of prefill by all policies in turns. Returns the execution of the last
-    /// prefill, too.
-    pub fn run_on_several(
+impl Several<'_> {
+    /// Runs all tests of `plan` on these processors, those of prefill by all policies in turns. Returns the execution of the
+    /// last prefill as well.
+    pub fn run(
         &self,
+        plan: &Plan,
         model: &Arc<Model>,
-        several: &Several,
         name: &str,
     ) -> Result<(Vec<Measurement>, Option<Execution>)> {
-        let policy = several.policies.first().copied().unwrap_or_default();
-        let chunks_in_flight = several.chunks_in_flight;
+        let policy = self.policies.first().copied().unwrap_or_default();
+        let chunks_in_flight = self.chunks_in_flight;
         let options = EngineOptions {
             policy,
             chunks_in_flight,
-            ..self.options(model)
+            ..plan.options(model)
         };
-        let engine = several.processors.engine(several.devices, model, options)?;
+        let engine = self.processors.engine(self.devices, model, options)?;
         let kept = engine.costs();
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
@@ -201,28 +203,28 @@ impl Plan {
         let mut bench = Bench {
             engine: &engine,
             session: engine.session(),
-            several,
+            several: self,
             cancel: cancel.clone(),
         };
         let mut measured = Vec::new();
-        for &tokens in &self.prompts {
+        for &tokens in &plan.prompts {
             let _spinner = progress::spinner(format!(
                 "measuring a prefill of {tokens} tokens on {}",
-                several.processors
+                self.processors
             ));
             let runs = bench
-                .in_turns(tokens, self.repeat, &kept)
+                .in_turns(tokens, plan.repeat, &kept)
                 .map_err(|error| failed(error, name))?;
             let resident = machine::resident();
             measured.extend(
                 runs.into_iter()
-                    .map(|runs| runs.measurement(tokens, several, resident)),
+                    .map(|runs| runs.measurement(tokens, self, resident)),
             );
         }
-        let decodes = self.tests().filter(|(test, ..)| *test == Test::Decode);
-        let on = (several.processors.threads(), Some(several.processors));
+        let decodes = plan.tests().filter(|(test, ..)| *test == Test::Decode);
+        let on = (self.processors.threads(), Some(self.processors));
         let decodes: Result<Vec<_>, Error> = decodes
-            .map(|test| Ok(self.measure(&engine, test, on, &cancel)?.0))
+            .map(|test| Ok(plan.measure(&engine, test, on, &cancel)?.0))
             .collect();
         measured.extend(decodes.map_err(|error| failed(error, name))?);
         processors::note_hot_rows(&engine);

@@ -12,10 +12,10 @@ use triad_engine::{Cancel, Engine, Error};
 use triad_frontend::energy::EnergyCounters;
 use triad_frontend::sensors::Sensors;
 
-use super::measure::{decode, failed, prefill};
-use crate::chart::{Axis, Chart, Figure, Mark, Panel, Series};
-use crate::interrupt::{Interrupted, on_interrupt};
-use crate::{output, progress};
+use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series};
+use triad_console::interrupt::{Interrupted, on_interrupt};
+use triad_console::measure::{decode, failed, prefill};
+use triad_console::{output, progress};
 
 /// Points of a line in the figure, at most.
 const POINTS: f64 = 240.0;

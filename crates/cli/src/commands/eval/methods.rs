@@ -8,7 +8,7 @@ use triad_engine::{Cancel, Model};
 use triad_prepare::calibration::Calibration;
 use triad_prepare::{PrepareOptions, Prune, Quantized};
 
-use crate::arguments;
+use triad_console::arguments;
 
 /// How the linear layers are computed.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]

@@ -19,14 +19,14 @@ use triad_kernels::BlockArithmetic;
 use triad_prepare::Quantized;
 use triad_prepare::calibration::Calibration;
 
-use crate::arguments::{self, CalibrationArguments, KvArgument, ModelArguments};
-use crate::device::{self, ActivationArgument};
-use crate::failure::run_error;
-use crate::interrupt::{Interrupted, on_interrupt};
-use crate::{output, progress};
 use methods::{MethodArguments, Variant};
 use table::Table;
 use tasks::TaskArguments;
+use triad_console::arguments::{self, CalibrationArguments, KvArgument, ModelArguments};
+use triad_console::device::{self, ActivationArgument};
+use triad_console::failure::run_error;
+use triad_console::interrupt::{Interrupted, on_interrupt};
+use triad_console::{output, progress};
 
 /// Measure how well a model does on benchmarks, and what quantizing it costs.
 ///

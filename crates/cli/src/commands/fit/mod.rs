@@ -22,14 +22,14 @@ use triad_model::{family, fetch};
 use triad_plan::device::{DeviceProfile, Float};
 
 use super::bench::limit::{Limit, Operations, cache_bytes};
-use crate::arguments::{self, KvArgument, MOST_CHUNKS, ModelArgument, ThreadArguments};
-use crate::arithmetic::Arithmetic;
-use crate::device::DeviceArguments;
-use crate::{output, progress};
 use forms::{Form, Product, Subject};
 use predict::{Parts, Predictor};
 use rates::Rates;
 use report::{Decode, Needs, Prediction, Prompt, Report, Source};
+use triad_console::arguments::{self, KvArgument, MOST_CHUNKS, ModelArgument, ThreadArguments};
+use triad_console::arithmetic::Arithmetic;
+use triad_console::device::DeviceArguments;
+use triad_console::{output, progress};
 
 /// Tell whether a model runs here, how fast, and in which form, without loading it.
 ///

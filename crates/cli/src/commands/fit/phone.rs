@@ -11,7 +11,7 @@ use crate::commands::bench::limit::Operations;
 /// Bytes of a number of weights and activations in float, there.
 const F16: f64 = 2.0;
 
-/// A prompt on NPU and CPU, in INT8 with shadows, as `triad simulate` schedules it.
+/// A prompt on NPU and CPU, in INT8 with shadows, as `triad-lab simulate` schedules it.
 pub fn npu_prefill(
     device: &DeviceProfile,
     description: &ModelDescription,

@@ -10,6 +10,7 @@ use triad_kernels::OutputMut;
 use triad_kernels::Phase;
 use triad_kernels::attention::{PAGE, Precision, Row, Shape};
 use triad_kernels::int8::{QuantizedRows, packed_len, shadow};
+use triad_kernels::timing::{self, turns};
 use triad_model::description::BlockDescription;
 
 use super::arena::{Arena, Cache};
@@ -340,29 +341,15 @@ fn shape(block: &BlockDescription, precision: Precision) -> Shape {
     }
 }
 
-/// The median of what some runs take, after one that does not count: runs of milliseconds, few of which are measured.
+/// Returns the median time of some runs, after one that does not count: runs of milliseconds, few of which are measured.
 fn median(mut run: impl FnMut() -> f64) -> f64 {
-    let [mut times] = turns(|| [run()]);
-    times.sort_unstable_by(f64::total_cmp);
-    times[times.len() / 2]
+    let [times] = turns(RUNS, SECONDS, || [run()]);
+    timing::median(&times)
 }
 
-/// The means of what several things take in turn: runs of microseconds, of which a step has many, and takes their sum.
+/// Returns the means of several things that take turns: runs of microseconds, of which a step has many, and takes their sum.
 fn means<const N: usize>(run: impl FnMut() -> [f64; N]) -> [f64; N] {
-    turns(run).map(undisturbed_mean)
-}
-
-/// What things take that run in turn, after one turn that does not count.
-fn turns<const N: usize>(mut run: impl FnMut() -> [f64; N]) -> [Vec<f64>; N] {
-    run();
-    let (mut times, mut sum) = (std::array::from_fn::<_, N, _>(|_| Vec::new()), 0.0);
-    while times.first().is_some_and(|times| times.len() < RUNS) || sum < SECONDS * N as f64 {
-        for (times, seconds) in times.iter_mut().zip(run()) {
-            sum += seconds;
-            times.push(seconds);
-        }
-    }
-    times
+    turns(RUNS, SECONDS, run).map(undisturbed_mean)
 }
 
 /// The mean of those that are at most twice the median, of at least one: with more, another program had the core.

@@ -9,7 +9,7 @@ use triad_model::description::ModelDescription;
 use super::forms::{Form, Numbers, Product};
 use super::predict::Parts;
 use crate::commands::bench::limit::{Limit, Operations};
-use crate::output;
+use triad_console::output;
 
 /// Serialized, it is what `fit --json` prints.
 #[derive(Serialize)]

@@ -11,10 +11,10 @@ use triad_frontend::hashes;
 use triad_plan::joint::{Candidate, CandidateId, JointPlan};
 use triad_plan::partition::solve::Restriction;
 
-use crate::arguments::DescriptionArguments;
-use crate::device::DeviceArguments;
-use crate::processors::Processors;
-use crate::{output, progress};
+use triad_console::arguments::DescriptionArguments;
+use triad_console::device::DeviceArguments;
+use triad_console::processors::Processors;
+use triad_console::{output, progress};
 
 /// What `plan --partition auto --processors --json` prints of the prompt.
 #[derive(Serialize)]

@@ -8,11 +8,11 @@ use serde::Serialize;
 use triad_plan::graph::{Format, Graph, GraphMemory, Role, Subgraph};
 use triad_plan::partition::solve::Restriction;
 use triad_plan::placement::{Place, Placement, Reason};
-use triad_plan::prefill::FloatsOn;
 use triad_plan::processors::{Processors, label};
 
-use crate::device::{DeviceArguments, Npu};
-use crate::{arguments, output};
+use triad_console::device::{DeviceArguments, Npu};
+use triad_console::partition::{self as partitions, Partitions};
+use triad_console::{arguments, output};
 
 /// Tokens of a chunk, unless another number is given.
 const CHUNK: usize = 256;
@@ -24,15 +24,14 @@ const CHUNK: usize = 256;
 /// subgraphs go to the NPU, feed-forwards first, as far as the memory that it can address reaches; floats to the CPU.
 /// Counted from the model's description: nothing runs.
 ///
-/// With --partition, show instead how each product of a block would be cut across the processors of a device
-/// (HeteroLLM, tensor partition), in prefill and for one token of decode: simulated by the device's profile. With
-/// --processors, too, how products of a package are cut across those of this machine, by what `triad profile` measured.
+/// With --partition and --processors, show instead how each product of a layer is cut across these processors
+/// (HeteroLLM, tensor partition), in prefill and for one token of decode, by what `triad profile` measured of the package.
+/// `triad-lab plan` simulates the same for a phone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad plan --shape qwen1.5-1.8b --prompt 1024 --chunk 256
   triad plan -m model.gguf --prompt 600 --window 0.5
   triad plan --shape llama-2-7b --json
-  triad plan --shape llama-2-7b --prompt 600 --partition auto --floats gpu
   triad plan -m model.triad --prompt 600 --partition auto --processors cpu=0,cpu=1")]
 pub struct Arguments {
     #[command(flatten)]
@@ -46,13 +45,18 @@ pub struct Arguments {
     /// GiB of memory that the NPU can address
     #[arg(long, value_name = "GIB", default_value = "4", value_parser = arguments::gibibytes)]
     window: usize,
-    /// How products are cut across the processors of a device: layer (not at all), tensor (all of them), or auto (where
+    /// How products are cut across --processors: layer (not at all), tensor (all of them), or auto (where
     /// that is faster)
-    #[arg(long, value_name = "HOW", value_parser = crate::partition::restriction, conflicts_with = "window")]
+    #[arg(long, value_name = "HOW", value_parser = partitions::restriction, conflicts_with = "window")]
     partition: Option<Restriction>,
     /// With --partition, processors of this machine on which `triad profile` measured the package: cpu=0,cpu=1
-    #[arg(long, value_name = "LIST", requires = "partition", conflicts_with_all = ["device", "floats", "shape"])]
-    processors: Option<crate::processors::Processors>,
+    #[arg(
+        long,
+        value_name = "LIST",
+        requires = "partition",
+        conflicts_with = "shape"
+    )]
+    processors: Option<triad_console::processors::Processors>,
     /// What the NPU is of --processors, as for `triad profile`
     #[arg(
         long,
@@ -64,17 +68,12 @@ pub struct Arguments {
     /// Which GPU of --processors, as for `triad profile`
     #[arg(long, value_name = "NAME", requires = "processors")]
     gpu: Option<String>,
-    /// With --partition, a device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
-    #[arg(
-        long,
-        value_name = "NAME|FILE",
-        default_value = "snapdragon-8gen3",
-        requires = "partition"
-    )]
-    device: String,
-    /// With --partition, where floats run, which outputs are joined for: cpu, or gpu
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = arguments::floats_on, requires = "partition")]
-    floats: FloatsOn,
+    /// Moved to triad-lab
+    #[arg(long, value_name = "NAME|FILE", hide = true)]
+    device: Option<String>,
+    /// Moved to triad-lab
+    #[arg(long, value_name = "NAME", hide = true)]
+    floats: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -87,7 +86,7 @@ struct Measured {
     #[serde(rename = "prompt_plan", skip_serializing_if = "Option::is_none")]
     joint: Option<joint::Joint>,
     #[serde(flatten)]
-    products: partition::Partitions,
+    products: Partitions,
 }
 
 /// What `plan --json` prints.
@@ -126,6 +125,11 @@ struct OfRole {
 
 /// Plans and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let is_simulated = arguments.device.is_some() || arguments.floats.is_some();
+    ensure!(
+        !is_simulated && arguments.partition.is_some() == arguments.processors.is_some(),
+        "cuts on a phone are simulated by `triad-lab plan`; for this machine give --partition and --processors"
+    );
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
     let chunk = arguments.chunk.unwrap_or(CHUNK);
@@ -137,7 +141,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         };
         let package = arguments.model.package()?;
         let key = processors.list_key(&devices);
-        let costs = crate::partition::product_costs(Some(&package), &key, &processors.to_string())?;
+        let costs = partitions::product_costs(Some(&package), &key, &processors.to_string())?;
         let names = processors.names(&devices);
         let joint = match restriction {
             Restriction::Auto => Some(joint::plan(
@@ -161,26 +165,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         } else {
             let joint = joint.map_or_else(String::new, |joint| format!("{}\n", joint.text(&names)));
             output::text(&format!("{joint}{products}"))
-        };
-    }
-    if let Some(restriction) = arguments.partition {
-        ensure!(
-            arguments.chunk.is_none(),
-            "--chunk is not for --partition without --processors: leave it out"
-        );
-        let device = arguments::device(&arguments.device)?;
-        let plan = partition::plan(
-            name,
-            &description,
-            prompt,
-            &device,
-            arguments.floats,
-            restriction,
-        )?;
-        return if arguments.json {
-            output::json(&plan)
-        } else {
-            output::text(&plan.to_string())
         };
     }
     arguments::check_chunks(prompt, chunk, arguments::MOST_CHUNKS)?;

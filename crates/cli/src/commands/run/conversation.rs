@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use triad_model::files;
 use triad_model::template::Message;
 
-use crate::output_file::OutputFile;
+use triad_console::output_file::OutputFile;
 
 /// No context holds more. A device file never ends.
 const MOST_BYTES: u64 = 64 << 20;

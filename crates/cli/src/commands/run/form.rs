@@ -10,7 +10,7 @@ use triad_engine::Model;
 use triad_engine::constraint::Form;
 use triad_grammar::{GrammarSource, Grammars};
 
-use crate::inputs;
+use triad_console::inputs;
 
 /// Bytes of a file that are read: more than any grammar may have.
 const LONGEST: u64 = 1 << 21;

@@ -23,15 +23,15 @@ use triad_model::template::Message;
 use triad_plan::schedule::Policy;
 
 use crate::adapters::{self, ScaledPath};
-use crate::arguments::{self, FloatArguments, KvArgument, ModelArguments};
-use crate::failure::run_error;
-use crate::interrupt::{Interrupted, on_interrupt};
-use crate::output;
-use crate::processors::{self, Executed, ProcessorArguments};
-use crate::progress::{self, Shown};
 use crate::prompt::PromptArguments;
 use form::FormArguments;
 use speculate::Proposer;
+use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArguments};
+use triad_console::failure::run_error;
+use triad_console::interrupt::{Interrupted, on_interrupt};
+use triad_console::output;
+use triad_console::processors::{self, Executed, ProcessorArguments};
+use triad_console::progress::{self, Shown};
 
 /// Context of a conversation, unless the model was made for less or another one is given.
 const CHAT_CONTEXT: usize = 4096;

@@ -9,7 +9,7 @@ use triad_engine::speculate::{Draft, Speculate, Speculation};
 use triad_engine::{EngineOptions, Generation, Model, Session, SessionOptions};
 use triad_frontend::answer;
 
-use crate::arguments::{FloatArguments, ModelArguments};
+use triad_console::arguments::{FloatArguments, ModelArguments};
 
 /// What proposes tokens.
 #[derive(Clone, Debug)]

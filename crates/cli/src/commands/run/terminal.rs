@@ -12,7 +12,7 @@ use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
 use super::{CHAT_CONTEXT, Speaker, conversation, devices, statistics};
-use crate::{output, processors};
+use triad_console::{output, processors};
 
 const HELP: &str = "\
 /reset          begin a new conversation

@@ -9,18 +9,19 @@ use std::time::Instant;
 
 use triad_kernels::OutputMut;
 use triad_kernels::int8::QuantizedRows;
+use triad_kernels::timing::median;
 use triad_plan::graph::Role;
 use triad_plan::partition::{Part, ProductShape};
 use triad_plan::processors::ProcessorId;
 use triad_processors::Device;
 
-use super::{ProductTime, median};
+use super::ProductTime;
 use crate::error::Result;
-use crate::execute::lock;
 use crate::execute::programs::{DeviceBackend, Programs, Wanted, input_scale};
 use crate::execute::units::Unit;
 use crate::linear::{Backend, LinearOutput, OwnKernels, Shadows, columns_of, layers};
 use crate::model::Model;
+use triad_kernels::lock;
 
 /// Numbers of columns that are measured of a product, at most: those between are on lines.
 const MOST_COLUMNS: usize = 6;
@@ -147,7 +148,7 @@ impl<'a> Bench<'a> {
                     continue;
                 }
                 let (middle, least) = (
-                    median(seconds.clone()),
+                    median(&seconds),
                     seconds.iter().copied().fold(f64::INFINITY, f64::min),
                 );
                 if middle <= DISTURBED * least || seconds.len() >= MOST_ROUNDS * self.repeat {

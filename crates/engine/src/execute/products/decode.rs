@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use triad_kernels::int8::Int8Weight;
+use triad_kernels::timing::median;
 use triad_kernels::{OutputMut, Phase};
 use triad_model::description::ModelDescription;
 use triad_plan::graph::Role;
@@ -18,7 +19,7 @@ use triad_plan::partition::{self, Alignment, Participant, ProductShape};
 use triad_plan::processors::ProcessorId;
 
 use super::bench::{Bench, Product, columns};
-use super::{MeasuredJoins, MeasuredProcessor, ProductTime, costs_of, median};
+use super::{MeasuredJoins, MeasuredProcessor, ProductTime, costs_of};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::execute::work::columns_can_be_cut;
@@ -262,8 +263,8 @@ pub(super) fn measure(
             rows,
             columns,
             depth,
-            alone: median(alone),
-            beside: median(beside),
+            alone: median(&alone),
+            beside: median(&beside),
         }
     };
     let (output, products): (Vec<_>, Vec<_>) = times

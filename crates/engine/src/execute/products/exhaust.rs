@@ -10,6 +10,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use serde::Serialize;
+use triad_kernels::timing::median;
 use triad_plan::graph::Role;
 use triad_plan::partition::plans::{planned_rows, products_of};
 use triad_plan::partition::solve::Restriction;
@@ -18,14 +19,14 @@ use triad_plan::partition::{
 };
 use triad_plan::processors::ProcessorId;
 
+use super::ProductCosts;
 use super::bench::{Bench, Product};
-use super::{ProductCosts, median};
 use crate::cancel::Cancel;
 use crate::error::Result;
-use crate::execute::lock;
 use crate::execute::units::{self, ProcessorOptions};
 use crate::execute::work::alignment;
 use crate::model::Model;
+use triad_kernels::lock;
 
 /// Candidates that are run again beside the choice, since the least of many medians is less than its own.
 const FINALISTS: usize = 4;
@@ -154,7 +155,7 @@ pub fn exhaust_products(
                 }
             }
             for (one, times) in run.iter_mut().zip(times) {
-                one.seconds = median(times);
+                one.seconds = median(&times);
             }
             let chosen = run[0].clone();
             let fastest = run
@@ -301,9 +302,14 @@ impl<'a> Parts<'a> {
                 .zip(end)
                 .map_or(0.0, |(begin, end)| (end - begin).as_secs_f64())
         };
-        let all = median((0..repeat).map(of_round).collect());
+        let all = median(&(0..repeat).map(of_round).collect::<Vec<_>>());
         let part = |times: &Vec<[Instant; 2]>| {
-            median(times.iter().map(|[a, b]| (*b - *a).as_secs_f64()).collect())
+            median(
+                &times
+                    .iter()
+                    .map(|[a, b]| (*b - *a).as_secs_f64())
+                    .collect::<Vec<_>>(),
+            )
         };
         Ok(Busy {
             all,

@@ -2,13 +2,14 @@
 
 use serde::Serialize;
 use triad_kernels::int8::Int8Weight;
+use triad_kernels::timing::median;
 use triad_plan::graph::Role;
 use triad_plan::processors::ProcessorId;
 use triad_plan::schedule::parts::{Axis, Cut, Share};
 use triad_plan::tasks::PrefillTasks;
 use triad_plan::timeline::Timeline;
 
-use super::{MeasuredJoins, median};
+use super::MeasuredJoins;
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::execute::profile::run_prompt;
@@ -111,7 +112,8 @@ pub fn measure_joins(engine: &Engine, repeat: usize, cancel: &Cancel) -> Result<
             seconds.push(latest.timeline.seconds());
         }
     }
-    let [own_seconds, begin_seconds, end_seconds] = [gaps.own, gaps.begin, gaps.end].map(median);
+    let [own_seconds, begin_seconds, end_seconds] =
+        [gaps.own, gaps.begin, gaps.end].map(|gaps| median(&gaps));
     let joins = MeasuredJoins {
         float,
         own_seconds,
@@ -121,7 +123,7 @@ pub fn measure_joins(engine: &Engine, repeat: usize, cancel: &Cancel) -> Result<
     Ok(Joined {
         joins,
         waits,
-        prompt_seconds: median(seconds),
+        prompt_seconds: median(&seconds),
     })
 }
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
+use triad_kernels::timing::median;
 use triad_plan::joint::{Candidate, Kind, MeasuredPrompt};
 
-use super::median;
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::execute::Engine;
@@ -132,7 +132,7 @@ fn measure(
 /// than kinds differ.
 fn factors(rounds: &[BTreeMap<Kind, Taken>]) -> BTreeMap<Kind, f64> {
     let each = |value: &dyn Fn(&BTreeMap<Kind, Taken>) -> Option<f64>| {
-        median(rounds.iter().filter_map(value).collect())
+        median(&rounds.iter().filter_map(value).collect::<Vec<_>>())
     };
     let multiple = |taken: &Taken| taken.seconds / taken.simulated;
     let of_alone = each(&|round| round.get(&Kind::Alone).map(multiple));

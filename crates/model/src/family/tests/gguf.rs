@@ -249,6 +249,29 @@ fn a_phi3_gguf_file_has_fused_tensors_and_stored_divisors() {
         Some(96..128)
     );
 
+    // Where llama.cpp and transformers differ, and a pattern that neither reads.
+    let pattern = Value::Bools(vec![true, false]);
+    let longer = ("context_length", Value::Integer(256));
+    let long_rope = ("rope.scaling.type", Value::String("longrope".into()));
+    let factor = ("rope.scaling.factor", Value::Float(2.0));
+    let window = ("attention.sliding_window", Value::Integer(8));
+    let pattern = ("attention.sliding_window_pattern", pattern);
+    for (kept, more, named) in [
+        (2, vec![longer], "phi3.rope.scaling.attn_factor"),
+        (3, vec![long_rope, factor], "phi3.rope.scaling.factor"),
+        (
+            3,
+            vec![window, pattern],
+            "phi3.attention.sliding_window_pattern",
+        ),
+    ] {
+        let fields = [&fields[..kept], &more].concat();
+        let error = from_file(&metadata("phi3", &fields), &stored)
+            .expect_err(named)
+            .to_string();
+        assert!(error.contains(named), "{error}");
+    }
+
     stored.remove("rope_factors_long.weight");
     let error = from_file(&metadata("phi3", &fields), &stored)
         .expect_err("half of LongRoPE")

@@ -1,0 +1,27 @@
+//! Errors of the libraries in the words of the command line.
+
+use triad_engine::Error;
+
+use crate::interrupt::Interrupted;
+
+/// An error of a run: that it was interrupted, or what went wrong, with the name of the model where that is it.
+pub fn run_error(error: impl Into<anyhow::Error>, model: &str) -> anyhow::Error {
+    let error = error.into();
+    match engine_error(&error) {
+        Some(Error::Cancelled) => Interrupted.into(),
+        Some(Error::NotFinite) => error.context(model.to_owned()),
+        _ => error,
+    }
+}
+
+/// The engine's error, whichever crate passed it on.
+fn engine_error(error: &anyhow::Error) -> Option<&Error> {
+    let prepare = || error.downcast_ref().and_then(triad_prepare::Error::engine);
+    let evaluate = || error.downcast_ref().and_then(triad_evaluate::Error::engine);
+    let frontend = || error.downcast_ref().and_then(triad_frontend::Error::engine);
+    error
+        .downcast_ref()
+        .or_else(prepare)
+        .or_else(evaluate)
+        .or_else(frontend)
+}

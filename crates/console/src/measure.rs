@@ -1,0 +1,422 @@
+//! Takes the times of prefill and decode.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use serde::Serialize;
+use triad_engine::execute::Execution;
+use triad_engine::{
+    Cancel, Engine, EngineOptions, Error, KvFormat, Model, Session, SessionOptions,
+};
+use triad_frontend::machine::Resident;
+use triad_kernels::attention::PAGE;
+use triad_kernels::timing::median;
+
+use crate::failure::run_error;
+use crate::interrupt::{Interrupted, on_interrupt};
+use crate::processors::{Executed, Processors};
+use crate::progress;
+
+/// What is measured with every number of threads.
+pub struct Plan {
+    /// Tokens of each prefill test.
+    pub prompts: Vec<usize>,
+    /// Tokens of each decode test.
+    pub decodes: Vec<usize>,
+    /// Tokens that every decode test starts behind, in turn.
+    pub contexts: Vec<usize>,
+    /// Sequences that decode together, in turn.
+    pub sequences: Vec<usize>,
+    /// Measured runs of each test.
+    pub repeat: usize,
+    /// Chunk length in tokens.
+    pub chunk: usize,
+    /// Number format of the KV cache.
+    pub kv_format: KvFormat,
+}
+
+/// Which half of a run is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// The prompt.
+    Prefill,
+    /// The answer.
+    Decode,
+}
+
+impl Test {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+/// One test with one number of threads.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measurement {
+    /// Threads that compute.
+    pub threads: usize,
+    /// Prefill or decode.
+    pub test: Test,
+    /// Tokens of the prompt or the answer.
+    pub tokens: usize,
+    /// Tokens before the first of these.
+    pub context: usize,
+    /// Sequences that run so many tokens each, a token of all of them in one step.
+    pub sequences: usize,
+    /// Of all sequences together.
+    pub tokens_per_second: Spread,
+    /// The processors that ran it, where they were given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processors: Option<String>,
+    /// The run in the middle, of a prefill that several processors ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executed: Option<Executed>,
+    /// How long it was expected to take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
+    /// What the process held behind the last prompt, where several processors ran it and the system reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident: Option<Resident>,
+}
+
+/// Where it was measured what tasks take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MeasuredBy {
+    /// `triad profile`, kept in the package.
+    Package,
+    /// A run in order and one out of order in each round.
+    Rounds,
+    /// The unmeasured runs in front.
+    FirstRuns,
+}
+
+/// What a prefill was expected to take, if each of its tasks takes what its like took in other runs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Expected {
+    /// Those runs.
+    pub by: MeasuredBy,
+    /// Seconds of its schedule in virtual time, of the run in the middle.
+    pub simulated_seconds: f64,
+    /// Of the fastest of these runs.
+    pub fastest_seconds: f64,
+    /// Of the slowest.
+    pub slowest_seconds: f64,
+    /// Seconds that those runs took beside their tasks, such as for the logits of the last token.
+    pub outside_seconds: f64,
+    /// No schedule of these tasks takes less than these seconds, if each takes what it took in the run in the middle.
+    pub bound_seconds: f64,
+}
+
+impl Expected {
+    /// Seconds of the whole prefill.
+    pub fn seconds(&self) -> f64 {
+        self.simulated_seconds + self.outside_seconds
+    }
+
+    /// By how much that is more than what `measured` took, as a part of it.
+    pub fn error(&self, measured: &Measurement) -> f64 {
+        self.seconds() * measured.tokens_per_second.median / measured.tokens as f64 - 1.0
+    }
+}
+
+/// Of all measured runs of one test.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The lowest value.
+    pub min: f64,
+    /// The value in the middle, or the mean of both there.
+    pub median: f64,
+    /// The highest value.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    pub fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        Self {
+            min: values[0],
+            median: median(&values),
+            max: values[values.len() - 1],
+        }
+    }
+}
+
+/// A test that can run again and again.
+pub struct Tested {
+    test: Test,
+    tokens: usize,
+    context: usize,
+    sessions: Vec<Session>,
+}
+
+impl Tested {
+    /// Seconds of one run.
+    pub fn run(&mut self, cancel: &Cancel) -> Result<f64, Error> {
+        let Self {
+            test,
+            tokens,
+            context,
+            sessions,
+        } = self;
+        sessions
+            .iter_mut()
+            .for_each(|session| session.truncate(*context));
+        match test {
+            Test::Prefill => prefill(&mut sessions[0], *tokens, cancel),
+            Test::Decode => decode(sessions, *tokens, cancel),
+        }
+    }
+}
+
+impl Plan {
+    /// The same for rounds of the longest prompt, and of the longest answer behind it.
+    pub fn in_rounds(self) -> Self {
+        let longest = |lengths: &[usize]| lengths.iter().copied().max();
+        let [prompts, decodes] =
+            [&self.prompts, &self.decodes].map(|lengths| longest(lengths).into_iter().collect());
+        Self {
+            contexts: longest(&self.prompts).into_iter().collect(),
+            prompts,
+            decodes,
+            ..self
+        }
+    }
+
+    /// Tokens of context that the longest test needs.
+    pub fn context(&self) -> usize {
+        self.tests()
+            .map(|(_, tokens, context, _)| tokens.saturating_add(context))
+            .max()
+            .unwrap_or(1)
+    }
+
+    /// Each test, how many tokens it runs, behind how many, and in how many sequences.
+    pub fn tests(&self) -> impl Iterator<Item = (Test, usize, usize, usize)> {
+        let prefills = self
+            .prompts
+            .iter()
+            .map(|tokens| (Test::Prefill, *tokens, 0, 1));
+        let decodes = self.decodes.iter().flat_map(move |tokens| {
+            self.contexts.iter().flat_map(move |context| {
+                self.sequences
+                    .iter()
+                    .map(move |sequences| (Test::Decode, *tokens, *context, *sequences))
+            })
+        });
+        prefills.chain(decodes)
+    }
+
+    /// What an engine that runs all tests is set up with.
+    pub fn options(&self, model: &Model) -> EngineOptions {
+        let session = SessionOptions {
+            context: self.context(),
+            chunk: self.chunk,
+            kv_format: self.kv_format,
+        };
+        let most = self.sequences.iter().copied().max().unwrap_or(1);
+        let page = model
+            .description()
+            .kv_bytes_per_token(|head_dim| self.kv_format.bytes(head_dim))
+            * PAGE;
+        // The sessions of decode, and that of prefill.
+        let kv_memory = Some((most + 1) * session.context.div_ceil(PAGE) * page);
+        EngineOptions {
+            kv_memory,
+            most_rows: most,
+            session,
+            ..EngineOptions::default()
+        }
+    }
+
+    /// A test that has run once, unmeasured: pages and caches are warm.
+    pub fn begin(
+        &self,
+        engine: &Engine,
+        (test, tokens, context, sequences): (Test, usize, usize, usize),
+        cancel: &Cancel,
+    ) -> Result<Tested, Error> {
+        let mut sessions: Vec<_> = (0..sequences).map(|_| engine.session()).collect();
+        if context > 0 {
+            sessions
+                .iter_mut()
+                .try_for_each(|session| prefill(session, context, cancel).map(|_| ()))?;
+        }
+        let mut tested = Tested {
+            test,
+            tokens,
+            context,
+            sessions,
+        };
+        tested.run(cancel)?;
+        Ok(tested)
+    }
+
+    /// Runs a test on `threads` threads, on these processors where they are given.
+    pub fn measure(
+        &self,
+        engine: &Engine,
+        (test, tokens, context, sequences): (Test, usize, usize, usize),
+        (threads, processors): (usize, Option<&Processors>),
+        cancel: &Cancel,
+    ) -> Result<(Measurement, Option<Execution>), Error> {
+        let on = processors.map_or_else(|| format!("{threads} threads"), Processors::to_string);
+        let _spinner = progress::spinner(label((test, tokens, context, sequences), &on));
+        let mut tested = self.begin(engine, (test, tokens, context, sequences), cancel)?;
+        let rate = |seconds: f64| (tokens * sequences) as f64 / seconds;
+        let rates = (0..self.repeat)
+            .map(|_| Ok(rate(tested.run(cancel)?)))
+            .collect::<Result<_, Error>>()?;
+        let (tokens_per_second, processors) =
+            (Spread::of(rates), processors.map(Processors::to_string));
+        let measured = Measurement {
+            threads,
+            test,
+            tokens,
+            context,
+            sequences,
+            tokens_per_second,
+            processors,
+            executed: None,
+            expected: None,
+            resident: None,
+        };
+        Ok((measured, tested.sessions[0].execution().cloned()))
+    }
+
+    /// Runs all tests on an engine of a model called `name`, whose processor has `threads` threads. Returns the execution
+    /// of the last prompt, too.
+    pub fn run(
+        &self,
+        engine: &Engine,
+        threads: usize,
+        name: &str,
+    ) -> Result<(Vec<Measurement>, Option<Execution>)> {
+        let mut latest = None;
+        let cancel = Cancel::new();
+        let on_ctrl_c = cancel.clone();
+        let _guard = on_interrupt(move || on_ctrl_c.cancel());
+        let measure = |test| {
+            let (measured, execution) = self.measure(engine, test, (threads, None), &cancel)?;
+            latest = execution.or_else(|| latest.take());
+            Ok(measured)
+        };
+        let measured: Result<_, Error> = self.tests().map(measure).collect();
+        Ok((measured.map_err(|error| failed(error, name))?, latest))
+    }
+}
+
+/// Lengths that are measured: 0 stands for none.
+pub fn above_zero(lengths: &[usize]) -> Vec<usize> {
+    lengths
+        .iter()
+        .copied()
+        .filter(|length| *length > 0)
+        .collect()
+}
+
+/// What is being measured, for people who wait.
+pub fn label((test, tokens, _, sequences): (Test, usize, usize, usize), on: &str) -> String {
+    let of = if sequences > 1 {
+        format!(" in each of {sequences} sequences")
+    } else {
+        String::new()
+    };
+    format!("measuring {test:?} of {tokens} tokens{of} on {on}")
+}
+
+/// The error of a test of the model called `name`.
+pub fn failed(error: Error, name: &str) -> anyhow::Error {
+    match error {
+        Error::Cancelled => Interrupted.into(),
+        error => run_error(error, name),
+    }
+}
+
+/// Token ids without meaning, all over the vocabulary and always the same.
+fn tokens(count: usize, vocab: usize) -> Vec<u32> {
+    (0..count)
+        .map(|index| (index.wrapping_mul(7919) % vocab) as u32)
+        .collect()
+}
+
+/// Seconds for a prompt of `count` tokens.
+pub fn prefill(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, Error> {
+    let prompt = tokens(count, session.model().description().vocab);
+    let start = Instant::now();
+    session.prefill(&prompt, cancel, |_| {})?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Seconds for `count` tokens one by one, in all sessions together.
+pub fn decode(sessions: &mut [Session], count: usize, cancel: &Cancel) -> Result<f64, Error> {
+    let answer = tokens(count, sessions[0].model().description().vocab);
+    let start = Instant::now();
+    for token in answer.chunks(1) {
+        if let [session] = sessions {
+            session.decode(token[0], cancel)?;
+        } else {
+            Session::decode_together(sessions.iter_mut().map(|session| (session, token)), cancel)?;
+        }
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_or_the_mean_of_the_two_in_the_middle() {
+        assert_eq!(
+            Spread::of(vec![3.0, 1.0, 2.0]),
+            Spread {
+                min: 1.0,
+                median: 2.0,
+                max: 3.0
+            }
+        );
+        assert_eq!(
+            Spread::of(vec![4.0, 1.0, 2.0, 3.0]),
+            Spread {
+                min: 1.0,
+                median: 2.5,
+                max: 4.0
+            }
+        );
+        assert_eq!(
+            Spread::of(vec![5.0]),
+            Spread {
+                min: 5.0,
+                median: 5.0,
+                max: 5.0
+            }
+        );
+    }
+
+    #[test]
+    fn the_context_holds_the_longest_test() {
+        let plan = |prompts: &[usize], decodes: &[usize]| {
+            let [prompts, decodes] = [prompts, decodes].map(<[usize]>::to_vec);
+            Plan {
+                prompts,
+                decodes,
+                contexts: vec![0, 64],
+                sequences: vec![1],
+                repeat: 1,
+                chunk: 1,
+                kv_format: KvFormat::default(),
+            }
+            .context()
+        };
+        assert_eq!(plan(&[64, 256], &[64]), 256);
+        assert_eq!(plan(&[64], &[64]), 128);
+        assert_eq!(plan(&[], &[usize::MAX]), usize::MAX);
+    }
+}

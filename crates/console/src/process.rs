@@ -1,0 +1,64 @@
+//! The start and the end of a command: what is logged, Ctrl-C, the fastest kernels, the exit code.
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use tracing_subscriber::filter::LevelFilter;
+use triad_frontend::kernels;
+
+use crate::interrupt::{self, Interrupted};
+use crate::{output, progress};
+
+/// How a command is run.
+pub struct Settings {
+    /// What is logged on standard error.
+    pub log: LevelFilter,
+    /// Whether it multiplies matrices of models, so that it should use the fastest kernels.
+    pub computes: bool,
+}
+
+/// Runs a command, prints its error in one line, and returns its exit code.
+pub fn run(settings: &Settings, command: impl FnOnce() -> Result<()>) -> ExitCode {
+    if settings.log != LevelFilter::OFF {
+        let log = tracing_subscriber::fmt()
+            .with_writer(io::stderr)
+            .log_internal_errors(false);
+        log.with_max_level(settings.log).init();
+    }
+    let tier = triad_kernels::tier::requested()
+        .map(|_| ())
+        .map_err(anyhow::Error::msg);
+    let done = tier.and_then(|()| interrupt::install()).and_then(|()| {
+        if settings.computes {
+            kernels::use_fastest(|| progress::spinner(kernels::TIMING));
+        }
+        command()
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure(&error),
+    }
+}
+
+/// Prints what went wrong in one line, and returns the exit code.
+fn failure(error: &anyhow::Error) -> ExitCode {
+    if error.is::<Interrupted>() {
+        return ExitCode::from(interrupt::EXIT_CODE);
+    }
+    let reader_left = |cause: &(dyn std::error::Error + 'static)| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    // The reader of our output has enough of it: `triad ... | head`.
+    if error.chain().any(reader_left) {
+        return ExitCode::SUCCESS;
+    }
+    let sentence = format!("{error:#}")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    output::note(&format!("error: {sentence}"));
+    ExitCode::FAILURE
+}

@@ -1,0 +1,664 @@
+//! `--processors`: who runs a prompt, by which policy, and the notes about it.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+use serde::Serialize;
+use triad_engine::execute::{CostTable, Execution, ProcessorFailure, WaitUse};
+use triad_engine::hot_rows::HotRowUse;
+use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
+use triad_frontend::answer;
+use triad_plan::graph::Format;
+use triad_plan::partition::solve::Restriction;
+use triad_plan::placement::Reason;
+use triad_plan::processors::{Processor, ProcessorId, ProcessorKind, label};
+use triad_plan::schedule::Policy;
+use triad_plan::timeline::{Label, Lane, Record, Source};
+
+use crate::device::{DeviceArguments, Opened};
+use crate::timeline_file::TimelineFile;
+use crate::{inputs, output, partition, progress};
+
+/// Processors that compute.
+#[derive(Clone, Debug)]
+pub struct Processors {
+    list: Vec<Named>,
+    /// As the user wrote it.
+    text: String,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+struct Named {
+    /// `cpu`, `cpu2`, `gpu`, `npu`.
+    name: String,
+    kind: ProcessorKind,
+    threads: Threads,
+}
+
+impl Named {
+    fn is_cpu(&self) -> bool {
+        self.kind == ProcessorKind::Cpu
+    }
+}
+
+/// One thread, wherever the system puts it.
+const ONE: Threads = Threads::Count(1);
+
+impl FromStr for Processors {
+    type Err = String;
+
+    /// Reads `cpu=0-2,4,npu=3`: names, any of them more than once, and behind each its cores if any are given.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            "expected cpu, cpu with gpu, npu or both, or gpu alone, each with its cores if they are to be kept: cpu=0-2,npu=3"
+                .to_owned()
+        };
+        let mut named: Vec<(&str, Vec<&str>)> = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            let (name, cores) = part
+                .split_once('=')
+                .map_or((part, None), |(name, cores)| (name, Some(cores)));
+            match (
+                part.starts_with(|letter: char| letter.is_ascii_alphabetic()),
+                named.last_mut(),
+            ) {
+                (true, _) => named.push((name, cores.into_iter().collect())),
+                // Another core of the same processor.
+                (false, Some((_, cores))) if !cores.is_empty() => cores.push(part),
+                (false, _) => return Err(expected()),
+            }
+        }
+        let mut list: Vec<Named> = Vec::new();
+        for (text, cores) in named {
+            let kind = match text {
+                "cpu" => ProcessorKind::Cpu,
+                "gpu" => ProcessorKind::Gpu,
+                "npu" => ProcessorKind::Npu,
+                _ => return Err(expected()),
+            };
+            let threads = if cores.is_empty() {
+                ONE
+            } else {
+                Threads::On(Cores::parse(&cores.join(","))?)
+            };
+            let name = match list.iter().filter(|other| other.kind == kind).count() {
+                0 => text.to_owned(),
+                others => format!("{text}{}", others + 1),
+            };
+            list.push(Named {
+                name,
+                kind,
+                threads,
+            });
+        }
+        let is_gpu_alone = matches!(&list[..], [only] if only.kind == ProcessorKind::Gpu);
+        if !list.iter().any(Named::is_cpu) && !is_gpu_alone {
+            return Err(expected());
+        }
+        let mut taken = Vec::new();
+        for cores in list.iter().filter_map(|processor| {
+            if let Threads::On(cores) = &processor.threads {
+                Some(cores)
+            } else {
+                None
+            }
+        }) {
+            if let Some(core) = cores.iter().find(|core| taken.contains(core)) {
+                return Err(format!(
+                    "core {core} is of two processors: expected cores of their own for each"
+                ));
+            }
+            taken.extend(cores.iter());
+        }
+        Ok(Self {
+            list,
+            text: text.to_owned(),
+        })
+    }
+}
+
+impl Processors {
+    /// Threads of all of them.
+    pub fn threads(&self) -> usize {
+        self.list
+            .iter()
+            .map(|processor| processor.threads.count())
+            .sum()
+    }
+
+    /// Starts an engine on them; what tasks take is expected as `triad profile` has measured it, if it has.
+    pub fn engine(
+        &self,
+        devices: &DeviceArguments,
+        model: &Arc<Model>,
+        options: EngineOptions,
+    ) -> Result<Engine> {
+        ensure!(
+            model.weights().is_int8() || self.cpu_alone().is_none(),
+            "the layers of this model read activations in float, and the {} of --processors multiplies INT8 alone: \
+             expected a package in INT8, CPUs alone, or --processors gpu, which runs this model whole",
+            self.devices(devices)
+        );
+        let cuts = devices
+            .cuts
+            .iter()
+            .map(|cut| cut.cut(self.list.len()))
+            .collect::<Result<_>>()?;
+        let session = &options.session;
+        let (mut plans, mut joint, mut decode_plans) = (None, None, None);
+        if let Some(how) = devices.partition {
+            let costs =
+                partition::product_costs(model.package(), &self.list_key(devices), &self.text)?;
+            let (description, chunk) = (model.description(), session.chunk.min(session.context));
+            match how {
+                Restriction::Auto => {
+                    joint = Some(costs.joint(description, chunk, &self.floats())?)
+                }
+                Restriction::Layer | Restriction::Tensor => {
+                    plans = Some(costs.plans(description, chunk, how)?)
+                }
+            }
+            decode_plans = costs.decode_plans(description, how)?;
+        }
+        let (processors, opened) = self.open(devices, model, true)?;
+        let mut bar = None;
+        let mut progress = |done, subgraphs| {
+            if opened.iter().any(Option::is_some) {
+                bar.get_or_insert_with(|| {
+                    progress::subgraphs(format!("preparing {}", self.devices(devices)), subgraphs)
+                })
+                .set(done);
+            }
+        };
+        let engine = answer::engine(
+            model,
+            EngineOptions {
+                processors,
+                cuts,
+                plans,
+                joint,
+                decode_plans,
+                wait: devices.wait,
+                hot_rows: devices.hot_rows.options(),
+                fixed_point: devices.fixed_point(),
+                ..options
+            },
+            &mut progress,
+        )?;
+        drop(bar);
+        note_moved(&engine);
+        for error in opened.iter().flatten().filter_map(Opened::not_kept) {
+            output::note(&format!("note: {error}"));
+        }
+        if let Some(package) = model.package() {
+            let table = CostTable::open(package)?;
+            // Without those of these cuts, those of the processors: floats are the same.
+            if let Some(costs) = table
+                .of(&self.key(devices))
+                .or_else(|| table.of(&self.list_key(devices)))
+            {
+                engine.set_costs(costs.clone());
+            }
+        }
+        Ok(engine)
+    }
+
+    /// Opens their devices, whose compiled graphs are `kept` in the package of the model or nowhere.
+    pub fn open(
+        &self,
+        devices: &DeviceArguments,
+        model: &Arc<Model>,
+        kept: bool,
+    ) -> Result<(Vec<ProcessorOptions>, Vec<Option<Opened>>)> {
+        let open = |Named { kind, threads, .. }: &Named| devices.open(*kind, model, threads, kept);
+        let opened: Vec<_> = self.list.iter().map(open).collect::<Result<_>>()?;
+        let describe = |(
+            Named {
+                name,
+                kind,
+                threads,
+            },
+            opened,
+        ): (&Named, &Option<Opened>)| {
+            let cpu = Processor::cpu(name);
+            // Threads that drive a device compute floats where everything else is lost.
+            let description = match kind {
+                ProcessorKind::Cpu => cpu,
+                _ => {
+                    let window = devices.window.filter(|_| *kind == ProcessorKind::Npu);
+                    Processor {
+                        kind: *kind,
+                        formats: cpu.formats,
+                        ..Processor::npu(name, window)
+                    }
+                }
+            };
+            let device = opened.as_ref().map(|opened| Arc::clone(&opened.device));
+            ProcessorOptions {
+                description,
+                threads: threads.clone(),
+                device,
+            }
+        };
+        Ok((
+            self.list.iter().zip(&opened).map(describe).collect(),
+            opened,
+        ))
+    }
+
+    /// Those that compute floats.
+    pub fn floats(&self) -> Vec<ProcessorId> {
+        let cpus = self
+            .list
+            .iter()
+            .enumerate()
+            .filter(|(_, processor)| processor.is_cpu());
+        cpus.map(|(index, _)| ProcessorId::new(index)).collect()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether it is a GPU alone, which runs whole models.
+    pub fn is_gpu_alone(&self) -> bool {
+        matches!(&self.list[..], [only] if only.kind == ProcessorKind::Gpu)
+    }
+
+    /// The CPUs of them, where there are any, and more.
+    pub fn cpu_alone(&self) -> Option<Self> {
+        let list: Vec<_> = self
+            .list
+            .iter()
+            .filter(|processor| processor.is_cpu())
+            .cloned()
+            .collect();
+        (!list.is_empty() && list.len() < self.list.len()).then(|| Self {
+            list,
+            text: self.text.clone(),
+        })
+    }
+
+    /// What their costs are kept under: their names, and how products are cut.
+    pub fn key(&self, devices: &DeviceArguments) -> String {
+        let cuts = devices.cuts.iter().map(|cut| format!("; {cut}"));
+        let partition = devices
+            .partition
+            .map(|how| format!("; partition {}", how.name()));
+        let fixed = devices.fixed_point().then(|| "; fixed point".to_owned());
+        self.list_key(devices) + &cuts.chain(partition).chain(fixed).collect::<String>()
+    }
+
+    /// What the costs of products are kept under: their names.
+    pub fn list_key(&self, devices: &DeviceArguments) -> String {
+        self.names(devices).join(", ")
+    }
+
+    /// The largest difference of logits, relative to the largest, that the rounding of its devices explains.
+    pub fn rounding(&self, devices: &DeviceArguments) -> f32 {
+        self.list
+            .iter()
+            .map(|processor| devices.rounding(processor.kind))
+            .fold(0.0, f32::max)
+    }
+
+    /// Those that are no CPUs, in words.
+    pub fn devices(&self, devices: &DeviceArguments) -> String {
+        let names = self.list.iter().filter(|processor| !processor.is_cpu());
+        names
+            .map(|Named { name, kind, .. }| devices.name(*kind, label(name)))
+            .collect::<Vec<_>>()
+            .join(" and ")
+    }
+
+    /// What each is, and the first core that it is kept on, if it is.
+    pub fn cores(&self) -> Vec<(String, Option<usize>)> {
+        let core = |threads: &Threads| {
+            if let Threads::On(cores) = threads {
+                cores.iter().next()
+            } else {
+                None
+            }
+        };
+        self.list
+            .iter()
+            .map(|processor| (label(&processor.name), core(&processor.threads)))
+            .collect()
+    }
+
+    /// Names for people, with cores.
+    pub fn names(&self, devices: &DeviceArguments) -> Vec<String> {
+        let cores = |threads: &Threads| match threads {
+            Threads::On(cores) => {
+                let list: Vec<_> = cores.iter().map(|core| core.to_string()).collect();
+                format!("core {}", list.join(", "))
+            }
+            _ => "any core".into(),
+        };
+        let name = |processor: &Named| {
+            let name = devices.name(processor.kind, label(&processor.name));
+            format!("{name} ({})", cores(&processor.threads))
+        };
+        self.list.iter().map(name).collect()
+    }
+}
+
+impl std::fmt::Display for Processors {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Several processors at once.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Several processors")]
+pub struct ProcessorArguments {
+    /// Run prompts on these at once, float operators on the CPU, INT8 ones on the NPU or GPU: cpu=0,npu=1 keeps each on
+    /// its cores, cpu,gpu takes a thread each. gpu alone runs a model whole, prompts and answers, in INT8 or with --float
+    #[arg(long, value_name = "LIST")]
+    pub processors: Option<Processors>,
+    /// Options of these processors.
+    #[command(flatten)]
+    pub devices: DeviceArguments,
+    /// Chunks of a prompt that are on their way at once, at most
+    #[arg(long, value_name = "N", default_value = "4", value_parser = in_flight, requires = "processors")]
+    pub chunks_in_flight: usize,
+    /// Write where and when every part of the (last) prompt ran: a trace for Perfetto (.json) or a picture (.svg)
+    #[arg(long, value_name = "FILE", requires = "processors")]
+    pub timeline: Option<PathBuf>,
+}
+
+impl ProcessorArguments {
+    /// Refuses, before a model is prepared, a timeline that would be written over an input, and an NPU or GPU
+    /// beside a CPU for a model in `float`: it runs INT8 there, and would have nothing to do.
+    pub fn check(&self, float: bool) -> Result<()> {
+        if let Some(timeline) = &self.timeline {
+            inputs::check(timeline)?;
+        }
+        self.devices.check(self.processors.is_some())?;
+        let Some(processors) = &self.processors else {
+            return Ok(());
+        };
+        ensure!(
+            !(float && self.devices.partition.is_some()),
+            "--partition cuts products in INT8: leave out --float"
+        );
+        let has_device = processors.cpu_alone().is_some();
+        ensure!(
+            !(float && has_device),
+            "--float leaves the NPU or GPU of --processors without work, which is INT8: leave out either"
+        );
+        Ok(())
+    }
+
+    /// Before the run, so that a place that can't be written is found at once.
+    pub fn timeline_file(&self) -> Result<Option<TimelineFile>> {
+        TimelineFile::create_if(self.timeline.as_ref())
+    }
+
+    /// Writes the timeline of `execution` to `file`; `model` is what the user calls the model.
+    pub fn write_timeline(
+        &self,
+        file: Option<TimelineFile>,
+        execution: Option<&Execution>,
+        model: &str,
+    ) -> Result<()> {
+        let Some(file) = file else { return Ok(()) };
+        let (Some(processors), Some(execution)) = (&self.processors, execution) else {
+            bail!("no prompt ran on several processors, so there is no timeline to write");
+        };
+        let names = processors.names(&self.devices);
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let tokens = execution.graph.chunks().last().map_or(0, |chunk| chunk.end);
+        let title = format!("{model}, {tokens} tokens, {}", execution.policy.name());
+        let labels = execution.tasks.labels(&execution.graph);
+        file.write(&record(&title, execution, &labels, &names))
+    }
+}
+
+fn record<'a>(
+    title: &'a str,
+    execution: &'a Execution,
+    labels: &'a [Label],
+    names: &'a [&'a str],
+) -> Record<'a> {
+    let (timeline, dag) = (&execution.timeline, &execution.tasks.dag);
+    Record {
+        title,
+        source: Source::Measured,
+        timeline,
+        dag,
+        labels,
+        processors: names,
+    }
+}
+
+/// The report of a prompt that ran on several processors.
+#[derive(Clone, Debug, Serialize)]
+pub struct Executed {
+    /// What decided which task was next.
+    pub policy: Policy,
+    /// From the first task's start to the last one's end.
+    pub seconds: f64,
+    /// What each did.
+    pub processors: Vec<Lane>,
+    /// What waiting for each other took, by processor.
+    pub waits: Vec<WaitUse>,
+    /// Those that failed on the way.
+    pub failures: Vec<ProcessorFailure>,
+    /// What the rows of shadows did, beside a device with memory of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hot_rows: Option<HotRowUse>,
+}
+
+impl Executed {
+    /// Of a prompt that ran on `processors`.
+    pub fn new(execution: &Execution, processors: &Processors, devices: &DeviceArguments) -> Self {
+        let names = processors.names(devices);
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let labels = execution.tasks.labels(&execution.graph);
+        let summary = record("", execution, &labels, &names).summary();
+        let (failures, waits) = (execution.failures.clone(), execution.waits.clone());
+        let (policy, seconds, processors) = (execution.policy, summary.seconds, summary.processors);
+        Self {
+            policy,
+            seconds,
+            processors,
+            waits,
+            failures,
+            hot_rows: None,
+        }
+    }
+
+    /// The same, with what the rows of shadows did since `before`.
+    pub fn with_hot_rows(self, engine: &Engine, before: Option<&HotRowUse>) -> Self {
+        let mut hot_rows = engine.hot_rows();
+        if let (Some(hot_rows), Some(before)) = (&mut hot_rows, before) {
+            hot_rows.statistics = hot_rows.statistics - before.statistics;
+        }
+        Self { hot_rows, ..self }
+    }
+
+    /// In a few words: `bubbles 3 %, 12 %`.
+    pub fn bubbles(&self) -> String {
+        let rates: Vec<_> = self
+            .processors
+            .iter()
+            .map(|lane| format!("{:.1} %", 100.0 * lane.bubble_rate))
+            .collect();
+        rates.join(", ")
+    }
+}
+
+/// Prints how many subgraphs run elsewhere since devices have no room for them.
+fn note_moved(engine: &Engine) {
+    let (graph, placement) = (engine.graph(), &engine.tasks().placement);
+    let all = graph
+        .subgraphs()
+        .iter()
+        .filter(|subgraph| subgraph.role.format() == Format::Int8)
+        .count();
+    let is_whole = |subgraph: &usize| engine.tasks().cut(*subgraph).is_none();
+    let moved = (0..graph.subgraphs().len())
+        .filter(is_whole)
+        .map(|subgraph| placement.places()[subgraph]);
+    let moved: Vec<_> = moved
+        .filter(|place| place.reason == Reason::WindowFull)
+        .collect();
+    if let Some(first) = moved.first() {
+        let processors = engine.processors();
+        let (count, on) = (moved.len(), processors[first.processor].label());
+        let full = processors
+            .iter()
+            .filter(|(_, processor)| processor.multiplies_alone());
+        let full: Vec<_> = full.map(|(_, processor)| processor.label()).collect();
+        let full = full.join(" and ");
+        output::note(&format!(
+            "note: {count} of {all} INT8 subgraphs do not fit into the memory of the {full} and run on the {on}"
+        ));
+    }
+}
+
+/// Prints which processors failed in the latest prompt of `session`.
+pub fn note_failures(session: &Session) {
+    for failure in session
+        .execution()
+        .iter()
+        .flat_map(|execution| &execution.failures)
+    {
+        output::note(&format!("note: {}", took_over(failure)));
+    }
+}
+
+/// What the rows of shadows did, in a few words.
+pub fn hot_rows(usage: &HotRowUse) -> String {
+    let HotRowUse {
+        statistics,
+        hot_bytes,
+        failure,
+        ..
+    } = usage;
+    if failure.is_some() {
+        return "hot rows: off".into();
+    }
+    format!(
+        "hot rows: {:.1} % of {} in memory ({}), {} read, {:.1} ms of stalls",
+        100.0 * statistics.hit_rate(),
+        statistics.hits + statistics.misses,
+        output::bytes(*hot_bytes as u64),
+        output::bytes(statistics.bytes_read),
+        1e3 * statistics.stall_seconds
+    )
+}
+
+/// How many feed-forwards are computed in fixed point, where some are.
+pub fn fixed_point(engine: &Engine) -> Option<String> {
+    let blocks = engine.model().description().blocks.len();
+    engine
+        .fixed_point()
+        .map(|count| format!("fixed point: {count} of {blocks} feed-forwards of prompts"))
+}
+
+/// Prints why shadows read the weights in place, where they do though they should not.
+pub fn note_hot_rows(engine: &Engine) {
+    if let Some(failure) = engine.hot_rows().and_then(|usage| usage.failure) {
+        output::note(&format!(
+            "note: the CPU reads all weights of layers with a shadow: {failure}"
+        ));
+    }
+}
+
+fn took_over(failure: &ProcessorFailure) -> String {
+    let name = label(&failure.processor);
+    format!(
+        "the {name} failed, and its work went to another processor: {}",
+        failure.reason
+    )
+}
+
+/// Reads a policy.
+pub fn policy(text: &str) -> Result<Policy, String> {
+    let names = || Policy::ALL.map(Policy::name).join(", ");
+    Policy::ALL
+        .into_iter()
+        .find(|policy| policy.name() == text.trim())
+        .ok_or_else(|| format!("expected one of {}", names()))
+}
+
+/// Reads how many chunks may be in flight.
+pub fn in_flight(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1024;
+    let number = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|number| (1..=MOST).contains(number));
+    number.ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_names_and_cores() {
+        let count = |text: &str| {
+            text.parse::<Processors>()
+                .map(|processors| processors.threads())
+        };
+        assert_eq!(
+            [
+                "cpu",
+                "cpu,npu",
+                "npu=1,cpu=0",
+                "cpu=0-2,5,npu=3,4",
+                "cpu,cpu=1",
+                "cpu,gpu,npu",
+                "gpu=1"
+            ]
+            .map(count),
+            [Ok(1), Ok(2), Ok(2), Ok(6), Ok(2), Ok(3), Ok(1)]
+        );
+        for wrong in [
+            "",
+            "gpu,gpu",
+            "gpu,npu",
+            "npu",
+            "cpu=,npu",
+            "cpu=x",
+            "0",
+            "cpu,0",
+            "cpu=0,npu=1,tpu=2",
+        ] {
+            assert!(count(wrong).unwrap_err().starts_with("expected"), "{wrong}");
+        }
+        assert!(
+            count("cpu=0-2,npu=2")
+                .unwrap_err()
+                .contains("core 2 is of two processors")
+        );
+    }
+
+    #[test]
+    fn a_failure_names_the_processor_and_the_reason() {
+        let reason =
+            triad_engine::execute::FailureReason::TimeOut(std::time::Duration::from_secs(60));
+        let failure = ProcessorFailure {
+            processor: "npu".into(),
+            task: None,
+            reason,
+        };
+        let note = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
+        assert_eq!(took_over(&failure), note);
+    }
+
+    #[test]
+    fn policies_are_read_by_name() {
+        assert_eq!(policy("critical-path"), Ok(Policy::CriticalPath));
+        assert!(policy("best").unwrap_err().contains("in-order, fifo"));
+    }
+}

@@ -1,0 +1,281 @@
+//! `triad-lab study interference`: what other programs cost a prompt on this machine, by each policy.
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use triad_engine::{EngineOptions, SessionOptions};
+use triad_frontend::energy::EnergyCounters;
+use triad_lab::measured::interference::{self, Disturbance, Kind, Outcome, Plan};
+use triad_plan::schedule::Policy;
+
+use super::{OutputArguments, Report, title_of};
+use triad_console::arguments::{self, ModelArguments};
+use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series};
+use triad_console::processors::{self, ProcessorArguments};
+use triad_console::{output, progress};
+
+/// Measure what other programs cost a prompt that several processors compute, by each policy.
+///
+/// In place of another program, a thread computes all the time, half the time or in bursts on the core of each processor, or
+/// reads memory all the time on a core that no processor has; without such a core it shares the first processor's. With
+/// --freeze the processes of devices (Hexagon's emulator is one) are stopped for a second. Prompts by each policy, alone
+/// and beside each of these, take turns. What the other program took of the core is counted: a prompt that is later by
+/// less than that had time to spare. Where the machine counts what its processors consume (RAPL; Linux lets only root read
+/// it), so is that.
+///
+/// `triad-lab study contention` simulates the same for a phone.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad-lab study interference --processors cpu=0,npu=1
+  triad-lab study interference --processors cpu=0,npu=1 --policy planned,fifo --prompt 2048 --svg interference.svg
+  triad-lab study interference --processors cpu=0,npu --npu hexagon --freeze --prompt 256 --chunk 64 --repeat 1")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    /// Tokens of the prompt
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = arguments::tokens)]
+    prompt: usize,
+    /// Tokens of the prompt that go through the model at once
+    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    chunk: usize,
+    /// What decides which part of the prompt is next, in turns [default: all of them]
+    #[arg(long, value_name = "P,...", value_delimiter = ',', value_parser = processors::policy)]
+    policy: Vec<Policy>,
+    /// Stop the processes of devices for a second, and do nothing else
+    #[arg(long)]
+    freeze: bool,
+    /// Prompts of each policy, alone and beside each other program
+    #[arg(long, value_name = "N", default_value = "5", value_parser = arguments::repeats)]
+    repeat: usize,
+    #[command(flatten)]
+    output: OutputArguments,
+    #[command(flatten)]
+    several: ProcessorArguments,
+}
+
+/// What `study interference --json` prints.
+#[derive(Serialize)]
+struct Found {
+    model: String,
+    processors: Vec<String>,
+    prompt: usize,
+    outcomes: Vec<Outcome>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let Arguments {
+        several,
+        prompt,
+        chunk,
+        repeat,
+        ..
+    } = arguments;
+    several.check(false)?;
+    let processors = several
+        .processors
+        .as_ref()
+        .filter(|processors| processors.count() > 1);
+    let processors =
+        processors.context("no schedule of one processor: expected --processors with several")?;
+    let disturbances = if arguments.freeze {
+        vec![Disturbance {
+            kind: Kind::Frozen,
+            beside: None,
+            core: None,
+        }]
+    } else {
+        beside(&processors.cores())?
+    };
+    let name = &arguments.model.name.model;
+    let model = arguments.model.load_prepared()?;
+    let context = arguments::prompt_tokens(Some(*prompt), model.description())?;
+    let session = SessionOptions {
+        context,
+        chunk: *chunk,
+        ..SessionOptions::default()
+    };
+    let options = EngineOptions {
+        session,
+        chunks_in_flight: several.chunks_in_flight,
+        ..EngineOptions::default()
+    };
+    let engine = processors.engine(&several.devices, &model, options)?;
+    let policies = if arguments.policy.is_empty() {
+        Policy::ALL.to_vec()
+    } else {
+        arguments.policy.clone()
+    };
+    let plan = Plan {
+        prompt: context,
+        repeat: *repeat,
+        policies,
+        disturbances,
+    };
+    arguments.output.show(name, |cancel| {
+        let bar = progress::prompts("beside other programs", 0);
+        let counters = EnergyCounters::find();
+        let joules = || counters.as_ref()?.joules();
+        let outcomes = interference::run(&engine, &plan, cancel, &joules, |done, all| {
+            bar.set_to(done, all)
+        })?;
+        let processors = processors.names(&several.devices);
+        Ok(Found {
+            model: title_of(name),
+            processors,
+            prompt: context,
+            outcomes,
+        })
+    })
+}
+
+/// Other programs on the cores of processors, and one that reads memory.
+fn beside(cores: &[(String, Option<usize>)]) -> Result<Vec<Disturbance>> {
+    let known = |(name, core): &(String, Option<usize>)| {
+        core.map(|core| (name.clone(), core)).with_context(|| {
+            format!("no core of the {name} is known: expected --processors with cores, such as cpu=0,npu=1")
+        })
+    };
+    let cores: Vec<_> = cores.iter().map(known).collect::<Result<_>>()?;
+    ensure!(!cores.is_empty(), "expected processors");
+    let all = triad_engine::Cores::of_this_thread();
+    let free = all.and_then(|all| {
+        all.iter()
+            .find(|core| cores.iter().all(|(_, taken)| taken != core))
+    });
+    let computes = cores.iter().flat_map(|(name, core)| {
+        [Kind::Busy, Kind::Half, Kind::Bursts].map(|kind| Disturbance {
+            kind,
+            beside: Some(name.clone()),
+            core: Some(*core),
+        })
+    });
+    let memory = match free {
+        Some(core) => Disturbance {
+            kind: Kind::Memory,
+            beside: None,
+            core: Some(core),
+        },
+        None => Disturbance {
+            kind: Kind::Memory,
+            beside: Some(cores[0].0.clone()),
+            core: Some(cores[0].1),
+        },
+    };
+    Ok(computes.chain([memory]).collect())
+}
+
+/// What a disturbance is, in words.
+fn name(Disturbance { kind, beside, .. }: &Disturbance) -> String {
+    let what = match kind {
+        Kind::Busy => "computes",
+        Kind::Half => "computes half the time",
+        Kind::Bursts => "computes 100 of 400 ms",
+        Kind::Memory => "reads memory",
+        Kind::Frozen => return "processes of devices stopped".into(),
+    };
+    match beside {
+        Some(processor) => format!("{what}, on the core of the {processor}"),
+        None => format!("{what}, on a core of its own"),
+    }
+}
+
+impl Report for Found {
+    fn text(&self) -> String {
+        let has_joules = self.outcomes.iter().any(|outcome| outcome.joules.is_some());
+        let row = |outcome: &Outcome| {
+            let seconds = [
+                outcome.alone_seconds,
+                outcome.beside_seconds,
+                outcome.delay(),
+                outcome.taken_seconds,
+            ];
+            let seconds = seconds.map(|seconds| format!("{:.0}", 1e3 * seconds));
+            let labels = vec![name(&outcome.disturbance), outcome.policy.name().to_owned()];
+            let joules = outcome.joules.map_or(["-".into(), "-".into()], |both| {
+                both.map(|joules| format!("{joules:.1}"))
+            });
+            let joules = if has_joules {
+                joules.to_vec()
+            } else {
+                Vec::new()
+            };
+            [
+                labels,
+                seconds.to_vec(),
+                vec![format!("{:.2}", outcome.delay_for_each())],
+                joules,
+            ]
+            .concat()
+        };
+        let mut outcomes: Vec<_> = self.outcomes.iter().collect();
+        outcomes.sort_by_key(|outcome| {
+            (
+                outcome.disturbance.core.is_none(),
+                name(&outcome.disturbance),
+            )
+        });
+        let rows: Vec<_> = outcomes.into_iter().map(row).collect();
+        let names = [
+            &[
+                "another program",
+                "policy",
+                "alone ms",
+                "beside ms",
+                "later ms",
+                "taken ms",
+                "later for each s taken",
+            ][..],
+            if has_joules {
+                &["alone J", "beside J"]
+            } else {
+                &[]
+            },
+        ]
+        .concat();
+        format!(
+            "{}, {} tokens on {}, medians\n\n{}",
+            self.model,
+            self.prompt,
+            self.processors.join(" and "),
+            output::table(&names, 2, &rows)
+        )
+    }
+
+    fn figure(&self) -> Figure {
+        let mut policies: Vec<_> = self.outcomes.iter().map(|outcome| outcome.policy).collect();
+        policies.dedup();
+        let of_first = self
+            .outcomes
+            .iter()
+            .filter(|outcome| Some(&outcome.policy) == policies.first());
+        let series = of_first.map(|first| {
+            let label = name(&first.disturbance);
+            let of_label = self
+                .outcomes
+                .iter()
+                .filter(|outcome| name(&outcome.disturbance) == label);
+            Series::by_category(
+                label.clone(),
+                Mark::Bars,
+                of_label
+                    .map(|outcome| 1e3 * outcome.delay())
+                    .collect::<Vec<_>>(),
+            )
+        });
+        let chart = Chart {
+            title: String::new(),
+            x: Axis::categories("", policies.iter().map(|policy| policy.name())),
+            y: Axis::linear("later by (ms, median)"),
+            series: series.collect(),
+            guides: Vec::new(),
+        };
+        let title = format!(
+            "{}, {} tokens: what other programs cost",
+            self.model, self.prompt
+        );
+        Figure {
+            title,
+            panels: vec![Panel::Chart(chart)],
+            columns: 1,
+        }
+    }
+}

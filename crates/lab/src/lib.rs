@@ -1,0 +1,16 @@
+//! The laboratory: what was measured, simulated and published about running models on several processors.
+//!
+//! [`measured`] studies models and the engine on this machine. [`simulated`] repeats simulated prefills of a phone over many
+//! cases. [`papers`] compares the tables and figures of llm.npu and HeteroLLM with simulated values. [`heterollm`] simulates a
+//! prefill whose products are cut across GPU and NPU, [`optimum`](mod@optimum) computes the shortest schedule of few tasks. The command
+//! `triad-lab` prints all of it; no user of models needs it.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod heterollm;
+pub mod measured;
+pub mod optimum;
+pub mod papers;
+pub mod simulated;
+
+pub use error::{Error, Result};

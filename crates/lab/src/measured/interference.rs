@@ -1,0 +1,441 @@
+//! What other programs cost a prompt that several processors compute, by each policy: measured on this machine.
+//!
+//! Another program is a thread on one core, or a device's process that is stopped for a while. What it took is counted: the
+//! time that its thread ran, or for which the process was stopped.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use triad_engine::execute::Costs;
+use triad_engine::{Cancel, Cores, Engine, Session};
+use triad_plan::schedule::Policy;
+
+use crate::error::{Error, Result};
+use triad_kernels::timing::median;
+
+/// Bytes that are read over and over to slow memory: more than caches hold.
+const STREAMED: usize = 128 << 20;
+/// For how long a process is stopped.
+const FROZEN: Duration = Duration::from_secs(1);
+/// When that begins, as a part of what a prompt takes alone.
+const FROZEN_AFTER: f64 = 0.3;
+/// How often a thread that has nothing to do looks whether the prompt is over.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What another program does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// It computes all the time.
+    Busy,
+    /// It computes for 10 ms, and sleeps for 10 ms.
+    Half,
+    /// It computes for 100 ms of each 400.
+    Bursts,
+    /// It reads memory all the time, more than caches hold.
+    Memory,
+    /// The processes of devices are stopped for a second, a third of the way through the prompt.
+    Frozen,
+}
+
+/// Another program.
+#[derive(Clone, Debug, Serialize)]
+pub struct Disturbance {
+    /// What it does.
+    pub kind: Kind,
+    /// Whom it shares a core with, in words; nobody where it has one for itself.
+    pub beside: Option<String>,
+    /// The core; none of a process that is stopped.
+    pub core: Option<usize>,
+}
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Tokens of a prompt.
+    pub prompt: usize,
+    /// Prompts of each policy with each disturbance, and alone.
+    pub repeat: usize,
+    /// In turns.
+    pub policies: Vec<Policy>,
+    /// In turns.
+    pub disturbances: Vec<Disturbance>,
+}
+
+/// What a disturbance cost a policy.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Which policy.
+    pub policy: Policy,
+    /// By what.
+    pub disturbance: Disturbance,
+    /// Seconds of a prompt alone: the median.
+    pub alone_seconds: f64,
+    /// Beside it: the median.
+    pub beside_seconds: f64,
+    /// What it took of the core, or for how long the process was stopped: the median.
+    pub taken_seconds: f64,
+    /// What the processors consumed during a prompt alone, and beside the other program with that: the medians, where the
+    /// machine counts it.
+    pub joules: Option<[f64; 2]>,
+}
+
+impl Outcome {
+    /// Seconds by which the prompt was later.
+    pub fn delay(&self) -> f64 {
+        self.beside_seconds - self.alone_seconds
+    }
+
+    /// Seconds by which it was later for each one that was taken.
+    pub fn delay_for_each(&self) -> f64 {
+        self.delay() / self.taken_seconds.max(f64::MIN_POSITIVE)
+    }
+}
+
+/// A prompt.
+#[derive(Debug, PartialEq)]
+struct Run {
+    seconds: f64,
+    /// Of the core by the other program, in seconds.
+    taken: f64,
+    joules: Option<f64>,
+}
+
+/// Runs `plan` on `engine`, each round of all policies alone and beside each disturbance. `joules` reads the machine's
+/// counters of energy, and returns `None` where it has none. `progress` is called with the number of prompts that are done
+/// and of all.
+///
+/// # Errors
+/// If `cancel` is set, a prompt fails, a thread can't be kept on its core, or there is no process to be stopped.
+pub fn run(
+    engine: &Engine,
+    plan: &Plan,
+    cancel: &Cancel,
+    joules: &dyn Fn() -> Option<f64>,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Outcome>> {
+    let Plan {
+        prompt,
+        repeat,
+        policies,
+        disturbances,
+    } = plan;
+    let vocab = engine.model().description().vocab;
+    let prompt: Vec<_> = (0..*prompt)
+        .map(|index| (index.wrapping_mul(7919) % vocab) as u32)
+        .collect();
+    let mut session = engine.session();
+    // Unmeasured: it is known what tasks take after it.
+    session.prefill(&prompt, cancel, |_| {})?;
+    let costs = engine.costs();
+    let of_policy = || (0..=disturbances.len()).map(|_| Vec::new()).collect();
+    let mut runs: Vec<Vec<Vec<Run>>> = policies.iter().map(|_| of_policy()).collect();
+    let (mut done, all) = (0, repeat * policies.len() * (disturbances.len() + 1));
+    for _ in 0..*repeat {
+        for (policy, runs) in policies.iter().zip(&mut runs) {
+            for (index, runs) in runs.iter_mut().enumerate() {
+                let other = index.checked_sub(1).map(|index| &disturbances[index]);
+                let alone = runs.first().map_or(1.0, |run| run.seconds);
+                let before = joules();
+                let run = prefill(
+                    (engine, &mut session),
+                    &prompt,
+                    (*policy, &costs),
+                    (other, alone),
+                    cancel,
+                )?;
+                let joules = before.zip(joules()).map(|(before, after)| after - before);
+                runs.push(Run { joules, ..run });
+                done += 1;
+                progress(done, all);
+            }
+        }
+    }
+    let outcomes = policies.iter().zip(runs).flat_map(|(policy, mut runs)| {
+        let alone = medians(&runs.remove(0));
+        disturbances
+            .iter()
+            .zip(runs)
+            .map(move |(disturbance, runs)| {
+                let beside = medians(&runs);
+                Outcome {
+                    policy: *policy,
+                    disturbance: disturbance.clone(),
+                    alone_seconds: alone.seconds,
+                    beside_seconds: beside.seconds,
+                    taken_seconds: beside.taken,
+                    joules: alone.joules.zip(beside.joules).map(<[f64; 2]>::from),
+                }
+            })
+    });
+    Ok(outcomes.collect())
+}
+
+/// Runs a prompt beside another program, if there is one. `alone` is about what the prompt takes without.
+fn prefill(
+    (engine, session): (&Engine, &mut Session),
+    prompt: &[u32],
+    (policy, costs): (Policy, &Costs),
+    (other, alone): (Option<&Disturbance>, f64),
+    cancel: &Cancel,
+) -> Result<Run> {
+    session.truncate(0);
+    engine.set_policy(policy);
+    // What a disturbed prompt before took is not what is expected of this one.
+    engine.set_costs(costs.clone());
+    engine.plan_ahead(prompt.len());
+    let (is_over, has_begun) = (AtomicBool::new(false), Barrier::new(2));
+    thread::scope(|scope| {
+        let other =
+            other.map(|other| scope.spawn(|| disturb(other, alone, (&has_begun, &is_over))));
+        other.iter().for_each(|_| {
+            has_begun.wait();
+        });
+        let start = Instant::now();
+        let outcome = session.prefill(prompt, cancel, |_| {});
+        let seconds = start.elapsed().as_secs_f64();
+        is_over.store(true, Ordering::Relaxed);
+        let taken = other.map_or(Ok(0.0), |other| {
+            other.join().expect("a disturbance does not panic")
+        });
+        outcome?;
+        Ok(Run {
+            seconds,
+            taken: taken?,
+            joules: None,
+        })
+    })
+}
+
+/// Is the other program from `has_begun` until all `is_over`. Returns the seconds that it took.
+fn disturb(
+    disturbance: &Disturbance,
+    alone: f64,
+    (has_begun, is_over): (&Barrier, &AtomicBool),
+) -> Result<f64> {
+    let kept = disturbance
+        .core
+        .map_or(Ok(()), |core| Cores::from_iter([core]).keep_this_thread());
+    let memory = if disturbance.kind == Kind::Memory {
+        vec![1; STREAMED / size_of::<u64>()]
+    } else {
+        Vec::new()
+    };
+    has_begun.wait();
+    kept.map_err(|source| Error::Interference {
+        problem: "no thread for it",
+        source,
+    })?;
+    let spent = || {
+        let spent = clock_gettime(ClockId::ThreadCPUTime);
+        spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
+    };
+    let before = spent();
+    match disturbance.kind {
+        Kind::Busy => compute(Duration::from_secs(3600), Duration::ZERO, is_over),
+        Kind::Half => compute(
+            Duration::from_millis(10),
+            Duration::from_millis(10),
+            is_over,
+        ),
+        Kind::Bursts => compute(
+            Duration::from_millis(100),
+            Duration::from_millis(300),
+            is_over,
+        ),
+        Kind::Memory => stream(&memory, is_over),
+        Kind::Frozen => return freeze(alone, is_over),
+    }
+    Ok(spent() - before)
+}
+
+/// Computes for a while and sleeps for another, over and over.
+fn compute(busy: Duration, idle: Duration, is_over: &AtomicBool) {
+    let mut value = 1u64;
+    while !is_over.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        while start.elapsed() < busy && !is_over.load(Ordering::Relaxed) {
+            for _ in 0..1000 {
+                value = black_box(
+                    value
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1),
+                );
+            }
+        }
+        sleep_until(start + busy + idle, is_over);
+    }
+}
+
+/// Reads memory.
+fn stream(memory: &[u64], is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        for part in memory.chunks(1 << 17) {
+            black_box(part.iter().fold(0u64, |sum, value| sum ^ value));
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    }
+}
+
+fn sleep_until(end: Instant, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) && Instant::now() < end {
+        thread::sleep(LOOK);
+    }
+}
+
+/// Stops the processes that this one has started, for a second or until all `is_over`. Returns for how long.
+fn freeze(alone: f64, is_over: &AtomicBool) -> Result<f64> {
+    let stopped = |source| Error::Interference {
+        problem: "no process can be stopped",
+        source,
+    };
+    let processes = children().map_err(stopped)?;
+    if processes.is_empty() {
+        return Err(stopped(io::Error::new(
+            io::ErrorKind::NotFound,
+            "no device is a process of its own",
+        )));
+    }
+    sleep_until(
+        Instant::now() + Duration::from_secs_f64(FROZEN_AFTER * alone),
+        is_over,
+    );
+    if is_over.load(Ordering::Relaxed) {
+        return Ok(0.0);
+    }
+    let start = Instant::now();
+    let mut frozen = Stopped(Vec::new());
+    for process in processes {
+        kill_process(process, Signal::STOP).map_err(|error| stopped(error.into()))?;
+        frozen.0.push(process);
+    }
+    sleep_until(start + FROZEN, is_over);
+    drop(frozen);
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Processes that are stopped, and go on when this is dropped.
+struct Stopped(Vec<Pid>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for process in &self.0 {
+            // One that has ended meanwhile needs nothing.
+            let _ = kill_process(*process, Signal::CONT);
+        }
+    }
+}
+
+/// The processes that threads of this one have started.
+fn children() -> io::Result<Vec<Pid>> {
+    let mut all = Vec::new();
+    for thread in fs::read_dir("/proc/self/task")? {
+        let text = fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
+        all.extend(
+            text.split_whitespace()
+                .filter_map(|number| Pid::from_raw(number.parse().ok()?)),
+        );
+    }
+    Ok(all)
+}
+
+/// Of seconds, of what was taken and of joules, each by itself; of at least one prompt.
+fn medians(runs: &[Run]) -> Run {
+    let of = |part: fn(&Run) -> f64| median(&runs.iter().map(part).collect::<Vec<_>>());
+    let joules = runs
+        .iter()
+        .map(|run| run.joules)
+        .collect::<Option<Vec<_>>>()
+        .map(|values| median(&values));
+    Run {
+        seconds: of(|run| run.seconds),
+        taken: of(|run| run.taken),
+        joules,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_computes_half_the_time_takes_no_more_and_a_busy_one_more_than_that() {
+        let run = |kind| {
+            let (is_over, has_begun) = (AtomicBool::new(false), Barrier::new(2));
+            let other = Disturbance {
+                kind,
+                beside: None,
+                core: None,
+            };
+            thread::scope(|scope| {
+                let taken = scope.spawn(|| disturb(&other, 1.0, (&has_begun, &is_over)));
+                has_begun.wait();
+                thread::sleep(Duration::from_millis(300));
+                is_over.store(true, Ordering::Relaxed);
+                taken.join().unwrap().unwrap()
+            })
+        };
+        let [busy, half] = [Kind::Busy, Kind::Half].map(run);
+        assert!(half > 0.0 && half < busy, "{half} of {busy} s");
+    }
+
+    #[test]
+    fn a_process_is_stopped_and_goes_on() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        assert!(children().unwrap().contains(&pid));
+        let state = || {
+            let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+            text.rsplit(')')
+                .next()
+                .unwrap()
+                .trim_start()
+                .chars()
+                .next()
+                .unwrap()
+        };
+        kill_process(pid, Signal::STOP).unwrap();
+        let stopped = Stopped(vec![pid]);
+        while state() != 'T' {
+            thread::sleep(LOOK);
+        }
+        drop(stopped);
+        while state() == 'T' {
+            thread::sleep(LOOK);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn medians_are_of_seconds_of_what_was_taken_and_of_joules_each_by_itself() {
+        let run = |(seconds, taken, joules)| Run {
+            seconds,
+            taken,
+            joules,
+        };
+        let three = [
+            (3.0, 0.1, Some(7.0)),
+            (1.0, 0.3, Some(9.0)),
+            (2.0, 0.2, Some(8.0)),
+        ]
+        .map(run);
+        assert_eq!(medians(&three), run((2.0, 0.2, Some(8.0))));
+        let two = [(1.0, 0.0, Some(1.0)), (2.0, 1.0, None)].map(run);
+        assert_eq!(
+            medians(&two),
+            run((1.5, 0.5, None)),
+            "a counter that was not read each time counts nothing"
+        );
+    }
+}
