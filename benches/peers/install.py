@@ -173,11 +173,11 @@ def pinned(package):
 
 
 def triad_program(given):
-    """The program that is measured: the one that was given, or this tree's, built now."""
+    """The program that is measured: the one that was given, or this tree's, built now. `triad-lab` is next to it."""
     if given:
         return given.resolve()
     say("building triad")
-    call("cargo", "build", "--release", "--locked", "--quiet", "-p", "triad")
+    call("cargo", "build", "--release", "--locked", "--quiet", "-p", "triad-cli", "-p", "triad-lab")
     return Path("target/release/triad")
 
 

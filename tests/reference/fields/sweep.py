@@ -6,7 +6,7 @@ transformers (5.24 and 4.57) and llama.cpp: the same logits, or a refusal.
     VENV/bin/pip install torch gguf xllamacpp safetensors
     VENV/bin/pip install --target VENV/transformers-4 transformers==4.57.6
     VENV/bin/pip install --target VENV/transformers-5 transformers==5.24.0
-    cargo build -p triad
+    cargo build -p triad-cli
     VENV/bin/python tests/reference/fields/sweep.py --venv VENV [--triad target/debug/triad] [--write] [BASE ...]
 
 The bases are the checkpoints of tests/golden/families. Which fields there are is read off the references: see `fields` in

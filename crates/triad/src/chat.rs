@@ -1,0 +1,206 @@
+//! Conversations.
+
+use serde_json::{Value, json};
+use triad_engine::Cancel;
+use triad_frontend::chat::{Conversation, encode_conversation};
+use triad_frontend::tool_calls::{Tool as FrontendTool, ToolCallParser, ToolFormat};
+
+use crate::error::Result;
+use crate::generation::{Answer, Generation, Parts};
+use crate::model::Model;
+use crate::options::GenerateOptions;
+use crate::session::Session;
+
+/// A conversation with a model, by its chat template. A model without one continues the last message as plain text.
+pub struct Chat {
+    model: Model,
+    session: Session,
+    messages: Vec<Value>,
+    tools: Vec<FrontendTool>,
+    options: GenerateOptions,
+    keeps_letters: bool,
+}
+
+/// A message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Message {
+    /// `system`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// Its text.
+    pub content: String,
+}
+
+/// A function that the model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool(FrontendTool);
+
+/// A call of a function by the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ToolCall {
+    /// The function's name.
+    pub name: String,
+    /// Its arguments, a JSON object.
+    pub arguments: String,
+}
+
+impl Tool {
+    /// Describes a function; `parameters` is the JSON schema of an object.
+    ///
+    /// # Errors
+    /// If the name has other characters than letters, digits, `_`, `-` and `.`, or the schema is none of an object.
+    pub fn new(name: &str, description: &str, parameters: &str) -> Result<Self> {
+        let parameters: Value = serde_json::from_str(parameters).unwrap_or(Value::Bool(false));
+        let described =
+            json!({ "name": name, "description": description, "parameters": parameters });
+        Ok(Self(FrontendTool::from_json(&described)?))
+    }
+}
+
+impl Chat {
+    pub(crate) fn new(model: &Model) -> Self {
+        Self {
+            model: model.clone(),
+            session: model.session(),
+            messages: Vec::new(),
+            tools: Vec::new(),
+            options: GenerateOptions::new(),
+            keeps_letters: false,
+        }
+    }
+
+    /// Returns the chat with `text` as its system message.
+    #[must_use]
+    pub fn with_system(mut self, text: &str) -> Self {
+        self.messages.retain(|message| message["role"] != "system");
+        let message = json!({ "role": "system", "content": text });
+        self.messages.insert(0, message);
+        self
+    }
+
+    /// Returns the chat with these options for its answers.
+    #[must_use]
+    pub fn with_options(mut self, options: GenerateOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Returns the chat with functions that the model may call. Calls are in [`Answer::calls`] and no part of the text.
+    #[must_use]
+    pub fn with_tools(mut self, tools: impl IntoIterator<Item = Tool>) -> Self {
+        self.tools = tools.into_iter().map(|tool| tool.0).collect();
+        self
+    }
+
+    /// Returns the chat in which names of control tokens in messages stay letters, as for messages of people who are not
+    /// trusted. By default they become these tokens, as in llama.cpp.
+    #[must_use]
+    pub fn with_letters_kept(mut self) -> Self {
+        self.keeps_letters = true;
+        self
+    }
+
+    /// Adds a message of the user and answers it. The answer becomes a message of the conversation when it is whole; an
+    /// answer that is dropped before that does not.
+    ///
+    /// # Errors
+    /// If the conversation is longer than the context, the template refuses it, an option makes no sense, or an adapter or a
+    /// constraint can't be had. The message is then no part of the conversation.
+    pub fn send(&mut self, text: &str) -> Result<Generation<'_>> {
+        self.messages
+            .push(json!({ "role": "user", "content": text }));
+        match self.prompt() {
+            Ok(prompt) => self.generate(prompt),
+            Err(error) => {
+                self.messages.pop();
+                Err(error)
+            }
+        }
+    }
+
+    /// Adds the result of a call, for [`Chat::reply`].
+    pub fn push_result(&mut self, call: &ToolCall, result: &str) {
+        self.messages
+            .push(json!({ "role": "tool", "name": call.name, "content": result }));
+    }
+
+    /// Answers the conversation as it is, such as after results of calls.
+    ///
+    /// # Errors
+    /// As [`Chat::send`].
+    pub fn reply(&mut self) -> Result<Generation<'_>> {
+        let prompt = self.prompt()?;
+        self.generate(prompt)
+    }
+
+    /// Returns the tokens of the conversation.
+    fn prompt(&self) -> Result<Vec<u32>> {
+        let conversation = Conversation {
+            messages: &self.messages,
+            tools: &self.tools,
+            keeps_letters: self.keeps_letters,
+            ..Conversation::default()
+        };
+        let model = self.model.engine().model();
+        let within = (self.model.context(), &Cancel::new());
+        Ok(encode_conversation(
+            model,
+            self.model.name(),
+            &conversation,
+            within,
+        )?)
+    }
+
+    fn generate(&mut self, prompt: Vec<u32>) -> Result<Generation<'_>> {
+        let template = self.model.engine().model().chat_template();
+        let parts = if self.tools.is_empty() {
+            Parts::Text
+        } else {
+            let template = template.map(|template| template.for_tools().source());
+            Parts::Calls(Some(ToolCallParser::new(ToolFormat::of_template(template))))
+        };
+        let messages = &mut self.messages;
+        let generation = self.session.generate_with(prompt, &self.options, parts)?;
+        Ok(generation.on_end(|answer| messages.push(message(answer))))
+    }
+
+    /// Returns the messages so far.
+    pub fn messages(&self) -> Vec<Message> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        self.messages
+            .iter()
+            .map(|message| Message {
+                role: text(&message["role"]),
+                content: text(&message["content"]),
+            })
+            .collect()
+    }
+
+    /// Forgets all messages but the system message.
+    pub fn clear(&mut self) {
+        self.messages.retain(|message| message["role"] == "system");
+    }
+}
+
+/// The answer as a message of the conversation.
+fn message(answer: &Answer) -> Value {
+    let mut message = json!({ "role": "assistant", "content": answer.text });
+    if !answer.calls.is_empty() {
+        let call = |call: &ToolCall| {
+            let function = json!({ "name": call.name, "arguments": call.arguments });
+            json!({ "type": "function", "function": function })
+        };
+        message["tool_calls"] = answer.calls.iter().map(call).collect();
+    }
+    message
+}
+
+impl std::fmt::Debug for Chat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chat")
+            .field("model", &self.model)
+            .field("messages", &self.messages.len())
+            .finish_non_exhaustive()
+    }
+}

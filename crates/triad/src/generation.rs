@@ -1,0 +1,225 @@
+//! An answer while it is generated: an iterator over its pieces.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use triad_engine::{
+    Cancel, Error as EngineError, Event, Finish, GenerateOptions, Generation as EngineGeneration,
+    Session, Timing, generate,
+};
+use triad_frontend::tool_calls::{AnswerPart, ToolCallParser};
+
+use crate::chat::ToolCall;
+use crate::error::{Error, Result};
+
+/// Pieces that may be ready before the caller takes the first of them.
+const PIECES: usize = 64;
+
+/// How the text of an answer is read.
+pub(crate) enum Parts {
+    /// As text alone.
+    Text,
+    /// As text and calls of functions; `None` once it is whole.
+    Calls(Option<ToolCallParser>),
+}
+
+/// An answer while it is generated: an iterator over its pieces, which are whole characters.
+///
+/// It runs on a thread of its own. Dropping it ends the answer; the session then holds the tokens that were computed.
+pub struct Generation<'a> {
+    owner: &'a mut Option<Session>,
+    worker: Option<JoinHandle<Outcome>>,
+    pieces: Receiver<String>,
+    ready: VecDeque<String>,
+    parts: Parts,
+    calls: Vec<ToolCall>,
+    text: String,
+    cancel: Cancel,
+    answer: Option<Answer>,
+    /// Called once with the whole answer.
+    on_end: Option<Box<dyn FnOnce(&Answer) + 'a>>,
+}
+
+/// The session comes back whatever happens.
+type Outcome = (Session, Result<EngineGeneration, EngineError>);
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Answer {
+    /// Its text, without a stop text and without calls of functions.
+    pub text: String,
+    /// Its tokens, with the end token if there was one.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub finish: Finish,
+    /// Tokens and seconds of prefill and decode.
+    pub timing: Timing,
+    /// The functions that it calls.
+    pub calls: Vec<ToolCall>,
+}
+
+impl<'a> Generation<'a> {
+    /// Starts the thread. The session goes back to `owner` at the end.
+    pub(crate) fn start(
+        owner: &'a mut Option<Session>,
+        session: Session,
+        prompt: Vec<u32>,
+        options: GenerateOptions,
+        parts: Parts,
+    ) -> Result<Self> {
+        let (sender, pieces) = sync_channel(PIECES);
+        let cancel = Cancel::new();
+        let of_worker = cancel.clone();
+        let work = move || {
+            let mut session = session;
+            let outcome = generate(&mut session, &prompt, &options, &of_worker, &mut |event| {
+                if let Event::Text(text) = event
+                    && sender.send(text.to_owned()).is_err()
+                {
+                    of_worker.cancel();
+                }
+            });
+            (session, outcome)
+        };
+        let worker = thread::Builder::new()
+            .name("triad-generation".into())
+            .spawn(work)
+            .map_err(|source| EngineError::Threads { threads: 1, source })?;
+        Ok(Self {
+            owner,
+            worker: Some(worker),
+            pieces,
+            ready: VecDeque::new(),
+            parts,
+            calls: Vec::new(),
+            text: String::new(),
+            cancel,
+            answer: None,
+            on_end: None,
+        })
+    }
+
+    /// Calls `on_end` with the answer, once it is whole.
+    pub(crate) fn on_end(mut self, on_end: impl FnOnce(&Answer) + 'a) -> Self {
+        self.on_end = Some(Box::new(on_end));
+        self
+    }
+
+    /// Returns what ends the answer from another thread, which then finishes with [`Finish::Cancelled`].
+    pub fn cancel(&self) -> Cancel {
+        self.cancel.clone()
+    }
+
+    /// Waits for the rest of the answer and returns all of it, pieces that were taken before among them.
+    ///
+    /// # Errors
+    /// If the model fails, or the answer can't keep its constraint.
+    pub fn finish(mut self) -> Result<Answer> {
+        for piece in self.by_ref() {
+            piece?;
+        }
+        // Without an answer the last piece was an error.
+        self.answer
+            .take()
+            .ok_or_else(|| EngineError::Cancelled.into())
+    }
+
+    /// Takes a piece of the text apart.
+    fn take(&mut self, piece: String) {
+        match &mut self.parts {
+            Parts::Text => self.ready.push_back(piece),
+            Parts::Calls(parser) => {
+                let parts = parser.as_mut().map(|parser| parser.push(&piece));
+                self.take_parts(parts.unwrap_or_default());
+            }
+        }
+    }
+
+    fn take_parts(&mut self, parts: Vec<AnswerPart>) {
+        for part in parts {
+            match part {
+                AnswerPart::Text(text) => self.ready.push_back(text),
+                AnswerPart::Call(call) => self.calls.push(ToolCall {
+                    name: call.name,
+                    arguments: call.arguments,
+                }),
+            }
+        }
+    }
+
+    /// Waits for the thread, and gives the session back.
+    fn end(&mut self) -> Option<Result<()>> {
+        let worker = self.worker.take()?;
+        let (session, outcome) = match worker.join() {
+            Ok(outcome) => outcome,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        *self.owner = Some(session);
+        let generation = match outcome {
+            Ok(generation) => generation,
+            Err(error) => return Some(Err(Error::from(error))),
+        };
+        if let Parts::Calls(parser) = &mut self.parts {
+            let rest = parser.take().map(ToolCallParser::finish);
+            self.take_parts(rest.unwrap_or_default());
+        }
+        self.ready.iter().for_each(|piece| self.text += piece);
+        let answer = Answer {
+            text: self.text.clone(),
+            tokens: generation.tokens,
+            finish: generation.finish,
+            timing: generation.timing,
+            calls: std::mem::take(&mut self.calls),
+        };
+        if let Some(on_end) = self.on_end.take() {
+            on_end(&answer);
+        }
+        self.answer = Some(answer);
+        Some(Ok(()))
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(piece) = self.ready.pop_front() {
+                if self.worker.is_some() {
+                    self.text += &piece;
+                }
+                return Some(Ok(piece));
+            }
+            match self.pieces.recv() {
+                Ok(piece) => self.take(piece),
+                // The thread has ended.
+                Err(_) => match self.end()? {
+                    Ok(()) => {}
+                    Err(error) => return Some(Err(error)),
+                },
+            }
+        }
+    }
+}
+
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        // A thread that waits for room finds that no one reads.
+        let (_, nothing) = sync_channel(0);
+        drop(std::mem::replace(&mut self.pieces, nothing));
+        if let Some(worker) = self.worker.take()
+            && let Ok((session, _)) = worker.join()
+        {
+            *self.owner = Some(session);
+        }
+    }
+}
+
+impl std::fmt::Debug for Generation<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Generation").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,55 @@
+//! Runs language models on this device.
+//!
+//! [`Model::open`] does all that the command `triad` does: it fetches the model, prepares it for INT8, times the kernels and
+//! puts the weights into huge pages, each once for a machine. A [`Chat`] answers messages, a [`Session`] continues text.
+//! Both return a [`Generation`], an iterator over the pieces of the answer.
+//!
+//! ```no_run
+//! # fn main() -> triad::Result<()> {
+//! let model = triad::Model::open("smollm2-135m")?;
+//! for piece in model.chat().send("Why is the sky blue?")? {
+//!     print!("{}", piece?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`GenerateOptions`] choose how tokens are sampled and which [`Constraint`] the answer keeps, such as a JSON schema:
+//!
+//! ```no_run
+//! # fn main() -> triad::Result<()> {
+//! use triad::{Constraint, GenerateOptions, Model};
+//!
+//! let model = Model::open("model.gguf")?;
+//! let schema = r#"{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}"#;
+//! let options = GenerateOptions::new().constraint(Constraint::JsonSchema(schema.into())).max_tokens(64);
+//! let answer = model.chat().with_options(options).send("Where is the Eiffel Tower?")?.finish()?;
+//! println!("{}", answer.text);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An [`Error`] has a [kind](Error::kind), on which a program can decide, and a sentence for people. The crates below this
+//! one (`triad-engine`, `triad-model` and others) have more to set and change more often.
+#![forbid(unsafe_code)]
+
+mod chat;
+mod error;
+mod generation;
+mod model;
+mod options;
+mod session;
+
+pub use chat::{Chat, Message, Tool, ToolCall};
+pub use error::{Error, ErrorKind, Result};
+pub use generation::{Answer, Generation};
+pub use model::Model;
+pub use options::{CacheType, Constraint, GenerateOptions, OpenOptions};
+pub use session::Session;
+pub use triad_engine::{Cancel, Finish, Timing};
+
+/// The examples of README and of `docs/library.md` are tested as this documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/library.md")]
+struct Documents;

@@ -1,0 +1,97 @@
+//! A text that a model continues.
+
+use std::path::Path;
+
+use triad_engine::Session as EngineSession;
+
+use crate::error::Result;
+use crate::generation::{Generation, Parts};
+use crate::model::Model;
+use crate::options::GenerateOptions;
+
+/// A text that a model continues, with the keys and values of its tokens.
+pub struct Session {
+    model: Model,
+    /// Lent to a generation while it runs.
+    session: Option<EngineSession>,
+    options: GenerateOptions,
+}
+
+impl Session {
+    pub(crate) fn new(model: &Model, session: EngineSession) -> Self {
+        Self {
+            model: model.clone(),
+            session: Some(session),
+            options: GenerateOptions::new(),
+        }
+    }
+
+    /// Returns the session with these options for its generations.
+    #[must_use]
+    pub fn with_options(mut self, options: GenerateOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Continues `prompt`, which is the whole text: the part that the session holds already is not computed again.
+    ///
+    /// # Errors
+    /// If the prompt is empty or longer than the context, an option makes no sense, or an adapter or a constraint can't be
+    /// had.
+    pub fn generate(&mut self, prompt: &str) -> Result<Generation<'_>> {
+        let tokens = self.model.encode(prompt)?;
+        self.generate_tokens(tokens)
+    }
+
+    /// As [`Session::generate`], with the tokens of the prompt.
+    ///
+    /// # Errors
+    /// As [`Session::generate`].
+    pub fn generate_tokens(&mut self, prompt: Vec<u32>) -> Result<Generation<'_>> {
+        self.generate_with(prompt, &self.options.clone(), Parts::Text)
+    }
+
+    pub(crate) fn generate_with(
+        &mut self,
+        prompt: Vec<u32>,
+        options: &GenerateOptions,
+        parts: Parts,
+    ) -> Result<Generation<'_>> {
+        let engine_options = options.for_engine(&self.model)?;
+        let adapters = self.model.adapters(options)?;
+        let mut session = self
+            .session
+            .take()
+            .unwrap_or_else(|| self.model.engine().session());
+        if let Err(error) = session.set_adapters(&adapters) {
+            self.session = Some(session);
+            return Err(error.into());
+        }
+        Generation::start(&mut self.session, session, prompt, engine_options, parts)
+    }
+
+    /// Returns the tokens that the session holds: prompt and answer.
+    pub fn tokens(&self) -> &[u32] {
+        self.session.as_ref().map_or(&[], EngineSession::tokens)
+    }
+
+    /// Writes the session to `path`, for [`Model::restore`].
+    ///
+    /// # Errors
+    /// If the file can't be written; a file that was there stays.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        match &self.session {
+            Some(session) => Ok(session.save(path.as_ref())?),
+            None => Ok(self.model.engine().session().save(path.as_ref())?),
+        }
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("model", &self.model)
+            .field("tokens", &self.tokens().len())
+            .finish_non_exhaustive()
+    }
+}
