@@ -1,7 +1,7 @@
-//! LoRA adapters of a session: which ones, and how much of each.
+//! LoRA adapters of a session, and their scales.
 //!
-//! An adapter's products are computed beside those of the model's own weights, whatever the format of these, and added to
-//! their outputs, so that sequences with different adapters can be computed together
+//! The outputs of adapters are computed separately from those of the model's own weights, in whatever format these are,
+//! and added to them. So sequences with different adapters can run in one batch
 //! ([`forward::adapters`](crate::forward)).
 
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use triad_model::description::ModelDescription;
 
 use crate::error::{Error, Result};
 
-/// An adapter, and how much of it.
+/// An adapter and its scale.
 #[derive(Clone, Debug)]
 pub struct ScaledAdapter {
     /// The adapter.
     pub adapter: Arc<Adapter>,
-    /// Factor on what it adds; 1 as it was trained.
+    /// The factor on its output; 1 as it was trained.
     pub scale: f32,
 }
 
-/// Adapters whose products add up, in an order of their own: the same ones compute the same bits, however they are listed.
-/// Copies share them.
+/// Adapters whose outputs are added, in a canonical order: the same adapters compute the same bits, in whatever order
+/// they are listed. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Adapters {
-    /// By fingerprint and scale; none with a scale of zero.
+    /// Sorted by fingerprint and scale; none has a scale of zero.
     list: Arc<[ScaledAdapter]>,
     key: AdaptersKey,
 }
 
-/// What adapters, with their scales, are recognized by.
+/// The identity of adapters with their scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AdaptersKey(Option<[u8; 32]>);
 
 impl Adapters {
-    /// These adapters together. One with a scale of zero is left out.
+    /// Combines these adapters. Leaves out adapters with a scale of zero.
     ///
     /// # Errors
     /// If a scale is not finite.
@@ -62,12 +62,12 @@ impl Adapters {
         })
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no adapters.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Each of them.
+    /// Returns an iterator over the adapters.
     pub fn iter(&self) -> impl Iterator<Item = &ScaledAdapter> {
         self.list.iter()
     }
@@ -76,8 +76,10 @@ impl Adapters {
         self.key
     }
 
+    /// Checks that all adapters were opened for this model.
+    ///
     /// # Errors
-    /// If one of them was opened for another model.
+    /// If an adapter was opened for another model.
     pub(crate) fn check(&self, description: &ModelDescription) -> Result<()> {
         let other = self
             .list
@@ -99,7 +101,7 @@ impl PartialEq for Adapters {
 }
 
 impl AdaptersKey {
-    /// The key as text; `None` where there is no adapter.
+    /// Returns the key as text; `None` if there are no adapters.
     pub(crate) fn text(self) -> Option<String> {
         self.0.map(|bytes| crate::hexadecimal(&bytes))
     }

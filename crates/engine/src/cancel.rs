@@ -1,4 +1,4 @@
-//! Stopping a run from another thread.
+//! Cancels a run from another thread.
 
 use std::sync::Arc;
 #[cfg(any(test, feature = "testing"))]
@@ -7,25 +7,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
 
-/// A flag that its clones share: once set, a running prefill or decode stops within one block.
+/// A flag that its clones share. Once it is set, a running prefill or decode stops within one block.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel {
     flag: Arc<AtomicBool>,
-    /// Of the one that it is a [child](Self::child) of, and of that one's parents.
+    /// The flags of its ancestors, if it is a [child](Self::child).
     parents: Vec<Arc<AtomicBool>>,
-    /// Checks that are left until the flag is set by itself.
+    /// The number of checks until the flag sets itself.
     #[cfg(any(test, feature = "testing"))]
     checks: Option<Arc<AtomicUsize>>,
 }
 
 impl Cancel {
-    /// A flag that is not set.
+    /// Creates a flag that is not set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns a flag that sets itself when it is checked after `checks` others: for tests that stop at every place where a
-    /// run may be stopped.
+    /// Creates a flag that sets itself when it is checked after `checks` earlier checks, for tests that stop at every
+    /// place where a run can stop.
     #[cfg(any(test, feature = "testing"))]
     pub fn after(checks: usize) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl Cancel {
         }
     }
 
-    /// A flag that is set when this one is; setting it leaves this one as it is.
+    /// Creates a flag that is also set when this one is; setting it does not set this one.
     #[must_use]
     pub fn child(&self) -> Self {
         let parents = self
@@ -50,17 +50,17 @@ impl Cancel {
         }
     }
 
-    /// Asks every run with this flag to stop.
+    /// Sets the flag: every run with it stops.
     pub fn cancel(&self) {
         self.flag.store(true, Ordering::Relaxed);
     }
 
-    /// Clears the flag, so that the next run goes through; not that of a parent.
+    /// Clears the flag, so that the next run is not cancelled. Does not clear the flag of a parent.
     pub fn reset(&self) {
         self.flag.store(false, Ordering::Relaxed);
     }
 
-    /// True once cancelled.
+    /// Returns whether this flag or that of an ancestor is set.
     pub fn is_cancelled(&self) -> bool {
         #[cfg(any(test, feature = "testing"))]
         if let Some(checks) = &self.checks {
@@ -75,8 +75,10 @@ impl Cancel {
         is_set(&self.flag) || self.parents.iter().any(is_set)
     }
 
+    /// Checks that the flag is not set.
+    ///
     /// # Errors
-    /// [`Error::Cancelled`] once cancelled.
+    /// [`Error::Cancelled`] if it is set.
     pub fn check(&self) -> Result<()> {
         if self.is_cancelled() {
             Err(Error::Cancelled)

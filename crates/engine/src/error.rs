@@ -1,4 +1,4 @@
-//! What can go wrong while a model is prepared or runs.
+//! Errors of preparing and running a model.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,45 +8,45 @@ mod failure;
 
 pub use failure::{FailureReason, ProcessorFailure, ProcessorFailures};
 
-/// Why a processor does not run a subgraph.
+/// The reason why a processor cannot run a subgraph.
 #[derive(Debug, thiserror::Error)]
 pub enum SubgraphError {
-    /// Its layers read float activations.
+    /// The linear layers read float activations.
     #[error(
         "it computes in float: expected a package, whose layers read INT8 with a scale that is known before"
     )]
     Float,
-    /// The scales of what they read depend on it.
+    /// The scales of the activations depend on the activations.
     #[error(
-        "its scales are found while it runs: expected a package, whose layers read INT8 with a scale that is known before"
+        "its scales are computed at run time: expected a package, whose layers read INT8 with a scale that is known before"
     )]
     DynamicScales,
-    /// The processor refuses it, or failed.
+    /// The processor refused the subgraph, or failed.
     #[error(transparent)]
     Processor(#[from] triad_processors::Error),
 }
 
-/// Why a model could not be loaded or run.
+/// An error of loading or running a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model's file, tokenizer or template.
+    /// An error of the model's file, tokenizer or template.
     #[error(transparent)]
     Model(#[from] triad_model::Error),
-    /// Nothing to run.
+    /// The prompt has no tokens.
     #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,
-    /// The prompt does not fit behind what the session already holds.
+    /// The prompt does not fit after the tokens that the session already holds.
     #[error("the prompt has {prompt} tokens, but only {free} of the context of {context} are free")]
     PromptTooLong {
         /// Tokens of the prompt.
         prompt: usize,
-        /// Tokens that would have fitted.
+        /// Free tokens of the context.
         free: usize,
         /// Context of the session.
         context: usize,
     },
-    /// A session was requested with a context that the model was not made for.
+    /// The requested context is longer than the model supports.
     #[error(
         "a context of {asked} tokens was asked for, but the model was made for at most {longest}"
     )]
@@ -56,7 +56,7 @@ pub enum Error {
         /// Context of the model.
         longest: usize,
     },
-    /// A token that the model does not have.
+    /// A token is outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocab}")]
     TokenOutOfVocabulary {
         /// The token.
@@ -64,153 +64,155 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab: usize,
     },
-    /// A continuation that cannot be scored from where it should be.
+    /// A continuation cannot be scored from the given position.
     #[error(
         "a continuation of {tokens} tokens cannot be scored from its token {scored_from} on: expected 1 to its last"
     )]
     Unscorable {
         /// Tokens of the continuation.
         tokens: usize,
-        /// Where scoring should begin.
+        /// The position where scoring should begin.
         scored_from: usize,
     },
-    /// An option whose value makes no sense.
+    /// An option has an invalid value.
     #[error("{name} is {value}, expected {expected}")]
     Option {
-        /// Which option.
+        /// Name of the option.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What would do.
+        /// The valid values.
         expected: &'static str,
     },
-    /// A file beside a package.
+    /// A file next to a package is invalid.
     #[error("{}: {problem}", .path.display())]
     File {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The problem, and what to do about it.
         problem: &'static str,
-        /// What found it.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A file of measurements that is damaged, or of another version.
+    /// A file of measurements is damaged, or has another version.
     #[error("{}: not what `triad profile` writes: run it again, which replaces the file", .path.display())]
     Measurements {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The model has no tokenizer, so text cannot be read or written.
+    /// The model has no tokenizer, so text cannot be encoded or decoded.
     #[error("the model has no tokenizer, so text cannot be run")]
     NoTokenizer {
-        /// Why not.
+        /// The reason why it has none.
         source: Arc<triad_model::Error>,
     },
-    /// Logits that are infinite or not a number: the weights are damaged, or of another kind than the file states.
+    /// The logits are infinite or not a number: the weights are damaged, or of another type than the file states.
     #[error(
         "the model computed logits that are not finite: its weights are damaged or not what the file states"
     )]
     NotFinite,
-    /// Another program changed a file of the model while it was in use: the model can't be run any more, until it is loaded again.
+    /// Another program changed a file of the model while it was in use. The model cannot run until it is loaded again.
     #[error("{0}: what was computed with it is discarded; load the model again")]
     Changed(triad_model::Error),
     /// Another thread cancelled the run.
     #[error("cancelled")]
     Cancelled,
-    /// What sequences hold leaves no room for more keys and values.
+    /// The other sequences leave no room for more keys and values.
     #[error(
         "the memory for keys and values is full: {needed} bytes are needed, {free} of {budget} are free: end other \
          conversations, or give the engine more memory for keys and values"
     )]
     KvMemoryFull {
-        /// Bytes of the requested pages.
+        /// Size of the requested pages in bytes.
         needed: usize,
-        /// Bytes that are left.
+        /// Free bytes.
         free: usize,
-        /// Bytes in all.
+        /// Total bytes.
         budget: usize,
     },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system reports.
+        /// The error of the system.
         source: io::Error,
     },
-    /// An adapter that was opened for another model.
+    /// An adapter was opened for another model.
     #[error("{}: the adapter was opened for another model: open it for this one", .path.display())]
     AdapterOfAnotherModel {
-        /// Which one.
+        /// Path of the adapter.
         path: PathBuf,
     },
-    /// A file with a saved session that cannot be restored.
+    /// A file with a saved session cannot be restored.
     #[error("{}: {field}: {found}, expected {expected}", path.display())]
     SavedSession {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// The part of it that is wrong.
+        /// The field that is wrong.
         field: &'static str,
-        /// What it is.
+        /// The value of the field.
         found: String,
-        /// What it should be.
+        /// The expected value.
         expected: String,
     },
-    /// Processors that cannot be a list.
+    /// A list of processors is invalid.
     #[error(transparent)]
     ProcessorList(#[from] triad_plan::processors::ProcessorsError),
-    /// A processor failed that others would have taken over from.
+    /// A processor failed in a run that must not continue on the other processors, such as a measurement.
     #[error("{0}")]
     Processor(Box<ProcessorFailure>),
-    /// A processor does not run a part of the model.
+    /// A processor cannot run a part of the model.
     #[error("{processor} does not run {role} of block {block}: {source}")]
     Subgraph {
-        /// Which one.
+        /// Name of the processor.
         processor: String,
-        /// Number of the block.
+        /// Index of the block.
         block: usize,
         /// The name of the [`Role`](triad_plan::graph::Role).
         role: &'static str,
-        /// Why.
+        /// The reason.
         source: Box<SubgraphError>,
     },
-    /// A device does not run the model, or failed while it did.
+    /// A device cannot run the model, or failed while running it.
     #[error(transparent)]
     Device(triad_processors::Error),
-    /// A subgraph that no processor of a list can run.
+    /// No processor of a list can run a subgraph.
     #[error(transparent)]
     Placement(#[from] triad_plan::placement::PlacementError),
-    /// A cut that can't be made.
+    /// A cut is not possible.
     #[error(transparent)]
     Cut(#[from] triad_plan::schedule::parts::CutError),
-    /// Products that can't be planned.
+    /// The gemms cannot be planned.
     #[error(transparent)]
     Partition(#[from] triad_plan::partition::PartitionError),
-    /// Ways to compute products that no prompt can be planned with.
+    /// The gemms of prompts cannot be planned across the processors.
     #[error(transparent)]
     Joint(#[from] triad_plan::joint::JointError),
-    /// A chunk that is longer than those that products were measured for.
+    /// A chunk is longer than those that gemms were measured for.
     #[error(
-        "chunks of {chunk} tokens, but products were measured for at most {measured}: run `triad profile --chunk {chunk}`"
+        "chunks have {chunk} tokens, but linear layers were measured for at most {measured}: run `triad profile --chunk {chunk}`"
     )]
     UnmeasuredChunk {
-        /// Tokens.
+        /// Tokens of the chunk.
         chunk: usize,
         /// Tokens of the longest chunk that was measured.
         measured: usize,
     },
-    /// Costs of products that are none.
-    #[error("what products take is damaged: {problem}: run `triad profile` again")]
+    /// The costs of gemms are invalid.
+    #[error(
+        "the measured costs of linear layers are damaged: {problem}: run `triad profile` again"
+    )]
     ProductCosts {
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// Products that can't be predicted.
-    #[error("what products take can't be predicted: {0}")]
+    /// The time of gemms cannot be predicted.
+    #[error("the time of linear layers can't be predicted: {0}")]
     Prediction(Box<triad_plan::partition::judge::JudgeError>),
-    /// A product of the model that is not in the plans for its products.
+    /// There is no plan for a gemm of the model.
     #[error(
         "there is no plan for {role} with {columns} output and {depth} input features: expected plans of this model"
     )]
@@ -222,7 +224,7 @@ pub enum Error {
         /// Input features.
         depth: usize,
     },
-    /// A part of INT8 products that begins within a block of packed weights.
+    /// A part of an INT8 gemm begins within a block of packed weights.
     #[error(
         "a part of {role} begins at output feature {start} of {linear:?}: expected a multiple of {multiple}, as INT8 weights are packed"
     )]
@@ -231,39 +233,39 @@ pub enum Error {
         role: &'static str,
         /// The layer.
         linear: triad_model::description::Linear,
-        /// Where the part begins.
+        /// The output feature at which the part begins.
         start: usize,
-        /// Output features of a block of weights.
+        /// Output features of a block of packed weights.
         multiple: usize,
     },
     /// Every processor failed, one after the other.
     #[error("no processor is left to run the prompt: {failures}")]
     Processors {
-        /// What happened to each.
+        /// The failure of each processor.
         failures: ProcessorFailures,
     },
-    /// A draft model whose tokens are not those of the model that it proposes for.
+    /// The tokens of a draft model are not those of the model that it proposes for.
     #[error(
         "the draft model has {found}, the model has {expected}: take a draft model with the same tokenizer"
     )]
     Draft {
-        /// Of the draft model.
+        /// The property of the draft model.
         found: String,
-        /// Of the model.
+        /// The property of the model.
         expected: String,
     },
-    /// An answer that cannot be kept in its form.
+    /// An answer cannot satisfy its constraint.
     #[error("the answer cannot be kept in its form: {0}")]
     Constraint(Box<dyn std::error::Error + Send + Sync>),
     /// The threads could not be started.
     #[error("could not start {threads} threads")]
     Threads {
-        /// How many.
+        /// The number of threads.
         threads: usize,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Result of this crate's functions.
+/// The result type of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

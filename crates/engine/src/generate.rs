@@ -1,4 +1,4 @@
-//! From a prompt to an answer.
+//! Generation of an answer from a prompt.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,88 +15,89 @@ use crate::sampler::{Sampler, SamplerOptions};
 use crate::speculate::{Speculate, Speculation, Speculator};
 use crate::stop::StopMatcher;
 
-/// How an answer is made.
+/// Options of how an answer is generated.
 #[derive(Clone, Debug, Default)]
 pub struct GenerateOptions {
-    /// Tokens of the answer at most; `None`: until the context is full.
+    /// The maximum number of tokens of the answer; `None`: until the context is full.
     pub max_tokens: Option<usize>,
-    /// How tokens are chosen.
+    /// The options of sampling.
     pub sampler: SamplerOptions,
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
-    /// Goes on behind an end token, as if it were any other, for measurements of answers of one length.
+    /// Continues after an end token as after any other, for measurements of answers of one length.
     pub ignores_end_tokens: bool,
-    /// Computes the probability of each token, and so many of the likeliest at its place; `None`: of none.
+    /// Computes the log probability of each token, and of this number of the likeliest tokens at its position; `None`:
+    /// computes none.
     pub log_probabilities: Option<usize>,
-    /// Whether and how several tokens a step are tried; `None`: one token a step. Tokens are the same either way, unless
-    /// a draft model is [sampled](crate::speculate::Draft::sampled).
+    /// The speculative decoding; `None`: one token per step. The tokens are the same either way, unless a draft model
+    /// is [sampled](crate::speculate::Draft::sampled).
     pub speculate: Option<Speculate>,
-    /// What form the answer must have; it ends where nothing more may follow. `None`: any.
+    /// The constraint of the answer, which ends when nothing more may follow. `None`: no constraint.
     pub form: Option<Arc<dyn Form>>,
 }
 
-/// What a caller receives while an answer is generated.
+/// An event that a caller receives while an answer is generated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// So many of the prompt's tokens are through the model.
+    /// Progress of the prefill.
     Prefill {
-        /// Tokens done, those reused from the session among them.
+        /// Tokens done, including those that the session already held.
         done: usize,
         /// Tokens of the prompt.
         total: usize,
     },
-    /// The next token of the answer. The text that it completes follows, if it completes some.
+    /// The next token of the answer. If it completes some text, an [`Event::Text`] follows.
     Token {
-        /// The token; perhaps the one that ends the answer.
+        /// The token; it may be the end token.
         token: u32,
-        /// Its probability, where [`GenerateOptions::log_probabilities`] asks for it.
+        /// Its log probability, if [`GenerateOptions::log_probabilities`] is set.
         log_probabilities: Option<&'a LogProbabilities>,
     },
-    /// More of the answer; always whole characters.
+    /// The next text of the answer; always whole characters.
     Text(&'a str),
 }
 
-/// Why an answer ended.
+/// The reason why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finish {
     /// The model generated an end token, or the answer has its [form](GenerateOptions::form) and nothing may follow.
     EndToken,
-    /// A stop string came up.
+    /// The answer contained a stop string.
     StopString,
-    /// As many tokens as requested.
+    /// The answer has the requested number of tokens.
     Length,
-    /// No room for another token.
+    /// The context has no room for another token.
     ContextFull,
-    /// Another thread cancelled it.
+    /// Another thread cancelled the generation.
     Cancelled,
 }
 
-/// Where the time went.
+/// Token counts and times of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Timing {
-    /// Tokens of the prompt that went through the model.
+    /// Tokens of the prompt that were computed.
     pub prefill_tokens: usize,
-    /// Tokens of the prompt that the session held already.
+    /// Tokens of the prompt that the session already held.
     pub reused_tokens: usize,
-    /// Seconds from the first chunk to the logits of the prompt's last token.
-    /// A draft model reads the prompt behind that, and its time is part of it.
+    /// Seconds from the call to the logits of the prompt's last token. With a draft model, this includes its prefill,
+    /// which runs afterwards.
     pub prefill_seconds: f64,
-    /// Tokens of the answer that went through the model: all but the last.
+    /// Tokens of the answer that were computed: all but the last.
     pub decode_tokens: usize,
-    /// Seconds for them.
+    /// Seconds of decode.
     pub decode_seconds: f64,
     /// Seconds from the call to the first token of the answer.
     pub time_to_first_token_seconds: f64,
 }
 
 impl Timing {
-    /// Prompt tokens a second.
+    /// Returns the prompt tokens per second.
     pub fn prefill_tokens_per_second(&self) -> f64 {
         rate(self.prefill_tokens, self.prefill_seconds)
     }
 
-    /// Answer tokens a second.
+    /// Returns the answer tokens per second.
     pub fn decode_tokens_per_second(&self) -> f64 {
         rate(self.decode_tokens, self.decode_seconds)
     }
@@ -113,34 +114,34 @@ fn rate(tokens: usize, seconds: f64) -> f64 {
 /// An answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Generation {
-    /// Its text, without a stop string.
+    /// The text, without a stop string.
     pub text: String,
-    /// Its tokens, an end token last if there was one.
+    /// The tokens; if there was an end token, it is the last.
     pub tokens: Vec<u32>,
-    /// Why it ended.
+    /// The reason why it ended.
     pub finish: Finish,
     /// The stop string that ended it.
     #[serde(skip)]
     pub stop: Option<String>,
-    /// Where the time went.
+    /// Token counts and times.
     pub timing: Timing,
-    /// What came of proposals, if there were to be some.
+    /// Counts of proposals, if speculative decoding was on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculation: Option<Speculation>,
-    /// What keeping its form took, if it was to have one.
+    /// Counts and times of the constraint, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constraint: Option<ConstraintUse>,
 }
 
-/// Continues `prompt`, which is the whole conversation: what the session has seen of it already is not
-/// computed again, what it has seen beyond is forgotten.
+/// Continues `prompt`, which is the whole conversation. The prefix that the session already holds is not computed
+/// again; what the session holds after that prefix is dropped.
 ///
-/// A cancelled run is no error: the answer so far comes back with [`Finish::Cancelled`].
+/// If the run is cancelled, returns the answer so far with [`Finish::Cancelled`]; this is not an error.
 ///
 /// # Errors
-/// If the prompt is empty, longer than the context, or holds a token outside the vocabulary; if an option is
-/// out of range; if the model has no tokenizer or computes logits that are not finite; if the answer cannot be kept in its
-/// form.
+/// If the prompt is empty, longer than the context, or contains a token outside the vocabulary; if an option is out of
+/// range; if the model has no tokenizer or computes logits that are not finite; if the answer cannot satisfy its
+/// constraint.
 pub fn generate(
     session: &mut Session,
     prompt: &[u32],
@@ -152,7 +153,7 @@ pub fn generate(
     generate_with(session, prompt, options, speculator, cancel, on_event)
 }
 
-/// As [`generate`], with any proposals.
+/// Generates as [`generate`] does, with the given speculator.
 pub(crate) fn generate_with(
     session: &mut Session,
     prompt: &[u32],
@@ -194,7 +195,7 @@ pub(crate) fn generate_with(
         stop: StopMatcher::new(&options.stop),
         stopped_by: None,
     };
-    // A form is that of all bytes.
+    // A constraint applies to all bytes of the answer.
     let stream = if options.form.is_some() {
         tokenizer.exact_stream()
     } else {
@@ -267,15 +268,15 @@ pub(crate) fn generate_with(
     })
 }
 
-/// What ends an answer, besides its text, and what is computed of each token.
+/// The limits of an answer other than its text, and the log probabilities to compute.
 struct Limits<'a> {
     max_tokens: Option<usize>,
     end_tokens: &'a [u32],
-    /// How many of the likeliest tokens are told with each token.
+    /// The number of the likeliest tokens to return with each token.
     log_probabilities: Option<usize>,
 }
 
-/// Makes the answer that begins with the token `first`. The session has then seen all of it but the last token.
+/// Generates the answer that begins with the token `first`. Afterwards, the session holds all of it but the last token.
 fn decode(
     session: &mut Session,
     first: u32,
@@ -298,7 +299,7 @@ fn decode(
         if free == 0 {
             return Ok(Finish::ContextFull);
         }
-        // The token that follows the last proposal is one more of the answer.
+        // The token that follows the last proposal also belongs to the answer.
         let of_answer = limits
             .max_tokens
             .map_or(usize::MAX, |most| most - answer.tokens.len() - 1);
@@ -333,7 +334,7 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Takes the next token, which was chosen by `logits[vocab]`; why the answer ends with it, if it does.
+    /// Appends the next token, which was sampled from `logits[vocab]`. Returns why the answer ends with it, if it does.
     fn push(
         &mut self,
         token: u32,
@@ -360,7 +361,7 @@ impl Answer<'_> {
         (limits.max_tokens == Some(self.tokens.len())).then_some(Finish::Length)
     }
 
-    /// The answer, and the place of the stop string that ended it.
+    /// Returns the answer, and the index of the stop string that ended it.
     fn end(
         self,
         mut finish: Finish,
@@ -395,7 +396,7 @@ impl Answer<'_> {
     }
 }
 
-/// The text of an answer as far as it has been shown.
+/// The text of an answer that has been emitted so far.
 struct Shown<'a> {
     text: String,
     stop: StopMatcher<'a>,
@@ -403,7 +404,7 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// Shows what may be shown of `text`; true if a stop string came up.
+    /// Emits the part of `text` that cannot belong to a stop string. Returns whether a stop string was found.
     fn push(&mut self, text: &str, on_event: &mut dyn FnMut(Event)) -> bool {
         let step = self.stop.push(text);
         self.emit(&step.text, on_event);
@@ -411,7 +412,7 @@ impl Shown<'_> {
         step.stopped_by.is_some()
     }
 
-    /// Shows what was held back.
+    /// Emits the text that was held back.
     fn finish(&mut self, on_event: &mut dyn FnMut(Event)) {
         let stop = std::mem::replace(&mut self.stop, StopMatcher::new(&[]));
         self.emit(&stop.finish(), on_event);

@@ -1,10 +1,10 @@
-//! Runs a model: prefill chunk by chunk, then decode token by token.
+//! Runs a model: prefill in chunks, then decode token by token.
 //!
-//! [`Model`] is what does not change: weights ready to compute with, tokenizer, template, threads.
-//! [`Engine`] computes it for many [`Session`]s at once, each one conversation, on one or several processors ([`execute`]).
-//! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler), several tokens a step where
-//! that is faster ([`speculate`]), in a form that it must have if there is one ([`constraint`]). A [`Package`](package::Package)
-//! is a model in INT8 or INT4 on disk; what makes one, evaluates and studies models are crates above this one.
+//! [`Model`] is the immutable part: weights in the layout of the kernels, tokenizer, template, threads. [`Engine`]
+//! computes it for many [`Session`]s concurrently, each one conversation, on one or several processors ([`execute`]).
+//! [`generate`] runs a session from prompt to answer with a [`Sampler`](sampler::Sampler), with several tokens per step
+//! where that is faster ([`speculate`]), and under a [`constraint`] if one is given. A [`Package`](package::Package) is
+//! a model in INT8 or INT4 on disk. The crates above this one prepare packages, evaluate models and study them.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -19,7 +19,7 @@
 //!         print!("{text}");
 //!     }
 //! })?;
-//! println!("\n{:.0} tokens a second", answer.timing.decode_tokens_per_second());
+//! println!("\n{:.0} tokens per second", answer.timing.decode_tokens_per_second());
 //! # Ok(())
 //! # }
 //! ```
@@ -67,7 +67,7 @@ pub use statistics::{Bytes, Int8Statistics, Operator, OperatorUse, Statistics};
 pub use threads::Threads;
 pub use triad_kernels::Cores;
 
-/// Bytes as text.
+/// Returns bytes as hexadecimal text.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,25 +1,25 @@
-//! What linear layers read: activations that are quantized once and read by one to three layers.
+//! The inputs of linear layers: activations that are quantized once and read by one to three layers.
 
 use serde::{Deserialize, Serialize};
 use triad_model::description::{BlockDescription, Linear};
 
-/// One of the four activations of a block that linear layers read. Each has one scale, one clip threshold and
-/// one shadow, which all its layers share: the norm before them quantizes once.
+/// One of the four activations of a block that linear layers read. Each has one scale, one clip threshold and one
+/// shadow, which all its layers share: the norm before them quantizes once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinearInput {
-    /// Read by query, key and value: the norm before attention.
+    /// The norm before attention, read by query, key and value.
     Attention,
-    /// Read by attention's output layer: what the heads found.
+    /// The output of the attention heads, read by attention's output layer.
     AttentionOutput,
-    /// Read by gate and up: the norm before the feed-forward.
+    /// The norm before the feed-forward, read by gate and up.
     FeedForward,
-    /// Read by down: the activation times up.
+    /// The activation times up, read by down.
     Down,
 }
 
 impl LinearInput {
-    /// All of them, in the order in which they are computed.
+    /// All inputs, in the order in which they are computed.
     pub const ALL: [Self; 4] = [
         Self::Attention,
         Self::AttentionOutput,
@@ -27,7 +27,7 @@ impl LinearInput {
         Self::Down,
     ];
 
-    /// The input that `linear` reads.
+    /// Returns the input that `linear` reads.
     pub fn of(linear: Linear) -> Self {
         match linear {
             Linear::Query | Linear::Key | Linear::Value => Self::Attention,
@@ -37,7 +37,7 @@ impl LinearInput {
         }
     }
 
-    /// Channels of the input in a block of a model with this width of the residual stream.
+    /// Returns the channels of the input in a block of a model with this width of the residual stream.
     pub fn channels(self, block: &BlockDescription, hidden: usize) -> usize {
         match self {
             Self::Attention | Self::FeedForward => hidden,
@@ -46,7 +46,7 @@ impl LinearInput {
         }
     }
 
-    /// Name for people and files.
+    /// Returns the name in messages and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Attention => "attention",
@@ -56,7 +56,7 @@ impl LinearInput {
         }
     }
 
-    /// Its place in [`LinearInput::ALL`].
+    /// Returns its index in [`LinearInput::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }

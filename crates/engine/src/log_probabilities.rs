@@ -1,4 +1,4 @@
-//! How likely a model finds tokens, of an answer or of a prompt, and what it finds likeliest in their places.
+//! Log probabilities of the tokens of an answer or a prompt, and the likeliest tokens at their positions.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::execute::Session;
 
-/// Most bytes of logits of a prompt that are held at once.
+/// The maximum bytes of a prompt's logits that are held at once.
 const SLAB_BYTES: usize = 64 << 20;
 
-/// What the model computed at the place of a token, before any bias, penalty, temperature or filter.
+/// The log probabilities at a token's position, before any bias, penalty, temperature or filter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProbabilities {
     /// The token.
     pub token: u32,
-    /// Natural logarithm of its probability, given all before it.
+    /// The natural logarithm of its probability, given all tokens before it.
     pub log_probability: f32,
-    /// The likeliest tokens of this place, with the logarithms of their probabilities; the likeliest first.
+    /// The likeliest tokens of this position, with the logarithms of their probabilities; the likeliest first.
     pub likeliest: Vec<(u32, f32)>,
 }
 
 impl LogProbabilities {
-    /// Of `token` and the `count` likeliest by `logits[vocab]`.
+    /// Computes those of `token` and of the `count` likeliest tokens from `logits[vocab]`.
     pub(crate) fn new(logits: &[f32], token: u32, count: usize) -> Self {
         let normalizer = log_sum_exp(logits);
         let log_probability = |token: u32| (f64::from(logits[token as usize]) - normalizer) as f32;
-        // Of equal logits the first is the likeliest, as with the sampler.
+        // Of equal logits, the first is the likeliest, as in the sampler.
         let likelier_first = |a: &u32, b: &u32| -> Ordering {
             logits[*b as usize]
                 .total_cmp(&logits[*a as usize])
@@ -58,9 +58,9 @@ impl LogProbabilities {
 }
 
 impl Session {
-    /// Forgets what the session has seen, runs `prompt`, and returns the probabilities of its tokens from the second on,
-    /// each with the `count` likeliest tokens of its place: those of [`Session::score`]. `progress` is called with the
-    /// number of tokens that are done.
+    /// Drops the session's tokens, runs `prompt`, and returns the log probabilities of its tokens from the second on,
+    /// each with the `count` likeliest tokens of its position. They are those of [`Session::score`]. `progress` is
+    /// called with the number of finished tokens.
     ///
     /// # Errors
     /// As [`Session::prefill`]; if logits are not finite.

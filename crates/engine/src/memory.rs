@@ -1,4 +1,4 @@
-//! How much memory a run needs, before it needs it.
+//! Estimates of the memory that a run needs.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::execute::ProcessorOptions;
 use crate::forward::Buffers;
 use crate::kv::KvFormat;
 
-/// Bytes that a run needs.
+/// The bytes that a run needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Weights in the format used for compute.
@@ -23,13 +23,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// All of it.
+    /// Returns the total bytes.
     pub fn total(&self) -> usize {
         self.weights + self.kv_cache + self.activations
     }
 }
 
-/// What a session of `context` tokens in chunks of `chunk` adds to `weights` bytes of weights.
+/// Returns the memory of a session of `context` tokens in chunks of `chunk`, with `weights` bytes of weights.
 pub fn of_session(
     description: &ModelDescription,
     weights: usize,
@@ -45,8 +45,8 @@ pub fn of_session(
     }
 }
 
-/// What several processors add: buffers for every chunk in flight but one and, where one of them is an NPU, for the shadows
-/// of each.
+/// Returns the bytes that several processors add: buffers for every chunk in flight except one and, if one of the
+/// processors is an NPU, the shadows of each chunk.
 pub fn of_chunks_in_flight(
     description: &ModelDescription,
     context: usize,
@@ -70,8 +70,8 @@ pub fn of_chunks_in_flight(
     chunk * (Buffers::bytes_per_row(description) * chunks.saturating_sub(1) + shadows * chunks)
 }
 
-/// Bytes that the weights of an opened model will take, without loading them: where they stay mapped, what does not fit in
-/// memory is read again.
+/// Returns the bytes of an opened model's weights, without loading them. If they stay mapped, parts that do not fit in
+/// memory are read again when needed.
 pub fn of_weights(checkpoint: &Checkpoint) -> usize {
     let map = checkpoint.tensor_map();
     let linears = map
@@ -95,7 +95,7 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
         + embedding
 }
 
-/// Bytes of random bf16 weights in the shapes of `description`.
+/// Returns the bytes of random bf16 weights in the shapes of `description`.
 pub fn of_random_weights(description: &ModelDescription) -> usize {
     let block = |block: &BlockDescription| -> usize {
         block

@@ -22,35 +22,35 @@ use crate::quantization::{OutputWeights, Quantization};
 use crate::threads::Threads;
 use crate::weights::Weights;
 
-/// How a model is loaded.
+/// Options of loading a model.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// Threads that compute.
+    /// The threads that compute.
     pub threads: Threads,
-    /// How products with quantized blocks of a GGUF file are computed.
+    /// The arithmetic of linear layers with quantized blocks of a GGUF file.
     pub block_arithmetic: BlockArithmetic,
 }
 
-/// Description, weights, tokenizer, template, threads: everything that sessions share.
+/// Description, weights, tokenizer, template and threads: everything that sessions share.
 pub struct Model {
     description: ModelDescription,
     weights: Weights,
-    /// Shared by the models that are made from this one.
+    /// Shared by the models that are derived from this one.
     text: Arc<Text>,
     generation_defaults: GenerationDefaults,
     pool: Arc<Pool>,
-    /// The files that its weights are in, or come from.
+    /// The files that contain its weights, or that they were made from.
     files: Vec<MappedFile>,
-    /// The package that it is, if it is one.
+    /// The package of the model, if it has one.
     package: Option<OpenedPackage>,
     /// See [`Model::fingerprint`].
     fingerprint: OnceLock<String>,
 }
 
-/// What a model keeps of its package.
+/// The data of a package that its model keeps.
 struct OpenedPackage {
     path: PathBuf,
-    /// The sha256 of its weights.
+    /// The sha256 of the weights.
     weights: String,
     hot_channels: HotChannels,
 }
@@ -59,7 +59,7 @@ impl Model {
     /// Opens a package, a GGUF file or a safetensors folder.
     ///
     /// # Errors
-    /// If the file is damaged or holds what Triad does not run.
+    /// If the file is damaged, or contains a model that Triad does not support.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self> {
         if Package::is_at(path) {
             return Self::from_package(&Package::open(path)?, options);
@@ -67,13 +67,13 @@ impl Model {
         Self::from_checkpoint(&Arc::new(Checkpoint::open(path)?), options)
     }
 
-    /// Makes the weights of an opened model file ready to run.
+    /// Loads the weights of an opened model file.
     ///
     /// # Errors
     /// As [`Model::load`].
     pub fn from_checkpoint(checkpoint: &Arc<Checkpoint>, options: &LoadOptions) -> Result<Self> {
         let pool = pool(options)?;
-        // Tokenizer and weights have nothing to do with each other: both are read at the same time.
+        // Tokenizer and weights are independent of each other, and are read concurrently.
         let text = || {
             text(
                 checkpoint.source(),
@@ -99,7 +99,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Makes a prepared model ready to run: its matrices stay where the package has them, mapped or in huge pages.
+    /// Loads a prepared model. Its matrices stay where the package has them, mapped or in huge pages.
     ///
     /// # Errors
     /// If numbers in the package are impossible, or its tokenizer or template is damaged.
@@ -126,10 +126,11 @@ impl Model {
         Ok(model)
     }
 
-    /// Checks that the files of the model are still what was loaded. It is called before anything that was computed is given out.
+    /// Checks that the files of the model have not changed since they were loaded. Called before any result is
+    /// returned.
     ///
     /// # Errors
-    /// [`Error::Changed`] if another program changed one in place, or truncated it.
+    /// [`Error::Changed`] if another program changed a file in place, or truncated it.
     pub fn check_unchanged(&self) -> Result<()> {
         self.files
             .iter()
@@ -137,7 +138,7 @@ impl Model {
             .map_err(Error::Changed)
     }
 
-    /// A model of this description with random weights in bf16 and no tokenizer: as fast as a real one.
+    /// Creates a model with this description, random bf16 weights and no tokenizer. It is as fast as a real model.
     ///
     /// # Errors
     /// If the threads cannot be started.
@@ -160,7 +161,7 @@ impl Model {
         })
     }
 
-    /// The same model on another number of threads.
+    /// Returns the same model with another number of threads.
     ///
     /// # Errors
     /// If the threads cannot be started.
@@ -174,7 +175,7 @@ impl Model {
         })
     }
 
-    /// This float model with its linear layers in INT8.
+    /// Returns this float model with its linear layers in INT8.
     ///
     /// # Panics
     /// If `quantization` is for another number of blocks.
@@ -182,8 +183,8 @@ impl Model {
         self.with_weights(self.install(|| self.weights.quantize(quantization, None)))
     }
 
-    /// As [`Model::quantize`]; `known` is what came of it by a plan that differs in clip thresholds, shadows and
-    /// smoothing only: matrices that come to the same are shared with it.
+    /// Quantizes as [`Model::quantize`] does. `known` is the result for a plan that differs only in clip thresholds,
+    /// shadows and smoothing: equal matrices are shared with it.
     ///
     /// # Panics
     /// If `quantization` or `known` is for another number of blocks.
@@ -193,8 +194,9 @@ impl Model {
         )
     }
 
-    /// This float model with its linear layers in W4A16. `mean_squares` are those of the channels of each block's inputs,
-    /// in the order of [`LinearInput::ALL`](crate::LinearInput::ALL), over some text: scales are chosen by them.
+    /// Returns this float model with its linear layers in W4A16. `mean_squares` are those of the channels of each
+    /// block's inputs, in the order of [`LinearInput::ALL`](crate::LinearInput::ALL), over some text: they determine
+    /// the scales.
     ///
     /// # Panics
     /// If `mean_squares` is for other blocks or channels, or the model is not in float.
@@ -224,17 +226,18 @@ impl Model {
         self.pool.install(work)
     }
 
-    /// What the model is.
+    /// Returns the description of the model.
     pub fn description(&self) -> &ModelDescription {
         &self.description
     }
 
-    /// Its weights.
+    /// Returns the weights.
     pub fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    /// A name for what the model computes: a hash of its description and of all weights, which are read once for it.
+    /// Returns an identifier of the function that the model computes: a hash of its description and of all weights. The
+    /// first call reads all weights.
     pub fn fingerprint(&self) -> String {
         let name = self.fingerprint.get_or_init(|| {
             let mut hash = Sha256::new();
@@ -245,17 +248,17 @@ impl Model {
         name.clone()
     }
 
-    /// The package that it is, if it is one.
+    /// Returns the path of the package, if the model has one.
     pub fn package(&self) -> Option<&Path> {
         self.package.as_ref().map(|package| package.path.as_path())
     }
 
-    /// The channels that calibration found hot, where it is a package in INT8.
+    /// Returns the channels that calibration found hot, if the model is an INT8 package.
     pub(crate) fn hot_channels(&self) -> Option<&HotChannels> {
         self.package.as_ref().map(|package| &package.hot_channels)
     }
 
-    /// What the weights are called: the sha256 of those in a package, else the [fingerprint](Model::fingerprint).
+    /// Returns the name of the weights: the sha256 of those in a package, else the [fingerprint](Model::fingerprint).
     pub(crate) fn weights_name(&self) -> String {
         self.package
             .as_ref()
@@ -270,10 +273,10 @@ impl Model {
         Ok(Arc::new(Adapter::open(path, &self.description)?))
     }
 
-    /// Its tokenizer.
+    /// Returns the tokenizer.
     ///
     /// # Errors
-    /// If the file has none: such a model runs on token ids only.
+    /// If the file has none: such a model runs only on token ids.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.text
             .tokenizer
@@ -283,22 +286,22 @@ impl Model {
             })
     }
 
-    /// Its chat template, if the file has one.
+    /// Returns the chat template, if the file has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.text.template.as_ref()
     }
 
-    /// Sampling as the model's authors recommend it.
+    /// Returns the sampling options that the model's authors recommend.
     pub fn generation_defaults(&self) -> &GenerationDefaults {
         &self.generation_defaults
     }
 
-    /// Threads that compute.
+    /// Returns the number of threads that compute.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
 
-    /// Tokens of a plain prompt, with the model's leading special token if it has one.
+    /// Returns the tokens of a plain prompt, with the model's leading special token if it has one.
     ///
     /// # Errors
     /// If the model has no tokenizer or the text is empty.
@@ -310,7 +313,7 @@ impl Model {
         Ok(tokenizer.encode(text, Special::AsText)?)
     }
 
-    /// Its weights, for tests that put others in their place.
+    /// Returns the weights, for tests that replace them.
     #[cfg(test)]
     pub(crate) fn weights_mut(&mut self) -> &mut Weights {
         &mut self.weights
@@ -331,14 +334,14 @@ impl std::fmt::Debug for Model {
     }
 }
 
-/// What a model needs to read and write text.
+/// Tokenizer and template of a model.
 struct Text {
-    /// Or why there is none.
+    /// The tokenizer, or the reason why there is none.
     tokenizer: Result<Tokenizer, Arc<triad_model::Error>>,
     template: Option<ChatTemplate>,
 }
 
-/// A tokenizer that is not there is no error yet; one that is there but damaged is.
+/// Reads tokenizer and template. A missing tokenizer is not an error yet; a damaged one is.
 fn text(source: &Source, defaults: &GenerationDefaults, path: &Path) -> Result<Text> {
     match Tokenizer::from_source(source, &defaults.end_tokens).map_err(|error| error.at(path)) {
         Ok(tokenizer) => {
@@ -361,7 +364,7 @@ fn pool(options: &LoadOptions) -> Result<Arc<Pool>> {
     options.threads.start().map(Arc::new)
 }
 
-/// Both results, of two computations at the same time.
+/// Runs two computations concurrently, and returns both results.
 fn beside<A, B: Send>(first: impl FnOnce() -> A, second: impl FnOnce() -> B + Send) -> (A, B) {
     std::thread::scope(|scope| {
         let second = scope.spawn(second);

@@ -1,22 +1,22 @@
-//! How the linear layers of a model are computed: in which [`LinearFormat`], and in INT8 by which scales.
+//! The number formats of a model's linear layers ([`LinearFormat`]), and the scales of INT8.
 //!
-//! A [`Quantization`] is the plan: for each block and [`LinearInput`] where activations are clipped and whether what
-//! is beyond runs beside it as a shadow (llm.npu, §3.3). It is made from calibration; a package stores it
-//! ([`crate::package::preparation`]).
+//! A [`Quantization`] is the plan of INT8. For each block and [`LinearInput`], it has the clip threshold of
+//! activations, and whether values that exceed it are computed separately as a shadow (llm.npu, §3.3). Calibration
+//! creates the plan; a package stores it ([`crate::package::preparation`]).
 
 use serde::{Deserialize, Serialize};
 use triad_processors::model::Int8Input;
 
 use crate::linear_input::LinearInput;
 
-/// Largest magnitude of an INT8 value; −128 is never produced.
+/// The largest magnitude of an INT8 value; −128 is never produced.
 pub const INT8_MAX: f32 = 127.0;
 
-/// Returns the nearest clip threshold to `clip` by which activations can be quantized: its scale, clip / 127, is no denormal number, by which
-/// nothing can be divided, and 127 · scale is finite. 1 where `clip` is zero or no number, since an input that is zero throughout a text
-/// needs a scale, too.
+/// Returns the nearest clip threshold to `clip` with which activations can be quantized: its scale, clip / 127, is not
+/// a denormal number, by which a division would overflow, and 127 · scale is finite. Returns 1 if `clip` is zero or not
+/// a number, since an input that is zero throughout a text also needs a scale.
 pub fn usable_clip(clip: f32) -> f32 {
-    // A power of two keeps 127 · (clip / 127) finite, whatever is rounded.
+    // A power of two keeps 127 · (clip / 127) finite despite rounding.
     const MOST: f32 = f32::MAX / 2.0;
     if clip > 0.0 {
         clip.clamp(INT8_MAX * f32::MIN_POSITIVE * 2.0, MOST)
@@ -25,32 +25,33 @@ pub fn usable_clip(clip: f32) -> f32 {
     }
 }
 
-/// Number formats of the linear layers of the blocks.
+/// The number formats of the linear layers of the blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinearFormat {
     /// Weights and activations in INT8, by a [`Quantization`] (llm.npu).
     #[default]
     W8a8,
-    /// Weights in INT4 with one f16 scale for [`GROUP`](triad_kernels::int4::GROUP) neighbours of a row, activations in
-    /// float, of which 16 bits are kept (HeteroLLM, §5.1). Layers whose rows are no whole groups have weights in f32.
+    /// Weights in INT4 with one f16 scale for each [`GROUP`](triad_kernels::int4::GROUP) of neighbours in a row;
+    /// activations in float, rounded to 16 bits (HeteroLLM, §5.1). Layers whose rows are not whole groups have weights
+    /// in f32.
     W4a16,
 }
 
-/// How all linear layers of a model are quantized to INT8.
+/// The quantization plan of all linear layers of a model for INT8.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantization {
-    /// What one weight scale covers.
+    /// The weights that share one scale.
     pub weight_scales: WeightScales,
-    /// Weights of the linear layers while decoding.
+    /// The weights of the linear layers in decode.
     pub decode_weights: DecodeWeights,
-    /// Weights of the output matrix.
+    /// The weights of the output matrix.
     pub output_weights: OutputWeights,
     /// The four inputs of each block, in the order of [`LinearInput::ALL`].
     pub blocks: Vec<[InputQuantization; 4]>,
 }
 
-/// What one weight scale covers.
+/// The weights that share one scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WeightScales {
@@ -61,51 +62,51 @@ pub enum WeightScales {
     Tensor,
 }
 
-/// Weights that decode computes with.
+/// The weights of decode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DecodeWeights {
-    /// Those of prefill.
+    /// The same as in prefill.
     #[default]
     Int8,
     /// A second copy, with one scale for each 32 weights: half the bytes to read for each token.
     Int4,
 }
 
-/// Weights of the output matrix. Its activations stay in float.
+/// The weights of the output matrix. Its activations stay in float.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputWeights {
-    /// As the model's file has them.
+    /// The weights of the model's file.
     Float,
-    /// One scale for each token of the vocabulary.
+    /// INT8 with one scale for each token of the vocabulary.
     #[default]
     Int8,
 }
 
-/// How one linear input becomes INT8.
+/// The quantization of one linear input to INT8.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InputQuantization {
     /// One scale for all tokens, known before the run.
     Static {
-        /// Largest magnitude that INT8 represents: 127 · scale.
+        /// The largest magnitude that INT8 represents: 127 · scale.
         clip: f32,
-        /// What is beyond the clip threshold is computed in float and added.
+        /// Whether the excess over the clip threshold is computed in float and added.
         shadow: bool,
-        /// Factors `[channels]` on the activations, whose inverse the weights carry.
+        /// Factors `[channels]` on the activations; the weights have the inverse.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         smoothing: Option<Vec<f32>>,
     },
-    /// One scale for each token, found while running (LLM.int8()).
+    /// One scale for each token, computed at run time (LLM.int8()).
     Dynamic {
-        /// Channels with a magnitude beyond this are computed in float.
+        /// Channels with a larger magnitude than this are computed in float.
         outlier_threshold: f32,
     },
 }
 
 impl InputQuantization {
-    /// Factors on the activations, where there are any.
+    /// Returns the factors on the activations, if there are any.
     pub fn smoothing(&self) -> Option<&[f32]> {
         match self {
             Self::Static { smoothing, .. } => smoothing.as_deref(),
@@ -113,7 +114,7 @@ impl InputQuantization {
         }
     }
 
-    /// As devices take it; `None` where scales are found for each token.
+    /// Returns the static quantization for devices; `None` if each token has its own scale.
     pub(crate) fn fixed(&self) -> Option<Int8Input<'_>> {
         match self {
             Self::Static {
@@ -129,19 +130,19 @@ impl InputQuantization {
         }
     }
 
-    /// Whether what is beyond the clip threshold is computed in float.
+    /// Returns whether the excess over the clip threshold is computed in float.
     pub fn has_shadow(&self) -> bool {
         matches!(self, Self::Static { shadow: true, .. })
     }
 }
 
 impl Quantization {
-    /// How one input of one block is quantized.
+    /// Returns the quantization of one input of one block.
     pub fn input(&self, block: usize, input: LinearInput) -> &InputQuantization {
         &self.blocks[block][input.index()]
     }
 
-    /// Inputs whose shadow is kept.
+    /// Returns the number of inputs that keep their shadow.
     pub fn shadows(&self) -> usize {
         self.blocks
             .iter()

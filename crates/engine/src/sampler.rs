@@ -1,7 +1,7 @@
 //! Chooses the next token from logits.
 //!
-//! In this order, as `transformers` does it: bias, repetition penalty, frequency and presence penalty, the tokens that
-//! are allowed, temperature, top-k, top-p, min-p, then one draw from what is left.
+//! The steps have the order of `transformers`: bias, repetition penalty, frequency and presence penalty, the mask of
+//! allowed tokens, temperature, top-k, top-p, min-p. One token is then drawn from those that remain.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,26 +13,27 @@ use triad_model::checkpoint::GenerationDefaults;
 use crate::error::{Error, Result};
 use crate::token_mask::TokenMask;
 
-/// How tokens are chosen. The default is greedy.
+/// Options of sampling. The default is greedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplerOptions {
     /// Divisor of the logits; 0 always takes the likeliest token.
     pub temperature: f32,
-    /// Keep only this many likeliest tokens; 0 keeps all.
+    /// Keeps only this number of the likeliest tokens; 0 keeps all.
     pub top_k: usize,
-    /// Keep the fewest likeliest tokens whose probabilities add up to this; 1 keeps all.
+    /// Keeps the fewest likeliest tokens with at least this sum of probabilities; 1 keeps all.
     pub top_p: f32,
-    /// Drop tokens less likely than this share of the likeliest one; 0 keeps all.
+    /// Drops tokens that are less likely than this share of the likeliest one; 0 keeps all.
     pub min_p: f32,
-    /// Tokens seen before have positive logits divided, negative ones multiplied by this; 1 changes nothing.
+    /// Divides positive logits of tokens in the prompt or answer so far by this, and multiplies negative ones; 1
+    /// changes nothing.
     pub repetition_penalty: f32,
-    /// Subtracted from the logit of a token for each time that it is in the answer so far; 0 changes nothing.
+    /// Subtracted from the logit of a token for each time that it occurs in the answer so far; 0 changes nothing.
     pub frequency_penalty: f32,
-    /// Subtracted from the logits of tokens that are in the answer so far; 0 changes nothing.
+    /// Subtracted from the logits of tokens that occur in the answer so far; 0 changes nothing.
     pub presence_penalty: f32,
     /// Added to the logits of these tokens.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Start of the random numbers: the same seed chooses the same tokens.
+    /// The seed of the random numbers: the same seed chooses the same tokens.
     pub seed: u64,
 }
 
@@ -53,7 +54,7 @@ impl Default for SamplerOptions {
 }
 
 impl SamplerOptions {
-    /// As the model's authors recommend, else greedy.
+    /// Returns the options that the model's authors recommend, else greedy ones.
     pub fn recommended(defaults: &GenerationDefaults) -> Self {
         let greedy = Self::default();
         Self {
@@ -122,14 +123,14 @@ impl SamplerOptions {
     }
 }
 
-/// Chooses tokens; holds the random numbers.
+/// Chooses tokens; has the random number generator.
 pub struct Sampler {
     options: SamplerOptions,
     random: ChaCha8Rng,
     candidates: Vec<Candidate>,
-    /// Tokens before the answer.
+    /// The number of tokens before the answer.
     prompt: usize,
-    /// `None`: all.
+    /// `None`: all tokens are allowed.
     allowed: Option<TokenMask>,
 }
 
@@ -141,7 +142,7 @@ struct Candidate {
 }
 
 impl Sampler {
-    /// A sampler at the start of its random numbers.
+    /// Creates a sampler at the start of its random numbers.
     ///
     /// # Errors
     /// If an option is out of its range.
@@ -157,41 +158,42 @@ impl Sampler {
         })
     }
 
-    /// The first `tokens` of those seen are a prompt, in which frequency and presence are not counted.
+    /// Marks the first `tokens` as the prompt, in which frequency and presence are not counted.
     pub fn begin_answer(&mut self, tokens: usize) {
         self.prompt = tokens;
     }
 
-    /// Chooses among these tokens only from now on, one of which the logits have; `None`: among all.
+    /// Restricts the choice to these tokens from now on, at least one of which the logits must have; `None`: no
+    /// restriction.
     pub fn allow(&mut self, allowed: Option<TokenMask>) {
         self.allowed = allowed;
     }
 
-    /// The next token, given `logits[vocab]` and the tokens `seen` before it.
+    /// Samples the next token, given `logits[vocab]` and the tokens `seen` before it.
     pub fn sample(&mut self, logits: &[f32], seen: &[u32]) -> u32 {
         self.weigh(logits, seen);
         self.draw()
     }
 
-    /// What [`Sampler::sample`] draws from: temperature and filters have been applied.
+    /// Returns the distribution that [`Sampler::sample`] draws from, after temperature and filters.
     pub fn distribution(&mut self, logits: &[f32], seen: &[u32]) -> Distribution {
         self.weigh(logits, seen);
         Distribution::normalized(self.candidates.clone())
             .expect("the likeliest candidate has weight 1")
     }
 
-    /// A token of `distribution`, drawn with this sampler's random numbers.
+    /// Draws a token of `distribution` with this sampler's random numbers.
     pub fn draw_from(&mut self, distribution: &Distribution) -> u32 {
         self.candidates.clone_from(&distribution.candidates);
         self.draw()
     }
 
-    /// A random number from 0 to 1, never 1 itself.
+    /// Returns a random number from 0 to 1, excluding 1.
     pub(crate) fn unit(&mut self) -> f32 {
         (self.random.next_u32() >> 8) as f32 / (1 << 24) as f32
     }
 
-    /// Leaves the candidates for the next token, with their weights; if greedy, one.
+    /// Fills the candidates for the next token, with their weights; if greedy, one candidate.
     fn weigh(&mut self, logits: &[f32], seen: &[u32]) {
         let options = &self.options;
         self.candidates.clear();
@@ -248,7 +250,7 @@ impl Sampler {
                 .select_nth_unstable_by(top_k - 1, likelier_first);
             self.candidates.truncate(top_k);
         }
-        // A fixed order, whatever the selection left: the draw must not depend on it.
+        // The order must not depend on the selection, since the draw depends on the order.
         if top_k > 0 || self.options.top_p < 1.0 {
             self.candidates.sort_unstable_by(likelier_first);
         }
@@ -275,7 +277,7 @@ impl Sampler {
         }
     }
 
-    /// The likeliest token has weight 1.
+    /// Applies min-p. The likeliest token has weight 1.
     fn keep_min_p(&mut self) {
         let least = self.options.min_p;
         self.candidates
@@ -301,12 +303,12 @@ impl Sampler {
 /// The tokens that may come next, with their probabilities.
 #[derive(Clone, Debug)]
 pub struct Distribution {
-    /// Probabilities more than 0, of sum 1.
+    /// Probabilities greater than 0, with sum 1.
     candidates: Vec<Candidate>,
 }
 
 impl Distribution {
-    /// `None` if nothing has a positive weight.
+    /// Normalizes weights; returns `None` if no weight is positive.
     fn normalized(mut candidates: Vec<Candidate>) -> Option<Self> {
         candidates.retain(|candidate| candidate.weight > 0.0);
         let total = total(&candidates);
@@ -316,7 +318,7 @@ impl Distribution {
         (!candidates.is_empty()).then_some(Self { candidates })
     }
 
-    /// The probability of `token`.
+    /// Returns the probability of `token`.
     pub fn probability(&self, token: u32) -> f32 {
         self.candidates
             .iter()
@@ -324,8 +326,9 @@ impl Distribution {
             .map_or(0.0, |candidate| candidate.weight)
     }
 
-    /// What is drawn from where a token of `proposed_from` is rejected: max(0, p − q), normalized (Leviathan et al.,
-    /// "Fast Inference from Transformers via Speculative Decoding", §2.3). `None` where both are the same.
+    /// Returns the distribution to draw from after a token of `proposed_from` is rejected: max(0, p − q), normalized
+    /// (Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", §2.3). Returns `None` if both
+    /// distributions are equal.
     #[must_use]
     pub fn residual(&self, proposed_from: &Self) -> Option<Self> {
         let proposed: HashMap<_, _> = proposed_from
@@ -348,7 +351,7 @@ fn total(candidates: &[Candidate]) -> f32 {
     candidates.iter().map(|candidate| candidate.weight).sum()
 }
 
-/// Of equally likely tokens the one with the smaller id comes first.
+/// Compares by likelihood. Of equally likely tokens, the one with the smaller id is first.
 fn likelier_first(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     b.weight.total_cmp(&a.weight).then(a.token.cmp(&b.token))
 }

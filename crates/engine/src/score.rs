@@ -1,4 +1,4 @@
-//! How likely a model finds given continuations: the measure beneath every evaluation.
+//! Scores given continuations by their probabilities, the basis of all evaluations.
 
 use std::iter;
 use std::ops::Range;
@@ -13,30 +13,30 @@ use crate::error::{Error, Result};
 use crate::execute::Session;
 use crate::forward::Segment;
 
-/// Most bytes of logits that are held at once: enough rows for an efficient product with the output matrix.
+/// The maximum bytes of logits that are held at once: enough rows for an efficient gemm with the output matrix.
 const SLAB_BYTES: usize = 64 << 20;
 
-/// A continuation of what a session has seen.
+/// A continuation of a session's tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Branch<'a> {
-    /// Its tokens; the first follows those of the session.
+    /// The tokens; the first follows those of the session.
     pub tokens: &'a [u32],
-    /// `tokens[scored_from..]` are scored. At least 1, since the first token of a branch has nothing in the branch that
-    /// predicts it, and less than the number of tokens.
+    /// `tokens[scored_from..]` are scored. At least 1, since no token of the branch predicts its first one; less than
+    /// the number of tokens.
     pub scored_from: usize,
 }
 
 /// The model's probabilities of the scored tokens of a [`Branch`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
-    /// Natural logarithm of the probability of each scored token, given all before it.
+    /// The natural logarithm of the probability of each scored token, given all tokens before it.
     pub log_probabilities: Vec<f32>,
-    /// Every scored token is the likeliest at its place.
+    /// Whether every scored token is the likeliest at its position.
     pub greedy: bool,
 }
 
 impl Score {
-    /// Natural logarithm of the probability of all scored tokens together.
+    /// Returns the natural logarithm of the probability of all scored tokens together.
     pub fn log_likelihood(&self) -> f64 {
         self.log_probabilities
             .iter()
@@ -45,7 +45,7 @@ impl Score {
     }
 }
 
-/// Rows of one pass whose logits are scored: the row, its branch, the token that follows.
+/// A row of a pass with logits to score: the row, its branch, the token that follows.
 struct Target {
     row: usize,
     branch: usize,
@@ -53,17 +53,17 @@ struct Target {
 }
 
 impl Session {
-    /// Scores each branch as a continuation of the session's tokens, which stay as they are.
+    /// Scores each branch as a continuation of the session's tokens, which do not change.
     ///
-    /// Branches go through the model one behind the other in passes of a whole chunk, so many short ones cost as much
-    /// as one long one. What a branch has in common with the branch before it, up to where its scores begin, is not run
-    /// again: give the choices of one question, and the questions behind one prompt, in a row. The last token of a
-    /// branch is a target only and is not run. `progress` is called after each pass with the number of the
-    /// [`tokens_to_run`] that are done.
+    /// Branches run one after the other in passes of a whole chunk, so many short ones cost as much as one long one.
+    /// The prefix that a branch shares with the branch before it, up to where its scores begin, is not run again: pass
+    /// the choices of one question, or the questions of one prompt, next to each other. The last token of a branch is
+    /// only a target and is not run. `progress` is called after each pass with the number of finished tokens, of
+    /// [`tokens_to_run`].
     ///
     /// # Errors
-    /// If a branch cannot be scored from its first scored token, does not fit, or holds a token outside the vocabulary;
-    /// if `cancel` is set.
+    /// If a branch cannot be scored from its first scored token, does not fit, or contains a token outside the
+    /// vocabulary; if `cancel` is set.
     pub fn score(
         &mut self,
         branches: &[Branch],
@@ -101,7 +101,7 @@ impl Session {
         Ok(scores)
     }
 
-    /// Runs the parts of branches that make up one pass and adds its results to `scores`.
+    /// Runs the parts of branches of one pass and adds the results to `scores`.
     fn score_pass(
         &mut self,
         branches: &[Branch],
@@ -164,13 +164,14 @@ impl Session {
     }
 }
 
-/// Tokens that [`Session::score`] runs for these branches.
+/// Returns the number of tokens that [`Session::score`] runs for these branches.
 pub fn tokens_to_run(branches: &[Branch]) -> usize {
     parts_to_run(branches).map(|part| part.len()).sum()
 }
 
-/// Which of its tokens each branch runs: those behind what it shares with the branch before it, whose keys and values
-/// are in the cache when its turn comes. The token before the first scored one is run in any case, for its logits.
+/// Returns the range of tokens that each branch runs: those after the prefix that it shares with the branch before it,
+/// whose keys and values are still in the cache at that time. The token before the first scored one always runs, for
+/// its logits.
 fn parts_to_run<'a>(branches: &'a [Branch]) -> impl Iterator<Item = Range<usize>> + 'a {
     let before = iter::once(&[][..]).chain(
         branches
@@ -188,9 +189,9 @@ fn parts_to_run<'a>(branches: &'a [Branch]) -> impl Iterator<Item = Range<usize>
     })
 }
 
-/// The parts that branches run one behind the other, cut every `chunk` rows: which branch, and which of its tokens. A
-/// branch that is cut goes on as the first of the next pass, when its keys and values are still in the cache: only
-/// those of a later branch take their place.
+/// Returns the parts that branches run, one after the other, in passes of `chunk` rows: the branch, and the range of
+/// its tokens. A branch that is cut continues as the first of the next pass. Its keys and values are then still in the
+/// cache, since only those of a later branch overwrite them.
 fn passes(branches: &[Branch], chunk: usize) -> Vec<Vec<(usize, Range<usize>)>> {
     let mut passes = Vec::new();
     let mut pass = Vec::new();
@@ -215,7 +216,7 @@ fn log_probability(logits: &[f32], token: u32) -> f32 {
     (f64::from(logits[token as usize]) - log_sum_exp(logits)) as f32
 }
 
-/// Of equal logits the first is the likeliest, as with the sampler.
+/// Returns whether `token` is the likeliest. Of equal logits, the first is, as in the sampler.
 fn is_likeliest(logits: &[f32], token: u32) -> bool {
     let (before, from) = logits.split_at(token as usize);
     before.iter().all(|logit| *logit < from[0]) && from.iter().all(|logit| *logit <= from[0])

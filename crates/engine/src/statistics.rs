@@ -1,7 +1,7 @@
-//! What the operators of a forward pass take: time, and bytes that they read and write.
+//! Time of each operator of a forward pass, and the bytes that it reads and writes.
 //!
-//! [`Counters`] count where somebody wants to know ([`Engine::count`](crate::Engine::count)); an operator then reads the
-//! clock before and behind its work, and states the sizes of the arrays that it worked on. Otherwise it looks at one flag.
+//! [`Counters`] count only while counting is on ([`Engine::count`](crate::Engine::count)). An operator then reads the
+//! clock before and after its work, and states the sizes of the arrays that it used. Otherwise it only reads one flag.
 
 use std::ops::{AddAssign, Sub};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,52 +11,54 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use triad_plan::graph::Role;
 
-/// A part of a forward pass that reads arrays and writes others. Those of a block stand in the order in which they run.
+/// A part of a forward pass that reads arrays and writes others. The operators of a block are listed in the order in
+/// which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
-    /// Rows of the embedding to the residual stream.
+    /// Reads rows of the embedding into the residual stream.
     Embedding,
-    /// The norms in front of attention and of the feed-forward, with the sums in the residual stream that they read, and
-    /// quantizing what they make where nobody reads that in float.
+    /// The norms before attention and before the feed-forward. Includes the residual additions that they read, and
+    /// quantizing their output where no layer reads it in float.
     Norm,
-    /// What linear layers read, to INT8, where what makes it does not quantize it: behind attention, for one.
+    /// Quantizing the input of linear layers to INT8 where the previous operator does not do it, for example after
+    /// attention.
     Quantize,
-    /// Products of query, key and value.
+    /// Linear layers of query, key and value.
     QueryKeyValue,
     /// Norms of query and key heads, where a family has them, and RoPE.
     Rope,
-    /// Keys and values to the cache.
+    /// Writing keys and values to the cache.
     CacheWrite,
-    /// Queries with all keys and values that they may look at.
+    /// Attention of the queries to all keys and values that they may see.
     Attention,
-    /// Products of attention's output layer.
+    /// The output layer of attention.
     AttentionOutput,
-    /// Products of gate and up.
+    /// Linear layers of gate and up.
     GateUp,
-    /// The activation of gate times up, and quantizing that as behind norms.
+    /// The activation of gate times up, and quantizing the result as after norms.
     Activation,
-    /// Gate and up, the activation and quantizing as one operator, in place of both, where all of them are in INT8; with what
-    /// outliers add to these products.
+    /// Gate and up, the activation and quantizing as one operator instead of two, where all of them are INT8. Includes
+    /// the outlier correction of gate and up.
     Gated,
-    /// Products of down.
+    /// The linear layer of down.
     Down,
-    /// A feed-forward that is computed whole, by a device's program or in fixed point, in place of gate and up, activation and
-    /// down.
+    /// A feed-forward that is computed as a whole, by a device's program or in fixed point, instead of gate and up,
+    /// activation and down.
     FeedForward,
-    /// What outliers add to the products, but for [`Operator::Gated`].
+    /// The outlier correction of linear layers, except in [`Operator::Gated`].
     Shadows,
-    /// What LoRA adapters add to the products.
+    /// The LoRA adapters of linear layers.
     Adapters,
-    /// The outputs of attention and of the feed-forward, normed where a family does that, to the residual stream, where no
-    /// norm reads that: behind the last block, for one.
+    /// Adding the outputs of attention and of the feed-forward, normed where a family does that, to the residual
+    /// stream, where no norm reads the sum: for example after the last block.
     Residual,
     /// The last norm, and the logits.
     Output,
 }
 
 impl Operator {
-    /// All of them.
+    /// All operators.
     pub const ALL: [Self; 17] = [
         Self::Embedding,
         Self::Norm,
@@ -77,21 +79,21 @@ impl Operator {
         Self::Output,
     ];
 
-    /// The products of a role.
+    /// Returns the operator of the linear layers of a role.
     ///
     /// # Panics
-    /// If it is none of products.
+    /// If the role has no linear layers.
     pub(crate) fn of_products(role: Role) -> Self {
         match role {
             Role::QueryKeyValue => Self::QueryKeyValue,
             Role::AttentionOutput => Self::AttentionOutput,
             Role::GateUp => Self::GateUp,
             Role::Down => Self::Down,
-            _ => unreachable!("{role:?} is no product"),
+            _ => unreachable!("{role:?} has no linear layers"),
         }
     }
 
-    /// Name for people.
+    /// Returns the name to display.
     pub fn name(self) -> &'static str {
         match self {
             Self::Embedding => "embedding",
@@ -114,31 +116,31 @@ impl Operator {
         }
     }
 
-    /// Whether it is part of a block of the model.
+    /// Returns whether it is part of a block of the model.
     pub fn is_of_block(self) -> bool {
         !matches!(self, Self::Embedding | Self::Output)
     }
 
-    /// Its place in [`Operator::ALL`].
+    /// Returns its index in [`Operator::ALL`].
     fn index(self) -> usize {
         self as usize
     }
 }
 
-/// Sizes of the arrays that an operator works on. An array counts once for each run, however often its numbers are looked
-/// at; what an operator keeps for itself does not count.
+/// Sizes of the arrays that an operator uses. An array counts once per run, however often its values are read.
+/// Temporary arrays of an operator do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bytes {
-    /// Of activations, keys and values that it reads.
+    /// Bytes of activations, keys and values that it reads.
     pub read: u64,
-    /// Of activations, keys and values that it writes.
+    /// Bytes of activations, keys and values that it writes.
     pub written: u64,
-    /// Of weights that it reads: matrices with their scales, biases, factors of norms.
+    /// Bytes of weights that it reads: matrices with their scales, biases, factors of norms.
     pub weights: u64,
 }
 
 impl Bytes {
-    /// Of arrays that are read and written, and bytes of weights.
+    /// Creates the sizes of arrays that are read and written, and of weights.
     pub(crate) fn of(read: usize, written: usize, weights: usize) -> Self {
         Self {
             read: read as u64,
@@ -158,39 +160,39 @@ impl AddAssign for Bytes {
     }
 }
 
-/// What all runs of one operator took.
+/// Time, runs and bytes of one operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OperatorUse {
-    /// Of all runs. Where several processors compute, their times are added up.
+    /// Time of all runs. If several processors compute, their times are added.
     pub time: Duration,
-    /// How often it ran.
+    /// The number of runs.
     pub runs: u64,
-    /// Of all runs.
+    /// Bytes of all runs.
     pub bytes: Bytes,
 }
 
-/// What forward passes took, by operator.
+/// Time, runs and bytes of forward passes, by operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     operators: [OperatorUse; Operator::ALL.len()],
-    /// Activations that were quantized.
+    /// The number of activations that were quantized.
     pub values: u64,
-    /// Outliers among them that a shadow computed.
+    /// The number of outliers among them that a shadow computed.
     pub outliers: u64,
 }
 
 impl Statistics {
-    /// What all runs of an operator took.
+    /// Returns time, runs and bytes of an operator.
     pub fn of(&self, operator: Operator) -> OperatorUse {
         self.operators[operator.index()]
     }
 
-    /// Time of all operators.
+    /// Returns the time of all operators.
     pub fn time(&self) -> Duration {
         self.operators.iter().map(|operator| operator.time).sum()
     }
 
-    /// Those of layers that compute in INT8. Where others computed in float meanwhile, their products are counted, too.
+    /// Returns the statistics of INT8 layers. If other layers computed in float meanwhile, their gemms are included.
     pub fn int8(&self) -> Int8Statistics {
         let seconds = |operator| self.of(operator).time.as_secs_f64();
         let products = [
@@ -216,7 +218,7 @@ impl Statistics {
 impl Sub for Statistics {
     type Output = Self;
 
-    /// What came to `earlier`, which was counted before.
+    /// Returns the difference to `earlier`, which was counted before.
     fn sub(mut self, earlier: Self) -> Self {
         for (now, then) in self.operators.iter_mut().zip(&earlier.operators) {
             now.time -= then.time;
@@ -233,24 +235,24 @@ impl Sub for Statistics {
     }
 }
 
-/// Where the time of INT8 layers went, and what their shadows did.
+/// Times of INT8 layers, and counts of their outliers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Int8Statistics {
-    /// Seconds of quantizing activations and finding outliers, but for those that are quantized as they are made: that is
-    /// part of what makes them.
+    /// Seconds of quantizing activations and finding outliers, except where the operator that computes them also
+    /// quantizes them: that time is part of that operator.
     pub quantize_seconds: f64,
-    /// Seconds of the INT8 matmuls, and of what is computed with them.
+    /// Seconds of the INT8 gemms, and of the operators that are fused with them.
     pub matmul_seconds: f64,
-    /// Seconds of the shadow matmuls, but for those of gate and up in prompts, which are part of [`Operator::Gated`].
+    /// Seconds of the shadow gemms, except for those of gate and up in prompts, which are part of [`Operator::Gated`].
     pub shadow_seconds: f64,
-    /// Activations quantized.
+    /// The number of activations that were quantized.
     pub values: u64,
-    /// Outliers among them that a shadow computed.
+    /// The number of outliers among them that a shadow computed.
     pub outliers: u64,
 }
 
 impl Int8Statistics {
-    /// Share of the linear layers' time that shadows take, those of [`Operator::Gated`] not counted.
+    /// Returns the share of shadows in the time of linear layers, without those of [`Operator::Gated`].
     pub fn shadow_share(&self) -> f64 {
         let total = self.quantize_seconds + self.matmul_seconds + self.shadow_seconds;
         if total > 0.0 {
@@ -261,49 +263,49 @@ impl Int8Statistics {
     }
 }
 
-/// The statistics of an engine, which several processors may add to at once.
+/// The statistics of an engine. Several processors may add to them concurrently.
 #[derive(Default)]
 pub(crate) struct Counters {
     is_on: AtomicBool,
     counted: Mutex<Statistics>,
 }
 
-/// When an operator began; nothing where that is not counted.
+/// The start time of an operator; `None` while counting is off.
 #[must_use]
 #[derive(Clone, Copy)]
 pub(crate) struct Begun(Option<Instant>);
 
 impl Begun {
-    /// Whether it is counted.
+    /// Returns whether the operator is counted.
     pub(crate) fn is_counted(self) -> bool {
         self.0.is_some()
     }
 }
 
 impl Counters {
-    /// Counts from now on, or no more.
+    /// Turns counting on or off.
     pub(crate) fn turn(&self, on: bool) {
         self.is_on.store(on, Ordering::Relaxed);
     }
 
-    /// All so far.
+    /// Returns the counts so far.
     pub(crate) fn statistics(&self) -> Statistics {
         *self.lock()
     }
 
-    /// Before an operator.
+    /// Starts the clock of an operator, if counting is on.
     #[inline]
     pub(crate) fn begin(&self) -> Begun {
         Begun(self.is_on.load(Ordering::Relaxed).then(Instant::now))
     }
 
-    /// Behind it. `bytes` is called where it counts, behind the clock.
+    /// Counts an operator that has ended. If counting is on, calls `bytes` after the clock has been read.
     #[inline]
     pub(crate) fn end(&self, begun: Begun, operator: Operator, bytes: impl FnOnce() -> Bytes) {
         self.end_with(begun, operator, bytes, |_| {});
     }
 
-    /// As [`Counters::end`], with something else to count.
+    /// Counts as [`Counters::end`] does, and calls `more` to count something else.
     #[inline]
     pub(crate) fn end_with(
         &self,

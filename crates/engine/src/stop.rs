@@ -1,16 +1,16 @@
-//! Ends an answer at a stop string, and never shows a part of one.
+//! Ends an answer at a stop string, and never emits a part of one.
 
-/// Holds text back while it may still become a stop string.
+/// Holds back text that may still become a stop string.
 pub(crate) struct StopMatcher<'a> {
     stops: &'a [String],
     held: String,
 }
 
-/// What may be shown now.
+/// The text to emit, and whether the answer ends.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) text: String,
-    /// The place of the stop string that came up.
+    /// The index of the stop string that was found.
     pub(crate) stopped_by: Option<usize>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> StopMatcher<'a> {
             .iter()
             .enumerate()
             .filter(|(_, stop)| !stop.is_empty());
-        // Of those that begin together the shortest, which is whole first.
+        // Of stop strings that begin at the same position, the shortest is found, since it is complete first.
         let found = stops
             .filter_map(|(place, stop)| Some((self.held.find(stop.as_str())?, stop.len(), place)));
         if let Some((start, _, place)) = found.min() {
@@ -51,7 +51,7 @@ impl<'a> StopMatcher<'a> {
         }
     }
 
-    /// What was held back, when no more text comes.
+    /// Returns the text that was held back, at the end of the answer.
     pub(crate) fn finish(self) -> String {
         self.held
     }

@@ -1,7 +1,7 @@
-//! For tests only (feature `testing`): float models in INT8, quantized by what their linear inputs are over a few tokens,
-//! and in INT4.
+//! Helpers for tests (feature `testing`): float models in INT8, quantized by the linear inputs of a few tokens, and in
+//! INT4.
 //!
-//! The crate `triad-prepare`, which decides this with care, is above this one.
+//! The crate `triad-prepare`, above this one, does this with calibration.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::quantization::{
     DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales, usable_clip,
 };
 
-/// Share of an input's values beyond its clip threshold, where it has a shadow.
+/// The share of an input's values that exceed its clip threshold, if it has a shadow.
 const OUTLIER_SHARE: f64 = 0.01;
 
-/// What one linear input is over some tokens.
+/// The values of one linear input over some tokens.
 struct Seen {
     block: usize,
     /// Magnitudes `[rows, channels]`.
@@ -41,7 +41,7 @@ impl Seen {
         }
     }
 
-    /// The largest magnitude of each channel.
+    /// Returns the largest magnitude of each channel.
     fn largest(&self) -> Vec<f32> {
         let of_channel = |channel| {
             self.magnitudes
@@ -59,7 +59,8 @@ impl Seen {
         self.magnitudes.iter().copied().fold(0.0, f32::max) / self.clip
     }
 
-    /// Clipped with a shadow; or without one, channels with outliers scaled down by most of what they exceed.
+    /// Returns the quantization: with a shadow, clipped; without one, channels with outliers are scaled down by most of
+    /// their excess.
     fn quantization(&self, shadow: bool) -> InputQuantization {
         if shadow {
             return InputQuantization::Static {
@@ -90,8 +91,8 @@ impl Seen {
     }
 }
 
-/// The float `model` in INT8 by what its linear inputs are over `tokens`. The share `pruned` of the inputs, those whose
-/// largest outliers are smallest, have no shadow.
+/// Returns the float `model` in INT8, quantized by its linear inputs over `tokens`. The share `pruned` of the inputs,
+/// those with the smallest maximum outliers, has no shadow.
 ///
 /// # Panics
 /// If `tokens` cannot be run.
@@ -136,7 +137,7 @@ pub fn quantize(
     })
 }
 
-/// The float `model` in W4A16, with scales chosen as if the square of each channel were larger than that of the one before.
+/// Returns the float `model` in W4A16, with the scales for channels with ascending squares.
 pub fn quantize_int4(model: &Model) -> Model {
     let description = model.description();
     let squares = |channels: usize| (1..=channels).map(|channel| channel as f32).collect();
@@ -146,7 +147,7 @@ pub fn quantize_int4(model: &Model) -> Model {
     model.quantize_int4(&mean_squares.collect::<Vec<_>>(), OutputWeights::Int8)
 }
 
-/// The float `model` in INT8 with one scale for each token, and all values beyond 6 in float (LLM.int8()).
+/// Returns the float `model` in INT8 with one scale for each token, and all values beyond 6 in float (LLM.int8()).
 pub fn quantize_dynamic(model: &Model) -> Model {
     let input = InputQuantization::Dynamic {
         outlier_threshold: 6.0,

@@ -1,28 +1,28 @@
-//! How many threads compute, and where.
+//! The number of threads that compute, and their cores.
 
 use triad_kernels::Cores;
 use triad_kernels::pool::Pool;
 
 use crate::error::{Error, Result};
 
-/// Threads that compute.
+/// The threads that compute.
 #[derive(Clone, Debug, Default)]
 pub enum Threads {
-    /// One for each core that the process may use, or each fast one where cores are of several speeds.
+    /// One for each core that the process may use, or for each fast one if cores have different speeds.
     #[default]
     Automatic,
-    /// That many; the system decides on which cores.
+    /// This number; the system chooses their cores.
     Count(usize),
     /// One on each of these cores.
     On(Cores),
 }
 
 impl Threads {
-    /// How many they are.
+    /// Returns the number of threads.
     pub fn count(&self) -> usize {
         match self {
             Self::Automatic => {
-                // Which also takes a container's share into account.
+                // This also takes a container's CPU quota into account.
                 let available = std::thread::available_parallelism().map_or(1, usize::from);
                 Cores::fast().map_or(available, |fast| fast.len().min(available))
             }
@@ -31,10 +31,10 @@ impl Threads {
         }
     }
 
-    /// Starts them.
+    /// Starts the threads.
     ///
     /// # Errors
-    /// If there are none or more than 1024, or the system refuses them.
+    /// If there are none or more than 1024, or the system cannot start them.
     pub(crate) fn start(&self) -> Result<Pool> {
         let threads = self.count();
         if !(1..=1024).contains(&threads) {

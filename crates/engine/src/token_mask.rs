@@ -1,6 +1,6 @@
 //! A set of tokens.
 
-/// Bits of a word.
+/// The number of bits of a word.
 const BITS: usize = u32::BITS as usize;
 
 /// The tokens that may come next, one bit each.
@@ -11,26 +11,26 @@ pub struct TokenMask {
 }
 
 impl TokenMask {
-    /// From one bit for each token: token `t` is bit `t % 32`, counted from the lowest, of word `t / 32`. Tokens behind
-    /// the last word are not in it.
+    /// Creates a mask from one bit for each token: token `t` is bit `t % 32`, counted from the lowest, of word
+    /// `t / 32`. Tokens after the last word are not in the mask.
     pub fn from_words(words: Vec<u32>) -> Self {
         Self { words }
     }
 
-    /// Whether `token` is in it.
+    /// Returns whether `token` is in the mask.
     pub fn allows(&self, token: u32) -> bool {
         let word = self.words.get(token as usize / BITS);
         word.is_some_and(|word| word >> (token as usize % BITS) & 1 == 1)
     }
 
-    /// How many tokens below `vocab` are in it.
+    /// Returns the number of tokens below `vocab` in the mask.
     pub fn count(&self, vocab: usize) -> usize {
         (0..vocab as u32)
             .filter(|token| self.allows(*token))
             .count()
     }
 
-    /// Whether no token below `vocab` is in it.
+    /// Returns whether the mask has no token below `vocab`.
     pub(crate) fn is_empty(&self, vocab: usize) -> bool {
         let (whole, rest) = (vocab / BITS, vocab % BITS);
         let is_zero = self.words.iter().take(whole).all(|word| *word == 0);

@@ -1,5 +1,5 @@
-//! LoRA adapters against `peft`: tiny random adapters of tiny random checkpoints, whose logits
-//! `tests/golden/adapters/make.py` has written down.
+//! LoRA adapters compared with `peft`: tiny random adapters of tiny random checkpoints, with the logits that
+//! `tests/golden/adapters/make.py` wrote.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use triad_engine::{
     SessionOptions, Threads,
 };
 
-/// Largest difference of a logit, relative to the largest logit of the prompt.
+/// The largest difference of a logit, relative to the largest logit of the prompt.
 const TOLERANCE: f32 = 1e-4;
 
 /// Names of adapters with their scales.
 type Scaled = [(&'static str, f32)];
 
-/// Checkpoint, adapters with their scales, and the session in the golden file. Checkpoints and adapters in each format, so
-/// that both orders of rows are turned into the other.
+/// Checkpoint, adapters with their scales, and the session in the golden file. Checkpoints and adapters are in each
+/// format, so that both conversions of the row order are tested.
 const CASES: [(&str, &Scaled, &str); 14] = [
     ("llama", &[("llama-all", 1.0)], "llama-all"),
     ("llama", &[("llama-all.gguf", 1.0)], "llama-all"),
@@ -49,7 +49,7 @@ fn golden_folder(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Tokens of a session, and their logits `[tokens, vocab]`.
+/// Returns the tokens of a session, and their logits `[tokens, vocab]`.
 fn golden(session: &str) -> (Vec<u32>, Vec<f32>) {
     let bytes = std::fs::read(golden_folder("adapters").join("golden.safetensors"))
         .expect("the golden file");
@@ -111,7 +111,7 @@ fn session(model: &Arc<Model>, chunk: usize) -> Session {
     .session()
 }
 
-/// Largest difference relative to the largest of `expected`.
+/// Returns the largest difference, relative to the largest of `expected`.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let largest = expected
@@ -151,7 +151,7 @@ fn adapters_give_the_logits_of_peft() {
             if apart >= TOLERANCE {
                 failed.push(format!("{checkpoint}, {names:?}, prompt: {apart:.1e}"));
             }
-            // And token by token.
+            // The same token by token.
             session.truncate(0);
             let decoded = tokens.iter().map(|token| {
                 session

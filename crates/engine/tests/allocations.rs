@@ -1,5 +1,5 @@
-//! Decode works in memory that the engine, the session and its threads have had from the start: a token allocates what its
-//! request and its pass through the model take, a few hundred bytes whatever the model and the context.
+//! Decode uses memory that the engine, the session and its threads allocate at the start. A token allocates only what
+//! its request and its forward pass need: a few hundred bytes, independent of the model and the context.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use triad_engine::{
     testing,
 };
 
-/// The system's allocator, how often it was asked, and for how many bytes.
+/// The system's allocator, with the number of allocations and their bytes.
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is the system's.
+// SAFETY: all calls are forwarded to the system's allocator.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
         BYTES.fetch_add(layout.size(), Ordering::SeqCst);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's guarantees hold.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's guarantees hold.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -43,11 +43,11 @@ fn int8(model: &Arc<Model>, decode_weights: DecodeWeights) -> Model {
     testing::quantize(model, &tokens, 0.0, decode_weights)
 }
 
-/// Allocations and bytes of a step, at most, and of each further sequence in it.
+/// The maximum allocations and bytes of a step, and of each further sequence in it.
 const OF_STEP: (usize, usize) = (60, 3000);
 const OF_SEQUENCE: (usize, usize) = (5, 600);
 
-/// Allocations and bytes of a step in which `sequences` decode a token each.
+/// Returns the allocations and bytes of a step in which `sequences` decode one token each.
 fn of_tokens(model: &Arc<Model>, context: usize, sequences: usize) -> (usize, usize) {
     const TOKENS: usize = 40;
     let list: Vec<u32> = (0..TOKENS as u32).collect();
@@ -74,7 +74,7 @@ fn of_tokens(model: &Arc<Model>, context: usize, sequences: usize) -> (usize, us
             .map(|session| (session, &list[token..=token]));
         Session::decode_together(together, &cancel).unwrap();
     };
-    // The first tokens find out how much memory the threads need.
+    // The first tokens determine how much memory the threads need.
     (0..8).for_each(&mut decode);
     let before = (
         ALLOCATIONS.load(Ordering::SeqCst),
@@ -88,14 +88,15 @@ fn of_tokens(model: &Arc<Model>, context: usize, sequences: usize) -> (usize, us
     )
 }
 
-// One test, so that no other one allocates beside it.
+// There is one test only, so that no other test allocates concurrently.
 #[test]
 fn a_token_of_an_answer_allocates_the_same_few_bytes_whatever_the_model_and_the_context() {
     let path = format!(
         "{}/../../tests/golden/families/gemma3",
         env!("CARGO_MANIFEST_DIR")
     );
-    // On one thread: another one allocates its buffers when it is first faster than the others, whenever that is.
+    // On one thread: with several, a thread allocates its buffers when it is first faster than the others, at an
+    // unknown time.
     let float = Arc::new(
         Model::load(
             path.as_ref(),

@@ -1,5 +1,5 @@
-//! Every family against `transformers`: tiny random checkpoints whose logits `tests/golden/families/make.py`
-//! has written down, from safetensors and, where llama.cpp agrees with them too, from GGUF.
+//! All families compared with `transformers`: tiny random checkpoints with the logits that
+//! `tests/golden/families/make.py` wrote, from safetensors and, where llama.cpp agrees with them too, from GGUF.
 //!
 //! `cargo test -p triad-engine --test families -- --nocapture` prints the table of `docs/correctness.md`.
 
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use safetensors::SafeTensors;
 use triad_engine::{Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions, Threads};
 
-/// Largest difference of a logit, relative to the largest logit of the prompt.
+/// The largest difference of a logit, relative to the largest logit of the prompt.
 const TOLERANCE: f32 = 1e-4;
 
-/// Checkpoint, its session in the golden file, and the context of a session here: LongRoPE takes its
-/// frequencies from it.
+/// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
+/// LongRoPE.
 const CASES: [(&str, &str, usize); 22] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
@@ -43,7 +43,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/families")
 }
 
-/// Tokens of a session, and their logits `[tokens, vocab]`.
+/// Returns the tokens of a session, and their logits `[tokens, vocab]`.
 fn golden(session: &str) -> (Vec<u32>, Vec<f32>) {
     let bytes = std::fs::read(folder().join("golden.safetensors")).expect("the golden file");
     let golden = SafeTensors::deserialize(&bytes).expect("safetensors");
@@ -89,7 +89,7 @@ fn logits(model: &Arc<Model>, tokens: &[u32], context: usize, chunk: usize) -> V
         .expect("logits")
 }
 
-/// Largest difference relative to the largest of `expected`.
+/// Returns the largest difference, relative to the largest of `expected`.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let largest = expected

@@ -1,13 +1,13 @@
-//! Real models against llama.cpp: the greedy answers that `tests/golden/greedy/make.py` has written down.
+//! Real models compared with llama.cpp: the greedy answers that `tests/golden/greedy/make.py` wrote.
 //!
-//! llama.cpp had the same weights widened to float32, so that it computes what Triad computes; on the files
-//! as they are it rounds activations to 8 bits (`docs/correctness.md` has that comparison too).
+//! llama.cpp had the same weights widened to float32, so that it computes the same function as Triad. With the original
+//! files it rounds activations to 8 bits (`docs/correctness.md` has that comparison too).
 //!
-//! At every step of every answer, after the same tokens, the likeliest token is the same, or llama.cpp's
-//! two likeliest are within [`TIE`] of each other and Triad takes the other one.
+//! At every step of every answer, after the same tokens, the likeliest token is the same, or llama.cpp's two likeliest
+//! tokens are within [`TIE`] of each other and Triad chooses the other one.
 //!
-//! The models come from the folder `TRIAD_TEST_MODELS`. Without it the default model is fetched, and the
-//! others, which are large or under terms of their own, are not tested.
+//! The models come from the folder `TRIAD_TEST_MODELS`. Without it, the default model is fetched, and the others, which
+//! are large or have their own terms, are not tested.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,10 +21,11 @@ use triad_kernels::BlockArithmetic;
 use triad_model::fetch;
 use triad_model::tokenizer::Special;
 
-/// Two engines that compute in float32 agree on the order of logits that are further apart than this.
+/// Two engines that compute in float32 agree on the order of logits that differ by more than this.
 const TIE: f32 = 0.01;
 
-/// How far rounded activations may move a logit, of the largest one: four times what was measured with bf16.
+/// The maximum change of a logit by rounded activations, relative to the largest one: four times the measured change
+/// with bf16.
 const MOVES: f32 = 0.05;
 
 #[derive(Deserialize)]
@@ -55,7 +56,7 @@ fn golden(name: &str) -> Vec<Prompt> {
     serde_json::from_str::<Golden>(&text).expect(name).prompts
 }
 
-/// The model's file in `TRIAD_TEST_MODELS`; `None` without such a folder.
+/// Returns the model's file in `TRIAD_TEST_MODELS`; `None` without such a folder.
 fn opted_in(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("TRIAD_TEST_MODELS")?;
     Some(Path::new(&folder).join(format!("{name}.gguf")))
@@ -94,7 +95,7 @@ fn likeliest(logits: &[f32]) -> u32 {
     u32::try_from(token).expect("a token id")
 }
 
-/// Tokenizes the prompts and takes every step of their answers.
+/// Tokenizes the prompts and compares every step of their answers.
 fn compare(name: &str, path: &Path) {
     let model = load(path);
     let vocab = model.description().vocab;
@@ -167,7 +168,7 @@ fn gemma3_takes_the_steps_of_llama_cpp() {
 #[test]
 fn an_answer_of_the_default_model_is_the_one_that_llama_cpp_gives() {
     let model = load(&default_model());
-    // The first answer without a step that is nearly a tie, and with an end.
+    // The first answer without a near tie in any step, and with an end.
     let prompts = golden("smollm2-135m");
     let clear =
         |prompt: &&Prompt| prompt.gaps.iter().all(|gap| *gap >= TIE) && prompt.greedy.len() < 64;

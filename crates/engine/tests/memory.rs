@@ -1,4 +1,5 @@
-//! The memory that is predicted before a model is loaded is what it takes; and files that are mapped into it.
+//! The memory that is predicted before a model is loaded is the memory that it uses. Results from a model file that is
+//! truncated while it is mapped are not returned.
 
 use std::path::Path;
 use std::sync::Arc;

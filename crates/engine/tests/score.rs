@@ -1,4 +1,4 @@
-//! Scores of several continuations at once are those of each alone, whatever the model.
+//! Scores of several continuations at once are those of each alone, for every model.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn session(model: &Arc<Model>, chunk: usize, kv_format: KvFormat) -> Session {
     .unwrap()
 }
 
-/// The definition: the log-softmax of all logits of the prefix and one branch.
+/// Computes the scores by their definition: the log-softmax of all logits of the prefix and one branch.
 fn expected(model: &Arc<Model>, prefix: &[u32], branch: Branch, kv_format: KvFormat) -> Vec<f64> {
     let all = [prefix, branch.tokens].concat();
     let logits = session(model, CONTEXT, kv_format)
@@ -39,7 +39,7 @@ fn expected(model: &Arc<Model>, prefix: &[u32], branch: Branch, kv_format: KvFor
 }
 
 prop_compose! {
-    /// Tokens of a branch and where its scores begin.
+    /// Generates the tokens of a branch and the position where its scores begin.
     fn branches(most: usize)(tokens in prop::collection::vec(0..VOCAB as u32, 2..most), place in 0f64..1.0)
         -> (Vec<u32>, usize) {
         let scored_from = 1 + (place * (tokens.len() - 1) as f64) as usize;
@@ -63,7 +63,7 @@ proptest! {
             branch[..shared].copy_from_slice(&before[..shared]);
         }
         let model = Arc::new(model);
-        // Neighbouring f16 numbers are 2⁻¹¹ apart, and in a model this narrow one of them weighs much.
+        // Neighbouring f16 numbers are 2⁻¹¹ apart, and in a model this narrow one of them has a large effect.
         let (kv_format, bound) = if half_cache { (KvFormat::F16, 0.03) } else { (KvFormat::F32, 1e-4) };
         let mut session = session(&model, chunk, kv_format);
         if !prefix.is_empty() {
@@ -83,7 +83,7 @@ proptest! {
                 prop_assert!((f64::from(*score) - expected).abs() < bound, "{score} is not {expected}");
             }
         }
-        // The session goes on with the tokens that it had before, not with a branch.
+        // The session continues with the tokens that it had before, not with a branch.
         let after = session.prefill(&[1], &Cancel::new(), |_| {}).unwrap().to_vec();
         let mut fresh = self::session(&model, chunk, kv_format);
         if !prefix.is_empty() {
@@ -180,7 +180,7 @@ fn what_cannot_be_scored_is_refused_by_name() {
         message(&longest, 1),
         "the prompt has 81 tokens, but only 80 of the context of 80 are free"
     );
-    // The last token is a target only, and needs no room.
+    // The last token is only a target, and needs no room.
     let scores = session
         .score(
             &[Branch {

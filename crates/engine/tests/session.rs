@@ -1,5 +1,4 @@
-//! What holds of every session, whatever the model: property tests over small random models of every kind
-//! that a description can say.
+//! Properties of every session, tested with small random models of every kind that a description can express.
 
 mod common;
 
@@ -9,8 +8,8 @@ use common::{CONTEXT, VOCAB, models};
 use proptest::prelude::*;
 use triad_engine::{Cancel, Error, KvFormat, LoadOptions, Model, Session, SessionOptions, Threads};
 
-/// Two sums of one key in another order may round to neighbouring f16 numbers, 2⁻¹¹ apart; in a model this
-/// narrow one such number weighs much.
+/// Two sums of one key in another order may round to neighbouring f16 numbers, 2⁻¹¹ apart. In a model this narrow, one
+/// such number has a large effect.
 const F16_BOUND: f32 = 5e-3;
 
 fn session(model: &Arc<Model>, chunk: usize) -> Session {
@@ -31,7 +30,7 @@ fn prompt(length: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Largest difference relative to the largest logit.
+/// Returns the largest difference, relative to the largest logit.
 fn difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     let largest = a
@@ -113,7 +112,7 @@ proptest! {
         cancel.reset();
         let done = session.tokens().len();
         let resumed = match result {
-            // The engine computes while the session is notified: nothing was left to cancel.
+            // The engine computes while the callback runs: it had finished, and nothing was left to cancel.
             Ok(logits) => logits,
             Err(error) => {
                 prop_assert!(matches!(error, Error::Cancelled), "{}", error);

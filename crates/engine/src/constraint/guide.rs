@@ -1,7 +1,8 @@
-//! The constraint of one answer, step by step, and the thread that computes its masks beside the model.
+//! The constraint of one answer, step by step, and the thread that computes its masks while the model runs.
 //!
-//! Before a step the guide takes the token that was chosen last and looks what must follow: that is fast. The masks are
-//! not always: with the rows of the step, the constraint moves to the thread of the answer, which goes through the rows
+//! Before a step, the guide accepts the token that was chosen last and looks up which tokens are forced: that is fast.
+//! Computing masks can be slow. So the constraint moves with the rows of the step to the answer's thread, which
+//! computes a [`Choice`] for each row while the model runs, and then moves back.
 //! while the model does, and comes back with a [`Choice`] for each of them.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -12,38 +13,38 @@ use super::{Constraint, ConstraintError, ConstraintUse, Form, TokenMask};
 use crate::error::{Error, Result};
 use crate::sampler::Sampler;
 
-/// Rows of a step that are forced, at most: a step of more takes as long as several.
+/// The maximum number of forced rows of a step: more rows would take as long as several steps.
 const MOST_FORCED: usize = 32;
 
-/// What may follow a row.
+/// The tokens that may follow a row.
 enum Choice {
-    /// This token alone, whatever the logits.
+    /// Only this token, regardless of the logits.
     Forced(u32),
-    /// One of these.
+    /// One of these tokens.
     Of(TokenMask),
-    /// Nothing: the answer is complete.
+    /// No token: the answer is complete.
     End,
 }
 
-/// The tokens among which the one behind a row is chosen.
+/// The tokens that may follow a row, as the step needs them.
 pub(crate) enum Allowed {
-    /// More than one, which the sampler has been told.
+    /// More than one; the sampler has the mask.
     Several,
-    /// This one.
+    /// Only this token.
     One(u32),
-    /// None: the answer is complete.
+    /// No token: the answer is complete.
     None,
 }
 
-/// The rows of a step, or what became of them.
+/// The rows of a step, and the results for them.
 struct Task {
     constraint: Box<dyn Constraint>,
     /// Tokens that must come next.
     forced: Vec<u32>,
-    /// Tokens behind the first row, of which the leading ones that are allowed are accepted.
+    /// Tokens after the first row. The leading ones that are allowed are accepted.
     rows: Vec<u32>,
     accepted: usize,
-    /// Behind the first row and each that was accepted.
+    /// The choices after the first row and after each accepted row.
     choices: Vec<Choice>,
     outcome: Result<(), ConstraintError>,
     masks: usize,
@@ -51,7 +52,7 @@ struct Task {
 }
 
 impl Task {
-    /// Goes through the rows.
+    /// Computes the choices of the rows, and measures the time.
     fn run(&mut self) {
         let start = Instant::now();
         self.outcome = self.walk();
@@ -95,27 +96,28 @@ impl Task {
     }
 }
 
-/// Keeps one answer in its form.
+/// Applies a constraint to one answer.
 pub(crate) struct Guide {
-    /// `None` while its thread has it.
+    /// `None` while the thread has it.
     constraint: Option<Box<dyn Constraint>>,
     /// Tokens that must come next.
     forced: Vec<u32>,
     vocab: usize,
     tasks: SyncSender<Task>,
     results: Receiver<Task>,
-    /// Of the latest step.
+    /// The choices of the latest step.
     choices: Vec<Choice>,
-    /// What the thread has accepted of the latest step's rows, and what of that was forced.
+    /// The rows of the latest step that the thread accepted, including forced ones.
     accepted: Vec<u32>,
     statistics: ConstraintUse,
 }
 
 impl Guide {
-    /// For an answer of a model of `vocab` tokens. Starts on what may come first, beside the prompt.
+    /// Creates the guide of an answer for a model of `vocab` tokens. Starts to compute what may come first, while the
+    /// prompt runs.
     ///
     /// # Errors
-    /// If the form has no constraint, or its thread cannot be started.
+    /// If the form cannot create a constraint, or the thread cannot be started.
     pub(crate) fn new(form: &dyn Form, vocab: usize) -> Result<Self> {
         let constraint = form.constraint().map_err(Error::Constraint)?;
         let (tasks, of_guide) = sync_channel::<Task>(1);
@@ -129,7 +131,7 @@ impl Guide {
             }
         };
         let thread = thread::Builder::new().name("token masks".into()).spawn(run);
-        // It ends when the guide does.
+        // The thread ends when the guide is dropped.
         thread.map_err(|source| Error::Threads { threads: 1, source })?;
         let mut guide = Self {
             constraint: Some(constraint),
@@ -145,14 +147,14 @@ impl Guide {
         Ok(guide)
     }
 
-    /// Whether nothing may follow the tokens that were [settled](Guide::settle).
+    /// Returns whether nothing may follow the tokens that were [settled](Guide::settle).
     pub(crate) fn is_complete(&mut self) -> bool {
         self.constraint
             .as_mut()
             .is_some_and(|constraint| constraint.is_complete())
     }
 
-    /// The tokens that must come next, at most `most` of them.
+    /// Returns the tokens that must come next, at most `most` of them.
     pub(crate) fn forced(&mut self, most: usize) -> Result<&[u32]> {
         if self.forced.is_empty() && !self.is_complete() {
             self.forced = self.constraint().forced().map_err(Error::Constraint)?;
@@ -160,12 +162,13 @@ impl Guide {
         Ok(&self.forced[..self.forced.len().min(most).min(MOST_FORCED)])
     }
 
-    /// How many of the proposed `tokens` may come next.
+    /// Returns how many of the proposed `tokens` may come next.
     pub(crate) fn allowed(&mut self, tokens: &[u32]) -> Result<usize> {
         self.constraint().allowed(tokens).map_err(Error::Constraint)
     }
 
-    /// Has the thread compute what may follow each row of a step: the latest token, which is settled, and `rows` behind it.
+    /// Starts to compute, in the thread, what may follow each row of a step: the latest token, which is settled, and
+    /// the `rows` after it.
     pub(crate) fn begin(&mut self, rows: &[u32]) -> Result<()> {
         let task = Task {
             constraint: self.constraint.take().ok_or_else(lost)?,
@@ -180,10 +183,10 @@ impl Guide {
         self.tasks.send(task).map_err(|_| lost())
     }
 
-    /// Waits for what [`Guide::begin`] began.
+    /// Waits for the results of [`Guide::begin`].
     ///
     /// # Errors
-    /// If the constraint cannot go on.
+    /// If the constraint fails.
     pub(crate) fn end(&mut self) -> Result<()> {
         let start = Instant::now();
         let mut task = self.results.recv().map_err(|_| lost())?;
@@ -197,10 +200,10 @@ impl Guide {
         Ok(())
     }
 
-    /// What may follow `row` of the latest step. Where there is a choice, `sampler` chooses among it.
+    /// Returns what may follow `row` of the latest step. If several tokens may, passes the mask to `sampler`.
     ///
     /// # Errors
-    /// If the answer is not complete there, but no token of the model may follow.
+    /// If the answer is not complete there, but none of the model's tokens may follow.
     pub(crate) fn restrict(&mut self, row: usize, sampler: &mut Sampler) -> Result<Allowed> {
         match self.choices.get_mut(row) {
             Some(Choice::Forced(token)) => {
@@ -218,10 +221,10 @@ impl Guide {
         }
     }
 
-    /// Takes the tokens that follow the rows of the latest step; the first ones are its rows.
+    /// Accepts the tokens that follow the rows of the latest step; the first ones are its rows.
     ///
     /// # Errors
-    /// If the constraint cannot go on.
+    /// If the constraint fails.
     pub(crate) fn settle(&mut self, chosen: &[u32]) -> Result<()> {
         self.choices.clear();
         let kept = self
@@ -233,7 +236,7 @@ impl Guide {
         let (back, rest) = (self.accepted.len() - kept, &chosen[kept..]);
         let constraint = self.constraint.as_mut().ok_or_else(lost)?;
         if back > 0 {
-            // What was forced behind the rows that are taken back is forced no longer.
+            // Tokens that were forced after the removed rows are no longer forced.
             self.forced.clear();
             constraint.take_back(back).map_err(Error::Constraint)?;
         }
@@ -249,7 +252,7 @@ impl Guide {
         Ok(())
     }
 
-    /// What it took.
+    /// Returns counts and times so far.
     pub(crate) fn statistics(&self) -> ConstraintUse {
         self.statistics
     }
@@ -259,7 +262,7 @@ impl Guide {
     }
 }
 
-/// The thread has ended, by a panic of the constraint.
+/// Returns the error of a thread that ended by a panic of the constraint.
 fn lost() -> Error {
     Error::Constraint("the constraint has panicked".into())
 }

@@ -1,11 +1,12 @@
-//! What tokens an answer may have: a form that it must keep, such as a JSON schema.
+//! Constraints of the tokens of an answer, for example by a JSON schema.
 //!
-//! The engine knows no grammar. A [`Form`] makes a [`Constraint`] for each answer, which returns the tokens that may
-//! come next as a [`TokenMask`], or those that must. Masks are computed by a [thread of the answer](guide) while the
-//! model runs, those of proposals among them, and applied before anything else is done with logits but penalties.
-//! Tokens that must come are not chosen: they run as rows of one step.
+//! The engine has no grammar. A [`Form`] creates a [`Constraint`] for each answer, which returns the tokens that may
+//! come next as a [`TokenMask`], or those that must. A [thread of the answer](guide) computes the masks while the model
+//! runs, including those of proposals. Masks are applied to logits before everything else except penalties. Tokens that
+//! must come are not sampled: they run as rows of one step.
 //!
-//! The crate `triad-grammar`, which implements both for JSON schemas, regular expressions and grammars, is above this one.
+//! The crate `triad-grammar`, above this one, implements both traits for JSON schemas, regular expressions and
+//! grammars.
 
 mod guide;
 #[cfg(test)]
@@ -18,62 +19,62 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Why a constraint cannot go on: a limit was reached, or a token came that it does not allow.
+/// An error of a constraint: a limit was reached, or a token was not allowed.
 pub type ConstraintError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A form of answers. Shared by all answers that are to have it.
+/// A form of answers, which all answers with this form share.
 pub trait Form: fmt::Debug + Send + Sync {
-    /// The constraint of one answer, at its beginning.
+    /// Creates the constraint of one answer, in its initial state.
     ///
     /// # Errors
-    /// If there cannot be one.
+    /// If there is no constraint for this form.
     fn constraint(&self) -> Result<Box<dyn Constraint>, ConstraintError>;
 }
 
-/// Which tokens may follow those of one answer so far.
+/// The tokens that may follow the tokens of one answer so far.
 pub trait Constraint: Send {
-    /// Takes the next token of the answer.
+    /// Accepts the next token of the answer.
     ///
     /// # Errors
     /// If it is not allowed, or a limit is reached.
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError>;
 
-    /// Takes the latest `count` accepted tokens back.
+    /// Removes the latest `count` accepted tokens.
     ///
     /// # Errors
-    /// If so many were not accepted.
+    /// If fewer tokens were accepted.
     fn take_back(&mut self, count: usize) -> Result<(), ConstraintError>;
 
-    /// Whether the answer has the form and nothing may follow but its end.
+    /// Returns whether the answer has the form and nothing may follow but its end.
     fn is_complete(&mut self) -> bool;
 
-    /// The tokens that must come next, whatever the model computes; empty if it has a choice.
+    /// Returns the tokens that must come next, whatever the model computes; empty if there is a choice.
     ///
     /// # Errors
     /// If a limit is reached.
     fn forced(&mut self) -> Result<Vec<u32>, ConstraintError>;
 
-    /// How many of `tokens`, one behind the other, may come next.
+    /// Returns how many of `tokens`, one after the other, may come next.
     ///
     /// # Errors
     /// If a limit is reached.
     fn allowed(&mut self, tokens: &[u32]) -> Result<usize, ConstraintError>;
 
-    /// The tokens that may come next: an end token only where the answer has the form.
+    /// Returns the tokens that may come next. An end token may come only if the answer has the form.
     ///
     /// # Errors
     /// If a limit is reached.
     fn mask(&mut self) -> Result<TokenMask, ConstraintError>;
 }
 
-/// What keeping the form of an answer took.
+/// Counts and times of a constraint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ConstraintUse {
-    /// Masks that were computed.
+    /// The number of masks that were computed.
     pub masks: usize,
-    /// Seconds in which they were, beside the model.
+    /// Seconds of computing them, while the model runs.
     pub mask_seconds: f64,
-    /// Seconds that answer and model waited for them.
+    /// Seconds that the answer waited for masks.
     pub wait_seconds: f64,
     /// Tokens that the model did not choose, since no others were allowed.
     pub forced_tokens: usize,

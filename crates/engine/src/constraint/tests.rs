@@ -1,4 +1,4 @@
-//! An answer keeps its form, however it is computed, and is what the model would choose among what is allowed.
+//! An answer keeps its form, however it is computed. It is the model's choice among the allowed tokens.
 
 use std::sync::Arc;
 
@@ -32,16 +32,16 @@ fn model() -> Arc<Model> {
     )
 }
 
-/// A form in which it depends on the number of tokens so far and the latest one what may follow.
+/// A form in which the number of tokens so far and the latest one determine what may follow.
 #[derive(Clone, Copy, Debug)]
 struct Steps {
-    /// Of so many tokens, some may follow: fewer, the larger it is.
+    /// The larger it is, the fewer tokens may follow.
     modulus: u32,
-    /// Behind every so many tokens, so many follow that must.
+    /// The first `.1` of every `.0` tokens are forced.
     forced: (usize, usize),
-    /// Tokens of an answer.
+    /// The number of tokens of an answer.
     length: usize,
-    /// Whether it may be ended before that.
+    /// Whether the answer may end before that.
     ends: bool,
     vocab: u32,
 }
@@ -50,7 +50,7 @@ struct Steps {
 const END: u32 = 2;
 
 impl Steps {
-    /// `None` if only one token may come next.
+    /// Returns the tokens that may follow; one if it is forced.
     fn may_follow(&self, so_far: &[u32]) -> Vec<u32> {
         let (place, latest) = (so_far.len(), so_far.last().copied().unwrap_or(0));
         let (every, count) = self.forced;
@@ -88,7 +88,7 @@ impl Constraint for Running {
             self.so_far.push(token);
             return Ok(());
         }
-        Err(format!("{token} behind {:?}", self.so_far).into())
+        Err(format!("{token} after {:?}", self.so_far).into())
     }
 
     fn take_back(&mut self, count: usize) -> Result<(), ConstraintError> {
@@ -152,7 +152,7 @@ fn answer(session: &mut Session, options: &GenerateOptions) -> Generation {
     generate(session, &PROMPT, options, &Cancel::new(), &mut |_| {}).unwrap()
 }
 
-/// Token by token, the allowed token that the sampler chooses by the model's logits.
+/// Samples token by token from the model's logits, restricted to the allowed tokens.
 fn reference(model: &Arc<Model>, form: &Steps, sampler: &SamplerOptions) -> Vec<u32> {
     let (mut session, mut sampler) = (session(model), Sampler::new(sampler).unwrap());
     session.prefill(&PROMPT, &Cancel::new(), |_| {}).unwrap();
@@ -222,7 +222,7 @@ proptest! {
             prop_assert_eq!(&found.tokens, &expected, "{:?}", &options.speculate);
             prop_assert_eq!(found.finish, Finish::EndToken);
             prop_assert_eq!(&answer(&mut again, &options).text, &found.text);
-            // What the session holds is what it saw, and the next prompt goes on behind it.
+            // The session holds the tokens that it ran, and the next prompt continues after them.
             let held = first.tokens().len() - PROMPT.len();
             prop_assert_eq!(&first.tokens()[PROMPT.len()..], &expected[..held]);
         }
@@ -289,7 +289,7 @@ fn tokens_that_must_follow_run_together_and_are_counted() {
     let (constraint, speculation) = (found.constraint.unwrap(), found.speculation.unwrap());
     assert_eq!(constraint.forced_tokens, 32);
     assert!(constraint.masks >= 8, "{constraint:?}");
-    // Eight at a time, and two that are chosen: three steps for each ten tokens at most.
+    // Eight forced tokens run together and two are sampled: at most three steps for each ten tokens.
     assert!(speculation.steps <= 12, "{speculation:?}");
 }
 
@@ -352,7 +352,7 @@ fn a_form_of_nothing_has_an_empty_answer() {
 fn a_form_that_allows_no_token_of_the_model_is_an_error() {
     let model = model();
     let vocab = model.description().vocab as u32;
-    // Behind two tokens all that may follow is outside the vocabulary.
+    // After two tokens, all that may follow is outside the vocabulary.
     #[derive(Debug)]
     struct Outside(u32);
     struct Run(u32, usize);
@@ -395,7 +395,7 @@ fn a_form_that_allows_no_token_of_the_model_is_an_error() {
         error.to_string(),
         "the answer cannot be kept in its form: no token of the model may come next"
     );
-    // The session goes on.
+    // The session can continue.
     answer(
         &mut session,
         &GenerateOptions {

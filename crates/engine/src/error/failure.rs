@@ -1,4 +1,4 @@
-//! Processors that fail.
+//! Failures of processors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,32 +10,32 @@ use triad_plan::processors::label;
 
 use super::Error;
 
-/// A processor that failed. Where another one is left, it takes over the tasks, and the answer is the same.
+/// A processor that failed. If another processor is left, it takes over the tasks, and the answer is the same.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProcessorFailure {
-    /// Its name.
+    /// Name of the processor.
     pub processor: String,
-    /// What it ran of this prompt; `None` if that was something else, or it was still away when the prompt began.
+    /// The task of this prompt that it ran; `None` if it ran something else, or had not returned when the prompt began.
     pub task: Option<Task>,
-    /// What happened.
+    /// The reason.
     pub reason: FailureReason,
 }
 
-/// How a processor failed.
+/// The reason of a processor's failure.
 #[derive(Clone, Debug)]
 pub enum FailureReason {
     /// It returned an error.
     Error(Arc<Error>),
-    /// Its thread panicked, with this message.
+    /// Its thread panicked with this message.
     Panic(String),
-    /// It was at one task for longer than this.
+    /// It ran one task for longer than this.
     TimeOut(Duration),
-    /// It has not come back from an earlier task.
+    /// It has not returned from an earlier task.
     Away,
 }
 
 impl ProcessorFailure {
-    /// The processor's name in sentences.
+    /// Returns the processor's name for use in sentences.
     pub fn label(&self) -> String {
         label(&self.processor)
     }
@@ -68,7 +68,7 @@ impl Serialize for FailureReason {
     }
 }
 
-/// Several of them, in an error.
+/// The failures of several processors, in an error.
 #[derive(Clone, Debug)]
 pub struct ProcessorFailures(pub Vec<ProcessorFailure>);
 

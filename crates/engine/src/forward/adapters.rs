@@ -1,8 +1,9 @@
-//! What LoRA adapters add to products: `scale · (x · Aᵀ) · Bᵀ`, in float, to the rows of the sequences that have them.
+//! Adds the outputs of LoRA adapters to those of linear layers: `scale · (x · Aᵀ) · Bᵀ`, in float, for the rows of the
+//! sequences that have them.
 //!
-//! It happens where the float subgraph behind the products begins, as shadows are joined that were computed apart:
-//! wherever the products were computed, whole or in parts, their outputs are complete there, and what they read is still
-//! in the buffers in float.
+//! They are added at the beginning of the float subgraph that follows the linear layers, as shadows that were computed
+//! apart are. There, the outputs are complete, whether they were computed as a whole or in parts, and the input is
+//! still in the buffers in float.
 
 use smallvec::SmallVec;
 use triad_kernels::activation::add;
@@ -22,15 +23,15 @@ struct Share<'a> {
 }
 
 impl Chunk<'_> {
-    /// Whether a row has an adapter.
+    /// Returns whether a row has an adapter.
     pub(super) fn has_adapters(&self) -> bool {
         self.segments
             .iter()
             .any(|segment| !segment.cache.adapters().is_empty())
     }
 
-    /// The adapters of all rows, in the order in which each row's are added: that of [`Adapters`](crate::Adapters), whatever
-    /// the rows beside it have.
+    /// Returns the adapters of all rows, in the order in which each row's are added. This is the order of
+    /// [`Adapters`](crate::Adapters), and does not depend on the other rows of the chunk.
     fn shares(&self) -> SmallVec<[Share<'_>; 4]> {
         let mut shares: SmallVec<[Share; 4]> = SmallVec::new();
         for segment in self.segments {
@@ -55,7 +56,7 @@ impl Chunk<'_> {
 }
 
 impl Pass<'_> {
-    /// Adds to the products of a role in a block, which are complete, what the adapters of the chunk's sequences add.
+    /// Adds the outputs of the chunk's adapters to the complete outputs of a role's linear layers.
     pub(super) fn add_adapters(&self, index: usize, role: Role, chunk: Chunk) {
         if !chunk.has_adapters() {
             return;
@@ -93,7 +94,7 @@ impl Pass<'_> {
                     reduced.iter_mut().for_each(|value| *value *= scale);
                 }
                 added.resize(rows.len() * features, 0.0);
-                // Its rows are too short for decode's products, which are dot products of rows.
+                // The rows are too short for the decode kernels, which compute dot products of rows.
                 matmul(
                     reduced,
                     Matrix::F32(b),

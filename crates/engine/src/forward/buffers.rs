@@ -1,4 +1,4 @@
-//! The activations of one chunk, and the frequencies of RoPE for a session.
+//! The activations of one chunk, and the RoPE frequencies of a session.
 
 use std::ops::Range;
 use std::sync::{Mutex, RwLock};
@@ -11,14 +11,14 @@ use triad_plan::graph::Role;
 use crate::hot_rows::Requested;
 use crate::linear::{QuantizedInput, layers};
 
-/// Activations of one chunk, which several processors may compute at once: each field is leased by whoever works on it,
-/// for reading, or for writing as a whole or in rectangles. Shapes with `rows` the tokens of the chunk.
+/// Activations of one chunk. Several processors may compute them concurrently: a task leases each field that it uses,
+/// for reading, or for writing as a whole or in rectangles. In shapes, `rows` are the tokens of the chunk.
 pub(crate) struct Buffers {
-    /// Rows that there is room for.
+    /// The number of rows that fit.
     pub(crate) rows: usize,
     /// Residual stream `[rows, hidden]`.
     pub(super) x: LeasedMatrix,
-    /// Its norm `[rows, hidden]`.
+    /// Norm of the residual stream `[rows, hidden]`.
     pub(super) normed: LeasedMatrix,
     /// `[rows, heads, head_dim]`.
     pub(super) queries: LeasedMatrix,
@@ -34,22 +34,22 @@ pub(crate) struct Buffers {
     pub(super) gate: LeasedMatrix,
     /// `[rows, width]`.
     pub(super) up: LeasedMatrix,
-    /// Shadows that are computed apart from their products, `[rows, out_features]` of one layer after the other; empty
-    /// where none is.
+    /// Shadows that are computed apart from their linear layers, `[rows, out_features]` of one layer after the other;
+    /// empty if there are none.
     pub(super) shadows: LeasedMatrix,
-    /// Of which subgraph `shadows` are, until they are added.
+    /// The subgraph of `shadows`, until they are added.
     pub(super) shadow_of: Mutex<Option<(usize, Role)>>,
-    /// Rows that the shadow of what was quantized last needs.
+    /// The requested rows for the shadow of the input that was quantized last.
     pub(super) requested: Mutex<Option<Requested>>,
-    /// RoPE of the chunk's positions, one for each different [`Rope`] of the model.
+    /// RoPE of the chunk's positions, one for each distinct [`Rope`] of the model.
     pub(super) angles: RwLock<Vec<Angles>>,
-    /// What linear layers read, in INT8.
+    /// The input of linear layers, in INT8.
     pub(super) input: RwLock<QuantizedInput>,
-    /// Of what adapters add.
+    /// Buffers of adapters.
     pub(super) adapters: Mutex<AdapterBuffers>,
 }
 
-/// What adapters add, on the way.
+/// Intermediate values of adapters.
 #[derive(Default)]
 pub(super) struct AdapterBuffers {
     /// `[rows of an adapter, in_features]`.
@@ -62,14 +62,14 @@ pub(super) struct AdapterBuffers {
 
 /// The parts of RoPE that depend on no token.
 pub(crate) struct Rotation {
-    /// Different ones in the model: frequencies `[dims / 2]` and the factor on cosine and sine.
+    /// The distinct ones of the model: frequencies `[dims / 2]`, and the factor on cosine and sine.
     pub(super) distinct: Vec<(Vec<f32>, f32)>,
-    /// Which of them each block uses.
+    /// The index of each block's own among them.
     pub(super) of_block: Vec<usize>,
 }
 
 impl Rotation {
-    /// For a session of `context` tokens, which decides between LongRoPE's two sets of divisors.
+    /// Creates the parts for a session of `context` tokens, which selects one of LongRoPE's two sets of divisors.
     pub(crate) fn new(description: &ModelDescription, context: usize) -> Self {
         let mut ropes: Vec<&Rope> = Vec::new();
         let of_block = description.blocks.iter().map(|block| {
@@ -92,7 +92,7 @@ impl Rotation {
         }
     }
 
-    /// Frequencies and factor of each different one, and which of them each block uses.
+    /// Returns frequencies and factor of each distinct RoPE, and the index of each block's own.
     pub(crate) fn parts(&self) -> (&[(Vec<f32>, f32)], &[usize]) {
         (&self.distinct, &self.of_block)
     }
@@ -125,7 +125,7 @@ fn frequencies(rope: &Rope, context: usize) -> (Vec<f32>, f32) {
 }
 
 impl Buffers {
-    /// For up to `rows` rows, and for shadows apart from their products where there are any.
+    /// Allocates buffers for up to `rows` rows, and for shadows apart from their linear layers if `has_shadows`.
     pub(crate) fn new(description: &ModelDescription, rows: usize, has_shadows: bool) -> Self {
         let [query, key_value, width] = widths(description);
         let zeros = |width: usize| LeasedMatrix::new(rows * width);
@@ -153,7 +153,7 @@ impl Buffers {
         }
     }
 
-    /// Where the outputs of a linear layer go.
+    /// Returns the buffer of a linear layer's outputs.
     pub(super) fn output(&self, linear: Linear) -> &LeasedMatrix {
         match linear {
             Linear::Query => &self.queries,
@@ -165,12 +165,12 @@ impl Buffers {
         }
     }
 
-    /// The residual stream of some rows.
+    /// Returns the residual stream of some rows.
     pub(crate) fn residual(&self, rows: Range<usize>, hidden: usize) -> ReadLease<'_> {
         self.x.read(hidden, rows)
     }
 
-    /// The most rows that there can be room for.
+    /// Returns the maximum number of rows that buffers can have.
     pub(crate) fn most_rows(description: &ModelDescription) -> usize {
         let [query, key_value, width] = widths(description);
         let widest = [
@@ -183,21 +183,21 @@ impl Buffers {
         LeasedMatrix::MOST_VALUES / widest.into_iter().max().unwrap_or(1).max(1)
     }
 
-    /// Bytes for each row.
+    /// Returns the bytes per row.
     pub(crate) fn bytes_per_row(description: &ModelDescription) -> usize {
         let [query, key_value, width] = widths(description);
         let floats = 3 * description.hidden + 2 * query + 2 * key_value + 2 * width;
-        // And the widest of what linear layers read, in INT8.
+        // Also the widest input of linear layers, in INT8.
         floats * size_of::<f32>() + description.hidden.max(query).max(width)
     }
 
-    /// Bytes of shadows apart from their products, for each row.
+    /// Returns the bytes per row of shadows that are computed apart.
     pub(crate) fn shadow_bytes_per_row(description: &ModelDescription) -> usize {
         shadow_width(description) * size_of::<f32>()
     }
 }
 
-/// Most output features of layers that read one input.
+/// Returns the maximum number of output features of the layers that read one input.
 fn shadow_width(description: &ModelDescription) -> usize {
     let of_block = |block: &BlockDescription| {
         let features = |role| {
@@ -211,7 +211,7 @@ fn shadow_width(description: &ModelDescription) -> usize {
     description.blocks.iter().map(of_block).max().unwrap_or(0)
 }
 
-/// Widest query, key and feed-forward of all blocks.
+/// Returns the widest query, key and feed-forward of all blocks.
 fn widths(description: &ModelDescription) -> [usize; 3] {
     let widest = |width: &dyn Fn(&BlockDescription) -> usize| {
         description.blocks.iter().map(width).max().unwrap_or(0)

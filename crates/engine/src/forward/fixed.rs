@@ -1,4 +1,4 @@
-//! Feed-forwards of prompts whose middle is computed in fixed point, on whatever processor.
+//! Feed-forwards of prompts with fixed-point arithmetic between gate, up and down, on any processor.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,10 +6,11 @@ use triad_kernels::OutputMut;
 use triad_kernels::int8::QuantizedView;
 use triad_processors::{FixedFeedForward, FixedScratch};
 
-/// Those of a model, by block, as the CPU computes them; `None` of a block that is computed in float.
+/// The fixed-point feed-forwards of a model, by block, as the CPU computes them; `None` for a block that is computed in
+/// float.
 pub(crate) struct FixedBlocks {
     blocks: Vec<Option<FixedFeedForward>>,
-    /// Of whoever computes now none.
+    /// Scratch buffers that are not in use.
     spare: Mutex<Vec<FixedScratch>>,
 }
 
@@ -21,17 +22,17 @@ impl FixedBlocks {
         }
     }
 
-    /// How many blocks have one.
+    /// Returns the number of blocks with one.
     pub(crate) fn count(&self) -> usize {
         self.blocks.iter().flatten().count()
     }
 
-    /// Whether a block has one.
+    /// Returns whether a block has one.
     pub(crate) fn has(&self, block: usize) -> bool {
         self.blocks[block].is_some()
     }
 
-    /// Whether our own kernels have computed one.
+    /// Returns whether our own kernels have computed one.
     #[cfg(test)]
     pub(crate) fn has_run(&self) -> bool {
         !self
@@ -41,7 +42,7 @@ impl FixedBlocks {
             .is_empty()
     }
 
-    /// Writes `out[rows, hidden]`, and returns `true`, if the block has one.
+    /// Writes `out[rows, hidden]` and returns `true`, if the block has one.
     pub(super) fn run(&self, block: usize, x: QuantizedView, out: OutputMut) -> bool {
         let Some(feed_forward) = &self.blocks[block] else {
             return false;

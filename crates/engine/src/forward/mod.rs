@@ -1,9 +1,9 @@
-//! One forward pass: the tokens of a chunk through all blocks.
+//! A forward pass: runs the tokens of a chunk through all blocks.
 //!
-//! A block is subgraphs ([`subgraphs`]), each a function on the [`Buffers`] of one chunk. Here they are called one
-//! after the other; [`execute`](crate::execute) calls the same functions on several processors.
+//! A block consists of subgraphs ([`subgraphs`]), each a function on the [`Buffers`] of one chunk. Here they are called
+//! one after the other; [`execute`](crate::execute) calls the same functions on several processors.
 //!
-//! The buffers are allocated once, for the longest chunk, and used again; the pass itself allocates nothing that grows
+//! The buffers are allocated once, for the longest chunk, and are reused. The pass itself allocates nothing that grows
 //! with the model.
 
 mod adapters;
@@ -30,10 +30,10 @@ use crate::linear::{Observer, OwnKernels};
 use crate::statistics::{Bytes, Operator};
 use crate::weights::{Linear, Weight, Weights};
 
-/// Rows of a chunk that are consecutive tokens of one sequence, the first of them at `position`.
+/// A segment of a chunk: rows that are consecutive tokens of one sequence, the first of them at `position`.
 ///
-/// Every row is computed by itself but for attention, which writes the keys and values of a segment to its sequence's
-/// cache and reads what is there. Segments of a prompt may share a cache: each in turn then takes the place of the one
+/// Every row is computed independently except in attention, which writes the keys and values of a segment to its
+/// sequence's cache and reads the cache. Segments of a prompt may share a cache: each segment then overwrites the one
 /// before it.
 #[derive(Clone)]
 pub(crate) struct Segment<'a> {
@@ -48,7 +48,7 @@ impl Segment<'_> {
     }
 }
 
-/// A pass and its buffers, ready to run chunks one after the other.
+/// A pass and its buffers, which run chunks one after the other.
 pub(crate) struct Forward<'a> {
     pub(crate) pass: Pass<'a>,
     pub(crate) buffers: &'a Buffers,
@@ -56,8 +56,8 @@ pub(crate) struct Forward<'a> {
 }
 
 impl Forward<'_> {
-    /// Runs `tokens`, which `segments` cover in order, through all blocks: keys and values go to the cache, the
-    /// residual stream stays in the buffers for [`Pass::logits`].
+    /// Runs `tokens`, which `segments` cover in order, through all blocks. Keys and values are written to the cache;
+    /// the residual stream stays in the buffers for [`Pass::logits`].
     pub(crate) fn run(
         &mut self,
         tokens: &[u32],
@@ -89,8 +89,9 @@ impl Forward<'_> {
 }
 
 impl Pass<'_> {
-    /// Logits `[rows, vocab]` of the given rows of a chunk that is at its end. `phase` is theirs, not the chunk's: rows
-    /// that a next token is sampled from are [`Phase::Decode`] also at the end of a prompt.
+    /// Computes the logits `[rows, vocab]` of the given rows of a chunk that has been through all blocks. `phase` is
+    /// the phase of these rows and not of the chunk: rows from which a token is sampled are [`Phase::Decode`] also at
+    /// the end of a prompt.
     pub(crate) fn logits(
         &self,
         buffers: &Buffers,
@@ -111,7 +112,8 @@ impl Pass<'_> {
         );
     }
 
-    /// What the output matrix reads of the first `rows` rows that were run, `[rows, hidden]`: behind the last norm.
+    /// Returns the input of the output matrix for the first `rows` rows, `[rows, hidden]`: the residual stream after
+    /// the last norm.
     pub(crate) fn hidden_states(&self, buffers: &Buffers, rows: usize) -> Vec<f32> {
         let hidden = self.description.hidden;
         let mut states = vec![0.0; rows * hidden];
@@ -123,13 +125,13 @@ impl Pass<'_> {
         states
     }
 
-    /// Logits `[rows, vocab]` of the residual stream `x[rows, hidden]` behind the last block; spoils `normed`, which has
-    /// its shape.
+    /// Computes the logits `[rows, vocab]` of the residual stream `x[rows, hidden]` after the last block. Overwrites
+    /// `normed`, which has the same shape.
     pub(crate) fn logits_of(&self, x: &[f32], normed: &mut [f32], phase: Phase, out: &mut [f32]) {
         self.logits_part_of(x, normed, phase, 0..self.description.vocab, out);
     }
 
-    /// As [`Pass::logits_of`], the logits `[rows, columns]` of some tokens of the vocabulary.
+    /// Computes, as [`Pass::logits_of`] does, the logits `[rows, columns]` of a part of the vocabulary.
     pub(crate) fn logits_part_of(
         &self,
         x: &[f32],
@@ -159,7 +161,7 @@ impl Pass<'_> {
     }
 }
 
-/// Some columns of the output matrix's products with `x[rows, hidden]`.
+/// Computes some columns of the output layer for `x[rows, hidden]`.
 pub(crate) fn multiply_output(
     weights: &Weights,
     x: &[f32],

@@ -1,6 +1,8 @@
-//! What is computed row by row between products: residual sums, norms, and quantizing what products read.
+//! Operators that run row by row between linear layers: residual additions, norms, and quantizing the input of linear
+//! layers.
 //!
-//! A row goes through all of them while it is in a core's cache, and is written in float only where somebody reads it so.
+//! A row passes through all of them while it is in a core's cache. It is written in float only if another operator
+//! reads it in float.
 
 use triad_kernels::activation::add;
 use triad_kernels::chunks::{Chunks, chunks_mut, for_each_chunk};
@@ -16,9 +18,9 @@ use crate::statistics::{Begun, Bytes, Operator};
 use crate::weights::Norm;
 
 impl Pass<'_> {
-    /// Adds the output of half a block to the residual stream, where there is one (with a norm of it, where its family has
-    /// that); norm; quantize. A row goes through all of them before the next, and is written in float only where somebody
-    /// reads it so.
+    /// Adds the output of half a block to the residual stream, if there is one (with its post-norm, if the family has
+    /// one); computes the norm; quantizes it. A row passes through all of them before the next row. It is written in
+    /// float only if another operator reads it in float.
     pub(super) fn norm(
         &self,
         (index, input): (usize, LinearInput),
@@ -83,7 +85,8 @@ impl Pass<'_> {
         self.quantize(index, input, &normed, chunk);
     }
 
-    /// As [`Pass::quantize`], of rows as they are made, where that can be ([`QuantizedInput::quantize_made`]).
+    /// Quantizes rows as [`Pass::quantize`] does, while they are computed, if possible
+    /// ([`QuantizedInput::quantize_made`]).
     pub(super) fn quantize_made<C: Chunks>(
         &self,
         (index, input): (usize, LinearInput),
@@ -101,7 +104,7 @@ impl Pass<'_> {
         is_done
     }
 
-    /// Has down's input made of gate's and up's ([`QuantizedInput::make_gated`]).
+    /// Computes the input of down from that of gate and up ([`QuantizedInput::make_gated`]).
     pub(super) fn make_gated(
         &self,
         index: usize,
@@ -116,7 +119,7 @@ impl Pass<'_> {
         is_done
     }
 
-    /// Behind an operator of a block that makes rows and quantizes them, which beside that reads and writes `bytes`.
+    /// Counts an operator of a block that computes rows and quantizes them, and otherwise reads and writes `bytes`.
     pub(super) fn end_made(
         &self,
         begun: Begun,
@@ -134,7 +137,8 @@ impl Pass<'_> {
             .end_with(begun, operator, all, |statistics| input().count(statistics));
     }
 
-    /// Has rows read that the shadow of what was quantized will need: now, while others multiply.
+    /// Requests the rows that the shadow of the quantized input will need, so that they are read while the linear
+    /// layers run.
     fn request(&self, index: usize, input: LinearInput, quantized: &QuantizedInput, chunk: Chunk) {
         if let Some(hot_rows) = self.hot_rows {
             let x = quantized.int8(0..chunk.rows());
@@ -142,7 +146,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Makes `x[rows, channels]` ready for the layers that read `input`.
+    /// Prepares `x[rows, channels]` for the layers that read `input`.
     pub(super) fn quantize(&self, index: usize, input: LinearInput, x: &[f32], chunk: Chunk) {
         let mut quantized = write(&chunk.buffers.input);
         quantized.quantize(
@@ -155,7 +159,7 @@ impl Pass<'_> {
         self.request(index, input, &quantized, chunk);
     }
 
-    /// Adds the output of half a block to the residual stream, normed where its family does that.
+    /// Adds the output of half a block to the residual stream, normed if its family does that.
     pub(super) fn add_projected(&self, post_norm: Option<&Norm>, rows: usize, buffers: &Buffers) {
         let (hidden, begun) = (self.description.hidden, self.counters.begin());
         let (mut x, mut projected) = (
@@ -173,16 +177,16 @@ impl Pass<'_> {
     }
 }
 
-/// Adds `projected` to `x`, both whole rows, with a norm in place before, where there is one.
+/// Adds `projected` to `x`, both whole rows. Applies the post-norm to `projected` in place first, if there is one.
 fn add_normed(x: &mut [f32], projected: &mut [f32], post_norm: Option<&Norm>) {
     if let Some(norm) = post_norm {
-        // Always an RMS norm.
+        // Post-norms are always RMS norms.
         rms_norm_in_place(projected, &norm.weight, norm.epsilon);
     }
     add(x, projected);
 }
 
-/// Of [`add_normed`], for `bytes` of residual stream.
+/// Returns the bytes of [`add_normed`], for `bytes` of residual stream.
 fn residual_bytes(bytes: usize, post_norm: Option<&Norm>) -> Bytes {
     let normed = if post_norm.is_some() { bytes } else { 0 };
     Bytes::of(
@@ -192,7 +196,7 @@ fn residual_bytes(bytes: usize, post_norm: Option<&Norm>) -> Bytes {
     )
 }
 
-/// The norm of each row of `x`.
+/// Computes the norm of each row of `x`.
 pub(super) fn normalize(norm: &Norm, x: &[f32], out: &mut [f32]) {
     let task = TASK_ROWS * norm.weight.len();
     for_each_chunk(chunks_mut(out, task), 1, |index, out| {
@@ -200,7 +204,7 @@ pub(super) fn normalize(norm: &Norm, x: &[f32], out: &mut [f32]) {
     });
 }
 
-/// [`normalize`], on the thread that calls.
+/// Computes [`normalize`] on the calling thread.
 fn normalize_rows(norm: &Norm, x: &[f32], out: &mut [f32]) {
     match &norm.bias {
         None => rms_norm(x, &norm.weight, norm.epsilon, out),

@@ -1,6 +1,6 @@
-//! The subgraphs of a block ([`Role`]), cut where the number format changes: a float one ends by quantizing what the INT8
-//! one behind it reads, and begins by adding a shadow that was computed apart. Each works on the buffers of one chunk;
-//! attention on the cache of its block, too.
+//! The subgraphs of a block ([`Role`]), cut where the number format changes. A float subgraph begins by adding a shadow
+//! that was computed apart, and ends by quantizing the input of the INT8 subgraph after it. Each subgraph works on the
+//! buffers of one chunk; attention also on the cache of its block.
 
 use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -31,27 +31,27 @@ use crate::linear_input::LinearInput;
 use crate::statistics::{Begun, Bytes, Counters, Operator};
 use crate::weights::{Block, Norm, Weights};
 
-/// Sequences that decode together without an allocation.
+/// The number of sequences that decode together without an allocation.
 const DECODED_TOGETHER: usize = 16;
-/// Rows handled by one task of an elementwise operator.
+/// The rows of one task of an elementwise operator.
 pub(super) const TASK_ROWS: usize = QuantizedRows::TASK_ROWS;
 
-/// What all chunks of a forward pass have in common.
+/// The data that all chunks of a forward pass share.
 #[derive(Clone, Copy)]
 pub(crate) struct Pass<'a> {
     pub(crate) description: &'a ModelDescription,
     pub(crate) weights: &'a Weights,
     pub(crate) rotation: &'a Rotation,
     pub(crate) phase: Phase,
-    /// Where shadows that are computed apart find weights that they don't read in place.
+    /// The source of weights for shadows that are computed apart and do not read their weights in place.
     pub(crate) hot_rows: Option<&'a HotRows>,
-    /// What operators take.
+    /// Counts times and bytes of operators.
     pub(crate) counters: &'a Counters,
-    /// Feed-forwards of prompts that are computed in fixed point where nothing is added or observed within them.
+    /// Feed-forwards of prompts that are computed in fixed point, if nothing is added or observed within them.
     pub(crate) fixed: Option<&'a FixedBlocks>,
 }
 
-/// The rows that a subgraph computes, with what it reads and writes of them.
+/// The rows that a subgraph computes, with their segments and buffers.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunk<'a> {
     /// Cover the rows in order.
@@ -65,7 +65,7 @@ impl Chunk<'_> {
     }
 }
 
-/// Who multiplies, and what is observed.
+/// The backend of the linear layers, and the observer of their inputs.
 pub(crate) struct Multiplier<'a, 'o> {
     pub(crate) backend: &'a mut dyn Backend,
     pub(crate) shadows: Shadows,
@@ -73,7 +73,7 @@ pub(crate) struct Multiplier<'a, 'o> {
 }
 
 impl<'a> Multiplier<'a, '_> {
-    /// Products with their shadows.
+    /// Creates a multiplier that computes shadows together with the linear layers.
     pub(crate) fn new(backend: &'a mut dyn Backend) -> Self {
         Self {
             backend,
@@ -82,7 +82,7 @@ impl<'a> Multiplier<'a, '_> {
         }
     }
 
-    /// Whether somebody but linear layers reads their input in float.
+    /// Returns whether something other than the linear layers reads their input in float.
     pub(super) fn reads_floats(&self, chunk: Chunk) -> bool {
         self.observer.is_some() || chunk.has_adapters()
     }
@@ -123,7 +123,7 @@ impl Pass<'_> {
         });
     }
 
-    /// The embedding of `token`, with which the residual stream begins.
+    /// Writes the embedding of `token`, the first value of the residual stream.
     pub(crate) fn embed(&self, token: u32, x: &mut [f32]) {
         self.weights.embed(token, x);
         x.iter_mut()
@@ -140,10 +140,10 @@ impl Pass<'_> {
         }
     }
 
-    /// One subgraph of `block` on a chunk that has begun and has been through all subgraphs before this one.
+    /// Runs one subgraph of `block` on a chunk that has begun and has been through all earlier subgraphs.
     ///
     /// # Errors
-    /// If the products fail. The buffers then hold nothing that anyone could go on with.
+    /// If the linear layers fail. The content of the buffers is then invalid.
     pub(crate) fn subgraph(
         &self,
         block: usize,
@@ -173,10 +173,10 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// A part of the output of a subgraph that is products of one input ([`Role::is_product`]).
+    /// Computes a part of the output of a subgraph of linear layers with one input ([`Role::is_product`]).
     ///
     /// # Errors
-    /// If the products fail. The part then holds anything, and nothing else has changed.
+    /// If the linear layers fail. The content of the part is then arbitrary; nothing else has changed.
     pub(crate) fn products(
         &self,
         (index, role): (usize, Role),
@@ -222,7 +222,7 @@ impl Pass<'_> {
         )
     }
 
-    /// What the layers of a role read, in float, and its channels.
+    /// Returns the input of a role's layers, in float, and its channels.
     pub(super) fn input<'b>(
         &self,
         index: usize,
@@ -246,13 +246,13 @@ impl Pass<'_> {
         (x.read(channels, 0..chunk.rows()), channels)
     }
 
-    /// What the outliers of a subgraph's input add to its products, which are computed apart from it: kept until the
-    /// next subgraph joins both. Of a whole feed-forward it is down's, and that has been through.
+    /// Computes the outlier correction of a subgraph's linear layers apart from them, and keeps it until the next
+    /// subgraph adds it. For a whole feed-forward it is that of down, whose gate and up have already run.
     pub(crate) fn shadow(&self, index: usize, role: Role, chunk: Chunk) {
         let (block, Chunk { buffers, .. }) = (self.block(index), chunk);
         let rows = chunk.rows();
         if role == Role::FeedForward && !read(&buffers.input).holds(LinearInput::Down) {
-            // A program returned it in place of what up computes.
+            // A program returned the input of down in the buffer of up.
             let width = self.description.blocks[index].feed_forward.width;
             let inner = buffers.up.read(width, 0..rows);
             self.quantize(index, LinearInput::Down, &inner, chunk);
@@ -281,7 +281,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Adds a shadow that was computed apart to the products that wait for it.
+    /// Adds a shadow that was computed apart to the outputs of its linear layers.
     fn join_shadow(&self, rows: usize, buffers: &Buffers) {
         let Some((index, role)) = lock(&buffers.shadow_of).take() else {
             return;
@@ -303,7 +303,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Residual of the block before; norm; quantize.
+    /// Adds the residual of the block before; computes the norm; quantizes it.
     fn attention_norm(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
         self.join_shadow(chunk.rows(), chunk.buffers);
         let before = index.checked_sub(1);
@@ -311,7 +311,7 @@ impl Pass<'_> {
             self.add_adapters(before, Role::Down, chunk);
         }
         let residual = before.map(|before| self.block(before).feed_forward_post_norm.as_ref());
-        // What serves both halves of a block is read once more.
+        // The norm that both halves of a block use is read a second time.
         let is_kept = self.description.blocks[index].residual == Residual::Parallel;
         let norm = &self.block(index).attention_norm;
         self.norm(
@@ -323,7 +323,7 @@ impl Pass<'_> {
         );
     }
 
-    /// RoPE; keys and values to the cache; attention; quantize.
+    /// Applies RoPE; writes keys and values to the cache; computes attention; quantizes its output.
     fn attention(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
         let (description, weights) = (&self.description.blocks[index].attention, self.block(index));
         let (head_dim, heads, kv_heads) = (
@@ -372,7 +372,7 @@ impl Pass<'_> {
             scale: description.scale,
             window: description.window,
             soft_cap: description.soft_cap,
-            // Where linear layers round what they read, attention need not be more exact than bf16.
+            // If linear layers round their input, attention need not be more exact than bf16.
             precision: if weights.rounds_activations() {
                 Precision::Fast
             } else {
@@ -407,7 +407,7 @@ impl Pass<'_> {
                     });
                 }
             }
-            // All rows at once, each of which reads the cache of its own sequence.
+            // All rows run together; each reads the cache of its own sequence.
             Phase::Decode => {
                 let caches: SmallVec<[_; DECODED_TOGETHER]> = segments
                     .iter()
@@ -458,7 +458,7 @@ impl Pass<'_> {
         self.quantize(index, LinearInput::AttentionOutput, &attended, chunk);
     }
 
-    /// Residual; norm, unless attention's serves both halves; quantize.
+    /// Adds the residual; computes the norm, unless both halves use that of attention; quantizes it.
     fn feed_forward_norm(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
         let (block, rows, buffers, hidden) = (
             self.block(index),
@@ -483,8 +483,8 @@ impl Pass<'_> {
         self.quantize(index, LinearInput::FeedForward, &normed, chunk);
     }
 
-    /// Gate and up; activation; requantize; down: by one program, or one after the other, as where adapters add something to
-    /// what is in between.
+    /// Computes gate and up, the activation, requantizing, and down: by one program, or one after the other, for
+    /// example if adapters change the values in between.
     fn feed_forward(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> Result<()> {
         let is_whole = !chunk.has_adapters();
         if is_whole
@@ -494,7 +494,7 @@ impl Pass<'_> {
             return Ok(());
         }
         if !self.gated(index, chunk, multiplier) {
-            // A shadow of its own is of what down reads alone.
+            // If the shadow is computed apart, it is that of down alone.
             let shadows = std::mem::replace(&mut multiplier.shadows, Shadows::Inline);
             let outcome = self.subgraph(index, Role::GateUp, chunk, multiplier);
             multiplier.shadows = shadows;
@@ -504,8 +504,8 @@ impl Pass<'_> {
         self.subgraph(index, Role::Down, chunk, multiplier)
     }
 
-    /// Gate and up, the activation and quantizing of a prompt as one operator, where the backend has one and nobody reads
-    /// what is in between.
+    /// Computes gate and up, the activation and quantizing of a prompt as one operator, if the backend has one and
+    /// nothing reads the values in between in float.
     fn gated(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> bool {
         let (block, feed_forward) = (
             self.block(index),
@@ -537,7 +537,7 @@ impl Pass<'_> {
         is_done
     }
 
-    /// The feed-forward of a prompt in fixed point, if it is computed so; by our own kernels.
+    /// Computes the feed-forward of a prompt in fixed point with our own kernels, if the block has one.
     fn in_fixed_point(&self, index: usize, chunk: Chunk, multiplier: &Multiplier) -> bool {
         let Some(fixed) = self
             .fixed
@@ -573,7 +573,8 @@ impl Pass<'_> {
         });
     }
 
-    /// The feed-forward by one program, where the backend has one. What down reads goes where up's output goes.
+    /// Computes the feed-forward by one program, if the backend has one. The program writes the input of down to the
+    /// buffer of up.
     fn feed_forward_program(
         &self,
         index: usize,
@@ -615,7 +616,7 @@ impl Pass<'_> {
             let input = read(&buffers.input);
             let x = input
                 .int8(0..rows)
-                .expect("what was quantized for a shadow");
+                .expect("the rows were quantized for a shadow");
             let out = OutputMut::new(&mut projected, hidden);
             shadow(
                 block,
@@ -631,7 +632,7 @@ impl Pass<'_> {
         Ok(true)
     }
 
-    /// Activation of gate, or of up alone; requantize.
+    /// Computes the activation of gate, or of up alone; requantizes it.
     fn activation(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
         let (feed_forward, rows, buffers) = (
             &self.description.blocks[index].feed_forward,
@@ -690,7 +691,7 @@ impl Pass<'_> {
         self.quantize(index, LinearInput::Down, &inner, chunk);
     }
 
-    /// Keys and values of a segment, `[rows, kv_heads, head_dim]`, to the cache from position `first` on.
+    /// Writes the keys and values of a segment, `[rows, kv_heads, head_dim]`, to the cache from position `first` on.
     fn write_cache(&self, cache: &mut BlockCache, keys: &[f32], values: &[f32], first: usize) {
         let begun = self.counters.begin();
         cache.write(keys, values, first);
@@ -712,14 +713,14 @@ impl Pass<'_> {
         )
     }
 
-    /// Widths of all query heads and of all key heads.
+    /// Returns the widths of all query heads and of all key heads.
     fn attention_widths(&self, index: usize) -> [usize; 2] {
         let attention = &self.description.blocks[index].attention;
         [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim)
     }
 }
 
-/// The role whose products a subgraph ends with.
+/// Returns the role of the last linear layers of a subgraph.
 fn products_of(role: Role) -> Role {
     if role == Role::FeedForward {
         Role::Down
@@ -736,7 +737,7 @@ pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The kernel of an activation.
+/// Returns the kernel of an activation.
 pub(crate) fn activation(described: description::Activation) -> Activation {
     match described {
         description::Activation::Silu => Activation::Silu,
@@ -745,7 +746,7 @@ pub(crate) fn activation(described: description::Activation) -> Activation {
     }
 }
 
-/// How many positions the rows at `positions` look at, all together.
+/// Returns the number of positions that the rows at `positions` attend to, all together.
 fn seen(positions: Range<usize>, window: Option<usize>) -> usize {
     let first = window.map_or(0, |window| (positions.start + 1).saturating_sub(window));
     positions.end - first

@@ -1,16 +1,16 @@
-//! The file with the weights of shadows by channel, and how it is read: by position, so that its pages never count as this
-//! process's.
+//! The file with the weights that shadows read, ordered by channel. It is read by position and not mapped, so that its
+//! pages never count as memory of this process.
 //!
 //! ```text
 //! magic and version   8 bytes
-//! key                 32 bytes, this machine's seal of the model's weights and of which inputs keep a shadow
-//! for each of these inputs, block after block, [channels, out_features of all layers that read it + 16]:
-//!     the weights of the layers, one after the other, and 16 bytes of a hash of them, of their place and of a secret
+//! key                 32 bytes, this machine's seal of the model's weights and of the list of inputs with a shadow
+//! for each of these inputs, block by block, [channels, out_features of all layers that read it + 16]:
+//!     the weights of the layers, one after the other, and a 16-byte hash of them, of their place and of a secret
 //! ```
 //!
-//! Every row that is read is compared with its hash: whatever happens to the file, no other numbers are used. Key and secret
-//! are [seals](triad_model::seal), so that no other machine's file is read, nor one that somebody put there. The secret is in
-//! no file.
+//! Every row that is read is compared with its hash: if the file was modified, its numbers are not used. Key and secret
+//! are [seals](triad_model::seal), so that a file from another machine, or one that another program wrote, is not read.
+//! The secret is not stored in any file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -29,31 +29,31 @@ use crate::linear::layers;
 use crate::linear_input::LinearInput;
 use crate::weights::{Block, Int8Matrix, Weight, Weights};
 
-/// What the file begins with.
+/// The magic and version at the start of the file.
 const MAGIC: [u8; 8] = *b"triadrw2";
-/// Bytes of magic and key.
+/// Size of magic and key in bytes.
 const HEADER: u64 = 40;
-/// Bytes of the hash behind each row.
+/// Size of the hash after each row in bytes.
 const CHECK: usize = 16;
-/// Channels that one task transposes.
+/// The number of channels that one task transposes.
 const TILE: usize = 64;
 
-/// What a file belongs to, or the secret in the hashes of its rows.
+/// The identity of a file's content, or the secret in the hashes of its rows.
 type Key = seal::Seal;
 
-/// Where the rows of an input are in the file.
+/// The place of an input's rows in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Of the first row.
+    /// Byte offset of the first row.
     start: u64,
-    /// Rows.
+    /// The number of rows.
     pub(super) channels: usize,
-    /// Output features of all layers that read the input.
+    /// The output features of all layers that read the input.
     pub(super) features: usize,
 }
 
 impl Place {
-    /// Bytes of a row with its hash.
+    /// Returns the size of a row with its hash in bytes.
     pub(super) fn record(&self) -> usize {
         self.features + CHECK
     }
@@ -74,11 +74,11 @@ pub struct ChannelRows {
 }
 
 impl ChannelRows {
-    /// Opens the file at `path`, which has the rows of the inputs that are `kept` of a model; makes it where it is not there, or
-    /// not what it should be. `weights_name` is what the weights are called: a hash of them.
+    /// Opens the file at `path`, which has the rows of a model's `kept` inputs. Creates it if it does not exist or has
+    /// other content. `weights_name` is a hash of the weights.
     ///
     /// # Errors
-    /// If it can neither be opened nor made.
+    /// If the file can neither be opened nor created.
     pub fn open(
         path: &Path,
         (description, weights): (&ModelDescription, &Weights),
@@ -114,7 +114,7 @@ impl ChannelRows {
         }
         writer.flush()?;
         drop(writer);
-        // What was not yet on the disk when the power failed is found by its hash.
+        // If the power failed before a row was on the disk, its hash does not match.
         let file = output.finish_early()?;
         Ok(Self {
             file,
@@ -124,10 +124,10 @@ impl ChannelRows {
         })
     }
 
-    /// The matrices of a block that read an input, in the order of their outputs.
+    /// Returns the matrices of a block that read an input, in the order of their outputs.
     ///
     /// # Panics
-    /// If they are not in INT8.
+    /// If they are not INT8.
     pub fn readers<'a>(
         description: &ModelDescription,
         index: usize,
@@ -144,25 +144,25 @@ impl ChannelRows {
         matrices.collect()
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file in bytes.
     pub fn bytes(&self) -> u64 {
         length(&self.places)
     }
 
-    /// Where the rows of an input are, if it keeps a shadow.
+    /// Returns the place of an input's rows, if the input keeps a shadow.
     pub(super) fn place(&self, block: usize, input: LinearInput) -> Option<Place> {
         *self.places.get(block)?.get(input.index())?
     }
 
-    /// Reads rows of an input, `[channels, Place::record]`, in place of what is in `rows`. `channels` ascend.
+    /// Reads rows of an input, `[channels, Place::record]`, and replaces the content of `rows`. `channels` ascend.
     ///
     /// # Errors
-    /// If the system does, or a row is not what was written: [`ErrorKind::InvalidData`].
+    /// If reading fails, or a row does not match its hash: [`ErrorKind::InvalidData`].
     pub(super) fn read(
         &self,
         place: &Place,
@@ -202,7 +202,7 @@ impl ChannelRows {
     }
 }
 
-/// The products of an input.
+/// Returns the role of the layers that read an input.
 fn role(input: LinearInput) -> Role {
     match input {
         LinearInput::Attention => Role::QueryKeyValue,
@@ -263,7 +263,7 @@ fn key(
     )
 }
 
-/// Whether the file has the length and the key that it should have.
+/// Returns whether the file has the expected length and key.
 fn is_whole(file: &File, key: &Key, length: u64) -> io::Result<bool> {
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.len() != length {
@@ -274,7 +274,7 @@ fn is_whole(file: &File, key: &Key, length: u64) -> io::Result<bool> {
     Ok(header[..MAGIC.len()] == MAGIC && header[MAGIC.len()..] == *key)
 }
 
-/// The rows of an input with their hashes, as they are in the file.
+/// Returns the rows of an input with their hashes, as they are stored in the file.
 fn by_channel(matrices: &[&Int8Matrix], place: &Place, secret: &Key) -> Vec<u8> {
     let row_major = matrices.iter().map(|matrix| {
         let view = matrix.view();
@@ -303,7 +303,8 @@ fn by_channel(matrices: &[&Int8Matrix], place: &Place, secret: &Key) -> Vec<u8> 
     rows
 }
 
-/// Returns a hash that cannot be computed without the secret: it is cut short, so that nothing can be added to what was hashed.
+/// Returns a hash that cannot be computed without the secret. It is truncated, so that a length extension is not
+/// possible.
 fn hash(secret: &Key, place: &Place, channel: u32, row: &[u8]) -> [u8; CHECK] {
     let mut hash = Sha256::new_with_prefix(secret);
     hash.update(place.start.to_le_bytes());
@@ -333,7 +334,7 @@ fn read_at(file: &File, mut bytes: &mut [u8], mut position: u64) -> io::Result<(
     Ok(())
 }
 
-/// Positioned reads are not everywhere.
+/// Returns an error: this system has no positioned reads.
 #[cfg(not(any(unix, windows)))]
 fn read_at(_: &File, _: &mut [u8], _: u64) -> io::Result<()> {
     Err(ErrorKind::Unsupported.into())

@@ -1,13 +1,15 @@
-//! Shadows beside a processor with memory of its own (llm.npu, §3.3: "hot channels").
+//! Outlier correction ("shadow", llm.npu, §3.3) next to a processor with memory of its own, with the weights of
+//! frequent outlier channels ("hot channels") in memory.
 //!
-//! Such a processor has a copy of the weights. A shadow reads a few channels of them, but in the layout of the kernels these
-//! are all over a layer, so that all of it would be in memory once more. Instead, the weights of the layers that keep a
-//! shadow are in a file by channel ([`ChannelRows`]). A few channels have most of the outliers, so only their rows stay in
-//! memory; the others are read when an outlier requires them: requested as soon as the input is quantized, read by one
-//! thread beside the products, and waited for by the shadow.
+//! Such a processor has its own copy of the weights. A shadow reads the weights of a few channels only. The kernels'
+//! packed layout spreads these over the whole matrix, so reading them in place would keep the whole matrix in memory a
+//! second time. Instead, a file has the weights of the layers that keep a shadow, ordered by channel ([`ChannelRows`]).
+//! A few channels have most of the outliers, so only their rows stay in memory. The other rows are read when an outlier
+//! requires them: they are requested as soon as the input is quantized, one thread reads them while the linear layers
+//! run, and the shadow waits for them.
 //!
-//! Shadows are those of the weights in place, bit for bit. Where the file cannot be read, the weights in place are used, and
-//! [`HotRowUse::failure`] has the reason.
+//! The results are bit for bit those of the weights in place. If the file cannot be read, the weights in place are
+//! used, and [`HotRowUse::failure`] has the reason.
 
 mod file;
 #[cfg(test)]
@@ -31,53 +33,53 @@ use file::Place;
 
 use crate::linear_input::LinearInput;
 
-/// Longest time that a shadow waits for rows. A disk that takes longer has failed.
+/// The longest time that a shadow waits for rows. A disk that takes longer counts as failed.
 const TIME_OUT: Duration = Duration::from_secs(10);
-/// Buffers that are kept for later rows.
+/// The number of buffers that are kept for later reads.
 const SPARE: usize = 8;
 
-/// Hot channels of each block's inputs, in the order of [`LinearInput::ALL`], ascending.
+/// The hot channels of each block's inputs, in the order of [`LinearInput::ALL`], ascending.
 pub type HotChannels = Vec<[Vec<u32>; LinearInput::ALL.len()]>;
 
-/// How shadows read weights beside processors with memory of their own.
+/// Options of how shadows read weights next to processors with memory of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotRowOptions {
-    /// Whose rows stay in memory.
+    /// The channels with rows in memory.
     pub hot: Hot,
-    /// The file of the rows, which is made where it is not there; `None` for the one in the model's package. A model that is
-    /// no package then reads its weights in place.
+    /// The file of the rows, which is created if it does not exist. `None`: the file in the model's package; a model
+    /// that is not a package then reads its weights in place.
     pub file: Option<PathBuf>,
 }
 
-/// Channels whose rows stay in memory.
+/// The channels whose rows stay in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Hot {
-    /// Those that calibration found, of a package.
+    /// The channels that calibration found, as stored in a package.
     #[default]
     Calibrated,
-    /// None: all rows are read.
+    /// No channels: all rows are read from the file.
     None,
-    /// These.
+    /// The listed channels.
     Listed(HotChannels),
 }
 
-/// What hot rows saved and what the others cost.
+/// Counts of the rows that were in memory and of those that were read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct HotRowStatistics {
-    /// Outlier channels of a chunk's input whose row was in memory.
+    /// Outlier channels of a chunk's input with a row in memory.
     pub hits: u64,
-    /// Outlier channels of a chunk's input whose row was read.
+    /// Outlier channels of a chunk's input with a row that was read from the file.
     pub misses: u64,
-    /// Misses that nobody had requested when their input was quantized, as behind a processor that was lost.
+    /// Misses without a request at the time when their input was quantized, for example after a processor failed.
     pub late: u64,
     /// Bytes read for misses.
     pub bytes_read: u64,
-    /// Seconds that shadows waited for rows that were not there yet.
+    /// Seconds that shadows waited for rows that had not been read yet.
     pub stall_seconds: f64,
 }
 
 impl HotRowStatistics {
-    /// Share of the outlier channels whose row was in memory; 1 where there were none.
+    /// Returns the share of the outlier channels with a row in memory; 1 if there were no outliers.
     pub fn hit_rate(&self) -> f64 {
         let requests = self.hits + self.misses;
         if requests == 0 {
@@ -101,7 +103,7 @@ impl AddAssign for HotRowStatistics {
 impl Sub for HotRowStatistics {
     type Output = Self;
 
-    /// What was counted since `earlier`.
+    /// Returns the counts since `earlier`.
     fn sub(self, earlier: Self) -> Self {
         Self {
             hits: self.hits - earlier.hits,
@@ -113,27 +115,27 @@ impl Sub for HotRowStatistics {
     }
 }
 
-/// What hot rows are and did so far.
+/// The size and the counts of hot rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HotRowUse {
-    /// What they saved.
+    /// The counts so far.
     #[serde(flatten)]
     pub statistics: HotRowStatistics,
     /// Bytes of the rows in memory.
     pub hot_bytes: usize,
     /// Bytes of the file of all rows.
     pub file_bytes: u64,
-    /// Why the weights in place are used, where they are.
+    /// The reason why the weights in place are used, if they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// The rows of shadows: some in memory, the others in a file.
+/// The rows that shadows read: some in memory, the others in a file.
 pub struct HotRows {
-    /// By block and input; `None` where the weights are read in place.
+    /// By block and input; `None` if the weights are read in place.
     inputs: Vec<[Option<Input>; LinearInput::ALL.len()]>,
     rows: Option<Arc<ChannelRows>>,
-    /// There as long as the reader runs.
+    /// `Some` while the reader thread runs.
     requests: Option<Sender<Request>>,
     reader: Option<JoinHandle<()>>,
     spare: Mutex<Vec<Vec<u8>>>,
@@ -150,14 +152,14 @@ struct Input {
     rows: Vec<u8>,
 }
 
-/// What the reader is to read.
+/// A request to the reader thread.
 struct Request {
     place: Place,
     channels: Arc<[u32]>,
-    /// Where to.
+    /// The buffer to read into.
     rows: Vec<u8>,
     reply: Sender<std::io::Result<Vec<u8>>>,
-    /// Gone where nobody waits any more.
+    /// Cannot be upgraded once the requester no longer waits.
     wanted: Weak<()>,
 }
 
@@ -165,29 +167,29 @@ struct Request {
 pub struct Requested {
     block: usize,
     input: LinearInput,
-    /// Outlier channels whose rows are in memory.
+    /// The number of outlier channels with rows in memory.
     hits: usize,
     /// Channels whose rows are read, ascending.
     missing: Arc<[u32]>,
-    /// `[missing, Place::record]`, where there are any.
+    /// `[missing, Place::record]`; `None` if no rows are missing.
     rows: Option<Receiver<std::io::Result<Vec<u8>>>>,
-    /// The reader leaves out what nobody has any more.
+    /// The reader skips a request after this is dropped.
     _wanted: Arc<()>,
 }
 
 impl Requested {
-    /// Whether they are those of this input.
+    /// Returns whether the rows are those of this input.
     pub fn is_of(&self, block: usize, input: LinearInput) -> bool {
         (self.block, self.input) == (block, input)
     }
 }
 
 impl HotRows {
-    /// Starts the reader. `hot` has the channels whose rows stay in memory of each block and input that reads rows of
-    /// channels, and `None` for what reads its weights in place.
+    /// Starts the reader thread. `hot` returns the channels with rows in memory for each block and input that reads
+    /// rows by channel, and `None` for an input that reads its weights in place.
     ///
     /// # Errors
-    /// If a hot row cannot be read, or the system refuses a thread.
+    /// If a hot row cannot be read, or the system cannot start a thread.
     pub fn start(
         rows: Arc<ChannelRows>,
         blocks: usize,
@@ -230,7 +232,7 @@ impl HotRows {
         })
     }
 
-    /// What there is where the rows cannot be used: all weights are read in place.
+    /// Creates hot rows that cannot be used, for the given reason: all weights are read in place.
     pub fn failed(reason: String) -> Self {
         Self {
             inputs: Vec::new(),
@@ -243,12 +245,12 @@ impl HotRows {
         }
     }
 
-    /// Begins to read the rows that the outliers of `x` need and that are not in memory. To be called as soon as `x` is
-    /// quantized: the reading runs beside the products. `None` where the shadow of this input reads weights in place, or
-    /// there are no outliers.
+    /// Starts to read the rows that the outliers of `x` need and that are not in memory. Call it as soon as `x` is
+    /// quantized: the rows are read while the linear layers run. Returns `None` if the shadow of this input reads
+    /// weights in place, or if there are no outliers.
     ///
     /// # Panics
-    /// If `x` has other channels than the weights.
+    /// If the channels of `x` are not those of the weights.
     pub fn request(&self, block: usize, input: LinearInput, x: QuantizedView) -> Option<Requested> {
         let Input { place, hot, .. } = self.input(block, input)?;
         if x.outliers() == 0 {
@@ -283,7 +285,7 @@ impl HotRows {
                 reply,
                 wanted,
             };
-            // Where the reader is gone, so is who replies: the shadow finds that out.
+            // If the reader has ended, the send fails, and the shadow finds the reply channel closed.
             let _ = self
                 .requests
                 .as_ref()
@@ -300,10 +302,10 @@ impl HotRows {
         })
     }
 
-    /// Writes the shadow of `x` by itself, as [`triad_kernels::int8::shadow_apart`] does and bit for bit the same:
-    /// `[rows, out_features]` of one layer after the other in `out`. `scales` are those of these layers. Waits for rows that
-    /// are still being read, and requests them where they were not `requested`. Returns `false` where the weights are to be
-    /// read in place.
+    /// Computes the shadow of `x` alone, bit for bit as [`triad_kernels::int8::shadow_apart`] does. Writes
+    /// `[rows, out_features]` of each layer to `out`, one layer after the other. `scales` are those of these layers.
+    /// Waits for rows that are still being read, and requests them if they were not `requested`. Returns `false` if the
+    /// caller must read the weights in place.
     ///
     /// # Panics
     /// If a slice's length contradicts the shapes.
@@ -363,7 +365,7 @@ impl HotRows {
         for scales in scales {
             let columns = first..first + scales.len();
             first = columns.end;
-            // Rows of all outliers are here or were read.
+            // The rows of all outliers are in memory or were read.
             let row = |channel: u32| bytemuck::cast_slice(&rows[channel as usize][columns.clone()]);
             let of_layer = out
                 .split_off_mut(..x.rows() * scales.len())
@@ -388,7 +390,7 @@ impl HotRows {
         true
     }
 
-    /// What it is and did so far.
+    /// Returns the size and the counts so far.
     pub fn usage(&self) -> HotRowUse {
         HotRowUse {
             statistics: *lock(&self.counted),
@@ -411,7 +413,8 @@ impl HotRows {
         self.inputs.get(block)?[input.index()].as_ref()
     }
 
-    /// From now on weights are read in place. A file whose content is wrong is removed, so that the next run makes it anew.
+    /// Records the failure: from now on, weights are read in place. Removes a file with wrong content, so that the next
+    /// run creates it again.
     fn fail(&self, error: &std::io::Error) -> bool {
         if let Some(rows) = &self.rows {
             let is_wrong = matches!(
@@ -434,14 +437,14 @@ impl HotRows {
 impl Drop for HotRows {
     fn drop(&mut self) {
         drop(self.requests.take());
-        // After a failure it may hang.
+        // After a failure, the reader may hang, so it is not joined.
         if let Some(reader) = self.reader.take().filter(|_| self.failure.get().is_none()) {
             let _ = reader.join();
         }
     }
 }
 
-/// The life of the reader: until nobody can request anything any more.
+/// Runs the reader thread until the request channel is closed.
 fn serve(file: &ChannelRows, requests: &Receiver<Request>) {
     for Request {
         place,
@@ -452,7 +455,7 @@ fn serve(file: &ChannelRows, requests: &Receiver<Request>) {
     } in requests
     {
         if wanted.strong_count() > 0 {
-            // Who does not wait any more has no use for it.
+            // Sending fails if the requester no longer waits; the rows are then not needed.
             let _ = reply.send(file.read(&place, &channels, &mut rows).map(|()| rows));
         }
     }

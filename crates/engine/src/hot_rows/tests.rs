@@ -1,4 +1,5 @@
-//! Shadows by rows of channels: the bits of the weights in place, or a reason and the weights in place.
+//! Shadows from rows of channels have the bits of the weights in place, or there is a failure and the weights in place
+//! are used.
 
 use std::fs;
 
@@ -30,7 +31,7 @@ fn float(family: &str) -> Arc<Model> {
     )
 }
 
-/// With all of its shadows.
+/// Returns a model in INT8 with all of its shadows.
 fn int8(family: &str) -> Model {
     testing::quantize(
         &float(family),
@@ -88,7 +89,7 @@ impl Rows {
         self.readers(input)[0].view().in_features
     }
 
-    /// The shadow by the weights in place.
+    /// Computes the shadow from the weights in place.
     fn expected(&self, input: LinearInput, x: QuantizedView) -> Vec<f32> {
         let of_layer = |matrix: &crate::weights::Int8Matrix| {
             let mut out = vec![7.0; x.rows() * matrix.out_features()];
@@ -102,7 +103,7 @@ impl Rows {
         self.readers(input).into_iter().flat_map(of_layer).collect()
     }
 
-    /// The shadow by `rows`, if it is.
+    /// Computes the shadow from `rows`; `None` if they are not used.
     fn shadow(
         &self,
         rows: &HotRows,
@@ -121,14 +122,14 @@ impl Rows {
     }
 }
 
-/// `x[rows, channels]` in INT8 with a clip threshold of 1.
+/// Quantizes `x[rows, channels]` to INT8 with a clip threshold of 1.
 fn quantized(x: &[f32], channels: usize) -> QuantizedRows {
     let mut rows = QuantizedRows::default();
     rows.quantize_static(x, channels, 1.0 / 127.0, None, true);
     rows
 }
 
-/// Rows with outliers in these channels.
+/// Returns rows with outliers in these channels.
 fn with_outliers(rows: usize, channels: usize, outliers: &[(usize, usize)]) -> QuantizedRows {
     let mut x: Vec<f32> = (0..rows * channels)
         .map(|index| (index * 37 % 200) as f32 / 200.0 - 0.5)
@@ -174,13 +175,13 @@ fn hits_and_misses_are_counted_by_channel_and_chunk() {
         .iter()
         .map(|matrix| matrix.out_features())
         .sum();
-    // Channel 1 in both rows, 2, 3 and 7 in one; 4 is hot and has none.
+    // Channel 1 is an outlier in both rows, 2, 3 and 7 in one; 4 is hot and has no outliers.
     let x = with_outliers(2, channels, &[(0, 1), (1, 1), (0, 2), (1, 3), (1, 7)]);
     let requested = hot_rows.request(BLOCK, LinearInput::FeedForward, x.view());
     assert_eq!(
         hot_rows.usage().statistics,
         HotRowStatistics::default(),
-        "nothing was used yet"
+        "no row was used yet"
     );
     rows.shadow(&hot_rows, LinearInput::FeedForward, x.view(), requested)
         .unwrap();
@@ -197,7 +198,7 @@ fn hits_and_misses_are_counted_by_channel_and_chunk() {
     );
     assert_eq!(usage.statistics.hit_rate(), 0.25);
     assert_eq!(usage.file_bytes, fs::metadata(rows.path()).unwrap().len());
-    // Without outliers there is nothing to read.
+    // Without outliers, there is nothing to read.
     let x = with_outliers(2, channels, &[]);
     assert!(
         hot_rows
@@ -256,7 +257,7 @@ fn a_file_of_another_model_or_length_is_made_anew() {
     let modified = |path: PathBuf| fs::metadata(path).unwrap().modified().unwrap();
     let before = modified(rows.path());
     rows.open().unwrap();
-    assert_eq!(modified(rows.path()), before, "a whole one is used");
+    assert_eq!(modified(rows.path()), before, "a complete file is used");
 }
 
 #[test]
@@ -276,7 +277,7 @@ fn rows_that_somebody_put_there_with_hashes_of_their_own_are_never_used() {
     ) {
         let (row, check) = record.split_at_mut(place.features);
         row.iter_mut().for_each(|weight| *weight ^= 1);
-        // By all that the file says of itself.
+        // A hash with the file's own key in place of the secret.
         let mut hash = Sha256::new_with_prefix(&header[8..]);
         hash.update(40u64.to_le_bytes());
         hash.update(channel.to_le_bytes());
@@ -305,7 +306,7 @@ fn a_damaged_row_is_never_used() {
             use std::io::{Read, Seek, SeekFrom, Write};
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).unwrap();
-            // Every number but those of the header.
+            // Changes every number except those of the header.
             bytes[40..].iter_mut().for_each(|byte| *byte ^= 1);
             file.seek(SeekFrom::Start(0)).unwrap();
             file.write_all(&bytes).unwrap();
@@ -331,12 +332,12 @@ fn a_damaged_row_is_never_used() {
             failure.starts_with(&*rows.path().to_string_lossy()),
             "{failure}"
         );
-        assert!(!rows.path().exists(), "the next run makes it anew");
-        // And from now on.
+        assert!(!rows.path().exists(), "the next run creates it again");
+        // The weights in place are also used from now on.
         assert!(hot_rows.request(BLOCK, input, x.view()).is_none());
         assert_eq!(rows.shadow(&hot_rows, input, x.view(), None), None);
     }
-    // A hot row that is wrong is found when it is read.
+    // A damaged hot row is found when it is read.
     drop(rows.open().unwrap());
     let mut bytes = fs::read(rows.path()).unwrap();
     bytes[40] ^= 1;

@@ -13,8 +13,8 @@ use super::salt::PrefixSalt;
 use crate::adapter::Adapters;
 use crate::error::Result;
 
-/// The keys and values of one sequence. Tasks of a pass hold it while they run: attention of different blocks may run at
-/// once.
+/// The keys and values of one sequence. Tasks of a forward pass hold it while they run. Each block has a lock of its
+/// own, so attention of different blocks may run concurrently.
 pub(crate) struct KvCache {
     memory: Arc<KvMemory>,
     adapters: Adapters,
@@ -29,18 +29,18 @@ pub(crate) struct BlockCache {
 }
 
 impl BlockCache {
-    /// Keys, or values, of a position.
+    /// Returns the number of values in the keys, or in the values, of one position.
     pub(crate) fn width(&self) -> usize {
         self.shape.kv_heads * self.shape.head_dim
     }
 
-    /// Bytes of the keys and values of so many positions.
+    /// Returns the bytes of keys and values of this number of positions.
     pub(crate) fn bytes(&self, positions: usize) -> usize {
         self.shape.bytes_of(positions)
     }
 
-    /// Writes keys and values `[rows, kv_heads, head_dim]` at positions from `first` on, for which pages have been
-    /// [reserved](KvCache::reserve). A page that others hold is copied first.
+    /// Writes keys and values `[rows, kv_heads, head_dim]` at positions from `first` on, whose pages have been
+    /// [reserved](KvCache::reserve). Copies a page first if it is shared.
     pub(crate) fn write(&mut self, keys: &[f32], values: &[f32], first: usize) {
         let width = self.width();
         let (mut keys, mut values, mut position) = (keys, values, first);
@@ -71,7 +71,7 @@ impl Cache for BlockCache {
 }
 
 impl KvCache {
-    /// Without a page, of a sequence that is computed with `adapters` and has the default salt.
+    /// Creates a cache without pages, for a sequence with these `adapters` and the default salt.
     pub(crate) fn new(memory: &Arc<KvMemory>, adapters: Adapters) -> Self {
         let block = |shape: &PageShape| {
             Mutex::new(BlockCache {
@@ -91,12 +91,12 @@ impl KvCache {
         }
     }
 
-    /// Returns the same pages, shared with and found by sequences with this salt alone.
+    /// Returns the same pages, which are then shared only with sequences with this salt.
     pub(crate) fn with_salt(self, salt: PrefixSalt) -> Self {
         Self { salt, ..self }
     }
 
-    /// The same pages once more. What is written to one of the two is not seen by the other.
+    /// Returns a second cache with the same pages. Writes to one of the two do not change the other.
     pub(crate) fn fork(&self) -> Self {
         let copy = |block: &Mutex<BlockCache>| {
             let block = lock(block);
@@ -114,12 +114,12 @@ impl KvCache {
         }
     }
 
-    /// What its keys and values are computed with, beside the model.
+    /// Returns the adapters that the keys and values are computed with.
     pub(crate) fn adapters(&self) -> &Adapters {
         &self.adapters
     }
 
-    /// Returns the salt of its prefixes.
+    /// Returns the salt of the prefixes.
     pub(crate) fn salt(&self) -> PrefixSalt {
         self.salt
     }
@@ -131,11 +131,11 @@ impl KvCache {
         }
     }
 
-    /// Makes sure that positions up to `end` can be written, of which those up to `held` have been: pages from there on
-    /// are there, and the one that contains position `held` is this sequence's alone.
+    /// Makes positions up to `end` writable, of which those up to `held` hold tokens: allocates the missing pages, and
+    /// copies the page of position `held` if it is shared.
     ///
     /// # Errors
-    /// If the engine's memory for keys and values is full of what other sequences hold.
+    /// If the engine's memory for keys and values is full and other sequences hold all of it.
     pub(crate) fn reserve(&self, held: usize, end: usize) -> Result<()> {
         let have = lock(&self.blocks[0]).pages.len();
         let wanted = end.div_ceil(PAGE).saturating_sub(have);
@@ -149,7 +149,7 @@ impl KvCache {
             let shared = is_last_shared();
             match self.memory.reserve(wanted + usize::from(shared)) {
                 Ok(reserved) => break (reserved, shared),
-                // Where it is the index alone that shares the page, no copy is needed without it.
+                // If only the index shares the page, the page is removed from the index, and no copy is needed.
                 Err(full) if !shared || !self.memory.unindex(&self.page(held / PAGE)) => {
                     return Err(full);
                 }
@@ -169,21 +169,21 @@ impl KvCache {
         Ok(())
     }
 
-    /// Gives back pages that hold nothing of the first `tokens` positions.
+    /// Releases the pages that have none of the first `tokens` positions.
     pub(crate) fn truncate(&self, tokens: usize) {
         self.blocks
             .iter()
             .for_each(|block| lock(block).pages.truncate(tokens.div_ceil(PAGE)));
     }
 
-    /// Takes the pages that hold the longest known beginning of `tokens`, if it is longer than the `held` tokens that are
-    /// here of them. Returns how many tokens are here then.
+    /// Takes over the indexed pages of the longest known prefix of `tokens`, if it is longer than the `held` tokens
+    /// that this cache has. Returns the number of tokens that the cache has afterwards.
     pub(crate) fn adopt(&self, held: usize, tokens: &[u32]) -> usize {
         let (length, pages) = self.memory.find(self.tree(), held, tokens);
         if length <= held {
             return held;
         }
-        // What is here of whole pages is the same.
+        // The whole pages that the cache already has hold the same tokens.
         let from = held / PAGE;
         for (index, block) in self.blocks.iter().enumerate() {
             let mut block = lock(block);
@@ -195,7 +195,8 @@ impl KvCache {
         length
     }
 
-    /// Lets sequences with the same adapters and salt find what is here of `tokens`, from the first token on.
+    /// Adds the pages of `tokens`, from the first token on, to the index, where sequences with the same adapters and
+    /// salt find them.
     pub(crate) fn share(&self, tokens: &[u32]) {
         let pages: Vec<_> = (0..tokens.len().div_ceil(PAGE))
             .map(|page| self.page(page))
@@ -210,7 +211,7 @@ impl KvCache {
             .collect()
     }
 
-    /// How many pages there are, and how many of them others hold, too.
+    /// Returns the number of pages, and the number of those that are shared.
     pub(crate) fn count(&self) -> (usize, usize) {
         self.blocks.first().map_or((0, 0), |block| {
             let block = lock(block);
@@ -221,21 +222,21 @@ impl KvCache {
         })
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// That of one block, for one at a time. What a panic left half-written is behind the tokens that are done, and is
-    /// written again.
+    /// Locks the cache of one block. If a panic left a position half-written, this position is after the finished
+    /// tokens and is written again.
     pub(crate) fn block(&self, index: usize) -> MutexGuard<'_, BlockCache> {
         lock(&self.blocks[index])
     }
 
-    /// Calls `visit` with the bytes of the first `tokens` positions, block after block and page after page.
+    /// Calls `visit` with the bytes of the first `tokens` positions, block by block and page by page.
     ///
     /// # Errors
-    /// The first of `visit`.
+    /// The first error of `visit`.
     pub(super) fn read<E>(
         &self,
         tokens: usize,
@@ -250,10 +251,10 @@ impl KvCache {
         Ok(())
     }
 
-    /// As [`KvCache::read`], to change them; pages have been reserved for them.
+    /// Calls `visit` as [`KvCache::read`] does, with mutable bytes. The pages must be reserved.
     ///
     /// # Errors
-    /// The first of `visit`.
+    /// The first error of `visit`.
     pub(super) fn fill<E>(
         &self,
         tokens: usize,
@@ -270,7 +271,7 @@ impl KvCache {
     }
 }
 
-/// How many of the first `tokens` positions are in each page.
+/// Returns, for each page, how many of the first `tokens` positions it has.
 fn positions(tokens: usize) -> impl Iterator<Item = usize> {
     (0..tokens)
         .step_by(PAGE)

@@ -1,4 +1,4 @@
-//! The memory of an engine for keys and values: how much there may be, and who gives some back.
+//! The memory of an engine for keys and values: its limit, and the eviction of pages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use super::page::{BlockPage, Home, KvFormat, Page, PageShape};
 use super::prefixes::{Prefixes, Tree};
 use crate::error::{Error, Result};
 
-/// Counts the pages of all sequences of an engine, and finds those that hold what a prompt begins with.
+/// Counts the pages of all sequences of an engine, and looks up prefixes of prompts in the index.
 pub(crate) struct KvMemory {
     shapes: Vec<PageShape>,
-    /// Most bytes of pages.
+    /// The maximum bytes of pages.
     budget: usize,
     home: Arc<Home>,
     prefixes: Mutex<Prefixes>,
@@ -22,25 +22,25 @@ pub(crate) struct KvMemory {
     found: AtomicU64,
 }
 
-/// What an engine's keys and values take, and what its index of prefixes saved.
+/// Memory use of an engine's keys and values, and hits of its prefix index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KvUse {
-    /// Bytes of all pages, each counted once however many sequences share it.
+    /// Bytes of all pages; a shared page counts once.
     pub bytes: usize,
-    /// Most bytes that they may take.
+    /// The maximum bytes of pages.
     pub budget: usize,
-    /// Bytes of one page in all blocks of the model.
+    /// Bytes of one page over all blocks of the model.
     pub page_bytes: usize,
-    /// Pages in the index of prefixes.
+    /// Pages in the prefix index.
     pub indexed_pages: usize,
     /// Tokens of prompts that were looked up in the index.
     pub tokens_looked_up: u64,
-    /// Tokens of them that were found, and not computed again.
+    /// Looked-up tokens that were found, and not computed again.
     pub tokens_found: u64,
 }
 
 impl KvMemory {
-    /// For models of this description. Less than one page counts as one.
+    /// Creates the memory for models with this description. The budget is raised to one page if it is smaller.
     pub(crate) fn new(description: &ModelDescription, format: KvFormat, budget: usize) -> Self {
         let shape = |block: &BlockDescription| PageShape {
             format,
@@ -59,7 +59,7 @@ impl KvMemory {
         }
     }
 
-    /// Bytes of the pages that hold `tokens` positions.
+    /// Returns the bytes of the pages that hold `tokens` positions.
     pub(crate) fn bytes_of(
         description: &ModelDescription,
         format: KvFormat,
@@ -69,18 +69,18 @@ impl KvMemory {
         of_page * tokens.div_ceil(PAGE)
     }
 
-    /// Bytes of `tokens` tokens and their keys and values where no page is padded.
+    /// Returns the bytes of `tokens` tokens and their keys and values in a saved session, without padding of pages.
     pub(super) fn saved_bytes(&self, tokens: usize) -> usize {
         let of_token: usize = self.shapes.iter().map(|shape| shape.bytes() / PAGE).sum();
         tokens * (of_token + size_of::<u32>())
     }
 
-    /// Heads and format of each block.
+    /// Returns heads and format of each block.
     pub(super) fn shapes(&self) -> &[PageShape] {
         &self.shapes
     }
 
-    /// Number format of all pages.
+    /// Returns the number format of all pages.
     pub(crate) fn format(&self) -> KvFormat {
         self.shapes
             .first()
@@ -91,16 +91,16 @@ impl KvMemory {
         self.shapes.iter().map(|shape| shape.bytes()).sum()
     }
 
-    /// A new page in one block.
+    /// Allocates a page of one block.
     pub(super) fn page(&self, block: usize) -> BlockPage {
         BlockPage::new(self.shapes[block], &self.home)
     }
 
-    /// Makes room for `pages` more, giving back what was used least recently and nobody holds. Until the guard that is
-    /// returned is dropped, nobody else takes that room.
+    /// Makes room for `pages` more pages by evicting the least recently used pages that no sequence holds. The room is
+    /// reserved until the returned guard is dropped.
     ///
     /// # Errors
-    /// If all the rest is held by sequences.
+    /// If sequences hold all other pages.
     pub(super) fn reserve(&self, pages: usize) -> Result<MutexGuard<'_, Prefixes>> {
         let mut prefixes = self.prefixes();
         let needed = pages * self.page_bytes();
@@ -117,13 +117,13 @@ impl KvMemory {
                 budget: self.budget,
             });
         }
-        // What no page uses any more counts, too.
+        // The memory of free pages counts, too.
         self.home.shrink(self.budget - used.min(self.budget));
         Ok(prefixes)
     }
 
-    /// The longest beginning of `tokens` that is in this tree: its length, and its pages. It is for a sequence that holds `held`
-    /// of them.
+    /// Returns the length and the pages of the longest prefix of `tokens` in this tree, for a sequence that holds
+    /// `held` of them.
     pub(super) fn find(&self, tree: Tree, held: usize, tokens: &[u32]) -> (usize, Vec<Page>) {
         let (length, pages) = self.prefixes().find(tree, tokens);
         self.looked_up
@@ -133,23 +133,23 @@ impl KvMemory {
         (length, pages)
     }
 
-    /// Remembers the pages of `tokens`, from the first token on, in this tree.
+    /// Adds the pages of `tokens`, from the first token on, to this tree of the index.
     pub(super) fn insert(&self, tree: Tree, tokens: &[u32], pages: &[Page]) {
         self.prefixes().insert(tree, tokens, pages);
     }
 
-    /// Forgets the prefix that ends in `page`. Returns whether there was one that no other follows.
+    /// Removes the prefix that ends in `page` from the index. Returns whether there was one that no other page follows.
     pub(super) fn unindex(&self, page: &Page) -> bool {
         self.prefixes().remove_leaf(page)
     }
 
-    /// Forgets every prefix; sequences keep what they hold.
+    /// Removes every prefix from the index; sequences keep their pages.
     pub(crate) fn clear(&self) {
         *self.prefixes() = Prefixes::default();
         self.home.shrink(0);
     }
 
-    /// What is used.
+    /// Returns the memory use.
     pub(crate) fn usage(&self) -> KvUse {
         KvUse {
             bytes: self.home.used(),

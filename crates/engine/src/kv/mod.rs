@@ -1,9 +1,10 @@
-//! Keys and values of what sequences have seen, in pages that sequences share.
+//! The KV cache, in pages that sequences share.
 //!
-//! A [`KvCache`] is one sequence's: for each block of the model a list of pages ([`page`]) of as many positions as
-//! attention takes at once. All pages of an engine are counted by one [`KvMemory`], which bounds their bytes and keeps an
-//! index of [`prefixes`]: what one sequence computed is found by every other that begins with the same tokens and
-//! has the same [salt](PrefixSalt). A page that several hold is copied before it is written to. [`save`] writes a sequence to a file and restores it.
+//! A [`KvCache`] belongs to one sequence: for each block of the model, it has a list of pages ([`page`]). A page has as
+//! many positions as attention processes at once. One [`KvMemory`] counts all pages of an engine, limits their bytes
+//! and has an index of [`prefixes`]: a sequence finds the pages of every other sequence that begins with the same
+//! tokens and has the same [salt](PrefixSalt). A shared page is copied before it is written to. [`save`] writes a
+//! sequence to a file and restores it.
 
 mod cache;
 mod memory;

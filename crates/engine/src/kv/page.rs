@@ -10,26 +10,26 @@ use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::quantize_weight_rows;
 use triad_kernels::{Matrix, narrow_f16};
 
-/// Positions of a head that one task writes, a part of [`PAGE`].
+/// Positions of a head that one task writes, a divisor of [`PAGE`].
 const TASK_POSITIONS: usize = 32;
-/// Fewer numbers than this are written before another thread wakes up.
+/// Writes with fewer values than this run on the calling thread alone.
 const PARALLEL: usize = 1 << 14;
 
-/// Number format of keys and values.
+/// The number format of keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KvFormat {
     /// 16-bit floats.
     #[default]
     F16,
-    /// 32-bit floats: for comparisons with a reference that has no 16-bit cache.
+    /// 32-bit floats, for comparisons with a reference that has no 16-bit cache.
     F32,
-    /// 8-bit integers with one scale for each key and each value of a head: half the bytes.
+    /// 8-bit integers with one scale for each key and each value of a head: about half the bytes of 16-bit floats.
     Int8,
 }
 
 impl KvFormat {
-    /// Bytes of a key or a value of one head of this width.
+    /// Returns the bytes of a key or a value of one head with this width.
     pub fn bytes(self, head_dim: usize) -> usize {
         match self {
             Self::F16 => head_dim * size_of::<f16>(),
@@ -39,10 +39,10 @@ impl KvFormat {
     }
 }
 
-/// A page in all blocks of the model.
+/// A page over all blocks of the model.
 pub(crate) type Page = Vec<Arc<BlockPage>>;
 
-/// Heads of keys and values in one block, and their format.
+/// The key and value heads of one block, and their format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageShape {
     pub(crate) format: KvFormat,
@@ -51,17 +51,18 @@ pub(crate) struct PageShape {
 }
 
 impl PageShape {
-    /// Bytes of a page's keys and values.
+    /// Returns the bytes of a page's keys and values.
     pub(crate) fn bytes(self) -> usize {
         self.bytes_of(PAGE)
     }
 
-    /// Bytes of keys and values of so many positions.
+    /// Returns the bytes of keys and values of this number of positions.
     pub(crate) fn bytes_of(self, positions: usize) -> usize {
         2 * positions * self.kv_heads * self.format.bytes(self.head_dim)
     }
 
-    /// Bytes of the first `positions` places of keys or of values: for each head, of all numbers and of all scales.
+    /// Returns, for each head, the byte range of the first `positions` positions within `part`: all numbers, or all
+    /// scales, of keys or values.
     fn parts(
         self,
         part: &[u8],
@@ -85,7 +86,7 @@ pub(crate) enum Plane {
 }
 
 impl Plane {
-    /// Zeros; memory that is not written yet is not taken from the system where the allocator can help it.
+    /// Allocates zeros. If the allocator supports it, the system provides the memory only when it is written.
     fn new(shape: PageShape) -> Self {
         let rows = shape.kv_heads * PAGE;
         let count = rows * shape.head_dim;
@@ -107,18 +108,19 @@ impl Plane {
         }
     }
 
-    /// Writes `rows[rows, kv_heads, head_dim]` at the places of a page from `first` on.
+    /// Writes `rows[rows, kv_heads, head_dim]` at the positions of a page from `first` on.
     fn write(&mut self, rows: &[f32], first: usize, shape: PageShape) {
         let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let places = first..first + rows.len() / width;
-        // Of few rows a head is one task, all of which this thread does.
+        // With few rows, a head is one task, and the calling thread runs all tasks.
         let (positions, grain) = if rows.len() < PARALLEL {
             (PAGE, usize::MAX)
         } else {
             (TASK_POSITIONS, 1)
         };
         let task = positions * dim;
-        // Calls `write` with the numbers of each row of a head that a task writes, and where among its own rows they go.
+        // Calls `write` with the values of each row of a head that a task writes, and with the row's index within the
+        // task.
         let rows_of = |index: usize, write: &mut dyn FnMut(&[f32], usize)| {
             let (head, from) = (index * positions / PAGE, index * positions % PAGE);
             for place in from.max(places.start)..(from + positions).min(places.end) {
@@ -158,14 +160,14 @@ impl Plane {
         }
     }
 
-    /// Becomes what `other` is, which has its shape.
+    /// Copies the content of `other`, which has the same shape.
     fn copy_from(&mut self, other: &Self) {
         for (mine, others) in self.bytes_mut().into_iter().zip(other.bytes()) {
             mine.copy_from_slice(others);
         }
     }
 
-    /// Its numbers and its scales, in their layout in memory.
+    /// Returns the bytes of the numbers and of the scales, in their memory layout.
     fn bytes(&self) -> [&[u8]; 2] {
         match self {
             Self::F16(values) => [bytemuck::cast_slice(values), &[]],
@@ -188,7 +190,7 @@ impl Plane {
     }
 }
 
-/// Keys and values of a page in one block. Its bytes are counted as long as it lives, and its memory is used again.
+/// Keys and values of a page in one block. Its bytes are counted until it is dropped; its memory is then reused.
 pub(crate) struct BlockPage {
     pub(crate) keys: Plane,
     pub(crate) values: Plane,
@@ -196,22 +198,22 @@ pub(crate) struct BlockPage {
     home: Arc<Home>,
 }
 
-/// Where the memory of pages comes from and goes to.
+/// The allocator of pages, which reuses the memory of dropped ones.
 #[derive(Default)]
 pub(super) struct Home {
-    /// Bytes of the pages that live.
+    /// Bytes of the live pages.
     used: AtomicUsize,
-    /// Memory of pages that don't: what a new page has in it is anything.
+    /// Memory of dropped pages. A new page that reuses it has arbitrary content.
     free: Mutex<Vec<(PageShape, Plane, Plane)>>,
 }
 
 impl Home {
-    /// Bytes of the pages that live.
+    /// Returns the bytes of the live pages.
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Gives memory back to the system that no page uses, but for `keep` bytes.
+    /// Frees memory that no page uses, except for `keep` bytes.
     pub(super) fn shrink(&self, keep: usize) {
         let mut free = self.free();
         let mut bytes: usize = free.iter().map(|(shape, ..)| shape.bytes()).sum();
@@ -228,7 +230,7 @@ impl Home {
 }
 
 impl BlockPage {
-    /// Nothing is known of what is in it.
+    /// Creates a page with arbitrary content.
     pub(super) fn new(shape: PageShape, home: &Arc<Home>) -> Self {
         home.used.fetch_add(shape.bytes(), Ordering::Relaxed);
         let known = {
@@ -246,16 +248,16 @@ impl BlockPage {
         }
     }
 
-    /// Writes keys and values `[rows, kv_heads, head_dim]` at the places of the page from `first` on.
+    /// Writes keys and values `[rows, kv_heads, head_dim]` at the positions of the page from `first` on.
     pub(super) fn write(&mut self, keys: &[f32], values: &[f32], first: usize, shape: PageShape) {
         self.keys.write(keys, first, shape);
         self.values.write(values, first, shape);
     }
 
-    /// Calls `visit` with the bytes of the first `positions` places.
+    /// Calls `visit` with the bytes of the first `positions` positions.
     ///
     /// # Errors
-    /// The first of `visit`.
+    /// The first error of `visit`.
     pub(super) fn read<E>(
         &self,
         positions: usize,
@@ -270,7 +272,7 @@ impl BlockPage {
         })
     }
 
-    /// As [`BlockPage::read`], to change them.
+    /// Calls `visit` as [`BlockPage::read`] does, with mutable bytes.
     pub(super) fn fill<E>(
         &mut self,
         positions: usize,

@@ -1,7 +1,8 @@
-//! The index of prefixes: a tree of pages, each below the page that precedes it.
+//! The index of prefixes: a tree of pages, in which each page is a child of the page that precedes it.
 //!
-//! Pages that were computed with different adapters, or for sessions with different salts, are in trees of their own. A node holds the tokens of one page and its keys and values. A node with fewer tokens than a page has room for is a
-//! leaf: another prompt that begins with some of its tokens takes the page and copies it when it goes on differently.
+//! Pages that were computed with different adapters, or for sessions with different salts, are in separate trees. A
+//! node has the tokens of one page and its keys and values. A node with fewer tokens than a page has room for is a
+//! leaf: another prompt that begins with some of its tokens takes the page, and copies it where the prompts differ.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::page::Page;
 use super::salt::PrefixSalt;
 use crate::adapter::AdaptersKey;
 
-/// The tree that a prompt is looked up in. No page of another tree is found, and none shortens its way.
+/// The identity of the tree in which a prompt is looked up. A lookup neither returns nor visits pages of other trees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Tree {
     pub(super) salt: PrefixSalt,
@@ -22,12 +23,12 @@ pub(super) struct Tree {
 /// Pages by the tokens that they hold and that precede them.
 #[derive(Default)]
 pub(super) struct Prefixes {
-    /// `None` where one was removed.
+    /// `None` for a removed node.
     nodes: Vec<Option<Node>>,
     free: Vec<usize>,
     /// The nodes of first pages.
     roots: BTreeMap<Tree, Vec<usize>>,
-    /// Counts what was asked, as a time.
+    /// The number of calls so far, used as a time.
     now: u64,
 }
 
@@ -36,25 +37,26 @@ struct Node {
     page: Page,
     parent: Parent,
     children: Vec<usize>,
-    /// When it was last asked for.
+    /// The time of the last lookup or insertion.
     used: u64,
 }
 
-/// What a page follows.
+/// The predecessor of a page.
 #[derive(Clone, Copy)]
 enum Parent {
-    /// Nothing: it is a first page of this tree.
+    /// None: it is a first page of this tree.
     Root(Tree),
     Node(usize),
 }
 
 impl Prefixes {
-    /// How many pages there are.
+    /// Returns the number of pages.
     pub(super) fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
     }
 
-    /// The longest beginning of `tokens` that is in this tree: its length, and its pages, of which the last may hold more.
+    /// Returns the length and the pages of the longest prefix of `tokens` in this tree. The last page may hold more
+    /// tokens.
     pub(super) fn find(&mut self, tree: Tree, tokens: &[u32]) -> (usize, Vec<Page>) {
         self.now += 1;
         let (mut length, mut pages, mut parent) = (0, Vec::new(), Parent::Root(tree));
@@ -81,7 +83,7 @@ impl Prefixes {
         (length, pages)
     }
 
-    /// Remembers the `pages` of `tokens`, from the first token on, in this tree.
+    /// Adds the `pages` of `tokens`, from the first token on, to this tree.
     pub(super) fn insert(&mut self, tree: Tree, tokens: &[u32], pages: &[Page]) {
         self.now += 1;
         let mut parent = Parent::Root(tree);
@@ -90,7 +92,7 @@ impl Prefixes {
                 .children(parent)
                 .iter()
                 .map(|child| (*child, common(&self.node(*child).tokens, tokens)));
-            // One that has all of these tokens, or one that has only the first of them and gives its place.
+            // A node with all of these tokens, or one with only the first of them, which is then replaced.
             let place = known
                 .filter(|(child, common)| {
                     *common == tokens.len().min(self.node(*child).tokens.len())
@@ -100,7 +102,7 @@ impl Prefixes {
             let child = match child {
                 Some(child) => {
                     let node = self.node_mut(child);
-                    // Of two pages of the same tokens, the one that a sequence holds serves both.
+                    // Of two pages with the same tokens, the one that a sequence holds is kept.
                     let is_spare = node.tokens.len() == tokens.len() && !is_held(&node.page);
                     if node.tokens.len() < tokens.len() || is_spare {
                         (node.tokens, node.page) = (tokens.to_vec(), page.clone());
@@ -120,8 +122,8 @@ impl Prefixes {
         }
     }
 
-    /// Removes the least recently used page of those that no sequence holds, one that no other follows if there is one;
-    /// false if sequences hold all.
+    /// Removes the least recently used page that no sequence holds, preferably one that no other page follows. Returns
+    /// false if sequences hold all pages.
     pub(super) fn evict(&mut self) -> bool {
         let nodes = self
             .nodes
@@ -138,7 +140,7 @@ impl Prefixes {
         true
     }
 
-    /// Removes a page and what follows it: sequences hold that, with a page of their own in place of this one.
+    /// Removes a page and all pages that follow it. The sequences that hold those have their own copies of this one.
     fn remove_with_children(&mut self, index: usize) {
         while let Some(child) = self.node(index).children.last().copied() {
             self.remove_with_children(child);
@@ -146,7 +148,7 @@ impl Prefixes {
         self.remove(index);
     }
 
-    /// Removes `page`, whoever holds it; false if it is not there, or others follow it.
+    /// Removes `page`, even if sequences hold it. Returns false if it is not in the index, or other pages follow it.
     pub(super) fn remove_leaf(&mut self, page: &Page) -> bool {
         let is_it = |node: &Node| {
             node.children.is_empty()
@@ -163,7 +165,7 @@ impl Prefixes {
     fn remove(&mut self, index: usize) {
         let node = self.nodes[index]
             .take()
-            .expect("only nodes that are there are removed");
+            .expect("only existing nodes are removed");
         let siblings = match node.parent {
             Parent::Node(parent) => &mut self.node_mut(parent).children,
             Parent::Root(tree) => self.roots.entry(tree).or_default(),
@@ -201,22 +203,22 @@ impl Prefixes {
     fn node(&self, index: usize) -> &Node {
         self.nodes[index]
             .as_ref()
-            .expect("only nodes that are there are linked")
+            .expect("links lead to existing nodes")
     }
 
     fn node_mut(&mut self, index: usize) -> &mut Node {
         self.nodes[index]
             .as_mut()
-            .expect("only nodes that are there are linked")
+            .expect("links lead to existing nodes")
     }
 }
 
-/// Whether a sequence has the page, too.
+/// Returns whether a sequence also holds the page.
 fn is_held(page: &Page) -> bool {
     page.iter().any(|block| Arc::strong_count(block) > 1)
 }
 
-/// How many tokens two lists begin with in common.
+/// Returns the length of the common prefix of two lists.
 fn common(some: &[u32], others: &[u32]) -> usize {
     some.iter().zip(others).take_while(|(a, b)| a == b).count()
 }
@@ -238,7 +240,7 @@ mod tests {
         head_dim: 1,
     };
 
-    /// The keys and values at the last position of `tokens` depend on all of them.
+    /// Returns a key that depends on all `tokens`, as the keys and values at the last position do.
     fn key(tokens: &[u32]) -> f32 {
         (BuildHasherDefault::<DefaultHasher>::default().hash_one(tokens) % (1 << 20)) as f32
     }
@@ -255,7 +257,7 @@ mod tests {
         (0..tokens.len()).step_by(PAGE).map(page).collect()
     }
 
-    /// Lists that have much in common, and end around the ends of pages.
+    /// Generates lists that have much in common, and end close to the ends of pages.
     fn lists() -> impl Strategy<Value = Vec<u32>> {
         let length = prop::sample::select(vec![1usize, 40, PAGE - 1, PAGE, PAGE + 1]);
         let runs = prop::collection::vec((0u32..2, length), 1..5);
@@ -287,7 +289,7 @@ mod tests {
         prop::collection::vec(operation, 1..30)
     }
 
-    /// Finds `tokens`, and checks what is found.
+    /// Finds `tokens`, and checks the result.
     fn find(prefixes: &mut Prefixes, tokens: &[u32]) -> (usize, Vec<Page>) {
         let (length, pages) = prefixes.find(Tree::default(), tokens);
         assert_eq!(pages.len(), length.div_ceil(PAGE));
@@ -339,13 +341,13 @@ mod tests {
             while prefixes.evict() {}
             for (tokens, (length, pages)) in &held {
                 let (again, same) = find(&mut prefixes, tokens);
-                // A longer list may have taken the place of its last page meanwhile.
-                prop_assert!(again >= length / PAGE * PAGE, "what a sequence holds stays");
+                // A longer list may have replaced its last page meanwhile.
+                prop_assert!(again >= length / PAGE * PAGE, "pages that a sequence holds stay");
                 prop_assert!(std::iter::zip(pages, &same).take(length / PAGE).all(|(a, b)| Arc::ptr_eq(&a[0], &b[0])));
             }
             held.clear();
             while prefixes.evict() {}
-            prop_assert_eq!((prefixes.len(), home.used()), (0, 0), "whatever nobody holds can be given back");
+            prop_assert_eq!((prefixes.len(), home.used()), (0, 0), "all pages that no sequence holds can be freed");
         }
     }
 
@@ -378,7 +380,7 @@ mod tests {
         }
         assert_eq!(prefixes.find(Tree::default(), &[0; PAGE]).0, PAGE);
         let left = |prefixes: &mut Prefixes| -> Vec<bool> {
-            // In an order that changes none.
+            // The order does not change any entry.
             let nodes = prefixes
                 .nodes
                 .iter()

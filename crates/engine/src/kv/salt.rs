@@ -1,15 +1,16 @@
-//! What separates the prefixes of clients that must not find each other's.
+//! Separates the prefixes of clients that must not find each other's.
 
 use sha2::{Digest, Sha256};
 
-/// A salt of the index of prefixes: a [`Session`](crate::Session) finds what sessions with the same salt have
-/// [shared](crate::Session::share), and nothing of others. Neither what it finds nor the time that looking takes tells which
-/// prompts sessions with other salts had.
+/// A salt of the prefix index: a [`Session`](crate::Session) finds what sessions with the same salt have
+/// [shared](crate::Session::share), and nothing of other sessions. Neither the result nor the time of a lookup reveals
+/// which prompts sessions with other salts had.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PrefixSalt(Option<[u8; 32]>);
 
 impl PrefixSalt {
-    /// Returns the salt of a client that is recognized by `secret`, such as its key. It does not reveal the secret.
+    /// Returns the salt of a client that is identified by `secret`, such as its key. The salt does not reveal the
+    /// secret.
     pub fn of(secret: &[u8]) -> Self {
         let mut hash = Sha256::new_with_prefix(b"triad prefix salt\0");
         hash.update(secret);

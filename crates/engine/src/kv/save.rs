@@ -1,4 +1,4 @@
-//! A session as a file: the tokens that it has seen, and their keys and values.
+//! Saved sessions: a file with the tokens of a session, and their keys and values.
 //!
 //! | part | bytes |
 //! | --- | --- |
@@ -6,10 +6,11 @@
 //! | length of the header, little-endian | 8 |
 //! | [`Header`] as JSON | that many |
 //! | tokens, little-endian | 4 each |
-//! | keys and values, block after block and page after page, in the machine's byte order | as the header implies |
-//! | SHA-256 of all before it | 32 |
+//! | keys and values, block by block and page by page, in the machine's byte order | as the header implies |
+//! | SHA-256 of everything before it | 32 |
 //!
-//! A file is [replaced](triad_model::output) once it is whole, and its owner alone can read it. Nothing of a file is used before its hash is checked.
+//! The file is [replaced](triad_model::output) once it is complete, and only its owner can read it. The hash is checked
+//! before anything from the file is used.
 
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
@@ -30,34 +31,34 @@ use crate::hexadecimal;
 /// The last byte is the version of the format.
 const MAGIC: [u8; 8] = *b"TRIADKV\x01";
 const HASH: usize = 32;
-/// Longest header that is read.
+/// The maximum length of a header that is read.
 const MOST_HEADER: u64 = 4096;
-/// What is read and written at once, at least.
+/// The minimum size of reads and writes.
 const BUFFER: usize = 1 << 20;
 
-/// What a saved session is of.
+/// The identity of a saved session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
     /// Fingerprint of the model's description and weights.
     pub(crate) model: String,
     pub(crate) format: KvFormat,
-    /// Longest session of the engine, which RoPE may depend on.
+    /// The longest session of the engine, which RoPE may depend on.
     pub(crate) context: usize,
     pub(crate) is_little_endian: bool,
-    /// How many tokens there are.
+    /// The number of tokens.
     pub(crate) tokens: usize,
-    /// How many of the first of them were computed as a prompt.
+    /// The number of leading tokens that were computed by prefill.
     pub(crate) prefilled: usize,
-    /// Which adapters keys and values were computed with, and their scales, if there were some.
+    /// The adapters that keys and values were computed with, and their scales, if there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) adapters: Option<String>,
 }
 
-/// Writes `tokens` and what `cache` holds of them to `path`.
+/// Writes `tokens` and their keys and values from `cache` to `path`.
 ///
 /// # Errors
-/// If the file cannot be written; what was there before then stays.
+/// If the file cannot be written; an existing file then stays unchanged.
 pub(crate) fn save(path: &Path, header: &Header, tokens: &[u32], cache: &KvCache) -> Result<()> {
     let error = |source| Error::Io {
         path: path.to_owned(),
@@ -92,11 +93,12 @@ fn write(
 }
 
 /// Reads what [`save`] wrote: the header, the tokens, and their keys and values in pages of `memory`. `context` is the
-/// longest session that the engine runs; `model` its model's fingerprint; `adapters` what the session goes on with.
+/// longest session that the engine runs, `model` the fingerprint of its model, `adapters` those that the session
+/// continues with.
 ///
 /// # Errors
-/// If the file is not a saved session, is damaged, or is of another model, format or version, or of other adapters; if it does not fit the
-/// context or the memory.
+/// If the file is not a saved session, is damaged, or is of another model, format or version, or of other adapters; if
+/// it does not fit the context or the memory.
 pub(crate) fn restore(
     path: &Path,
     model: &str,
@@ -153,7 +155,7 @@ pub(crate) fn restore(
         return wrong(
             "the format's version",
             magic[7].to_string(),
-            &format!("{}: save it anew", MAGIC[7]),
+            &format!("{}: save it again", MAGIC[7]),
         );
     }
     let header_length = u64::from_le_bytes(header_length);
@@ -252,7 +254,7 @@ pub(crate) fn restore(
     Ok((header, tokens, cache))
 }
 
-/// Hashes what passes through.
+/// Hashes everything that is read or written through it.
 struct Hashing<T> {
     inner: T,
     hash: Sha256,

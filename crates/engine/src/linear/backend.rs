@@ -1,4 +1,4 @@
-//! Who multiplies INT8: a trait, and our own kernels.
+//! The backends of INT8 linear layers: a trait, and our own kernels.
 
 use smallvec::SmallVec;
 use triad_kernels::activation::Activation;
@@ -10,13 +10,13 @@ use super::{LinearOutput, MOST_READERS, Shadows, StaticInput, int8};
 use crate::error::Result;
 use crate::weights::Weights;
 
-/// What multiplies INT8 activations with INT8 weights: our kernels, or the programs of a device.
+/// A backend that multiplies INT8 activations with INT8 weights: our kernels, or the programs of a device.
 pub(crate) trait Backend: Send {
-    /// Products and biases of layers of `role` in `block`, whose activations are `x`. Returns whether shadows were added as well,
-    /// which is only allowed where they are inline.
+    /// Computes the linear layers of `role` in `block`, with biases, for the activations `x`. Returns whether shadows
+    /// were added as well, which is only allowed if they are inline.
     ///
     /// # Errors
-    /// If the processor fails; the outputs then hold anything.
+    /// If the processor fails; the content of the outputs is then arbitrary.
     fn multiply(
         &mut self,
         block: usize,
@@ -26,9 +26,10 @@ pub(crate) trait Backend: Send {
         shadows: Shadows,
     ) -> Result<bool>;
 
-    /// Gate and up of a gated feed-forward of `block` on `x`, with their shadows, and what down reads: `activation(gate) · up`, to
-    /// `inner` in INT8 with a static scale, smoothing and shadow ([`QuantizedRows::quantize_gated`]). Returns `false`, and writes
-    /// nothing, where one is computed after the other.
+    /// Computes gate and up of a gated feed-forward of `block` on `x`, with their shadows, and the input of down:
+    /// writes `activation(gate) · up` to `inner` in INT8 with a static scale, smoothing and shadow
+    /// ([`QuantizedRows::quantize_gated`]). Returns `false`, and writes nothing, if the backend computes them
+    /// separately.
     fn gated(
         &mut self,
         block: usize,
@@ -41,12 +42,12 @@ pub(crate) trait Backend: Send {
         false
     }
 
-    /// The whole feed-forward of `block` on `x`, from gate and up to down's products in `out[rows, hidden]`; what down
-    /// reads, before smoothing, goes to `inner[rows, width]` where it keeps its shadow. Returns `false`, and writes
-    /// nothing, where gate, up and down are multiplied one after the other.
+    /// Computes the whole feed-forward of `block` on `x`, from gate and up to the output of down in
+    /// `out[rows, hidden]`. Writes the input of down, before smoothing, to `inner[rows, width]` if down keeps its
+    /// shadow. Returns `false`, and writes nothing, if the backend computes gate, up and down separately.
     ///
     /// # Errors
-    /// If the processor fails; `out` and `inner` then hold anything.
+    /// If the processor fails; the content of `out` and `inner` is then arbitrary.
     fn feed_forward(
         &mut self,
         block: usize,
@@ -59,7 +60,7 @@ pub(crate) trait Backend: Send {
     }
 }
 
-/// Our own kernels, on the threads that are installed.
+/// Our own kernels, on the installed threads.
 pub(crate) struct OwnKernels<'a>(pub(crate) &'a Weights);
 
 impl Backend for OwnKernels<'_> {

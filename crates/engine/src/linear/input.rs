@@ -1,4 +1,4 @@
-//! What linear layers read, quantized where they compute in INT8.
+//! The input of linear layers, quantized if they compute in INT8.
 
 use std::ops::Range;
 
@@ -11,24 +11,24 @@ use crate::quantization::{INT8_MAX, InputQuantization};
 use crate::statistics::{Bytes, Counters, Operator, Statistics};
 use crate::weights::Block;
 
-/// How an input is quantized that has a static scale, with what [`QuantizedRows::quantize_static`] takes: the scale, the smoothing and
-/// whether it keeps a shadow.
+/// The quantization of an input with a static scale, as [`QuantizedRows::quantize_static`] takes it: the scale, the
+/// smoothing and whether the input keeps a shadow.
 pub(crate) type StaticInput<'a> = (f32, Option<&'a [f32]>, bool);
 
-/// The activations that the next linear layers of a chunk read; its buffers are used again for every input.
+/// The activations that the next linear layers of a chunk read. The buffers are reused for every input.
 #[derive(Default)]
 pub(crate) struct QuantizedInput {
     rows: QuantizedRows,
-    /// What is made of `rows`, which it then replaces.
+    /// The output of operators that compute it from `rows`; the two are then swapped.
     made: QuantizedRows,
-    /// Of which input `rows` are; `None` where its layers compute in float.
+    /// The input that `rows` are; `None` if its layers compute in float.
     input: Option<LinearInput>,
-    /// In decode, a model may have smaller weights.
+    /// The phase matters because a model may have smaller weights for decode.
     pub(super) phase: Phase,
 }
 
 impl QuantizedInput {
-    /// Quantizes `x[rows, channels]` as the layers of `block` that read `input` need it.
+    /// Quantizes `x[rows, channels]` for the layers of `block` that read `input`.
     pub(crate) fn quantize(
         &mut self,
         block: &Block,
@@ -37,7 +37,7 @@ impl QuantizedInput {
         phase: Phase,
         counters: &Counters,
     ) {
-        // Until they are, they are the rows of nothing.
+        // The rows are invalid until they are quantized.
         self.input = None;
         self.phase = phase;
         let Some(quantization) = quantization(block, input, phase) else {
@@ -75,9 +75,9 @@ impl QuantizedInput {
         });
     }
 
-    /// As [`QuantizedInput::quantize`], of rows `[channels]` that `make` makes of chunks of `source`, one by one
-    /// ([`QuantizedRows::quantize_made`]): floats are nowhere in memory. Returns whether that was done: where layers
-    /// that read `input` need floats, or scales of all rows, none is made.
+    /// Quantizes rows `[channels]` as [`QuantizedInput::quantize`] does, while `make` computes them one by one from
+    /// chunks of `source` ([`QuantizedRows::quantize_made`]), so that they are not stored in float. Returns whether
+    /// that was done: if the layers that read `input` need floats, or scales of all rows, no row is computed.
     pub(crate) fn quantize_made<C: Chunks>(
         &mut self,
         block: &Block,
@@ -103,9 +103,9 @@ impl QuantizedInput {
         true
     }
 
-    /// Makes the rows that down reads of those that gate and up read, with what multiplies these and quantizes what that gives
-    /// ([`Backend::gated`](super::Backend::gated)). Returns whether that was done: not where either are floats, or down's need scales
-    /// of all rows.
+    /// Computes the rows that down reads from those that gate and up read, by a `multiply` that also quantizes the
+    /// result ([`Backend::gated`](super::Backend::gated)). Returns whether that was done: not if either input is in
+    /// float, or that of down needs scales of all rows.
     pub(crate) fn make_gated(
         &mut self,
         block: &Block,
@@ -133,7 +133,7 @@ impl QuantizedInput {
         is_done
     }
 
-    /// What quantizing writes, and reads beside the rows.
+    /// Returns the bytes that quantizing writes, and those that it reads other than the rows.
     pub(crate) fn bytes(&self, block: &Block) -> Bytes {
         let quantization = self
             .input
@@ -145,30 +145,30 @@ impl QuantizedInput {
         )
     }
 
-    /// Adds the rows to those that have been quantized.
+    /// Adds the rows to the counts of quantized values.
     pub(crate) fn count(&self, statistics: &mut Statistics) {
         statistics.values += (self.rows.rows() * self.rows.in_features()) as u64;
         statistics.outliers += self.rows.outliers() as u64;
     }
 
-    /// Some of the quantized rows; `None` where the layers that read them compute in float.
+    /// Returns some of the quantized rows; `None` if the layers that read them compute in float.
     pub(crate) fn int8(&self, rows: Range<usize>) -> Option<QuantizedView<'_>> {
         self.input.map(|_| self.rows.rows_view(rows))
     }
 
-    /// Whether these are the quantized rows of `input`.
+    /// Returns whether these are the quantized rows of `input`.
     pub(crate) fn holds(&self, input: LinearInput) -> bool {
         self.input == Some(input)
     }
 }
 
-/// How the layers of `block` that read `input` quantize it; `None` where they read floats.
+/// Returns the quantization of `input` for the layers of `block` that read it; `None` if they read floats.
 fn quantization(block: &Block, input: LinearInput, phase: Phase) -> Option<&InputQuantization> {
     let quantization = block.inputs.as_ref().map(|inputs| &inputs[input.index()]);
     quantization.filter(|_| phase == Phase::Prefill || !decodes_in_float(block, input))
 }
 
-/// Bytes of the factors on an input's channels.
+/// Returns the bytes of the factors on an input's channels.
 fn smoothing_bytes(quantization: &InputQuantization) -> usize {
     match quantization {
         InputQuantization::Static {
@@ -179,7 +179,7 @@ fn smoothing_bytes(quantization: &InputQuantization) -> usize {
     }
 }
 
-/// Whether the layers that read `input` have float weights for decode.
+/// Returns whether the layers that read `input` have float weights for decode.
 fn decodes_in_float(block: &Block, input: LinearInput) -> bool {
     let mut readers = block
         .linears

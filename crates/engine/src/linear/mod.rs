@@ -1,8 +1,8 @@
-//! The linear layers of a forward pass, in float or in INT8 with its shadow.
+//! The linear layers of a forward pass, in float or in INT8 with outlier correction (shadow).
 //!
-//! [`QuantizedInput`] is what layers read; [`multiply`] computes those of one [`Role`], whole or some columns of their
-//! outputs, by a [`Backend`] where they read INT8. What its outliers add (llm.npu, §3.3) is computed with the products, behind
-//! them ([`shadow`]), or beside them and added later ([`shadow_apart`], [`add_shadow`]).
+//! [`QuantizedInput`] is the input of the layers. [`multiply`] computes those of one [`Role`], as a whole or some
+//! columns of their outputs, by a [`Backend`] if they read INT8. The outlier correction (llm.npu, §3.3) is computed
+//! together with them, after them ([`shadow`]), or concurrently and added later ([`shadow_apart`], [`add_shadow`]).
 
 mod backend;
 mod input;
@@ -23,25 +23,25 @@ use crate::linear_input::LinearInput;
 use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::{Block, Int8Matrix, Weight, WeightMatrix};
 
-/// Linear layers that read one input: query, key and value.
+/// The maximum number of linear layers that read one input: query, key and value.
 const MOST_READERS: usize = 3;
 
 /// Layers that read one input, each with its output features.
 pub(crate) type Layers = SmallVec<[(Linear, usize); MOST_READERS]>;
 
-/// Is called with what linear layers read: the block, which of its inputs, `x[rows, channels]`.
+/// A callback with the inputs of linear layers: the block, the input, `x[rows, channels]`.
 pub type Observer<'a> = &'a mut (dyn FnMut(usize, LinearInput, &[f32]) + Send);
 
-/// Some output features of a linear layer, and where they go.
+/// Some output features of a linear layer, and their buffer.
 pub(crate) struct LinearOutput<'a> {
     pub(crate) linear: Linear,
-    /// Which of its output features.
+    /// The range of output features.
     pub(crate) columns: Range<usize>,
     /// `[rows, columns]`.
     pub(crate) out: OutputMut<'a>,
 }
 
-/// The layers of a role that is products of one input, in the order of their outputs.
+/// Returns the layers of a role of linear layers with one input, in the order of their outputs; none for other roles.
 pub(crate) fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
     let attention = &block.attention;
     let [query, key_value] =
@@ -65,7 +65,7 @@ pub(crate) fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Lay
     }
 }
 
-/// Which features of each layer are `columns` of their outputs side by side; layers without any are left out.
+/// Returns which features of each layer are `columns` of their concatenated outputs; layers without any are left out.
 pub(crate) fn columns_of(
     layers: &Layers,
     columns: &Range<usize>,
@@ -82,28 +82,28 @@ pub(crate) fn columns_of(
     found
 }
 
-/// What layers read, in one of two formats.
+/// The input of layers, in one of two formats.
 #[derive(Clone, Copy)]
 pub(crate) struct Activations<'a> {
-    /// Where they compute in INT8.
+    /// `Some` if the layers compute in INT8.
     int8: Option<QuantizedView<'a>>,
-    /// `[rows, channels]`; looked at only where they compute in float.
+    /// `[rows, channels]`; read only if the layers compute in float.
     x: &'a [f32],
     rows: usize,
     phase: Phase,
 }
 
-/// Who adds what outliers lack to the products of a subgraph.
+/// The task that computes the outlier correction of a subgraph's linear layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shadows {
-    /// Whoever multiplies, with the products or behind them.
+    /// The same as the linear layers, together with them or after them.
     Inline,
-    /// A task of its own.
+    /// A separate task.
     Apart,
 }
 
 impl QuantizedInput {
-    /// `rows` of the chunk, whose activations in float are `x[rows of the chunk, channels]`.
+    /// Returns `rows` of the chunk, with their float activations `x[rows of the chunk, channels]`.
     pub(crate) fn activations<'a>(
         &'a self,
         x: &'a [f32],
@@ -119,7 +119,7 @@ impl QuantizedInput {
     }
 }
 
-/// Products of layers of `role` in a block and, inline, what their shadows add.
+/// Computes the layers of `role` in a block and, if shadows are inline, adds them.
 ///
 /// # Errors
 /// If the backend fails.
@@ -134,7 +134,7 @@ pub(crate) fn multiply(
     let begun = counters.begin();
     let are_added = match activations.int8 {
         Some(x) => {
-            // Where operators are counted, shadows are one by themselves.
+            // While operators are counted, shadows are counted as a separate one.
             let of_backend = if begun.is_counted() {
                 Shadows::Apart
             } else {
@@ -159,7 +159,7 @@ pub(crate) fn multiply(
     Ok(())
 }
 
-/// Products of layers that read floats.
+/// Computes layers that read floats.
 fn multiply_floats(block: &Block, activations: &Activations, outs: &mut [LinearOutput]) {
     let Activations { x, rows, phase, .. } = *activations;
     let in_features = x.len() / rows.max(1);
@@ -186,7 +186,7 @@ fn multiply_floats(block: &Block, activations: &Activations, outs: &mut [LinearO
     matmul_each(x, rows, phase, &mut products);
 }
 
-/// What products read and write.
+/// Returns the bytes that layers read and write.
 fn product_bytes(block: &Block, activations: &Activations, outs: &[LinearOutput]) -> Bytes {
     let read = activations
         .int8
@@ -214,7 +214,7 @@ fn product_bytes(block: &Block, activations: &Activations, outs: &[LinearOutput]
     Bytes::of(read, written.sum(), weights.sum())
 }
 
-/// Adds to products what the outliers of `x` lack.
+/// Adds the outlier correction of `x` to the outputs of layers.
 pub(crate) fn shadow(
     block: &Block,
     x: QuantizedView,
@@ -243,7 +243,7 @@ pub(crate) fn shadow(
     counters.end(begun, Operator::Shadows, || {
         let features = |of: &LinearOutput| (of.linear, of.columns.len());
         let bytes = shadow_bytes(block, x, outs.iter().map(features));
-        // What is there is added to.
+        // The outputs are also read, since the shadow is added to them.
         Bytes {
             read: bytes.read + bytes.written,
             ..bytes
@@ -251,7 +251,8 @@ pub(crate) fn shadow(
     });
 }
 
-/// What shadows read, and write of the rows that have outliers: of each layer so many features.
+/// Returns the bytes that shadows read, and write for the rows with outliers; `layers` are the layers with their
+/// numbers of features.
 pub(crate) fn shadow_bytes(
     block: &Block,
     x: QuantizedView,
@@ -283,8 +284,8 @@ pub(crate) fn shadow_bytes(
     )
 }
 
-/// What [`shadow`] adds, by itself: `[rows, out_features]` of one layer after the other in `out`, those rows alone that have
-/// outliers. [`add_shadow`] adds it.
+/// Computes what [`shadow`] adds, without adding it: writes `[rows, out_features]` of one layer after the other to
+/// `out`, only for rows with outliers. [`add_shadow`] adds it.
 pub(crate) fn shadow_apart(
     block: &Block,
     layers: &Layers,
@@ -309,7 +310,7 @@ pub(crate) fn shadow_apart(
     });
 }
 
-/// The scales of the weights of layers that read INT8.
+/// Returns the scales of the weights of layers that read INT8.
 pub(crate) fn scales<'a>(block: &'a Block, layers: &Layers) -> SmallVec<[&'a [f32]; MOST_READERS]> {
     layers
         .iter()
@@ -317,7 +318,8 @@ pub(crate) fn scales<'a>(block: &'a Block, layers: &Layers) -> SmallVec<[&'a [f3
         .collect()
 }
 
-/// Adds what [`shadow_apart`] computed to the products of a layer, `[rows, out_features]`: the same bits as [`shadow`].
+/// Adds the result of [`shadow_apart`] to the outputs of a layer, `[rows, out_features]`. The bits are those of
+/// [`shadow`].
 pub(crate) fn add_shadow(
     x: QuantizedView,
     features: usize,
@@ -336,7 +338,7 @@ pub(crate) fn add_shadow(
     });
 }
 
-/// The weight of a layer that reads floats.
+/// Returns the weight of a layer that reads floats.
 fn float(block: &Block, linear: Linear) -> &WeightMatrix {
     let layer = &block.linears[&linear];
     match (&layer.weight, &layer.decode_weight) {
@@ -345,7 +347,7 @@ fn float(block: &Block, linear: Linear) -> &WeightMatrix {
     }
 }
 
-/// The weight of a layer that reads INT8.
+/// Returns the weight of a layer that reads INT8.
 fn int8(block: &Block, linear: Linear) -> &Int8Matrix {
     let Weight::Int8(weight) = &block.linears[&linear].weight else {
         unreachable!("what reads INT8 has INT8 weights")

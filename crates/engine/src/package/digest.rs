@@ -8,16 +8,16 @@ use triad_model::{Error, ErrorKind, Result, files};
 
 use super::FileDigest;
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const BLOCK: usize = 1 << 20;
 
-/// The sha256 of `bytes` in hexadecimal.
+/// Returns the sha256 of `bytes` in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     hexadecimal(Sha256::new_with_prefix(bytes))
 }
 
 impl FileDigest {
-    /// The digest of the file at `path`.
+    /// Returns the digest of the file at `path`.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -25,7 +25,7 @@ impl FileDigest {
         Self::read(path, &mut |_| {})
     }
 
-    /// The digest of the file at `path`. `progress` is called with the number of bytes of each block that was read.
+    /// Returns the digest of the file at `path`. Calls `progress` with the number of bytes of each block that was read.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -35,7 +35,7 @@ impl FileDigest {
                 .caused_by(error)
                 .at(path)
         };
-        // Read and not mapped: the pages count for this process only while they are copied.
+        // The file is read and not mapped, so that its pages count for this process only while they are copied.
         let mut file = files::open(path).map_err(failed)?;
         let mut hasher = Sha256::new();
         let mut block = vec![0; BLOCK];
@@ -58,12 +58,12 @@ impl FileDigest {
     }
 }
 
-/// Whether the file at `path` has this hash.
+/// Checks that the file at `path` has this hash.
 pub(super) fn check(path: &Path, expected: &str) -> Result<()> {
     compare(path, &FileDigest::of_file(path)?.sha256, expected)
 }
 
-/// Whether `found`, the hash of the file at `path`, is the one that was `expected`.
+/// Checks that `found`, the hash of the file at `path`, is the `expected` one.
 ///
 /// # Errors
 /// If it is not: the file was altered.

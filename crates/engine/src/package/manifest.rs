@@ -1,4 +1,4 @@
-//! `package.json`: what a package is, and the checks that let everything behind it be relied on.
+//! `package.json`: the content of a package, and the checks on which all later code relies.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use super::{FORMAT, WEIGHTS};
 use crate::linear_input::LinearInput;
 use crate::quantization::{LinearFormat, OutputWeights, usable_clip};
 
-/// Largest `package.json`, in bytes: a thousand blocks whose channels are all hot take less.
+/// The maximum size of `package.json` in bytes. A thousand blocks with only hot channels take less.
 const MAX_BYTES: usize = 1 << 28;
 
 /// The content of `package.json`.
@@ -27,33 +27,33 @@ const MAX_BYTES: usize = 1 << 28;
 pub struct Manifest {
     /// Version of the package's format: [`FORMAT`].
     pub format: u64,
-    /// The program that made it, with its version.
+    /// The program that prepared the package, with its version.
     pub made_by: String,
-    /// The layout of INT8 weights in memory: [`int8::LAYOUT`].
+    /// The memory layout of INT8 weights: [`int8::LAYOUT`].
     pub layout: String,
     /// The model's files that it was made from, by name.
     pub source: BTreeMap<String, FileDigest>,
-    /// What the model is.
+    /// Description of the model.
     pub model: ModelDescription,
-    /// Format of the embedding's rows, as GGUF names it.
+    /// Format of the embedding's rows, by its name in GGUF.
     pub embedding: String,
-    /// What the numbers of the output matrix are, as safetensors names them.
+    /// Element type of the output matrix, by its name in safetensors.
     pub output: String,
-    /// Sampling as the model's authors recommend it.
+    /// The sampling options that the model's authors recommend.
     pub generation: GenerationDefaults,
-    /// What calibration found, and what was decided from it.
+    /// Results of calibration, and the decisions that follow from them.
     pub preparation: Preparation,
-    /// Every other file of the package, by name.
+    /// All other files of the package, by name.
     pub files: BTreeMap<String, FileDigest>,
 }
 
-/// How long a file is and what is in it.
+/// Length and hash of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileDigest {
-    /// Its length.
+    /// The length.
     pub bytes: u64,
-    /// Its sha256 in hexadecimal.
+    /// The sha256 in hexadecimal.
     pub sha256: String,
 }
 
@@ -120,7 +120,7 @@ impl Manifest {
             .find(|name| **name != WEIGHTS && !Source::TEXT_FILES.contains(&name.as_str()))
         {
             Some(name) => Err(malformed(format!(
-                "field `files` names {name:?}, which is no file of a package"
+                "field `files` names {name:?}, which is not a file of a package"
             ))),
             None if !self.files.contains_key(WEIGHTS) => {
                 Err(malformed(format!("field `files` lacks {WEIGHTS:?}")))
@@ -129,7 +129,7 @@ impl Manifest {
         }
     }
 
-    /// The number formats of the weights.
+    /// Returns the number formats of the weights.
     pub(super) fn formats(&self) -> Result<Formats> {
         let embedding = Format::ALL
             .into_iter()
@@ -164,7 +164,7 @@ impl Manifest {
         })
     }
 
-    /// In INT8 four inputs a block, in their order, with numbers that can be computed with.
+    /// Checks the inputs: with INT8 four per block, in their order, with valid numbers; with W4A16 none.
     fn check_inputs(&self) -> Result<()> {
         let inputs = &self.preparation.inputs;
         let expected = match self.preparation.options.plan.linears {

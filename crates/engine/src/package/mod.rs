@@ -1,21 +1,22 @@
-//! A prepared model on disk: INT8 or INT4 weights in the layout of the kernels, the plan, tokenizer and template.
+//! A prepared model on disk: INT8 or INT4 weights in the layout of the kernels, the quantization plan, tokenizer and
+//! template.
 //!
 //! ```text
 //! NAME/
-//!   package.json         what it is: format version, model, calibration, clip thresholds, hashes   (manifest)
-//!   package.json.sha256  its own hash, as sha256sum writes it
-//!   weights.safetensors  what the kernels compute with, in place                                   (tensors)
+//!   package.json         format version, model, calibration, clip thresholds, hashes               (manifest)
+//!   package.json.sha256  the hash of package.json, as sha256sum writes it
+//!   weights.safetensors  the weights, which the kernels use in place                               (tensors)
 //!   tokenizer.gguf       or tokenizer.json, tokenizer_config.json, chat_template.jinja
-//!   shadow-rows.bin      the weights of shadows by channel, made by a run that needs them; can be deleted at any time
+//!   shadow-rows.bin      the weights that shadows read, by channel; a run writes it; can be deleted at any time
 //!   compiled/            graphs that an NPU's provider compiled; can be deleted at any time
 //! ```
 //!
-//! `package.json` names every file that is read as a part of the package. The last two, and measurements (`costs.json`,
-//! `products.json`), are made by runs and have a [seal](triad_model::seal) of the machine that made them.
+//! `package.json` names every file that is read as a part of the package. Runs write the last two and the measurements
+//! (`costs.json`, `products.json`), with a [seal](triad_model::seal) of their machine.
 //!
-//! [`Package::open`] maps the weights and checks everything but the hashes, in milliseconds; `read` makes
-//! [`Weights`](crate::weights::Weights) of them. [`Package::verify`] checks the hashes. The crate `triad-prepare` writes
-//! packages: what both sides agree on is here, [`Manifest`], [`preparation`] and [`tensors`].
+//! [`Package::open`] maps the weights and checks everything except the hashes, in milliseconds; `read` creates
+//! [`Weights`](crate::weights::Weights) from them. [`Package::verify`] checks the hashes. The crate `triad-prepare`
+//! writes packages. The definitions that both crates share are here: [`Manifest`], [`preparation`] and [`tensors`].
 
 mod digest;
 mod manifest;
@@ -35,7 +36,7 @@ use triad_model::{Error, ErrorKind, Result, files};
 pub use digest::{compare, sha256};
 pub use manifest::{FileDigest, Manifest};
 
-/// Version of the format that is written and read.
+/// The version of the format that is written and read.
 pub const FORMAT: u64 = 2;
 
 /// The file that makes a folder a package.
@@ -44,31 +45,32 @@ pub const MANIFEST: &str = "package.json";
 pub const MANIFEST_DIGEST: &str = "package.json.sha256";
 /// The file with all [`tensors`].
 pub const WEIGHTS: &str = "weights.safetensors";
-/// A hash, two spaces and a name: more is not read, whatever there is.
+/// A hash, two spaces and a name fit; further bytes are not read.
 const MAX_DIGEST_BYTES: u64 = 1 << 10;
-/// What is made from the package on the machine where it runs; no part of the package, and sealed.
+/// Files and folders that runs create in the package's folder on their machine. They are sealed, and are not a part of
+/// the package.
 const MADE_HERE: [&str; 4] = [COMPILED, SHADOW_ROWS, COSTS, PRODUCTS];
-/// The file of what subgraphs take.
+/// The file with the measured costs of subgraphs.
 pub(crate) const COSTS: &str = "costs.json";
-/// The file of what products take.
+/// The file with the measured costs of gemms.
 pub(crate) const PRODUCTS: &str = "products.json";
 /// The folder of compiled graphs.
 const COMPILED: &str = "compiled";
 /// The file of [`hot_rows`](crate::hot_rows).
 const SHADOW_ROWS: &str = "shadow-rows.bin";
 
-/// What is in the folder of a package, by who vouches for it.
+/// The entries of a package's folder, by how they are checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Files of the package: [`Package::verify`] compares them with their hashes.
+    /// Files of the package, which [`Package::verify`] compares with their hashes.
     pub hashed: Vec<String>,
-    /// What runs made: they check it when they read it.
+    /// Files that runs wrote; runs check their seals when they read them.
     pub made_here: Vec<String>,
-    /// No part of the package, never read.
+    /// Entries that are not a part of the package and are never read.
     pub others: Vec<String>,
 }
 
-/// An opened package: checked, its weights mapped and not read, until [`Package::read_into_huge_pages`].
+/// An opened package. It is checked, and its weights are mapped and not read, until [`Package::read_into_huge_pages`].
 #[derive(Debug)]
 pub struct Package {
     path: PathBuf,
@@ -78,13 +80,13 @@ pub struct Package {
 }
 
 impl Package {
-    /// Whether the folder at `path` is meant to be a package.
+    /// Returns whether the folder at `path` should be a package.
     pub fn is_at(path: &Path) -> bool {
         path.join(MANIFEST).exists()
     }
 
-    /// Returns the name of something in the folder at `path` that no package has, if there is one; also where nothing but
-    /// `package.json` says that the folder is a package.
+    /// Returns the name of an entry of the folder at `path` that no package has, if there is one. Returns
+    /// `package.json` if that is the only entry.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -104,11 +106,11 @@ impl Package {
         Ok((!has_more).then(|| MANIFEST.to_owned()))
     }
 
-    /// Opens the package at `path`. Everything that is used later is checked here, but for hashes.
+    /// Opens the package at `path`. Checks everything that is used later, except for hashes.
     ///
     /// # Errors
-    /// If a file is missing, truncated or not what its name promises; if a newer Triad made the package, or the kernels
-    /// of another. The error names file and field.
+    /// If a file is missing, truncated or not what its name says; if a newer Triad made the package, or kernels with
+    /// another layout. The error names file and field.
     pub fn open(path: &Path) -> Result<Self> {
         let manifest_path = path.join(MANIFEST);
         if !manifest_path.exists() {
@@ -157,7 +159,7 @@ impl Package {
         &self.file
     }
 
-    /// Bytes of the file with the weights.
+    /// Returns the size of the file with the weights in bytes.
     pub fn weight_bytes(&self) -> u64 {
         self.file.bytes().len() as u64
     }
@@ -165,49 +167,49 @@ impl Package {
     /// Reads the weights into huge pages: [`MappedFile::in_huge_pages`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`MappedFile::in_huge_pages`].
     pub fn read_into_huge_pages(&mut self) -> Result<()> {
         self.file = self.file.in_huge_pages()?;
         Ok(())
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where graphs that are compiled for a device are kept: a folder in the package at `path`, made when the first one
-    /// is. What reads there checks seals; [`Package::verify`] does not look there.
+    /// Returns the folder for graphs that are compiled for a device, in the package at `path`. It is created with the
+    /// first graph. Readers check seals; [`Package::verify`] does not check it.
     pub fn compiled(path: &Path) -> PathBuf {
         path.join(COMPILED)
     }
 
-    /// Where the rows of shadows are kept ([`ChannelRows`](crate::hot_rows::ChannelRows)), if a run needed them. What reads
-    /// there checks seals; [`Package::verify`] does not look there.
+    /// Returns the path of the rows that shadows read ([`ChannelRows`](crate::hot_rows::ChannelRows)), which exists if
+    /// a run needed them. Readers check seals; [`Package::verify`] does not check it.
     pub fn shadow_rows(path: &Path) -> PathBuf {
         path.join(SHADOW_ROWS)
     }
 
-    /// The content of `package.json`.
+    /// Returns the content of `package.json`.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// What the model is.
+    /// Returns the description of the model.
     pub fn description(&self) -> &ModelDescription {
         &self.manifest.model
     }
 
-    /// Where tokenizer and chat template are read from.
+    /// Opens the source of tokenizer and chat template.
     ///
     /// # Errors
-    /// If one of their files cannot be read or is not what its name promises, or `package.json` does not name it.
+    /// If one of their files cannot be read or is not what its name says, or `package.json` does not name it.
     pub fn source(&self) -> Result<Source> {
         refuse_unlisted(&self.path, &self.manifest)?;
         Source::open_text(&self.path)
     }
 
-    /// Returns the names of what is in the folder, ascending.
+    /// Returns the names of the entries of the folder, ascending.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -246,7 +248,7 @@ impl Package {
         Ok(contents)
     }
 
-    /// Bytes of all files but `package.json`.
+    /// Returns the bytes of all files except `package.json`.
     pub fn bytes(&self) -> u64 {
         self.manifest.files.values().map(|file| file.bytes).sum()
     }
@@ -254,14 +256,14 @@ impl Package {
     /// Compares every file with its hash.
     ///
     /// # Errors
-    /// Naming the first file that differs.
+    /// If a file differs; the error names the first one.
     pub fn verify(&self) -> Result<()> {
         self.digests()?
             .iter()
             .try_for_each(|(path, sha256)| digest::check(path, sha256))
     }
 
-    /// Every file that has a hash, with the hash that it should have: `package.json` first, and then what it names.
+    /// Returns every file that has a hash, with its expected hash: `package.json` first, then the files that it names.
     ///
     /// # Errors
     /// If the hash of `package.json` cannot be read.
@@ -293,7 +295,7 @@ impl Package {
     }
 }
 
-/// Refuses a file that would be read as a part of the package and has no hash in its manifest.
+/// Returns an error if there is a file that would be read as a part of the package and has no hash in its manifest.
 fn refuse_unlisted(path: &Path, manifest: &Manifest) -> Result<()> {
     let unlisted = Source::TEXT_FILES
         .iter()

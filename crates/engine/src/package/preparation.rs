@@ -1,8 +1,7 @@
-//! How the model of a package was quantized: by which options, and what was decided for each linear input.
+//! The options with which the model of a package was quantized, and the decisions for each linear input.
 //!
-//! This is the part of `package.json` from which the plan for the weights ([`Quantization`]) follows; with W4A16 there is
-//! none, and weights are all. Packages are
-//! made by the crate `triad-prepare`, which computes these numbers.
+//! This is the part of `package.json` that determines the [`Quantization`]. With W4A16 there is no quantization plan,
+//! and a package has the weights alone. The crate `triad-prepare` makes packages and computes these numbers.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use triad_plan::prefill::KeptShadows;
@@ -14,14 +13,14 @@ use crate::quantization::{
     DecodeWeights, InputQuantization, LinearFormat, OutputWeights, Quantization, WeightScales,
 };
 
-/// How a model is prepared.
+/// Options of preparing a model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PrepareOptions {
-    /// What clip thresholds and formats are decided by.
+    /// Options of clip thresholds and formats.
     pub plan: PlanOptions,
-    /// Which shadows are left out.
+    /// The shadows to prune.
     pub prune: Prune,
-    /// Tokens of the calibration text that are read at most.
+    /// The maximum number of tokens of the calibration text.
     pub tokens: usize,
 }
 
@@ -35,76 +34,76 @@ impl Default for PrepareOptions {
     }
 }
 
-/// How many inputs lose their shadow, the least important first (llm.npu, §3.3).
+/// The number of inputs that lose their shadow, the least important first (llm.npu, §3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Prune {
     /// This share of them: 0 none, 1 all.
     Rate(f64),
-    /// As many as cost no more than this share of the loss on held-out text; none where no text is held out, and none of models
-    /// with more than 2³⁰ weights, for which the search would take too much memory and time.
+    /// As many as increase the loss on held-out text by at most this share. None are pruned if no text is held out, or
+    /// if the model has more than 2³⁰ weights, for which the search would take too much memory and time.
     Auto {
-        /// Share of the float model's negative log-likelihood of a token.
+        /// Share of the float model's negative log-likelihood per token.
         budget: f64,
     },
 }
 
 impl Prune {
-    /// What the paper does.
+    /// The rate of the paper.
     pub const PAPER: Self = Self::Rate(0.85);
     /// [`Prune::Auto`] with the default budget.
     pub const AUTO: Self = Self::Auto { budget: 0.003 };
 }
 
 impl Default for Prune {
-    /// [`Prune::AUTO`]: on a CPU, which reads the same weights for shadows, they cost little time, and on a phone's NPU
-    /// the search prunes what it can without loss (docs/accuracy.md).
+    /// Returns [`Prune::AUTO`]. On a CPU, shadows cost little time, since they read the same weights. On a phone's NPU,
+    /// the search prunes as many shadows as it can without loss (docs/accuracy.md).
     fn default() -> Self {
         Self::AUTO
     }
 }
 
-/// How a clip threshold is chosen.
+/// A rule that chooses a clip threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ThresholdRule {
-    /// The largest magnitude of the calibration text: no outliers on it.
+    /// The largest magnitude of the calibration text, so that it has no outliers.
     MaxMin,
-    /// As many outliers as a shadow may have, whether the input keeps it or not.
+    /// The threshold with as many outliers as a shadow may have, whether or not the input keeps its shadow.
     Percentile,
-    /// The least squared error of what the layers put out. For an input with a shadow the outliers are no error, but
-    /// there are at most as many as a shadow may have.
+    /// The threshold with the least squared error of the layers' outputs. For an input with a shadow, outliers have no
+    /// error, but there are at most as many as a shadow may have.
     #[default]
     LeastError,
 }
 
-/// Outliers that a shadow may have by default, of all values. The paper's 0.1 to 0.3 % of the channels are
-/// 5 to 15 channels of models of width 2048 and more; a model of width 576 has as many, which is about 1 %.
+/// The default share of outliers that a shadow may have, of all values. The paper's 0.1 to 0.3 % of the channels are 5
+/// to 15 channels of models with a width of 2048 and more. A model with a width of 576 has as many, which is about 1 %.
 pub const OUTLIER_SHARE: f64 = 0.01;
 
-/// How far a channel that reaches beyond the clip threshold is brought back by default, on a logarithmic
-/// scale: 1 would bring it all the way, and leave the weights of the other channels with few steps.
+/// The default strength of smoothing a channel that exceeds the clip threshold, on a logarithmic scale. 1 would scale
+/// the channel down to the threshold, and leave few quantization steps for the weights of the other channels.
 pub const SMOOTHING_STRENGTH: f32 = 0.7;
 
-/// What to decide by.
+/// Options of the quantization plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanOptions {
-    /// Number formats of the linear layers. With W4A16 only `output_weights` counts beside it.
+    /// Number formats of the linear layers. With W4A16, only `output_weights` also applies.
     #[serde(default)]
     pub linears: LinearFormat,
-    /// How clip thresholds are chosen.
+    /// The rule of clip thresholds.
     pub threshold: ThresholdRule,
-    /// What one weight scale covers.
+    /// The weights that share one scale.
     pub weight_scales: WeightScales,
-    /// Weights that decode computes with.
+    /// The weights of decode.
     pub decode_weights: DecodeWeights,
-    /// Weights of the output matrix.
+    /// The weights of the output matrix.
     pub output_weights: OutputWeights,
-    /// Outliers that a shadow may have, of all values.
+    /// The share of outliers that a shadow may have, of all values.
     pub outlier_share: f64,
-    /// Hot channels give at least this share of an input's outliers.
+    /// The minimum share of an input's outliers that its hot channels cover.
     pub hot_share: f64,
-    /// How far inputs without a shadow are smoothed ([`Smoothing`]), from 0 to 1.
+    /// The strength of smoothing inputs without a shadow ([`Smoothing`]), from 0 to 1.
     pub smoothing: f32,
 }
 
@@ -123,59 +122,59 @@ impl Default for PlanOptions {
     }
 }
 
-/// What calibration found about one linear input.
+/// Results of calibration for one linear input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InputSummary {
-    /// Block, from zero.
+    /// Index of the block.
     pub block: usize,
-    /// Which of its inputs.
+    /// The input within the block.
     pub input: LinearInput,
-    /// Channels of the input.
+    /// Number of channels of the input.
     pub channels: usize,
-    /// Largest magnitude seen.
+    /// The largest magnitude in the calibration text.
     pub largest: f32,
     /// Clip threshold with a shadow.
     pub shadow_clip: f32,
-    /// Clip threshold without one, of what smoothing leaves.
+    /// Clip threshold without a shadow, after smoothing.
     pub clip: f32,
     /// Smoothing without a shadow.
     pub smoothing: Smoothing,
     /// Largest magnitude / clip threshold with a shadow (llm.npu, §3.3).
     pub importance: f32,
-    /// Expected squared error of what the layers put out, as a share of its square: with a shadow, without one.
+    /// Expected squared error of the layers' outputs, relative to their square: with a shadow, without one.
     pub error: [f64; 2],
-    /// Values beyond the clip threshold with a shadow, of all values.
+    /// Share of all values that exceed the clip threshold with a shadow.
     pub outlier_share: f64,
-    /// Values beyond the clip threshold without one, which are cut off, of all values.
+    /// Share of all values that exceed the clip threshold without a shadow, and are clipped.
     pub lost_share: f64,
-    /// Channels that ever had an outlier.
+    /// Number of channels with at least one outlier.
     pub outlier_channels: usize,
-    /// The fewest channels that give [`PlanOptions::hot_share`] of the outliers, ascending.
+    /// The smallest set of channels with [`PlanOptions::hot_share`] of the outliers, ascending.
     pub hot_channels: Vec<u32>,
     /// Whether the shadow is kept.
     pub shadow: bool,
 }
 
-/// A plan and where it comes from: what a package has beside the weights.
+/// A quantization plan and its origin: the content of a package other than the weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Preparation {
     /// The options.
     pub options: PrepareOptions,
     /// Name of the calibration text.
     pub calibration_text: String,
-    /// Tokens of it that were read.
+    /// Number of its tokens that were used.
     pub calibration_tokens: usize,
-    /// Share of the inputs whose shadow was left out.
+    /// Share of the inputs without a shadow.
     pub pruned: f64,
-    /// What was found about each input, in the order of the blocks; nothing with W4A16.
+    /// Results for each input, in the order of the blocks; empty with W4A16.
     pub inputs: Vec<InputSummary>,
 }
 
 impl Preparation {
-    /// The plan for the weights; `None` with W4A16.
+    /// Returns the quantization plan; `None` with W4A16.
     ///
     /// # Panics
-    /// If the inputs are not four a block.
+    /// If there are not four inputs per block.
     pub fn quantization(&self) -> Option<Quantization> {
         match self.options.plan.linears {
             LinearFormat::W8a8 => Some(quantization(&self.inputs, &self.options.plan)),
@@ -185,10 +184,10 @@ impl Preparation {
 }
 
 impl Preparation {
-    /// The shadows that are kept, and the share of hot channels of their inputs; `None` with W4A16.
+    /// Returns the shadows that are kept, and the share of hot channels of their inputs; `None` with W4A16.
     ///
     /// # Panics
-    /// If the inputs are not four a block.
+    /// If there are not four inputs per block.
     pub fn shadows(&self) -> Option<KeptShadows> {
         let (blocks, rest) = self.inputs.as_chunks::<4>();
         assert!(rest.is_empty(), "four inputs a block");
@@ -211,7 +210,7 @@ impl Preparation {
         })
     }
 
-    /// The hot channels of each block's inputs.
+    /// Returns the hot channels of each block's inputs.
     pub fn hot_channels(&self) -> HotChannels {
         let (blocks, _) = self.inputs.as_chunks::<4>();
         blocks
@@ -221,10 +220,10 @@ impl Preparation {
     }
 }
 
-/// The plan that `inputs` make.
+/// Returns the quantization plan of these `inputs`.
 ///
 /// # Panics
-/// If they are not four a block.
+/// If there are not four inputs per block.
 pub fn quantization(inputs: &[InputSummary], options: &PlanOptions) -> Quantization {
     let (blocks, rest) = inputs.as_chunks::<4>();
     assert!(rest.is_empty(), "four inputs a block");
@@ -252,19 +251,19 @@ pub fn quantization(inputs: &[InputSummary], options: &PlanOptions) -> Quantizat
     }
 }
 
-/// Factors of a [`Smoothing`] are 2 to the power of −n / 16, with n from 0 to 255.
+/// The steps per octave: factors of a [`Smoothing`] are 2 to the power of −n / 16, with n from 0 to 255.
 const STEPS_OF_OCTAVE: f32 = 16.0;
 
-/// How far each channel of an input is scaled down, in sixteenths of an octave. In files a string with two hexadecimal
-/// digits for each channel.
+/// The scale-down of each channel of an input, in sixteenths of an octave. Files store a string with two hexadecimal
+/// digits per channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Smoothing(Vec<u8>);
 
 impl Smoothing {
-    /// Scales each channel down by so many octaves, rounded to sixteenths, at most 255 of them; a channel with a number
-    /// below zero stays as it is.
+    /// Creates a smoothing that scales each channel down by this number of octaves, rounded to sixteenths, at most 255
+    /// of them. A channel with a negative number is not scaled.
     pub fn by_octaves(octaves: impl IntoIterator<Item = f32>) -> Self {
-        // What is below zero or beyond 255 becomes the nearest byte.
+        // The cast saturates: negative numbers become 0, numbers above 255 become 255.
         Self(
             octaves
                 .into_iter()
@@ -273,12 +272,12 @@ impl Smoothing {
         )
     }
 
-    /// Number of channels.
+    /// Returns the number of channels.
     pub fn channels(&self) -> usize {
         self.0.len()
     }
 
-    /// What each channel is multiplied by `[channels]`; `None` if that is 1 for all.
+    /// Returns the factor of each channel `[channels]`; `None` if all are 1.
     pub fn factors(&self) -> Option<Vec<f32>> {
         let factors = || {
             self.0

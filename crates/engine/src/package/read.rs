@@ -1,4 +1,5 @@
-//! From the tensors of a package to weights: matrices stay where the file's bytes are, the rest is small and copied.
+//! Creates weights from the tensors of a package: matrices stay in the file's bytes; the other tensors are small and
+//! are copied.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +17,10 @@ use super::{Manifest, Package, WEIGHTS};
 use crate::quantization::{InputQuantization, LinearFormat};
 use crate::weights::{Block, Embedding, Int8Matrix, Linear, Norm, Weight, WeightMatrix, Weights};
 
-/// Largest magnitude of an INT8 number in a file that someone else wrote.
+/// The largest magnitude of an INT8 number in a file, which may have been written by another program.
 const LARGEST: u64 = 128;
 
-/// The header of a package's weights, if they are exactly what the manifest demands.
+/// Returns the header of a package's weights. Fails unless the tensors are exactly those that the manifest requires.
 pub(super) fn header(bytes: &[u8], manifest: &Manifest) -> Result<Header> {
     let elements = [
         Element::I8,
@@ -69,10 +70,10 @@ pub(super) fn header(bytes: &[u8], manifest: &Manifest) -> Result<Header> {
 }
 
 impl Package {
-    /// The weights.
+    /// Returns the weights.
     ///
     /// # Errors
-    /// If a scale is not a number, or a sum is impossible.
+    /// If a scale is not a positive number, or a sum is impossible.
     pub(crate) fn weights(&self) -> Result<Weights> {
         self.all_weights()
             .map_err(|error| error.at(self.path.join(WEIGHTS)))
@@ -170,7 +171,7 @@ impl Package {
         Ok(Weight::Float(matrix.ok_or_else(|| changed(name))?))
     }
 
-    /// Weights and, where there is one, their second copy for decode.
+    /// Returns the weights and, if there is one, their second copy for decode.
     fn int8(&self, name: &str, shape: &LinearShape) -> Result<(Weight, Option<WeightMatrix>)> {
         let LinearShape {
             out_features,
@@ -185,7 +186,7 @@ impl Package {
             .find(|sum| u64::from(sum.unsigned_abs()) > LARGEST * in_features as u64)
         {
             return Err(malformed(format!(
-                "tensor \"{name}.sums\" has {sum}, which {in_features} weights can't give"
+                "tensor \"{name}.sums\" has {sum}, which can't be the sum of {in_features} weights"
             )));
         }
         let packed = self.bytes_of(&format!("{name}.weight"))?;
@@ -277,7 +278,7 @@ impl Package {
     }
 }
 
-/// What [`header`] lets through fits its description.
+/// Returns the error of a tensor that no longer fits its description, which [`header`] has checked.
 fn changed(name: &str) -> Error {
     malformed(format!(
         "tensor {name:?} is not what it was when the package was opened"

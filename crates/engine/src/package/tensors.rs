@@ -1,5 +1,4 @@
-//! Every tensor of a package, by name, element and shape: the one table that packages are written from and checked
-//! against.
+//! All tensors of a package, by name, element and shape. Packages are written from this table and checked against it.
 
 use std::cmp::Reverse;
 
@@ -16,20 +15,20 @@ use triad_model::{Error, ErrorKind, Result};
 use crate::quantization::{DecodeWeights, LinearFormat, OutputWeights};
 use crate::weights::{Block, Norm};
 
-/// Number formats that a package may choose between.
+/// The number formats that a package can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Formats {
-    /// Those of the linear layers of the blocks.
+    /// Formats of the linear layers of the blocks.
     pub linears: LinearFormat,
-    /// In W8A8, what decode computes with.
+    /// In W8A8, the weights of decode.
     pub decode: DecodeWeights,
     /// I8 with scales, or a float.
     pub output: Element,
-    /// As the model's file has it.
+    /// The format in the model's file.
     pub embedding: Format,
 }
 
-/// What a norm of a block normalizes.
+/// The place of a norm in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormPlace {
     /// The input of attention.
@@ -67,7 +66,8 @@ impl NormPlace {
         }
     }
 
-    /// The norm in this place of a block with this description, and how many features it has; `None` if there is none.
+    /// Returns the norm in this place of a block with this description, and its number of features; `None` if there is
+    /// none.
     pub fn described(
         self,
         block: &BlockDescription,
@@ -84,7 +84,7 @@ impl NormPlace {
         }
     }
 
-    /// The norm in this place of `block`.
+    /// Returns the norm in this place of `block`.
     fn of(self, block: &Block) -> Option<&Norm> {
         match self {
             Self::Attention => Some(&block.attention_norm),
@@ -96,7 +96,7 @@ impl NormPlace {
         }
     }
 
-    /// The norms of `block` with their places.
+    /// Returns the norms of `block` with their places.
     pub fn all_of(block: &Block) -> impl Iterator<Item = (Self, &Norm)> {
         Self::ALL
             .into_iter()
@@ -104,7 +104,7 @@ impl NormPlace {
     }
 }
 
-/// `blocks.3.query`: what the names of a linear layer's tensors begin with.
+/// Returns the prefix of the names of a linear layer's tensors, such as `blocks.3.query`.
 pub fn linear_name(block: usize, linear: Linear) -> String {
     let name = match linear {
         Linear::Query => "query",
@@ -118,29 +118,29 @@ pub fn linear_name(block: usize, linear: Linear) -> String {
     format!("blocks.{block}.{name}")
 }
 
-/// `blocks.3.query-norm`: what the names of a norm's tensors begin with.
+/// Returns the prefix of the names of a norm's tensors, such as `blocks.3.query-norm`.
 pub fn norm_name(block: usize, place: NormPlace) -> String {
     format!("blocks.{block}.{}", place.name())
 }
 
-/// What the names of the tensors of the norm before the output matrix begin with.
+/// The prefix of the names of the tensors of the norm before the output matrix.
 pub const OUTPUT_NORM: &str = "output-norm";
-/// What the names of the output matrix's tensors begin with.
+/// The prefix of the names of the output matrix's tensors.
 pub const OUTPUT: &str = "output";
-/// Name of the embedding.
+/// The name of the embedding.
 pub const EMBEDDING: &str = "embedding";
 
-/// Whether a linear layer in INT8 has a second copy of its weights in INT4.
+/// Returns whether an INT8 linear layer has a second copy of its weights in INT4.
 pub fn has_int4(decode: DecodeWeights, in_features: usize) -> bool {
     decode == DecodeWeights::Int4 && fits_int4(in_features)
 }
 
-/// Whether the weights of a linear layer can be in INT4: rows are whole groups.
+/// Returns whether the weights of a linear layer can be INT4: rows must be whole groups.
 pub fn fits_int4(in_features: usize) -> bool {
     in_features.is_multiple_of(int4::GROUP)
 }
 
-/// The output matrix's element for `weights`, where the model's file has `stored`.
+/// Returns the output matrix's element for `weights`, if the model's file has `stored`.
 pub fn output_element(weights: OutputWeights, stored: Element) -> Element {
     match weights {
         OutputWeights::Int8 => Element::I8,
@@ -148,9 +148,9 @@ pub fn output_element(weights: OutputWeights, stored: Element) -> Element {
     }
 }
 
-/// Where a tensor must begin: at a multiple of this many bytes.
+/// Returns the required alignment of a tensor in bytes.
 pub(super) fn alignment(entry: &Entry) -> usize {
-    // Packed weights are whole cache lines, so that they come first and every one begins at one.
+    // Packed weights must begin at a cache line. They consist of whole cache lines and come first, so every one does.
     if entry.element == Element::I8 && entry.name != format!("{OUTPUT}.weight") {
         ALIGNMENT
     } else {
@@ -158,7 +158,7 @@ pub(super) fn alignment(entry: &Entry) -> usize {
     }
 }
 
-/// All tensors of a package, in the order of the file.
+/// Returns all tensors of a package, in the order of the file.
 ///
 /// # Errors
 /// If a tensor would be larger than memory, or INT8 sums could overflow.
@@ -187,7 +187,7 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
     }
     let row_bytes = formats.embedding.bytes_for(hidden).ok_or_else(|| {
         malformed(format!(
-            "rows of {hidden} numbers are no whole blocks of the embedding's {}",
+            "rows of {hidden} numbers are not whole blocks of the embedding's {}",
             formats.embedding
         ))
     })?;
@@ -204,7 +204,7 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
             "the weights are larger than memory can be".into(),
         ));
     }
-    // Stable, so that within one alignment the order is that of the model.
+    // The sort is stable, so that tensors with the same alignment keep the order of the model.
     table.entries.sort_by_key(|entry| Reverse(alignment(entry)));
     Ok(table.entries)
 }

@@ -1,4 +1,4 @@
-//! A smaller model that proposes.
+//! A smaller model that proposes tokens.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,26 +10,26 @@ use crate::kv::PrefixSalt;
 use crate::model::Model;
 use crate::sampler::{Sampler, SamplerOptions};
 
-/// Tokens that the draft model lacks, from which on they are a prompt for it.
+/// The number of missing tokens from which the draft model runs them as a prefill.
 const PREFILLED: usize = 16;
-/// Its random numbers are not those of the model that it proposes for.
+/// Makes the random numbers differ from those of the model that the draft proposes for.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A smaller model with the same tokens, and what its session has seen. Clones share both: a conversation has one, and
-/// nothing is computed again for its next answer.
+/// A smaller model with the same tokens, and its session. Clones share both: a conversation has one draft, and its next
+/// answer computes nothing again.
 #[derive(Clone)]
 pub struct Draft {
     session: Arc<Mutex<Session>>,
-    /// The model that it has been checked against.
+    /// The model that the draft's tokens were compared with.
     model: Arc<Model>,
     is_sampled: bool,
 }
 
 impl Draft {
-    /// Proposes to `model` the likeliest tokens by the model of `session`.
+    /// Creates a draft that proposes to `model` the likeliest tokens of the session's model.
     ///
     /// # Errors
-    /// If the two models don't have the same tokens.
+    /// If the two models do not have the same tokens.
     pub fn new(session: Session, model: &Arc<Model>) -> Result<Self> {
         check(session.model(), model)?;
         Ok(Self {
@@ -39,8 +39,8 @@ impl Draft {
         })
     }
 
-    /// Draws proposals as the answer is drawn: more of them are accepted where the temperature is high. But then the
-    /// answer of a seed depends on how many proposals its steps had.
+    /// Draws proposals from a distribution, as the answer is. More of them are accepted at high temperatures, but the
+    /// answer of a seed then depends on the number of proposals per step.
     #[must_use]
     pub fn sampled(self) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Draft {
         }
     }
 
-    /// What proposes to `model`, of a session with this salt.
+    /// Creates a proposer for a session of `model` with this salt.
     pub(super) fn proposer(
         &self,
         model: &Arc<Model>,
@@ -90,7 +90,7 @@ impl std::fmt::Debug for Draft {
     }
 }
 
-/// Whether each token means the same in both models.
+/// Checks that each token means the same in both models.
 fn check(draft: &Model, model: &Model) -> Result<()> {
     let differ = |found, expected| Err(Error::Draft { found, expected });
     let (found, expected) = (draft.description().vocab, model.description().vocab);
@@ -117,13 +117,13 @@ fn check(draft: &Model, model: &Model) -> Result<()> {
 /// A draft model for one answer.
 pub(super) struct DraftProposer {
     draft: Draft,
-    /// Of the answer: the draft's session has seen no prompt of another salt.
+    /// The salt of the answer: the draft's session holds no prompt with another salt.
     salt: PrefixSalt,
     sampler: Sampler,
     is_sampled: bool,
 }
 
-/// Runs what `session` lacks of `tokens`, so that its logits are those that follow them.
+/// Runs the `tokens` that `session` does not hold yet, so that its logits are those that follow `tokens`.
 fn catch_up(session: &mut Session, tokens: &[u32], cancel: &Cancel) -> Result<()> {
     let held = session.reuse(tokens);
     let missing = &tokens[held..];
@@ -164,7 +164,7 @@ impl Propose for DraftProposer {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         catch_up(&mut session, tokens, cancel)?;
-        // The last proposal is not run.
+        // The last proposal is not run through the draft model.
         for left in (0..count.min(session.context() - tokens.len() + 1)).rev() {
             let (logits, seen) = (session.logits(), session.tokens());
             let (token, drawn_from) = if self.is_sampled {

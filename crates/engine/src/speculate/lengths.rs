@@ -1,29 +1,29 @@
-//! How many proposals a step has: as many as promise the most tokens a second, by the measured time of steps and by how
-//! often proposals of their kind were accepted lately.
+//! Chooses the number of proposals of a step: the one with the most expected tokens per second, by the measured time of
+//! steps and the recent acceptance of proposals of their kind.
 //!
-//! What is not known is tried, but only within a budget: against one token a step, no more than a small part of the time
-//! is ever lost. The clock is the caller's.
+//! Unknown numbers of proposals are tried within a budget: compared with one token per step, only a small part of the
+//! time can be lost. The caller measures the time.
 
-/// How much of the time of plain decode may be lost to proposals that are not accepted.
+/// The share of the time of plain decode that rejected proposals may cost.
 const LOSS: f64 = 0.02;
-/// Share of what may be lost that is for trying whether proposals are accepted again.
+/// The share of that loss that may be used to try whether proposals are accepted again.
 const TRIES: f64 = 0.5;
-/// Plain steps that may be lost before there were any.
+/// The number of plain steps that may be lost at the beginning.
 const HEAD_START: f64 = 0.5;
-/// Plain steps that earlier gains may pay for.
+/// The number of plain steps that earlier gains may pay for.
 const CREDIT: f64 = 4.0;
-/// How much a proposal adds to the time of a step, before that is measured: a part of a plain step.
+/// The estimated time of one proposal, before it is measured, as a part of a plain step.
 const GUESSED_SLOPE: f64 = 0.25;
-/// Plain steps before the first proposal: fewer are no measure.
+/// Plain steps before the first proposal: fewer are not a reliable measurement.
 const PLAIN_STEPS: usize = 2;
-/// Steps after which a plain one is measured again, since steps become slower as the context grows.
+/// The number of steps after which a plain step is measured again, since steps become slower as the context grows.
 const STALE: usize = 64;
-/// How much more tokens a second must be promised than by a plain step.
+/// The minimum ratio of the expected tokens per second to those of a plain step.
 const MARGIN: f64 = 1.02;
-/// A measured time counts as at most so many times the mean: a thread that was interrupted is no measure.
+/// A measured time counts as at most this many times the mean, since an interrupted thread distorts it.
 const SPIKE: f64 = 2.0;
 
-/// A mean that forgets.
+/// A moving mean.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     value: f64,
@@ -31,7 +31,7 @@ struct Mean {
 }
 
 impl Mean {
-    /// The latest value counts for as much as an eighth.
+    /// Adds a value. The latest value has a weight of at least an eighth.
     fn add(&mut self, value: f64) {
         let value = if self.count > 1 {
             value.min(SPIKE * self.value)
@@ -43,7 +43,7 @@ impl Mean {
     }
 }
 
-/// How often proposals of one kind were accepted, the latest ones counting most.
+/// The acceptance of proposals of one kind; the latest ones have the highest weight.
 #[derive(Clone, Copy, Debug)]
 struct Acceptance {
     accepted: f64,
@@ -51,12 +51,12 @@ struct Acceptance {
 }
 
 impl Acceptance {
-    /// What remains of a trial's weight after the next one.
+    /// The factor of a trial's weight with each later trial.
     const MEMORY: f64 = 0.9;
-    /// Nothing is certain.
+    /// The maximum share of accepted proposals that is assumed.
     const MOST: f64 = 0.98;
 
-    /// As often as not, before the first.
+    /// Creates the acceptance before the first trial: one half.
     const fn unknown() -> Self {
         Self {
             accepted: 0.5,
@@ -64,7 +64,7 @@ impl Acceptance {
         }
     }
 
-    /// `accepted` of `proposed`, and if that is not all of them, the next one was rejected.
+    /// Adds the first `accepted` of `proposed`; if these are not all, the next one was rejected.
     fn add(&mut self, proposed: usize, accepted: usize) {
         for trial in 0..proposed.min(accepted + 1) {
             self.tried = self.tried * Self::MEMORY + 1.0;
@@ -72,31 +72,31 @@ impl Acceptance {
         }
     }
 
-    /// Expected tokens of a step with `count` proposals.
+    /// Returns the expected tokens of a step with `count` proposals.
     fn tokens(&self, count: usize) -> f64 {
         let share = (self.accepted / self.tried).min(Self::MOST);
         (1.0 - share.powf(count as f64 + 1.0)) / (1.0 - share)
     }
 }
 
-/// Chooses how many proposals a step has.
+/// Chooses the number of proposals of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Lengths {
     most: usize,
     is_fixed: bool,
-    /// Seconds of a step, by its number of proposals.
+    /// Seconds of a step, by the number of proposals.
     seconds: Vec<Mean>,
-    /// By kind of proposals.
+    /// Acceptance by kind of proposals.
     acceptances: Vec<Acceptance>,
-    /// Tokens so far.
+    /// The number of tokens so far.
     tokens: usize,
-    /// Seconds that steps with proposals took longer than plain ones would have; negative where they were faster.
+    /// Seconds that steps with proposals took longer than plain ones would have taken; negative if they were faster.
     lost: f64,
     steps_since_plain: usize,
 }
 
 impl Lengths {
-    /// Always `most`.
+    /// Creates lengths that are always `most`.
     pub(super) fn fixed(most: usize) -> Self {
         Self {
             is_fixed: true,
@@ -104,7 +104,7 @@ impl Lengths {
         }
     }
 
-    /// From none to `most`.
+    /// Creates lengths from 0 to `most`.
     pub(super) fn measured(most: usize) -> Self {
         Self {
             most,
@@ -117,7 +117,7 @@ impl Lengths {
         }
     }
 
-    /// Proposals of the next step, at most `most`, where those that can be had are of `kind`.
+    /// Returns the number of proposals of the next step, at most `most`, if the available proposals are of `kind`.
     pub(super) fn choose(&mut self, kind: usize, most: usize) -> usize {
         let most = most.min(self.most);
         if self.is_fixed || most == 0 {
@@ -143,7 +143,7 @@ impl Lengths {
         }
     }
 
-    /// A step with `proposed` proposals of `kind` took `seconds`, and `accepted` of them were accepted.
+    /// Records a step with `proposed` proposals of `kind` that took `seconds`; `accepted` of them were accepted.
     pub(super) fn observe(&mut self, kind: usize, proposed: usize, accepted: usize, seconds: f64) {
         if self.is_fixed {
             return;
@@ -168,7 +168,8 @@ impl Lengths {
         &mut self.acceptances[kind]
     }
 
-    /// Measured, or else by the nearest number of proposals that is; never less than a plain step.
+    /// Returns the measured seconds, or an estimate from the nearest number of proposals that was measured; at least
+    /// those of a plain step.
     fn expected_seconds(&self, proposed: usize) -> f64 {
         let plain = self.seconds[0].value;
         if self.seconds[proposed].count > 0 {
@@ -188,8 +189,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Decodes `tokens` tokens where each proposal is accepted if `accepts` of its position; steps take `seconds` by their
-    /// number of proposals. Returns the seconds in all.
+    /// Decodes `tokens` tokens and returns the total seconds. A proposal is accepted if `accepts` returns true for its
+    /// position; `seconds` returns the time of a step by its number of proposals.
     fn decode(
         tokens: usize,
         accepts: impl Fn(usize) -> bool,
@@ -256,7 +257,7 @@ mod tests {
             (4, 1),
             "the second tries only"
         );
-        // More than a part of 4.92 plain steps may be lost for tries.
+        // 3.0 is more than the part of 4.92 plain steps that tries may lose.
         lengths.lost = 3.0;
         assert_eq!((lengths.choose(1, 4), lengths.choose(0, 4)), (4, 0));
     }

@@ -1,16 +1,15 @@
-//! Prompt lookup: what followed the latest tokens when they were there before.
+//! Prompt lookup: proposes the tokens that followed an earlier occurrence of the latest tokens.
 
 use super::{Proposal, Propose};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 
-/// Which earlier place is continued: where the most of the latest tokens were there before, and of such places the
-/// latest.
+/// The n-gram lengths of a lookup. The longest match of the latest tokens is continued; of several, the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// Tokens that have to be the same, at least.
+    /// The minimum number of tokens that must match.
     pub shortest: usize,
-    /// Tokens that are compared, at most.
+    /// The maximum number of tokens that are compared.
     pub longest: usize,
 }
 
@@ -37,7 +36,7 @@ impl Lookup {
         })
     }
 
-    /// Where the continuation of `tokens` begins in them, and the length of the n-gram before it.
+    /// Returns where the continuation of `tokens` begins in them, and the length of the n-gram before it.
     pub(super) fn find(self, tokens: &[u32]) -> Option<(usize, usize)> {
         let mut best = None;
         for start in (1..tokens.len()).rev() {
@@ -84,7 +83,7 @@ impl Propose for LookupProposer {
         proposals: &mut Vec<Proposal>,
     ) -> Result<()> {
         let of_tokens = &tokens[self.start..];
-        // A place so near that its continuation reaches the end goes on in the proposals: a loop goes round.
+        // If the continuation reaches the end of the tokens, it repeats: the tokens may be in a loop.
         let tokens = of_tokens.iter().cycle().take(count);
         proposals.extend(tokens.map(|token| Proposal {
             token: *token,

@@ -1,17 +1,18 @@
-//! Several tokens a step: guesses of what comes next go through the model together, and those that it would have chosen
-//! itself are kept.
+//! Speculative decoding: the model runs several guessed tokens in one step, and those that it would have chosen itself
+//! are kept.
 //!
-//! A step runs the latest token and some proposals as rows of one [`Session::decode_each`](crate::Session::decode_each), which has for each row the
-//! bits that one-by-one decode has. From the first row on, the sampler chooses as it always does; as long as it chooses
-//! the proposal, the next row is valid, too. Keys and values of the others are forgotten. Weights are read once for all
-//! rows, so a step of several rows takes little longer than one of a single row.
+//! A step runs the latest token and some proposals as rows of one
+//! [`Session::decode_each`](crate::Session::decode_each), whose logits are bit for bit those of decoding one token at a
+//! time. From the first row on, the sampler chooses as usual. As long as it chooses the proposal, the next row is
+//! valid, too. The keys and values of the other rows are dropped. Weights are read once for all rows, so a step of
+//! several rows takes little longer than a step of one row.
 //!
-//! | where | what |
+//! | module | content |
 //! | --- | --- |
-//! | [`lookup`] | proposes what followed the same tokens earlier |
+//! | [`lookup`] | proposes the tokens that followed the same tokens earlier |
 //! | [`draft`] | proposes the likeliest tokens of a smaller model |
 //! | [`step`] | one step: propose, run, verify |
-//! | [`lengths`] | how many proposals are worth their time, by measured steps and recent acceptance |
+//! | [`lengths`] | the number of proposals that pays, by measured times of steps and recent acceptance |
 
 mod draft;
 mod lengths;
@@ -31,34 +32,34 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::sampler::Distribution;
 
-/// Proposals of a step at most, unless another number is given.
+/// The default maximum number of proposals per step.
 const MOST: usize = 16;
-/// No step has more.
+/// The limit of the maximum number of proposals per step.
 const MOST_OF_ALL: usize = 255;
 
-/// How several tokens a step are made of guesses.
+/// Options of speculative decoding.
 #[derive(Clone, Debug)]
 pub struct Speculate {
-    /// Where proposals come from.
+    /// The source of proposals.
     pub source: Source,
-    /// Proposals of a step at most, 1 to 255.
+    /// The maximum number of proposals per step, 1 to 255.
     pub most: usize,
-    /// Whether each step has as many proposals as `most`; otherwise as many as are worth their time, by what steps have
-    /// taken and how many were accepted.
+    /// Whether each step has `most` proposals. Otherwise the number is chosen by the measured times of steps and by how
+    /// many proposals were accepted.
     pub is_fixed: bool,
 }
 
-/// Where proposals come from.
+/// A source of proposals.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// From the tokens so far.
+    /// Earlier occurrences in the tokens so far.
     Lookup(Lookup),
-    /// From a smaller model.
+    /// A smaller model.
     Draft(Draft),
 }
 
 impl Speculate {
-    /// By prompt lookup, as much as pays.
+    /// Creates the default options of prompt lookup.
     pub fn lookup() -> Self {
         Self {
             source: Source::Lookup(Lookup::default()),
@@ -67,7 +68,7 @@ impl Speculate {
         }
     }
 
-    /// By a draft model, as much as pays.
+    /// Creates the default options of a draft model.
     pub fn draft(draft: Draft) -> Self {
         Self {
             source: Source::Draft(draft),
@@ -92,21 +93,21 @@ impl Speculate {
     }
 }
 
-/// What came of proposals in an answer.
+/// Counts of steps and proposals of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Speculation {
-    /// Steps of decode, with and without proposals.
+    /// Decode steps, with and without proposals.
     pub steps: usize,
     /// Tokens that were proposed.
     pub proposed: usize,
-    /// Those of them that are part of the answer.
+    /// Proposed tokens that are part of the answer.
     pub accepted: usize,
     /// Mean seconds of the steps without proposals; 0 if there were none.
     pub plain_step_seconds: f64,
 }
 
 impl Speculation {
-    /// The share of proposals that were accepted; 0 if there were none.
+    /// Returns the share of proposals that were accepted; 0 if there were none.
     pub fn acceptance(&self) -> f64 {
         if self.proposed == 0 {
             0.0
@@ -115,37 +116,38 @@ impl Speculation {
         }
     }
 
-    /// How many times as long `tokens` that took `seconds` would have taken one by one, by the steps without proposals;
-    /// `None` if nothing was proposed or there were no such steps.
+    /// Returns the speedup over one token per step for `tokens` that took `seconds`, by the mean time of the steps
+    /// without proposals. Returns `None` if nothing was proposed or there were no such steps.
     pub fn gain(&self, tokens: usize, seconds: f64) -> Option<f64> {
         let is_known = self.proposed > 0 && self.plain_step_seconds > 0.0 && seconds > 0.0;
         is_known.then(|| tokens as f64 * self.plain_step_seconds / seconds)
     }
 }
 
-/// A guess of a token.
+/// A proposed token.
 #[derive(Clone, Debug)]
 pub(crate) struct Proposal {
     pub(crate) token: u32,
-    /// What it was drawn from; `None` if no other token could have been proposed.
+    /// The distribution that it was drawn from; `None` if no other token could have been proposed.
     pub(crate) drawn_from: Option<Distribution>,
 }
 
-/// Something that proposes tokens.
+/// A source of proposed tokens.
 pub(crate) trait Propose {
-    /// Is called with a prompt before the first [`Propose::find`].
+    /// Receives the prompt before the first call of [`Propose::find`].
     ///
     /// # Errors
-    /// If it cannot be computed, or `cancel` is set.
+    /// If the prompt cannot be computed, or `cancel` is set.
     fn begin(&mut self, _prompt: &[u32], _cancel: &Cancel) -> Result<()> {
         Ok(())
     }
 
-    /// Whether there are proposals of what follows `tokens`, and of which kind: a small number. Acceptance is counted by
-    /// kind.
+    /// Returns the kind of the available proposals of what follows `tokens`, a small number, or `None` if there are
+    /// none. Acceptance is counted by kind.
     fn find(&mut self, tokens: &[u32]) -> Option<usize>;
 
-    /// Adds at most `count` proposals of what follows `tokens`, with which [`Propose::find`] has just been called.
+    /// Adds at most `count` proposals of what follows `tokens`. [`Propose::find`] was called with the same `tokens`
+    /// just before.
     ///
     /// # Errors
     /// As [`Propose::begin`].

@@ -1,4 +1,4 @@
-//! One step of decode: propose, run, verify.
+//! One decode step: propose, run, verify.
 
 use std::time::Instant;
 
@@ -11,26 +11,26 @@ use crate::error::{Error, Result};
 use crate::execute::Session;
 use crate::sampler::{Sampler, SamplerOptions};
 
-/// Takes the steps of one answer.
+/// Runs the decode steps of one answer.
 pub(crate) struct Speculator {
-    /// `None`: one token a step.
+    /// `None`: one token per step.
     proposer: Option<Box<dyn Propose>>,
-    /// Keeps the answer in its form, if it has to have one.
+    /// The constraint of the answer, if there is one.
     guide: Option<Guide>,
     lengths: Lengths,
-    /// What the session has seen, and in a step the token that it runs first.
+    /// The tokens that the session holds; during a step, also the token that it runs first.
     history: Vec<u32>,
     proposals: Vec<Proposal>,
     rows: Vec<u32>,
     chosen: Vec<u32>,
-    /// The rows of the latest step were what had to follow, and no proposals.
+    /// Whether the rows of the latest step were forced by the constraint and not proposed.
     is_forced: bool,
     statistics: Speculation,
     plain_steps: usize,
 }
 
 impl Speculator {
-    /// For an answer of `session` by `sampler`.
+    /// Creates a speculator for an answer of `session` with the options of `sampler`.
     ///
     /// # Errors
     /// If an option is out of range, or a draft model has other tokens.
@@ -72,20 +72,20 @@ impl Speculator {
         }
     }
 
-    /// The answer is to be kept in a form.
+    /// Sets the constraint of the answer.
     pub(crate) fn guide(&mut self, guide: Guide) {
         self.guide = Some(guide);
     }
 
-    /// Whether the answer is complete: nothing may follow.
+    /// Returns whether the answer is complete: nothing may follow.
     pub(crate) fn is_complete(&mut self) -> bool {
         self.guide.as_mut().is_some_and(Guide::is_complete)
     }
 
-    /// Takes the tokens of a session whose prompt is through.
+    /// Passes the tokens of a session after its prefill to the proposer.
     ///
     /// # Errors
-    /// If what proposes cannot run them, or `cancel` is set.
+    /// If the proposer cannot run them, or `cancel` is set.
     pub(crate) fn begin(&mut self, prompt: &[u32], cancel: &Cancel) -> Result<()> {
         let Some(proposer) = &mut self.proposer else {
             return Ok(());
@@ -95,10 +95,10 @@ impl Speculator {
         proposer.begin(prompt, cancel)
     }
 
-    /// The token that `sampler` chooses behind the prompt; `None` if the answer is to be empty.
+    /// Samples the first token after the prompt; `None` if the answer must be empty.
     ///
     /// # Errors
-    /// If the answer cannot be kept in its form.
+    /// If the answer cannot satisfy its constraint.
     pub(crate) fn first(
         &mut self,
         session: &Session,
@@ -118,11 +118,12 @@ impl Speculator {
         Ok(Some(first))
     }
 
-    /// Runs `token` and at most `most` proposals behind it; the tokens that `sampler` chooses behind `token`, one or more.
-    /// The session has then seen all of them but the last.
+    /// Runs `token` and at most `most` proposals after it. Returns the sampled tokens that follow `token`, at least
+    /// one. Afterwards, the session holds all of them but the last.
     ///
     /// # Errors
-    /// As [`Session::decode_each`]; if the answer cannot be kept in its form. The session has then seen nothing more, or `token`.
+    /// As [`Session::decode_each`]; if the answer cannot satisfy its constraint. The session then holds nothing more,
+    /// or `token`.
     pub(crate) fn step(
         &mut self,
         session: &mut Session,
@@ -163,8 +164,8 @@ impl Speculator {
         Ok(&self.chosen)
     }
 
-    /// The answer has ended with a token of the latest step that has `behind` others behind it. The session has seen
-    /// all but the last of them; it forgets these and the answer's last token.
+    /// Removes the end of the latest step: the answer ended with a token that has `behind` chosen tokens after it. The
+    /// session holds all but the last of those; it drops them and the answer's last token.
     pub(crate) fn end(&mut self, session: &mut Session, behind: usize) {
         session.forget_rows(behind);
         if !self.is_forced {
@@ -172,17 +173,18 @@ impl Speculator {
         }
     }
 
-    /// What keeping the answer's form took; `None` if it has none.
+    /// Returns counts and times of the constraint; `None` if there is none.
     pub(crate) fn constraint_use(&self) -> Option<ConstraintUse> {
         self.guide.as_ref().map(Guide::statistics)
     }
 
-    /// What came of proposals; `None` if nothing proposes.
+    /// Returns the counts of proposals; `None` if there is no proposer.
     pub(crate) fn statistics(&self) -> Option<Speculation> {
         self.proposer.as_ref().map(|_| self.statistics)
     }
 
-    /// Runs the rows of a step behind the `before` tokens that the session has seen, and fills what is chosen behind them.
+    /// Runs the rows of a step after the `before` tokens that the session holds, and fills `chosen` with the tokens
+    /// that follow them.
     fn run(
         &mut self,
         session: &mut Session,
@@ -213,7 +215,8 @@ impl Speculator {
                     verified.unwrap_or_else(|| sampler.sample(logits, seen))
                 }
                 Allowed::One(token) => token,
-                // Behind a proposal that completes the answer: behind the first row, there would have been no step.
+                // This row is a proposal that completes the answer. A first row that completes it would not have
+                // started a step.
                 Allowed::None if row > 0 => break,
                 Allowed::None => {
                     return Err(Error::Constraint("a complete answer was continued".into()));
@@ -229,8 +232,8 @@ impl Speculator {
             .map_or(Ok(()), |guide| guide.settle(&self.chosen))
     }
 
-    /// Fills the proposals of what follows `token`, and the rows behind it; the kind of the proposals, or `None` if the rows
-    /// are what must follow.
+    /// Fills the proposals of what follows `token`, and the rows after it. Returns the kind of the proposals, or `None`
+    /// if the rows are forced by the constraint.
     fn propose(&mut self, token: u32, most: usize, cancel: &Cancel) -> Result<Option<usize>> {
         self.proposals.clear();
         if self.proposer.is_some() {
@@ -267,8 +270,8 @@ impl Speculator {
                 .map(|proposal| proposal.token)
                 .collect();
             rows = guide.allowed(&tokens)?;
-            // One that was drawn and is not allowed is still rejected, so that what is drawn in its place is drawn as
-            // often as without proposals; no row has to be computed for it.
+            // A drawn proposal that the constraint does not allow is still rejected by sampling, so that its
+            // replacement keeps the distribution of plain decode. It needs no row.
             let drawn = usize::from(
                 self.proposals
                     .get(rows)
@@ -282,9 +285,10 @@ impl Speculator {
     }
 }
 
-/// A token of the distribution that follows `logits`, which is the proposal as often as can be (Leviathan et al., "Fast
-/// Inference from Transformers via Speculative Decoding", §2.3). `None` if one is to be sampled as always: where nothing
-/// else could have been proposed, this is the proposal as often, and the random numbers are those of plain decode.
+/// Returns a token of the distribution that follows `logits`, which is the proposal as often as possible (Leviathan et
+/// al., "Fast Inference from Transformers via Speculative Decoding", §2.3). Returns `None` if a token must be sampled
+/// as usual: if no other token could have been proposed, this is the proposal equally often, and the random numbers are
+/// those of plain decode.
 pub(super) fn verify(
     proposal: &Proposal,
     sampler: &mut Sampler,

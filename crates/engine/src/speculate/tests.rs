@@ -1,4 +1,4 @@
-//! Whatever is proposed, the answer is that of one token a step.
+//! The answer does not depend on proposals: it is that of one token per step.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ fn session(model: &Arc<Model>) -> Session {
     Session::new(model, &options).unwrap()
 }
 
-/// The answer by `proposer` with `most` proposals a step, and the session afterwards.
+/// Generates the answer with `proposer` and `most` proposals per step; also returns the session.
 fn answer(
     model: &Arc<Model>,
     options: &GenerateOptions,
@@ -81,7 +81,7 @@ fn plain(model: &Arc<Model>, options: &GenerateOptions) -> (Generation, Session)
     answer(model, options, None, 0)
 }
 
-/// Both have the same text, tokens and end, and both sessions go on alike.
+/// Checks that both have the same text, tokens and end, and that both sessions continue alike.
 fn assert_same(mut one: (Generation, Session), mut other: (Generation, Session), what: &str) {
     assert_eq!(one.0.tokens, other.0.tokens, "{what}");
     assert_eq!(
@@ -107,7 +107,7 @@ fn assert_same(mut one: (Generation, Session), mut other: (Generation, Session),
 /// Proposes a given answer, with other tokens in some places.
 struct Scripted {
     answer: Vec<u32>,
-    /// Which proposals are right, by their position in the answer; over and over.
+    /// Whether a proposal is right, by its position in the answer; repeated.
     right: Vec<bool>,
     vocab: u32,
 }
@@ -175,7 +175,7 @@ fn proposals_that_are_right_are_accepted_and_others_are_not() {
             ] {
                 let expected = plain(&model, &options);
                 assert_eq!(expected.0.speculation, None, "{family}");
-                // Kernels of other processors round otherwise: there an answer may end by itself.
+                // Kernels of other processors round differently: an answer may end by itself there.
                 let is_whole = expected.0.tokens.len() == 33;
                 counted += usize::from(is_whole);
                 for (right, steps, accepted) in [(true, 8, 24), (false, 32, 0)] {
@@ -441,7 +441,7 @@ fn a_draft_model_proposes_by_the_tokens_so_far_whatever_it_has_seen() {
             .collect::<Vec<_>>()
     };
     let mut proposer = new();
-    // All accepted, some, none, another conversation, a shorter one.
+    // All proposals accepted, some, none, another conversation, a shorter one.
     let mut tokens = vec![1, 2, 3];
     for (accepted, next) in [(4, 17), (2, 9), (0, 30)] {
         let proposals = proposed(&mut proposer, &tokens, 4);
@@ -456,7 +456,7 @@ fn a_draft_model_proposes_by_the_tokens_so_far_whatever_it_has_seen() {
             "{tokens:?}"
         );
     }
-    // It has room for one token more than its context, which it need not run.
+    // It can propose one token more than its context has room for, which it does not run.
     let long: Vec<u32> = (0..CONTEXT as u32 - 2).collect();
     assert_eq!(proposed(&mut proposer, &long, 9).len(), 3);
     assert_eq!(proposer.find(&vec![1; CONTEXT]), Some(0));
@@ -513,7 +513,7 @@ fn a_draft_model_with_other_tokens_is_refused() {
         Draft::new(of(&model), &llama).unwrap_err().to_string(),
         of_tokens
     );
-    // Also where it was made for another model.
+    // This also holds if it was made for another model.
     let draft = Draft::new(of(&other), &other).unwrap();
     let options = GenerateOptions {
         speculate: Some(Speculate::draft(draft)),
@@ -571,7 +571,7 @@ fn options_out_of_range_are_named() {
     }
 }
 
-/// Draws proposals from the same distribution wherever it is.
+/// Draws proposals from the same distribution at every position.
 struct Drawn {
     from: Distribution,
     sampler: Sampler,
@@ -600,7 +600,8 @@ impl Propose for Drawn {
     }
 }
 
-/// The statistic of the chi-square test that both rows of counts are of one distribution, and its degrees of freedom.
+/// Returns the statistic of the chi-square test that both rows of counts have the same distribution, and its degrees of
+/// freedom.
 fn chi_square(one: &[usize], other: &[usize]) -> (f64, usize) {
     let cells = one
         .iter()
@@ -628,7 +629,7 @@ fn sampled_answers_with_drawn_proposals_are_distributed_as_plain_ones() {
         .prefill(&PROMPT, &Cancel::new(), |_| {})
         .unwrap()
         .to_vec();
-    // Of other tokens, too, and of the likeliest ones with other probabilities.
+    // The proposals include other tokens, and the likeliest ones with other probabilities.
     let from = Sampler::new(&SamplerOptions {
         temperature: 0.3,
         ..sampled(0.3, 0)

@@ -1,12 +1,12 @@
-//! A fingerprint that distinguishes one model's weights from another's: of all their bytes, since a model that was changed in a
-//! part has other keys and values.
+//! A fingerprint of a model's weights. It covers all bytes, since a model with a change in any part computes other keys
+//! and values.
 
 use triad_kernels::{Blocks, Matrix};
 
 use super::{Embedding, Linear, Norm, Weight, WeightMatrix, Weights};
 
 impl Weights {
-    /// Calls `visit` with the bytes of every weight, and how each is computed with.
+    /// Calls `visit` with the bytes of every weight, and with the arithmetic of each.
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(&[u8])) {
         self.embedding.visit(visit);
         for block in &self.blocks {

@@ -1,4 +1,4 @@
-//! Linear layers that read INT8 activations.
+//! Matrices of linear layers that read INT8 activations.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ pub struct Int8Matrix {
     scales: Arc<[f32]>,
     /// Sum of each row `[out_features]`.
     sums: Arc<[i32]>,
-    /// The weights before they were quantized, where outlier channels are multiplied with those (LLM.int8()).
+    /// The weights before quantization, if outlier channels are multiplied with those (LLM.int8()).
     float: Option<WeightMatrix>,
 }
 
 impl Int8Matrix {
-    /// Quantizes `weight`. `smoothing` are the factors on the activations, whose inverse goes to the weights.
+    /// Quantizes `weight`. `smoothing` are the factors on the activations; the weights are divided by them.
     pub fn quantize(
         weight: &WeightMatrix,
         scales: WeightScales,
@@ -66,7 +66,7 @@ impl Int8Matrix {
         }
     }
 
-    /// The same, with the float weights kept for the channels that are computed with those.
+    /// Returns the matrix with the float weights, for the channels that are computed with those.
     pub fn with_float(self, weight: &WeightMatrix) -> Self {
         Self {
             float: Some(weight.clone()),
@@ -74,7 +74,7 @@ impl Int8Matrix {
         }
     }
 
-    /// Packed weights of a mapped file. `None` if the lengths contradict the shape.
+    /// Creates a matrix of packed weights in a mapped file. Returns `None` if the lengths contradict the shape.
     pub fn mapped(
         out_features: usize,
         in_features: usize,
@@ -97,12 +97,12 @@ impl Int8Matrix {
         })
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn out_features(&self) -> usize {
         self.out_features
     }
 
-    /// The values.
+    /// Returns a view of the values.
     pub fn view(&self) -> Int8Weight<'_> {
         Int8Weight {
             out_features: self.out_features,
@@ -113,19 +113,19 @@ impl Int8Matrix {
         }
     }
 
-    /// The float weights, where they are kept.
+    /// Returns the float weights, if they are kept.
     pub fn float(&self) -> Option<&WeightMatrix> {
         self.float.as_ref()
     }
 
-    /// Lets the system drop the values from memory where they are of a mapped file.
+    /// Allows the system to drop the values from memory if they are in a mapped file.
     pub fn release(&self) {
         if let Values::Mapped(bytes) = &self.packed {
             bytes.release();
         }
     }
 
-    /// Bytes of the values and their scales.
+    /// Returns the bytes of the values and their scales.
     pub fn bytes(&self) -> usize {
         let Int8Weight {
             packed,

@@ -9,7 +9,7 @@ use triad_kernels::{BlockArithmetic, BlockFormat, Blocks, Matrix, int4, int8};
 use triad_model::mapped::MappedBytes;
 use triad_model::safetensors::Element;
 
-/// Elements that one task makes.
+/// The number of elements per task.
 const TASK_ELEMENTS: usize = 1 << 16;
 /// Rows that are widened at once where a whole matrix in float would be too large.
 const SLAB_ROWS: usize = 4096;
@@ -44,11 +44,11 @@ pub(super) enum Storage {
     },
 }
 
-/// Numbers in memory of their own or in a mapped file.
+/// Numbers in their own memory or in a mapped file.
 #[derive(Clone)]
 pub(super) enum Values<T> {
     Owned(Arc<Vec<T>>),
-    /// Aligned for `T`, and a whole number of them.
+    /// Aligned for `T`, with the length of a whole number of values.
     Mapped(MappedBytes),
 }
 
@@ -70,7 +70,8 @@ impl WeightMatrix {
         }
     }
 
-    /// Floats of a mapped file. `None` if the bytes contradict the shape, are not aligned, or are no floats.
+    /// Creates a matrix of floats in a mapped file. Returns `None` if the bytes contradict the shape, are not aligned,
+    /// or are not floats.
     pub fn mapped_float(
         out_features: usize,
         in_features: usize,
@@ -92,8 +93,8 @@ impl WeightMatrix {
         })
     }
 
-    /// INT8 values `[out_features, in_features]` of a mapped file, with one scale for each row. `None` if the
-    /// lengths contradict the shape.
+    /// Creates a matrix of INT8 values `[out_features, in_features]` in a mapped file, with one scale for each row.
+    /// Returns `None` if the lengths contradict the shape.
     pub fn mapped_int8(
         out_features: usize,
         in_features: usize,
@@ -113,8 +114,8 @@ impl WeightMatrix {
         })
     }
 
-    /// INT4 values, two a byte, and f16 scales `[out_features, in_features / int4::GROUP]` of a mapped file. `None`
-    /// if the lengths contradict the shape, or the scales are not aligned.
+    /// Creates a matrix of INT4 values, two per byte, and f16 scales `[out_features, in_features / int4::GROUP]` in a
+    /// mapped file. Returns `None` if the lengths contradict the shape, or the scales are not aligned.
     pub fn mapped_int4(
         out_features: usize,
         in_features: usize,
@@ -137,7 +138,7 @@ impl WeightMatrix {
         })
     }
 
-    /// Lets the system drop the values from memory where they are of a mapped file.
+    /// Allows the system to drop the values from memory if they are in a mapped file.
     pub fn release(&self) {
         if let Storage::MappedF32(bytes)
         | Storage::MappedF16(bytes)
@@ -148,17 +149,17 @@ impl WeightMatrix {
         }
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn out_features(&self) -> usize {
         self.out_features
     }
 
-    /// Columns.
+    /// Returns the number of columns.
     pub fn in_features(&self) -> usize {
         self.in_features
     }
 
-    /// The values.
+    /// Returns a view of the values.
     pub fn view(&self) -> Matrix<'_> {
         match &self.storage {
             Storage::F32(values) => Matrix::F32(values),
@@ -186,7 +187,7 @@ impl WeightMatrix {
         }
     }
 
-    /// Bytes of the values, mapped or not.
+    /// Returns the bytes of the values, mapped or not.
     pub fn bytes(&self) -> usize {
         match &self.storage {
             Storage::F32(values) => size_of_val(values.as_slice()),
@@ -204,7 +205,7 @@ impl WeightMatrix {
         }
     }
 
-    /// Some rows in f32, on the threads that are installed.
+    /// Converts some rows to f32, on the installed threads.
     pub fn rows_to_f32(&self, rows: Range<usize>, out: &mut [f32]) {
         let task_rows = (TASK_ELEMENTS / self.in_features).max(1);
         for_each_chunk(
@@ -219,19 +220,19 @@ impl WeightMatrix {
         );
     }
 
-    /// One row in f32.
+    /// Converts one row to f32.
     pub(super) fn row(&self, row: usize, out: &mut [f32]) {
         self.view().widen_row(row, out);
     }
 
-    /// All of it in f32.
+    /// Converts the matrix to f32.
     pub fn to_f32(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.out_features * self.in_features];
         self.rows_to_f32(0..self.out_features, &mut values);
         values
     }
 
-    /// The same in INT8, with one scale for each row.
+    /// Converts the matrix to INT8, with one scale for each row.
     pub fn to_int8(&self) -> Self {
         let (out_features, in_features) = (self.out_features, self.in_features);
         let mut values = vec![0; out_features * in_features];
@@ -251,11 +252,12 @@ impl WeightMatrix {
         }
     }
 
-    /// The same in INT4, with one scale for each [`int4::GROUP`] weights; `None` if rows are no whole number of groups. The
-    /// scales have the least error of the weights, or for activations whose channels have `mean_squares[in_features]`.
+    /// Converts the matrix to INT4, with one scale for each [`int4::GROUP`] weights; returns `None` if rows are not
+    /// whole groups. The scales minimize the error of the weights or, with `mean_squares[in_features]`, the error for
+    /// activations whose channels have these mean squares.
     ///
     /// # Panics
-    /// If there are other channels.
+    /// If the number of channels differs.
     pub fn to_int4(&self, mean_squares: Option<&[f32]>) -> Option<Self> {
         let (out_features, in_features) = (self.out_features, self.in_features);
         assert!(
@@ -289,7 +291,7 @@ impl WeightMatrix {
         })
     }
 
-    /// The same in f32.
+    /// Converts the matrix to a matrix in f32.
     pub fn widened(&self) -> Self {
         Self {
             storage: Storage::F32(self.to_f32().into()),
@@ -297,17 +299,17 @@ impl WeightMatrix {
         }
     }
 
-    /// Whether the values are in quantized blocks of a GGUF file.
+    /// Returns whether the values are in quantized blocks of a GGUF file.
     pub fn is_in_blocks(&self) -> bool {
         matches!(self.storage, Storage::MappedBlocks { .. })
     }
 
-    /// Whether the values are in INT4.
+    /// Returns whether the values are in INT4.
     pub fn is_int4(&self) -> bool {
         matches!(self.storage, Storage::Int4 { .. })
     }
 
-    /// Calls `with` for some rows after the other, in f32.
+    /// Calls `with` for consecutive groups of rows, in f32.
     fn slabs(&self, mut with: impl FnMut(Range<usize>, &[f32])) {
         let mut float = vec![0.0; SLAB_ROWS.min(self.out_features) * self.in_features];
         for first in (0..self.out_features).step_by(SLAB_ROWS) {
@@ -318,7 +320,7 @@ impl WeightMatrix {
         }
     }
 
-    /// Random bf16 values.
+    /// Creates random bf16 values.
     pub(super) fn random(out_features: usize, in_features: usize, seed: u64) -> Self {
         let scale = (3.0 / in_features as f32).sqrt() / 32768.0;
         let mut values = vec![bf16::ZERO; out_features * in_features];
@@ -329,7 +331,7 @@ impl WeightMatrix {
                 state ^= state >> 7;
                 state ^= state << 17;
                 for (index, value) in values.iter_mut().enumerate() {
-                    // Cut off, not rounded: which random number it is does not matter.
+                    // Truncated and not rounded: the exact random numbers do not matter.
                     let number = f32::from((state >> (16 * index)) as i16) * scale;
                     *value = bf16::from_bits((number.to_bits() >> 16) as u16);
                 }

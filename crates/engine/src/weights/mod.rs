@@ -1,7 +1,7 @@
 //! The weights of a model in the format used for compute.
 //!
-//! Matrices are used in place, straight from the file's bytes, in the format in which they are stored; those of floats that
-//! are not aligned there are widened to f32 at load.
+//! Matrices are used in place, from the file's bytes, in the format in which they are stored. Float matrices that are
+//! not aligned there are widened to f32 at load.
 
 mod fingerprint;
 mod int8;
@@ -41,17 +41,18 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Whether linear layers read INT8 activations.
+    /// Returns whether linear layers read INT8 activations.
     pub fn is_int8(&self) -> bool {
         self.blocks.iter().any(|block| block.inputs.is_some())
     }
 
-    /// Whether linear layers round what they read: to INT8, or to 16 bits where their weights are in INT4 or quantized blocks.
+    /// Returns whether linear layers round their input: to INT8, or to 16 bits if their weights are in INT4 or
+    /// quantized blocks.
     pub fn rounds_activations(&self) -> bool {
         self.blocks.iter().any(Block::rounds_activations)
     }
 
-    /// Bytes of matrices that decoding one token reads.
+    /// Returns the bytes of matrices that decoding one token reads.
     pub fn bytes_per_token(&self) -> usize {
         let of_linear = |linear: &Linear| {
             linear
@@ -64,7 +65,7 @@ impl Weights {
     }
 }
 
-/// Weights of one block; which norms and linears it has is in its description.
+/// Weights of one block. Its description determines which norms and linear layers it has.
 #[derive(Clone)]
 pub struct Block {
     /// Norm before attention.
@@ -79,14 +80,14 @@ pub struct Block {
     pub query_norm: Option<Norm>,
     /// Norm on every key head.
     pub key_norm: Option<Norm>,
-    /// How what the linear layers read becomes INT8; `None` where they compute in float.
+    /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
     pub inputs: Option<[InputQuantization; 4]>,
     /// The linear layers.
     pub linears: BTreeMap<description::Linear, Linear>,
 }
 
 impl Block {
-    /// As [`Weights::rounds_activations`], for one block.
+    /// Returns [`Weights::rounds_activations`] of one block.
     pub fn rounds_activations(&self) -> bool {
         let rounds = |linear: &Linear| matches!(&linear.weight, Weight::Float(matrix) if matrix.view().rounds_activations());
         self.inputs.is_some() || self.linears.values().any(rounds)
@@ -98,7 +99,7 @@ impl Block {
 pub struct Linear {
     /// `[out_features, in_features]`.
     pub weight: Weight,
-    /// The same in fewer bytes, for decode.
+    /// The same weights in fewer bytes, for decode.
     pub decode_weight: Option<WeightMatrix>,
     /// `[out_features]`.
     pub bias: Option<Vec<f32>>,
@@ -114,7 +115,7 @@ pub enum Weight {
 }
 
 impl Weight {
-    /// Rows.
+    /// Returns the number of rows.
     pub fn out_features(&self) -> usize {
         match self {
             Self::Float(matrix) => matrix.out_features(),
@@ -122,7 +123,7 @@ impl Weight {
         }
     }
 
-    /// Bytes of the values.
+    /// Returns the bytes of the values.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Float(matrix) => matrix.bytes(),
@@ -136,14 +137,14 @@ impl Weight {
 pub struct Norm {
     /// Factor of every feature.
     pub weight: Vec<f32>,
-    /// Summand of every feature: there exactly for a layer norm.
+    /// Bias of every feature; `Some` exactly for a layer norm.
     pub bias: Option<Vec<f32>>,
     /// Added to the mean square or the variance.
     pub epsilon: f32,
 }
 
 impl Norm {
-    /// Bytes of factors and summands.
+    /// Returns the bytes of factors and biases.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&self.weight[..]) + self.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
     }
@@ -161,14 +162,14 @@ pub enum Embedding {
         /// Format of the rows.
         format: Format,
     },
-    /// The output matrix serves as embedding, too (random weights).
+    /// The output matrix, which is also the embedding (random weights).
     Output,
     /// A matrix of its own (random weights).
     Matrix(WeightMatrix),
 }
 
 impl Weights {
-    /// Reads all weights of `checkpoint`, on the threads that are installed.
+    /// Reads all weights of `checkpoint`, on the installed threads.
     pub(crate) fn load(
         checkpoint: &Arc<Checkpoint>,
         block_arithmetic: BlockArithmetic,
@@ -190,7 +191,7 @@ impl Weights {
         })
     }
 
-    /// Random bf16 weights in the shapes of `description`: the speed of a model does not depend on its values.
+    /// Creates random bf16 weights in the shapes of `description`. The speed of a model does not depend on its values.
     pub(crate) fn random(description: &ModelDescription, seed: u64) -> Self {
         let mut seed = seed;
         let mut next_seed = || {
@@ -250,7 +251,7 @@ impl Weights {
         }
     }
 
-    /// Writes the embedding of `token` to `out[hidden]`. The token is within the vocabulary.
+    /// Writes the embedding of `token` to `out[hidden]`. The token must be within the vocabulary.
     pub(crate) fn embed(&self, token: u32, out: &mut [f32]) {
         let row = token as usize;
         match &self.embedding {
@@ -269,7 +270,7 @@ impl Weights {
         }
     }
 
-    /// Bytes of a token's embedding.
+    /// Returns the bytes of a token's embedding.
     pub(crate) fn embedding_row_bytes(&self) -> usize {
         match &self.embedding {
             Embedding::Stored { row_bytes, .. } => *row_bytes,
@@ -278,7 +279,7 @@ impl Weights {
         }
     }
 
-    /// Bytes of all matrices in the format used for compute, the embedding as stored.
+    /// Returns the bytes of all matrices in the format used for compute, with the embedding as stored.
     pub fn bytes(&self) -> usize {
         let linears = self.blocks.iter().flat_map(|block| block.linears.values());
         let embedding = match &self.embedding {
@@ -293,7 +294,7 @@ impl Weights {
     }
 }
 
-/// Elements dequantized by one task.
+/// The number of elements that one task dequantizes.
 const TASK_ELEMENTS: usize = 1 << 16;
 
 struct Reader<'a> {

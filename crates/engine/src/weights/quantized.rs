@@ -1,4 +1,4 @@
-//! From float weights to INT8 and INT4 ones.
+//! Conversion of float weights to INT8 and INT4.
 
 use triad_model::description;
 
@@ -7,10 +7,11 @@ use crate::linear_input::LinearInput;
 use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization};
 
 impl Weights {
-    /// These float weights with every linear layer in INT8, on the threads that are installed. Norms and embedding are shared.
+    /// Quantizes every linear layer of these float weights to INT8, on the installed threads. Norms and embedding are
+    /// shared.
     ///
-    /// `known` are these weights by a plan that differs in clip thresholds, shadows and smoothing only: matrices that
-    /// come to the same are shared with it.
+    /// `known` are these weights, quantized by a plan that differs only in clip thresholds, shadows and smoothing:
+    /// equal matrices are shared with it.
     ///
     /// # Panics
     /// If `quantization` or `known` is for another number of blocks.
@@ -59,8 +60,8 @@ impl Weights {
 }
 
 impl Weights {
-    /// These float weights with every linear layer of the blocks in W4A16, on the threads that are installed, as
-    /// [`linear_to_int4`] makes them. `mean_squares` are those of the channels of each block's inputs, in the order of
+    /// Quantizes every linear layer of the blocks of these float weights to W4A16, on the installed threads, as
+    /// [`linear_to_int4`] does. `mean_squares` are those of the channels of each block's inputs, in the order of
     /// [`LinearInput::ALL`]. Norms and embedding are shared.
     ///
     /// # Panics
@@ -99,7 +100,7 @@ fn smoothing(block: &Block, input: usize) -> Option<&[f32]> {
         .and_then(|inputs| inputs[input].smoothing())
 }
 
-/// One linear layer of a block in INT8; one that is in INT8 already stays as it is.
+/// Quantizes one linear layer of a block to INT8; one that is already INT8 is returned unchanged.
 pub fn quantize_linear(
     linear: &Linear,
     input: &InputQuantization,
@@ -124,11 +125,11 @@ pub fn quantize_linear(
     }
 }
 
-/// One linear layer with its weights in INT4, by the scales with the least error for activations whose channels have
-/// `mean_squares[in_features]`; in f32 where its rows are no whole groups.
+/// Quantizes the weights of one linear layer to INT4, by the scales with the least error for activations whose channels
+/// have `mean_squares[in_features]`. Converts them to f32 if the rows are not whole groups.
 ///
 /// # Panics
-/// If there are other channels, or the weights are not in float.
+/// If the number of channels differs, or the weights are not in float.
 pub fn linear_to_int4(linear: &Linear, mean_squares: &[f32]) -> Linear {
     let Weight::Float(float) = &linear.weight else {
         panic!("the weights are in float")
@@ -145,7 +146,7 @@ pub fn linear_to_int4(linear: &Linear, mean_squares: &[f32]) -> Linear {
     }
 }
 
-/// The output matrix in the given format.
+/// Converts the output matrix to the given format.
 pub fn quantize_output(output: &Linear, weights: OutputWeights) -> Linear {
     match (&output.weight, weights) {
         (Weight::Float(float), OutputWeights::Int8) => Linear {

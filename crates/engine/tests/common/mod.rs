@@ -1,4 +1,4 @@
-//! Small random models of every kind that a description can say.
+//! Small random models of every kind that a description can express.
 
 use proptest::prelude::*;
 use triad_engine::{LoadOptions, Model, Threads};
@@ -61,7 +61,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Random models, each on a number of threads of its own.
+    /// Generates random models, each with its own number of threads.
     pub fn models()(
         blocks in prop::collection::vec(blocks(), 1..4), tied_output: bool, output_bias: bool,
         logit_soft_cap in prop::option::of(5f32..30.0), seed: u64, threads in 1usize..4,
