@@ -193,10 +193,10 @@ pub fn processors(
         FloatsOn::Gpu => Processor::gpu("gpu"),
     };
     let npu = Processor::npu("npu", Some(window.unwrap_or_else(|| device.window())));
-    Processors::new(vec![float, npu]).expect("two names")
+    Processors::new(vec![float, npu]).expect("unique names")
 }
 
-/// Returns the paper's shadows. Each linear subgraph on the NPU that keeps its shadow computes both concurrently.
+/// Returns the paper's shadows: each linear subgraph on the NPU that keeps a shadow computes it concurrently.
 fn papers_shadows(
     graph: &Graph,
     placement: &Placement,
@@ -254,7 +254,7 @@ impl Prefill {
         let [on_float, on_npu] = [0, 1].map(ProcessorId::new);
         // Exactly one processor is preferred for each format, so there is no load to balance by seconds.
         let placement = Placement::new(&graph, &processors, |_, _| 1.0)
-            .expect("the first one computes everything");
+            .expect("the first computes all formats");
         let costs = Costs {
             device,
             float,
@@ -595,7 +595,7 @@ mod tests {
             // A delayed processor may find work without an idle gap, and then needs no time to wake up.
             prefills.iter_mut().for_each(|prefill| prefill.wake = 0.0);
             let [alone, beside] = prefills.map(|prefill| prefill.run().seconds);
-            prop_assert!(beside >= alone - 1e-9, "{beside} beside others, {alone} alone");
+            prop_assert!(beside >= alone - 1e-9, "{beside} next to others, {alone} alone");
         }
 
         #[test]

@@ -126,9 +126,7 @@ pub enum ProcessorsError {
         index: usize,
     },
     /// Two processors have the same name.
-    #[error(
-        "two processors are called {name}: expected a name of its own for each, such as {name}2"
-    )]
+    #[error("two processors are called {name}: expected a unique name for each, such as {name}2")]
     Duplicate {
         /// The name.
         name: String,

@@ -20,8 +20,7 @@ pub use dag::{Dag, Node};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Each processor runs its tasks in order, chunk by chunk, even if later ones are ready, as in figure 13 (a) of the
-    /// paper.
+    /// Each processor runs its tasks in order, even if later ones are ready, as in figure 13 (a) of the paper.
     InOrder,
     /// The task that has been ready for the longest time.
     Fifo,
@@ -342,8 +341,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
         Some(self.dag().seconds_on(task, processor)? * slowness)
     }
 
-    /// Records that `task` took `seconds` on its processor, and adjusts the expected time of its kind by an exponential
-    /// average.
+    /// Records the seconds of `task`, and adjusts the expected time of its kind by an exponential average.
     pub fn observe(&mut self, task: usize, seconds: f64) {
         let dag = self.dag.borrow();
         let (processor, kind) = (self.homes[task], dag.kind(task));
@@ -627,7 +625,8 @@ mod tests {
             (CPU, 3.0, vec![2]),
             (NPU, 50.0, vec![1]),
         ]);
-        // 1 and 2 free as much for the CPU, and what they free for the NPU does not count.
+        // Tasks 1 and 2 make equally much work of the CPU ready. The work of the NPU that they make ready doesn't
+        // count.
         assert_eq!(Schedule::new(&dag, Policy::Paper).next(ON_NPU), Some(1));
         assert_eq!(Schedule::new(&dag, Policy::Fifo).next(ON_NPU), Some(0));
     }

@@ -197,8 +197,8 @@ pub struct Served {
 /// steps yield to prompts for up to `max_stall` seconds: see [`Passes`].
 ///
 /// # Panics
-/// If a request arrives before 0 or at a time that is not finite, or has no task; if a task takes a negative time or one that
-/// is not finite.
+/// If a request arrives before 0 or at a time that is not finite, or has no task, or if a task takes a negative time or
+/// one that is not finite.
 pub fn simulate_requests(
     processors: usize,
     policy: Policy,
@@ -365,7 +365,7 @@ fn simulate_noticed(
         if now.is_infinite() {
             break;
         }
-        // All that end now, before the next tasks are chosen.
+        // Complete all tasks that end now before the next ones are chosen.
         for (running, idle_since) in running.iter_mut().zip(&mut idle_since) {
             let Some(Running {
                 pass: id,

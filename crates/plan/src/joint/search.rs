@@ -27,8 +27,7 @@ type Busy = Vec<(ProcessorId, f64)>;
 struct Division<'a> {
     joint: &'a Joint,
     prompt: &'a Prompt<'a>,
-    /// The graph of the searched blocks. `fewer` has [`PERIOD`] blocks less, if the model has more blocks than are
-    /// searched.
+    /// The graph of the searched blocks. `fewer` has [`PERIOD`] fewer blocks, if not all of the model's are searched.
     graph: Graph,
     fewer: Option<Graph>,
     /// Processors that compute nothing.
@@ -40,7 +39,7 @@ struct Division<'a> {
 pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutError> {
     let mut without = Vec::new();
     let mut found = candidates(joint, prompt, &without)?;
-    // Omits the slowest processor if the result is as good. With two processors, one alone is already a candidate.
+    // Omit the slowest processor if the result is as good. With two processors, one alone is already a candidate.
     for _ in 2..joint.processors().count() {
         let Some(fastest) = several(&found) else {
             break;
@@ -496,8 +495,7 @@ impl<'a> Division<'a> {
         Ok(simulate_each(dag, policy, takes).seconds())
     }
 
-    /// Improves a candidate by computing all products of a role, or all float subgraphs, in another way, as long as
-    /// that is faster.
+    /// Improves a candidate by computing all products of a role, or all floats, in another way while that is faster.
     fn refined(&self, ways: &Ways, seconds: f64) -> Result<Option<(Ways, f64)>, CutError> {
         let groups = [
             None,

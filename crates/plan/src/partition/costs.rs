@@ -66,7 +66,7 @@ pub enum MeasurementError {
         seconds: f64,
     },
     /// A shape has two times.
-    #[error("{shape} on processor {} are measured twice: expected one time, such as the median", processor.index())]
+    #[error("{shape} on processor {} is measured twice: expected one time, such as the median", processor.index())]
     Twice {
         /// The processor.
         processor: ProcessorId,

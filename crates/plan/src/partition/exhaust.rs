@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn two_cuts_are_found_where_a_corner_is_all_that_the_other_processor_has_time_for() {
-        /// By area, with what it takes to begin.
+        /// Costs by area, with a launch time.
         struct OfArea;
         impl Costs for OfArea {
             fn seconds(
@@ -293,7 +293,8 @@ mod tests {
             (&OfArea, free),
             Alignment::default(),
         );
-        // Nine tiles: all on one processor, three of them elsewhere, or one, which takes as long as the other eight.
+        // There are nine tiles. The other processor computes none, three of them, or one, in the time of the other
+        // eight.
         assert_eq!(
             found.unwrap(),
             Exhausted {

@@ -416,10 +416,10 @@ pub enum PartitionError {
     #[error("there is no standard length: expected powers of two from {SHORTEST} to {LONGEST}")]
     NoStandardLength,
     /// There is no processor.
-    #[error("there is no processor to give a product to: expected at least one")]
+    #[error("there is no processor for products: expected at least one")]
     NoProcessor,
     /// A processor is in a list twice.
-    #[error("processor {} is given products twice: expected each processor once", processor.index())]
+    #[error("processor {} is listed twice: expected each processor once", processor.index())]
     Duplicate {
         /// The processor.
         processor: ProcessorId,

@@ -213,7 +213,7 @@ impl Prediction {
         let best = fits
             .into_iter()
             .find(|fit| fit.held_out.mean <= least + ROUNDING);
-        Ok(best.expect("a method"))
+        Ok(best.expect("at least one method"))
     }
 
     /// Returns the method.

@@ -24,7 +24,7 @@ impl<'a> ProfileCosts<'a> {
             .chain([Processor::npu("npu", Some(device.window()))]);
         Self {
             device,
-            processors: Processors::new(list.collect()).expect("names of their own"),
+            processors: Processors::new(list.collect()).expect("the names are unique"),
         }
     }
 
@@ -101,7 +101,7 @@ impl<'a> WeightOnlyCosts<'a> {
         let list = vec![Processor::gpu("gpu"), Processor::npu("npu", None)];
         Self {
             device,
-            processors: Processors::new(list).expect("names of their own"),
+            processors: Processors::new(list).expect("the names are unique"),
         }
     }
 

@@ -613,7 +613,7 @@ fn a_table_of_times_that_are_none_or_of_a_shape_twice_is_refused() {
         |measurements: &[Measurement]| MeasuredCosts::new(measurements).unwrap_err().to_string();
     assert!(
         refused(&[one, one])
-            .contains("1 rows × 2 columns × depth 3 on processor 0 are measured twice")
+            .contains("1 rows × 2 columns × depth 3 on processor 0 is measured twice")
     );
     for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(
