@@ -45,6 +45,7 @@ impl Dag {
     /// Creates tasks that take the same time on every processor, given as `(home, seconds, predecessors)`. A task's
     /// number is its position in `tasks`, a processor's number its index. The largest home determines the number of
     /// processors.
+    ///
     /// # Panics
     /// If a predecessor does not come before its task, or a time is negative or not finite.
     pub fn new(tasks: impl IntoIterator<Item = (usize, f64, Vec<usize>)>) -> Self {
