@@ -1,8 +1,8 @@
-//! Tells the program which commit it is built from, where that is known: `TRIAD_COMMIT`, else the repository that this
-//! package is in, else what `git archive` wrote into `packaging/commit`.
+//! Sets the commit that the program is built from, if it is known: `TRIAD_COMMIT`, else the commit of the repository
+//! that contains this package, else the commit that `git archive` wrote to `packaging/commit`.
 //!
-//! Without git, in a source package or a fork's tree of another layout, it builds as well and names no commit. Builds for
-//! debugging name none either, unless `TRIAD_COMMIT` does: they would compile anew for each commit.
+//! A build without git, from a source package or in a fork with another layout, has no commit. Debug builds have none
+//! either, unless `TRIAD_COMMIT` is set, because they would be recompiled for each commit.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,13 +28,14 @@ fn main() {
     }
 }
 
-/// Seven or more hexadecimal digits, and `+` where files were changed since.
+/// Returns whether `text` is seven or more hexadecimal digits, optionally followed by `+` for changed files.
 fn is_commit(text: &str) -> bool {
     let digits = text.strip_suffix('+').unwrap_or(text);
     (7..=64).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The commit that is checked out, if the repository is this workspace's and none that the workspace lies in.
+/// Returns the commit that is checked out, if the repository is this workspace's own and not one that contains the
+/// workspace.
 fn of_repository(package: &Path) -> Option<String> {
     let workspace = package.parent()?.parent()?.canonicalize().ok()?;
     let git = |arguments: &[&str]| {
@@ -54,7 +55,7 @@ fn of_repository(package: &Path) -> Option<String> {
         return None;
     }
     for file in ["HEAD", "logs/HEAD"] {
-        // As seen from the package, where git runs.
+        // The path is relative to the package, where git runs.
         let path = package.join(git(&["rev-parse", "--git-path", file])?);
         if path.exists() {
             println!("cargo::rerun-if-changed={}", path.display());
@@ -71,7 +72,7 @@ fn of_repository(package: &Path) -> Option<String> {
     .filter(|commit| is_commit(commit))
 }
 
-/// The commit of a source package.
+/// Returns the commit of a source package.
 fn of_archive(package: &Path) -> Option<String> {
     let file = package.parent()?.parent()?.join("packaging/commit");
     println!("cargo::rerun-if-changed={}", file.display());

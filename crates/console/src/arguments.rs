@@ -1,5 +1,4 @@
-//! Arguments that several commands share: which model, on how many threads, calibrated on what; and how numbers are
-//! read.
+//! Command-line arguments that several commands share: model, threads and calibration text, and the parsing of numbers.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,20 +21,20 @@ use triad_prepare::{PrepareOptions, Prune};
 
 use crate::{inputs, preparing, progress};
 
-/// The engine's own bound.
+/// The engine's own limit.
 const MOST_THREADS: usize = 1024;
-/// Threads that may be requested on any machine, and how many times as many as it runs at once: with more, threads wait
-/// for each other's turn on a core, and a run takes so long that it seems to hang.
+/// Number of threads that is allowed on any machine, and the limit per core. With more, threads wait for each other's
+/// turn on a core, and a run takes so long that it seems to hang.
 const FEW_THREADS: usize = 16;
 const MOST_THREADS_PER_CORE: usize = 4;
 
-/// The profile of a device has some 2 KiB. A device file of the system never ends.
+/// Size limit of a device profile; profiles have about 2 KiB. A device file of the system could be endless.
 const MOST_DEVICE_BYTES: u64 = 1 << 20;
 
-/// More than any model's context.
+/// Larger than the context of any model.
 const MOST_TOKENS: usize = 1 << 30;
 
-/// Which model.
+/// The argument that names a model.
 #[derive(Clone, clap::Args)]
 pub struct ModelArgument {
     /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
@@ -43,18 +42,18 @@ pub struct ModelArgument {
     pub model: String,
 }
 
-/// A model of which its description is enough.
+/// Arguments for a command that needs only the description of a model.
 #[derive(clap::Args)]
 pub struct DescriptionArguments {
     #[command(flatten)]
     name: ModelArgument,
-    /// The shape of this model
+    /// Shape of a known model, without its weights
     #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = PossibleValuesParser::new(family::SHAPES))]
     shape: Option<String>,
 }
 
 impl DescriptionArguments {
-    /// Its name and description.
+    /// Returns the name and the description of the model.
     pub fn describe(&self) -> Result<(String, ModelDescription)> {
         if let Some(shape) = &self.shape {
             return Ok((shape.clone(), family::shape(shape)?));
@@ -66,7 +65,7 @@ impl DescriptionArguments {
 }
 
 impl DescriptionArguments {
-    /// The package of the model, which it may be itself; not made if it is not there.
+    /// Returns the package of the model, which may be the model itself. Fails if there is none; it is not prepared.
     pub fn package(&self) -> Result<PathBuf> {
         let path = self.name.path()?;
         let package = if Package::is_at(&path) {
@@ -86,7 +85,7 @@ impl DescriptionArguments {
         Ok(package)
     }
 
-    /// The shadows that the package of the model keeps; nothing of a shape, or where there is no package.
+    /// Returns the shadows that the package of the model keeps; `None` for a shape, or without a package.
     pub fn shadows(&self) -> Result<Option<KeptShadows>> {
         let package = if self.shape.is_none() {
             self.package().ok()
@@ -98,12 +97,12 @@ impl DescriptionArguments {
     }
 }
 
-/// Tokens of a prompt that no model runs, unless another number is given.
+/// Default number of prompt tokens where no model runs.
 const PROMPT: usize = 1024;
-/// More would take memory and time that nobody meant.
+/// Limit of chunks: more would take too much memory and time.
 pub const MOST_CHUNKS: usize = 10_000;
 
-/// Tokens of the prompt: as `asked`, or the usual number if the model was made for as many.
+/// Returns the number of prompt tokens: `asked`, or the default limited to the model's context.
 pub fn prompt_tokens(asked: Option<usize>, description: &ModelDescription) -> Result<usize> {
     let prompt = asked.unwrap_or(PROMPT.min(description.context));
     if prompt > description.context {
@@ -116,7 +115,7 @@ pub fn prompt_tokens(asked: Option<usize>, description: &ModelDescription) -> Re
     Ok(prompt)
 }
 
-/// Refuses a prompt in more than `most` chunks.
+/// Returns an error if a prompt has more than `most` chunks.
 pub fn check_chunks(prompt: usize, chunk: usize, most: usize) -> Result<()> {
     let chunks = prompt.div_ceil(chunk);
     ensure!(
@@ -126,30 +125,30 @@ pub fn check_chunks(prompt: usize, chunk: usize, most: usize) -> Result<()> {
     Ok(())
 }
 
-/// Which model, on how many threads.
+/// Arguments for the model and its threads.
 #[derive(clap::Args)]
 pub struct ModelArguments {
-    /// Which model.
+    /// The model.
     #[command(flatten)]
     pub name: ModelArgument,
-    /// Threads that compute.
+    /// The compute threads.
     #[command(flatten)]
     pub threads: ThreadArguments,
 }
 
-/// Threads that compute.
+/// Arguments for the compute threads.
 #[derive(Clone, clap::Args)]
 pub struct ThreadArguments {
-    /// Threads that compute [default: one for each core, or each fast one where cores differ]
+    /// Number of compute threads [default: one per core, or per fast core if cores differ]
     #[arg(long, value_name = "N", value_parser = threads)]
     threads: Option<usize>,
-    /// Compute on these cores, such as 0-3,6, with one thread on each that stays there
+    /// Compute on these cores, for example 0-3,6, with one pinned thread per core
     #[arg(long, value_name = "LIST", value_parser = Cores::parse, conflicts_with = "threads")]
     cores: Option<Cores>,
 }
 
 impl ThreadArguments {
-    /// What they say.
+    /// Returns the selected threads.
     pub fn chosen(&self) -> Threads {
         match (self.cores, self.threads) {
             (Some(cores), _) => Threads::On(cores),
@@ -159,7 +158,7 @@ impl ThreadArguments {
     }
 }
 
-/// How keys and values are kept.
+/// The argument for the format of keys and values.
 #[derive(clap::Args)]
 pub struct KvArgument {
     /// Number format of the KV cache; int8 takes half the memory of f16
@@ -167,7 +166,7 @@ pub struct KvArgument {
     kv: Kv,
 }
 
-/// [`KvFormat`] by the names that users give it.
+/// [`KvFormat`] by its names on the command line.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Kv {
     F16,
@@ -176,7 +175,7 @@ enum Kv {
 }
 
 impl KvArgument {
-    /// Its text.
+    /// Returns the selected format.
     pub fn format(&self) -> KvFormat {
         match self.kv {
             Kv::F16 => KvFormat::F16,
@@ -186,19 +185,20 @@ impl KvArgument {
     }
 }
 
-/// What a model is calibrated on.
+/// Arguments for calibration.
 #[derive(clap::Args)]
 pub struct CalibrationArguments {
-    /// A text to calibrate on, plain or JSON lines; may be given several times [default: a built-in one]
+    /// Text to calibrate on, plain or as JSON lines; may be repeated [default: a built-in text]
     #[arg(long, value_name = "FILE")]
     calibrate: Vec<PathBuf>,
-    /// Tokens of the text that are read at most
+    /// Maximum number of tokens to read from the text
     #[arg(long, value_name = "N", default_value = "16384", value_parser = tokens)]
     pub tokens: usize,
 }
 
 impl CalibrationArguments {
-    /// The built-in text, or those of all files: they take turns, so that --tokens cuts none of them off.
+    /// Returns the built-in text, or the texts of all files. They are interleaved, so that `--tokens` cuts none of them
+    /// off.
     pub fn text(&self) -> Result<CalibrationText> {
         if self.calibrate.is_empty() {
             return Ok(CalibrationText::builtin());
@@ -214,7 +214,7 @@ impl CalibrationArguments {
 }
 
 impl ModelArgument {
-    /// The model's path; fetches the model if it is not there.
+    /// Returns the path of the model. Fetches the model if necessary.
     pub fn path(&self) -> Result<PathBuf> {
         let path = progress::fetch(|progress| Ok(models::path_of(&self.model, progress)?))?;
         inputs::add_model(&path);
@@ -222,19 +222,20 @@ impl ModelArgument {
     }
 }
 
-/// Whether a model file runs as it is.
+/// Arguments for running a model file as it is.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct FloatArguments {
-    /// Run a model file as it is, in float, without preparing it; beside quantized weights activations are rounded to 16 bits
+    /// Run a model file as it is, in float, without preparing it; with quantized weights, activations are rounded to 16
+    /// bits
     #[arg(long)]
     pub float: bool,
-    /// Compute with quantized weights as if they were in f32: slower, to compare with other engines
+    /// Compute with quantized weights as if they were f32: slower, for comparisons with other engines
     #[arg(long, requires = "float")]
     pub exact: bool,
 }
 
 impl FloatArguments {
-    /// How products with quantized weights of a model file are computed.
+    /// Returns how matrix products with the quantized weights of a model file are computed.
     pub fn block_arithmetic(self) -> BlockArithmetic {
         if self.exact {
             BlockArithmetic::Exact
@@ -245,7 +246,7 @@ impl FloatArguments {
 }
 
 impl ModelArguments {
-    /// Another model on as many threads.
+    /// Returns the same arguments for another model.
     pub fn named(&self, model: &str) -> Self {
         Self {
             name: ModelArgument {
@@ -255,7 +256,8 @@ impl ModelArguments {
         }
     }
 
-    /// The model as it is, ready to be compared: a model file in float, its products in f32; a package as it was prepared.
+    /// Loads the model as it is, for comparisons: a model file in float with products in f32, or a package as it was
+    /// prepared.
     pub fn load(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;
         Ok(Arc::new(load(
@@ -266,7 +268,7 @@ impl ModelArguments {
         )?))
     }
 
-    /// The model in float, to be quantized in several ways; a package has been quantized in one.
+    /// Loads the model in float, to be quantized in several ways. Fails for a package, which is quantized already.
     pub fn load_float(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;
         ensure!(
@@ -282,7 +284,7 @@ impl ModelArguments {
         )?))
     }
 
-    /// The model, ready to run: prepared.
+    /// Loads the model, prepared to run.
     pub fn load_prepared(&self) -> Result<Arc<Model>> {
         self.load_for(FloatArguments {
             float: false,
@@ -290,7 +292,7 @@ impl ModelArguments {
         })
     }
 
-    /// The model, ready to run: prepared, unless it is wanted in float.
+    /// Loads the model to run: prepared, or in float on request.
     pub fn load_for(&self, float: FloatArguments) -> Result<Arc<Model>> {
         let Self { name, threads } = self;
         let path = name.path()?;
@@ -308,7 +310,7 @@ impl ModelArguments {
     }
 }
 
-/// The model at `path`, which the user calls `name`, ready to run.
+/// Loads the model at `path`, which the user calls `name`.
 pub fn load(
     path: &Path,
     name: &str,
@@ -326,14 +328,14 @@ pub fn load(
     )?)
 }
 
-/// Reads a number of threads.
+/// Parses a number of threads.
 pub fn threads(text: &str) -> Result<usize, String> {
     let count = whole_number(text, 1, MOST_THREADS)?;
     check_threads(count, machine::threads())?;
     Ok(count)
 }
 
-/// Refuses far more threads than the `available` ones that run at once.
+/// Returns an error if `count` is much larger than the number of threads that run at once.
 fn check_threads(count: usize, available: usize) -> Result<(), String> {
     let most = available
         .saturating_mul(MOST_THREADS_PER_CORE)
@@ -346,17 +348,17 @@ fn check_threads(count: usize, available: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads a number of tokens.
+/// Parses a number of tokens of at least 1.
 pub fn tokens(text: &str) -> Result<usize, String> {
     whole_number(text, 1, MOST_TOKENS)
 }
 
-/// Reads a number of tokens that may be none.
+/// Parses a number of tokens of at least 0.
 pub fn count(text: &str) -> Result<usize, String> {
     whole_number(text, 0, MOST_TOKENS)
 }
 
-/// Reads a share of a whole.
+/// Parses a fraction.
 pub fn share(text: &str) -> Result<f64, String> {
     let share = text
         .trim()
@@ -366,7 +368,7 @@ pub fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "expected a number from 0 to 1".into())
 }
 
-/// Reads how many shadows are left out: a share of them, `none`, or `auto` with the default budget.
+/// Parses the amount of shadows to prune: a fraction, `none`, or `auto` for the default budget.
 pub fn prune(text: &str) -> Result<Prune, String> {
     match text.trim() {
         "auto" => Ok(Prune::AUTO),
@@ -377,7 +379,7 @@ pub fn prune(text: &str) -> Result<Prune, String> {
     }
 }
 
-/// The profile of a device: a built-in one by its name, others from a TOML file.
+/// Reads the profile of a device: a built-in one by its name, others from a TOML file.
 pub fn device(name: &str) -> Result<DeviceProfile> {
     if device::NAMES.contains(&name) || !Path::new(name).exists() {
         return Ok(DeviceProfile::builtin(name)?);
@@ -397,7 +399,7 @@ pub fn device(name: &str) -> Result<DeviceProfile> {
     Ok(DeviceProfile::parse(&text, name)?)
 }
 
-/// Reads where floats run.
+/// Parses the processor that computes in float.
 pub fn floats_on(text: &str) -> Result<FloatsOn, String> {
     match text {
         "cpu" => Ok(FloatsOn::Cpu),
@@ -406,7 +408,7 @@ pub fn floats_on(text: &str) -> Result<FloatsOn, String> {
     }
 }
 
-/// Refuses floats on a GPU that a device does not have.
+/// Returns an error if `floats_on` is a GPU that the device does not have.
 pub fn check_floats(floats_on: FloatsOn, device: &DeviceProfile) -> Result<()> {
     ensure!(
         floats_on == FloatsOn::Cpu || device.gpu.is_some(),
@@ -416,7 +418,7 @@ pub fn check_floats(floats_on: FloatsOn, device: &DeviceProfile) -> Result<()> {
     Ok(())
 }
 
-/// Reads a number of sequences that run together.
+/// Parses a number of sequences that run together.
 pub fn sequences(text: &str) -> Result<usize, String> {
     const MOST: usize = 1024;
     let number = text
@@ -427,12 +429,12 @@ pub fn sequences(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
 }
 
-/// Reads how often something is done.
+/// Parses a number of repetitions.
 pub fn repeats(text: &str) -> Result<usize, String> {
     whole_number(text, 1, 1_000_000)
 }
 
-/// Reads how long something lasts: `90s`, `10m`, `1.5h`; at most a week.
+/// Parses a duration of at most a week: `90s`, `10m`, `1.5h`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     const LONGEST: f64 = 7.0 * 24.0 * 3600.0;
     let text = text.trim();
@@ -447,7 +449,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a time of at most a week, such as 90s, 10m or 1h".into())
 }
 
-/// Reads an amount of memory in GiB.
+/// Parses an amount of memory in GiB. Returns bytes.
 pub fn gibibytes(text: &str) -> Result<usize, String> {
     const MOST: f64 = 4096.0;
     let number = text
@@ -459,7 +461,7 @@ pub fn gibibytes(text: &str) -> Result<usize, String> {
     Ok((number * (1u64 << 30) as f64) as usize)
 }
 
-/// Reads a whole number between two bounds, both included.
+/// Parses a whole number from `least` to `most`, both included.
 pub fn whole_number(text: &str, least: usize, most: usize) -> Result<usize, String> {
     let number = text
         .trim()

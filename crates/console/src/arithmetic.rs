@@ -1,25 +1,25 @@
-//! How fast this machine multiplies at most, measured.
+//! Measured peak rates of this machine's arithmetic.
 
 use serde::Serialize;
 use triad_kernels::peak;
 
-/// What some threads can do at once. A product and its addition count two operations.
+/// Peak rates of some threads. A multiplication and its addition are two operations.
 #[derive(Clone, Copy, Serialize)]
 pub struct Arithmetic {
-    /// Threads that multiply.
+    /// Number of threads that compute.
     pub threads: usize,
-    /// `None` where it is not measured.
+    /// `None` if it was not measured.
     pub int8_operations_per_second: Option<f64>,
-    /// `None` where the processor multiplies it no faster than f32.
+    /// `None` if the processor is no faster than in f32.
     pub int16_operations_per_second: Option<f64>,
-    /// `None` where the processor has no instructions for it: bf16 is then multiplied as f32.
+    /// `None` if the processor has no instructions for it and computes bf16 as f32.
     pub bf16_operations_per_second: Option<f64>,
-    /// Multiplications and additions in f32.
+    /// Multiplications and additions per second in f32.
     pub f32_operations_per_second: f64,
 }
 
 impl Arithmetic {
-    /// A tenth of a second.
+    /// Measures the rates. This takes a tenth of a second.
     pub fn measure(threads: usize) -> Self {
         Self {
             threads,
@@ -30,9 +30,9 @@ impl Arithmetic {
         }
     }
 
-    /// The higher of both in each rate.
+    /// Returns the higher of both values for each rate.
     pub fn max(self, other: Self) -> Self {
-        // An absent rate is less than any.
+        // `None` is less than any rate.
         let higher = |a: Option<f64>, b: Option<f64>| if a > b { a } else { b };
         Self {
             threads: self.threads,
@@ -54,7 +54,7 @@ impl Arithmetic {
         }
     }
 
-    /// For people, in Gop/s.
+    /// Returns the rates in Gop/s as text.
     pub fn sentence(&self) -> String {
         let giga = |value: f64| format!("{:.0}", value / 1e9);
         let optional = |value: Option<f64>| value.map_or("-".into(), giga);
@@ -67,7 +67,8 @@ impl Arithmetic {
         )
     }
 
-    /// The highest peak of the formats that products may be rounded to where they need not be exact: bf16, INT16 or none.
+    /// Returns the highest rate of the formats to which activations may be rounded: bf16, INT16, or f32 without
+    /// rounding.
     pub fn rounded_operations_per_second(&self) -> f64 {
         let formats = [
             self.bf16_operations_per_second,

@@ -1,4 +1,4 @@
-//! `--cut`: products whose outputs several processors compute together.
+//! The argument `--cut`: products whose outputs several processors compute together.
 
 use std::str::FromStr;
 
@@ -8,19 +8,19 @@ use triad_plan::graph::Role;
 use triad_plan::processors::ProcessorId;
 use triad_plan::schedule::parts::{Axis, Cut, PRODUCTS, Share};
 
-/// How the output of one role is cut.
+/// A cut of the output of one role.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CutArgument {
     role: Role,
     axis: Axis,
-    /// Of the processors in their order.
+    /// Shares of the processors, in their order.
     shares: Vec<f64>,
 }
 
 impl FromStr for CutArgument {
     type Err = String;
 
-    /// Reads `down=columns:3:1`: a role, what is cut, and the share of each processor.
+    /// Parses `down=columns:3:1`: a role, an axis, and the share of each processor.
     fn from_str(text: &str) -> Result<Self, String> {
         let parsed = || {
             let (role, cut) = text.split_once('=')?;
@@ -60,10 +60,10 @@ impl std::fmt::Display for CutArgument {
 }
 
 impl CutArgument {
-    /// The cut for this number of processors.
+    /// Returns the cut for this number of processors.
     ///
     /// # Errors
-    /// If there are not as many shares, or all are zero.
+    /// If the number of shares differs, or all are zero.
     pub fn cut(&self, processors: usize) -> Result<(Role, Cut)> {
         let Self { role, axis, shares } = self;
         let (name, found) = (role.name(), shares.len());

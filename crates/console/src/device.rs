@@ -1,4 +1,4 @@
-//! `--npu` and `--gpu`: what the NPU and the GPU are that `--processors` names.
+//! The arguments `--npu` and `--gpu`: the NPU and the GPU to which `--processors` refers.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use triad_processors::npu::Provider;
 use crate::cut::CutArgument;
 use crate::{output, partition};
 
-/// A device that runs programs, and what it reports once they are prepared.
+/// An opened device that runs programs.
 #[derive(Clone)]
 pub struct Opened {
-    /// What runs subgraphs.
+    /// The device that runs subgraphs.
     pub device: Arc<dyn Device>,
     #[cfg(feature = "npu")]
     npu: Option<Arc<triad_processors::npu::Npu>>,
@@ -32,7 +32,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// A device that keeps nothing on disk.
+    /// Creates an opened device that stores nothing on disk.
     #[cfg(any(feature = "gpu", feature = "hexagon", feature = "npu"))]
     fn plain(device: Arc<dyn Device>) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Opened {
         }
     }
 
-    /// Why compiled graphs or shaders are not kept, where they are not.
+    /// Returns the reason if compiled graphs or shaders are not stored.
     pub fn not_kept(&self) -> Option<String> {
         #[cfg(feature = "npu")]
         if let Some(error) = self.npu.as_ref().and_then(|npu| npu.not_kept()) {
@@ -58,74 +58,74 @@ impl Opened {
     }
 }
 
-/// What the NPU is.
+/// The NPU to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Npu {
-    /// Our own INT8 kernels, on cores of their own in its place.
+    /// Triad's INT8 kernels on separate CPU cores, in place of an NPU.
     Kernels,
-    /// A device program of our own for Hexagon, under qemu or on a phone's DSP.
+    /// Triad's device program for Hexagon, under qemu or on a phone's DSP.
     #[cfg(feature = "hexagon")]
     Hexagon,
-    /// Whatever ONNX Runtime has this provider for.
+    /// A provider of ONNX Runtime.
     #[cfg(feature = "npu")]
     OnnxRuntime(Provider),
 }
 
-/// What `--processors` work with, and how they share the work.
+/// Arguments for the devices of `--processors`, and for dividing work among them.
 #[derive(Clone, clap::Args)]
 pub struct DeviceArguments {
-    /// What the NPU is: our kernels in its place; hexagon, by a program of our own that TRIAD_HEXAGON names (see
-    /// docs/hexagon.md); or a provider of ONNX Runtime: cpu, qnn, openvino, coreml, vitisai, xnnpack. The environment variable
-    /// TRIAD_ONNXRUNTIME names its library
+    /// Device to use as NPU: kernels (Triad's INT8 kernels in its place); hexagon (Triad's own program, which
+    /// TRIAD_HEXAGON names, see docs/hexagon.md); or a provider of ONNX Runtime: cpu, qnn, openvino, coreml, vitisai,
+    /// xnnpack. The environment variable TRIAD_ONNXRUNTIME names its library
     #[arg(long, value_name = "WHAT", default_value = "kernels")]
     pub npu: Npu,
-    /// Threads of the device that compute, of --npu hexagon [default: as many as its DSP has vector contexts; emulated, as
-    /// many as this machine has cores]
+    /// Number of compute threads on the device of --npu hexagon [default: one per vector context of its DSP, or per
+    /// core of this machine if emulated]
     #[arg(long, value_name = "N", value_parser = npu_threads)]
     pub npu_threads: Option<usize>,
-    /// Sessions with the device of --npu hexagon, each with a --window of its own: several hold a model that one does not
+    /// Number of sessions with the device of --npu hexagon, each with its own --window: several can hold a larger model
     #[arg(long, value_name = "N", value_parser = npu_sessions, default_value = "1")]
     pub npu_sessions: usize,
-    /// Which GPU: a part of its name, as `triad devices` lists it [default: the one that the environment variable
-    /// TRIAD_GPU names, or the fastest kind that is there]
+    /// GPU to use: a part of its name, as `triad devices` lists it [default: the GPU that the environment variable
+    /// TRIAD_GPU names, or the fastest kind available]
     #[arg(long, value_name = "NAME")]
     pub gpu: Option<String>,
-    /// Milliseconds that the GPU works at once, at most about, so that applications that render lose no frames; 0: as long
-    /// as a chunk or a subgraph takes
+    /// Approximate maximum time of one GPU submission in milliseconds, so that rendering applications lose no frames;
+    /// 0: the time of a whole chunk or subgraph
     #[arg(long, value_name = "MS", value_parser = milliseconds, default_value = "0")]
     pub gpu_slice: f64,
-    /// GiB of memory that each NPU can address, or each of its sessions with --npu-sessions: what does not fit runs on the
-    /// CPU [default: the device's, or no limit]
+    /// GiB of memory that each NPU can address, or each of its sessions with --npu-sessions; subgraphs that do not fit
+    /// run on the CPU [default: the device's limit, or none]
     #[arg(long, value_name = "GIB", value_parser = crate::arguments::gibibytes)]
     pub window: Option<usize>,
-    /// Have the processors compute a product together, each its share in their order: down=columns:3:1; of
-    /// query-key-value, attention-output, gate-up and down, by columns of the output or rows (tokens); may be given several
-    /// times
+    /// Cut a product across the processors, with a share for each in their order: down=columns:3:1. Products are
+    /// query-key-value, attention-output, gate-up and down; axes are columns of the output and rows (tokens). May be
+    /// repeated
     #[arg(long = "cut", value_name = "PRODUCT=AXIS:SHARE:SHARE")]
     pub cuts: Vec<CutArgument>,
-    /// Give products to the processors by what `triad profile` measured: layer (each whole, to the fastest), tensor (each
-    /// cut across them, if it can be), or auto (prompts are divided,
-    /// placed, cut and overlapped as is fastest by simulation)
+    /// Assign products to processors by the measurements of `triad profile`: layer (each whole, on the fastest), tensor
+    /// (each cut across them, if possible), or auto (prompts are divided, placed, cut and overlapped in the fastest
+    /// simulated way)
     #[arg(long, value_name = "HOW", value_parser = partition::restriction, conflicts_with = "cuts")]
     pub partition: Option<Restriction>,
-    /// How processors wait for each other: blocking, until they are woken, or predicted, asleep for most of the expected
-    /// time and then polling
+    /// How processors wait for each other: blocking (sleep until woken), or predicted (sleep for most of the expected
+    /// time, then poll)
     #[arg(long, value_name = "HOW", value_parser = wait, default_value = "predicted")]
     pub wait: Wait,
-    /// Beside an NPU or GPU with memory of its own, whose rows of weights the CPU keeps for shadows: auto, those of the hot
-    /// channels that calibration found, others are read from the package; none, so that all are read; off, the weights
-    /// of all layers with a shadow, in place
+    /// Weight rows that the CPU keeps for shadows if an NPU or GPU has its own memory: auto (those of the hot channels
+    /// that calibration found; others are read from the package), none (all are read), or off (all weights of layers
+    /// with a shadow are used in place)
     #[arg(long, value_name = "WHOSE", value_parser = hot_rows, default_value = "auto")]
     pub hot_rows: HotRowsArgument,
-    /// What lies between the products of a prompt's feed-forwards, on whatever of --processors: float, or fixed, in
-    /// fixed point, with which --npu hexagon runs a feed-forward as one program. Numbers then differ from float by one step of
-    /// INT8 now and then. Blocks whose feed-forward keeps a shadow stay in float, as do answers and sessions with adapters; GPUs
-    /// and ONNX Runtime refuse it
+    /// Arithmetic between the linear layers of a prompt's feed-forwards, on each of --processors: float, or fixed
+    /// (fixed point), with which --npu hexagon runs a feed-forward as one program. With fixed, values occasionally
+    /// differ from float by one step of INT8. Blocks whose feed-forward keeps a shadow stay in float, as do answers and
+    /// sessions with adapters; GPUs and ONNX Runtime refuse fixed
     #[arg(long, value_name = "ARITHMETIC", value_parser = npu_activation, default_value = "float")]
     pub npu_activation: ActivationArgument,
 }
 
-/// The arithmetic between the products of a feed-forward.
+/// Arithmetic between the linear layers of a feed-forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivationArgument {
     /// f32.
@@ -134,7 +134,7 @@ pub enum ActivationArgument {
     Fixed,
 }
 
-/// Reads the arithmetic between the products of a feed-forward.
+/// Parses the arithmetic between the linear layers of a feed-forward.
 pub fn npu_activation(text: &str) -> Result<ActivationArgument, String> {
     match text.trim() {
         "float" => Ok(ActivationArgument::Float),
@@ -143,19 +143,19 @@ pub fn npu_activation(text: &str) -> Result<ActivationArgument, String> {
     }
 }
 
-/// Whose rows of weights the CPU keeps beside a device with memory of its own.
+/// The weight rows that the CPU keeps if a device has its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HotRowsArgument {
-    /// Those of the hot channels.
+    /// Rows of the hot channels.
     Auto,
-    /// None: all are read.
+    /// No rows: all are read.
     None,
-    /// Weights are read in place.
+    /// All weights are used in place.
     Off,
 }
 
 impl HotRowsArgument {
-    /// For an engine.
+    /// Returns the options for an engine.
     pub fn options(self) -> Option<HotRowOptions> {
         let hot = match self {
             Self::Auto => Hot::Calibrated,
@@ -166,7 +166,7 @@ impl HotRowsArgument {
     }
 }
 
-/// Reads whose rows the CPU keeps.
+/// Parses the weight rows that the CPU keeps.
 fn hot_rows(text: &str) -> Result<HotRowsArgument, String> {
     match text.trim() {
         "auto" => Ok(HotRowsArgument::Auto),
@@ -176,7 +176,7 @@ fn hot_rows(text: &str) -> Result<HotRowsArgument, String> {
     }
 }
 
-/// Reads milliseconds, of which there may be none.
+/// Parses a number of milliseconds of at least 0.
 pub fn milliseconds(text: &str) -> Result<f64, String> {
     const MOST: f64 = 60_000.0;
     let number = text
@@ -187,8 +187,8 @@ pub fn milliseconds(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("expected a number of milliseconds from 0 to {MOST}"))
 }
 
-/// The GPU of this name, or that the environment names, with submissions of so many milliseconds, or of any length. Its
-/// shaders are kept in the cache, where there is one.
+/// Returns options for the GPU with this name, or the one that the environment names, with submissions of `slice`
+/// milliseconds, or of any length if it is 0. Shaders are stored in the cache folder, if there is one.
 #[cfg(feature = "gpu")]
 pub fn gpu_options(name: Option<&str>, slice: f64) -> GpuOptions {
     let options = GpuOptions::from_environment();
@@ -202,23 +202,23 @@ pub fn gpu_options(name: Option<&str>, slice: f64) -> GpuOptions {
     }
 }
 
-/// Without the feature there is no such NPU to name.
+/// Limits of arguments that have no effect without the feature.
 #[cfg(not(feature = "hexagon"))]
 const MOST_THREADS: usize = 1;
 #[cfg(not(feature = "hexagon"))]
 const MOST_SESSIONS: usize = 1;
 
-/// Reads how many threads of Hexagon compute.
+/// Parses the number of Hexagon's compute threads.
 fn npu_threads(text: &str) -> Result<usize, String> {
     crate::arguments::whole_number(text, 1, MOST_THREADS)
 }
 
-/// Reads how many sessions there are with Hexagon.
+/// Parses the number of sessions with Hexagon.
 fn npu_sessions(text: &str) -> Result<usize, String> {
     crate::arguments::whole_number(text, 1, MOST_SESSIONS)
 }
 
-/// Reads how processors wait for each other.
+/// Parses how processors wait for each other.
 fn wait(text: &str) -> Result<Wait, String> {
     let named = Wait::ALL
         .into_iter()
@@ -227,7 +227,7 @@ fn wait(text: &str) -> Result<Wait, String> {
 }
 
 impl Default for DeviceArguments {
-    /// As without any of them.
+    /// Returns the values of a command line without these arguments.
     fn default() -> Self {
         Self {
             npu: Npu::Kernels,
@@ -246,7 +246,7 @@ impl Default for DeviceArguments {
 }
 
 impl DeviceArguments {
-    /// Refuses what nobody would look at where there are no processors.
+    /// Returns an error for arguments that have no effect, such as those for processors if there are none.
     pub fn check(&self, has_processors: bool) -> Result<()> {
         let Self {
             npu,
@@ -287,11 +287,11 @@ impl DeviceArguments {
         Ok(())
     }
 
-    /// The device of a processor, which `threads` drive; `None` for our own kernels. Graphs that it compiles are kept in
-    /// the package of the model if they are `kept`.
+    /// Opens the device of a processor, which `threads` drive. Returns `None` for Triad's own kernels. Compiled graphs
+    /// are stored in the package of the model if `kept` is set.
     ///
     /// # Errors
-    /// If there is no such device.
+    /// If the device does not exist.
     pub fn open(
         &self,
         kind: ProcessorKind,
@@ -306,26 +306,26 @@ impl DeviceArguments {
         }
     }
 
-    /// What the GPU does at most, measured now; `None` where it can't be measured, which is noted.
+    /// Measures the GPU's peak rates. Prints a note and returns `None` if they can't be measured.
     ///
     /// # Errors
-    /// If there is no such GPU.
+    /// If the GPU does not exist.
     pub fn gpu_peaks(&self) -> Result<Option<Peaks>> {
         let peaks = self.open_gpu()?.device.peaks();
         Ok(peaks.unwrap_or_else(|error| {
             output::note(&format!(
-                "note: what the GPU does at most was not measured: {error}"
+                "note: the peak rates of the GPU were not measured: {error}"
             ));
             None
         }))
     }
 
-    /// Whether feed-forwards of prompts are computed in fixed point between their products.
+    /// Returns whether feed-forwards of prompts are computed in fixed point between their linear layers.
     pub fn fixed_point(&self) -> bool {
         self.npu_activation == ActivationArgument::Fixed
     }
 
-    /// Processors that compute all of every product, each by itself.
+    /// Returns the same arguments without cuts and partitions, so that one processor computes each product.
     pub fn uncut(&self) -> Self {
         Self {
             cuts: Vec::new(),
@@ -353,7 +353,7 @@ impl DeviceArguments {
         )
     }
 
-    /// The name of a processor of this kind for people: what takes the place of an NPU is called what it is.
+    /// Returns the name of a processor of this kind for messages. A substitute for an NPU has its real name.
     pub fn name(&self, kind: ProcessorKind, label: String) -> String {
         match kind {
             ProcessorKind::Cpu => label,
@@ -365,11 +365,11 @@ impl DeviceArguments {
         }
     }
 
-    /// The largest difference of logits, relative to the largest, that the rounding of processors of this kind explains.
+    /// Returns the largest relative difference of logits that rounding on processors of this kind explains.
     pub fn rounding(&self, kind: ProcessorKind) -> f32 {
         match kind {
             ProcessorKind::Cpu => 0.0,
-            // Its activation within a feed-forward is its own.
+            // The GPU has its own activation function within a feed-forward.
             ProcessorKind::Gpu => ROUNDING,
             ProcessorKind::Npu => self.npu.rounding(),
         }
@@ -401,7 +401,7 @@ impl FromStr for Npu {
 }
 
 impl Npu {
-    /// Whether it is Hexagon's NPU.
+    /// Returns whether it is Hexagon's NPU.
     fn is_hexagon(self) -> bool {
         match self {
             Self::Kernels => false,
@@ -412,7 +412,7 @@ impl Npu {
         }
     }
 
-    /// The device that runs the programs of `model`, which `threads` drive, as `devices` has it; `None` for our own kernels.
+    /// Opens the device for the programs of `model`; `None` for Triad's kernels. `threads` drive the device.
     #[cfg_attr(
         not(all(feature = "hexagon", feature = "npu")),
         allow(unused_variables, clippy::unnecessary_wraps)
@@ -478,7 +478,7 @@ impl Npu {
     fn rounding(self) -> f32 {
         match self {
             Self::Kernels => 0.0,
-            // It computes the bits of our kernels.
+            // It is bit-identical to Triad's kernels.
             #[cfg(feature = "hexagon")]
             Self::Hexagon => 0.0,
             #[cfg(feature = "npu")]
@@ -507,7 +507,7 @@ impl std::fmt::Display for Npu {
     }
 }
 
-/// The GPU that the environment names.
+/// Returns the name of the GPU that the environment specifies.
 #[cfg(feature = "gpu")]
 fn gpu_from_environment() -> Option<String> {
     GpuOptions::from_environment().adapter
@@ -518,13 +518,13 @@ fn gpu_from_environment() -> Option<String> {
     None
 }
 
-/// Compiled graphs take about what the package takes, for each device and chunk length. Those of so many are kept; the
-/// sets that were used longest ago make way.
+/// Number of sets of compiled graphs to keep, one for each device and chunk length. Each has about the size of the
+/// package. The least recently used sets are removed.
 #[cfg(feature = "npu")]
 const KEPT_SETS: u64 = 4;
 
-/// What replaces the version of a device's driver, which ONNX Runtime does not report: the release of the system's
-/// kernel, with which drivers come. Empty where it is not known.
+/// Returns the release of the system's kernel, with which drivers are distributed; empty if it is unknown. It replaces
+/// the version of a device's driver, which ONNX Runtime does not report.
 #[cfg(feature = "npu")]
 fn drivers() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease")
@@ -533,9 +533,9 @@ fn drivers() -> String {
         .to_owned()
 }
 
-/// Sums are exact; scales and biases may be applied in another order, and the activation within a feed-forward is the
-/// provider's own, which rounds otherwise. A number between two steps of INT8 then goes the other way, and one
-/// step at what down reads has moved logits of SmolLM2 by 4.7e-2 of the largest.
+/// Difference of logits, relative to the largest, that rounding explains. Scales and biases may be applied in another
+/// order, and the provider's activation rounds differently, so that a value between two steps of INT8 may be rounded to
+/// the other one. One such step in the input of down changed logits of SmolLM2 by 4.7e-2. Sums are exact.
 const ROUNDING: f32 = 0.1;
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! Errors of the libraries in the words of the command line.
+//! Conversion of library errors for the command line.
 
 use triad_engine::Error;
 
 use crate::interrupt::Interrupted;
 
-/// An error of a run: that it was interrupted, or what went wrong, with the name of the model where that is it.
+/// Converts an error of a run: to [`Interrupted`] if it was cancelled, and with the name of the model if the model is
+/// the cause.
 pub fn run_error(error: impl Into<anyhow::Error>, model: &str) -> anyhow::Error {
     let error = error.into();
     match engine_error(&error) {
@@ -14,7 +15,7 @@ pub fn run_error(error: impl Into<anyhow::Error>, model: &str) -> anyhow::Error 
     }
 }
 
-/// The engine's error, whichever crate passed it on.
+/// Returns the engine's error, even if another crate wraps it.
 fn engine_error(error: &anyhow::Error) -> Option<&Error> {
     let prepare = || error.downcast_ref().and_then(triad_prepare::Error::engine);
     let evaluate = || error.downcast_ref().and_then(triad_evaluate::Error::engine);

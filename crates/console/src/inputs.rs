@@ -1,6 +1,6 @@
-//! What this process reads: nothing that a command writes may be one of its own inputs.
+//! The inputs of this process, which no command may overwrite.
 //!
-//! Whoever opens an input calls [`add`] or [`add_model`]; whoever makes an output, which is [`OutputFile`] and
+//! Code that opens an input calls [`add`] or [`add_model`]. Code that creates an output, which is [`OutputFile`] and
 //! `triad prepare`, calls [`check`] before it writes anything.
 //!
 //! [`OutputFile`]: crate::output_file::OutputFile
@@ -12,33 +12,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, bail};
 use triad_frontend::packages;
 
-/// Files that are read, without symbolic links.
+/// Paths of input files, without symbolic links.
 static INPUTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn inputs() -> MutexGuard<'static, Vec<PathBuf>> {
     INPUTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Remembers that the file at `path` is read. What is no file (a pipe, a device) cannot be overwritten.
+/// Records that the file at `path` is read. Ignores pipes and devices, which can't be overwritten.
 pub fn add(path: &Path) {
     if let Some(path) = path.canonicalize().ok().filter(|path| path.is_file()) {
         inputs().push(path);
     }
 }
 
-/// Remembers that the model at `path` is read: a file, a package, or a folder of safetensors.
+/// Records that the model at `path` is read: a file, a package, or a folder of safetensors.
 pub fn add_model(path: &Path) {
     packages::model_files(path)
         .iter()
         .for_each(|file| add(file));
 }
 
-/// Refuses to write a file or folder at `output` that is an input, by any name, or a folder that holds one.
+/// Returns an error if the file or folder at `output` is an input under any name, or a folder that contains one.
 pub fn check(output: &Path) -> Result<()> {
     let resolved = resolve(output);
     let output_identity = identity(output);
     for input in &*inputs() {
-        // Asked for now: the number of a file that was removed may be another file's by now.
+        // Compared now: the inode number of a removed file may have been reused for another file.
         if *input == resolved || (output_identity.is_some() && output_identity == identity(input)) {
             let (input, output) = (input.display(), output.display());
             bail!("cannot write {output}: this command reads it ({input}): expected another name");
@@ -53,7 +53,7 @@ pub fn check(output: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `path` without symbolic links; what is not there yet is resolved as far as its folder.
+/// Returns `path` without symbolic links. If it does not exist, its folder is resolved.
 fn resolve(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| {
         let folder = path
@@ -66,7 +66,8 @@ fn resolve(path: &Path) -> PathBuf {
     })
 }
 
-/// Device and number of a file, which all its hard links share; `None` where the system does not report them.
+/// Returns the device and inode number of a file, which all its hard links share; `None` if the system does not report
+/// them.
 #[cfg(unix)]
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

@@ -1,23 +1,23 @@
-//! Ctrl-C: ends what runs now if that can be ended cleanly, otherwise the process, with exit code 130.
+//! Handling of Ctrl-C: it ends the running work cleanly if possible, otherwise the process, with exit code 130.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use triad_model::output;
 
-/// What a shell reports for a process that ended by the signal of Ctrl-C.
+/// The exit code that a shell reports for a process that SIGINT ended.
 pub const EXIT_CODE: u8 = 130;
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// Run by the next Ctrl-C instead of ending the process.
+/// Action that the next Ctrl-C runs instead of ending the process.
 static ACTION: Mutex<Option<Action>> = Mutex::new(None);
 
 fn action() -> MutexGuard<'static, Option<Action>> {
     ACTION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes Ctrl-C over. To be called once, first thing.
+/// Installs the handler of Ctrl-C. Must be called once, at the start.
 pub fn install() -> Result<()> {
     let handler = || {
         let action = action().take();
@@ -32,14 +32,14 @@ pub fn install() -> Result<()> {
     ctrlc::set_handler(handler).context("cannot listen for Ctrl-C")
 }
 
-/// Until the answer is dropped, the first Ctrl-C runs `action`; a second one ends the process.
+/// Registers `action` for the first Ctrl-C until the returned guard is dropped. A second Ctrl-C ends the process.
 #[must_use]
 pub fn on_interrupt(new: impl FnOnce() + Send + 'static) -> Guard {
     *action() = Some(Box::new(new));
     Guard(())
 }
 
-/// See [`on_interrupt`].
+/// Guard of a registered action: see [`on_interrupt`].
 pub struct Guard(());
 
 impl Drop for Guard {
@@ -48,7 +48,7 @@ impl Drop for Guard {
     }
 }
 
-/// The error of a command that Ctrl-C ended; has an exit code of its own and no message.
+/// The error of a command that Ctrl-C ended. It has its own exit code and no message.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;

@@ -1,12 +1,17 @@
 //! Shared parts of the commands `triad` and `triad-lab`.
 //!
-//! [`arguments`] reads models, threads and numbers from the command line; [`processors`], [`device`], [`cut`] and
-//! [`partition`] the processors that a run uses. [`output`] prints, [`progress`] draws bars, [`output_file`] writes files,
-//! none of them one of the [`inputs`]. [`chart`] draws figures and [`timeline_file`] timelines. [`preparing`] shows how a
-//! package is made, [`measure`] takes the times of prefill and decode. [`task`] names the tasks of evaluations. [`interrupt`] handles Ctrl-C, [`failure`](mod@failure)
-//! reads errors, [`process`] starts and ends a command. Code that does not print is in `triad-frontend`.
+//! - [`arguments`] reads models, threads and numbers from the command line. [`processors`], [`device`], [`cut`] and
+//!   [`partition`] read the processors of a run.
+//! - [`output`] prints, [`progress`] draws progress bars, and [`output_file`] writes files, which can't be [`inputs`].
+//! - [`chart`] draws figures, and [`timeline_file`] writes timelines.
+//! - [`preparing`] shows the preparation of a package, and [`measure`] measures prefill and decode. [`arithmetic`]
+//!   measures peak rates.
+//! - [`task`] names the tasks of evaluations. [`version`] is the text of `--version`.
+//! - [`interrupt`] handles Ctrl-C, [`failure`](mod@failure) converts errors, and [`process`] starts and ends a command.
+//!
+//! Code that does not print is in `triad-frontend`.
 #![forbid(unsafe_code)]
-// Their macros panic where the stream cannot be written: `output` has functions that do not.
+// These macros panic if the stream can't be written. Use the functions of `output`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod arguments;

@@ -1,4 +1,4 @@
-//! Takes the times of prefill and decode.
+//! Measurement of prefill and decode times.
 
 use std::time::Instant;
 
@@ -17,17 +17,17 @@ use crate::interrupt::{Interrupted, on_interrupt};
 use crate::processors::{Executed, Processors};
 use crate::progress;
 
-/// What is measured with every number of threads.
+/// The tests to run with each number of threads.
 pub struct Plan {
     /// Tokens of each prefill test.
     pub prompts: Vec<usize>,
     /// Tokens of each decode test.
     pub decodes: Vec<usize>,
-    /// Tokens that every decode test starts behind, in turn.
+    /// Context lengths in tokens at which each decode test starts.
     pub contexts: Vec<usize>,
-    /// Sequences that decode together, in turn.
+    /// Numbers of sequences that decode together.
     pub sequences: Vec<usize>,
-    /// Measured runs of each test.
+    /// Number of measured runs of each test.
     pub repeat: usize,
     /// Chunk length in tokens.
     pub chunk: usize,
@@ -35,18 +35,18 @@ pub struct Plan {
     pub kv_format: KvFormat,
 }
 
-/// Which half of a run is measured.
+/// The phase that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
-    /// The prompt.
+    /// Prefill of a prompt.
     Prefill,
-    /// The answer.
+    /// Decode of an answer.
     Decode,
 }
 
 impl Test {
-    /// Its name for people.
+    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",
@@ -55,89 +55,89 @@ impl Test {
     }
 }
 
-/// One test with one number of threads.
+/// The result of one test with one number of threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: usize,
     /// Prefill or decode.
     pub test: Test,
     /// Tokens of the prompt or the answer.
     pub tokens: usize,
-    /// Tokens before the first of these.
+    /// Tokens of context before the first measured token.
     pub context: usize,
-    /// Sequences that run so many tokens each, a token of all of them in one step.
+    /// Number of sequences. Each runs `tokens` tokens, and one step computes a token of each.
     pub sequences: usize,
-    /// Of all sequences together.
+    /// Tokens per second of all sequences together.
     pub tokens_per_second: Spread,
-    /// The processors that ran it, where they were given.
+    /// The processors that ran the test, if they were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processors: Option<String>,
-    /// The run in the middle, of a prefill that several processors ran.
+    /// The execution of the median run, for a prefill on several processors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed: Option<Executed>,
-    /// How long it was expected to take.
+    /// The expected time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
-    /// What the process held behind the last prompt, where several processors ran it and the system reports it.
+    /// Memory of the process after the last prompt, if several processors ran it and the system reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident: Option<Resident>,
 }
 
-/// Where it was measured what tasks take.
+/// The source of the expected times of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeasuredBy {
-    /// `triad profile`, kept in the package.
+    /// Measurements of `triad profile` in the package.
     Package,
-    /// A run in order and one out of order in each round.
+    /// One run in order and one out of order in each round.
     Rounds,
-    /// The unmeasured runs in front.
+    /// The unmeasured runs at the start.
     FirstRuns,
 }
 
-/// What a prefill was expected to take, if each of its tasks takes what its like took in other runs.
+/// The expected time of a prefill if each task takes the time that it took in other runs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Expected {
-    /// Those runs.
+    /// The runs that were used.
     pub by: MeasuredBy,
-    /// Seconds of its schedule in virtual time, of the run in the middle.
+    /// Simulated seconds of the schedule of the median run.
     pub simulated_seconds: f64,
-    /// Of the fastest of these runs.
+    /// Simulated seconds of the fastest run.
     pub fastest_seconds: f64,
-    /// Of the slowest.
+    /// Simulated seconds of the slowest run.
     pub slowest_seconds: f64,
-    /// Seconds that those runs took beside their tasks, such as for the logits of the last token.
+    /// Seconds of these runs outside of tasks, such as for the logits of the last token.
     pub outside_seconds: f64,
-    /// No schedule of these tasks takes less than these seconds, if each takes what it took in the run in the middle.
+    /// Lower bound in seconds of all schedules of these tasks, if each takes the time that it took in the median run.
     pub bound_seconds: f64,
 }
 
 impl Expected {
-    /// Seconds of the whole prefill.
+    /// Returns the seconds of the whole prefill.
     pub fn seconds(&self) -> f64 {
         self.simulated_seconds + self.outside_seconds
     }
 
-    /// By how much that is more than what `measured` took, as a part of it.
+    /// Returns the relative error of the expected time: expected / measured − 1.
     pub fn error(&self, measured: &Measurement) -> f64 {
         self.seconds() * measured.tokens_per_second.median / measured.tokens as f64 - 1.0
     }
 }
 
-/// Of all measured runs of one test.
+/// The spread of the measured runs of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// The lowest value.
     pub min: f64,
-    /// The value in the middle, or the mean of both there.
+    /// The median; for an even number of values, the mean of the two in the middle.
     pub median: f64,
     /// The highest value.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Computes the spread of at least one value.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         Self {
@@ -148,7 +148,7 @@ impl Spread {
     }
 }
 
-/// A test that can run again and again.
+/// A prepared test that can be repeated.
 pub struct Tested {
     test: Test,
     tokens: usize,
@@ -157,7 +157,7 @@ pub struct Tested {
 }
 
 impl Tested {
-    /// Seconds of one run.
+    /// Runs the test once and returns its seconds.
     pub fn run(&mut self, cancel: &Cancel) -> Result<f64, Error> {
         let Self {
             test,
@@ -176,7 +176,7 @@ impl Tested {
 }
 
 impl Plan {
-    /// The same for rounds of the longest prompt, and of the longest answer behind it.
+    /// Returns the plan for rounds of the longest prompt, and of the longest answer after it.
     pub fn in_rounds(self) -> Self {
         let longest = |lengths: &[usize]| lengths.iter().copied().max();
         let [prompts, decodes] =
@@ -189,7 +189,7 @@ impl Plan {
         }
     }
 
-    /// Tokens of context that the longest test needs.
+    /// Returns the context length in tokens that the longest test needs.
     pub fn context(&self) -> usize {
         self.tests()
             .map(|(_, tokens, context, _)| tokens.saturating_add(context))
@@ -197,7 +197,7 @@ impl Plan {
             .unwrap_or(1)
     }
 
-    /// Each test, how many tokens it runs, behind how many, and in how many sequences.
+    /// Returns each test with its number of tokens, of context tokens and of sequences.
     pub fn tests(&self) -> impl Iterator<Item = (Test, usize, usize, usize)> {
         let prefills = self
             .prompts
@@ -213,7 +213,7 @@ impl Plan {
         prefills.chain(decodes)
     }
 
-    /// What an engine that runs all tests is set up with.
+    /// Returns the options of an engine that can run all tests.
     pub fn options(&self, model: &Model) -> EngineOptions {
         let session = SessionOptions {
             context: self.context(),
@@ -225,7 +225,7 @@ impl Plan {
             .description()
             .kv_bytes_per_token(|head_dim| self.kv_format.bytes(head_dim))
             * PAGE;
-        // The sessions of decode, and that of prefill.
+        // Decode needs `most` sessions, prefill one.
         let kv_memory = Some((most + 1) * session.context.div_ceil(PAGE) * page);
         EngineOptions {
             kv_memory,
@@ -235,7 +235,7 @@ impl Plan {
         }
     }
 
-    /// A test that has run once, unmeasured: pages and caches are warm.
+    /// Prepares a test and runs it once without measuring, so that pages and caches are warm.
     pub fn begin(
         &self,
         engine: &Engine,
@@ -258,7 +258,7 @@ impl Plan {
         Ok(tested)
     }
 
-    /// Runs a test on `threads` threads, on these processors where they are given.
+    /// Measures a test on `threads` threads, or on these processors if they are given.
     pub fn measure(
         &self,
         engine: &Engine,
@@ -290,8 +290,8 @@ impl Plan {
         Ok((measured, tested.sessions[0].execution().cloned()))
     }
 
-    /// Runs all tests on an engine of a model called `name`, whose processor has `threads` threads. Returns the execution
-    /// of the last prompt, too.
+    /// Runs all tests on an engine of a model called `name` with `threads` compute threads. Also returns the execution
+    /// of the last prompt.
     pub fn run(
         &self,
         engine: &Engine,
@@ -312,7 +312,7 @@ impl Plan {
     }
 }
 
-/// Lengths that are measured: 0 stands for none.
+/// Returns the lengths without zeros, which mean no test.
 pub fn above_zero(lengths: &[usize]) -> Vec<usize> {
     lengths
         .iter()
@@ -321,7 +321,7 @@ pub fn above_zero(lengths: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// What is being measured, for people who wait.
+/// Returns a progress message for a test.
 pub fn label((test, tokens, _, sequences): (Test, usize, usize, usize), on: &str) -> String {
     let of = if sequences > 1 {
         format!(" in each of {sequences} sequences")
@@ -331,7 +331,7 @@ pub fn label((test, tokens, _, sequences): (Test, usize, usize, usize), on: &str
     format!("measuring {test:?} of {tokens} tokens{of} on {on}")
 }
 
-/// The error of a test of the model called `name`.
+/// Converts the error of a test of the model called `name`.
 pub fn failed(error: Error, name: &str) -> anyhow::Error {
     match error {
         Error::Cancelled => Interrupted.into(),
@@ -339,14 +339,14 @@ pub fn failed(error: Error, name: &str) -> anyhow::Error {
     }
 }
 
-/// Token ids without meaning, all over the vocabulary and always the same.
+/// Returns meaningless token ids, spread over the vocabulary and the same in each run.
 fn tokens(count: usize, vocab: usize) -> Vec<u32> {
     (0..count)
         .map(|index| (index.wrapping_mul(7919) % vocab) as u32)
         .collect()
 }
 
-/// Seconds for a prompt of `count` tokens.
+/// Runs a prompt of `count` tokens and returns its seconds.
 pub fn prefill(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, Error> {
     let prompt = tokens(count, session.model().description().vocab);
     let start = Instant::now();
@@ -354,7 +354,7 @@ pub fn prefill(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Seconds for `count` tokens one by one, in all sessions together.
+/// Decodes `count` tokens one by one, in all sessions together, and returns the seconds.
 pub fn decode(sessions: &mut [Session], count: usize, cancel: &Cancel) -> Result<f64, Error> {
     let answer = tokens(count, sessions[0].model().description().vocab);
     let start = Instant::now();

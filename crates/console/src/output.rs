@@ -1,7 +1,8 @@
-//! What commands print: JSON or text on stdout, numbers with units.
+//! Output of commands: JSON or text on stdout, and numbers with units.
 //!
-//! Texts of files, models and servers may hold control characters by which a terminal is steered: titles, colours, lines that are
-//! written over, links. So all that goes to a terminal goes through [`printable`], or through [`answer`] as a model writes it.
+//! Texts from files, models and servers may contain control characters that change the terminal: titles, colours,
+//! overwritten lines, links. All text that goes to a terminal therefore passes through [`printable`], or through
+//! [`answer`] if a model writes it.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -12,7 +13,7 @@ use serde::Serialize;
 /// Prints `value` as indented JSON.
 pub fn json(value: &impl Serialize) -> Result<()> {
     let json = serde_json::to_string_pretty(value).context("cannot write JSON")?;
-    // JSON writes as escapes what is below a space alone; others are within strings, too.
+    // JSON escapes only control characters below U+0020. Strings may contain others.
     text(&escaped(&json, steers_terminal, |letter, escaped| {
         letter
             .encode_utf16(&mut [0; 2])
@@ -21,7 +22,7 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     }))
 }
 
-/// Prints `text` and ends the line; on a terminal as [`printable`] has it.
+/// Prints `text` and a line end; on a terminal, as [`printable`] returns it.
 pub fn text(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     let text = if stdout.is_terminal() {
@@ -33,7 +34,7 @@ pub fn text(text: &str) -> Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Writes `text` to standard error, as [`printable`] has it, and ends the line. Errors of writing are ignored.
+/// Writes `text` to standard error, as [`printable`] returns it, and a line end. Ignores write errors.
 pub fn note(text: &str) {
     let _ = writeln!(
         io::stderr().lock(),
@@ -42,8 +43,8 @@ pub fn note(text: &str) {
     );
 }
 
-/// Returns `text` with escapes, such as `\u{1b}`, in the place of control characters but line ends and tabs, and of those that change the
-/// direction of letters, which could make one name look like another.
+/// Returns `text` with control characters other than line ends and tabs replaced by escapes, such as `\u{1b}`.
+/// Characters that change the direction of text are also replaced, because they can make one name look like another.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, steers_terminal, |letter, escaped| {
         escaped.extend(letter.escape_unicode())
@@ -74,8 +75,7 @@ fn escaped(
     escaped.into()
 }
 
-/// Prints a model's answer piece by piece on stdout: on a terminal without the control characters that would steer it, elsewhere as it
-/// is.
+/// Prints a piece of a model's answer on stdout. On a terminal, control characters are replaced.
 pub fn answer(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let is_terminal = stdout.is_terminal();
@@ -83,7 +83,7 @@ pub fn answer(text: &str) -> io::Result<()> {
 }
 
 fn write_answer(out: &mut impl Write, text: &str, is_terminal: bool) -> io::Result<()> {
-    // Letters of languages that are written from right to left come with characters of direction; and lines may end in CR LF.
+    // Direction characters are kept for languages that are written from right to left. Lines may end in CR LF.
     let steers = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
     let text = match is_terminal {
         true => escaped(text, steers, |letter, escaped| {
@@ -97,7 +97,7 @@ fn write_answer(out: &mut impl Write, text: &str, is_terminal: bool) -> io::Resu
     out.flush()
 }
 
-/// Prints what names are, one a line, names in a column of one width.
+/// Prints names and values, one pair per line, with the names in a column.
 pub fn fields(fields: &[(&str, String)]) -> Result<()> {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines: Vec<_> = fields
@@ -107,7 +107,8 @@ pub fn fields(fields: &[(&str, String)]) -> Result<()> {
     text(&lines.join("\n"))
 }
 
-/// A table: names above columns, the first `labels` columns to the left, numbers to the right.
+/// Returns a table with a header. The first `labels` columns are left-aligned, the others, which contain numbers,
+/// right-aligned.
 pub fn table(names: &[&str], labels: usize, rows: &[Vec<String>]) -> String {
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
     let lines: Vec<_> = [&names].into_iter().chain(rows).collect();
@@ -140,7 +141,7 @@ pub fn table(names: &[&str], labels: usize, rows: &[Vec<String>]) -> String {
     lines.into_iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Bytes for people: `1.5 GiB`.
+/// Formats bytes: `1.5 GiB`.
 pub fn bytes(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -159,12 +160,12 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Bytes for people, or that the system does not tell them.
+/// Formats bytes, or `unknown` if the system does not report them.
 pub fn known_bytes(known: Option<u64>) -> String {
     known.map_or_else(|| "unknown".into(), bytes)
 }
 
-/// A whole number with a comma between thousands.
+/// Formats a whole number with commas between thousands.
 pub fn count(count: usize) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();

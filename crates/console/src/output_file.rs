@@ -1,4 +1,4 @@
-//! A file that a command writes.
+//! Output files of commands.
 
 use std::fs::File;
 use std::io;
@@ -9,15 +9,15 @@ use triad_model::output;
 
 use crate::inputs;
 
-/// An output that a user named: [`output::OutputFile`], which is none of this command's inputs.
+/// An output file that the user named. It can't be one of this command's inputs.
 pub struct OutputFile {
     path: PathBuf,
     file: output::OutputFile,
 }
 
 impl OutputFile {
-    /// Opens it before the work begins, so that a place that can't be written is found at once. It can't be one of the
-    /// inputs that are known by now, either.
+    /// Opens the file before the work starts, so that a path that can't be written is found at once. Fails if the path
+    /// is one of the inputs known so far.
     pub fn create(path: &Path) -> Result<Self> {
         inputs::check(path)?;
         let file = output::OutputFile::create(path)
@@ -28,9 +28,9 @@ impl OutputFile {
         })
     }
 
-    /// Lets `content` write the file, and gives it its name.
+    /// Writes the file by `content` and renames it to its final name.
     pub fn write(mut self, content: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
-        // Once more: some inputs are known only when the model's name has been resolved.
+        // Checked again, because some inputs become known only when the model's name is resolved.
         inputs::check(&self.path)?;
         let written = content(self.file.file()).and_then(|()| self.file.finish());
         written.with_context(|| format!("cannot write {}", self.path.display()))

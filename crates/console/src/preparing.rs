@@ -1,4 +1,4 @@
-//! Models become packages, with bars on the screen; Ctrl-C ends that cleanly, and the next preparation goes on from there.
+//! Preparation of packages with progress bars. Ctrl-C ends it cleanly, and the next preparation continues from there.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::interrupt::on_interrupt;
 use crate::output;
 use crate::progress::{self, Shown};
 
-/// The package of the model at `path`, which the user calls `name`; prints a note if it is made now.
+/// Returns the package of the model at `path`, which the user calls `name`. Prepares it if necessary and prints a note.
 pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> {
     let mut read = progress::reading(path);
     let found = shown(
@@ -24,13 +24,13 @@ pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> 
     if let Some(time) = found.prepared {
         let (seconds, path) = (time.as_secs_f64(), found.path.display());
         output::note(&format!(
-            "prepared {name} for INT8 in {seconds:.1} s, once (--float runs it without): {path}"
+            "prepared {name} for INT8 in {seconds:.1} s, once (--float runs it unprepared): {path}"
         ));
     }
     Ok(found.path)
 }
 
-/// The path of the package of the model at `path` in the cache, with a bar while its files are read.
+/// Returns the path in the cache of the package of the model at `path`, with a progress bar while its files are read.
 pub fn cached(path: &Path, options: &PrepareOptions, text: &CalibrationText) -> Result<PathBuf> {
     Ok(packages::cached(
         path,
@@ -59,7 +59,7 @@ fn shown<R>(
     prepare(&cancel, &mut |progress| screen.show(progress)).map_err(|error| run_error(error, name))
 }
 
-/// The bar or spinner of the step that a preparation is in.
+/// The progress bar or spinner of the current step of a preparation.
 struct Screen {
     shown: Option<(&'static str, Shown)>,
 }
@@ -84,7 +84,7 @@ impl Screen {
 
     fn step(&mut self, what: &'static str, show: impl FnOnce(&'static str) -> Shown) {
         if self.shown.as_ref().is_none_or(|(shown, _)| *shown != what) {
-            // The old line goes before the new one comes.
+            // Remove the old line before the new one is drawn.
             self.shown = None;
             self.shown = Some((what, show(what)));
         }

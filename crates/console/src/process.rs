@@ -1,4 +1,4 @@
-//! The start and the end of a command: what is logged, Ctrl-C, the fastest kernels, the exit code.
+//! The start and the end of a command: logging, Ctrl-C, choice of the fastest kernels, exit code.
 
 use std::io;
 use std::process::ExitCode;
@@ -10,11 +10,11 @@ use triad_frontend::kernels;
 use crate::interrupt::{self, Interrupted};
 use crate::{output, progress};
 
-/// How a command is run.
+/// Settings for running a command.
 pub struct Settings {
-    /// What is logged on standard error.
+    /// The log level on standard error.
     pub log: LevelFilter,
-    /// Whether it multiplies matrices of models, so that it should use the fastest kernels.
+    /// Whether the command multiplies matrices of models and should use the fastest kernels.
     pub computes: bool,
 }
 
@@ -41,7 +41,7 @@ pub fn run(settings: &Settings, command: impl FnOnce() -> Result<()>) -> ExitCod
     }
 }
 
-/// Prints what went wrong in one line, and returns the exit code.
+/// Prints the error in one line, and returns the exit code.
 fn failure(error: &anyhow::Error) -> ExitCode {
     if error.is::<Interrupted>() {
         return ExitCode::from(interrupt::EXIT_CODE);
@@ -51,7 +51,7 @@ fn failure(error: &anyhow::Error) -> ExitCode {
             .downcast_ref::<io::Error>()
             .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     };
-    // The reader of our output has enough of it: `triad ... | head`.
+    // The reader of the output closed the pipe: `triad ... | head`.
     if error.chain().any(reader_left) {
         return ExitCode::SUCCESS;
     }

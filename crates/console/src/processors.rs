@@ -1,4 +1,4 @@
-//! `--processors`: who runs a prompt, by which policy, and the notes about it.
+//! The argument `--processors`: the processors of a run, the scheduling policy, and notes about them.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -21,18 +21,18 @@ use crate::device::{DeviceArguments, Opened};
 use crate::timeline_file::TimelineFile;
 use crate::{inputs, output, partition, progress};
 
-/// Processors that compute.
+/// The processors of a run.
 #[derive(Clone, Debug)]
 pub struct Processors {
     list: Vec<Named>,
-    /// As the user wrote it.
+    /// The argument as the user wrote it.
     text: String,
 }
 
-/// One of them.
+/// A processor in the list.
 #[derive(Clone, Debug)]
 struct Named {
-    /// `cpu`, `cpu2`, `gpu`, `npu`.
+    /// Name: `cpu`, `cpu2`, `gpu`, `npu`.
     name: String,
     kind: ProcessorKind,
     threads: Threads,
@@ -44,16 +44,16 @@ impl Named {
     }
 }
 
-/// One thread, wherever the system puts it.
+/// One thread that is not pinned.
 const ONE: Threads = Threads::Count(1);
 
 impl FromStr for Processors {
     type Err = String;
 
-    /// Reads `cpu=0-2,4,npu=3`: names, any of them more than once, and behind each its cores if any are given.
+    /// Parses `cpu=0-2,4,npu=3`: names, each of which may be repeated and may have cores.
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
-            "expected cpu, cpu with gpu, npu or both, or gpu alone, each with its cores if they are to be kept: cpu=0-2,npu=3"
+            "expected cpu, cpu with gpu, npu or both, or gpu alone, each with or without its cores: cpu=0-2,npu=3"
                 .to_owned()
         };
         let mut named: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -108,7 +108,7 @@ impl FromStr for Processors {
         }) {
             if let Some(core) = cores.iter().find(|core| taken.contains(core)) {
                 return Err(format!(
-                    "core {core} is of two processors: expected cores of their own for each"
+                    "core {core} belongs to two processors: expected different cores for each"
                 ));
             }
             taken.extend(cores.iter());
@@ -121,7 +121,7 @@ impl FromStr for Processors {
 }
 
 impl Processors {
-    /// Threads of all of them.
+    /// Returns the number of threads of all processors.
     pub fn threads(&self) -> usize {
         self.list
             .iter()
@@ -129,7 +129,7 @@ impl Processors {
             .sum()
     }
 
-    /// Starts an engine on them; what tasks take is expected as `triad profile` has measured it, if it has.
+    /// Starts an engine on the processors. The expected times of tasks are those that `triad profile` measured, if any.
     pub fn engine(
         &self,
         devices: &DeviceArguments,
@@ -195,7 +195,7 @@ impl Processors {
         }
         if let Some(package) = model.package() {
             let table = CostTable::open(package)?;
-            // Without those of these cuts, those of the processors: floats are the same.
+            // Without costs for these cuts, those of the processors are used: float tasks are the same.
             if let Some(costs) = table
                 .of(&self.key(devices))
                 .or_else(|| table.of(&self.list_key(devices)))
@@ -206,7 +206,7 @@ impl Processors {
         Ok(engine)
     }
 
-    /// Opens their devices, whose compiled graphs are `kept` in the package of the model or nowhere.
+    /// Opens the devices of the processors. Stores their compiled graphs in the model's package if `kept` is set.
     pub fn open(
         &self,
         devices: &DeviceArguments,
@@ -224,7 +224,7 @@ impl Processors {
             opened,
         ): (&Named, &Option<Opened>)| {
             let cpu = Processor::cpu(name);
-            // Threads that drive a device compute floats where everything else is lost.
+            // Threads that drive a device can compute in float if all other processors are lost.
             let description = match kind {
                 ProcessorKind::Cpu => cpu,
                 _ => {
@@ -249,7 +249,7 @@ impl Processors {
         ))
     }
 
-    /// Those that compute floats.
+    /// Returns the processors that compute in float.
     pub fn floats(&self) -> Vec<ProcessorId> {
         let cpus = self
             .list
@@ -259,17 +259,17 @@ impl Processors {
         cpus.map(|(index, _)| ProcessorId::new(index)).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of processors.
     pub fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether it is a GPU alone, which runs whole models.
+    /// Returns whether the list is a GPU alone, which runs whole models.
     pub fn is_gpu_alone(&self) -> bool {
         matches!(&self.list[..], [only] if only.kind == ProcessorKind::Gpu)
     }
 
-    /// The CPUs of them, where there are any, and more.
+    /// Returns the CPUs of the list; `None` if there are none or there is nothing else.
     pub fn cpu_alone(&self) -> Option<Self> {
         let list: Vec<_> = self
             .list
@@ -283,7 +283,7 @@ impl Processors {
         })
     }
 
-    /// What their costs are kept under: their names, and how products are cut.
+    /// Returns the key of their task costs: their names, and the cuts of products.
     pub fn key(&self, devices: &DeviceArguments) -> String {
         let cuts = devices.cuts.iter().map(|cut| format!("; {cut}"));
         let partition = devices
@@ -293,12 +293,12 @@ impl Processors {
         self.list_key(devices) + &cuts.chain(partition).chain(fixed).collect::<String>()
     }
 
-    /// What the costs of products are kept under: their names.
+    /// Returns the key of their product costs: their names.
     pub fn list_key(&self, devices: &DeviceArguments) -> String {
         self.names(devices).join(", ")
     }
 
-    /// The largest difference of logits, relative to the largest, that the rounding of its devices explains.
+    /// Returns the largest relative difference of logits that rounding on these devices explains.
     pub fn rounding(&self, devices: &DeviceArguments) -> f32 {
         self.list
             .iter()
@@ -306,7 +306,7 @@ impl Processors {
             .fold(0.0, f32::max)
     }
 
-    /// Those that are no CPUs, in words.
+    /// Returns the names of the processors that are not CPUs, as text.
     pub fn devices(&self, devices: &DeviceArguments) -> String {
         let names = self.list.iter().filter(|processor| !processor.is_cpu());
         names
@@ -315,7 +315,7 @@ impl Processors {
             .join(" and ")
     }
 
-    /// What each is, and the first core that it is kept on, if it is.
+    /// Returns the label of each processor, and the first core that it is pinned to, if any.
     pub fn cores(&self) -> Vec<(String, Option<usize>)> {
         let core = |threads: &Threads| {
             if let Threads::On(cores) = threads {
@@ -330,7 +330,7 @@ impl Processors {
             .collect()
     }
 
-    /// Names for people, with cores.
+    /// Returns the names for messages, with cores.
     pub fn names(&self, devices: &DeviceArguments) -> Vec<String> {
         let cores = |threads: &Threads| match threads {
             Threads::On(cores) => {
@@ -353,28 +353,28 @@ impl std::fmt::Display for Processors {
     }
 }
 
-/// Several processors at once.
+/// Arguments for several processors.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Several processors")]
 pub struct ProcessorArguments {
-    /// Run prompts on these at once, float operators on the CPU, INT8 ones on the NPU or GPU: cpu=0,npu=1 keeps each on
-    /// its cores, cpu,gpu takes a thread each. gpu alone runs a model whole, prompts and answers, in INT8 or with --float
+    /// Run prompts on several processors: float operators on the CPU, INT8 operators on the NPU or GPU. cpu=0,npu=1
+    /// pins each to its cores; cpu,gpu takes one thread each. gpu alone runs a whole model, in INT8 or with --float
     #[arg(long, value_name = "LIST")]
     pub processors: Option<Processors>,
-    /// Options of these processors.
+    /// Arguments for the devices.
     #[command(flatten)]
     pub devices: DeviceArguments,
-    /// Chunks of a prompt that are on their way at once, at most
+    /// Maximum number of chunks of a prompt that are in flight
     #[arg(long, value_name = "N", default_value = "4", value_parser = in_flight, requires = "processors")]
     pub chunks_in_flight: usize,
-    /// Write where and when every part of the (last) prompt ran: a trace for Perfetto (.json) or a picture (.svg)
+    /// Write a timeline of the (last) prompt: a trace for Perfetto (.json) or a picture (.svg)
     #[arg(long, value_name = "FILE", requires = "processors")]
     pub timeline: Option<PathBuf>,
 }
 
 impl ProcessorArguments {
-    /// Refuses, before a model is prepared, a timeline that would be written over an input, and an NPU or GPU
-    /// beside a CPU for a model in `float`: it runs INT8 there, and would have nothing to do.
+    /// Returns an error, before a model is prepared, for a timeline that would overwrite an input, and for an NPU or
+    /// GPU next to a CPU for a model in `float`. The device computes in INT8 alone and would have no work.
     pub fn check(&self, float: bool) -> Result<()> {
         if let Some(timeline) = &self.timeline {
             inputs::check(timeline)?;
@@ -385,22 +385,22 @@ impl ProcessorArguments {
         };
         ensure!(
             !(float && self.devices.partition.is_some()),
-            "--partition cuts products in INT8: leave out --float"
+            "--partition cuts INT8 products: leave out --float"
         );
         let has_device = processors.cpu_alone().is_some();
         ensure!(
             !(float && has_device),
-            "--float leaves the NPU or GPU of --processors without work, which is INT8: leave out either"
+            "the NPU or GPU of --processors computes in INT8 alone and has no work with --float: leave out one of them"
         );
         Ok(())
     }
 
-    /// Before the run, so that a place that can't be written is found at once.
+    /// Creates the timeline file before the run, so that a path that can't be written is found at once.
     pub fn timeline_file(&self) -> Result<Option<TimelineFile>> {
         TimelineFile::create_if(self.timeline.as_ref())
     }
 
-    /// Writes the timeline of `execution` to `file`; `model` is what the user calls the model.
+    /// Writes the timeline of `execution` to `file`. `model` is the user's name of the model.
     pub fn write_timeline(
         &self,
         file: Option<TimelineFile>,
@@ -437,26 +437,26 @@ fn record<'a>(
     }
 }
 
-/// The report of a prompt that ran on several processors.
+/// The report of a prompt on several processors.
 #[derive(Clone, Debug, Serialize)]
 pub struct Executed {
-    /// What decided which task was next.
+    /// Policy that chose the order of tasks.
     pub policy: Policy,
-    /// From the first task's start to the last one's end.
+    /// Seconds from the start of the first task to the end of the last one.
     pub seconds: f64,
-    /// What each did.
+    /// Summary of each processor.
     pub processors: Vec<Lane>,
-    /// What waiting for each other took, by processor.
+    /// Time for waiting for other processors, by processor.
     pub waits: Vec<WaitUse>,
-    /// Those that failed on the way.
+    /// Processors that failed during the prompt.
     pub failures: Vec<ProcessorFailure>,
-    /// What the rows of shadows did, beside a device with memory of its own.
+    /// Use of the weight rows for shadows, if a device has its own memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hot_rows: Option<HotRowUse>,
 }
 
 impl Executed {
-    /// Of a prompt that ran on `processors`.
+    /// Creates the report of a prompt on `processors`.
     pub fn new(execution: &Execution, processors: &Processors, devices: &DeviceArguments) -> Self {
         let names = processors.names(devices);
         let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -474,7 +474,7 @@ impl Executed {
         }
     }
 
-    /// The same, with what the rows of shadows did since `before`.
+    /// Returns the report with the use of weight rows since `before`.
     pub fn with_hot_rows(self, engine: &Engine, before: Option<&HotRowUse>) -> Self {
         let mut hot_rows = engine.hot_rows();
         if let (Some(hot_rows), Some(before)) = (&mut hot_rows, before) {
@@ -483,7 +483,7 @@ impl Executed {
         Self { hot_rows, ..self }
     }
 
-    /// In a few words: `bubbles 3 %, 12 %`.
+    /// Returns the bubble rates as text: `3.0 %, 12.0 %`.
     pub fn bubbles(&self) -> String {
         let rates: Vec<_> = self
             .processors
@@ -494,7 +494,7 @@ impl Executed {
     }
 }
 
-/// Prints how many subgraphs run elsewhere since devices have no room for them.
+/// Prints how many subgraphs run on another processor because devices have no room for them.
 fn note_moved(engine: &Engine) {
     let (graph, placement) = (engine.graph(), &engine.tasks().placement);
     let all = graph
@@ -534,7 +534,7 @@ pub fn note_failures(session: &Session) {
     }
 }
 
-/// What the rows of shadows did, in a few words.
+/// Returns the use of weight rows for shadows as text.
 pub fn hot_rows(usage: &HotRowUse) -> String {
     let HotRowUse {
         statistics,
@@ -555,7 +555,7 @@ pub fn hot_rows(usage: &HotRowUse) -> String {
     )
 }
 
-/// How many feed-forwards are computed in fixed point, where some are.
+/// Returns the number of feed-forwards in fixed point as text; `None` if there are none.
 pub fn fixed_point(engine: &Engine) -> Option<String> {
     let blocks = engine.model().description().blocks.len();
     engine
@@ -563,7 +563,7 @@ pub fn fixed_point(engine: &Engine) -> Option<String> {
         .map(|count| format!("fixed point: {count} of {blocks} feed-forwards of prompts"))
 }
 
-/// Prints why shadows read the weights in place, where they do though they should not.
+/// Prints the reason if shadows read the weights in place because of a failure.
 pub fn note_hot_rows(engine: &Engine) {
     if let Some(failure) = engine.hot_rows().and_then(|usage| usage.failure) {
         output::note(&format!(
@@ -580,7 +580,7 @@ fn took_over(failure: &ProcessorFailure) -> String {
     )
 }
 
-/// Reads a policy.
+/// Parses a policy.
 pub fn policy(text: &str) -> Result<Policy, String> {
     let names = || Policy::ALL.map(Policy::name).join(", ");
     Policy::ALL
@@ -589,7 +589,7 @@ pub fn policy(text: &str) -> Result<Policy, String> {
         .ok_or_else(|| format!("expected one of {}", names()))
 }
 
-/// Reads how many chunks may be in flight.
+/// Parses the maximum number of chunks in flight.
 pub fn in_flight(text: &str) -> Result<usize, String> {
     const MOST: usize = 1024;
     let number = text
@@ -639,7 +639,7 @@ mod tests {
         assert!(
             count("cpu=0-2,npu=2")
                 .unwrap_err()
-                .contains("core 2 is of two processors")
+                .contains("core 2 belongs to two processors")
         );
     }
 

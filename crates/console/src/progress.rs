@@ -1,4 +1,4 @@
-//! Bars and spinners on stderr; invisible where stderr is not a terminal.
+//! Progress bars and spinners on stderr; hidden if stderr is not a terminal.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::output;
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// A spinner with the text `what`; gone when dropped.
+/// Shows a spinner with the text `what` until the returned value is dropped.
 pub fn spinner(what: impl Into<String>) -> Shown {
     let bar = ProgressBar::new_spinner().with_message(message(&what.into()));
     bar.enable_steady_tick(TICK);
     Shown(bar)
 }
 
-/// A bar that counts up to `total` tokens; gone when dropped.
+/// Shows a bar that counts up to `total` tokens.
 pub fn tokens(what: impl Into<String>, total: usize) -> Shown {
     bar(
         what,
@@ -31,42 +31,42 @@ pub fn tokens(what: impl Into<String>, total: usize) -> Shown {
     )
 }
 
-/// A bar that counts up to `total` linear layers; gone when dropped.
+/// Shows a bar that counts up to `total` linear layers.
 pub fn layers(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} linear layers")
 }
 
-/// A bar that counts up to `total` subgraphs; gone when dropped.
+/// Shows a bar that counts up to `total` subgraphs.
 pub fn subgraphs(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} subgraphs")
 }
 
-/// A bar that counts up to `total` prompts; gone when dropped.
+/// Shows a bar that counts up to `total` prompts.
 pub fn prompts(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} prompts")
 }
 
-/// A bar that counts up to `total` products; gone when dropped.
+/// Shows a bar that counts up to `total` products.
 pub fn products(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} products")
 }
 
-/// A bar for work whose size is known as a share only; gone when dropped.
+/// Shows a bar for work of which only the completed fraction is known.
 pub fn share(what: &'static str) -> Shown {
     bar(what, STEPS, "{msg} [{bar:30}] {percent} %, {eta} left")
 }
 
-/// Draws how far the files of the model at `path` are read, until all are.
+/// Returns a callback that shows the progress of reading the model files at `path` until all are read.
 pub fn reading(path: &Path) -> impl FnMut(u64, u64) {
     bytes(format!("reading {}", path.display()))
 }
 
-/// Draws how far the files of the package at `path` are checked, until all are.
+/// Returns a callback that shows the progress of checking the package files at `path` until all are checked.
 pub fn checking(path: &Path) -> impl FnMut(u64, u64) {
     bytes(format!("checking {}", path.display()))
 }
 
-/// To be called with the bytes that are done and those that there are.
+/// Returns a callback that is called with the completed and the total bytes.
 fn bytes(what: String) -> impl FnMut(u64, u64) {
     let mut shown = None;
     move |done, total| {
@@ -86,7 +86,7 @@ fn bytes(what: String) -> impl FnMut(u64, u64) {
     }
 }
 
-/// Steps of a bar of [`share`].
+/// Number of steps of a bar of [`share`].
 const STEPS: usize = 1000;
 
 fn bar(what: impl Into<String>, total: usize, style: &str) -> Shown {
@@ -97,7 +97,7 @@ fn bar(what: impl Into<String>, total: usize, style: &str) -> Shown {
     Shown(bar)
 }
 
-/// Returns `what` as a bar shows it: names of files and models may have any characters.
+/// Returns `what` as a bar shows it. Names of files and models may contain any characters.
 fn message(what: &str) -> String {
     output::printable(what).into_owned()
 }
@@ -108,7 +108,7 @@ fn template(style: &str) -> ProgressStyle {
         .progress_chars("=> ")
 }
 
-/// A bar or spinner on the screen.
+/// A bar or spinner on the screen; removed when dropped.
 pub struct Shown(ProgressBar);
 
 impl Shown {
@@ -118,7 +118,7 @@ impl Shown {
         self.set(position);
     }
 
-    /// Moves a bar of [`share`] to `share` of its length.
+    /// Moves a bar of [`share`] to the fraction `share` of its length.
     pub fn set_share(&self, share: f64) {
         self.set((share * STEPS as f64) as usize);
     }
@@ -135,14 +135,14 @@ impl Drop for Shown {
     }
 }
 
-/// Draws the fetch of a model and lets Ctrl-C end it.
+/// Progress of a model's fetch, which Ctrl-C can end.
 pub struct FetchProgress {
     shown: RefCell<Option<(String, Shown)>>,
     cancelled: Arc<AtomicBool>,
 }
 
 impl FetchProgress {
-    /// Draws nothing yet. The fetch ends once `cancelled` is true.
+    /// Creates a progress that shows nothing yet. The fetch ends when `cancelled` becomes true.
     pub fn new(cancelled: Arc<AtomicBool>) -> Self {
         Self {
             shown: RefCell::new(None),
@@ -153,7 +153,7 @@ impl FetchProgress {
 
 impl Progress for FetchProgress {
     fn step(&self, what: &str) {
-        // The old line goes before the new one comes.
+        // Remove the old line before the new one is drawn.
         drop(self.shown.take());
         self.shown.replace(Some((String::new(), spinner(what))));
     }
@@ -177,7 +177,7 @@ impl Progress for FetchProgress {
             };
             let bar = bar.with_style(template(style)).with_message(message(file));
             bar.enable_steady_tick(TICK);
-            // What an earlier pull left is not speed of this one.
+            // Bytes of an earlier, interrupted fetch don't count for the speed.
             bar.set_position(done);
             bar.reset_eta();
             *shown = Some((file.to_owned(), Shown(bar)));
@@ -192,7 +192,7 @@ impl Progress for FetchProgress {
     }
 }
 
-/// Runs a fetch with bars on the screen; Ctrl-C ends it cleanly.
+/// Runs a fetch with progress bars. Ctrl-C ends it cleanly.
 pub fn fetch(fetch: impl FnOnce(&FetchProgress) -> Result<PathBuf>) -> Result<PathBuf> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancelled);

@@ -1,21 +1,21 @@
-//! The tasks of evaluations by the names that users give them.
+//! The tasks of evaluations by their names on the command line.
 
 use clap::ValueEnum;
 
-/// The task of a model.
+/// A task for evaluating a model.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub enum Task {
-    /// The last word of a passage
+    /// Predict the last word of a passage
     Lambada,
-    /// Which ending continues a scene
+    /// Choose the ending of a scene
     Hellaswag,
-    /// The meaning of a blank in a sentence
+    /// Resolve a blank in a sentence
     Winogrande,
-    /// Which choice completes a statement of elementary science
+    /// Choose how to complete a statement of elementary science
     Openbookqa,
-    /// The letter of the right choice, after five solved examples of the subject
+    /// Choose the letter of the right answer, after five solved examples of the subject
     Mmlu,
-    /// How well a plain text is predicted
+    /// Predict a plain text
     Perplexity,
 }
 

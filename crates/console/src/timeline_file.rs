@@ -1,4 +1,4 @@
-//! `--timeline FILE`: a run as a trace for Chrome's and Perfetto's viewers, or as a picture.
+//! The argument `--timeline FILE`: a run as a trace for Chrome's and Perfetto's viewers, or as a picture.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use triad_plan::timeline::Record;
 use crate::chart;
 use crate::output_file::OutputFile;
 
-/// A file for a timeline, in the format of its name.
+/// A file for a timeline. The extension determines the format.
 pub struct TimelineFile {
     file: OutputFile,
     format: Format,
@@ -22,7 +22,7 @@ enum Format {
 }
 
 impl TimelineFile {
-    /// Before the run, so that a place that can't be written is found at once.
+    /// Creates the file before the run, so that a path that can't be written is found at once.
     pub fn create(path: &Path) -> Result<Self> {
         let format = match path.extension().and_then(|extension| extension.to_str()) {
             Some("json") => Format::Trace,
@@ -38,7 +38,7 @@ impl TimelineFile {
         })
     }
 
-    /// As [`TimelineFile::create`] where a file is named.
+    /// Creates the file as [`TimelineFile::create`] does, if there is a path.
     pub fn create_if(path: Option<&PathBuf>) -> Result<Option<Self>> {
         path.map(|path| Self::create(path)).transpose()
     }

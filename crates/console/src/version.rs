@@ -1,9 +1,9 @@
-//! What `triad --version` prints: version, commit and features.
+//! The text of `triad --version`: version, commit and features.
 
 use std::sync::LazyLock;
 
-/// `0.1.0 (commit 0123456789ab, features gpu, hexagon, npu)`. The commit ends with `+` where files were changed since, and is left
-/// out where it is not known, as in builds for debugging.
+/// Returns `0.1.0 (commit 0123456789ab, features gpu, hexagon, npu)`. The commit ends in `+` if files were changed. It
+/// is omitted if it is unknown, as in debug builds.
 pub fn version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| text(option_env!("TRIAD_BUILT_FROM")));
     &TEXT

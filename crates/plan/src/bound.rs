@@ -1,15 +1,15 @@
-//! How short a schedule could be at best, whatever decides: computed in no time, and mostly a little too low.
+//! A lower bound of the time of all schedules. It is cheap to compute and usually a little below the shortest schedule.
 //!
-//! All processors but one are relaxed, and on that one tasks may be interrupted: solved exactly by Jackson's rule (Carlier
-//! 1982).
+//! It is the largest bound of a single processor. All other processors are relaxed, and tasks on this one may be
+//! interrupted. This problem is solved exactly by Jackson's rule (Carlier 1982).
 
 use crate::processors::ProcessorId;
 use crate::schedule::{Dag, Node};
 use crate::timeline::Timeline;
 
-/// Seconds that no schedule stays below: the best of the longest path and, for each processor, of the shortest schedule
-/// with interruptions in which no task begins before its longest path from the start nor is followed by less than its
-/// longest path to the end.
+/// Returns a lower bound in seconds for all schedules: the maximum of the longest path and, for each processor, of the
+/// shortest preemptive schedule. In the latter, no task starts before its longest path from the start (head), and each
+/// is followed by its longest path to the end (tail).
 pub fn lower_bound(dag: &Dag) -> f64 {
     let paths = Paths::new(dag);
     let all = |processor| (0..dag.len()).filter(move |task| dag.home(*task) == processor);
@@ -25,11 +25,11 @@ pub fn lower_bound(dag: &Dag) -> f64 {
         .fold(dag.lower_bound(), f64::max)
 }
 
-/// [`lower_bound`] of tasks that take, where they ran, what they took there: a run is never shorter than its own bound, whatever
-/// its tasks were expected to take.
+/// Returns the [`lower_bound`] for tasks that take, on the processors where they ran, the time that they took there. A
+/// run is never shorter than its own bound, whatever times were expected.
 ///
 /// # Panics
-/// If not every task of `dag` is in the timeline once.
+/// If the timeline does not contain each task of `dag` once.
 pub fn lower_bound_of_run(dag: &Dag, timeline: &Timeline) -> f64 {
     let mut ran = vec![None; dag.len()];
     for event in timeline.events() {
@@ -54,16 +54,16 @@ pub fn lower_bound_of_run(dag: &Dag, timeline: &Timeline) -> f64 {
     ))
 }
 
-/// Longest paths: to the beginning of each task, and from its end.
+/// Longest paths from the start to each task, and from its end to the end of all tasks.
 pub struct Paths {
-    /// Seconds before each task can begin.
+    /// Seconds before each task can start.
     pub heads: Vec<f64>,
     /// Seconds that must follow the end of each task.
     pub tails: Vec<f64>,
 }
 
 impl Paths {
-    /// Computes both for all tasks.
+    /// Computes the paths of all tasks.
     pub fn new(dag: &Dag) -> Self {
         let (mut heads, mut tails) = (vec![0.0f64; dag.len()], vec![0.0f64; dag.len()]);
         for task in 0..dag.len() {
@@ -80,7 +80,8 @@ impl Paths {
     }
 }
 
-/// One processor, tasks with heads, seconds and tails, interruptions allowed: always the ready one with the longest tail.
+/// Returns the length of the shortest preemptive schedule of tasks, given as (head, seconds, tail), on one processor.
+/// It always runs the ready task with the longest tail.
 fn jackson(mut tasks: Vec<(f64, f64, f64)>) -> f64 {
     tasks.sort_by(|one, other| one.0.total_cmp(&other.0));
     let mut ready: Vec<(f64, f64)> = Vec::new();
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_bound_includes_that_nothing_can_begin_at_once() {
-        // The second processor's three tasks wait for the first's.
+        // The three tasks of the second processor wait for the first processor's.
         let dag = Dag::new([
             (0, 1.0, vec![]),
             (1, 2.0, vec![0]),

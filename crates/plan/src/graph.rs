@@ -1,7 +1,8 @@
-//! The subgraphs of a model, the chunks of a prompt, and the tasks that both make: one subgraph on one chunk.
+//! Subgraphs of a model, chunks of a prompt, and tasks: one subgraph on one chunk.
 //!
-//! Blocks are cut where the number format changes. *Static* subgraphs have shapes that depend on the chunk length alone:
-//! they are built once, for all chunks. *Dynamic* ones, attention, depend on the chunk's position, too.
+//! Blocks are cut where the number format changes. The shapes of *static* subgraphs depend on the chunk length alone,
+//! so they are built once for all chunks. *Dynamic* subgraphs, which are attention, also depend on the chunk's
+//! position.
 
 use std::ops::Range;
 
@@ -10,47 +11,47 @@ use triad_model::description::{
     BlockDescription, Linear, LinearShape, ModelDescription, NormKind, Residual,
 };
 
-/// Bytes of a number in f32 and INT8.
+/// Bytes per number in f32 and INT8.
 const F32: usize = 4;
 const INT8: usize = 1;
 
-/// Which part of a block a subgraph is, in the order in which they run. A feed-forward is one subgraph, or three:
+/// The part of a block that a subgraph computes, in execution order. A feed-forward is one subgraph or three:
 /// [`Role::of_block`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// Residual of the block before, norm, quantize.
+    /// Residual addition of the previous block, norm, quantization.
     AttentionNorm,
-    /// Query, key and value linear.
+    /// Query, key and value layers.
     QueryKeyValue,
-    /// RoPE, keys and values to the cache, attention over all tokens so far, quantize.
+    /// RoPE, writing keys and values to the cache, attention over all tokens so far, quantization.
     Attention,
-    /// Output linear.
+    /// Output layer of attention.
     AttentionOutput,
-    /// Residual, norm, quantize; where one norm serves both halves of a block, the residual alone.
+    /// Residual addition, norm, quantization. If one norm serves both halves of a block, the residual addition alone.
     FeedForwardNorm,
-    /// Gate and up linear, activation, requantize, down linear.
+    /// Gate and up layers, activation, requantization, down layer.
     FeedForward,
-    /// Up and gate linear alone.
+    /// Gate and up layers alone.
     GateUp,
-    /// Activation, requantize.
+    /// Activation, requantization.
     Activation,
-    /// Down linear alone.
+    /// Down layer alone.
     Down,
 }
 
-/// In which numbers a subgraph computes.
+/// The number format in which a subgraph computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// f32.
     Float,
-    /// INT8 products.
+    /// Linear layers in INT8.
     Int8,
 }
 
 impl Format {
-    /// Name for people and files.
+    /// Returns the name for messages and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float => "float",
@@ -60,7 +61,7 @@ impl Format {
 }
 
 impl Role {
-    /// All of them, in their order.
+    /// All roles in execution order.
     pub const ALL: [Self; 9] = [
         Self::AttentionNorm,
         Self::QueryKeyValue,
@@ -73,8 +74,9 @@ impl Role {
         Self::Down,
     ];
 
-    /// The subgraphs of a block in their order, with its feed-forward whole, as in llm.npu, or split into three: where the
-    /// output of gate and up has to be complete before the activation, since parts of it or a shadow come from elsewhere.
+    /// Returns the subgraphs of a block in execution order. The feed-forward is one subgraph, as in llm.npu, or three.
+    /// It is split where the output of gate and up must be complete before the activation, because another processor
+    /// computes parts of it or its shadow.
     pub fn of_block(is_split: bool) -> impl Iterator<Item = Self> {
         let is_left_out = move |role: &Self| match role {
             Self::FeedForward => is_split,
@@ -84,7 +86,7 @@ impl Role {
         Self::ALL.into_iter().filter(move |role| !is_left_out(role))
     }
 
-    /// Name for people and files.
+    /// Returns the name for messages and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::AttentionNorm => "attention-norm",
@@ -99,7 +101,7 @@ impl Role {
         }
     }
 
-    /// The numbers that it computes in.
+    /// Returns the format in which it computes.
     pub fn format(self) -> Format {
         match self {
             Self::AttentionNorm | Self::Attention | Self::FeedForwardNorm | Self::Activation => {
@@ -113,12 +115,12 @@ impl Role {
         }
     }
 
-    /// Whether its shapes depend on the chunk length alone.
+    /// Returns whether its shapes depend on the chunk length alone.
     pub fn is_static(self) -> bool {
         self != Self::Attention
     }
 
-    /// Whether it is products of one input and nothing else, so that its output can be cut into
+    /// Returns whether it consists only of linear layers on one input, so that its output can be cut into
     /// [parts](crate::schedule::parts::Part).
     pub fn is_product(self) -> bool {
         matches!(
@@ -127,12 +129,13 @@ impl Role {
         )
     }
 
-    /// Whether it is the feed-forward, or one of its products: of all subgraphs in INT8 they have the most operations.
+    /// Returns whether it is the feed-forward or one of its linear layers. Of all INT8 subgraphs, these have the most
+    /// operations.
     pub fn is_feed_forward(self) -> bool {
         matches!(self, Self::FeedForward | Self::GateUp | Self::Down)
     }
 
-    /// Whether `linear` belongs to it.
+    /// Returns whether it contains `linear`.
     pub fn has(self, linear: Linear) -> bool {
         match linear {
             Linear::Query | Linear::Key | Linear::Value => self == Self::QueryKeyValue,
@@ -143,27 +146,27 @@ impl Role {
     }
 }
 
-/// A run of operators of one block that stays on one processor.
+/// A sequence of operators of one block that stays on one processor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Subgraph {
-    /// Number of its block.
+    /// Index of the block.
     pub block: usize,
-    /// Which part of the block.
+    /// The part of the block.
     pub role: Role,
-    /// Bytes of weights in INT8, their scales, sums and biases in four bytes each; of norms in f32.
+    /// Bytes of weights: linear layers in INT8, with scales, sums and biases of four bytes each; norms in f32.
     pub weight_bytes: usize,
-    /// Bytes of inputs, outputs and what is between them, for each row. Attention goes over the cache block by block
-    /// and keeps no scores.
+    /// Bytes of inputs, outputs and intermediate results per row. Attention reads the cache block by block and stores
+    /// no scores.
     pub activation_bytes_per_row: usize,
-    /// How many numbers these are, in any format.
+    /// Number of these values, in any format.
     pub activation_numbers_per_row: usize,
-    /// Features of its output; of query, key and value together, and of up and gate.
+    /// Output features: the sum of query, key and value, or of gate and up.
     pub output_columns: usize,
-    /// Products and additions of linear layers, for each row.
+    /// Multiplications and additions of linear layers per row.
     operations_per_row: u64,
-    /// Width of all query heads; of attention only.
+    /// Width of all query heads; 0 for subgraphs other than attention.
     attention_width: usize,
-    /// Positions that attention looks back at most.
+    /// Maximum number of positions that attention sees.
     window: Option<usize>,
 }
 
@@ -189,7 +192,7 @@ impl Subgraph {
             NormKind::Rms => hidden,
             NormKind::Layer => 2 * hidden,
         };
-        // Where the output of a half is normed, too, that belongs to the addition behind it.
+        // If the output of a half is normalized, too, that norm belongs to the residual addition that follows.
         let norms = match (role, block.residual) {
             (Role::AttentionNorm | Role::FeedForwardNorm, Residual::SerialPostNorm) => 2,
             (Role::AttentionNorm, _) | (Role::FeedForwardNorm, Residual::Serial) => 1,
@@ -205,9 +208,9 @@ impl Subgraph {
         } else {
             width
         };
-        // Numbers in f32, and quantized ones.
+        // Number of f32 values and of quantized values.
         let (floats, quantized) = match role {
-            // Two summands and their sum; the first block has the embedding alone.
+            // Two summands and their sum. The first block has only the embedding.
             Role::AttentionNorm if index == 0 => (hidden, hidden),
             Role::AttentionNorm => (3 * hidden, hidden),
             Role::QueryKeyValue => (query + 2 * key_value, hidden),
@@ -245,10 +248,11 @@ impl Subgraph {
         }
     }
 
-    /// Multiplications and additions of linear layers and of attention's two products, on `rows` tokens behind `before`
-    /// others; those of norms and activations are not counted. A processor with static shapes pads a shorter chunk.
+    /// Returns the multiplications and additions of the linear layers and of attention's two matrix products, on `rows`
+    /// tokens that follow `before` others. Norms and activations are not counted. A processor with static shapes pads a
+    /// shorter chunk; the padding is not counted.
     pub fn operations(&self, rows: usize, before: usize) -> u128 {
-        // Positions that the first tokens see: all so far, as long as the window holds them.
+        // Sum of the positions that each of the first `tokens` tokens sees: all so far, up to the window.
         let all_seen = |tokens: usize| {
             let tokens = tokens as u128;
             match self.window.map(|window| window as u128) {
@@ -263,14 +267,14 @@ impl Subgraph {
             + 4 * self.attention_width as u128 * positions
     }
 
-    /// Bytes of the built graph for `rows` tokens: its weights and buffers. Keys and values are not in it.
+    /// Returns the bytes of the built graph for `rows` tokens: weights and buffers, without keys and values.
     pub fn graph_bytes(&self, rows: usize) -> usize {
         self.weight_bytes + self.activation_bytes_per_row * rows
     }
 
-    /// What two subgraphs must have in common to be built once, with weights as an input.
+    /// Returns the properties that two subgraphs must share to use one graph with weights as an input.
     fn shape(&self) -> impl Eq + std::hash::Hash {
-        // The first block's norm has no residual before it, which a zero can replace.
+        // The norm of the first block has no residual. A zero input can replace it.
         let activations = if self.role == Role::AttentionNorm {
             0
         } else {
@@ -290,27 +294,27 @@ impl Subgraph {
 /// A task: one subgraph on one chunk, or a [part](crate::schedule::parts::Part) of its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Task {
-    /// Number of the chunk.
+    /// Index of the chunk.
     pub chunk: usize,
-    /// Number of the subgraph, over all blocks.
+    /// Index of the subgraph, over all blocks.
     pub subgraph: usize,
-    /// Number of the part; 0 where the output is not cut.
+    /// Number of the part; 0 if the output is not cut.
     pub part: usize,
 }
 
 /// Bytes of built graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GraphMemory {
-    /// Of all subgraphs for one chunk.
+    /// Bytes of all subgraphs for one chunk.
     pub one_chunk_bytes: usize,
-    /// With graphs of its own for each chunk.
+    /// Bytes with separate graphs for each chunk.
     pub separate_bytes: usize,
-    /// With static subgraphs built once for all chunks.
+    /// Bytes with static subgraphs built once for all chunks.
     pub shared_bytes: usize,
 }
 
 impl GraphMemory {
-    /// Share of the memory that sharing saves.
+    /// Returns the fraction of the memory that sharing saves.
     pub fn saved(&self) -> f64 {
         1.0 - self.shared_bytes as f64 / self.separate_bytes.max(1) as f64
     }
@@ -325,15 +329,16 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// A prompt of `prompt` tokens in chunks of `chunk`; the last one may be shorter.
+    /// Creates a graph of a prompt of `prompt` tokens in chunks of `chunk` tokens. The last chunk may be shorter.
     ///
     /// # Panics
-    /// If one of them is zero.
+    /// If the prompt or a chunk is empty.
     pub fn new(description: &ModelDescription, prompt: usize, chunk: usize) -> Self {
         Self::with_splits(description, prompt, chunk, |_| false)
     }
 
-    /// As [`Graph::new`], where the feed-forward of each block with `is_split(block)` is three subgraphs.
+    /// Creates a graph as [`Graph::new`] does. The feed-forward of each block with `is_split(block)` is three
+    /// subgraphs.
     ///
     /// # Panics
     /// If the prompt or a chunk is empty.
@@ -371,22 +376,22 @@ impl Graph {
         }
     }
 
-    /// The subgraphs of all blocks, in the order in which a chunk passes through them.
+    /// Returns the subgraphs of all blocks in the order in which a chunk passes through them.
     pub fn subgraphs(&self) -> &[Subgraph] {
         &self.subgraphs
     }
 
-    /// The tokens of each chunk.
+    /// Returns the token range of each chunk.
     pub fn chunks(&self) -> &[Range<usize>] {
         &self.chunks
     }
 
-    /// Tokens that graphs of static shape are built for.
+    /// Returns the number of tokens for which static graphs are built.
     pub fn chunk_length(&self) -> usize {
         self.chunk
     }
 
-    /// How many subgraphs all chunks share.
+    /// Returns the number of subgraphs that all chunks share.
     pub fn static_subgraphs(&self) -> usize {
         self.subgraphs
             .iter()
@@ -394,8 +399,8 @@ impl Graph {
             .count()
     }
 
-    /// Graphs to build if blocks that differ in their weights alone share them, too: the different static subgraphs, and
-    /// the different dynamic ones for each chunk.
+    /// Returns the number of graphs to build if blocks that differ only in their weights share graphs: the distinct
+    /// static subgraphs, and the distinct dynamic ones for each chunk.
     pub fn distinct_graphs(&self) -> usize {
         let distinct = |is_static: bool| {
             let of_kind = self
@@ -410,7 +415,7 @@ impl Graph {
         distinct(true) + distinct(false) * self.chunks.len()
     }
 
-    /// Every task, chunk after chunk, none of them cut.
+    /// Iterates over all tasks without cuts, ordered by chunk and then by subgraph.
     pub fn tasks(&self) -> impl Iterator<Item = Task> {
         (0..self.chunks.len()).flat_map(|chunk| {
             (0..self.subgraphs.len()).map(move |subgraph| Task {
@@ -421,10 +426,10 @@ impl Graph {
         })
     }
 
-    /// What must be complete before `task` can start. Within a chunk, the subgraph before it (equation 3 of the paper);
-    /// for attention, that of the chunk before it, too, which has written its keys and values to the cache. All earlier
-    /// chunks are over by that, as equation 2 requires, but it is stricter: equation 2 requires their query, key and value
-    /// linear alone, as if that wrote the cache.
+    /// Returns the tasks that must be complete before `task` can start. Within a chunk, that is the previous subgraph
+    /// (equation 3 of the paper). Attention also waits for the attention of the previous chunk, which writes keys and
+    /// values to the cache, and so for all earlier chunks. This is stricter than equation 2, which requires only the
+    /// query, key and value layers of earlier chunks, as if these wrote the cache.
     pub fn dependencies(&self, task: Task) -> impl Iterator<Item = Task> {
         let within = task
             .subgraph
@@ -441,13 +446,13 @@ impl Graph {
             .chain(across.map(|chunk| Task { chunk, ..task }))
     }
 
-    /// Multiplications and additions of a task: [`Subgraph::operations`].
+    /// Returns the multiplications and additions of a task: [`Subgraph::operations`].
     pub fn operations(&self, task: Task) -> u128 {
         let tokens = &self.chunks[task.chunk];
         self.subgraphs[task.subgraph].operations(tokens.len(), tokens.start)
     }
 
-    /// Memory of the built graphs, with and without sharing.
+    /// Returns the memory of the built graphs, with and without sharing.
     pub fn memory(&self) -> GraphMemory {
         let sum = |is_static: bool| -> usize {
             let of_kind = self
@@ -483,7 +488,8 @@ mod tests {
         );
         assert_eq!(graph.distinct_graphs(), 5 + 4);
         let memory = graph.memory();
-        // The paper saves 75 %, 7.2 GB: three graphs of four, as if attention had no buffers. With them it is less.
+        // The paper saves 75 %, 7.2 GB: three of four graphs, as if attention had no buffers. With these buffers less
+        // is saved.
         assert!(
             (0.65..0.75).contains(&memory.saved()) && memory.one_chunk_bytes < 2_400_000_000,
             "{memory:?}"
@@ -509,7 +515,7 @@ mod tests {
                 .map(|subgraph| subgraph.operations_per_row)
                 .sum();
             assert_eq!(operations, expected, "{name}");
-            // Weights and norms of one and four bytes, and eight for each output channel.
+            // Weights of one byte, norms of four bytes, and eight bytes for each output channel.
             let linear = |block: &BlockDescription| -> (usize, usize) {
                 let linears = block.linears(description.hidden);
                 let parameters = linears.iter().map(LinearShape::parameters).sum();
@@ -626,7 +632,7 @@ mod tests {
         fn whatever_writes_the_cache_for_a_chunk_is_over_before_a_later_one_reads_it(chunk in 0usize..4, block in 0usize..30) {
             let graph = Graph::new(&shape("smollm2-135m").unwrap(), 4 * 64, 64);
             let (attention, query_key_value) = (6 * block + 2, 6 * block + 1);
-            // All that an attention waits for, directly or not.
+            // All tasks that an attention waits for, directly or indirectly.
             let (mut over, mut open) = (std::collections::HashSet::new(), vec![Task { chunk, subgraph: attention, part: 0 }]);
             while let Some(task) = open.pop() {
                 open.extend(graph.dependencies(task).filter(|needed| over.insert(*needed)));

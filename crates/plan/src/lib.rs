@@ -1,12 +1,16 @@
-//! What a prefill consists of and where its parts run: llm.npu's chunk-sharing graph (§3.2 of the paper) from a model
+//! Structure and schedule of a prefill: llm.npu's chunk-sharing graph (§3.2 of the paper), computed from a model
 //! description alone, without weights and without a device.
 //!
-//! [`graph`] cuts blocks into subgraphs and prompts into chunks, with what depends on what; [`processors`] describes
-//! what tasks run on, [`placement`] gives each subgraph one of them, [`partition`] computes how a product is best cut
-//! across several (HeteroLLM), [`joint`] how whole prompts are, cut or overlapped, and [`tasks`] makes tasks of both, whole or in parts, and of shadows; [`schedule`]
-//! decides which task a processor runs next (§3.4), by rules or as [`planner`] planned ahead; [`simulate`](mod@simulate) drives a schedule in virtual time, and
-//! [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a prefill on one of them, [`bound`]
-//! computes a time that no schedule is below.
+//! - [`graph`] cuts blocks into subgraphs and prompts into chunks, with their dependencies.
+//! - [`processors`] describes what tasks run on, and [`placement`] assigns a processor to each subgraph.
+//! - [`partition`] computes how to cut a linear layer across several processors (HeteroLLM), and [`joint`] how to cut or
+//!   overlap whole prompts.
+//! - [`tasks`] creates the tasks: whole or partial subgraphs, and shadows.
+//! - [`schedule`] chooses the task that a processor runs next (§3.4), by rules or by a plan of [`planner`]. [`passes`]
+//!   does so for several prompts and decode steps.
+//! - [`simulate`](mod@simulate) runs a schedule in virtual time, and [`timeline`] records a run.
+//! - [`device`] contains profiles of phones, and [`prefill`] simulates a prefill on one of them.
+//! - [`bound`] computes a lower bound of the time of all schedules.
 //!
 //! ```
 //! use triad_plan::graph::Graph;

@@ -1,7 +1,8 @@
-//! Several passes on the same processors: prompts that arrive at any time, and steps of sequences that decode beside them.
+//! Several passes on the same processors: prompts that arrive at any time, and decode steps that run concurrently.
 //!
-//! A pass is one [`Dag`] with a [`Schedule`] of its own; [`Passes`] decides whose task a processor runs next. Like a
-//! schedule it is a pure state machine: the time is an argument. The simulator and the engine drive the same one.
+//! A pass is one [`Dag`] with its own [`Schedule`]. [`Passes`] chooses the pass from which a processor takes its next
+//! task. Like a schedule, it is a pure state machine: the time is an argument. The simulator and the engine use the
+//! same one.
 
 use std::borrow::Borrow;
 
@@ -10,28 +11,28 @@ use serde::{Deserialize, Serialize};
 use crate::processors::ProcessorId;
 use crate::schedule::{Dag, Lost, Policy, Schedule};
 
-/// The number of a pass, in the order in which passes were added.
+/// The number of a pass, in the order in which passes are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PassId(u64);
 
 impl PassId {
-    /// How many passes were added before it.
+    /// Returns the number of passes that were added before it.
     pub fn index(self) -> u64 {
         self.0
     }
 }
 
-/// How long a pass may wait.
+/// The priority of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Urgency {
-    /// Chunks of a prompt. Prompts are served in the order in which they were added: a task of a later one runs only where
-    /// the earlier ones have none ready for that processor.
+    /// Chunks of a prompt. Prompts are served in the order in which they were added. A task of a later prompt runs only
+    /// if the earlier ones have none ready for the processor.
     Prefill,
-    /// One step of sequences that decode. Until it has waited for `max_stall` it yields to tasks of prompts, but takes a
-    /// processor that would idle; from then on it goes first. Steps are served in the order of `since`.
+    /// One decode step of sequences. Until it has waited for `max_stall`, it yields to tasks of prompts and only takes
+    /// processors that would be idle. Then it goes first. Steps are served in the order of `since`.
     Decode {
-        /// When the sequences began to wait for it, in seconds on the clock that [`Passes::next`] is called with.
+        /// Time in seconds at which the sequences started to wait for the step, on the clock of [`Passes::next`].
         since: f64,
     },
 }
@@ -42,31 +43,31 @@ struct Pass<D> {
     id: PassId,
     schedule: Schedule<D>,
     is_cancelled: bool,
-    /// Tasks that no processor is left for, ascending.
+    /// Tasks that no remaining processor can run, ascending.
     orphans: Vec<usize>,
 }
 
-/// How far several passes are on the same processors.
+/// State of several passes on the same processors.
 #[derive(Clone, Debug)]
 pub struct Passes<D> {
     policy: Policy,
     max_stall: f64,
     is_lost: Vec<bool>,
-    /// What each processor runs.
+    /// The task that each processor runs.
     running: Vec<Option<(PassId, usize)>>,
-    /// In the order in which they were added.
+    /// Prompts in the order in which they were added.
     prefills: Vec<Pass<D>>,
-    /// With what they wait since, ascending.
+    /// Decode steps with the time since which they wait, ascending.
     decodes: Vec<(f64, Pass<D>)>,
     next: u64,
 }
 
 impl<D: Borrow<Dag>> Passes<D> {
-    /// No pass, on this number of processors. `policy` decides between the tasks of one pass. `max_stall` is how long, in
-    /// seconds, a step of decoding yields to prompts.
+    /// Creates an empty list of passes on `processors` processors. `policy` chooses among the tasks of one pass. A
+    /// decode step yields to prompts for `max_stall` seconds.
     ///
     /// # Panics
-    /// If `max_stall` is negative or not a number; an infinite one lets prompts always go first.
+    /// If `max_stall` is negative or not a number. With an infinite one, prompts always go first.
     pub fn new(processors: usize, policy: Policy, max_stall: f64) -> Self {
         assert!(max_stall >= 0.0, "a stall of {max_stall} seconds");
         Self {
@@ -80,22 +81,22 @@ impl<D: Borrow<Dag>> Passes<D> {
         }
     }
 
-    /// What decides between the tasks of one pass.
+    /// Returns the policy that chooses among the tasks of one pass.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Steps of decoding yield to prompts for so many seconds from now on.
+    /// Sets the seconds for which decode steps yield to prompts from now on.
     ///
     /// # Panics
-    /// As [`Passes::new`].
+    /// If `seconds` is negative or not a number.
     pub fn set_max_stall(&mut self, seconds: f64) {
         assert!(seconds >= 0.0, "a stall of {seconds} seconds");
         self.max_stall = seconds;
     }
 
-    /// Adds a pass, whatever runs meanwhile. Tasks that are placed on a processor that was lost go to others;
-    /// [`Passes::orphans`] returns those that cannot.
+    /// Adds a pass; others may be running. Tasks placed on a lost processor move to others. [`Passes::orphans`] returns
+    /// those that no processor can run.
     ///
     /// # Panics
     /// If the tasks are for more processors than there are, or `since` is not finite.
@@ -133,7 +134,8 @@ impl<D: Borrow<Dag>> Passes<D> {
         id
     }
 
-    /// The task that `processor` runs from `now` on; `None` if it runs one already, is lost, or no pass has one for it.
+    /// Starts the next task of `processor` at `now` and returns it. Returns `None` if the processor already runs a
+    /// task, is lost, or no pass has a task for it.
     pub fn next(&mut self, processor: ProcessorId, now: f64) -> Option<(PassId, usize)> {
         let index = processor.index();
         if *self.is_lost.get(index)? || self.running[index].is_some() {
@@ -150,7 +152,7 @@ impl<D: Borrow<Dag>> Passes<D> {
         task
     }
 
-    /// What [`Passes::next`] would return.
+    /// Returns the task that [`Passes::next`] would return.
     pub fn peek(&self, processor: ProcessorId, now: f64) -> Option<(PassId, usize)> {
         let index = processor.index();
         if *self.is_lost.get(index)? || self.running[index].is_some() {
@@ -164,17 +166,17 @@ impl<D: Borrow<Dag>> Passes<D> {
             .find_map(|pass| pass.peek(processor))
     }
 
-    /// How many steps of decoding go before prompts.
+    /// Returns the number of decode steps that go before prompts.
     fn due(&self, now: f64) -> usize {
         self.decodes
             .partition_point(|(since, _)| now - since >= self.max_stall)
     }
 
-    /// `task` of `pass`, which [`Passes::next`] returned, is done. Returns whether that was the last one of the pass; what
-    /// is known of a pass that is over is dropped.
+    /// Marks `task` of `pass`, which [`Passes::next`] returned, as complete. Returns whether it was the last task of
+    /// the pass. The state of a pass that is over is dropped.
     ///
     /// # Panics
-    /// If the task does not run.
+    /// If the task is not running.
     pub fn complete(&mut self, pass: PassId, task: usize) -> bool {
         let running = self
             .running
@@ -190,15 +192,15 @@ impl<D: Borrow<Dag>> Passes<D> {
         is_complete
     }
 
-    /// `task` of `pass` took so many seconds: what is expected of the others of its kind in this pass follows. Without
-    /// effect for a pass that is over.
+    /// Records that `task` of `pass` took `seconds`, and adjusts the expected time of this kind of task in the pass.
+    /// Has no effect on a pass that is over.
     pub fn observe(&mut self, pass: PassId, task: usize, seconds: f64) {
         if let Some(pass) = self.get_mut(pass) {
             pass.schedule.observe(task, seconds);
         }
     }
 
-    /// Nothing of `pass` starts any more; what runs goes on until [`Passes::complete`].
+    /// Cancels `pass`: no task of it starts any more. Running tasks continue until [`Passes::complete`].
     pub fn cancel(&mut self, pass: PassId) {
         if let Some(pass) = self.get_mut(pass) {
             pass.is_cancelled = true;
@@ -206,8 +208,9 @@ impl<D: Borrow<Dag>> Passes<D> {
         self.drop_over();
     }
 
-    /// `processor` fails: in each pass its tasks go to others, as [`Schedule::lose`] chooses them. Returns what becomes of
-    /// them in each pass that had some. A pass with orphans never completes, and is there until it is cancelled.
+    /// Marks `processor` as lost. Its tasks in each pass move to others, as [`Schedule::lose`] chooses them. Returns
+    /// the result for each pass that had such tasks. A pass with orphans never completes; it remains until it is
+    /// cancelled.
     pub fn lose(&mut self, processor: ProcessorId) -> Vec<(PassId, Lost)> {
         match self.is_lost.get_mut(processor.index()) {
             Some(is_lost) if !*is_lost => *is_lost = true,
@@ -225,27 +228,27 @@ impl<D: Borrow<Dag>> Passes<D> {
         lost
     }
 
-    /// Whether `pass` is over: all its tasks are done, or it was cancelled and none of them runs.
+    /// Returns whether `pass` is over: all its tasks are complete, or it was cancelled and none of them runs.
     pub fn is_complete(&self, pass: PassId) -> bool {
         pass.0 < self.next && self.get(pass).is_none()
     }
 
-    /// Whether every pass is over.
+    /// Returns whether every pass is over.
     pub fn is_empty(&self) -> bool {
         self.prefills.is_empty() && self.decodes.is_empty()
     }
 
-    /// What `processor` runs.
+    /// Returns the task that `processor` runs.
     pub fn running(&self, processor: ProcessorId) -> Option<(PassId, usize)> {
         self.running.get(processor.index()).copied().flatten()
     }
 
-    /// How far a pass is; `None` if it is over.
+    /// Returns the schedule of a pass; `None` if the pass is over.
     pub fn schedule(&self, pass: PassId) -> Option<&Schedule<D>> {
         self.get(pass).map(|pass| &pass.schedule)
     }
 
-    /// Tasks of a pass that no processor is left for, ascending; none of a pass that is over.
+    /// Returns the tasks of a pass that no remaining processor can run, ascending; empty for a pass that is over.
     pub fn orphans(&self, pass: PassId) -> &[usize] {
         self.get(pass).map_or(&[], |pass| &pass.orphans)
     }

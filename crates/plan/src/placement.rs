@@ -1,28 +1,28 @@
-//! Which processor runs each subgraph, by what processors compute and how much memory they address.
+//! Placement of subgraphs on processors, by the formats that processors compute and the memory that they address.
 
 use serde::Serialize;
 
 use crate::graph::{Format, Graph, Role, Subgraph};
 use crate::processors::{ProcessorId, Processors};
 
-/// Why a subgraph runs where it does.
+/// The reason for which a subgraph runs on its processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
-    /// It computes in float.
+    /// The subgraph computes in float.
     Float,
-    /// It computes in INT8, and a processor that is preferred for INT8 has room for it.
+    /// The subgraph computes in INT8, and a processor that is preferred for INT8 has room for it.
     Int8,
-    /// It computes in INT8, but the windows of the processors that are preferred for INT8 are full.
+    /// The subgraph computes in INT8, but the windows of the processors that are preferred for INT8 are full.
     WindowFull,
 }
 
-/// Where one subgraph runs, and why.
+/// The processor of one subgraph, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// Where.
+    /// The processor.
     pub processor: ProcessorId,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -32,19 +32,19 @@ pub enum PlacementError {
     /// No processor computes in its format.
     #[error("no processor computes {} of block {block} in {}: expected one that does", role.name(), format.name())]
     Format {
-        /// Number of its block.
+        /// Index of the block.
         block: usize,
-        /// Which part of the block.
+        /// The part of the block.
         role: Role,
         /// The format.
         format: Format,
     },
-    /// Those that do have no room for it.
+    /// The processors that compute its format have no room for it.
     #[error("{} of block {block} takes {bytes} bytes, and every window is full: expected a processor with room", role.name())]
     Window {
-        /// Number of its block.
+        /// Index of the block.
         block: usize,
-        /// Which part of the block.
+        /// The part of the block.
         role: Role,
         /// Bytes of its graph.
         bytes: usize,
@@ -61,11 +61,11 @@ pub struct Placement {
 impl Placement {
     /// Places every subgraph on a processor that computes its format and has room in its window.
     ///
-    /// INT8 subgraphs are placed on processors that are preferred for INT8 while these have room, feed-forwards first, as
-    /// the paper does (§4), since they have the most operations; then what else is in INT8, in the order of the blocks. What does not fit, and all that
-    /// is in float, is placed on other processors. Of several that are equally suited, a subgraph goes to the one whose
-    /// work is done first if each takes `seconds(subgraph, processor)` for a chunk; of equal ones, to the first. Where
-    /// seconds are not known, another measure of the work is as good.
+    /// INT8 subgraphs go to processors that are preferred for INT8 while these have room. Feed-forwards go first, as in
+    /// the paper (§4), because they have the most operations. The other INT8 subgraphs follow in the order of the
+    /// blocks. INT8 subgraphs without room, and all float subgraphs, go to other processors. Among equally suitable
+    /// processors, a subgraph goes to the one that finishes first if each subgraph takes `seconds(subgraph, processor)`
+    /// per chunk; of equal ones, to the first. If seconds are unknown, another measure of the work can be returned.
     ///
     /// # Errors
     /// If no processor computes a subgraph's format, or none of those that do has room for it.
@@ -123,11 +123,11 @@ impl Placement {
         })
     }
 
-    /// Places a subgraph elsewhere that its processor has no room for after all: on the first processor that
-    /// computes its format in all of the machine's memory and is not preferred for INT8.
+    /// Moves a subgraph off its processor, which turned out to have no room for it. The new processor is the first one
+    /// that computes the subgraph's format in all of the machine's memory and is not preferred for INT8.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such processor.
     pub fn move_off(
         &mut self,
         graph: &Graph,
@@ -157,17 +157,17 @@ impl Placement {
         Ok(())
     }
 
-    /// For each subgraph of the graph.
+    /// Returns the place of each subgraph of the graph.
     pub fn places(&self) -> &[Place] {
         &self.places
     }
 
-    /// Bytes of the window of `processor` that are taken.
+    /// Returns the used bytes of the window of `processor`.
     pub fn window_used(&self, processor: ProcessorId) -> usize {
         self.window_used[processor.index()]
     }
 
-    /// Subgraphs placed for this reason.
+    /// Returns the number of subgraphs placed for this reason.
     pub fn count(&self, reason: Reason) -> usize {
         self.places
             .iter()
@@ -182,14 +182,14 @@ struct Filling<'a, F> {
     processors: &'a Processors,
     seconds: F,
     places: Vec<Option<Place>>,
-    /// Seconds of what is placed on each processor.
+    /// Seconds of the subgraphs placed on each processor.
     work: Vec<f64>,
     window_used: Vec<usize>,
 }
 
 impl<F: Fn(usize, ProcessorId) -> f64> Filling<'_, F> {
-    /// Places a subgraph on a processor that computes it and has room, one that is preferred for its format or one that
-    /// is not; whether there is one.
+    /// Places a subgraph on a processor that computes its format and has room, and that is preferred for the format or
+    /// not, as `preferred` says. Returns whether there is one.
     fn place(&mut self, index: usize, preferred: bool, reason: Reason) -> bool {
         let subgraph = &self.graph.subgraphs()[index];
         let format = subgraph.role.format();
@@ -217,7 +217,7 @@ impl<F: Fn(usize, ProcessorId) -> f64> Filling<'_, F> {
         true
     }
 
-    /// Why a subgraph has no place.
+    /// Returns the error for a subgraph without a place.
     fn error(&self, index: usize) -> PlacementError {
         let subgraph = &self.graph.subgraphs()[index];
         let (block, role, format) = (subgraph.block, subgraph.role, subgraph.role.format());

@@ -1,6 +1,6 @@
-//! A prefill on a device that is not here: its tasks with their costs, run in virtual time.
+//! Simulated prefill on the profile of a device that is not present.
 //!
-//! The tasks are those that the engine runs ([`PrefillTasks`]); their times come from the profile of a device.
+//! The tasks are those that the engine runs ([`PrefillTasks`]). Their times are computed from the profile.
 
 use triad_model::description::{LinearShape, ModelDescription};
 
@@ -15,7 +15,7 @@ use crate::simulate::{Begin, Takes, simulate_each};
 use crate::tasks::{BlockShadows, Operation, PrefillTask, PrefillTasks, Shadow, TaskOptions};
 use crate::timeline::{Label, Record, Source, Timeline};
 
-/// Which processor computes in float.
+/// The processor that computes in float.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatsOn {
     /// The CPU, as in the paper's prototype.
@@ -24,21 +24,22 @@ pub enum FloatsOn {
     Gpu,
 }
 
-/// The paper's techniques; what is left out is done as before them.
+/// Flags for the paper's techniques. If one is off, the method that it improves on is used instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Techniques {
-    /// Graphs are built ahead for chunks; without, for each prompt anew as a whole, within its latency.
+    /// Graphs are built in advance for chunks. If off, a graph of the whole prompt is built during each prefill.
     pub chunk_sharing: bool,
-    /// Outliers have shadows beside products with one scale; without, activations have a scale for each group.
+    /// Linear layers have one activation scale, and shadows compute their outliers. If off, activations have a scale
+    /// for each group.
     pub shadow: bool,
-    /// Tasks run by the policy; without, in order.
+    /// Tasks run by the policy. If off, they run in order.
     pub out_of_order: bool,
-    /// Rows have the shape that is fastest.
+    /// Inputs are reshaped to the equivalent shape that is fastest.
     pub equivalent_shapes: bool,
 }
 
 impl Techniques {
-    /// All of them.
+    /// All techniques.
     pub const ALL: Self = Self {
         chunk_sharing: true,
         shadow: true,
@@ -47,55 +48,55 @@ impl Techniques {
     };
 }
 
-/// Another app takes a share of a processor's time for a while.
+/// Another app that takes a share of a processor's time for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contention {
-    /// Where: one of [`processors`].
+    /// The processor: one of [`processors`].
     pub processor: ProcessorId,
-    /// Share of its time that is taken; with 1 it is stopped.
+    /// Share of the processor's time that is taken. With 1 the processor is stopped.
     pub share: f64,
-    /// Seconds from the start.
+    /// Start in seconds since the beginning of the run.
     pub from: f64,
-    /// Seconds from the start, not before `from`; finite.
+    /// End in seconds since the beginning of the run: finite, and not before `from`.
     pub to: f64,
 }
 
-/// The shadows that a package keeps: by the importance of their inputs, as calibration saw them (§3.3).
+/// The shadows that a package keeps, chosen by the importance that calibration measured for their inputs (§3.3).
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeptShadows {
-    /// By block.
+    /// Shadows of each block.
     pub blocks: Vec<BlockShadows>,
-    /// Of the channels of these inputs, the share that is hot: their weights stay in memory.
+    /// Share of hot channels in these inputs. The weights of hot channels stay in memory.
     pub hot_share: f64,
 }
 
-/// How a prefill runs.
+/// Options of a simulated prefill.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Tokens of a chunk.
+    /// Tokens per chunk.
     pub chunk: usize,
-    /// What runs next.
+    /// Policy that chooses the next task.
     pub policy: Policy,
-    /// Where floats run.
+    /// Processor that computes in float.
     pub floats_on: FloatsOn,
-    /// Chunks that have buffers at once.
+    /// Maximum number of chunks that have buffers at the same time.
     pub chunks_in_flight: usize,
-    /// Share of the linear subgraphs without a shadow, those far from input and output first (§3.3).
+    /// Share of the linear subgraphs without a shadow. Those far from input and output lose theirs first (§3.3).
     pub prune: f64,
-    /// What a package keeps, in place of what `prune` leaves.
+    /// Shadows that a package keeps. They replace the choice by `prune`.
     pub shadows: Option<KeptShadows>,
-    /// Outlier channels of each linear input: 5 to 15 (§3.3).
+    /// Number of outlier channels in each linear input: 5 to 15 (§3.3).
     pub outlier_channels: f64,
-    /// What is left out.
+    /// Techniques that are on.
     pub techniques: Techniques,
-    /// Other apps.
+    /// Other apps that use the processors.
     pub contention: Vec<Contention>,
-    /// Bytes that the NPU addresses, if not those of its profile.
+    /// Bytes that the NPU can address, if not those of its profile.
     pub window: Option<usize>,
 }
 
 impl Options {
-    /// Those of the paper: chunks of 256 tokens, all of them in flight, 85 % of the shadows pruned.
+    /// Returns the paper's options: chunks of 256 tokens, all of them in flight, 85 % of the shadows pruned.
     pub fn paper(policy: Policy) -> Self {
         Self {
             chunk: 256,
@@ -115,17 +116,17 @@ impl Options {
 /// A prefill that can be simulated.
 #[derive(Clone, Debug)]
 pub struct Prefill {
-    /// Its tasks, each with the seconds that it takes once its processor works.
+    /// Its tasks. Their seconds don't include the time to wake up a processor.
     pub tasks: PrefillTasks,
-    /// What they are, for people.
+    /// Human-readable labels of the tasks.
     pub labels: Vec<Label>,
     /// The processor that computes in float.
     pub float: ProcessorId,
-    /// The processor for INT8 products.
+    /// The processor that computes linear layers in INT8.
     pub npu: ProcessorId,
     /// Seconds before the first task, in which graphs are built.
     pub prepare_seconds: f64,
-    /// Bytes of graphs, shadows' weights, keys and values.
+    /// Bytes of graphs, weights of shadows, keys and values.
     pub memory: Memory,
     wake: f64,
     policy: Policy,
@@ -138,50 +139,50 @@ pub struct Prefill {
 /// Bytes that a prefill needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Memory {
-    /// Built graphs: weights and buffers.
+    /// Bytes of built graphs: weights and buffers.
     pub graph_bytes: usize,
-    /// Weights of hot channels for shadows, in 16 bits.
+    /// Bytes of the hot channels' weights for shadows, in 16 bits.
     pub shadow_bytes: usize,
-    /// Keys and values, in 16 bits.
+    /// Bytes of keys and values, in 16 bits.
     pub cache_bytes: usize,
 }
 
 impl Memory {
-    /// All of it.
+    /// Returns the sum of all bytes.
     pub fn bytes(&self) -> usize {
         self.graph_bytes + self.shadow_bytes + self.cache_bytes
     }
 }
 
-/// Channels whose weights stay in memory for shadows: 3 % give 80 % of the outliers (§3.3).
+/// Share of channels whose weights stay in memory for shadows: 3 % of the channels have 80 % of the outliers (§3.3).
 pub const HOT_CHANNELS: f64 = 0.03;
 
-/// What a prefill came to.
+/// The result of a simulated prefill.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What ran when, from when graphs are built.
+    /// Events since the graphs were built.
     pub timeline: Timeline,
-    /// From the prompt to its last token's activations, with what is built for it.
+    /// Seconds from the prompt to the activations of its last token, including the time to build graphs for it.
     pub seconds: f64,
-    /// Drawn by the processors that took part.
+    /// Energy of the two processors in joules.
     pub joules: f64,
     /// The processor that computes in float.
     pub float: ProcessorId,
-    /// The processor for INT8 products.
+    /// The processor that computes linear layers in INT8.
     pub npu: ProcessorId,
-    /// Tokens of the prompt.
+    /// Number of tokens in the prompt.
     pub prompt: usize,
 }
 
 impl Outcome {
-    /// Tokens of the prompt in a second.
+    /// Returns the prompt's tokens per second.
     pub fn tokens_per_second(&self) -> f64 {
         self.prompt as f64 / self.seconds
     }
 }
 
-/// The processors of a simulated prefill: the one that computes in float, `cpu` or `gpu`, then `npu`, which addresses
-/// `window` bytes, or what its profile has.
+/// Returns the processors of a simulated prefill: the float processor, `cpu` or `gpu`, then `npu`. The NPU addresses
+/// `window` bytes, or those of its profile if `None`.
 pub fn processors(
     device: &DeviceProfile,
     floats_on: FloatsOn,
@@ -192,10 +193,10 @@ pub fn processors(
         FloatsOn::Gpu => Processor::gpu("gpu"),
     };
     let npu = Processor::npu("npu", Some(window.unwrap_or_else(|| device.window())));
-    Processors::new(vec![float, npu]).expect("two names")
+    Processors::new(vec![float, npu]).expect("unique names")
 }
 
-/// The shadows of the paper: of each linear subgraph on the NPU that keeps one, it runs beside the whole subgraph.
+/// Returns the paper's shadows: each linear subgraph on the NPU that keeps a shadow computes it concurrently.
 fn papers_shadows(
     graph: &Graph,
     placement: &Placement,
@@ -213,7 +214,7 @@ fn papers_shadows(
     shadows
 }
 
-/// Which of `count` subgraphs keep their shadow: those nearest to input and output.
+/// Returns whether the subgraph at `index` of `count` keeps its shadow: those nearest to input and output do.
 fn keeps_shadow(index: usize, count: usize, prune: f64) -> bool {
     let kept = ((1.0 - prune) * count as f64).round() as usize;
     let from_input = kept.div_ceil(2);
@@ -221,10 +222,10 @@ fn keeps_shadow(index: usize, count: usize, prune: f64) -> bool {
 }
 
 impl Prefill {
-    /// That of a prompt of `prompt` tokens.
+    /// Creates the tasks of a prompt of `prompt` tokens.
     ///
     /// # Panics
-    /// If the prompt or a chunk is empty, or the floats should run on a GPU that the device does not have.
+    /// If the prompt or a chunk is empty, or `floats_on` is a GPU that the device does not have.
     pub fn new(
         device: &DeviceProfile,
         description: &ModelDescription,
@@ -251,9 +252,9 @@ impl Prefill {
         };
         let processors = processors(device, options.floats_on, options.window);
         let [on_float, on_npu] = [0, 1].map(ProcessorId::new);
-        // One processor is preferred for each format: nothing is to be balanced by seconds.
+        // Exactly one processor is preferred for each format, so there is no load to balance by seconds.
         let placement = Placement::new(&graph, &processors, |_, _| 1.0)
-            .expect("the first one computes everything");
+            .expect("the first computes all formats");
         let costs = Costs {
             device,
             float,
@@ -338,17 +339,17 @@ impl Prefill {
         }
     }
 
-    /// Runs it in virtual time.
+    /// Runs the prefill in virtual time.
     pub fn run(&self) -> Outcome {
         self.run_as(|task| self.tasks.dag.seconds(task))
     }
 
-    /// Runs it with tasks that take other times than the schedule expects.
+    /// Runs the prefill with task times that differ from those that the schedule expects.
     pub fn run_as(&self, takes: impl Fn(usize) -> f64) -> Outcome {
         let takes = |begin: Begin| {
             let before = if begin.idle { self.wake } else { 0.0 };
             let (seconds, now) = (takes(begin.task), begin.now);
-            // Exactly nothing where nobody takes a share: then the schedule sees what it expects.
+            // Exactly 0 without contention, so that the schedule observes the times that it expects.
             let late = match &self.contention[..] {
                 [] => 0.0,
                 others => (ends(others, begin.processor, now, before + seconds)
@@ -363,7 +364,7 @@ impl Prefill {
         let timeline = simulate_each(&self.tasks.dag, self.policy, takes);
         let seconds = self.prepare_seconds + timeline.seconds();
         let joules = |(processor, (busy, idle)): (ProcessorId, &(f64, f64))| {
-            // Graphs are built on the CPU, whatever computes in float afterwards.
+            // Graphs are built by the CPU, but the energy is counted on the processor that computes in float.
             let building = if processor == self.float {
                 self.prepare_seconds
             } else {
@@ -387,7 +388,7 @@ impl Prefill {
         }
     }
 
-    /// For figures and traces.
+    /// Returns a record for figures and traces.
     pub fn record<'a>(&'a self, title: &'a str, outcome: &'a Outcome) -> Record<'a> {
         Record {
             title,
@@ -400,7 +401,7 @@ impl Prefill {
     }
 }
 
-/// When work of `seconds` that begins on a processor at `now` is done, if others take their shares.
+/// Returns the time at which work of `seconds` that starts on a processor at `now` ends while others take their shares.
 pub fn ends(contention: &[Contention], processor: ProcessorId, now: f64, seconds: f64) -> f64 {
     let here = || {
         contention
@@ -432,7 +433,7 @@ pub fn ends(contention: &[Contention], processor: ProcessorId, now: f64, seconds
     now + left
 }
 
-/// What costs depend on.
+/// Inputs of the cost computation.
 struct Costs<'a> {
     device: &'a DeviceProfile,
     float: &'a Float,
@@ -450,7 +451,7 @@ impl Costs<'_> {
             .collect()
     }
 
-    /// Seconds of a task whose subgraph has these linear layers.
+    /// Returns the seconds of a task whose subgraph has the linear layers `linears`.
     fn seconds(
         &self,
         task: &PrefillTask,
@@ -586,14 +587,15 @@ mod tests {
             for processor in ids {
                 prop_assert!(ends(&others, processor, now, seconds) >= now + seconds - 1e-9);
             }
-            // In order, a schedule has no choice; otherwise slower tasks may luckily lead to a better order (Graham).
+            // In order, a schedule has no choice. Under other policies slower tasks can lead to a better order by
+            // chance (Graham).
             let alone = Options::paper(Policy::InOrder);
             let beside = Options { contention: others, ..alone.clone() };
             let mut prefills = [qwen(prompt, &alone), qwen(prompt, &beside)];
-            // A processor that is late may be spared waiting for work, and so waking up.
+            // A delayed processor may find work without an idle gap, and then needs no time to wake up.
             prefills.iter_mut().for_each(|prefill| prefill.wake = 0.0);
             let [alone, beside] = prefills.map(|prefill| prefill.run().seconds);
-            prop_assert!(beside >= alone - 1e-9, "{beside} beside others, {alone} alone");
+            prop_assert!(beside >= alone - 1e-9, "{beside} next to others, {alone} alone");
         }
 
         #[test]

@@ -1,7 +1,7 @@
 //! The processors that tasks run on: a list of descriptions, in which a [`ProcessorId`] is an index.
 //!
-//! A description has what placement and schedules need: which number formats a processor computes and how much memory it
-//! addresses. How long it takes for a task is in the [`Dag`](crate::schedule::Dag) of the tasks.
+//! A description contains the number formats that a processor computes and how much memory it addresses. Placement and
+//! schedules use it. The time of a task on a processor is in the [`Dag`](crate::schedule::Dag) of the tasks.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,18 +13,18 @@ use crate::graph::Format;
 pub struct ProcessorId(usize);
 
 impl ProcessorId {
-    /// The processor at `index` of a list.
+    /// Creates the id of the processor at `index` of a list.
     pub const fn new(index: usize) -> Self {
         Self(index)
     }
 
-    /// Its index in the list.
+    /// Returns the index in the list.
     pub const fn index(self) -> usize {
         self.0
     }
 }
 
-/// What a processor is.
+/// The kind of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessorKind {
@@ -40,20 +40,20 @@ pub enum ProcessorKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Processor {
-    /// Unique in a list: `cpu`, `cpu2`, `gpu`, `npu`.
+    /// Name, unique in a list: `cpu`, `cpu2`, `gpu`, `npu`.
     pub name: String,
-    /// What it is.
+    /// The kind.
     pub kind: ProcessorKind,
     /// The formats that it computes.
     pub formats: Vec<Format>,
     /// The formats for which it is preferred over other processors that compute them.
     pub preferred: Vec<Format>,
-    /// Bytes that it addresses; `None` for all of the machine's memory.
+    /// Bytes that it can address; `None` for all of the machine's memory.
     pub window: Option<usize>,
 }
 
 impl Processor {
-    /// CPU cores, which compute in float and INT8.
+    /// Creates CPU cores, which compute in float and INT8.
     pub fn cpu(name: &str) -> Self {
         let formats = vec![Format::Float, Format::Int8];
         let (kind, preferred) = (ProcessorKind::Cpu, vec![Format::Float]);
@@ -66,7 +66,7 @@ impl Processor {
         }
     }
 
-    /// A GPU, which computes in float and INT8.
+    /// Creates a GPU, which computes in float and INT8.
     pub fn gpu(name: &str) -> Self {
         Self {
             kind: ProcessorKind::Gpu,
@@ -74,7 +74,7 @@ impl Processor {
         }
     }
 
-    /// An NPU, which computes in INT8 alone, in the memory of its window.
+    /// Creates an NPU, which computes in INT8 alone and in the memory of its window.
     pub fn npu(name: &str, window: Option<usize>) -> Self {
         let (formats, preferred) = (vec![Format::Int8], vec![Format::Int8]);
         Self {
@@ -86,36 +86,37 @@ impl Processor {
         }
     }
 
-    /// Whether it computes in `format`.
+    /// Returns whether it computes in `format`.
     pub fn computes(&self, format: Format) -> bool {
         self.formats.contains(&format)
     }
 
-    /// Whether it is preferred for `format` over other processors that compute it.
+    /// Returns whether it is preferred for `format` over other processors that compute it.
     pub fn prefers(&self, format: Format) -> bool {
         self.preferred.contains(&format)
     }
 
-    /// Whether it multiplies in INT8 alone: norms, attention and shadows are for others as long as there are any.
+    /// Returns whether it is preferred for INT8 linear layers, so that norms, attention and shadows run on other
+    /// processors if possible.
     pub fn multiplies_alone(&self) -> bool {
         self.prefers(Format::Int8)
     }
 
-    /// Its name in sentences and pictures: `NPU`.
+    /// Returns its name for messages and figures: `NPU`.
     pub fn label(&self) -> String {
         label(&self.name)
     }
 }
 
-/// The name of a processor in sentences and pictures: `CPU2` for `cpu2`.
+/// Returns the name of a processor for messages and figures: `CPU2` for `cpu2`.
 pub fn label(name: &str) -> String {
     name.to_uppercase()
 }
 
-/// A list that is refused.
+/// An error in a list of processors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProcessorsError {
-    /// Nothing is in it.
+    /// The list is empty.
     #[error("there is no processor: expected at least one")]
     Empty,
     /// A processor has no name.
@@ -124,10 +125,8 @@ pub enum ProcessorsError {
         /// Its index.
         index: usize,
     },
-    /// Two have one name.
-    #[error(
-        "two processors are called {name}: expected a name of its own for each, such as {name}2"
-    )]
+    /// Two processors have the same name.
+    #[error("two processors are called {name}: expected a unique name for each, such as {name}2")]
     Duplicate {
         /// The name.
         name: String,
@@ -146,10 +145,10 @@ pub enum ProcessorsError {
 pub struct Processors(Vec<Processor>);
 
 impl Processors {
-    /// These processors; the id of each is its index.
+    /// Creates a list in which the id of each processor is its index.
     ///
     /// # Errors
-    /// If there are none, a name is empty or used twice, or a processor computes no format.
+    /// If the list is empty, a name is empty or used twice, or a processor computes no format.
     pub fn new(list: Vec<Processor>) -> Result<Self, ProcessorsError> {
         if list.is_empty() {
             return Err(ProcessorsError::Empty);
@@ -172,28 +171,28 @@ impl Processors {
         Ok(Self(list))
     }
 
-    /// `cpu`, and an `npu` with this window.
+    /// Creates a list of a `cpu` and an `npu` with this window.
     pub fn cpu_and_npu(window: Option<usize>) -> Self {
         Self(vec![Processor::cpu("cpu"), Processor::npu("npu", window)])
     }
 
-    /// How many there are.
+    /// Returns the number of processors.
     #[allow(clippy::len_without_is_empty, reason = "a list is never empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Their ids, in order.
+    /// Returns the ids in order.
     pub fn ids(&self) -> impl Iterator<Item = ProcessorId> + use<> {
         (0..self.0.len()).map(ProcessorId)
     }
 
-    /// The processors with their ids, in order.
+    /// Returns the processors with their ids, in order.
     pub fn iter(&self) -> impl Iterator<Item = (ProcessorId, &Processor)> {
         self.ids().zip(&self.0)
     }
 
-    /// The processor called `name`.
+    /// Returns the id of the processor called `name`.
     pub fn id(&self, name: &str) -> Option<ProcessorId> {
         self.iter()
             .find(|(_, processor)| processor.name == name)
@@ -205,7 +204,7 @@ impl std::ops::Index<ProcessorId> for Processors {
     type Output = Processor;
 
     /// # Panics
-    /// If the id is not of this list.
+    /// If the list has no processor with this id.
     fn index(&self, id: ProcessorId) -> &Processor {
         &self.0[id.0]
     }

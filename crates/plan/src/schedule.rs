@@ -1,10 +1,9 @@
-//! Which task a processor runs next: a pure state machine without a clock.
+//! Choice of the next task for a processor: a pure state machine without a clock.
 //!
-//! [`Dag`] is what has to be done, each task with the processor that it is placed on and the time that it is expected to
-//! take on each; [`Schedule`] is how far it is. For a processor without work [`Schedule::next`] returns a task, and
-//! [`Schedule::complete`] is called when it is done. How long tasks took goes to [`Schedule::observe`], and expectations
-//! follow; a processor that fails leaves its tasks to others ([`Schedule::lose`]). Nothing depends on time but by these
-//! calls.
+//! [`Dag`] contains the tasks, each with its home processor and its expected time on each processor. [`Schedule`]
+//! contains their state. [`Schedule::next`] returns the next task for an idle processor, and [`Schedule::complete`]
+//! marks a task as done. [`Schedule::observe`] takes the time of a task and adjusts the expected times. If a processor
+//! fails, [`Schedule::lose`] moves its tasks to others. Time has no influence except through these calls.
 
 mod dag;
 pub mod parts;
@@ -16,36 +15,37 @@ use serde::{Deserialize, Serialize};
 use crate::processors::ProcessorId;
 pub use dag::{Dag, Node};
 
-/// What decides between tasks that a processor could run. The order of a task is its place in the [`Dag`]: chunk after
-/// chunk, and within a chunk subgraph after subgraph.
+/// The rule that chooses among the tasks that a processor can run. The order of the tasks is that of the [`Dag`]: by
+/// chunk, and within a chunk by subgraph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Every processor runs its tasks in their order, whatever else is ready: chunk after chunk, as in the paper's figure
-    /// 13 (a).
+    /// Each processor runs its tasks in order, even if later ones are ready, as in figure 13 (a) of the paper.
     InOrder,
-    /// The task that has been ready for longest.
+    /// The task that has been ready for the longest time.
     Fifo,
-    /// On other processors than the bottleneck, a task whose end lets the bottleneck begin one; of several, and on the
-    /// bottleneck, the one that has been ready for longest. The [bottleneck](Dag::bottleneck) is the processor with the
-    /// most expected work; the policy has its name from the NPU, which is the bottleneck of the paper's prefills.
+    /// On processors other than the bottleneck, a task whose completion makes a task of the bottleneck ready. Among
+    /// several, and on the bottleneck, the task that has been ready for the longest time. The
+    /// [bottleneck](Dag::bottleneck) is the processor with the most expected work. The name comes from the NPU, the
+    /// bottleneck of the paper's prefills.
     NpuFirst,
-    /// Equation 5 of the paper: the largest C. On other processors than the [bottleneck](Dag::bottleneck), the paper's NPU,
-    /// that is the time of the bottleneck's tasks that become ready by a task's end; on the bottleneck, less the time of
-    /// the others'. The equation has all tasks that become ready; which of them are meant is in the text around it.
+    /// The task with the largest C of equation 5 of the paper. On processors other than the
+    /// [bottleneck](Dag::bottleneck), the paper's NPU, C is the time of the bottleneck's tasks that become ready when
+    /// the task ends. On the bottleneck, it is the negative time of the other processors' tasks that become ready. The
+    /// equation sums over all tasks that become ready; the text around it restricts them to these.
     Paper,
-    /// The longest remaining path (upward rank).
+    /// The task with the longest remaining path (upward rank).
     CriticalPath,
-    /// On each processor the order that was [planned](Dag::with_plan). Where the next task is not ready, the processor waits
-    /// for it if it was to idle by the plan; otherwise something is late, and it runs the first one that is ready. Where
-    /// tasks turn out to take other times, the longest remaining path takes over once it is expected to end earlier; and
-    /// where nothing was planned, from the beginning.
+    /// The [planned](Dag::with_plan) order on each processor. If the next task is not ready, the processor waits for it
+    /// where the plan has it idle. Otherwise something is late, and it runs the first task that is ready. If tasks take
+    /// other times than expected, the policy switches to the longest remaining path once that is expected to end
+    /// earlier. Without a plan it uses the longest remaining path from the start.
     #[default]
     Planned,
 }
 
 impl Policy {
-    /// Those that decide as they go.
+    /// Policies without a plan.
     pub const SIMPLE: [Self; 5] = [
         Self::InOrder,
         Self::Fifo,
@@ -53,7 +53,7 @@ impl Policy {
         Self::Paper,
         Self::CriticalPath,
     ];
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 6] = [
         Self::InOrder,
         Self::Fifo,
@@ -63,7 +63,7 @@ impl Policy {
         Self::Planned,
     ];
 
-    /// Name for people and files.
+    /// Returns the name for messages and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::InOrder => "in-order",
@@ -76,40 +76,40 @@ impl Policy {
     }
 }
 
-/// How much the latest task counts for what is expected of the next ones of its kind: after the thirty tasks that a
-/// chunk has of each in a small model, nothing is left of what was thought before.
+/// Weight of the latest task in the exponential average of its kind. A chunk of a small model has about thirty tasks of
+/// each kind. After these, the previous average has practically no influence.
 const LATEST: f64 = 0.25;
-/// Ranks are computed anew when one processor's tasks of one kind take so many times what the ranks contain, or less than its
-/// inverse.
+/// Ranks are recomputed when the slowness of a processor and kind differs by this factor, up or down, from that of the
+/// ranks.
 const NEW_RANKS: f64 = 1.25;
-/// A plan is compared with the longest remaining path when so much of all seconds is other than it was.
+/// The plan is compared with the longest remaining path when this fraction of the total expected seconds has changed.
 const DRIFT: f64 = 0.25;
 
-/// How far the tasks of a [`Dag`] are. It borrows or owns them.
+/// State of the tasks of a [`Dag`], which it borrows or owns.
 #[derive(Clone, Debug)]
 pub struct Schedule<D> {
     dag: D,
     policy: Policy,
-    /// The processor that each task is for, now that some may be lost.
+    /// The processor of each task, which differs from its home if that was lost.
     homes: Vec<ProcessorId>,
     is_lost: Vec<bool>,
     bottleneck: ProcessorId,
-    /// How many of its predecessors each task still waits for.
+    /// Number of predecessors that each task still waits for.
     missing: Vec<usize>,
     states: Vec<State>,
-    /// For each processor the tasks that it could run, those that have been ready for longest first. They are few: of a
-    /// chunk, one at most.
+    /// For each processor, the tasks that it can run, ordered by the time since they have been ready, the longest
+    /// first. They are few: at most one per chunk.
     ready: Vec<Vec<usize>>,
-    /// For each processor and kind, how many times as long tasks take as expected in the [`Dag`].
+    /// For each processor and kind, the ratio of observed to expected time in the [`Dag`].
     slowness: Vec<Vec<f64>>,
-    /// Of [`Policy::CriticalPath`]: upward ranks, and the slowness that they were computed with.
+    /// For [`Policy::CriticalPath`]: upward ranks, and the slowness with which they were computed.
     ranks: (Vec<f64>, Vec<Vec<f64>>),
-    /// Of [`Policy::Planned`]: for each processor and kind, the share of all seconds that were expected.
+    /// For [`Policy::Planned`]: the share of each processor and kind in the total expected seconds.
     shares: Vec<Vec<f64>>,
-    /// Of [`Policy::InOrder`] and [`Policy::Planned`]: for each processor its tasks in order, and how many of them have
+    /// For [`Policy::InOrder`] and [`Policy::Planned`]: each processor's tasks in order, and how many of them have
     /// started.
     in_order: Vec<(Vec<usize>, usize)>,
-    /// What each processor runs.
+    /// The task that each processor runs.
     running: Vec<Option<usize>>,
     complete: usize,
 }
@@ -122,17 +122,17 @@ enum State {
     Complete,
 }
 
-/// What becomes of the tasks of a lost processor.
+/// The result of losing a processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Tasks that another processor runs now, with that processor; ascending.
+    /// Tasks that moved, with their new processor; ascending.
     pub moved: Vec<(usize, ProcessorId)>,
-    /// Tasks that no processor is left for; ascending. The schedule never completes.
+    /// Tasks that no remaining processor can run; ascending. The schedule never completes.
     pub orphans: Vec<usize>,
 }
 
 impl<D: Borrow<Dag>> Schedule<D> {
-    /// Nothing has started.
+    /// Creates a schedule in which no task has started.
     pub fn new(dag: D, policy: Policy) -> Self {
         let tasks = dag.borrow();
         let (count, processors) = (tasks.len(), tasks.processors());
@@ -174,7 +174,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
         schedule
     }
 
-    /// Puts the tasks that have not started into the order of their numbers, or of the plan.
+    /// Sorts the tasks that have not started by number, or by their place in the plan.
     fn put_in_order(&mut self) {
         let mut in_order = vec![(Vec::new(), 0); self.is_lost.len()];
         for task in 0..self.homes.len() {
@@ -191,8 +191,8 @@ impl<D: Borrow<Dag>> Schedule<D> {
         self.in_order = in_order;
     }
 
-    /// The task that `processor` runs from now on; `None` if it runs one already (equation 4 of the paper), is lost, or has
-    /// to wait, for another processor or for ever.
+    /// Starts the next task of `processor` and returns it. Returns `None` if the processor already runs a task
+    /// (equation 4 of the paper), is lost, or has no task that it may start now.
     pub fn next(&mut self, processor: ProcessorId) -> Option<usize> {
         let (place, index) = (self.choice(processor)?, processor.index());
         let task = self.ready[index].remove(place);
@@ -205,13 +205,13 @@ impl<D: Borrow<Dag>> Schedule<D> {
         Some(task)
     }
 
-    /// The task that [`Schedule::next`] would return.
+    /// Returns the task that [`Schedule::next`] would return.
     pub fn peek(&self, processor: ProcessorId) -> Option<usize> {
         self.choice(processor)
             .map(|place| self.ready[processor.index()][place])
     }
 
-    /// The place of a processor's next task among those that are ready for it.
+    /// Returns the index of a processor's next task in its ready list.
     fn choice(&self, processor: ProcessorId) -> Option<usize> {
         let index = processor.index();
         let ready = self.ready.get(index)?;
@@ -228,7 +228,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
                 match ready.iter().position(|task| *task == first) {
                     Some(place) => place,
                     None if plan[first].idles => return None,
-                    // Something is late that was to be ready.
+                    // A task that should be ready is late.
                     None => (0..ready.len()).min_by_key(|at| plan[ready[*at]].place)?,
                 }
             }
@@ -251,33 +251,33 @@ impl<D: Borrow<Dag>> Schedule<D> {
         Some(place)
     }
 
-    /// The first task in the order of a processor that has not started; there is one where one is ready.
+    /// Returns a processor's first task in order that has not started. It exists if a task of the processor is ready.
     fn first_in_order(&self, processor: usize) -> usize {
         let (tasks, started) = &self.in_order[processor];
         tasks[*started]
     }
 
-    /// What `processor` runs.
+    /// Returns the task that `processor` runs.
     pub fn running(&self, processor: ProcessorId) -> Option<usize> {
         self.running.get(processor.index()).copied().flatten()
     }
 
-    /// The processor that a task is for, now that some may be lost.
+    /// Returns the processor of a task, which differs from its home in the dag if that was lost.
     pub fn home(&self, task: usize) -> ProcessorId {
         self.homes[task]
     }
 
-    /// What has to be done.
+    /// Returns the tasks and their dependencies.
     pub fn dag(&self) -> &Dag {
         self.dag.borrow()
     }
 
-    /// The processor with the most work, as policies take it.
+    /// Returns the processor with the most work, as used by the policies.
     pub fn bottleneck(&self) -> ProcessorId {
         self.bottleneck
     }
 
-    /// Tasks that nothing else keeps from starting but `task`, which has not ended.
+    /// Returns the tasks that wait only for `task`, which has not ended.
     fn freed_by(&self, task: usize) -> impl Iterator<Item = usize> {
         self.dag()
             .successors(task)
@@ -286,7 +286,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
             .filter(|later| self.missing[*later] == 1)
     }
 
-    /// C of equation 5.
+    /// Returns C of equation 5.
     fn contribution(&self, task: usize, processor: ProcessorId) -> f64 {
         let is_bottleneck = processor == self.bottleneck;
         let freed = self
@@ -296,7 +296,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
         if is_bottleneck { -seconds } else { seconds }
     }
 
-    /// The place of the task with the largest value; of several, the first of them in order.
+    /// Returns the index of the ready task with the largest value; of equal ones, the one with the lowest number.
     fn largest(&self, ready: &[usize], value: impl Fn(usize) -> f64) -> usize {
         let mut best = (0, f64::NEG_INFINITY);
         for (place, task) in ready.iter().enumerate() {
@@ -308,10 +308,10 @@ impl<D: Borrow<Dag>> Schedule<D> {
         best.0
     }
 
-    /// `task`, which [`Schedule::next`] returned, is done.
+    /// Marks `task`, which [`Schedule::next`] returned, as complete.
     ///
     /// # Panics
-    /// If it does not run.
+    /// If the task is not running.
     pub fn complete(&mut self, task: usize) {
         assert_eq!(self.states[task], State::Running, "task {task}");
         self.states[task] = State::Complete;
@@ -324,24 +324,24 @@ impl<D: Borrow<Dag>> Schedule<D> {
         }
     }
 
-    /// Whether every task is done.
+    /// Returns whether all tasks are complete.
     pub fn is_complete(&self) -> bool {
         self.complete == self.dag().len()
     }
 
-    /// Seconds that a task is expected to take, after what has been seen of its kind on its processor.
+    /// Returns the expected seconds of a task, adjusted by the observed times of its kind on its processor.
     pub fn expected(&self, task: usize) -> f64 {
         self.expected_on(task, self.homes[task])
             .expect("a task's processor can run it")
     }
 
-    /// The same on another processor; `None` where it can't run.
+    /// Returns the expected seconds on another processor; `None` if it can't run the task.
     fn expected_on(&self, task: usize, processor: ProcessorId) -> Option<f64> {
         let slowness = self.slowness[processor.index()][self.dag().kind(task)];
         Some(self.dag().seconds_on(task, processor)? * slowness)
     }
 
-    /// `task` took so many seconds on its processor: expectations of its kind follow, by an exponential average.
+    /// Records the seconds of `task`, and adjusts the expected time of its kind by an exponential average.
     pub fn observe(&mut self, task: usize, seconds: f64) {
         let dag = self.dag.borrow();
         let (processor, kind) = (self.homes[task], dag.kind(task));
@@ -361,7 +361,8 @@ impl<D: Borrow<Dag>> Schedule<D> {
         }
     }
 
-    /// How much of all seconds is other than when the plan was made or compared, where something was planned.
+    /// Returns the fraction of the total expected seconds that has changed since the plan was made or last compared; 0
+    /// without a plan.
     fn drift(&self) -> f64 {
         let all = self.shares.iter().zip(&self.slowness).zip(&self.ranks.1);
         let of_kinds = all.flat_map(|((shares, now), then)| shares.iter().zip(now).zip(then));
@@ -370,7 +371,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
             .sum()
     }
 
-    /// Leaves the plan where the longest remaining path is expected to end earlier.
+    /// Drops the plan if the longest remaining path is expected to end earlier.
     fn repair(&mut self) {
         self.compute_ranks();
         if self.seconds_left(Policy::CriticalPath) < self.seconds_left(Policy::Planned) {
@@ -378,8 +379,8 @@ impl<D: Borrow<Dag>> Schedule<D> {
         }
     }
 
-    /// Expected seconds until all is done by a policy, as if what runs had just begun; infinite where some task has no
-    /// processor.
+    /// Returns the expected seconds until all tasks are complete under a policy, as if the running tasks had just
+    /// started. Returns infinity if a task has no processor.
     fn seconds_left(&self, policy: Policy) -> f64 {
         let mut rest = Schedule {
             dag: self.dag(),
@@ -428,9 +429,8 @@ impl<D: Borrow<Dag>> Schedule<D> {
         );
     }
 
-    /// `processor` fails: each task that it runs or has not run yet goes to the processor that is expected to take the
-    /// least time for it; of equal ones, to the one with the least work. Nothing changes for a processor that was lost
-    /// before.
+    /// Marks `processor` as lost. Each of its tasks that is not complete moves to the processor with the least expected
+    /// time for it; of equal ones, to the one with the least work. Has no effect if the processor was lost before.
     pub fn lose(&mut self, processor: ProcessorId) -> Lost {
         let mut lost = Lost::default();
         match self.is_lost.get_mut(processor.index()) {
@@ -474,7 +474,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
         lost
     }
 
-    /// By processor, the expected seconds of tasks that are not done.
+    /// Returns the expected seconds of incomplete tasks for each processor.
     fn work_left(&self) -> Vec<f64> {
         let mut work = vec![0.0; self.is_lost.len()];
         for task in 0..self.homes.len() {
@@ -485,7 +485,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
         work
     }
 
-    /// The processor that takes a task of a lost one, and its expected seconds there.
+    /// Returns the processor that takes over a task of a lost one, and the expected seconds there.
     fn heir(&self, task: usize, work: &[f64]) -> Option<(ProcessorId, f64)> {
         let is_left = |id: &ProcessorId| !self.is_lost[id.index()];
         let heirs = self.dag().processor_ids().filter(is_left);
@@ -498,7 +498,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
         })
     }
 
-    /// A task may have become ready.
+    /// Marks a task as ready if all its predecessors are complete.
     fn notice(&mut self, task: usize) {
         let home = self.homes[task].index();
         if self.missing[task] == 0 {
@@ -519,8 +519,9 @@ mod tests {
     const ON_CPU: ProcessorId = ProcessorId::new(CPU);
     const ON_NPU: ProcessorId = ProcessorId::new(NPU);
 
-    /// The NPU is the bottleneck. Of the CPU's first tasks, 0 frees none; 1 a short one of the NPU; 2 a long one of the
-    /// NPU, 3 a short one of the NPU behind which there is a long one, and 4 a long one of the CPU.
+    /// Returns tasks whose bottleneck is the NPU. Of the CPU's first tasks, 0 makes no task ready, 1 a short one of the
+    /// NPU, 2 a long one of the NPU, 3 a short one of the NPU that is followed by a long one, and 4 a long one of the
+    /// CPU.
     fn dag() -> Dag {
         Dag::new([
             (CPU, 1.0, vec![]),
@@ -624,7 +625,8 @@ mod tests {
             (CPU, 3.0, vec![2]),
             (NPU, 50.0, vec![1]),
         ]);
-        // 1 and 2 free as much for the CPU, and what they free for the NPU does not count.
+        // Tasks 1 and 2 make equally much work of the CPU ready. The work of the NPU that they make ready doesn't
+        // count.
         assert_eq!(Schedule::new(&dag, Policy::Paper).next(ON_NPU), Some(1));
         assert_eq!(Schedule::new(&dag, Policy::Fifo).next(ON_NPU), Some(0));
     }
@@ -652,7 +654,7 @@ mod tests {
         for (policy, second) in [(Policy::InOrder, None), (Policy::Fifo, Some(3))] {
             let mut schedule = Schedule::new(&dag, policy);
             let task = schedule.next(ON_CPU).unwrap();
-            // In the order of tasks fifo begins with 0, too.
+            // In the order of tasks fifo starts with 0, too.
             assert_eq!(task, 0);
             schedule.complete(task);
             assert_eq!(schedule.next(ON_CPU), second, "{policy:?}");
@@ -675,7 +677,8 @@ mod tests {
 
     #[test]
     fn the_longest_path_is_the_longest_by_what_has_been_seen() {
-        // Two paths through the CPU: the first is longer by its end on the NPU, until the CPU turns out to be slow.
+        // There are two paths through the CPU. The first is longer because of its end on the NPU, until the CPU turns
+        // out to be slow.
         let dag = Dag::new([
             (CPU, 0.0, vec![]),
             (CPU, 1.0, vec![]),
@@ -725,7 +728,7 @@ mod tests {
         }
     }
 
-    /// Three processors; the first task can run on all, the second on two, the third on one.
+    /// Returns tasks for three processors. All can run the first task, two the second, one the third.
     fn capable() -> Dag {
         let node = |seconds: [Option<f64>; 3]| Node {
             home: ON_CPU,

@@ -1,5 +1,5 @@
-//! Schedules in virtual time: one prompt, or requests that arrive at any time. As in real time, a schedule gets to know what
-//! a task took when it ends, and not before.
+//! Simulation of schedules in virtual time: one prompt, or requests that arrive at any time. As in real time, a
+//! schedule learns a task's time only when the task ends.
 
 use serde::Serialize;
 
@@ -9,27 +9,28 @@ use crate::random::{Random, mixed};
 use crate::schedule::{Dag, Policy};
 use crate::timeline::{Event, Timeline};
 
-/// A task that begins.
+/// A task that starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Begin {
     /// Number of the task.
     pub task: usize,
-    /// Where.
+    /// The processor that runs it.
     pub processor: ProcessorId,
-    /// When.
+    /// Start time in seconds.
     pub now: f64,
-    /// Whether the processor had nothing to do just before.
+    /// Whether the processor was idle just before.
     pub idle: bool,
 }
 
-/// What a task takes of its processor's time.
+/// Processor time of a task.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Takes {
-    /// Seconds in front of it, such as for waking up, which are nothing to do with the task.
+    /// Seconds before the task's own work, such as for waking up. They don't count as time of the task.
     pub before: f64,
-    /// Its own seconds where no other processor works.
+    /// Seconds of the task while no other processor works.
     pub seconds: f64,
-    /// What each of these seconds is longer by while another one does, since memory, caches and power are shared.
+    /// Relative slowdown while another processor works, because memory, caches and power are shared: 0.5 makes each
+    /// second 1.5 seconds.
     pub beside: f64,
 }
 
@@ -43,24 +44,24 @@ impl From<f64> for Takes {
     }
 }
 
-/// A task that a processor is at.
+/// A task that a processor is running.
 #[derive(Debug)]
 struct Running {
     pass: PassId,
     task: usize,
     /// Index of its event.
     event: usize,
-    /// When it ends, if as many processors work until then as do now.
+    /// Time at which it ends if the number of working processors does not change.
     end: f64,
-    /// Its own seconds until then: what the schedule gets to know when it ends.
+    /// Total seconds of the task itself, which the schedule receives when the task ends.
     seconds: f64,
     beside: f64,
-    /// Whether another processor works.
+    /// Whether another processor works at the same time.
     is_beside: bool,
 }
 
 impl Running {
-    /// Others work from `now` on, or none.
+    /// Updates the end time when other processors start or stop working at `now`.
     fn set_beside(&mut self, is_beside: bool, now: f64) {
         if self.is_beside != is_beside && self.beside != 0.0 {
             let factor = 1.0 + self.beside;
@@ -72,7 +73,8 @@ impl Running {
     }
 }
 
-/// Runs the tasks of `dag` by `policy`, each for `takes(task)` seconds, which the schedule does not have beforehand.
+/// Runs the tasks of `dag` by `policy`, each for `takes(task)` seconds. The schedule doesn't know these times
+/// beforehand.
 ///
 /// # Panics
 /// If a task takes a negative time or one that is not finite.
@@ -80,7 +82,7 @@ pub fn simulate(dag: &Dag, policy: Policy, takes: impl Fn(usize) -> f64) -> Time
     simulate_each(dag, policy, |begin| takes(begin.task).into())
 }
 
-/// As [`simulate`], each task for `takes(begin)`.
+/// Runs the tasks as [`simulate`] does, each for `takes(begin)`.
 ///
 /// # Panics
 /// If a task takes a negative time or one that is not finite.
@@ -96,19 +98,21 @@ pub fn simulate_each(dag: &Dag, policy: Policy, takes: impl Fn(Begin) -> Takes) 
     served.timeline(dag.processors())
 }
 
-/// What happens in real time, by a `chance`, any number between 0 and 1.
+/// A model of random effects in real time. `chance` is a random number between 0 and 1.
 pub trait RealTime {
-    /// What a task takes.
+    /// Returns the time of a task.
     fn takes(&self, begin: Begin, chance: f64) -> Takes;
 
-    /// Seconds until an idle processor notices that a task is ready. Then it chooses between those that are ready, which may
-    /// be others by now.
+    /// Returns the seconds until an idle processor notices that a task is ready. It then chooses among the tasks that
+    /// are ready at that time.
     fn notices(&self, begin: Begin, chance: f64) -> f64;
 }
 
-/// As [`simulate_each`] in real time: `runs` times, by each of `schedules` in turn, which expect something of the same tasks.
-/// Returns them by their time, the shortest first, each with its policy: by most policies little decides which of two chunks
-/// is ahead of the other from then on, so that one run would be any of several.
+/// Runs [`simulate_each`] `runs` times with the random times of `real_time`, with the `schedules` in turn. The
+/// schedules must be of the same tasks; their expected times may differ.
+///
+/// Returns the runs with their policies, sorted by time, the shortest first. Several runs are needed because under most
+/// policies small differences decide which of two chunks is first from then on.
 ///
 /// # Panics
 /// If a task takes a negative time or one that is not finite, or if there is no schedule.
@@ -144,25 +148,25 @@ pub fn simulate_varied(
     runs
 }
 
-/// What arrives at some time.
+/// A request that arrives at a given time.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// When it arrives, in seconds.
+    /// Arrival time in seconds.
     pub at: f64,
-    /// The tasks of a prompt, or of each step of decoding.
+    /// The tasks of a prompt, or of each decode step.
     pub dag: &'a Dag,
-    /// Which of them it is.
+    /// Kind of work.
     pub work: Work,
 }
 
-/// What a request is.
+/// The work of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Work {
-    /// A prompt: one pass.
+    /// A prompt, which is one pass.
     Prompt,
-    /// Sequences that decode: so many passes, each of which begins to wait when the one before it is complete.
+    /// Sequences that decode in several passes. Each pass starts to wait when the previous one is complete.
     Decode {
-        /// How many.
+        /// Number of passes.
         steps: usize,
     },
 }
@@ -172,30 +176,29 @@ pub enum Work {
 pub struct ServedPass {
     /// Index of the request.
     pub request: usize,
-    /// When it began to wait.
+    /// Time at which it started to wait.
     pub since: f64,
-    /// When its first task began.
+    /// Start time of its first task.
     pub start: f64,
-    /// When its last task was complete.
+    /// End time of its last task.
     pub end: f64,
 }
 
-/// What became of requests.
+/// The result of simulated requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Served {
-    /// Their passes, in the order in which they were added.
+    /// The passes in the order in which they were added.
     pub passes: Vec<ServedPass>,
-    /// Index of the pass, and the event; in the order in which events began.
+    /// Index of the pass, and the event, in order of start time.
     pub events: Vec<(usize, Event)>,
 }
 
-/// Runs `requests` on `processors` processors, each task for `takes(dag, begin)`, with the
-/// dag of its request. Steps of decoding yield to prompts for
-/// `max_stall` seconds: see [`Passes`].
+/// Runs `requests` on `processors` processors, each task for `takes(dag, begin)` with the dag of its request. Decode
+/// steps yield to prompts for up to `max_stall` seconds: see [`Passes`].
 ///
 /// # Panics
-/// If a request arrives before 0 or at a time that is not finite, or has no task; if a task takes a negative time or one that
-/// is not finite.
+/// If a request arrives before 0 or at a time that is not finite, or has no task, or if a task takes a negative time or
+/// one that is not finite.
 pub fn simulate_requests(
     processors: usize,
     policy: Policy,
@@ -206,7 +209,7 @@ pub fn simulate_requests(
     simulate_noticed(processors, policy, max_stall, requests, takes, None)
 }
 
-/// As [`simulate_requests`] with processors that have been idle and notice so many seconds later that a task is ready.
+/// Runs [`simulate_requests`] where an idle processor notices a ready task only after `notices(begin)` seconds.
 fn simulate_noticed(
     processors: usize,
     policy: Policy,
@@ -226,7 +229,7 @@ fn simulate_noticed(
         passes: Vec::new(),
         events: Vec::new(),
     };
-    // The last one is the next to arrive; of those that arrive at once, the first of the list.
+    // The last element arrives next. Of requests that arrive at the same time, the first in the list is served first.
     let mut arriving: Vec<usize> = (0..requests.len()).collect();
     arriving.sort_by(|one, other| {
         requests[*other]
@@ -238,14 +241,14 @@ fn simulate_noticed(
         .iter()
         .map(|request| request.work.passes())
         .collect();
-    // Since when each processor has nothing to do; none while it works.
+    // The time since which each processor has been idle; `None` while it works.
     let mut idle_since = vec![Some(f64::NEG_INFINITY); processors];
     let mut running: Vec<Option<Running>> = (0..processors).map(|_| None).collect();
-    // When each processor notices that it has something to do.
+    // The time at which each idle processor notices a ready task.
     let mut noticed: Vec<Option<f64>> = vec![None; processors];
     let mut now = 0.0;
     let mut ids = Vec::new();
-    // Requests whose next pass begins to wait now.
+    // Requests whose next pass starts to wait now.
     let mut waiting = Vec::new();
     loop {
         while let Some(request) = arriving.pop_if(|request| requests[*request].at <= now) {
@@ -309,11 +312,11 @@ fn simulate_noticed(
                 let is_valid = before >= 0.0 && seconds >= 0.0 && (before + seconds).is_finite();
                 assert!(
                     is_valid,
-                    "task {task} takes {seconds} seconds behind {before}"
+                    "task {task} takes {seconds} seconds after {before}"
                 );
                 assert!(
                     beside > -1.0 && beside.is_finite(),
-                    "task {task} takes {beside} more beside others"
+                    "task {task} has a slowdown of {beside} next to others"
                 );
                 let end = now + before + seconds;
                 *idle_since = None;
@@ -362,7 +365,7 @@ fn simulate_noticed(
         if now.is_infinite() {
             break;
         }
-        // All that end now, before the next tasks are chosen.
+        // Complete all tasks that end now before the next ones are chosen.
         for (running, idle_since) in running.iter_mut().zip(&mut idle_since) {
             let Some(Running {
                 pass: id,
@@ -393,7 +396,7 @@ fn simulate_noticed(
 }
 
 impl Served {
-    /// What ran where and when.
+    /// Returns the events as a timeline.
     fn timeline(self, processors: usize) -> Timeline {
         Timeline::new(
             self.events.into_iter().map(|(_, event)| event).collect(),
@@ -438,7 +441,7 @@ mod tests {
         #[test]
         fn every_task_runs_once_after_its_predecessors_and_alone_on_its_processor(dag in dags(), noise in 0.1f64..3.0) {
             for policy in Policy::ALL {
-                // Tasks take other times than expected.
+                // The actual times differ from the expected ones.
                 let takes = |task: usize| dag.seconds(task) * if task.is_multiple_of(3) { noise } else { 1.0 };
                 let timeline = simulate(&dag, policy, takes);
                 let mut of_task = vec![None; dag.len()];
@@ -509,7 +512,7 @@ mod tests {
             .iter()
             .map(|event| (event.task, event.end))
             .collect();
-        // Two seconds beside the other do what 4/3 do alone.
+        // In two seconds next to the other task, the first one does the work of 4/3 seconds alone.
         let first = 2.0 + 4.0 - 2.0 / 1.5;
         let expected = [(0, first), (1, 2.0), (2, first + 3.0), (3, first + 4.0)];
         for ((task, end), (expected_task, expected_end)) in ends.into_iter().zip(expected) {
@@ -520,7 +523,7 @@ mod tests {
         }
     }
 
-    /// Processors notice after so many seconds, and tasks take what is expected.
+    /// Processors notice a ready task after this many seconds. Tasks take their expected time.
     struct Noticed<'a>(&'a Dag, f64);
 
     impl RealTime for Noticed<'_> {
@@ -536,7 +539,7 @@ mod tests {
 
     #[test]
     fn an_idle_processor_chooses_when_it_notices() {
-        // The CPU makes a short path of the NPU's ready, and half a second later a long one.
+        // The CPU makes a short path of the NPU ready, and half a second later a long one.
         let dag = Dag::new([
             (0, 1.0, vec![]),
             (0, 0.5, vec![0]),
@@ -557,7 +560,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(on_npu(0.0), [(2, 1.0), (3, 2.0)]);
-        // The CPU's first task is late, too.
+        // The first task of the CPU starts late, too.
         assert_eq!(on_npu(0.25), [(2, 1.5), (3, 2.5)]);
         assert_eq!(on_npu(0.75), [(3, 2.5), (2, 4.5)], "by then both are ready");
     }
@@ -595,7 +598,8 @@ mod tests {
         );
     }
 
-    /// Qwen1.5-1.8B as the paper has it at 256 tokens: 315 ms on the NPU, half of that on the CPU.
+    /// Returns the tasks of Qwen1.5-1.8B with the paper's times for 256 tokens: 315 ms on the NPU, half of that on the
+    /// CPU.
     fn qwen(prompt: usize) -> Dag {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), prompt, 256);
         let processors = Processors::cpu_and_npu(Some(4 << 30));

@@ -1,8 +1,8 @@
-//! The tasks of a prefill, for the simulator and the engine alike: subgraphs on chunks, whole or in parts, and shadows.
+//! Tasks of a prefill, for both the simulator and the engine: whole or partial subgraphs on chunks, and shadows.
 //!
-//! A shadow (llm.npu, §3.3) is what the outliers of a subgraph's input add to its products. Where a subgraph runs on a
-//! processor that does not compute shadows itself, its shadow is a task of its own, on a processor for floats; what reads
-//! the output waits for both.
+//! A shadow (llm.npu, §3.3) computes the contribution of a subgraph's outlier inputs to its linear layers. If a
+//! subgraph runs on a processor that doesn't compute shadows itself, the shadow is a separate task on a processor that
+//! computes in float. The tasks that read the output wait for both.
 
 use std::ops::Range;
 
@@ -15,30 +15,30 @@ use crate::schedule::parts::{Cut, CutError, Part};
 use crate::schedule::{Dag, Node};
 use crate::timeline::Label;
 
-/// When the shadow of a subgraph can begin.
+/// The point at which the shadow of a subgraph can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shadow {
-    /// With the products: both read the same input.
+    /// Together with the linear layers, which read the same input.
     Beside,
-    /// When the subgraph is complete: the outliers are in what it computes on the way, such as the input of down in a
-    /// feed-forward that is one subgraph.
+    /// After the subgraph is complete, because the outliers are in an intermediate result, such as the input of down in
+    /// a feed-forward that is one subgraph.
     Behind,
 }
 
-/// What a task computes of its subgraph.
+/// The operation of a task on its subgraph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
-    /// The subgraph, or a part of its output, without what its shadow adds.
+    /// The subgraph, or a part of its output, without the contribution of its shadow.
     Compute,
     /// The shadow.
     Shadow,
 }
 
 impl Operation {
-    /// The number of a kind of tasks, below [`KINDS`]: those of one kind are as much faster or slower than expected as each
-    /// other.
+    /// Returns the kind of the task, below [`KINDS`]. The scheduler assumes that tasks of one kind deviate from their
+    /// expected time by the same factor.
     pub fn kind(self, role: Role) -> usize {
         match self {
             Self::Compute => role as usize,
@@ -47,27 +47,28 @@ impl Operation {
     }
 }
 
-/// Kinds of tasks: two of each role.
+/// Number of task kinds: two for each role.
 pub const KINDS: usize = 2 * Role::ALL.len();
 
-/// How the tasks of a prefill are made.
+/// Options for creating the tasks of a prefill.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskOptions {
-    /// Where subgraphs run that are not cut.
+    /// Processors of the subgraphs that are not cut.
     pub placement: Placement,
-    /// Chunks that have buffers at once: a chunk begins when the one whose buffers it takes is through.
+    /// Maximum number of chunks that have buffers at the same time. A chunk starts when an earlier chunk releases its
+    /// buffers.
     pub chunks_in_flight: usize,
-    /// By subgraph, how its output is cut across processors; subgraphs behind the last are not.
+    /// Cut of each subgraph's output across processors, indexed by subgraph. Subgraphs past the end are not cut.
     pub cuts: Vec<Option<Cut>>,
-    /// By subgraph, its shadow, if that is a task of its own; subgraphs behind the last have none.
+    /// Shadow of each subgraph, if it is a separate task, indexed by subgraph. Subgraphs past the end have none.
     pub shadows: Vec<Option<Shadow>>,
-    /// Where else products may be computed, beside where they are placed and cut: by an assignment of its own for each
-    /// prompt ([`PrefillTasks::assigned`]).
+    /// Further processors that may compute linear layers, in addition to the placement and the cuts, when each prompt
+    /// has its own assignment ([`PrefillTasks::assigned`]).
     pub products_on: Vec<ProcessorId>,
 }
 
 impl TaskOptions {
-    /// One task for each subgraph of each chunk.
+    /// Creates options with one task for each subgraph of each chunk.
     pub fn whole(placement: Placement, chunks_in_flight: usize) -> Self {
         Self {
             placement,
@@ -78,39 +79,39 @@ impl TaskOptions {
         }
     }
 
-    /// How a subgraph is cut.
+    /// Returns the cut of a subgraph.
     pub fn cut(&self, subgraph: usize) -> Option<&Cut> {
         self.cuts.get(subgraph)?.as_ref()
     }
 
-    /// The shadow of a subgraph that is a task of its own.
+    /// Returns the shadow of a subgraph if it is a separate task.
     pub fn shadow(&self, subgraph: usize) -> Option<Shadow> {
         *self.shadows.get(subgraph)?
     }
 }
 
-/// Which inputs of the linear layers of a block keep their shadow.
+/// Flags for the linear inputs of a block that keep their shadow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockShadows {
-    /// What query, key and value read.
+    /// Input of query, key and value.
     pub attention: bool,
-    /// What attention's output layer reads.
+    /// Input of attention's output layer.
     pub attention_output: bool,
-    /// What gate and up read.
+    /// Input of gate and up.
     pub feed_forward: bool,
-    /// What down reads.
+    /// Input of down.
     pub down: bool,
 }
 
 impl BlockShadows {
-    /// Whether a feed-forward that runs on a processor without shadows has to be split: what is missing is added before the
-    /// activation.
+    /// Returns whether a feed-forward must be split if it runs on a processor without shadows. The shadow of gate and
+    /// up must be added before the activation.
     pub fn splits(self) -> bool {
         self.feed_forward
     }
 
-    /// When the shadow of a subgraph of the block can begin, if it has one.
+    /// Returns when the shadow of the block's subgraph with this role can start, or `None` if it has no shadow.
     pub fn of_role(self, role: Role) -> Option<Shadow> {
         let (is_kept, shadow) = match role {
             Role::QueryKeyValue => (self.attention, Shadow::Beside),
@@ -127,7 +128,7 @@ impl BlockShadows {
 }
 
 impl TaskOptions {
-    /// Makes the shadows of `blocks` tasks of their own where a processor of a subgraph does not compute them:
+    /// Makes the shadows of `blocks` separate tasks where a processor of a subgraph does not compute them:
     /// [`Processor::multiplies_alone`](crate::processors::Processor::multiplies_alone).
     #[must_use]
     pub fn with_shadows(
@@ -161,16 +162,16 @@ impl TaskOptions {
 /// A task of a prefill.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct PrefillTask {
-    /// Subgraph and chunk; of a shadow, part 0.
+    /// Subgraph and chunk, with the part's number. The part of a shadow is 0.
     pub task: Task,
-    /// What of it is computed.
+    /// Operation on the subgraph.
     pub operation: Operation,
-    /// Which rectangle of the output.
+    /// Rectangle of the output.
     pub part: Part,
 }
 
 impl PrefillTask {
-    /// A subgraph on a chunk, with all of its output.
+    /// Creates a task for a subgraph on a chunk that computes the whole output.
     pub fn whole(graph: &Graph, task: Task) -> Self {
         let (rows, columns) = (
             graph.chunks()[task.chunk].len(),
@@ -186,7 +187,7 @@ impl PrefillTask {
         }
     }
 
-    /// Which share of the whole output it computes.
+    /// Returns the fraction of the whole output that the task computes.
     pub fn share(&self, graph: &Graph) -> f64 {
         let Self { part: all, .. } = Self::whole(graph, self.task);
         let area = |part: &Part| (part.rows.len() * part.columns.len()) as f64;
@@ -194,37 +195,39 @@ impl PrefillTask {
     }
 }
 
-/// Who computes a subgraph of a chunk.
+/// The processors that compute a subgraph of a chunk.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Assigned {
     /// One processor.
     Whole(ProcessorId),
-    /// Of a product, these parts, which are all of its output, without overlap.
+    /// Parts of a linear subgraph's output, which cover all of it without overlap.
     Parts(Vec<(ProcessorId, Part)>),
 }
 
-/// The tasks of a prefill with what they wait for.
+/// The tasks of a prefill and their dependencies.
 #[derive(Clone, Debug)]
 pub struct PrefillTasks {
-    /// What each waits for and takes.
+    /// Dependencies and expected seconds of the tasks.
     pub dag: Dag,
-    /// What each is, by its number in the dag: chunk after chunk, within a chunk subgraph after subgraph, and of a subgraph
-    /// part after part, with its shadow in front of or behind them, as it begins.
+    /// Tasks by their number in the dag: ordered by chunk, then by subgraph, then by part. A shadow comes before or
+    /// after the parts of its subgraph, depending on when it starts.
     pub tasks: Vec<PrefillTask>,
-    /// By chunk and subgraph, `[chunks, subgraphs]`, the numbers of the tasks that its output is complete after.
+    /// Numbers of the tasks after which an output is complete, `[chunks, subgraphs]`.
     pieces: Vec<Range<usize>>,
     subgraphs: usize,
 }
 
 impl PrefillTasks {
-    /// The tasks of `graph`. `seconds` returns what a task is expected to take on a processor that computes its format;
-    /// shadows are in float, and placed where what quantizes their input is.
+    /// Creates the tasks of `graph`. `seconds` returns the time that a task is expected to take on a processor that
+    /// computes its format. Shadows are in float; their home is the processor of the subgraph that quantizes their
+    /// input.
     ///
     /// # Errors
-    /// If what is not a product is cut, or a processor has a share of a subgraph that it does not compute.
+    /// If a subgraph that is not a linear layer is cut, or a processor has a share of a subgraph whose format it does
+    /// not compute.
     ///
     /// # Panics
-    /// If no chunk may be in flight, or a processor is not in the list.
+    /// If `chunks_in_flight` is 0, or a processor is not in the list.
     pub fn new(
         graph: &Graph,
         processors: &Processors,
@@ -245,14 +248,14 @@ impl PrefillTasks {
         Self::assigned(graph, processors, options, &by_options, seconds)
     }
 
-    /// As [`PrefillTasks::new`], where `assignment` returns who computes each task of [`Graph::tasks`], in place of the
-    /// placement and the cuts of `options`.
+    /// Creates the tasks as [`PrefillTasks::new`] does, but `assignment` returns the processors of each task of
+    /// [`Graph::tasks`]. It replaces the placement and the cuts of `options`.
     ///
     /// # Errors
-    /// As [`PrefillTasks::new`], and those of `assignment`.
+    /// Those of [`PrefillTasks::new`] and of `assignment`.
     ///
     /// # Panics
-    /// As [`PrefillTasks::new`].
+    /// See [`PrefillTasks::new`].
     pub fn assigned(
         graph: &Graph,
         processors: &Processors,
@@ -296,7 +299,7 @@ impl PrefillTasks {
                     Operation::Shadow => Format::Float,
                 };
                 let on = |id: ProcessorId| {
-                    // A window that has no room for a subgraph has none later either.
+                    // A processor whose memory window has no room for a subgraph now has none later either.
                     let has_room = id == home || processors[id].window.is_none();
                     (has_room && processors[id].computes(format)).then(|| seconds(&task, id))
                 };
@@ -315,12 +318,13 @@ impl PrefillTasks {
         Ok(made)
     }
 
-    /// The numbers of the tasks that the output of a subgraph on a chunk is complete after: its parts and its shadow.
+    /// Returns the numbers of the tasks after which a subgraph's output on a chunk is complete: its parts and its
+    /// shadow.
     pub fn pieces(&self, chunk: usize, subgraph: usize) -> Range<usize> {
         self.pieces[chunk * self.subgraphs + subgraph].clone()
     }
 
-    /// What each task is, for people.
+    /// Returns a human-readable label for each task.
     pub fn labels(&self, graph: &Graph) -> Vec<Label> {
         let label = |PrefillTask {
                          task, operation, ..
@@ -340,7 +344,7 @@ impl PrefillTasks {
     }
 }
 
-/// The tasks of one subgraph on one chunk, each with the processor that it is placed on.
+/// Returns the tasks of one subgraph on one chunk, each with its home processor.
 fn pieces(
     graph: &Graph,
     processors: &Processors,
@@ -380,7 +384,7 @@ fn pieces(
     });
     let mut pieces: Vec<_> = compute.collect();
     if let Some(shadow) = options.shadow(whole.subgraph) {
-        // What is multiplied is quantized by the subgraph before it.
+        // The preceding subgraph quantizes the input of the linear layers.
         let home = home(whole.subgraph.saturating_sub(1));
         let shadow_task = PrefillTask {
             task: whole,
@@ -398,8 +402,9 @@ fn pieces(
 }
 
 impl Dag {
-    /// The tasks of a prefill in the order of [`Graph::tasks`], each subgraph whole and without a shadow, on the processor
-    /// that it is placed on. `seconds` returns what a task is expected to take on a processor that computes its format.
+    /// Creates the tasks of a prefill in the order of [`Graph::tasks`]. Each subgraph is whole, without a shadow, and
+    /// on the processor of its placement. `seconds` returns the time that a task is expected to take on a processor
+    /// that computes its format.
     pub fn of_prefill(
         graph: &Graph,
         processors: &Processors,
@@ -421,7 +426,7 @@ mod tests {
     use crate::schedule::parts::{Axis, Share};
     use proptest::prelude::*;
 
-    /// Two blocks, the feed-forward of the second split, in four chunks.
+    /// Returns a graph of two blocks in four chunks. The feed-forward of the second block is split.
     fn graph() -> Graph {
         let mut description = triad_model::family::shape("smollm2-135m").unwrap();
         description.blocks.truncate(2);
@@ -438,7 +443,7 @@ mod tests {
     }
 
     prop_compose! {
-        /// Cuts of products and shadows, of any subgraphs.
+        /// Generates cuts of linear subgraphs, and shadows of any subgraphs.
         fn options()(
             cuts in prop::collection::vec(prop::option::of((any::<bool>(), prop::collection::vec(0.1f64..1.0, 1..5), 1usize..40)), 14),
             shadows in prop::collection::vec(prop::option::of(any::<bool>()), 14),

@@ -3,10 +3,14 @@
 use triad::{Constraint, GenerateOptions, Model};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let schema = r#"{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}"#;
+    let schema =
+        r#"{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}"#;
     let constraint = Constraint::JsonSchema(schema.into());
     let options = GenerateOptions::new().constraint(constraint).max_tokens(64);
     let mut chat = Model::open("smollm2-135m")?.chat().with_options(options);
-    println!("{}", chat.send("Where is the Eiffel Tower?")?.finish()?.text);
+    println!(
+        "{}",
+        chat.send("Where is the Eiffel Tower?")?.finish()?.text
+    );
     Ok(())
 }

@@ -1,19 +1,21 @@
 //! Conversations.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use triad_engine::Cancel;
 use triad_frontend::chat::{Conversation, encode_conversation};
 use triad_frontend::tool_calls::{Tool as FrontendTool, ToolCallParser, ToolFormat};
 
 use crate::error::Result;
-use crate::generation::{Answer, Generation, Parts};
-use crate::model::Model;
+use crate::generation::{Answer, Generation, Parts, ToolCall};
+use crate::opened::Opened;
 use crate::options::GenerateOptions;
 use crate::session::Session;
 
 /// A conversation with a model, by its chat template. A model without one continues the last message as plain text.
 pub struct Chat {
-    model: Model,
+    model: Arc<Opened>,
     session: Session,
     messages: Vec<Value>,
     tools: Vec<FrontendTool>,
@@ -35,16 +37,6 @@ pub struct Message {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool(FrontendTool);
 
-/// A call of a function by the model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ToolCall {
-    /// The function's name.
-    pub name: String,
-    /// Its arguments, a JSON object.
-    pub arguments: String,
-}
-
 impl Tool {
     /// Describes a function; `parameters` is the JSON schema of an object.
     ///
@@ -59,10 +51,10 @@ impl Tool {
 }
 
 impl Chat {
-    pub(crate) fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Arc<Opened>) -> Self {
         Self {
-            model: model.clone(),
-            session: model.session(),
+            model: Arc::clone(model),
+            session: Session::new(model, model.engine.session()),
             messages: Vec::new(),
             tools: Vec::new(),
             options: GenerateOptions::new(),
@@ -142,18 +134,18 @@ impl Chat {
             keeps_letters: self.keeps_letters,
             ..Conversation::default()
         };
-        let model = self.model.engine().model();
-        let within = (self.model.context(), &Cancel::new());
+        let model = self.model.engine.model();
+        let within = (self.model.engine.context(), &Cancel::new());
         Ok(encode_conversation(
             model,
-            self.model.name(),
+            &self.model.name,
             &conversation,
             within,
         )?)
     }
 
     fn generate(&mut self, prompt: Vec<u32>) -> Result<Generation<'_>> {
-        let template = self.model.engine().model().chat_template();
+        let template = self.model.engine.model().chat_template();
         let parts = if self.tools.is_empty() {
             Parts::Text
         } else {
@@ -199,7 +191,7 @@ fn message(answer: &Answer) -> Value {
 impl std::fmt::Debug for Chat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Chat")
-            .field("model", &self.model)
+            .field("model", &self.model.name)
             .field("messages", &self.messages.len())
             .finish_non_exhaustive()
     }

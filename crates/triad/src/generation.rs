@@ -10,11 +10,20 @@ use triad_engine::{
 };
 use triad_frontend::tool_calls::{AnswerPart, ToolCallParser};
 
-use crate::chat::ToolCall;
 use crate::error::{Error, Result};
 
 /// Pieces that may be ready before the caller takes the first of them.
 const PIECES: usize = 64;
+
+/// A call of a function by the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ToolCall {
+    /// The function's name.
+    pub name: String,
+    /// Its arguments, a JSON object.
+    pub arguments: String,
+}
 
 /// How the text of an answer is read.
 pub(crate) enum Parts {

@@ -37,14 +37,15 @@ mod chat;
 mod error;
 mod generation;
 mod model;
+mod opened;
 mod options;
 mod session;
 
-pub use chat::{Chat, Message, Tool, ToolCall};
+pub use chat::{Chat, Message, Tool};
 pub use error::{Error, ErrorKind, Result};
-pub use generation::{Answer, Generation};
-pub use model::Model;
-pub use options::{CacheType, Constraint, GenerateOptions, OpenOptions};
+pub use generation::{Answer, Generation, ToolCall};
+pub use model::{CacheType, Model, OpenOptions};
+pub use options::{Constraint, GenerateOptions};
 pub use session::Session;
 pub use triad_engine::{Cancel, Finish, Timing};
 

@@ -1,30 +1,21 @@
-//! A model with its engine.
+//! Models and how they are opened.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
-use triad_engine::{Adapters, Cancel, Engine, Error as EngineError, ScaledAdapter};
-use triad_frontend::chat;
-use triad_grammar::Grammars;
+use triad_engine::{Cancel, Engine, Error as EngineError, KvFormat, Threads};
+use triad_frontend::open;
 use triad_model::tokenizer::Special;
 
 use crate::chat::Chat;
 use crate::error::Result;
-use crate::options::{GenerateOptions, OpenOptions};
+use crate::opened::Opened;
 use crate::session::Session;
 
 /// A model that is ready to run. Copies are the same model; chats and sessions of it may run at the same time, from any
 /// thread.
 #[derive(Clone)]
-pub struct Model(Arc<Inner>);
-
-struct Inner {
-    name: String,
-    engine: Engine,
-    grammars: OnceLock<Grammars>,
-    /// Held while `grammars` is filled.
-    compiling: Mutex<()>,
-}
+pub struct Model(Arc<Opened>);
 
 impl Model {
     /// Opens a model by the path of a package, GGUF file or safetensors folder, by the name `smollm2-135m`, or by
@@ -41,23 +32,14 @@ impl Model {
         OpenOptions::default()
     }
 
-    pub(crate) fn new(name: &str, engine: Engine) -> Self {
-        Self(Arc::new(Inner {
-            name: name.to_owned(),
-            engine,
-            grammars: OnceLock::new(),
-            compiling: Mutex::new(()),
-        }))
-    }
-
     /// Begins a conversation.
     pub fn chat(&self) -> Chat {
-        Chat::new(self)
+        Chat::new(&self.0)
     }
 
     /// Begins a text.
     pub fn session(&self) -> Session {
-        Session::new(self, self.engine().session())
+        Session::new(&self.0, self.engine().session())
     }
 
     /// Goes on with a text that [`Session::save`] wrote.
@@ -65,7 +47,7 @@ impl Model {
     /// # Errors
     /// If the file is no saved session, is damaged, or is of another model or other options.
     pub fn restore(&self, path: impl AsRef<Path>) -> Result<Session> {
-        Ok(Session::new(self, self.engine().restore(path.as_ref())?))
+        Ok(Session::new(&self.0, self.engine().restore(path.as_ref())?))
     }
 
     /// Returns the embedding of `text`, a vector of length 1: the mean of its tokens' last hidden states.
@@ -73,7 +55,7 @@ impl Model {
     /// # Errors
     /// If the text is empty or longer than the context.
     pub fn embed(&self, text: &str) -> Result<Vec<f32>> {
-        let tokens = self.encode(text)?;
+        let tokens = self.0.encode(text)?;
         let hidden = self.engine().model().description().hidden;
         let mut sums = vec![0.0f64; hidden];
         let cancel = Cancel::new();
@@ -127,46 +109,8 @@ impl Model {
         self.engine().context()
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
+    fn engine(&self) -> &Engine {
         &self.0.engine
-    }
-
-    /// Returns the tokens of a text to continue, which fit into the context.
-    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let within = (self.context(), &Cancel::new());
-        Ok(chat::encode_text(
-            self.engine().model(),
-            text,
-            Special::AsText,
-            within,
-        )?)
-    }
-
-    /// Returns the compiler of constraints, made when it is first needed: it goes through all tokens.
-    pub(crate) fn grammars(&self) -> Result<&Grammars> {
-        let Inner {
-            engine,
-            grammars,
-            compiling,
-            ..
-        } = &*self.0;
-        let _compiling = compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(grammars) = grammars.get() {
-            return Ok(grammars);
-        }
-        let made = Grammars::new(Arc::<triad_engine::Model>::clone(engine.model()))?;
-        Ok(grammars.get_or_init(|| made))
-    }
-
-    /// Opens the adapters of `options`.
-    pub(crate) fn adapters(&self, options: &GenerateOptions) -> Result<Adapters> {
-        let opened = options.adapters.iter().map(|(path, scale)| {
-            Ok(ScaledAdapter {
-                adapter: self.engine().model().open_adapter(path)?,
-                scale: *scale,
-            })
-        });
-        Ok(Adapters::new(opened.collect::<Result<Vec<_>>>()?)?)
     }
 }
 
@@ -176,5 +120,92 @@ impl std::fmt::Debug for Model {
             .field("name", &self.0.name)
             .field("context", &self.context())
             .finish_non_exhaustive()
+    }
+}
+
+/// How a model is opened; [`Model::options`] has the defaults.
+#[derive(Default)]
+#[must_use]
+pub struct OpenOptions {
+    options: open::OpenOptions,
+    step: Option<Box<dyn FnMut(&str)>>,
+    cancel: Cancel,
+}
+
+/// Number format of the KV cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CacheType {
+    /// 16-bit floats.
+    #[default]
+    F16,
+    /// 8-bit integers with scales: half the memory.
+    Int8,
+    /// 32-bit floats.
+    F32,
+}
+
+impl OpenOptions {
+    /// Runs a model file as it is, in float, without preparing it for INT8.
+    pub fn no_quantize(mut self) -> Self {
+        self.options.float = true;
+        self
+    }
+
+    /// Computes on `count` threads; the default is one for each fast core.
+    pub fn threads(mut self, count: usize) -> Self {
+        self.options.threads = Threads::Count(count);
+        self
+    }
+
+    /// Holds `tokens` of a prompt and its answer together; the default is 4096, or the model's own context if that is less.
+    pub fn context(mut self, tokens: usize) -> Self {
+        self.options.context = Some(tokens);
+        self
+    }
+
+    /// Runs prompts in chunks of `tokens`; the default is 256.
+    pub fn prefill_chunk(mut self, tokens: usize) -> Self {
+        self.options.session.chunk = tokens;
+        self
+    }
+
+    /// Keeps keys and values in this format.
+    pub fn cache_type(mut self, format: CacheType) -> Self {
+        self.options.session.kv_format = match format {
+            CacheType::F16 => KvFormat::F16,
+            CacheType::Int8 => KvFormat::Int8,
+            CacheType::F32 => KvFormat::F32,
+        };
+        self
+    }
+
+    /// Calls `step` with a sentence for the user as each step begins: fetching, preparing, loading.
+    pub fn on_step(mut self, step: impl FnMut(&str) + 'static) -> Self {
+        self.step = Some(Box::new(step));
+        self
+    }
+
+    /// Ends the opening, which then fails, once `cancel` is set.
+    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
+        self.cancel = cancel.clone();
+        self
+    }
+
+    /// Opens a model by the path of a package, GGUF file or safetensors folder, by the name `smollm2-135m`, or by
+    /// `hf:owner/name[:file]`. Fetches and prepares it if it is not there.
+    ///
+    /// # Errors
+    /// If there is no such model, it can't be fetched, read or prepared, or it does not fit into memory.
+    pub fn open(self, name: impl AsRef<str>) -> Result<Model> {
+        let Self {
+            options,
+            step,
+            cancel,
+        } = self;
+        let mut step = step.unwrap_or_else(|| Box::new(|_| {}));
+        let name = name.as_ref();
+        let engine = open::open(name, &options, &cancel, &mut *step)?;
+        Ok(Model(Arc::new(Opened::new(name, engine))))
     }
 }

@@ -1,103 +1,15 @@
-//! Options, each built by its methods.
+//! Options of answers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use triad_engine::GenerateOptions as EngineOptions;
 use triad_engine::constraint::Form;
 use triad_engine::sampler::SamplerOptions;
-use triad_engine::{Cancel, GenerateOptions as EngineOptions, KvFormat, Threads};
-use triad_frontend::open;
-use triad_grammar::{GrammarSource, Grammars};
+use triad_grammar::GrammarSource;
 
 use crate::error::Result;
-use crate::model::Model;
-
-/// How a model is opened; [`Model::options`] has the defaults.
-#[derive(Default)]
-#[must_use]
-pub struct OpenOptions {
-    options: open::OpenOptions,
-    step: Option<Box<dyn FnMut(&str)>>,
-    cancel: Cancel,
-}
-
-/// Number format of the KV cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CacheType {
-    /// 16-bit floats.
-    #[default]
-    F16,
-    /// 8-bit integers with scales: half the memory.
-    Int8,
-    /// 32-bit floats.
-    F32,
-}
-
-impl OpenOptions {
-    /// Runs a model file as it is, in float, without preparing it for INT8.
-    pub fn no_quantize(mut self) -> Self {
-        self.options.float = true;
-        self
-    }
-
-    /// Computes on `count` threads; the default is one for each fast core.
-    pub fn threads(mut self, count: usize) -> Self {
-        self.options.threads = Threads::Count(count);
-        self
-    }
-
-    /// Holds `tokens` of a prompt and its answer together; the default is 4096, or the model's own context if that is less.
-    pub fn context(mut self, tokens: usize) -> Self {
-        self.options.context = Some(tokens);
-        self
-    }
-
-    /// Runs prompts in chunks of `tokens`; the default is 256.
-    pub fn prefill_chunk(mut self, tokens: usize) -> Self {
-        self.options.session.chunk = tokens;
-        self
-    }
-
-    /// Keeps keys and values in this format.
-    pub fn cache_type(mut self, format: CacheType) -> Self {
-        self.options.session.kv_format = match format {
-            CacheType::F16 => KvFormat::F16,
-            CacheType::Int8 => KvFormat::Int8,
-            CacheType::F32 => KvFormat::F32,
-        };
-        self
-    }
-
-    /// Calls `step` with a sentence for the user as each step begins: fetching, preparing, loading.
-    pub fn on_step(mut self, step: impl FnMut(&str) + 'static) -> Self {
-        self.step = Some(Box::new(step));
-        self
-    }
-
-    /// Ends the opening, which then fails, once `cancel` is set.
-    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
-        self.cancel = cancel.clone();
-        self
-    }
-
-    /// Opens a model by the path of a package, GGUF file or safetensors folder, by the name `smollm2-135m`, or by
-    /// `hf:owner/name[:file]`. Fetches and prepares it if it is not there.
-    ///
-    /// # Errors
-    /// If there is no such model, it can't be fetched, read or prepared, or it does not fit into memory.
-    pub fn open(self, name: impl AsRef<str>) -> Result<Model> {
-        let Self {
-            options,
-            step,
-            cancel,
-        } = self;
-        let mut step = step.unwrap_or_else(|| Box::new(|_| {}));
-        let name = name.as_ref();
-        let engine = open::open(name, &options, &cancel, &mut *step)?;
-        Ok(Model::new(name, engine))
-    }
-}
+use crate::opened::Opened;
 
 /// A form that an answer keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,8 +108,8 @@ impl GenerateOptions {
     }
 
     /// Returns them as the engine takes them, with the constraint compiled for the tokens of `model`.
-    pub(crate) fn for_engine(&self, model: &Model) -> Result<EngineOptions> {
-        let recommended = SamplerOptions::recommended(model.engine().model().generation_defaults());
+    pub(crate) fn for_engine(&self, model: &Opened) -> Result<EngineOptions> {
+        let recommended = SamplerOptions::recommended(model.engine.model().generation_defaults());
         let sampler = SamplerOptions {
             temperature: self.temperature.unwrap_or(recommended.temperature),
             top_k: self.top_k.unwrap_or(recommended.top_k),
@@ -224,13 +136,12 @@ impl GenerateOptions {
     }
 }
 
-fn compile(constraint: &Constraint, model: &Model) -> Result<Arc<dyn Form>> {
+fn compile(constraint: &Constraint, model: &Opened) -> Result<Arc<dyn Form>> {
     let source = match constraint.clone() {
         Constraint::Json => GrammarSource::JsonObject,
         Constraint::JsonSchema(schema) => GrammarSource::JsonSchema(schema),
         Constraint::Regex(regex) => GrammarSource::Regex(regex),
         Constraint::Lark(grammar) => GrammarSource::Lark(grammar),
     };
-    let grammars: &Grammars = model.grammars()?;
-    Ok(grammars.compile(&source)?)
+    Ok(model.grammars()?.compile(&source)?)
 }

@@ -1,26 +1,27 @@
 //! A text that a model continues.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use triad_engine::Session as EngineSession;
 
 use crate::error::Result;
 use crate::generation::{Generation, Parts};
-use crate::model::Model;
+use crate::opened::Opened;
 use crate::options::GenerateOptions;
 
 /// A text that a model continues, with the keys and values of its tokens.
 pub struct Session {
-    model: Model,
+    model: Arc<Opened>,
     /// Lent to a generation while it runs.
     session: Option<EngineSession>,
     options: GenerateOptions,
 }
 
 impl Session {
-    pub(crate) fn new(model: &Model, session: EngineSession) -> Self {
+    pub(crate) fn new(model: &Arc<Opened>, session: EngineSession) -> Self {
         Self {
-            model: model.clone(),
+            model: Arc::clone(model),
             session: Some(session),
             options: GenerateOptions::new(),
         }
@@ -58,11 +59,11 @@ impl Session {
         parts: Parts,
     ) -> Result<Generation<'_>> {
         let engine_options = options.for_engine(&self.model)?;
-        let adapters = self.model.adapters(options)?;
+        let adapters = self.model.adapters(&options.adapters)?;
         let mut session = self
             .session
             .take()
-            .unwrap_or_else(|| self.model.engine().session());
+            .unwrap_or_else(|| self.model.engine.session());
         if let Err(error) = session.set_adapters(&adapters) {
             self.session = Some(session);
             return Err(error.into());
@@ -75,14 +76,14 @@ impl Session {
         self.session.as_ref().map_or(&[], EngineSession::tokens)
     }
 
-    /// Writes the session to `path`, for [`Model::restore`].
+    /// Writes the session to `path`, for [`Model::restore`](crate::Model::restore).
     ///
     /// # Errors
     /// If the file can't be written; a file that was there stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         match &self.session {
             Some(session) => Ok(session.save(path.as_ref())?),
-            None => Ok(self.model.engine().session().save(path.as_ref())?),
+            None => Ok(self.model.engine.session().save(path.as_ref())?),
         }
     }
 }
@@ -90,7 +91,7 @@ impl Session {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
-            .field("model", &self.model)
+            .field("model", &self.model.name)
             .field("tokens", &self.tokens().len())
             .finish_non_exhaustive()
     }

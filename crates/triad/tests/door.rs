@@ -147,10 +147,7 @@ fn errors_have_the_kind_that_a_program_decides_on() {
     let place = Place::new();
     let open = |name: &str| Model::options().no_quantize().open(name).unwrap_err();
     let missing = place.path("no.gguf");
-    assert_eq!(
-        open(missing.to_str().unwrap()).kind(),
-        ErrorKind::NotFound
-    );
+    assert_eq!(open(missing.to_str().unwrap()).kind(), ErrorKind::NotFound);
     std::fs::write(place.path("damaged.gguf"), b"GGUF").unwrap();
     let damaged = open(place.path("damaged.gguf").to_str().unwrap());
     assert_eq!(damaged.kind(), ErrorKind::Damaged, "{damaged}");

@@ -973,7 +973,7 @@ fn inputs() -> Vec<Case> {
         usage(
             "core of two processors",
             &["bench", "--processors", "cpu=0-1,npu=1"],
-            &["--processors", "core 1 is of two processors"],
+            &["--processors", "core 1 belongs to two processors"],
         ),
         input(
             "NPU for a model in float",

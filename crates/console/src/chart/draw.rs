@@ -1,4 +1,4 @@
-//! Puts panels side by side, and draws the coordinate system of a chart.
+//! Layout of panels, and the coordinate system of a chart.
 
 use super::layout::{self, Anchor, Area, Labels};
 use super::marks::{self, Bar};
@@ -11,17 +11,17 @@ use super::{At, Chart, Figure, Guide, Mark, Panel, heat_map, tiles};
 /// Pixels around the figure and between panels.
 const PADDING: f64 = 12.0;
 const GAP: f64 = 24.0;
-/// Size of a panel that has its row for itself, and of one beside others.
+/// Size in pixels of a panel that has its own row, and of one that shares a row.
 const WIDE: (f64, f64) = (620.0, 340.0);
 const NARROW: (f64, f64) = (410.0, 320.0);
-/// Pixels of an axis for each tick.
+/// Minimum pixels of an axis per tick.
 const TICK_DISTANCE: f64 = 62.0;
-/// Pixels at both ends of a horizontal axis that keep markers off the edge.
+/// Pixels at both ends of a horizontal axis that keep markers away from the edge.
 const INSET: f64 = 9.0;
-/// Length of a tick in pixels; minor ones are shorter.
+/// Length of a tick in pixels. Minor ticks are shorter.
 const TICK_LENGTH: f64 = 4.0;
 
-/// Draws all of `figure`.
+/// Draws `figure`.
 pub(super) fn figure(figure: &Figure) -> Svg {
     let columns = figure.columns.clamp(1, figure.panels.len().max(1));
     let rows = figure.panels.len().div_ceil(columns);
@@ -83,7 +83,7 @@ fn draw_chart(svg: &mut Svg, area: Area, chart: &Chart) {
     marks::draw_lines_and_points(svg, &plot, &chart.series);
 }
 
-/// The rulers that hold all of the chart's data.
+/// Returns the rulers that cover all of the chart's data.
 fn rulers(chart: &Chart, bars: &[Bar], area: Area) -> (Ruler, Ruler) {
     let guides = |along_x: bool| {
         chart.guides.iter().filter_map(move |guide| match guide.at {
@@ -116,7 +116,7 @@ fn rulers(chart: &Chart, bars: &[Bar], area: Area) -> (Ruler, Ruler) {
     )
 }
 
-/// Draws the legend, unless there is but one series to name.
+/// Draws the legend, unless it would have only one entry.
 fn legend(svg: &mut Svg, area: Area, chart: &Chart) -> Area {
     let series = chart.series.iter().map(|series| series.name.as_str());
     let names: Vec<_> = series
@@ -148,7 +148,7 @@ fn legend(svg: &mut Svg, area: Area, chart: &Chart) -> Area {
     })
 }
 
-/// Draws grid, ticks, labels and axis titles, and returns the room for the data.
+/// Draws grid, ticks, labels and axis titles, and returns the data area.
 fn scales(svg: &mut Svg, area: Area, chart: &Chart, x: Ruler, y: Ruler) -> Plot {
     let x_labels: Vec<_> = x.ticks.iter().map(|tick| tick.label.as_str()).collect();
     let y_labels: Vec<_> = y.ticks.iter().map(|tick| tick.label.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Heat maps: a matrix of coloured cells and the bar that explains the colours.
+//! Heat maps: a matrix of coloured cells and a colour bar.
 
 use super::layout::{self, Anchor, Area, Labels};
 use super::ruler::{self, Ruler};
@@ -9,9 +9,9 @@ use super::{Axis, HeatMap};
 /// Width of the colour bar, and its distance from the matrix, in pixels.
 const BAR_WIDTH: f64 = 12.0;
 const BAR_GAP: f64 = 16.0;
-/// Shades of the colour bar.
+/// Number of shades in the colour bar.
 const SHADES: usize = 64;
-/// White between cells in pixels.
+/// White space between cells in pixels.
 const CELL_GAP: f64 = 1.0;
 
 /// Draws `map` in `area`.
@@ -97,7 +97,7 @@ pub(super) fn draw(svg: &mut Svg, area: Area, map: &HeatMap) {
     layout::vertical_title(svg, area.right - style::LABEL / 2.0, plot, &map.value);
 }
 
-/// One cell around `(x, y)`, with its value if that fits.
+/// Draws a cell centred at `(x, y)`, with its value if there is room for it.
 fn draw_cell(
     svg: &mut Svg,
     scale: &Ruler,
@@ -129,8 +129,7 @@ fn draw_cell(
 }
 
 fn draw_colour_bar(svg: &mut Svg, scale: &Ruler, area: Area) {
-    // Each shade reaches down to the bottom, and the next ones are drawn over it: side by side they would show
-    // hairlines.
+    // Each shade extends to the bottom, and the next ones are drawn over it. Adjacent rectangles would show hairlines.
     for index in (0..SHADES).rev() {
         let (colour, _) = style::ramp((index as f64 + 0.5) / SHADES as f64);
         let height = area.height() * (index + 1) as f64 / SHADES as f64;

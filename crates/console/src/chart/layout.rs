@@ -1,9 +1,9 @@
-//! Room for texts: titles, labels along an axis, legends.
+//! Layout of texts: titles, labels along an axis, legends.
 
 use super::style::{self, LINE_HEIGHT};
 use super::svg::{Element, Svg};
 
-/// A rectangle in pixels; y grows downward.
+/// A rectangle in pixels. y grows downward.
 #[derive(Clone, Copy)]
 pub(super) struct Area {
     pub(super) left: f64,
@@ -29,7 +29,7 @@ impl Area {
     }
 }
 
-/// Which point of a text its coordinates mean.
+/// The point of a text to which its coordinates refer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -37,14 +37,14 @@ pub(super) enum Anchor {
     End,
 }
 
-/// A text whose middle height is at `y`.
+/// Returns a text that is vertically centred at `y`.
 pub(super) fn text(content: &str, (x, y): (f64, f64), anchor: Anchor, size: f64) -> Element {
     let anchor = match anchor {
         Anchor::Start => "start",
         Anchor::Middle => "middle",
         Anchor::End => "end",
     };
-    // The distance of the baseline below the middle of letters; renderers disagree about `dominant-baseline`.
+    // The distance from the middle of letters to the baseline. Renderers treat `dominant-baseline` differently.
     let baseline = y + 0.35 * size;
     Element::new("text")
         .numbers([("x", x), ("y", baseline), ("font-size", size)])
@@ -52,7 +52,7 @@ pub(super) fn text(content: &str, (x, y): (f64, f64), anchor: Anchor, size: f64)
         .text(content)
 }
 
-/// `element` turned by `degrees` around `centre`.
+/// Returns `element` rotated by `degrees` around `centre`.
 pub(super) fn rotated(element: Element, degrees: f64, (x, y): (f64, f64)) -> Element {
     let number = super::svg::Number;
     element.set(
@@ -61,17 +61,17 @@ pub(super) fn rotated(element: Element, degrees: f64, (x, y): (f64, f64)) -> Ele
     )
 }
 
-/// The largest font size up to `size` at which `content` is at most `width` wide.
+/// Returns the largest font size up to `size` at which `content` is at most `width` wide.
 pub(super) fn fitting_size(content: &str, size: f64, width: f64) -> f64 {
     size * (width / style::text_width(content, size)).min(1.0)
 }
 
-/// Writes a bold title at the top of `area`, and returns what is left below.
+/// Draws a bold title at the top of `area`, and returns the remaining area.
 pub(super) fn title(svg: &mut Svg, area: Area, content: &str, size: f64) -> Area {
     if content.is_empty() {
         return area;
     }
-    // Bold letters are about a tenth wider.
+    // Bold letters are about 10 % wider than normal ones.
     let fitting = fitting_size(content, size, area.width() / 1.1);
     let place = (area.left, area.top + size * LINE_HEIGHT / 2.0);
     svg.push(&text(content, place, Anchor::Start, fitting).set("font-weight", "bold"));
@@ -81,7 +81,7 @@ pub(super) fn title(svg: &mut Svg, area: Area, content: &str, size: f64) -> Area
     }
 }
 
-/// Pixels that the title of an axis needs across its direction.
+/// Returns the height in pixels of an axis title.
 pub(super) fn title_room(title: &str) -> f64 {
     if title.is_empty() {
         0.0
@@ -90,7 +90,7 @@ pub(super) fn title_room(title: &str) -> f64 {
     }
 }
 
-/// Writes the title of a horizontal axis at the bottom of `area`, centred under `plot`.
+/// Draws the title of a horizontal axis at the bottom of `area`, centred under `plot`.
 pub(super) fn horizontal_title(svg: &mut Svg, area: Area, plot: Area, content: &str) {
     if content.is_empty() {
         return;
@@ -107,7 +107,7 @@ pub(super) fn horizontal_title(svg: &mut Svg, area: Area, plot: Area, content: &
     ));
 }
 
-/// Writes the title of a vertical axis upward along the line at `x`, centred beside `plot`.
+/// Draws the title of a vertical axis upward along the line at `x`, vertically centred on `plot`.
 pub(super) fn vertical_title(svg: &mut Svg, x: f64, plot: Area, content: &str) {
     if content.is_empty() {
         return;
@@ -121,11 +121,11 @@ pub(super) fn vertical_title(svg: &mut Svg, x: f64, plot: Area, content: &str) {
     ));
 }
 
-/// Characters of a label, and of a name in a legend, that are shown.
+/// Maximum numbers of characters of a label, and of a name in a legend.
 pub(super) const LONGEST_LABEL: usize = 28;
 const LONGEST_NAME: usize = 44;
 
-/// `content`, or its beginning if it has more than `most` characters.
+/// Returns `content`, or its beginning if it has more than `most` characters.
 pub(super) fn shortened(content: &str, most: usize) -> String {
     if content.chars().count() <= most {
         return content.to_owned();
@@ -133,13 +133,13 @@ pub(super) fn shortened(content: &str, most: usize) -> String {
     content.chars().take(most - 1).chain(['…']).collect()
 }
 
-/// How the labels below a horizontal axis are written, so that none touches its neighbour.
+/// The arrangement of the labels of a horizontal axis without overlap.
 pub(super) struct Labels {
     slanted: bool,
     every: usize,
-    /// Pixels that they need below the axis.
+    /// Height in pixels of the labels below the axis.
     pub(super) height: f64,
-    /// Pixels by which a label reaches beyond its tick, to the left.
+    /// Pixels by which a label extends to the left of its tick.
     pub(super) overhang: f64,
 }
 
@@ -149,8 +149,8 @@ const SLANT: f64 = 40.0;
 pub(super) const LABEL_GAP: f64 = 7.0;
 
 impl Labels {
-    /// The way to write `labels` at a distance of `pitch` pixels: level, slanted if they are words too long for
-    /// that, or only every so many if they are numbers or too dense.
+    /// Chooses the arrangement of `labels` at a distance of `pitch` pixels: horizontal if they fit, slanted for words
+    /// that are too long, or only every n-th label for numbers or if the labels are too dense.
     pub(super) fn new(labels: &[&str], pitch: f64) -> Self {
         let widest = widest(labels);
         let line = style::TICK * LINE_HEIGHT;
@@ -184,12 +184,12 @@ impl Labels {
         }
     }
 
-    /// Whether the label at `index` is written.
+    /// Returns whether the label at `index` is drawn.
     pub(super) fn shows(&self, index: usize) -> bool {
         index.is_multiple_of(self.every)
     }
 
-    /// The label of the tick at `x` on the axis at `y`.
+    /// Returns the label of the tick at `x` on the axis at `y`.
     pub(super) fn draw(&self, svg: &mut Svg, label: &str, x: f64, y: f64) {
         let place = (x, y + LABEL_GAP + style::TICK / 2.0);
         if self.slanted {
@@ -205,7 +205,7 @@ impl Labels {
     }
 }
 
-/// Width of the widest of `labels`.
+/// Returns the width of the widest label.
 pub(super) fn widest(labels: &[&str]) -> f64 {
     labels
         .iter()
@@ -213,8 +213,8 @@ pub(super) fn widest(labels: &[&str]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// Writes a legend at the top of `area`, in as many lines as it takes, and returns what is left below.
-/// `swatch` draws the sign of the entry at an index, centred at the given point, `swatch_width` pixels wide.
+/// Draws a legend at the top of `area`, in as many lines as necessary, and returns the remaining area. `swatch` draws
+/// the swatch of the entry at an index, centred at the given point, `swatch_width` pixels wide.
 pub(super) fn legend(
     svg: &mut Svg,
     area: Area,

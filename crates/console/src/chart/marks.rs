@@ -1,4 +1,4 @@
-//! Series: lines, markers, bars, error bars, and their signs in the legend.
+//! Series: lines, markers, bars, error bars, and their swatches in the legend.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use super::style;
 use super::svg::{Element, Number, Svg, line};
 use super::{Chart, Mark, Series};
 
-/// Share of a category that its bars fill.
+/// Fraction of a category that its bars fill.
 const FILLED: f64 = 0.76;
 /// Radius of a marker in pixels.
 const RADIUS: f64 = 3.2;
-/// Half the width of the cap of an error bar in pixels.
+/// Half the width of an error bar's cap in pixels.
 const CAP: f64 = 2.5;
 const LINE_WIDTH: f64 = 1.6;
 
-/// One bar, in the values of the axes.
+/// A bar, in values of the axes.
 pub(super) struct Bar {
     series: usize,
     category: f64,
-    /// Left edge and width in categories, from the middle of its own.
+    /// Left edge and width in categories, relative to the centre of its category.
     left: f64,
     width: f64,
     pub(super) from: f64,
@@ -27,8 +27,8 @@ pub(super) struct Bar {
     pub(super) error: f64,
 }
 
-/// All bars of a chart: each series in `Bars` has a place of its own in every category, all in `StackedBars` share
-/// one.
+/// Returns all bars of a chart. Each series of `Bars` has its own place in each category. All series of `StackedBars`
+/// share one.
 pub(super) fn bars(chart: &Chart) -> Vec<Bar> {
     let has = |mark| move |series: &&Series| series.mark == mark;
     let places = chart.series.iter().filter(has(Mark::Bars)).count();
@@ -39,7 +39,7 @@ pub(super) fn bars(chart: &Chart) -> Vec<Bar> {
             .any(|series| series.mark == Mark::StackedBars),
     );
     let width = FILLED / (places + stacks).max(1) as f64;
-    // Where the next bar of a stack begins, above and below zero.
+    // Start of the next bar of each stack, above and below zero.
     let mut tops: BTreeMap<u64, [f64; 2]> = BTreeMap::new();
     let (mut bars, mut place) = (Vec::new(), stacks);
     for (index, series) in chart
@@ -74,7 +74,7 @@ pub(super) fn bars(chart: &Chart) -> Vec<Bar> {
     bars
 }
 
-/// Draws bars from where they begin, or from the end of the axis.
+/// Draws bars from their start, or from the end of the axis.
 pub(super) fn draw_bars(svg: &mut Svg, plot: &Plot, bars: &[Bar]) {
     let slot = 1.0 / plot.x.categories.unwrap_or(bars.len()).max(1) as f64;
     for bar in bars {
@@ -111,7 +111,7 @@ pub(super) fn draw_bars(svg: &mut Svg, plot: &Plot, bars: &[Bar]) {
     }
 }
 
-/// Draws all series but bars.
+/// Draws all series except bars.
 pub(super) fn draw_lines_and_points(svg: &mut Svg, plot: &Plot, series: &[Series]) {
     for (index, series) in series
         .iter()
@@ -137,7 +137,7 @@ pub(super) fn draw_lines_and_points(svg: &mut Svg, plot: &Plot, series: &[Series
     }
 }
 
-/// A line through `places`, interrupted where there is none.
+/// Draws a line through `places`, interrupted at missing places.
 fn draw_path(svg: &mut Svg, places: &[Option<(f64, f64)>], colour: &str) {
     let mut path = String::new();
     let mut pen = 'M';
@@ -160,7 +160,7 @@ fn draw_path(svg: &mut Svg, places: &[Option<(f64, f64)>], colour: &str) {
     }
 }
 
-/// The error bar of the value `y`, at the pixel `x`.
+/// Draws the error bar of the value `y` at the pixel `x`.
 fn draw_error(svg: &mut Svg, plot: &Plot, (x, y, error): (f64, f64, f64), colour: &str) {
     if !(error > 0.0 && error.is_finite()) {
         return;
@@ -182,7 +182,7 @@ fn draw_error(svg: &mut Svg, plot: &Plot, (x, y, error): (f64, f64, f64), colour
     }
 }
 
-/// The sign of a series: a colour and a shape, so that either is enough.
+/// Returns the marker of a series. Its colour and its shape are each sufficient to identify the series.
 fn marker(series: usize, (x, y): (f64, f64)) -> Element {
     let shape = |corners: &[(f64, f64)]| {
         let corner = |(dx, dy): &(f64, f64)| {
@@ -206,7 +206,7 @@ fn marker(series: usize, (x, y): (f64, f64)) -> Element {
         .number("stroke-width", 0.6)
 }
 
-/// Draws the sign of a series in the legend.
+/// Draws the swatch of a series in the legend.
 pub(super) fn draw_swatch(svg: &mut Svg, mark: Mark, series: usize, (x, y): (f64, f64)) {
     let colour = style::series_colour(series);
     if matches!(mark, Mark::Line | Mark::LineWithMarkers) {

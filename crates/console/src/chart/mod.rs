@@ -1,9 +1,11 @@
-//! Figures of studies as SVG: charts of lines, points and bars, and heat maps, fit for a paper.
+//! Figures of studies as SVG for papers: charts of lines, points and bars, and heat maps.
 //!
-//! The types here say what is shown; the modules below draw it. [`layout`] finds room for labels, [`ruler`] turns
-//! values into places and picks ticks, [`marks`] draws series, [`heat_map`] and [`tiles`] matrices, [`timeline`] runs of a schedule, and [`svg`] writes elements.
-//! What is drawn depends on the data alone. Values that are no finite number, and values of zero or less on a
-//! logarithmic axis, are left out.
+//! The types in this module describe a figure; the submodules draw it. [`layout`] places labels, [`ruler`] maps values
+//! to places and chooses ticks, and [`marks`] draws series. [`heat_map`] and [`tiles`] draw matrices, and [`timeline`]
+//! draws runs of a schedule. [`svg`] writes elements.
+//!
+//! The output depends only on the data. Values that are not finite are omitted, as are values of zero or less on a
+//! logarithmic axis.
 
 mod draw;
 mod heat_map;
@@ -20,17 +22,17 @@ pub mod timeline;
 
 /// One or more panels under a common title.
 pub struct Figure {
-    /// Title above all panels; may be empty.
+    /// Title above all panels. It may be empty.
     pub title: String,
-    /// The panels, filling row after row.
+    /// The panels, row by row.
     pub panels: Vec<Panel>,
-    /// Panels beside each other. A figure with one column has wide panels.
+    /// Number of panels per row. In a figure with one column, panels are wide.
     pub columns: usize,
 }
 
 /// One chart of a [`Figure`].
 pub enum Panel {
-    /// Lines, points or bars in a coordinate system.
+    /// A chart of lines, points or bars.
     Chart(Chart),
     /// A matrix in colours.
     HeatMap(HeatMap),
@@ -38,21 +40,21 @@ pub enum Panel {
     Tiles(Tiles),
 }
 
-/// Series of points over two axes.
+/// A chart of series with two axes.
 pub struct Chart {
-    /// Title above the chart; may be empty.
+    /// Title above the chart. It may be empty.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// What is drawn, each series in a colour of its own.
+    /// The series, each in its own colour.
     pub series: Vec<Series>,
-    /// Dashed lines to compare with.
+    /// Dashed lines for comparison.
     pub guides: Vec<Guide>,
 }
 
-/// One axis of a [`Chart`]. It covers all points; ticks are found by itself.
+/// An axis of a [`Chart`]. It covers all points. Its ticks are chosen automatically.
 pub struct Axis {
     title: String,
     scale: Scale,
@@ -66,7 +68,7 @@ enum Scale {
 }
 
 impl Axis {
-    /// An axis of numbers. `title` names the quantity and its unit.
+    /// Creates an axis of numbers. `title` names the quantity and its unit.
     pub fn linear(title: impl Into<String>) -> Self {
         Self {
             title: title.into(),
@@ -75,7 +77,7 @@ impl Axis {
         }
     }
 
-    /// An axis of positive numbers, equal factors at equal distances.
+    /// Creates a logarithmic axis of positive numbers.
     pub fn logarithmic(title: impl Into<String>) -> Self {
         Self {
             title: title.into(),
@@ -84,7 +86,7 @@ impl Axis {
         }
     }
 
-    /// An axis with a place for each label; values count them from zero.
+    /// Creates an axis with a place for each label. Values are indices of labels.
     pub fn categories(
         title: impl Into<String>,
         labels: impl IntoIterator<Item = impl Into<String>>,
@@ -97,7 +99,7 @@ impl Axis {
         }
     }
 
-    /// The same axis, reaching at least from `low` to `high`.
+    /// Returns the axis extended to cover at least `low` to `high`.
     #[must_use]
     pub fn covering(mut self, low: f64, high: f64) -> Self {
         self.covers = vec![low, high];
@@ -105,44 +107,44 @@ impl Axis {
     }
 }
 
-/// Points that belong together.
+/// A series of points.
 pub struct Series {
     /// Name in the legend.
     pub name: String,
-    /// How the points are drawn.
+    /// Style of the points.
     pub mark: Mark,
-    /// The points; a line joins them in this order.
+    /// The points. A line connects them in this order.
     pub points: Vec<Point>,
 }
 
-/// How a [`Series`] is drawn.
+/// Style of a [`Series`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// A line.
     Line,
-    /// A line with a marker at every point.
+    /// A line with a marker at each point.
     LineWithMarkers,
-    /// Markers alone.
+    /// Markers without a line.
     Points,
-    /// Bars over categories, those of several series beside each other.
+    /// Bars over categories. Those of several series are next to each other.
     Bars,
-    /// Bars over categories, those of several series upon each other.
+    /// Bars over categories. Those of several series are stacked.
     StackedBars,
 }
 
-/// One value of a [`Series`].
+/// A point of a [`Series`].
 #[derive(Clone, Copy)]
 pub struct Point {
-    /// Place on the horizontal axis.
+    /// Value on the horizontal axis.
     pub x: f64,
-    /// Place on the vertical axis.
+    /// Value on the vertical axis.
     pub y: f64,
-    /// The error bar reaches from `y - error` to `y + error`; zero for none.
+    /// Half the length of the error bar, from `y - error` to `y + error`; zero for none.
     pub error: f64,
 }
 
 impl Series {
-    /// A series of pairs x, y.
+    /// Creates a series from pairs (x, y).
     pub fn new(
         name: impl Into<String>,
         mark: Mark,
@@ -159,7 +161,7 @@ impl Series {
         }
     }
 
-    /// A series with one value for each category.
+    /// Creates a series with one value for each category.
     pub fn by_category(
         name: impl Into<String>,
         mark: Mark,
@@ -175,7 +177,7 @@ impl Series {
         )
     }
 
-    /// The same series with error bars of plus and minus `errors`, one for each point.
+    /// Returns the series with error bars of plus and minus `errors`, one for each point.
     #[must_use]
     pub fn with_errors(mut self, errors: impl IntoIterator<Item = f64>) -> Self {
         for (point, error) in self.points.iter_mut().zip(errors) {
@@ -189,11 +191,11 @@ impl Series {
 pub struct Guide {
     /// Name in the legend.
     pub name: String,
-    /// Where it is.
+    /// Position of the line.
     pub at: At,
 }
 
-/// Place of a [`Guide`].
+/// Position of a [`Guide`].
 #[derive(Clone, Copy)]
 pub enum At {
     /// A vertical line at this x.
@@ -202,44 +204,44 @@ pub enum At {
     Y(f64),
 }
 
-/// A matrix in colours, with a colour bar and the value in every cell that has room for it.
+/// A matrix in colours with a colour bar. Cells contain their value if they have room for it.
 pub struct HeatMap {
-    /// Title above the matrix; may be empty.
+    /// Title above the matrix. It may be empty.
     pub title: String,
-    /// What the columns are.
+    /// Title of the columns.
     pub x: String,
-    /// What the rows are.
+    /// Title of the rows.
     pub y: String,
-    /// Labels of the columns, from the left.
+    /// Labels of the columns, from left to right.
     pub columns: Vec<String>,
-    /// Labels of the rows, from the top.
+    /// Labels of the rows, from top to bottom.
     pub rows: Vec<String>,
-    /// One row of values for each row label. A value that is missing or not finite leaves its cell grey.
+    /// One row of values for each row label. Cells of missing or non-finite values are grey.
     pub values: Vec<Vec<f64>>,
-    /// What the values are, with their unit.
+    /// Name of the values, with their unit.
     pub value: String,
 }
 
-/// A matrix each of whose cells is of one kind, in the colour that the legend has for it.
+/// A matrix in which each cell is of one kind, in the colour of this kind in the legend.
 pub struct Tiles {
-    /// Title above the matrix; may be empty.
+    /// Title above the matrix. It may be empty.
     pub title: String,
-    /// What the columns are.
+    /// Title of the columns.
     pub x: String,
-    /// What the rows are.
+    /// Title of the rows.
     pub y: String,
-    /// Labels of the columns, from the left.
+    /// Labels of the columns, from left to right.
     pub columns: Vec<String>,
-    /// Labels of the rows, from the top.
+    /// Labels of the rows, from top to bottom.
     pub rows: Vec<String>,
     /// Names of the kinds.
     pub kinds: Vec<String>,
-    /// One row of kinds for each row label, by their index. A cell without one is grey.
+    /// One row of kinds for each row label, as indices of `kinds`. A cell without a kind is grey.
     pub cells: Vec<Vec<Option<usize>>>,
 }
 
 impl Figure {
-    /// The figure as a whole SVG document.
+    /// Returns the figure as an SVG document.
     pub fn svg(&self) -> String {
         draw::figure(self).document()
     }

@@ -1,18 +1,18 @@
-//! From the values of an axis to places along it, and the ticks in between.
+//! Mapping of axis values to places, and choice of ticks.
 
 use super::layout::{LONGEST_LABEL, shortened};
 use super::{Axis, Scale};
 
-/// An axis whose range is known.
+/// An axis with a known range.
 pub(super) struct Ruler {
     low: f64,
     high: f64,
     logarithmic: bool,
-    /// Places that get a tick, a grid line and a label.
+    /// Ticks with a grid line and a label.
     pub(super) ticks: Vec<Tick>,
-    /// Values that get a short tick alone.
+    /// Values with a short tick alone.
     pub(super) minor: Vec<f64>,
-    /// Number of categories; none on an axis of numbers.
+    /// Number of categories; `None` on an axis of numbers.
     pub(super) categories: Option<usize>,
 }
 
@@ -22,17 +22,17 @@ pub(super) struct Tick {
     pub(super) label: String,
 }
 
-/// Beyond this, differences of values could overflow.
+/// Limit of values, beyond which differences could overflow.
 const LARGEST: f64 = 1e100;
-/// Least share of the values that their range must have to be distinguished.
+/// Minimum width of a range of values, relative to the values, so that they can be distinguished.
 const RESOLUTION: f64 = 1e-9;
-/// A logarithmic range below this factor gets ticks at equal differences.
+/// A logarithmic range below this factor has equidistant ticks.
 const NARROW: f64 = 5.0;
-/// As many decades get a tick each.
+/// Maximum number of decades for a tick at each of them.
 const MOST_DECADES: i32 = 8;
 
 impl Ruler {
-    /// The ruler of `axis` that holds all of `values` and has about `ticks` ticks.
+    /// Creates the ruler of `axis` that covers all `values` and has about `ticks` ticks.
     pub(super) fn new(axis: &Axis, values: impl IntoIterator<Item = f64>, ticks: usize) -> Self {
         let values = values
             .into_iter()
@@ -65,7 +65,7 @@ impl Ruler {
     fn linear(bounds: Option<(f64, f64)>, ticks: usize) -> Self {
         let (low, high) = widened(bounds.unwrap_or((0.0, 1.0)));
         let step = nice_step((high - low) / ticks.max(1) as f64);
-        // Bounds that are multiples of the step but for rounding stay as they are.
+        // Bounds that are multiples of the step except for rounding remain unchanged.
         let (first, last) = (
             (low / step + RESOLUTION).floor(),
             (high / step - RESOLUTION).ceil(),
@@ -145,24 +145,25 @@ impl Ruler {
         }
     }
 
-    /// The place of `value`, 0 at the lower end and 1 at the upper one; none if it has no place on this axis.
+    /// Returns the place of `value`: 0 at the lower end, 1 at the upper end; `None` outside of the axis.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         let place = if self.logarithmic {
             (value / self.low).ln() / (self.high / self.low).ln()
         } else {
             (value - self.low) / (self.high - self.low)
         };
-        // What is outside by rounding alone is inside.
+        // Values that are outside only because of rounding are inside.
         (value.is_finite() && (-RESOLUTION..=1.0 + RESOLUTION).contains(&place))
             .then(|| place.clamp(0.0, 1.0))
     }
 
-    /// The place of `value`, or the end that it is beyond; none if it is no number.
+    /// Returns the place of `value`, limited to the ends of the axis; `None` for NaN.
     pub(super) fn nearest_place(&self, value: f64) -> Option<f64> {
         (!value.is_nan()).then(|| self.place(value.clamp(self.low, self.high)).unwrap_or(0.0))
     }
 
-    /// The power of ten that is about a hundredth of the distance of ticks: as fine as single values are written.
+    /// Returns the power of ten that is at most a hundredth of the distance between ticks, the precision for single
+    /// values.
     pub(super) fn fine_step(&self) -> f64 {
         let distance = self
             .ticks
@@ -180,7 +181,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// A range that is wide enough to be divided: around a single value where there is but one.
+/// Returns a range that is wide enough to be divided. A single value is extended in both directions.
 fn widened((low, high): (f64, f64)) -> (f64, f64) {
     let size = low.abs().max(high.abs());
     if size < 1.0 / LARGEST {
@@ -192,7 +193,7 @@ fn widened((low, high): (f64, f64)) -> (f64, f64) {
     }
 }
 
-/// The least of 1, 2, 2.5, 5 and 10 times a power of ten that is not below `step`.
+/// Returns the smallest of 1, 2, 2.5, 5 and 10 times a power of ten that is at least `step`.
 fn nice_step(step: f64) -> f64 {
     let power = power(step.log10().floor() as i32);
     let digit = [1.0, 2.0, 2.5, 5.0]
@@ -212,7 +213,7 @@ fn tick(value: f64, step: f64) -> Tick {
     }
 }
 
-/// `value` with as many digits as tell it from its neighbours `step` away.
+/// Formats `value` with the digits that distinguish it from neighbours at a distance of `step`.
 pub(super) fn number(value: f64, step: f64) -> String {
     let exponent = |value: f64| value.abs().log10().floor() as i32;
     if value.abs() < step.abs() * RESOLUTION {
@@ -248,7 +249,7 @@ pub(super) fn number(value: f64, step: f64) -> String {
     format!("{minus}{whole}{rest}")
 }
 
-/// Decimals that multiples of `step` have.
+/// Returns the number of decimals in multiples of `step`.
 fn decimals(step: f64) -> usize {
     let exact = |decimals: &usize| {
         let scaled = step.abs() * power(*decimals as i32);

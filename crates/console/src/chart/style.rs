@@ -1,6 +1,6 @@
-//! Colours, sizes and fonts, and how wide a text is.
+//! Colours, sizes, fonts, and the width of texts.
 
-/// Fonts of this family are as wide as Helvetica, which [`text_width`] counts on.
+/// Font family. [`text_width`] assumes the widths of Helvetica, which these fonts share.
 pub(super) const FONT: &str = "Helvetica, Arial, 'Liberation Sans', sans-serif";
 
 /// Font sizes in pixels.
@@ -9,21 +9,21 @@ pub(super) const TITLE: f64 = 13.0;
 pub(super) const LABEL: f64 = 12.0;
 pub(super) const TICK: f64 = 11.0;
 
-/// Height of a line of text in font sizes.
+/// Height of a line of text, relative to the font size.
 pub(super) const LINE_HEIGHT: f64 = 1.3;
 
 pub(super) const INK: &str = "#222222";
 pub(super) const AXIS: &str = "#444444";
 pub(super) const GRID: &str = "#e4e4e4";
 pub(super) const GUIDE: &str = "#3a3a3a";
-/// Of a cell that has no value.
+/// Colour of a cell without a value.
 pub(super) const NOTHING: &str = "#e9e9e9";
 
-/// How many colours there are before they begin anew.
+/// Number of distinct colours, after which they repeat.
 pub(super) const SERIES_COLOURS: usize = 8;
 
-/// The colours of Okabe and Ito (2008), which people with any kind of colour blindness tell apart. Yellow is hard
-/// to see on white, and last.
+/// The colours of Okabe and Ito (2008), which people with any kind of colour blindness can distinguish. Yellow is last
+/// because it is hard to see on white.
 const SERIES: [&str; SERIES_COLOURS] = [
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442",
 ];
@@ -31,17 +31,17 @@ const SERIES: [&str; SERIES_COLOURS] = [
 /// Dashes and gaps of guides.
 const DASHES: [&str; 3] = ["5 3", "1.5 2.5", "8 2.5 1.5 2.5"];
 
-/// Colour of the series at `index`.
+/// Returns the colour of the series at `index`.
 pub(super) fn series_colour(index: usize) -> &'static str {
     SERIES[index % SERIES.len()]
 }
 
-/// Dash pattern of the guide at `index`.
+/// Returns the dash pattern of the guide at `index`.
 pub(super) fn dashes(index: usize) -> &'static str {
     DASHES[index % DASHES.len()]
 }
 
-/// From light to dark blue in steps that the eye sees as equal: colours at equal distances from 0 to 1.
+/// Colours from light to dark blue in perceptually equal steps, at equal distances from 0 to 1.
 const RAMP: [[f64; 3]; 5] = [
     [242.0, 247.0, 251.0],
     [190.0, 215.0, 234.0],
@@ -50,7 +50,7 @@ const RAMP: [[f64; 3]; 5] = [
     [10.0, 55.0, 106.0],
 ];
 
-/// The colour of `share`, 0 to 1, and the colour of text upon it.
+/// Returns the colour of `share`, 0 to 1, and the colour of text on it.
 pub(super) fn ramp(share: f64) -> (String, &'static str) {
     let place = share.clamp(0.0, 1.0) * (RAMP.len() - 1) as f64;
     let first = (place as usize).min(RAMP.len() - 2);
@@ -64,7 +64,7 @@ pub(super) fn ramp(share: f64) -> (String, &'static str) {
     )
 }
 
-/// Width in pixels of `text` in Helvetica of `size` pixels: exact enough to leave room for it.
+/// Returns the approximate width in pixels of `text` in Helvetica at a font size of `size` pixels, for layout.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().map(|character| em(character) * size).sum()
 }

@@ -1,10 +1,10 @@
-//! SVG as text: elements, numbers, escaping.
+//! SVG output: elements, numbers, escaping.
 
 use std::fmt::{self, Display, Formatter};
 
 use super::style;
 
-/// A document that elements are added to, in the order in which they are painted.
+/// A document with its elements in painting order.
 pub(super) struct Svg {
     width: f64,
     height: f64,
@@ -12,7 +12,7 @@ pub(super) struct Svg {
 }
 
 impl Svg {
-    /// An empty document of this size in pixels.
+    /// Creates an empty document of this size in pixels.
     pub(super) fn new(width: f64, height: f64) -> Self {
         Self {
             width,
@@ -21,12 +21,12 @@ impl Svg {
         }
     }
 
-    /// Paints `element` over what is there.
+    /// Paints `element` on top of the previous ones.
     pub(super) fn push(&mut self, element: &Element) {
         self.body += &format!("{element}\n");
     }
 
-    /// The whole document on a white ground.
+    /// Returns the whole document with a white background.
     pub(super) fn document(&self) -> String {
         let (width, height) = (Number(self.width), Number(self.height));
         let ground = Element::new("rect")
@@ -43,7 +43,7 @@ impl Svg {
     }
 }
 
-/// One element with its attributes.
+/// An element with its attributes.
 pub(super) struct Element {
     tag: &'static str,
     attributes: String,
@@ -51,7 +51,7 @@ pub(super) struct Element {
 }
 
 impl Element {
-    /// An element without attributes.
+    /// Creates an element without attributes.
     pub(super) fn new(tag: &'static str) -> Self {
         Self {
             tag,
@@ -60,37 +60,37 @@ impl Element {
         }
     }
 
-    /// The element with one more attribute.
+    /// Returns the element with one more attribute.
     pub(super) fn set(mut self, name: &str, value: &str) -> Self {
         self.attributes += &format!(" {name}=\"{}\"", escape(value));
         self
     }
 
-    /// The element with one more attribute that is a number.
+    /// Returns the element with one more numeric attribute.
     pub(super) fn number(mut self, name: &str, value: f64) -> Self {
         self.attributes += &format!(" {name}=\"{}\"", Number(value));
         self
     }
 
-    /// The element with several more attributes that are numbers.
+    /// Returns the element with several more numeric attributes.
     pub(super) fn numbers<const N: usize>(self, named: [(&str, f64); N]) -> Self {
         named
             .into_iter()
             .fold(self, |element, (name, value)| element.number(name, value))
     }
 
-    /// The element around another one, behind those that it has.
+    /// Returns the element with one more child after its others.
     pub(super) fn child(mut self, element: &Self) -> Self {
         self.content += &element.to_string();
         self
     }
 
-    /// The element with a text that viewers show under the pointer.
+    /// Returns the element with a tooltip.
     pub(super) fn tip(self, text: &str) -> Self {
         self.child(&Self::new("title").text(text))
     }
 
-    /// The element around `text`.
+    /// Returns the element with `text` as its content.
     pub(super) fn text(mut self, text: &str) -> Self {
         self.content = escape(text);
         self
@@ -112,18 +112,18 @@ impl Display for Element {
     }
 }
 
-/// A coordinate, to a hundredth of a pixel.
+/// A coordinate, rounded to a hundredth of a pixel.
 pub(super) struct Number(pub(super) f64);
 
 impl Display for Number {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         let rounded = (self.0 * 100.0).round() / 100.0;
-        // Adding zero turns a negative zero into a positive one.
+        // Adding zero makes a negative zero positive.
         write!(formatter, "{}", rounded + 0.0)
     }
 }
 
-/// `text` for use between tags and in attributes. Characters that XML can't hold are replaced.
+/// Escapes `text` for use between tags and in attributes. Characters that XML can't contain are replaced.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -140,7 +140,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// A straight line between two points.
+/// Returns a straight line between two points.
 pub(super) fn line(colour: &str, width: f64, [(x1, y1), (x2, y2)]: [(f64, f64); 2]) -> Element {
     Element::new("line")
         .numbers([("x1", x1), ("y1", y1), ("x2", x2), ("y2", y2)])

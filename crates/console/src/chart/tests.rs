@@ -1,10 +1,10 @@
-//! What every figure must hold, whatever its data.
+//! Tests of properties that hold for every figure.
 
 use roxmltree::{Document, Node};
 
 use super::*;
 
-/// The figures of the studies with data of their kind.
+/// Returns the figures of the studies with similar data.
 fn study_figures() -> Vec<(&'static str, Figure)> {
     let single = |panel| Figure {
         title: String::new(),
@@ -189,7 +189,7 @@ fn number(node: Node<'_, '_>, name: &str) -> f64 {
     node.attribute(name).unwrap().parse().unwrap()
 }
 
-/// The corners of a mark's shape.
+/// Returns the corners of a mark's shape.
 fn corners(mark: Node<'_, '_>) -> Vec<(f64, f64)> {
     let pairs = |text: &str| {
         let numbers: Vec<f64> = text
@@ -212,7 +212,7 @@ fn corners(mark: Node<'_, '_>) -> Vec<(f64, f64)> {
         "polygon" => {
             let corners: Vec<(f64, f64)> = pairs(mark.attribute("points").unwrap());
             let count = corners.len() as f64;
-            // A marker may reach over the edge; its centre may not.
+            // Only the centre of a marker must be inside.
             let sum = corners.iter().fold((0.0, 0.0), |sum, corner| {
                 (sum.0 + corner.0, sum.1 + corner.1)
             });
@@ -253,7 +253,7 @@ fn every_point_is_inside_its_plot() {
     }
 }
 
-/// All texts of a figure, where they begin and how wide and high they are, as long as they are level.
+/// Returns the horizontal texts of a figure: text, position, width and height.
 fn level_texts(document: &Document<'_>) -> Vec<(String, f64, f64, f64)> {
     let texts = document
         .descendants()

@@ -1,13 +1,13 @@
-//! Tiles: a matrix whose cells are of one of several kinds, and the legend of these.
+//! Tiles: a matrix in which each cell is of one of several kinds, and the legend of the kinds.
 
 use super::Tiles;
 use super::layout::{self, Anchor, Area, Labels};
 use super::style;
 use super::svg::{Element, Svg};
 
-/// Width of a kind's sign in the legend, in pixels.
+/// Width of a kind's swatch in the legend, in pixels.
 const SIGN: f64 = 10.0;
-/// White between tiles in pixels.
+/// White space between tiles in pixels.
 const GAP: f64 = 1.0;
 
 /// Draws `tiles` in `area`.
@@ -97,7 +97,7 @@ pub(super) fn draw(svg: &mut Svg, area: Area, tiles: &Tiles) {
     layout::vertical_title(svg, area.left + style::LABEL / 2.0, plot, &tiles.y);
 }
 
-/// A tile of a kind with its corner at `(x, y)`; grey where it has none.
+/// Returns a tile with its corner at `(x, y)` in the colour of its kind; grey without a kind.
 fn rectangle((x, y): (f64, f64), (width, height): (f64, f64), kind: Option<usize>) -> Element {
     Element::new("rect")
         .numbers([("x", x), ("y", y), ("width", width), ("height", height)])

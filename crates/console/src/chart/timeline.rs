@@ -1,4 +1,4 @@
-//! A timeline: a lane for each processor, tasks in the colour of their chunk, bubbles hatched.
+//! A timeline: one lane per processor, tasks in the colour of their chunk, bubbles hatched.
 
 use triad_plan::processors::ProcessorId;
 use triad_plan::timeline::Record;
@@ -14,21 +14,21 @@ const WIDTH: f64 = 1100.0;
 const PADDING: f64 = 12.0;
 const LANE: f64 = 56.0;
 const LANE_GAP: f64 = 14.0;
-/// Room for the names of processors, and what they amount to below: at least and at most. Names longer than that are
-/// smaller, and what is longer still is cut.
+/// Minimum and maximum width of the processors' names and their totals. Longer names have a smaller font; names of more
+/// than [`LONGEST_NAME`] characters are shortened.
 const LEAST_NAMES: f64 = 120.0;
 const MOST_NAMES: f64 = 330.0;
 const LONGEST_NAME: usize = 60;
-/// Between names and lanes.
+/// Space between names and lanes.
 const NAME_GAP: f64 = 12.0;
-/// Bold letters are about a tenth wider.
+/// Width of bold letters, relative to normal ones.
 const BOLD: f64 = 1.1;
-/// More chunks than this get a legend of their first and last alone.
+/// With more chunks than this, the legend contains only the first and the last.
 const MOST_NAMED: usize = 12;
-/// Bubbles narrower than this many pixels are not seen.
+/// Bubbles narrower than this number of pixels are omitted.
 const NARROWEST_BUBBLE: f64 = 0.2;
 
-/// Draws `record` as a whole SVG document.
+/// Draws `record` as an SVG document.
 pub fn svg(record: &Record) -> String {
     let lanes = record.timeline.processors();
     let legend_room = 2.0 * (style::TICK * style::LINE_HEIGHT + 7.0);
@@ -112,7 +112,7 @@ pub fn svg(record: &Record) -> String {
     svg.document()
 }
 
-/// The tasks of one processor, and the bubbles between them.
+/// Draws the tasks of one processor, and the bubbles between them.
 fn lane(
     svg: &mut Svg,
     record: &Record,
@@ -168,7 +168,7 @@ fn lane(
     bubble(svg, free_since, record.timeline.seconds());
 }
 
-/// The colour of a chunk: one of those that everybody distinguishes, or a shade where there are too many.
+/// Returns the colour of a chunk: a distinct one, or a shade of one colour if there are too many chunks.
 fn colour(chunk: usize, chunks: usize) -> String {
     if chunks <= style::SERIES_COLOURS {
         style::series_colour(chunk).into()
@@ -177,7 +177,7 @@ fn colour(chunk: usize, chunks: usize) -> String {
     }
 }
 
-/// The pattern of bubbles.
+/// Returns the fill pattern of bubbles.
 fn hatching() -> Element {
     let ground = Element::new("rect")
         .numbers([("width", 6.0), ("height", 6.0)])
@@ -222,7 +222,7 @@ fn legend(svg: &mut Svg, area: Area, chunks: usize) -> Area {
     )
 }
 
-/// What each kind of task took, and its share of the critical path.
+/// Draws the total time of each kind of task, and its share of the critical path.
 fn kinds(record: &Record) -> Vec<String> {
     let summary = record.summary();
     let of_kind = |kind: &triad_plan::timeline::Kind| {
@@ -248,7 +248,7 @@ fn totals(svg: &mut Svg, (x, y): (f64, f64), lines: &[String]) {
     }
 }
 
-/// Seconds for people.
+/// Formats seconds.
 fn duration(seconds: f64) -> String {
     match seconds {
         long if long >= 2.0 => format!("{long:.2} s"),
@@ -299,7 +299,7 @@ mod tests {
                     .collect::<Vec<_>>()
             };
             assert_eq!(of_class("task").len(), 2 * chunks);
-            // The NPU waits for the first task, and the CPU has nothing to do after its last.
+            // The NPU waits for the first task. The CPU is idle after its last task.
             assert_eq!(of_class("bubble").len(), 2);
             let number = |node: &roxmltree::Node, name| {
                 node.attribute(name).unwrap().parse::<f64>().unwrap()

@@ -1,4 +1,4 @@
-//! `--partition`: products that are cut as the partition solver chooses by what `triad profile` measured.
+//! The argument `--partition`: products are cut as the partition solver chooses by the measurements of `triad profile`.
 
 mod table;
 
@@ -10,7 +10,7 @@ use triad_plan::partition::solve::Restriction;
 
 pub use table::{CutProduct, Partitions, because};
 
-/// Reads a restriction by its name.
+/// Parses a restriction by its name.
 pub fn restriction(text: &str) -> Result<Restriction, String> {
     let named = Restriction::ALL
         .into_iter()
@@ -18,16 +18,16 @@ pub fn restriction(text: &str) -> Result<Restriction, String> {
     named.ok_or_else(|| "expected layer, tensor or auto".into())
 }
 
-/// What products take on a list of processors by its `key`, as `triad profile` has measured it for the model of a
-/// `package`. `list` is how the user names the processors.
+/// Returns the times of products on the processors with the key `key`, as `triad profile` measured them for the model
+/// of a `package`. `list` is the user's text for the processors.
 pub fn product_costs(package: Option<&Path>, key: &str, list: &str) -> Result<ProductCosts> {
     let package = package
-        .context("--partition goes by what `triad profile` keeps in a package: expected one")?;
+        .context("--partition uses the measurements that `triad profile` stores in a package: expected a package")?;
     let table = ProductTable::open(package)?;
     let measured = table.of(key).cloned();
     measured.with_context(|| {
         format!(
-            "{}: what products take on {key} was not measured: run `triad profile -m {} --processors {list}` first, with \
+            "{}: the time of products on {key} was not measured: run `triad profile -m {} --processors {list}` first, with \
              the same --npu and --gpu",
             ProductTable::path(package).display(),
             package.display()

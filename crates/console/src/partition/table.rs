@@ -1,4 +1,4 @@
-//! The table of how products are cut across processors.
+//! The table of a model's cut products.
 
 use serde::Serialize;
 use triad_plan::graph::Role;
@@ -8,47 +8,47 @@ use triad_plan::processors::{ProcessorId, label};
 
 use crate::output;
 
-/// The cuts of the products of a prompt and of a step of decode: what `plan --partition --json` prints.
+/// The cuts of the products of a prompt and of a decode step, as `plan --partition --json` prints them.
 #[derive(Serialize)]
 pub struct Partitions {
-    /// Whether the times are of a phone's profile, and not measured.
+    /// Whether the times are simulated by a phone's profile, not measured.
     pub simulated: bool,
     /// Name of the model.
     pub model: String,
-    /// The profile of a device, or the processors of this machine.
+    /// Name of the device profile, or of the processors of this machine.
     pub device: String,
-    /// Which cuts were allowed.
+    /// The cuts that were allowed.
     pub restriction: Restriction,
     /// Tokens of the prompt.
     pub prompt: usize,
-    /// By id, their names.
+    /// Names of the processors by id.
     pub processors: Vec<String>,
-    /// The one that computes floats.
+    /// The processor that computes in float.
     pub float: ProcessorId,
     /// The products of all layers.
     pub products: Vec<CutProduct>,
-    /// The output matrix in a step of decode, where that was measured.
+    /// The output matrix in a decode step, if that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Choice>,
 }
 
-/// A product on some rows, and what was chosen for it.
+/// A product on some rows, with the solver's choice.
 #[derive(Serialize)]
 pub struct CutProduct {
-    /// Which product of a layer.
+    /// Role of the product.
     pub role: Role,
-    /// Blocks that have it.
+    /// Number of blocks with this product.
     pub blocks: usize,
-    /// Chunks of a prompt with so many rows.
+    /// Number of chunks of a prompt with these rows.
     pub chunks: usize,
     #[serde(flatten)]
     /// The fastest cut and its alternatives.
     pub choice: Choice,
-    /// The reason, for people.
+    /// Human-readable reason for the choice.
     pub because: String,
 }
 
-/// Why a partition was chosen, in a few words.
+/// Returns the reason for a choice as text.
 pub fn because(choice: &Choice, restriction: Restriction, processors: &[String]) -> String {
     let (best, alone) = (&choice.best, choice.best_alone());
     let of_alone = 100.0 * (best.seconds / alone.seconds - 1.0);
@@ -57,7 +57,7 @@ pub fn because(choice: &Choice, restriction: Restriction, processors: &[String])
         match restriction {
             Restriction::Auto if choice.phase == Phase::Decode => {
                 let rate = choice.shape.weights() / alone.busy[0].1 / 1e9;
-                format!("no cut is faster: the {on} alone reads {rate:.1} GB of weights a second")
+                format!("no cut is faster: the {on} alone reads {rate:.1} GB of weights per second")
             }
             Restriction::Auto => "no cut is faster".into(),
             Restriction::Layer | Restriction::Tensor => "fastest processor".into(),
@@ -65,17 +65,17 @@ pub fn because(choice: &Choice, restriction: Restriction, processors: &[String])
     } else if of_alone <= 0.0 {
         format!("{:.0} % less than the {on} alone", -of_alone)
     } else {
-        format!("cut as asked: {of_alone:.0} % more than the {on} alone")
+        format!("cut as requested: {of_alone:.0} % more than the {on} alone")
     }
 }
 
-/// Milliseconds with two digits behind the point.
+/// Formats seconds as milliseconds with two decimals.
 fn milliseconds(seconds: f64) -> String {
     format!("{:.2}", 1e3 * seconds)
 }
 
 impl Partitions {
-    /// What each processor computes and how long: `NPU 512+32 × 3840 in 3.90 | GPU 600 × 256 in 4.10`.
+    /// Returns the shape and time of each processor's part: `NPU 512+32 × 3840 in 3.90 | GPU 600 × 256 in 4.10`.
     fn parts(&self, timed: &Timed) -> String {
         let of_processor = |(processor, seconds): &(ProcessorId, f64)| {
             let here: Vec<_> = timed
@@ -103,7 +103,7 @@ impl Partitions {
             .join(" | ")
     }
 
-    /// A row of the table.
+    /// Returns a row of the table.
     fn cells(&self, name: &str, chunks: usize, choice: &Choice, because: &str) -> Vec<String> {
         let strategy = choice.best.partition.strategy.name();
         let rows = match chunks {

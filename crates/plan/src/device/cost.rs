@@ -1,4 +1,4 @@
-//! From a profile to seconds: what a subgraph takes on each processor of a device.
+//! Costs from a profile: the seconds of a subgraph on each processor of a device.
 
 use triad_model::description::{LinearShape, ModelDescription};
 
@@ -8,21 +8,21 @@ use crate::graph::Subgraph;
 const MILLI: f64 = 1e-3;
 const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
-/// Bytes of a number in f32.
+/// Bytes of an f32 value.
 const F32: f64 = 4.0;
 
-/// How the NPU is used.
+/// Options for using the NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NpuUse {
-    /// Rows have the shape that is fastest, not one line.
+    /// Whether rows are in the equivalent shape that is fastest, not in one line.
     pub equivalent_shapes: bool,
-    /// One scale for a tensor; otherwise one for each group.
+    /// Whether activations have one scale per tensor, not one per group.
     pub per_tensor: bool,
 }
 
 impl DeviceProfile {
-    /// Seconds of a product of `rows` rows of INT8 with weights `[out_features, in_features]` on the NPU. Weights are
-    /// loaded, then rows stream through the array: all sizes in whole steps.
+    /// Returns the seconds on the NPU of a product of `rows` INT8 rows with weights `[out_features, in_features]`. The
+    /// weights are loaded, then the rows stream through the array. All sizes are rounded up to a multiple of the step.
     pub fn npu_matmul(
         &self,
         rows: usize,
@@ -42,8 +42,8 @@ impl DeviceProfile {
         weights / (npu.gigabytes_per_second * GIGA) + streaming * flat
     }
 
-    /// Seconds of an INT8 product on the NPU and of its activations: a subgraph that is nothing else, in the fastest
-    /// shape.
+    /// Returns the seconds on the NPU of a subgraph that is one INT8 product in the fastest shape, with its
+    /// activations.
     pub fn npu_product(&self, rows: usize, in_features: usize, out_features: usize) -> f64 {
         let npu = &self.npu;
         let activations =
@@ -53,7 +53,7 @@ impl DeviceProfile {
             + activations
     }
 
-    /// Seconds of an INT8 subgraph on the NPU, its linear layers and its activations, without those that it waits.
+    /// Returns the seconds on the NPU of an INT8 subgraph: its linear layers and activations, without waiting.
     pub fn npu_subgraph(
         &self,
         subgraph: &Subgraph,
@@ -83,22 +83,22 @@ impl DeviceProfile {
 }
 
 impl Float {
-    /// Seconds of a float subgraph: its activations, and `operations` of attention.
+    /// Returns the seconds of a float subgraph: its activations and the `operations` of attention.
     pub fn float_subgraph(&self, subgraph: &Subgraph, rows: usize, operations: f64) -> f64 {
         self.launch()
             + self.bytes((subgraph.activation_bytes_per_row * rows) as f64)
             + self.floats(operations)
     }
 
-    /// Seconds of an INT8 subgraph.
+    /// Returns the seconds of an INT8 subgraph.
     pub fn int8_subgraph(&self, subgraph: &Subgraph, rows: usize, operations: f64) -> f64 {
         let bytes = (subgraph.activation_bytes_per_row * rows + subgraph.weight_bytes) as f64;
         self.launch() + self.bytes(bytes) + operations / (self.int8_tera_operations * TERA)
     }
 
-    /// Seconds of an INT8 product, with its activations and weights: a subgraph that is nothing else.
+    /// Returns the seconds of a subgraph that is one INT8 product, with its activations and weights.
     pub fn int8_product(&self, rows: usize, in_features: usize, out_features: usize) -> f64 {
-        // A scale and a sum for each output channel.
+        // Each output channel has a scale and a sum.
         let weights = out_features as f64 * (in_features as f64 + 2.0 * F32);
         let operations = 2.0 * rows as f64 * in_features as f64 * out_features as f64;
         self.launch()
@@ -106,15 +106,15 @@ impl Float {
             + operations / (self.int8_tera_operations * TERA)
     }
 
-    /// Seconds of the shadow of linear layers: `channels` outlier channels of each row times the weights that read
-    /// them, and the sum, written.
+    /// Returns the seconds of the shadow of linear layers: `channels` outlier channels of each row times their weights,
+    /// and writing the sum.
     pub fn shadow(&self, linears: &[LinearShape], rows: usize, channels: f64) -> f64 {
         let outputs: usize = linears.iter().map(|shape| shape.out_features).sum();
         let products = 2.0 * channels * (rows * outputs) as f64;
         self.launch() + self.floats(products) + self.bytes(rows as f64 * outputs as f64 * F32)
     }
 
-    /// Seconds of one token of decode: all weights are read once, in INT8, and the cache.
+    /// Returns the seconds of one token of decode, in which all weights are read once, in INT8, and the cache.
     pub fn decode_token(&self, description: &ModelDescription, tokens: usize) -> f64 {
         let linears = |block: &triad_model::description::BlockDescription| {
             block
@@ -143,7 +143,7 @@ impl Float {
     }
 }
 
-/// Bytes of the inputs of a product, in INT8, and of its outputs.
+/// Returns the bytes of a product's inputs, in INT8, and of its outputs, in f32.
 fn activation_bytes(rows: usize, in_features: usize, out_features: usize) -> f64 {
     rows as f64 * (in_features as f64 + out_features as f64 * F32)
 }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_large_input_beside_few_weights_is_faster_than_the_reverse() {
-        // HeteroLLM's figure 5, whose K is not in the text: six times at K = 48.
+        // HeteroLLM's figure 5: six times at K = 48. K is not in the text.
         let (large, few) = (14_336, 48);
         let device = DeviceProfile {
             npu: super::super::Npu {

@@ -1,7 +1,7 @@
-//! A device as numbers: how long its processors take for what, how much memory they reach, and what they draw.
+//! Device profiles: speed, memory and power of a phone's processors as numbers.
 //!
-//! Profiles are TOML files; [`NAMES`] are built in, and their comments give the source of each number. [`cost`] turns
-//! a profile into seconds.
+//! Profiles are TOML files. [`NAMES`] are built in; their comments give the source of each number. [`cost`] computes
+//! seconds from a profile.
 
 pub mod cost;
 pub mod weight_only;
@@ -13,21 +13,21 @@ use weight_only::WeightOnly;
 /// Names of the built-in profiles.
 pub const NAMES: [&str; 2] = ["snapdragon-8gen3", "snapdragon-8gen2"];
 
-/// A device profile: a phone, by the times, memory and power of its processors.
+/// A profile of a device, such as a phone: speed, memory and power of its processors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceProfile {
-    /// For people.
+    /// Human-readable name.
     pub name: String,
-    /// What a processor that has been idle takes to notice that its next task is ready, and to begin it.
+    /// Milliseconds that a processor that was idle needs to notice and start its next task.
     pub wake_milliseconds: f64,
     /// The NPU.
     pub npu: Npu,
     /// The CPU.
     pub cpu: Float,
-    /// The GPU; without one, floats run on the CPU.
+    /// The GPU. Without one, the CPU computes in float.
     pub gpu: Option<Float>,
-    /// GPU and NPU for products of INT4 weights in f16, if that was characterized.
+    /// GPU and NPU for products with INT4 weights in f16, if the profile has them.
     #[serde(default)]
     pub w4a16: Option<WeightOnly>,
 }
@@ -36,51 +36,51 @@ pub struct DeviceProfile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Npu {
-    /// Multiplications and additions in a second, once weights are where they are used.
+    /// Tera multiplications and additions per second, once weights are loaded.
     pub int8_tera_operations: f64,
-    /// Sizes count as the next multiple of this.
+    /// Sizes are rounded up to a multiple of this number.
     pub step: usize,
-    /// At which weights are loaded, and activations.
+    /// Bandwidth for loading weights and activations.
     pub gigabytes_per_second: f64,
-    /// How much slower rows are in one line than in a square.
+    /// Slowdown of rows in one line compared with a square.
     pub flat_rows_slowdown: f64,
-    /// How much slower subgraphs are whose activations have a scale for each group.
+    /// Slowdown of subgraphs with activation scales per group.
     pub per_group_slowdown: f64,
-    /// Of a subgraph, whatever its size.
+    /// Time to launch a subgraph, independent of its size.
     pub launch_milliseconds: f64,
-    /// Of adding the sum of a shadow.
+    /// Time to add the result of a shadow.
     pub join_milliseconds: f64,
-    /// Memory that it addresses.
+    /// Memory that it can address.
     pub window_gibibytes: f64,
-    /// Building graphs, for each gigabyte of weights.
+    /// Time to build graphs, per gigabyte of weights.
     pub build_milliseconds_per_gigabyte: f64,
-    /// Optimizing them.
+    /// Time to optimize graphs, per gigabyte of weights.
     pub optimize_milliseconds_per_gigabyte: f64,
-    /// Drawn while it works.
+    /// Power while it works.
     pub busy_watts: f64,
-    /// Drawn while it does not.
+    /// Power while it is idle.
     pub idle_watts: f64,
 }
 
-/// A processor for everything, floats among it.
+/// A processor for all operators, including float.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Float {
-    /// Multiplications and additions in a second in INT8.
+    /// Tera multiplications and additions per second in INT8.
     pub int8_tera_operations: f64,
-    /// The same in float.
+    /// Giga multiplications and additions per second in float.
     pub float_giga_operations: f64,
-    /// At which activations, and weights in decode, are read and written.
+    /// Bandwidth for activations, and for weights in decode.
     pub gigabytes_per_second: f64,
-    /// Of a subgraph, whatever its size.
+    /// Time to launch a subgraph, independent of its size.
     pub launch_milliseconds: f64,
-    /// Drawn while it works.
+    /// Power while it works.
     pub busy_watts: f64,
-    /// Drawn while it does not.
+    /// Power while it is idle.
     pub idle_watts: f64,
 }
 
-/// A profile that is none.
+/// An error in a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {problem}")]
 pub struct DeviceProfileError {
@@ -88,7 +88,7 @@ pub struct DeviceProfileError {
     problem: String,
 }
 
-/// Which values a field may have.
+/// The allowed range of a field.
 #[derive(Clone, Copy)]
 enum Range {
     /// Above zero.
@@ -99,16 +99,16 @@ enum Range {
     Factor,
 }
 
-/// Characters of a line that an error shows.
+/// Maximum number of characters of a line in an error.
 const LONGEST_LINE: usize = 60;
-/// No rate, time or power of a device is beyond this.
+/// Upper limit of all rates, times and powers.
 const LARGEST: f64 = 1e9;
 
 impl DeviceProfile {
-    /// The built-in profile called `name`.
+    /// Returns the built-in profile called `name`.
     ///
     /// # Errors
-    /// For a name that is not in [`NAMES`].
+    /// If `name` is not in [`NAMES`].
     pub fn builtin(name: &str) -> Result<Self, DeviceProfileError> {
         let text = match name {
             "snapdragon-8gen3" => include_str!("../../profiles/snapdragon-8gen3.toml"),
@@ -127,10 +127,10 @@ impl DeviceProfile {
         Self::parse(text, name)
     }
 
-    /// The profile that `text` is; errors call it `name`.
+    /// Parses a profile from `text`; errors call it `name`.
     ///
     /// # Errors
-    /// For a text that is not TOML, fields that are missing, unknown or of another kind, and values out of range.
+    /// If the text is not TOML, a field is missing, unknown or of another type, or a value is out of range.
     pub fn parse(text: &str, name: &str) -> Result<Self, DeviceProfileError> {
         let error = |problem: String| DeviceProfileError {
             name: name.into(),
@@ -255,7 +255,7 @@ impl DeviceProfile {
         fields.extend(self.w4a16.iter().flat_map(WeightOnly::fields));
         for (field, value, range) in fields {
             let (fits, expected) = match range {
-                // Rates that are almost nothing would make times that are not finite.
+                // Rates near zero would result in infinite times.
                 Positive => (value >= 1.0 / LARGEST, "a number above 0"),
                 NotNegative => (value >= 0.0, "a number of 0 or above"),
                 Factor => (value >= 1.0, "a number of 1 or above"),
@@ -269,7 +269,7 @@ impl DeviceProfile {
         Ok(())
     }
 
-    /// Bytes of the NPU's window.
+    /// Returns the bytes of the NPU's window.
     pub fn window(&self) -> usize {
         (self.npu.window_gibibytes * (1u64 << 30) as f64) as usize
     }

@@ -1,9 +1,9 @@
-//! A GPU and an NPU that multiply f16 activations with weights in INT4 (W4A16, §5.1 of the HeteroLLM paper), and the
+//! A GPU and an NPU that multiply f16 activations with INT4 weights (W4A16, §5.1 of the HeteroLLM paper), and the
 //! memory that they share.
 //!
-//! Both are as §3 of the paper characterizes them: the GPU has a rate and a bandwidth; the NPU has a rate that depends on
-//! the sizes of a product, in steps, on its order and on its shape; and together they have more of the memory's bandwidth
-//! than each of them alone.
+//! Both follow the characterization in §3 of the paper. The GPU has a rate and a bandwidth. The rate of the NPU depends
+//! on the sizes of a product, in steps, and on its order and shape. Together they have more memory bandwidth than each
+//! of them alone.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,24 +14,24 @@ const MICRO: f64 = 1e-6;
 const MILLI: f64 = 1e-3;
 const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
-/// Bytes of a number in f16.
+/// Bytes of an f16 value.
 const F16: f64 = 2.0;
-/// Products of prefill on the NPU have at least 32 rows, those of decode fewer.
+/// Minimum number of rows of a prefill product on the NPU. Decode products have fewer.
 const SHORTEST_PREFILL: usize = 32;
 
 /// The part of a [profile](super::DeviceProfile) for W4A16.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WeightOnly {
-    /// Bits of a weight in memory, with its share of a scale.
+    /// Bits per weight in memory, including its share of a scale.
     pub weight_bits: f64,
-    /// Of GPU and NPU together, where both read.
+    /// Bandwidth of GPU and NPU together if both read.
     pub gigabytes_per_second: f64,
     /// The GPU.
     pub gpu: Gpu,
     /// The NPU.
     pub npu: Npu,
-    /// What it takes that one of them waits for the other.
+    /// Times for waiting for the other processor.
     pub synchronization: Synchronization,
 }
 
@@ -39,59 +39,60 @@ pub struct WeightOnly {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
-    /// Multiplications and additions in a second.
+    /// Tera multiplications and additions per second.
     pub tera_operations: f64,
-    /// At which it reads and writes memory alone.
+    /// Bandwidth of the GPU alone.
     pub gigabytes_per_second: f64,
-    /// Of a kernel behind others in the queue: no kernel takes less.
+    /// Time of a kernel that follows others in the queue: the minimum time of a kernel.
     pub submission_microseconds: f64,
-    /// Drawn while it works.
+    /// Power while it works.
     pub busy_watts: f64,
-    /// Drawn while it does not.
+    /// Power while it is idle.
     pub idle_watts: f64,
 }
 
-/// An NPU that computes in f16, and in decode in integers.
+/// An NPU that computes in f16 in prefill and in integers in decode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Npu {
-    /// Sizes count as the next multiple of this: the side of its array (§3.2, stage performance).
+    /// Sizes are rounded up to a multiple of this number, the side of its array (§3.2, stage performance).
     pub step: usize,
-    /// Multiplications and additions in a second, where order and shape are good.
+    /// Tera multiplications and additions per second if order and shape are good.
     pub tera_operations: f64,
-    /// The same in integers, which it uses in decode.
+    /// Tera multiplications and additions per second in integers, used in decode.
     pub decode_tera_operations: f64,
-    /// In f16, however bad order and shape are.
+    /// Minimum rate in f16 for the worst order and shape.
     pub least_tera_operations: f64,
-    /// How much slower a product becomes with the ratio of columns to rows of the matrix that streams through the array
-    /// (§3.2, order- and shape-sensitive performance).
+    /// Slowdown of a product by the ratio of columns to rows of the matrix that streams through the array (§3.2, order-
+    /// and shape-sensitive performance).
     pub order_slowdown: f64,
-    /// At which it reads and writes memory alone.
+    /// Bandwidth of the NPU alone.
     pub gigabytes_per_second: f64,
-    /// Building a graph of one product, whatever its size.
+    /// Time to build a graph of one product, independent of its size.
     pub graph_milliseconds: f64,
-    /// Building it, for each 10⁹ multiplications and additions.
+    /// Time to build a graph, per 10⁹ multiplications and additions.
     pub graph_milliseconds_per_giga_operation: f64,
-    /// Drawn while it works.
+    /// Power while it works.
     pub busy_watts: f64,
-    /// Drawn while it does not.
+    /// Power while it is idle.
     pub idle_watts: f64,
 }
 
-/// What it takes that a processor waits for another one.
+/// Times for waiting for another processor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Synchronization {
-    /// From a matrix in the GPU's memory to one that the NPU has access to, or back, whatever its size.
+    /// Time to copy a matrix between the GPU's memory and memory that the NPU can access, in either direction,
+    /// independent of its size.
     pub copy_microseconds: f64,
-    /// Of a kernel whose queue became empty.
+    /// Additional time of a kernel if the queue has become empty.
     pub empty_queue_microseconds: f64,
-    /// Noticing a flag that is polled.
+    /// Time to notice a polled flag.
     pub poll_microseconds: f64,
 }
 
 impl WeightOnly {
-    /// Names, values and ranges of all fields but the step.
+    /// Returns names, values and ranges of all fields except the step.
     pub(super) fn fields(&self) -> Vec<(String, f64, Range)> {
         let Self {
             gpu,
@@ -159,7 +160,7 @@ impl WeightOnly {
                 synchronization.poll_microseconds,
                 NotNegative,
             ),
-            // At its worst it is no faster than at its best.
+            // The worst rate must not exceed the best one.
             (
                 "npu.tera_operations / npu.least_tera_operations",
                 self.most_slowdown(),
@@ -175,8 +176,9 @@ impl WeightOnly {
         self.npu.tera_operations / self.npu.least_tera_operations
     }
 
-    /// Seconds of a product of `rows` tokens with weights `[columns, depth]` on the GPU: of its operations or of its
-    /// bytes, what takes longer. Beside the NPU it has its share of the memory's bandwidth.
+    /// Returns the seconds on the GPU of a product of `rows` tokens with weights `[columns, depth]`: the maximum of the
+    /// times for its operations and for its bytes. While the NPU works, the GPU has only its share of the memory
+    /// bandwidth.
     pub fn gpu_product(&self, rows: usize, columns: usize, depth: usize, is_beside: bool) -> f64 {
         let Gpu {
             tera_operations,
@@ -191,8 +193,9 @@ impl WeightOnly {
         operations.max(bytes).max(submission_microseconds * MICRO)
     }
 
-    /// The same on the NPU, in the better of both orders. The matrix with more rows streams through the array past the
-    /// other one. The more columns it has for its rows, the larger is what it streams past, and the slower it is.
+    /// Returns the seconds on the NPU of the same product, in the better of both orders. The matrix with more rows
+    /// streams through the array, which holds the other one. The more columns it has relative to its rows, the larger
+    /// is the matrix in the array, and the slower is the product.
     pub fn npu_product(&self, rows: usize, columns: usize, depth: usize, is_beside: bool) -> f64 {
         self.npu_order(
             rows.max(columns),
@@ -206,7 +209,7 @@ impl WeightOnly {
         )
     }
 
-    /// Seconds of the operations of `[streamed, depth] × [depth, kept]` on the NPU in this order.
+    /// Returns the seconds on the NPU of the operations of `[streamed, depth] × [depth, kept]` in this order.
     pub fn npu_order(&self, streamed: usize, kept: usize, depth: usize, is_decode: bool) -> f64 {
         let npu = &self.npu;
         let [streamed, kept, depth] =
@@ -220,8 +223,8 @@ impl WeightOnly {
         2.0 * streamed * kept * depth / (rate * TERA) * slowdown
     }
 
-    /// Seconds of a subgraph of norms, RoPE, attention or activation on the GPU: its activations, `cache_bytes` of keys
-    /// and values before its rows, and `operations` of attention.
+    /// Returns the seconds on the GPU of a subgraph of norms, RoPE, attention or activation: its activations,
+    /// `cache_bytes` of keys and values before its rows, and the `operations` of attention.
     pub fn gpu_float(
         &self,
         subgraph: &Subgraph,
@@ -235,7 +238,7 @@ impl WeightOnly {
         seconds.max(self.gpu.submission_microseconds * MICRO)
     }
 
-    /// Seconds to build the NPU's graph of a product.
+    /// Returns the seconds to build the NPU's graph of a product.
     pub fn npu_graph(&self, rows: usize, columns: usize, depth: usize) -> f64 {
         let giga_operations = 2.0 * rows as f64 * columns as f64 * depth as f64 / GIGA;
         let npu = &self.npu;
@@ -243,13 +246,13 @@ impl WeightOnly {
             * MILLI
     }
 
-    /// Bytes of a product: its weights, and inputs and outputs in f16.
+    /// Returns the bytes of a product: its weights, and inputs and outputs in f16.
     pub fn product_bytes(&self, rows: usize, columns: usize, depth: usize) -> f64 {
         let (rows, columns, depth) = (rows as f64, columns as f64, depth as f64);
         columns * depth * self.weight_bits / 8.0 + rows * (columns + depth) * F16
     }
 
-    /// Share of its own bandwidth that each processor has: where both read, they have less than the sum.
+    /// Returns the fraction of its own bandwidth that each processor has. If both read, they have less than the sum.
     fn share(&self, is_beside: bool) -> f64 {
         let both = self.gpu.gigabytes_per_second + self.npu.gigabytes_per_second;
         if is_beside {
@@ -294,7 +297,7 @@ mod tests {
             phone.npu_product(256, 14_336, 4096, false),
             phone.npu_order(14_336, 256, 4096, false)
         );
-        // However bad, it is no slower than its least rate.
+        // The rate is never below the minimum rate.
         let worst = 2.0 * 32.0 * 32.0 * 65_536.0 / (phone.npu.least_tera_operations * TERA);
         assert!((phone.npu_order(32, 32, 65_536, false) / worst - 1.0).abs() < 1e-9);
     }
@@ -309,7 +312,7 @@ mod tests {
                 prop_assert!(product(&phone, rows, columns, depth, true) >= seconds);
                 prop_assert!(product(&phone, rows, columns, depth + 1, is_beside) >= seconds);
                 prop_assert!(product(&phone, rows, columns + 1, depth, is_beside) >= seconds);
-                // In f16; from decode's integers to f16 as well.
+                // In f16, and from the integers of decode to f16.
                 prop_assert!(product(&phone, rows + 1, columns, depth, is_beside) >= seconds);
             }
         }

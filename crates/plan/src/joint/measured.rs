@@ -1,4 +1,4 @@
-//! What prompts took beside what the search expects of them.
+//! Measured times of prompts, relative to the times that the search expects.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -7,32 +7,33 @@ use serde::{Deserialize, Serialize};
 
 use super::Kind;
 
-/// Factors of what is believed: apart by more, it is not the same prompt that was simulated.
+/// Plausible factors. Beyond these, the measured and the simulated prompt can't be the same.
 const FACTORS: RangeInclusive<f64> = 0.01..=100.0;
 
-/// What prompts of a length took on the processors of a [`Joint`](super::Joint).
+/// Measured times of prompts of one length on the processors of a [`Joint`](super::Joint).
 ///
-/// Of one processor alone it is not simulated that it computes whole feed-forwards, with their shadows inside; of several,
-/// how they wait for each other and move activations from one's cache to another's. That differs from kind to kind, and
-/// which is the fastest therefore goes by these.
+/// The simulation doesn't cover everything. On one processor alone, it ignores that whole feed-forwards run with their
+/// shadows inside. On several processors, it ignores how they wait for each other and move activations between caches.
+/// The error differs between kinds, so the choice of the fastest kind uses these factors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredPrompt {
-    /// Tokens.
+    /// Number of tokens.
     pub rows: usize,
-    /// Multiples of the simulated seconds, of the best candidate of each kind that was measured.
+    /// Measured seconds relative to the simulated seconds, for the best candidate of each measured kind.
     pub factors: BTreeMap<Kind, f64>,
 }
 
 impl MeasuredPrompt {
-    /// Whether it can have been measured.
+    /// Returns whether the values can come from a measurement.
     pub fn is_plausible(&self) -> bool {
         self.rows > 0 && self.factors.values().all(|factor| FACTORS.contains(factor))
     }
 
-    /// The factor of a kind for `rows` tokens: between the two lengths around it that were measured, by the logarithm of the
-    /// length; beyond all of them, as of the nearest. `None` where it was not measured of both: a kind that was too slow to
-    /// be measured at one of them may be so here. `measured` is in the order of lengths.
+    /// Returns the factor of a kind for `rows` tokens. It is interpolated between the two nearest measured lengths by
+    /// the logarithm of the length. Outside of the measured lengths it is that of the nearest one. Returns `None` if
+    /// one of these has no factor: a kind that was too slow to be measured at one of them may be too slow here.
+    /// `measured` is sorted by length.
     pub(super) fn factor(measured: &[Self], kind: Kind, rows: usize) -> Option<f64> {
         let factor = |one: &Self| one.factors.get(&kind).copied();
         let before = measured.iter().rfind(|one| one.rows <= rows);

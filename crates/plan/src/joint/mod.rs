@@ -1,11 +1,11 @@
-//! Cuts, placement and out-of-order execution as one search: how a prompt is divided into chunks, and for each subgraph
-//! of each chunk, which processor computes it or that several do.
+//! A joint search over cuts, placement and out-of-order execution. It chooses the chunks of a prompt, and for each
+//! subgraph of each chunk the processor that computes it, or a cut across several.
 //!
-//! HeteroLLM's solver ([`partition`](crate::partition), §4.3) takes the fastest partition of each product as if nothing
-//! else ran, and llm.npu's schedule (§3.4) overlaps chunks of whole subgraphs. Each leaves out what the other one has: a
-//! product that is cut keeps every processor busy, so that nothing is left to overlap, and one that is whole lets
-//! another processor go on with another chunk. Here both are candidates, and so are mixtures of them; what a candidate
-//! takes is simulated with the policy that the engine runs, and the least is chosen ([`Joint::plan`]).
+//! HeteroLLM's solver ([`partition`](crate::partition), §4.3) chooses the fastest partition of each product as if
+//! nothing else ran. llm.npu's schedule (§3.4) overlaps chunks of whole subgraphs. A product that is cut keeps all
+//! processors busy, so that nothing is left to overlap. A whole product lets another processor continue with another
+//! chunk. Here both are candidates, and so are combinations of them. Each candidate is simulated with the engine's
+//! policy, and the fastest is chosen ([`Joint::plan`]).
 
 mod measured;
 mod search;
@@ -31,68 +31,68 @@ use crate::tasks::{Assigned, Operation, PrefillTask, TaskOptions};
 pub use measured::MeasuredPrompt;
 pub use search::fastest;
 
-/// Blocks that a plan is searched for: those behind them repeat the last [`PERIOD`].
+/// Number of blocks for which a plan is searched. Later blocks repeat the last [`PERIOD`] of these.
 const BLOCKS: usize = 8;
-/// Blocks whose pattern is repeated.
+/// Number of blocks in the repeated pattern.
 const PERIOD: usize = 4;
 
-/// Who computes a subgraph of a chunk.
+/// The processors that compute a subgraph of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// One processor; a product as it is fastest there, padded or in several lengths where shapes are static.
+    /// One processor. It computes a product in its fastest way: padded, or in several lengths if its shapes are static.
     On(ProcessorId),
-    /// A product, several processors: its fastest cut.
+    /// Several processors, by the fastest cut of the product.
     Cut,
 }
 
-/// Seconds from the end of what a task waited for to its beginning.
+/// Seconds between the end of a task's last predecessor and the start of the task.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gaps {
-    /// On the same processor.
+    /// Gap after predecessors on the same processor.
     pub own: f64,
-    /// On another one.
+    /// Gap after a predecessor on another processor.
     pub other: f64,
 }
 
-/// The ways in which the products of a model can be computed on some processors, with what they take.
+/// The ways to compute the products of a model on some processors, with their times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Joint {
-    /// Each product whole on each processor.
+    /// Plans of whole products on each processor.
     whole: Vec<(ProcessorId, Plans)>,
-    /// Each product cut, if it can be.
+    /// Plans of products cut across processors, where possible.
     cut: Plans,
-    /// Processors that compute floats.
+    /// Processors that compute in float.
     floats: Vec<ProcessorId>,
     gaps: Gaps,
-    /// By block, by role, the place of a product in the plans.
+    /// Index of each product in the plans, by block and role.
     products: Vec<BTreeMap<Role, usize>>,
-    /// What prompts took, in the order of lengths.
+    /// Measured times of prompts, sorted by length.
     measured: Vec<MeasuredPrompt>,
 }
 
-/// How a prompt is computed.
+/// A plan for computing a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JointPlan {
-    /// Tokens of each chunk but the last, which may have fewer.
+    /// Tokens per chunk. The last chunk may have fewer.
     pub chunk: usize,
-    /// Which of the candidates it is.
+    /// The candidate that was chosen.
     #[serde(flatten)]
     pub id: CandidateId,
     /// Simulated seconds.
     pub seconds: f64,
-    /// The best candidate of each kind, and of each processor alone, the fastest by the simulation first; of three processors
-    /// and more those that leave out who is not worth it.
+    /// The best candidate of each kind, and each processor alone, sorted by simulated time. With three or more
+    /// processors, the candidates omit processors that do not make the prompt enough faster.
     pub candidates: Vec<Candidate>,
-    /// How each of them computes it.
+    /// The ways of all candidates.
     #[serde(skip)]
     found: Arc<Found>,
 }
 
-/// Ways by chunk, by subgraph of the blocks that were searched.
+/// Ways of each chunk and each subgraph of the searched blocks.
 type Ways = Vec<Vec<Way>>;
 
-/// How a candidate computes a prompt.
+/// The way in which a candidate computes a prompt.
 #[derive(Clone, Debug, PartialEq)]
 struct Best {
     ways: Ways,
@@ -100,42 +100,42 @@ struct Best {
     seconds: f64,
 }
 
-/// The best candidates.
+/// The best way found for each candidate.
 type Found = BTreeMap<CandidateId, Best>;
 
-/// The best way of a kind to compute a prompt.
+/// A candidate with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Candidate {
-    /// Its kind, and who computes it.
+    /// Kind and processor.
     #[serde(flatten)]
     pub id: CandidateId,
     /// Simulated seconds.
     pub seconds: f64,
-    /// What prompts of such a length took by plans of the kind, as a multiple of the simulated seconds, where that was
-    /// measured.
+    /// Measured time of prompts of this length by plans of this kind, relative to the simulated time; `None` if it was
+    /// not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
 }
 
 impl Candidate {
-    /// Seconds that it is expected to take by what was measured of its kind, if anything was.
+    /// Returns the simulated seconds times the measured factor, if there is one.
     pub fn measured_seconds(&self) -> Option<f64> {
         Some(self.factor? * self.seconds)
     }
 }
 
-/// Which of the candidates for a prompt it is.
+/// The identity of a candidate for a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct CandidateId {
-    /// Its kind.
+    /// Kind of candidate.
     pub kind: Kind,
-    /// The processor that computes everything, of [`Kind::Alone`].
+    /// The processor that computes everything, for [`Kind::Alone`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alone: Option<ProcessorId>,
 }
 
 impl CandidateId {
-    /// One processor computes everything.
+    /// Creates the id of the candidate in which one processor computes everything.
     pub const fn alone(processor: ProcessorId) -> Self {
         Self {
             kind: Kind::Alone,
@@ -143,14 +143,14 @@ impl CandidateId {
         }
     }
 
-    /// Whether one processor computes everything.
+    /// Returns whether one processor computes everything.
     pub fn is_alone(self) -> bool {
         self.kind == Kind::Alone
     }
 }
 
 impl From<Kind> for CandidateId {
-    /// The candidate of a kind that several processors compute.
+    /// Creates the id of a kind's candidate on several processors.
     fn from(kind: Kind) -> Self {
         Self { kind, alone: None }
     }
@@ -162,22 +162,22 @@ impl From<Kind> for CandidateId {
 pub enum Kind {
     /// One processor computes everything.
     Alone,
-    /// Each product whole on the processor that is fastest for it, all floats on one (Hetero-layer).
+    /// Each product is whole, on its fastest processor. One processor computes in float (Hetero-layer).
     Layer,
-    /// Each product cut, all floats on one processor (Hetero-tensor).
+    /// Each product is cut. One processor computes in float (Hetero-tensor).
     Tensor,
-    /// Each product cut where that is faster by itself, all floats on one processor.
+    /// Each product is cut if that is faster in isolation. One processor computes in float.
     Auto,
-    /// Chunks take turns on the processors that compute floats.
+    /// Whole chunks alternate between the processors that compute in float.
     Chunks,
-    /// Each subgraph of each chunk where it ends first, products whole.
+    /// Each subgraph of each chunk runs where it ends first, with whole products.
     Placed,
-    /// Each subgraph of each chunk where it ends first, products whole or cut.
+    /// Each subgraph of each chunk runs where it ends first, with whole or cut products.
     Mixed,
 }
 
 impl Kind {
-    /// Name for people and files.
+    /// Returns the name for messages and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Alone => "alone",
@@ -191,44 +191,44 @@ impl Kind {
     }
 }
 
-/// A prompt that a plan is searched for.
+/// The input of a search: a prompt, a model and processors.
 pub struct Prompt<'a> {
-    /// The model whose products the ways are of.
+    /// The model of the products.
     pub description: &'a ModelDescription,
-    /// All processors.
+    /// All processors, including those without products.
     pub processors: &'a Processors,
-    /// Where tasks are by default, how many chunks are in flight, and shadows; nothing is cut.
+    /// Default placement, number of chunks in flight, and shadows. Nothing is cut.
     pub options: &'a TaskOptions,
-    /// Tokens.
+    /// Number of tokens.
     pub rows: usize,
-    /// Tokens of a chunk, at most.
+    /// Maximum number of tokens per chunk.
     pub most_rows: usize,
-    /// What runs the tasks.
+    /// Policy that schedules the tasks.
     pub policy: Policy,
-    /// Seconds of what is no product, and of shadows.
+    /// Seconds of tasks that are not products, and of shadows.
     pub seconds: &'a dyn Fn(&Graph, &PrefillTask, ProcessorId) -> f64,
 }
 
-/// A list of processors that no prompt can be planned on.
+/// An error in the input of a joint plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum JointError {
-    /// Nobody computes floats, or nobody products.
+    /// No processor computes in float, or none computes products.
     #[error("expected a processor that computes floats and one that computes products")]
     NoProcessor,
-    /// Plans of different products.
+    /// The plans are of different products.
     #[error("expected plans of the same products of this model for all processors")]
     Products,
-    /// Sizes of the model.
+    /// A size of the model can't be planned.
     #[error(transparent)]
     Partition(#[from] PartitionError),
 }
 
 impl Joint {
-    /// The ways of a model: `whole` has the plans of each processor alone, `cut` those of all together. `floats` are the
-    /// processors that compute floats.
+    /// Creates the ways of a model. `whole` contains the plans of each processor alone, `cut` those of all processors
+    /// together. `floats` are the processors that compute in float.
     ///
     /// # Errors
-    /// If there is no processor, or the plans are not all of the same products, those of this model.
+    /// If there is no processor, or the plans are not all of the products of this model.
     pub fn new(
         description: &ModelDescription,
         whole: Vec<(ProcessorId, Plans)>,
@@ -281,22 +281,23 @@ impl Joint {
         })
     }
 
-    /// Chooses among kinds of candidates by what prompts took, too; kinds that were not measured are not chosen then.
+    /// Adds measured times of prompts. The choice among candidates then uses them, and kinds without measurements are
+    /// not chosen.
     pub fn with_measured(mut self, mut measured: Vec<MeasuredPrompt>) -> Self {
         measured.sort_by_key(|one| one.rows);
         self.measured = measured;
         self
     }
 
-    /// The processors that have a way for products.
+    /// Returns the processors that can compute products.
     pub fn processors(&self) -> impl Iterator<Item = ProcessorId> {
         self.whole.iter().map(|(processor, _)| *processor)
     }
 
-    /// What processors are given of a product of a block in all ways, on chunks of at most `rows` rows.
+    /// Returns the pieces that processors compute of a block's product in all ways, on chunks of at most `rows` rows.
     ///
     /// # Errors
-    /// If it is no product, or nobody planned so many rows.
+    /// If the subgraph is not a product, or there is no plan for so many rows.
     pub fn pieces(&self, block: usize, role: Role, rows: usize) -> Result<Vec<Piece>, CutError> {
         let all = self.whole.iter().map(|(_, plans)| plans).chain([&self.cut]);
         let mut pieces = Vec::new();
@@ -309,16 +310,17 @@ impl Joint {
         Ok(pieces)
     }
 
-    /// The candidate that is through first: by the simulation, and by what prompts of its kind took as multiples of that,
-    /// where it was measured.
+    /// Returns the candidate that is expected to complete first. The expected time is the simulated one, multiplied by
+    /// the measured factor of its kind and length if there are measurements.
     ///
     /// # Errors
-    /// If a chunk is longer than what was planned for.
+    /// If a chunk is longer than the longest plan.
     pub fn plan(&self, prompt: &Prompt) -> Result<JointPlan, CutError> {
         search::search(self, prompt)
     }
 
-    /// Who computes the tasks of a prompt as a plan has it, for [`PrefillTasks::assigned`](crate::tasks::PrefillTasks).
+    /// Returns the processors of a prompt's tasks by a plan, for
+    /// [`PrefillTasks::assigned`](crate::tasks::PrefillTasks).
     pub fn assignment<'a>(
         &'a self,
         plan: &'a JointPlan,
@@ -328,8 +330,8 @@ impl Joint {
         move |task| assigned(self, graph, task, way(task))
     }
 
-    /// Seconds of the tasks that compute products of a prompt as a plan has it, on a processor: what was measured of its
-    /// parts. `None` for other tasks, and on processors that compute nothing of the product.
+    /// Returns the measured seconds of a product's task on a processor by a plan. Returns `None` for other tasks, and
+    /// for processors that compute nothing of the product.
     pub fn seconds<'a>(
         &'a self,
         plan: &'a JointPlan,
@@ -354,7 +356,8 @@ impl Joint {
         }
     }
 
-    /// Seconds of a part of a product on a processor, if a task is one, no shadow, and the processor computes any of it.
+    /// Returns the seconds of a part of a product on a processor; `None` if the task is a shadow or no product, or the
+    /// processor does not compute the part.
     fn seconds_of_part(
         &self,
         graph: &Graph,
@@ -371,14 +374,14 @@ impl Joint {
             .seconds_of_part(&task.part, processor)
     }
 
-    /// The choice of a product on `rows` rows that is made by going this way.
+    /// Returns the choice for a product on `rows` rows in a way.
     fn choice(&self, way: Way, block: usize, role: Role, rows: usize) -> Option<&Choice> {
         self.product(self.plans(way)?, block, role)?.choice(rows)
     }
 }
 
 impl JointPlan {
-    /// The plan of another candidate for the same prompt, if there is one.
+    /// Returns the plan of another candidate for the same prompt, if there is one.
     pub fn by(&self, id: CandidateId) -> Option<Self> {
         let Best { chunk, seconds, .. } = *self.found.get(&id)?;
         Some(Self {
@@ -389,7 +392,7 @@ impl JointPlan {
         })
     }
 
-    /// The processor that computes everything, if one does.
+    /// Returns the processor that computes everything, if there is one.
     pub fn alone(&self) -> Option<ProcessorId> {
         self.id.alone
     }
@@ -398,9 +401,9 @@ impl JointPlan {
         &self.found[&self.id].ways
     }
 
-    /// How the subgraphs of a prompt are computed.
+    /// Returns the way of each subgraph of a prompt.
     fn ways_of<'a>(&'a self, graph: &Graph) -> impl Fn(Task) -> Way + 'a {
-        // By subgraph: its block, and its place there.
+        // Block of each subgraph, and its index within the block.
         let mut places: Vec<(usize, usize)> = Vec::new();
         for subgraph in graph.subgraphs() {
             let place = places
@@ -417,14 +420,14 @@ impl JointPlan {
         }
     }
 
-    /// How a subgraph of a chunk is computed.
+    /// Returns the way of a subgraph of a chunk.
     fn way(&self, block: usize, chunk: usize, place: usize, of_block: usize) -> Way {
         let ways = &self.ways()[chunk.min(self.ways().len() - 1)];
         ways[searched(block, ways.len() / of_block) * of_block + place]
     }
 }
 
-/// The block of those that were searched, the first `blocks`, whose ways a block has.
+/// Returns the searched block, one of the first `blocks`, that has the same ways as `block`.
 fn searched(block: usize, blocks: usize) -> usize {
     if block < blocks {
         block
@@ -433,7 +436,7 @@ fn searched(block: usize, blocks: usize) -> usize {
     }
 }
 
-/// The parts of a task where it goes a way.
+/// Returns the processors of a task in a way.
 fn assigned(joint: &Joint, graph: &Graph, task: Task, way: Way) -> Result<Assigned, CutError> {
     let subgraph = &graph.subgraphs()[task.subgraph];
     match way {
@@ -452,7 +455,7 @@ fn assigned(joint: &Joint, graph: &Graph, task: Task, way: Way) -> Result<Assign
     }
 }
 
-/// Only the blocks that are searched.
+/// Returns a description of the first `blocks` blocks.
 fn truncated(description: &ModelDescription, blocks: usize) -> ModelDescription {
     let mut description = description.clone();
     description.blocks.truncate(blocks);

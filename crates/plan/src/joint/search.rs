@@ -1,4 +1,4 @@
-//! Candidates for a prompt, and what they take.
+//! Search of candidates for a prompt, with their simulated times.
 
 use std::sync::Arc;
 
@@ -12,35 +12,34 @@ use crate::schedule::parts::CutError;
 use crate::simulate::{Begin, Takes, simulate_each};
 use crate::tasks::{PrefillTask, PrefillTasks};
 
-/// Rows by which chunks of a prompt differ from candidate to candidate.
+/// Chunk lengths of candidates are multiples of this number of rows.
 const ROWS: usize = 32;
-/// Chunks beyond the fewest that a prompt is divided into.
+/// Number of additional chunk counts to try, beyond the smallest possible one.
 const MORE_CHUNKS: usize = 3;
-/// With another processor a prompt is expected to be so many times as fast, at least, or it is left out: what is not
-/// simulated is mostly waiting for others and what they take of memory, and prompts that were measured may have left them
-/// nearly idle.
+/// Minimum speedup that an additional processor must bring to be used. The simulation omits most of the time for
+/// waiting and for shared memory, and the measured prompts may have left the processor nearly idle.
 const WORTH_IT: f64 = 1.05;
 
-/// Seconds that processors compute.
+/// Busy seconds of processors.
 type Busy = Vec<(ProcessorId, f64)>;
 
-/// A prompt in chunks of some length.
+/// A prompt divided into chunks of one length.
 struct Division<'a> {
     joint: &'a Joint,
     prompt: &'a Prompt<'a>,
-    /// Of all blocks that are searched, and of fewer, if there are more of them than of those.
+    /// The graph of the searched blocks. `fewer` has [`PERIOD`] fewer blocks, if not all of the model's are searched.
     graph: Graph,
     fewer: Option<Graph>,
     /// Processors that compute nothing.
     without: &'a [ProcessorId],
-    /// Blocks of the model, as a multiple of [`PERIOD`], beyond those of `graph`.
+    /// Number of the model's blocks beyond those of `graph`, divided by [`PERIOD`].
     periods_left: f64,
 }
 
 pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutError> {
     let mut without = Vec::new();
     let mut found = candidates(joint, prompt, &without)?;
-    // The slowest is left out where that is as good. Of two, one alone is a candidate.
+    // Omit the slowest processor if the result is as good. With two processors, one alone is already a candidate.
     for _ in 2..joint.processors().count() {
         let Some(fastest) = several(&found) else {
             break;
@@ -62,7 +61,7 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
             Some(best) if best.seconds < WORTH_IT * fastest.seconds => {}
             _ => break,
         }
-        // Those that are left out may be alone.
+        // Omitted processors can still be candidates alone.
         fewer.extend(found.into_iter().filter(|(id, _)| id.is_alone()));
         found = fewer;
     }
@@ -87,9 +86,9 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
     })
 }
 
-/// The candidate that is expected to take the least, where each takes so many times what is expected of it by the simulation
-/// and, if any was measured, by what prompts took; one processor alone, unless several are worth it. Kinds that were not
-/// measured are not chosen where others were.
+/// Returns the candidate with the least expected time. This is the simulated time, multiplied by the measured factor if
+/// any candidate has one, and by `multiple`. Several processors must be faster than one by the minimum speedup. If some
+/// candidates have measured factors, those without are not chosen.
 ///
 /// # Panics
 /// If there is no candidate.
@@ -110,7 +109,7 @@ pub fn fastest(candidates: &[Candidate], multiple: impl Fn(CandidateId) -> f64) 
     least.expect("there is a candidate").id
 }
 
-/// The fastest of those that several processors compute, by the simulation.
+/// Returns the fastest candidate on several processors, by the simulation.
 fn several(found: &Found) -> Option<&Best> {
     let several = found
         .iter()
@@ -119,7 +118,7 @@ fn several(found: &Found) -> Option<&Best> {
     several.min_by(|a, b| a.seconds.total_cmp(&b.seconds))
 }
 
-/// The best candidate of each kind in which some processors compute nothing.
+/// Returns the best candidate of each kind, with the processors of `without` omitted.
 fn candidates(joint: &Joint, prompt: &Prompt, without: &[ProcessorId]) -> Result<Found, CutError> {
     let mut found = Found::new();
     let fewest = prompt.rows.div_ceil(prompt.most_rows);
@@ -134,7 +133,7 @@ fn candidates(joint: &Joint, prompt: &Prompt, without: &[ProcessorId]) -> Result
             lengths.push(chunk);
         }
     }
-    // Chunks as they are without a plan.
+    // The chunk length that is used without a plan.
     if !lengths.contains(&prompt.most_rows) {
         lengths.push(prompt.most_rows);
     }
@@ -172,7 +171,7 @@ fn candidates(joint: &Joint, prompt: &Prompt, without: &[ProcessorId]) -> Result
             },
         );
     }
-    // What hides behind others in a few blocks need not in all of them.
+    // An overlap that works in a few blocks may not work in all of them.
     for best in found.values_mut() {
         best.seconds =
             Division::new(joint, prompt, best.chunk, without).seconds_of_all(&best.ways)?;
@@ -184,7 +183,7 @@ impl<'a> Division<'a> {
     fn new(joint: &'a Joint, prompt: &'a Prompt, chunk: usize, without: &'a [ProcessorId]) -> Self {
         let all = prompt.description.blocks.len();
         let graph = |blocks| {
-            // Products of feed-forwards have ways of their own.
+            // Each product of a feed-forward has its own way, so all feed-forwards are split.
             Graph::with_splits(
                 &truncated(prompt.description, blocks),
                 prompt.rows,
@@ -204,7 +203,7 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// Ways that are the same for each chunk and block.
+    /// Returns ways given by a function of chunk and subgraph.
     fn uniform(&self, way: impl Fn(usize, usize) -> Way) -> Ways {
         let of_chunk = |chunk| {
             (0..self.graph.subgraphs().len())
@@ -273,7 +272,7 @@ impl<'a> Division<'a> {
         found
     }
 
-    /// Processors that compute floats.
+    /// Returns the processors that compute in float and are not omitted.
     fn floats(&self) -> impl Iterator<Item = ProcessorId> {
         self.joint
             .floats
@@ -282,7 +281,7 @@ impl<'a> Division<'a> {
             .filter(|processor| !self.without.contains(processor))
     }
 
-    /// Whether the processors that are left out compute nothing.
+    /// Returns whether the omitted processors compute nothing.
     fn leaves_out(&self, ways: &Ways) -> bool {
         self.graph.tasks().all(|task| {
             self.task_seconds(task, ways[task.chunk][task.subgraph])
@@ -290,7 +289,7 @@ impl<'a> Division<'a> {
         })
     }
 
-    /// Seconds of the products of a chunk, all on one processor.
+    /// Returns the seconds of the products of one chunk, all on one processor.
     fn seconds_alone(&self, processor: ProcessorId) -> f64 {
         let products = (0..self.graph.subgraphs().len())
             .filter(|at| self.graph.subgraphs()[*at].role.is_product());
@@ -301,8 +300,8 @@ impl<'a> Division<'a> {
         products.map(seconds).sum()
     }
 
-    /// Seconds of each processor that computes a subgraph of a chunk in a way; `None` where nobody planned it, or somebody
-    /// is left out.
+    /// Returns the seconds of each processor that computes a subgraph of a chunk in a way; `None` if there is no plan
+    /// for it, or an omitted processor has a part.
     fn task_seconds(&self, task: Task, way: Way) -> Option<Busy> {
         match way {
             Way::On(processor) if !self.graph.subgraphs()[task.subgraph].role.is_product() => {
@@ -321,14 +320,14 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// Each subgraph of each chunk in the order of its remaining path, the way that it ends first, where every second
-    /// that processors compute beyond the least counts as `weight` seconds.
+    /// Chooses for each subgraph of each chunk, in the order of its remaining path, the way in which it ends first.
+    /// Each second of work beyond the minimum counts as `weight` seconds.
     fn earliest(&self, ways: &[Way], weight: f64) -> Ways {
         let (graph, joint) = (&self.graph, self.joint);
         let subgraphs = graph.subgraphs().len();
         let index = |task: Task| task.chunk * subgraphs + task.subgraph;
         let tasks: Vec<_> = graph.tasks().collect();
-        // What each takes in each way.
+        // Busy seconds of each task in each way.
         let options: Vec<Vec<(Way, Busy)>> = tasks
             .iter()
             .map(|task| {
@@ -350,7 +349,7 @@ impl<'a> Division<'a> {
         };
         let mut ranks: Vec<f64> = (0..tasks.len()).map(least).collect();
         let mut behind = vec![0.0f64; tasks.len()];
-        // What depends on a task has a higher number.
+        // The successors of a task have higher numbers.
         for task in tasks.iter().rev() {
             let place = index(*task);
             ranks[place] += behind[place];
@@ -361,7 +360,7 @@ impl<'a> Division<'a> {
         let mut order: Vec<_> = (0..tasks.len()).collect();
         order.sort_by(|a, b| ranks[*b].total_cmp(&ranks[*a]).then(a.cmp(b)));
         let mut free = vec![0.0f64; self.prompt.processors.len()];
-        // When each is complete, and on which processors it was.
+        // End time and processors of each task.
         let mut ended: Vec<(f64, Vec<ProcessorId>)> = vec![(0.0, Vec::new()); tasks.len()];
         let mut chosen = vec![Way::On(joint.floats[0]); tasks.len()];
         for place in order {
@@ -402,7 +401,7 @@ impl<'a> Division<'a> {
         chosen.chunks(subgraphs).map(<[_]>::to_vec).collect()
     }
 
-    /// From the end of a task on some processors to the beginning on one.
+    /// Returns the gap between the end of a task on some processors and the start of the next one on `processor`.
     fn gap(&self, processor: ProcessorId, on: &[ProcessorId]) -> f64 {
         match on.iter().all(|other| *other == processor) {
             true => self.joint.gaps.own,
@@ -410,8 +409,8 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// Seconds until a product is complete in a way, and of each processor; `None` where nobody planned it, or somebody is
-    /// left out.
+    /// Returns the seconds until a product is complete in a way, and those of each processor; `None` if there is no
+    /// plan for it, or an omitted processor has a part.
     fn product_seconds(&self, chunk: usize, subgraph: usize, way: Way) -> Option<(f64, Busy)> {
         let (rows, subgraph) = (
             self.graph.chunks()[chunk].len(),
@@ -428,8 +427,8 @@ impl<'a> Division<'a> {
         (!is_left_out).then(|| (choice.best.seconds, choice.best.busy.clone()))
     }
 
-    /// Simulated seconds of the whole prompt: those of the blocks that are searched, and of the others as many as a
-    /// period takes.
+    /// Returns the simulated seconds of the whole prompt. The searched blocks are simulated; the others are
+    /// extrapolated from the time of one period.
     fn seconds(&self, ways: &Ways) -> Result<f64, CutError> {
         let searched = self.simulated(&self.graph, ways)?;
         let Some(fewer) = &self.fewer else {
@@ -438,7 +437,7 @@ impl<'a> Division<'a> {
         Ok(searched + self.periods_left * (searched - self.simulated(fewer, ways)?))
     }
 
-    /// Simulated seconds of all blocks.
+    /// Returns the simulated seconds of all blocks.
     fn seconds_of_all(&self, ways: &Ways) -> Result<f64, CutError> {
         let description = self.prompt.description;
         let graph = Graph::with_splits(
@@ -496,7 +495,7 @@ impl<'a> Division<'a> {
         Ok(simulate_each(dag, policy, takes).seconds())
     }
 
-    /// A candidate with all products of a role, or all floats, another way, as long as that is faster.
+    /// Improves a candidate by computing all products of a role, or all floats, in another way while that is faster.
     fn refined(&self, ways: &Ways, seconds: f64) -> Result<Option<(Ways, f64)>, CutError> {
         let groups = [
             None,

@@ -14,12 +14,12 @@ use crate::processors::Processor;
 use crate::simulate::{Begin, Takes, simulate_each};
 use crate::tasks::{Operation, PrefillTasks};
 
-/// Seconds of an element on each processor, and how many times as long it takes beside others.
+/// Seconds per element on each processor, and the slowdown next to others.
 #[derive(Clone, Copy, Debug)]
 struct Rates {
     alone: [f64; 3],
     beside: f64,
-    /// For each product, whatever its size.
+    /// Seconds per product, independent of its size.
     fixed: f64,
 }
 
@@ -37,14 +37,14 @@ impl Costs for Rates {
     }
 }
 
-/// Some processors, the first of which is a CPU.
+/// Several processors, the first of which is a CPU.
 #[derive(Debug)]
 struct Machine {
     processors: Processors,
     participants: Vec<Participant>,
     floats: Vec<ProcessorId>,
     rates: Rates,
-    /// Seconds of a token of each float subgraph.
+    /// Seconds per token of each float subgraph.
     float_seconds: f64,
 }
 
@@ -221,7 +221,7 @@ fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_
             .id
             .kind
     };
-    // Several have to be a twentieth faster than one.
+    // Several processors must be 5 % faster than one.
     let most = seconds(Kind::Alone) / seconds(Kind::Tensor) / 1.05;
     assert_eq!(
         chosen(&[(Kind::Alone, 1.0), (Kind::Tensor, 1.01 * most)]),
@@ -231,7 +231,7 @@ fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_
         chosen(&[(Kind::Alone, 1.0), (Kind::Tensor, 0.99 * most)]),
         Kind::Tensor
     );
-    // Of several the fastest, however little.
+    // Among several processors, the fastest kind is chosen, by any margin.
     let most = seconds(Kind::Tensor) / seconds(Kind::Placed);
     let of_several = |placed| {
         chosen(&[
@@ -244,7 +244,7 @@ fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_
         [1.01 * most, 0.99 * most].map(of_several),
         [Kind::Tensor, Kind::Placed]
     );
-    // A kind may be later than the others.
+    // A kind may run later than expected.
     let measured = [(Kind::Alone, 2.0), (Kind::Tensor, 1.0), (Kind::Layer, 1.5)];
     let all = measured.map(|(kind, factor)| Candidate {
         id: kind.into(),
@@ -254,7 +254,7 @@ fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_
     let late =
         |late: f64| fastest(&all, |id| if id.kind == Kind::Tensor { late } else { 1.0 }).kind;
     assert_eq!([1.49, 1.51].map(late), [Kind::Tensor, Kind::Layer]);
-    // What was not measured is not chosen, but where it is asked for.
+    // A kind that was not measured is chosen only on request.
     let measured = vec![MeasuredPrompt {
         rows,
         factors: [(Kind::Layer, 1.0)].into(),
@@ -278,11 +278,11 @@ proptest! {
         let (_, plan) = machine.plan(&description(10), rows);
         for kind in [Kind::Alone, Kind::Layer, Kind::Tensor, Kind::Auto, Kind::Placed, Kind::Mixed] {
             let Some(seconds) = of(&plan, kind) else {
-                // Of NPUs alone, or without somebody who has a part of each cut.
+                // There are only NPUs, or a processor with a part of each cut is omitted.
                 prop_assert!(kind == Kind::Alone || machine.processors.len() > 2);
                 continue;
             };
-            // A processor alone is chosen where nothing is worth the trouble.
+            // One processor alone is chosen unless several are at least 5 % faster.
             let most = if plan.id.is_alone() { 1.05 * seconds } else { seconds };
             prop_assert!(plan.seconds <= most, "{:?}", plan);
         }
@@ -305,7 +305,7 @@ proptest! {
             let Subgraph { role, block, .. } = graph.subgraphs()[subgraph];
             let home = tasks.dag.home(number);
             prop_assert!(role.is_product() || machine.floats.contains(&home), "{} of block {}", role.name(), block);
-            // Who has static shapes has a program for it.
+            // A processor with static shapes has a program for the piece.
             if role.is_product() {
                 let pieces = joint.pieces(block, role, CHUNK).unwrap();
                 let is_there = |piece: &Piece| {
@@ -333,7 +333,7 @@ fn two_equal_processors_take_turns_where_floats_are_long_and_cut_where_there_is_
         plan.seconds < 0.62 * alone && plan.seconds < 0.9 * of(&plan, Kind::Tensor).unwrap(),
         "{plan:?}"
     );
-    // One chunk of 32 rows: nothing can overlap.
+    // One chunk of 32 rows has nothing to overlap.
     let (_, plan) = machine(&[false, false], equal, 1e-9).plan(&description(30), 32);
     assert!(
         plan.seconds < 0.7 * of(&plan, Kind::Alone).unwrap(),
@@ -395,7 +395,7 @@ proptest! {
 fn of_three_processors_one_that_makes_a_prompt_less_than_a_twentieth_faster_is_left_out() {
     let third = ProcessorId::new(2);
     for (slower, takes_part) in [(1.2, true), (4.0, false)] {
-        // Cuts are worth nothing.
+        // Cuts are never faster.
         let rates = Rates {
             alone: [3e-12, 3e-12, slower * 3e-12],
             beside: 50.0,

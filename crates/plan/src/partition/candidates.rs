@@ -1,7 +1,7 @@
-//! The partitions of a product that the solver chooses from: one processor alone, and cuts for two and for three.
+//! The partitions of a product from which the solver chooses: one processor alone, and cuts for two and for three.
 //!
-//! Processors with static shapes come first, so that what is no multiple of a cut is left to one that computes any
-//! shape.
+//! Processors with static shapes come first, so that a remainder that is no multiple goes to a processor that computes
+//! any shape.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -10,20 +10,20 @@ use std::ops::Range;
 use super::{Alignment, Part, Participant, Partition, Phase, Piece, ProductShape, Strategy};
 use crate::processors::ProcessorId;
 
-/// Places at which columns are cut three ways, at most: with more columns, cuts are at a larger multiple.
+/// Maximum number of positions for cutting columns in three. With more columns, cuts are at a larger multiple.
 const MOST_PLACES_OF_THREE: usize = 64;
 
-/// A processor, and the ways in which it can compute some rows: the lengths of each, one after the other.
+/// A processor and the ways in which it can compute some rows, each a list of lengths that run one after another.
 struct Member<'a> {
     processor: ProcessorId,
     covers: &'a [Vec<usize>],
 }
 
-/// Calls `visit` with every candidate of a product that one of the participants computes as a whole: in one go, padded
-/// to a standard length, or as a pipe of several.
+/// Calls `visit` with each candidate in which one participant computes the whole product: in one run, padded to a
+/// standard length, or as a pipe of several.
 ///
 /// # Errors
-/// What `visit` returns.
+/// Those of `visit`.
 pub fn whole<E>(
     shape: ProductShape,
     phase: Phase,
@@ -42,11 +42,11 @@ pub fn whole<E>(
         .try_for_each(|participant| generator.whole(participant))
 }
 
-/// Calls `visit` with every candidate that gives a product to two of the participants, then to three, cut where
-/// `alignment` allows.
+/// Calls `visit` with each candidate that divides a product between two of the participants, then among three, cut
+/// where `alignment` allows.
 ///
 /// # Errors
-/// What `visit` returns.
+/// Those of `visit`.
 pub fn cuts<E>(
     shape: ProductShape,
     phase: Phase,
@@ -91,7 +91,7 @@ pub fn cuts<E>(
     Ok(())
 }
 
-/// Every candidate of a product, cut where the paper does, whole ones first.
+/// Returns all candidates of a product with the paper's alignment, whole ones first.
 pub fn all(shape: ProductShape, phase: Phase, participants: &[Participant]) -> Vec<Partition> {
     let mut partitions = Vec::new();
     let keep = |strategy, pieces: &[Piece]| {
@@ -104,7 +104,7 @@ pub fn all(shape: ProductShape, phase: Phase, participants: &[Participant]) -> V
     partitions
 }
 
-/// Calls `visit` with every candidate, whole ones first.
+/// Calls `visit` with each candidate, whole ones first.
 fn each(
     shape: ProductShape,
     phase: Phase,
@@ -119,8 +119,8 @@ fn each(
     let Ok(()) = cuts(shape, phase, participants, Alignment::default(), &mut visit);
 }
 
-/// What has to be known to choose among all candidates of a product: the shapes that a profiler runs on each processor
-/// in real execution (§4.3).
+/// Returns the shapes whose costs are needed to choose among all candidates of a product. A profiler measures these on
+/// each processor (§4.3).
 pub fn shapes(
     shape: ProductShape,
     phase: Phase,
@@ -137,7 +137,7 @@ pub fn shapes(
     shapes
 }
 
-/// Ways to cut `columns` at multiples into as many ranges as there are members, each given by its bounds.
+/// Returns the ways to cut `columns` at multiples into as many ranges as there are members, each given by its bounds.
 fn bounds(columns: usize, multiple: usize, members: usize) -> Vec<[usize; 4]> {
     let places = (columns - 1) / multiple;
     if members == 2 {
@@ -159,7 +159,7 @@ struct Generator<V> {
     shape: ProductShape,
     phase: Phase,
     alignment: Alignment,
-    /// Those of the candidate that is visited.
+    /// The pieces of the current candidate.
     pieces: Vec<Piece>,
     visit: V,
 }
@@ -184,7 +184,7 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
         Ok(())
     }
 
-    /// Row-cutting and hybrid cutting.
+    /// Visits candidates of row-cutting and hybrid cutting.
     fn cut_columns_of_all_rows(&mut self, participants: &[&Participant]) -> Result<(), E> {
         let (rows, columns) = (self.shape.rows, self.shape.columns);
         let covers: Vec<_> = participants
@@ -207,7 +207,7 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
         )
     }
 
-    /// Sequence-length cutting and multi-sequence-length cutting.
+    /// Visits candidates of sequence-length cutting and multi-sequence-length cutting.
     fn cut_rows(&mut self, first: &Participant, second: &Participant) -> Result<(), E> {
         let (rows, columns) = (self.shape.rows, self.shape.columns);
         for place in self.row_places() {
@@ -228,8 +228,8 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
         Ok(())
     }
 
-    /// The margin of the rows, behind one of `places`, on one processor, if it computes any shape, and the columns of the
-    /// other rows cut.
+    /// Visits candidates that cut rows at one of `places`. The remaining rows, the margin, go to the processor `margin`
+    /// if it computes any shape. The columns of the other rows are cut between `one` and `two`.
     fn cut_rows_and_columns(
         &mut self,
         one: &Participant,
@@ -270,7 +270,7 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
         Ok(())
     }
 
-    /// Cuts the columns of the first `rows` rows, with every combination of the covers of the members.
+    /// Cuts the columns of the first `rows` rows, with each combination of the members' covers.
     fn cut_columns(
         &mut self,
         members: &[Member],
@@ -302,7 +302,7 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
         Ok(())
     }
 
-    /// Where rows can be cut: nowhere in decode.
+    /// Returns the positions at which rows can be cut: none in decode.
     fn row_places(&self) -> impl Iterator<Item = usize> + use<E, V> {
         let end = if self.phase == Phase::Prefill {
             self.shape.rows
@@ -312,7 +312,7 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
         (self.alignment.rows..end).step_by(self.alignment.rows)
     }
 
-    /// Adds a piece for each length of `cover`, one below the other.
+    /// Adds a piece for each length of `cover`, in the order of rows.
     fn push(
         &mut self,
         processor: ProcessorId,

@@ -1,24 +1,23 @@
-//! What a product takes on a processor, and what joining the parts of several processors takes.
+//! Costs of a product on a processor, and of joining the parts of several processors.
 
 use std::collections::HashMap;
 
 use super::{PartitionError, ProductShape, UnknownCost};
 use crate::processors::ProcessorId;
 
-/// Seconds of products on processors.
+/// Costs of products on processors in seconds.
 pub trait Costs {
-    /// Seconds of a product of `shape` on `processor`, with what the processor takes to begin it: finite and not
-    /// negative.
+    /// Returns the seconds of a product of `shape` on `processor`, including its launch: finite and not negative.
     ///
     /// # Errors
-    /// If they are not known. They are never guessed.
+    /// If the cost is unknown. Costs are never guessed.
     fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost>;
 
-    /// The same while other processors compute parts of the product, too, and share memory. Where nobody knows better, as
-    /// alone.
+    /// Returns the seconds while other processors compute parts of the product, too, and share memory. The default is
+    /// the time alone.
     ///
     /// # Errors
-    /// As [`Costs::seconds`].
+    /// See [`Costs::seconds`].
     fn seconds_beside(
         &self,
         processor: ProcessorId,
@@ -42,42 +41,42 @@ impl<C: Costs + ?Sized> Costs for &C {
     }
 }
 
-/// A time that was measured.
+/// A measured time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measurement {
-    /// Where.
+    /// The processor.
     pub processor: ProcessorId,
-    /// Of what.
+    /// The shape of the product.
     pub shape: ProductShape,
-    /// How long it took: finite and above 0.
+    /// The time: finite and above 0.
     pub seconds: f64,
 }
 
-/// A measurement that is refused.
+/// An error in measurements.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum MeasurementError {
-    /// A time that is none.
+    /// A time is not finite or not above 0.
     #[error("{shape} on processor {} took {seconds} seconds: expected a finite number above 0", processor.index())]
     Seconds {
-        /// Where.
+        /// The processor.
         processor: ProcessorId,
-        /// Of what.
+        /// The shape of the product.
         shape: ProductShape,
-        /// The time.
+        /// The time in seconds.
         seconds: f64,
     },
     /// A shape has two times.
-    #[error("{shape} on processor {} are measured twice: expected one time, such as the median", processor.index())]
+    #[error("{shape} on processor {} is measured twice: expected one time, such as the median", processor.index())]
     Twice {
-        /// Where.
+        /// The processor.
         processor: ProcessorId,
-        /// Of what.
+        /// The shape of the product.
         shape: ProductShape,
     },
 }
 
 impl Measurement {
-    /// Refuses a time that is none.
+    /// Returns an error if the time is not finite or not above 0.
     pub(super) fn check(&self) -> Result<(), MeasurementError> {
         let Self {
             processor,
@@ -97,12 +96,12 @@ impl Measurement {
     }
 }
 
-/// What was measured, and nothing else: the profiler's real execution (§4.3).
+/// Measured costs without interpolation: the profiler's real execution (§4.3).
 #[derive(Clone, Debug)]
 pub struct MeasuredCosts(HashMap<(ProcessorId, ProductShape), f64>);
 
 impl MeasuredCosts {
-    /// A table of `measurements`.
+    /// Creates a table of `measurements`.
     ///
     /// # Errors
     /// If a time is not finite or not above 0, or a shape is measured twice on a processor.
@@ -132,12 +131,12 @@ impl Costs for MeasuredCosts {
     }
 }
 
-/// What it takes to join processors: T_sync and T_copy of §4.3.
+/// Costs of joining processors: T_sync and T_copy of §4.3.
 ///
-/// One processor computes the floats before and after a product, a GPU in the paper. What it computes alone is not
-/// joined. Which of two synchronizations is needed depends on who computes longest (§4.2): if it is the float processor
-/// (GPU-dominant, as in decode), its next kernel waits in its queue already; if it is another one (NPU-dominant, as in
-/// prefill), the float processor has to be given its next kernel when that is done.
+/// The float processor computes in float before and after a product; in the paper it is a GPU. What it computes alone
+/// needs no join. The kind of synchronization depends on the processor that computes longest (§4.2). If it is the float
+/// processor (GPU-dominant, as in decode), its next kernel already waits in its queue. If it is another one
+/// (NPU-dominant, as in prefill), the float processor receives its next kernel only when that one is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Joins {
     float: ProcessorId,
@@ -147,8 +146,8 @@ pub struct Joins {
 }
 
 impl Joins {
-    /// The float processor; seconds of a synchronization where it computes longest and where another one does; seconds
-    /// of the copies to and from each other processor, 0 where all of them share memory.
+    /// Creates costs from the float processor, the seconds of a synchronization where it computes longest and where
+    /// another one does, and the seconds of the copies to and from each other processor, 0 if all of them share memory.
     ///
     /// # Errors
     /// If a time is negative or not finite.
@@ -173,13 +172,13 @@ impl Joins {
         }
     }
 
-    /// The processor that computes the floats before and after a product.
+    /// Returns the processor that computes in float before and after a product.
     pub fn float(&self) -> ProcessorId {
         self.float
     }
 
-    /// Seconds of T_sync and T_copy where these processors compute for so many seconds. Of several that compute
-    /// longest, the first one counts.
+    /// Returns the seconds of T_sync and T_copy for the given busy seconds of each processor. Of several that compute
+    /// longest, the first one determines the synchronization.
     pub fn seconds(&self, busy: impl Iterator<Item = (ProcessorId, f64)>) -> f64 {
         let mut others = 0;
         let mut longest = (self.float, f64::NEG_INFINITY);

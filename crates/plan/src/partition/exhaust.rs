@@ -1,5 +1,5 @@
-//! The least time of a product over more cuts than the [solver](super::solve) walks through, found without its
-//! candidates: what its choices are judged by.
+//! The least time of a product over more cuts than the [solver](super::solve) considers, found without its candidates.
+//! It is a reference for the solver's choices.
 
 use std::collections::HashMap;
 
@@ -8,22 +8,23 @@ use serde::Serialize;
 use super::costs::{Costs, Joins};
 use super::{Alignment, Participant, PartitionError, Phase, ProductShape, Shapes, UnknownCost};
 
-/// The least seconds of a product on one processor or on two, among all cuts of a kind.
+/// The least seconds of a product on one or two processors, among all cuts of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Exhausted {
-    /// With at most one cut, of rows or of columns, at any multiple from either end; in prefill processors with static
-    /// shapes compute their rows in the best of all compositions of standard lengths.
+    /// With at most one cut, of rows or of columns, at any multiple from either end. In prefill, processors with static
+    /// shapes compute their rows in the best composition of standard lengths.
     pub one_cut: f64,
-    /// With two cuts, too: one processor computes a rectangle at a corner, the other one what is left, in two rectangles.
+    /// With at most two cuts: one processor computes a rectangle at a corner, the other one the rest, in two
+    /// rectangles.
     pub two_cuts: f64,
-    /// Ways to cut that were compared.
+    /// Number of cuts compared.
     pub ways: usize,
 }
 
-/// Compares all cuts of a product for each pair of `participants`, and each of them alone.
+/// Compares all cuts of a product for each pair of `participants`, and each participant alone.
 ///
 /// # Errors
-/// If there is no participant, or a cost is not known.
+/// If there is no participant, or a cost is unknown.
 pub fn exhaust<C: Costs>(
     (shape, phase): (ProductShape, Phase),
     participants: &[Participant],
@@ -64,7 +65,8 @@ pub fn exhaust<C: Costs>(
                 for &c in parts_of_columns.iter().filter(|c| r > 0 || **c > 0) {
                     let corner = times.seconds(other, (rows - r, columns - c), true)?;
                     let mut of_one = |sizes| times.seconds(one, sizes, true);
-                    // What is left around the corner: rows of all columns and the columns beside it, or the other way round.
+                    // The rest around the corner: rows of full width and the columns next to the corner, or columns of
+                    // full height and the rows below.
                     let (is_one_cut, rest) = match (r, c) {
                         (0, c) => (true, of_one((rows, c))?),
                         (r, 0) => (true, of_one((r, columns))?),
@@ -94,7 +96,7 @@ pub fn exhaust<C: Costs>(
     Ok(found)
 }
 
-/// Sizes of a part that a cut at a multiple leaves on either side, and 0 for no cut.
+/// Returns the sizes that a cut at a multiple leaves on either side, and 0 for no cut.
 fn parts(all: usize, multiple: usize) -> Vec<usize> {
     let places = (1..)
         .map(|number| number * multiple)
@@ -108,17 +110,18 @@ fn parts(all: usize, multiple: usize) -> Vec<usize> {
     parts
 }
 
-/// What rectangles of a product take.
+/// Times of rectangles of a product.
 struct Times<'a, C> {
     costs: &'a C,
     phase: Phase,
     depth: usize,
-    /// By processor, columns and whether others work: of so many shortest standard lengths of rows, the least seconds.
+    /// For each processor, columns and whether others work: the least seconds for each multiple of the shortest
+    /// standard length of rows.
     tables: HashMap<(usize, usize, bool), Vec<f64>>,
 }
 
 impl<C: Costs> Times<'_, C> {
-    /// The least seconds of some rows and columns on a processor.
+    /// Returns the least seconds of some rows and columns on a processor.
     fn seconds(
         &mut self,
         participant: &Participant,
@@ -142,7 +145,7 @@ impl<C: Costs> Times<'_, C> {
             (Shapes::Static(lengths), Phase::Prefill) => lengths.lengths(),
             _ => return in_one_go(rows),
         };
-        // Lengths are powers of two: all are multiples of the shortest.
+        // Lengths are powers of two, so all are multiples of the shortest.
         let unit = lengths[0];
         let of_lengths = lengths
             .iter()
@@ -179,7 +182,7 @@ mod tests {
     const FLOAT: ProcessorId = ProcessorId::new(0);
     const OTHER: ProcessorId = ProcessorId::new(1);
 
-    /// Whole seconds without any order in them; beside another processor one more.
+    /// Costs of whole, scattered seconds; one second more while another processor works.
     struct Unordered(u64);
 
     impl Costs for Unordered {
@@ -216,12 +219,13 @@ mod tests {
             .collect()
     }
 
-    /// The same whoever computes longest: of two that compute as long, the solver counts one and exhaustion the better.
+    /// Returns the same costs for each processor that computes longest. If two take equally long, the solver counts the
+    /// first and `exhaust` uses the better.
     fn joins() -> Joins {
         Joins::new(FLOAT, 3.0, 3.0, 2.0).unwrap()
     }
 
-    /// The least of all compositions of lengths, one after the other.
+    /// Returns the least time of all compositions of lengths that run one after another.
     fn least(lengths: &[usize], rows: usize, seconds: &impl Fn(usize) -> f64) -> f64 {
         let behind = |length: usize| {
             if length >= rows {
@@ -269,7 +273,7 @@ mod tests {
 
     #[test]
     fn two_cuts_are_found_where_a_corner_is_all_that_the_other_processor_has_time_for() {
-        /// By area, with what it takes to begin.
+        /// Costs by area, with a launch time.
         struct OfArea;
         impl Costs for OfArea {
             fn seconds(
@@ -289,7 +293,8 @@ mod tests {
             (&OfArea, free),
             Alignment::default(),
         );
-        // Nine tiles: all on one processor, three of them elsewhere, or one, which takes as long as the other eight.
+        // There are nine tiles. The other processor computes none, three of them, or one, in the time of the other
+        // eight.
         assert_eq!(
             found.unwrap(),
             Exhausted {

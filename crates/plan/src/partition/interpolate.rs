@@ -1,5 +1,4 @@
-//! Costs between measured ones: a profiler measures a grid of rows and columns, and what is between its points is on
-//! straight lines between them.
+//! Interpolated costs. A profiler measures a grid of rows and columns; between its points, costs are linear.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,27 +6,27 @@ use super::costs::{Costs, Measurement, MeasurementError};
 use super::{ProductShape, UnknownCost};
 use crate::processors::ProcessorId;
 
-/// Seconds of a shape on a processor: while the others have nothing to do, and beside them.
+/// Seconds of a shape on a processor: while the other processors are idle, and while they work.
 #[derive(Clone, Copy, Debug)]
 struct Seconds {
     alone: f64,
     beside: f64,
 }
 
-/// What was measured on a processor of products with one depth: by columns, by rows.
+/// Measurements on a processor of products with one depth: by columns, then by rows.
 type Grid = BTreeMap<usize, BTreeMap<usize, Seconds>>;
 
-/// Costs of products by measurements: those themselves, and linear in rows and in columns between them. Fewer rows than any
-/// that were measured take as long as the fewest; nothing else is known outside of what was measured.
+/// Costs of products that are linear in rows and in columns between measurements. Fewer rows than the measured minimum
+/// take as long as that minimum. Other costs outside of the measured range are unknown.
 #[derive(Clone, Debug, Default)]
 pub struct InterpolatedCosts(HashMap<(ProcessorId, usize), Grid>);
 
 impl InterpolatedCosts {
-    /// What products take on processors `alone` and `beside` others. What was measured only alone takes the same beside
-    /// others, as far as anybody knows.
+    /// Creates costs from times on processors `alone` and concurrent with others. Without a concurrent time, the time
+    /// alone is used for both.
     ///
     /// # Errors
-    /// If a time is not finite or not above 0, or a shape is measured twice on a processor in the same company.
+    /// If a time is not finite or not above 0, or one of the lists has a shape twice for a processor.
     pub fn new(alone: &[Measurement], beside: &[Measurement]) -> Result<Self, MeasurementError> {
         let mut grids: HashMap<_, Grid> = HashMap::new();
         for measurement in alone {
@@ -85,7 +84,7 @@ impl InterpolatedCosts {
     }
 }
 
-/// What `value` returns between the entries of `map` on either side of `at`.
+/// Interpolates between the values of `value` for the entries of `map` on both sides of `at`.
 fn between<T>(
     map: &BTreeMap<usize, T>,
     at: usize,
@@ -175,7 +174,7 @@ mod tests {
                 2.0 * expected
             ));
         }
-        // A step is where it was measured.
+        // A jump is where it was measured.
         let costs = InterpolatedCosts::new(&grid(|rows, _| if rows > 64 { 3.0 } else { 1.0 }), &[])
             .unwrap();
         let seconds = |rows| costs.seconds(CPU, shape(rows, 256)).unwrap();

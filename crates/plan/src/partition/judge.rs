@@ -1,8 +1,8 @@
-//! Whether predicted costs are good enough: what the solver chooses by predictions that were fitted to a part of the
-//! measurements, against what it chooses by all of them (§4.3).
+//! Evaluation of predicted costs. Predictions are fitted to a part of the measurements, and the solver's choices by
+//! these predictions are compared with its choices by all measurements (§4.3).
 //!
-//! What both choices take is measured a second time. By the measurements that one of them was chosen by, it would seem
-//! faster than it is: of many candidates the least time is also the one that chance made least.
+//! The time of both choices is taken from a second measurement. By the first measurement, a choice seems faster than it
+//! is: the minimum of many noisy times is biased towards times that noise made small.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,66 +16,69 @@ use super::solve::{Restriction, Solver};
 use super::{Participant, PartitionError, Piece, ProductShape, Shapes, UnknownCost};
 use crate::processors::ProcessorId;
 
-/// What was measured on processors, each alone and beside the others.
+/// Measurements on processors, each alone and concurrent with the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
-    /// While no other processor computes.
+    /// Times while no other processor computes.
     pub alone: &'a [Measurement],
-    /// While all others do.
+    /// Times while all other processors compute.
     pub beside: &'a [Measurement],
 }
 
-/// How good predictions are.
+/// The quality of predictions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// By processor.
+    /// Errors for each processor.
     pub processors: Vec<JudgedProcessor>,
-    /// Products times lengths that the solver chose for.
+    /// Number of products times lengths that the solver chose for.
     pub choices: usize,
-    /// Of these, as many are the same by predictions as by measurements.
+    /// Number of these choices that are equal by predictions and by measurements.
     pub same: usize,
-    /// The mean of what the choices by predictions take, by the second measurements, relative to those by measurements: 0
-    /// where all take the same, and below that where predictions choose better.
+    /// Mean of the time by the second measurements of the choices by predictions, relative to the choices by
+    /// measurements, minus 1. It is 0 if all take the same time, and negative if predictions choose better.
     pub mean_excess: f64,
-    /// The largest one.
+    /// The largest value of this, at least 0.
     pub largest_excess: f64,
 }
 
-/// How far off predictions are on one processor.
+/// Errors of predictions on one processor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgedProcessor {
-    /// Which one.
+    /// The processor.
     pub processor: ProcessorId,
-    /// `tree` or `rates`, whatever was less off on parts of the shapes that predictions were fitted to: alone, and beside.
+    /// Prediction methods, `tree` or `rates`, for times alone and for concurrent times: the one with the smaller error
+    /// in cross-validation on the fitted shapes.
     pub methods: [&'static str; 2],
-    /// Shapes that the predictions were fitted to.
+    /// Number of shapes to which the predictions were fitted.
     pub fitted: usize,
-    /// How far the second measurements are from the first ones, alone: chance, and what changed in between.
+    /// Deviation of the second from the first measurements, alone: noise and drift.
     pub again: HeldOut,
-    /// On the other shapes, alone.
+    /// Error on the other shapes, alone.
     pub alone: HeldOut,
-    /// On the other shapes, beside the other processors.
+    /// Error on the other shapes, concurrent with the other processors.
     pub beside: HeldOut,
 }
 
-/// Predictions that can't be judged.
+/// An error in the input of the evaluation.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum JudgeError {
-    /// Too few measurements.
+    /// There are too few measurements.
     #[error(transparent)]
     Fit(#[from] FitError),
-    /// A measurement that is none.
+    /// A measurement is invalid.
     #[error(transparent)]
     Measurement(#[from] MeasurementError),
-    /// Shapes that were measured once.
-    #[error("some products were not measured a second time: expected the same ones both times")]
+    /// The first and the second measurements have different shapes.
+    #[error(
+        "some products were measured only once: expected the same products in both measurements"
+    )]
     Again,
-    /// Products that can't be planned.
+    /// The products can't be planned.
     #[error(transparent)]
     Partition(#[from] PartitionError),
 }
 
-/// Predicted costs, alone and beside others.
+/// Predicted costs, alone and concurrent with others.
 struct Predicted {
     alone: PredictedCosts,
     beside: PredictedCosts,
@@ -95,12 +98,13 @@ impl Costs for Predicted {
     }
 }
 
-/// Fits predictions to about half of the shapes that were measured on each participant, by rates or by a decision tree
-/// beside them, and compares them on the other half, and the solver's choices by them with those by all measurements. What
-/// choices take is read off `again`, where all shapes were measured a second time.
+/// Fits predictions to about half of the shapes that were measured on each participant, by rates or by a tree on top of
+/// rates. Computes their errors on the other half, and compares the solver's choices by them with its choices by all
+/// measurements. The time of the choices comes from `again`, a second measurement of all shapes.
 ///
 /// # Errors
-/// If too few shapes were measured on a participant, others the second time, or the products can't be planned.
+/// If too few shapes were measured on a participant, the second measurement has other shapes, or the products can't be
+/// planned.
 pub fn judge(
     measured: Measured,
     again: Measured,
@@ -199,7 +203,7 @@ fn has_same_shapes(first: &[Measurement], second: &[Measurement]) -> bool {
     of(first) == of(second)
 }
 
-/// How far the second measurements of a processor are from the first ones of the same shapes.
+/// Returns the deviation of a processor's second measurements from the first ones of the same shapes.
 fn apart(processor: ProcessorId, first: &[Measurement], second: &[Measurement]) -> HeldOut {
     let here = |one: &&Measurement| one.processor == processor;
     let second: HashMap<_, _> = second
@@ -221,8 +225,8 @@ fn apart(processor: ProcessorId, first: &[Measurement], second: &[Measurement]) 
     )
 }
 
-/// Every second shape, as if by chance, and with them those of the smallest and the largest sizes, between which
-/// predictions are known.
+/// Returns every second shape in a pseudo-random order, and the shapes with the smallest and the largest sizes, because
+/// predictions are known only between these.
 fn fitted_shapes(measurements: &[Measurement], processor: ProcessorId) -> Vec<ProductShape> {
     let here = measurements.iter().filter(|one| one.processor == processor);
     let mut shapes: Vec<_> = here.map(|one| one.shape).collect();
@@ -253,12 +257,13 @@ mod tests {
     const CPU: ProcessorId = ProcessorId::new(0);
     const NPU: ProcessorId = ProcessorId::new(1);
 
-    /// `noise` is called with the number of a measurement, of the first ones and then of the second ones.
+    /// Judges simulated measurements. `noise` is called with the index of a measurement, of the first ones and then of
+    /// the second ones.
     fn judged(noise: impl Fn(usize) -> f64) -> Judged {
         try_judged(noise, |_| ()).unwrap()
     }
 
-    /// `change` is called with the second measurements.
+    /// Judges simulated measurements as `judged` does. `change` is called with the second measurements.
     fn try_judged(
         noise: impl Fn(usize) -> f64,
         change: impl Fn(&mut Vec<Measurement>),
@@ -283,7 +288,7 @@ mod tests {
                             .iter()
                             .any(|one| one.processor == processor && one.shape == shape);
                         if !is_known {
-                            // The array of the NPU takes 256 columns at once.
+                            // The NPU's array takes 256 columns at once.
                             let step = if processor == NPU { 256 } else { 1 };
                             let columns = columns.next_multiple_of(step) as f64 / columns as f64;
                             let seconds = 1e-5 + columns * shape.operations() / rate;
@@ -342,7 +347,7 @@ mod tests {
 
     #[test]
     fn bad_predictions_are_found_by_their_error_and_by_what_their_choices_take() {
-        // Noise in what they are fitted to, and none in what they are judged by.
+        // The measurements that predictions are fitted to are noisy, the second ones are not.
         let is_off = |index: usize| (index * 7919).is_multiple_of(5);
         let noisy = judged(|index| {
             if index < 300 && is_off(index) {
@@ -369,7 +374,7 @@ mod tests {
 
     #[test]
     fn measurements_that_choices_were_made_by_do_not_judge_them() {
-        // Noise of a tenth either way in each time of both measurements.
+        // The times of both measurements have a noise of ±10 %.
         let noise = |index: usize| {
             let mixed = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
@@ -380,7 +385,7 @@ mod tests {
             by_second.processors.iter().all(|one| one.again.mean > 0.05),
             "{by_second:?}"
         );
-        // By the times that they were made by, those seem the best that chance made least.
+        // By the times that they were chosen by, the choices seem faster than they are.
         let measurements: usize = by_second
             .processors
             .iter()

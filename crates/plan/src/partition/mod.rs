@@ -1,16 +1,19 @@
-//! How one product is cut across processors: the tensor partition of HeteroLLM (§4.1 of the paper) and its solver
+//! Partition of one product across processors: the tensor partition of HeteroLLM (§4.1 of the paper) and its solver
 //! (§4.3).
 //!
-//! A product has rows, the tokens; columns, the output features; and a depth, the input features. A [`Partition`] gives
-//! rectangles of its output to processors, each as one or more [`Piece`]s. Columns of the output are rows of the
-//! weights: what the paper calls row-cutting cuts columns here, and its sequence-length cutting cuts rows.
+//! A product is the matrix product of a linear layer, or of several that read the same input. It has rows (tokens),
+//! columns (output features) and a depth (input features). A [`Partition`] assigns rectangles of its output to
+//! processors, each as one or more [`Piece`]s. Columns of the output are rows of the weights: the paper's row-cutting
+//! cuts columns here, and its sequence-length cutting cuts rows.
 //!
-//! [`candidates`] lists the partitions of a product, [`costs`] has the seconds of a product on a processor as measured,
-//! [`interpolate`] has them between measured ones, [`predict`] predicts them from measurements by a decision tree or by
-//! fixed rates, [`profile`] has them from the profile of a device that is not here. [`solve`] chooses the partition that
-//! is complete first; [`plans`] has the choices for all products of a model and all lengths of a chunk, and [`judge`]
-//! compares those that predictions lead to with those of measurements; [`exhaust`] finds the least time over all cuts
-//! without the solver.
+//! - [`candidates`] lists the partitions of a product.
+//! - [`costs`] contains measured costs of a product on a processor. [`interpolate`] computes them between measurements,
+//!   [`predict`] predicts them by a decision tree or by fixed rates, and [`profile`] simulates them from the profile of a
+//!   device that is not present.
+//! - [`solve`] chooses the partition that completes first, and [`plans`] stores the choices for all products of a model
+//!   and all lengths of a chunk.
+//! - [`judge`] compares the choices by predictions with those by measurements. [`exhaust`] finds the least time over all
+//!   cuts without the solver.
 
 pub mod candidates;
 pub mod costs;
@@ -34,16 +37,16 @@ use crate::processors::{Processor, ProcessorId, ProcessorKind, Processors};
 use crate::schedule::parts::CutError;
 pub use crate::schedule::parts::{Part, Piece};
 
-/// Columns are cut at multiples of this: "row partitions aligned to 256" (§4.3).
+/// Columns are cut at multiples of this number: "row partitions aligned to 256" (§4.3).
 pub const COLUMN_MULTIPLE: usize = 256;
-/// Rows are cut at multiples of this: "sequence length partitions to 32" (§4.3).
+/// Rows are cut at multiples of this number: "sequence length partitions to 32" (§4.3).
 pub const ROW_MULTIPLE: usize = 32;
 /// The shortest and the longest standard length (§5.2.2).
 const SHORTEST: usize = 32;
 const LONGEST: usize = 1024;
-/// Rows of a product in decode: of several tokens a step, or of several sequences.
+/// Maximum number of rows of a product in decode: several tokens per step, or several sequences.
 pub const MOST_DECODE_ROWS: usize = 16;
-/// No row, column or input feature of a product is beyond this.
+/// Maximum number of rows, columns or input features of a product.
 const LARGEST: usize = 1 << 24;
 
 /// The shape of a product: inputs `[rows, depth]` times weights `[columns, depth]` are outputs `[rows, columns]`.
@@ -55,7 +58,7 @@ pub struct ProductShape {
 }
 
 impl ProductShape {
-    /// A product of `rows` tokens, `columns` output features and `depth` input features.
+    /// Creates the shape of a product of `rows` tokens, `columns` output features and `depth` input features.
     ///
     /// # Errors
     /// If one of them is zero or above 2²⁴.
@@ -76,32 +79,32 @@ impl ProductShape {
         }
     }
 
-    /// Tokens.
+    /// Returns the number of tokens.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Output features.
+    /// Returns the number of output features.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Input features.
+    /// Returns the number of input features.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Multiplications and additions.
+    /// Returns the number of multiplications and additions.
     pub fn operations(&self) -> f64 {
         2.0 * self.rows as f64 * self.weights()
     }
 
-    /// Weights that are read.
+    /// Returns the number of weights.
     pub fn weights(&self) -> f64 {
         self.columns as f64 * self.depth as f64
     }
 
-    /// The same weights with `rows` tokens.
+    /// Returns the shape of the same weights with `rows` tokens.
     ///
     /// # Errors
     /// If `rows` is zero or above 2²⁴.
@@ -120,10 +123,10 @@ impl std::fmt::Display for ProductShape {
     }
 }
 
-/// The products of a block for `rows` tokens, each with its role: those that can be cut.
+/// Returns the products of a block that can be cut, for `rows` tokens, each with its role.
 ///
 /// # Errors
-/// If `rows` is zero or above 2²⁴, or a size of the block is.
+/// If `rows` or a size of the block is zero or above 2²⁴.
 pub fn products(
     block: &BlockDescription,
     hidden: usize,
@@ -133,7 +136,7 @@ pub fn products(
     let roles = Role::ALL.into_iter().filter(|role| role.is_product());
     let of_role = |role: Role| {
         let here = || linears.iter().filter(move |shape| role.has(shape.linear));
-        // The linear layers of a product read one input.
+        // The linear layers of a role read the same input.
         let depth = here().map(|shape| shape.in_features).max().unwrap_or(0);
         let columns = here().map(|shape| shape.out_features).sum();
         Ok((role, ProductShape::new(rows, columns, depth)?))
@@ -141,20 +144,21 @@ pub fn products(
     roles.map(of_role).collect()
 }
 
-/// Where a product can be cut.
+/// Positions at which a product can be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Alignment {
-    /// Columns are cut at multiples of this.
+    /// Columns are cut at multiples of this number.
     pub columns: usize,
-    /// Rows are cut at multiples of this.
+    /// Rows are cut at multiples of this number.
     pub rows: usize,
-    /// Whether one of two processors, where it computes any shape and the other one does not, may have the rows behind the
-    /// last multiple beside some columns of those before. The paper has no such cut.
+    /// Whether one of two processors may compute the rows after the last multiple in addition to some columns of the
+    /// rows before it. Only a processor that computes any shape may do so, if the other one does not. The paper has no
+    /// such cut.
     pub margins: bool,
 }
 
 impl Default for Alignment {
-    /// That of the paper (§4.3).
+    /// Returns the paper's alignment (§4.3).
     fn default() -> Self {
         Self {
             columns: COLUMN_MULTIPLE,
@@ -164,32 +168,32 @@ impl Default for Alignment {
     }
 }
 
-/// Which of the two phases a product is part of.
+/// The phase of inference that a product belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// A prompt, or a chunk of one. Processors with static shapes compute standard lengths (§4.1.1).
+    /// Prefill of a prompt or a chunk. Processors with static shapes compute standard lengths (§4.1.1).
     Prefill,
-    /// At most 16 rows. There is a graph for each number of them, and columns alone are cut (§4.1.2).
+    /// Decode, with at most 16 rows. There is a graph for each number of rows, and only columns are cut (§4.1.2).
     Decode,
 }
 
-/// Which numbers of rows a processor computes in prefill.
+/// The numbers of rows that a processor can compute in prefill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shapes {
-    /// Any: a GPU's kernels, a CPU's.
+    /// Any number, as with kernels of a GPU or CPU.
     Dynamic,
-    /// Those that graphs were built for.
+    /// The numbers for which graphs were built.
     Static(StandardLengths),
 }
 
-/// The numbers of rows that a processor with static shapes has graphs for in prefill: powers of two from 32 to 1,024,
+/// The numbers of rows for which a processor with static shapes has graphs in prefill: powers of two from 32 to 1,024,
 /// so that each is a multiple of all shorter ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandardLengths(Vec<usize>);
 
 impl Default for StandardLengths {
-    /// All of them, as in §5.2.2 of the paper.
+    /// Returns all standard lengths, as in §5.2.2 of the paper.
     fn default() -> Self {
         Self(
             (SHORTEST.trailing_zeros()..=LONGEST.trailing_zeros())
@@ -200,10 +204,10 @@ impl Default for StandardLengths {
 }
 
 impl StandardLengths {
-    /// These lengths, in any order.
+    /// Creates a set of these lengths, given in any order.
     ///
     /// # Errors
-    /// If there is none, or one is no power of two from 32 to 1,024.
+    /// If there is none, or one is not a power of two from 32 to 1,024.
     pub fn new(mut lengths: Vec<usize>) -> Result<Self, PartitionError> {
         let is_standard =
             |length: &usize| length.is_power_of_two() && (SHORTEST..=LONGEST).contains(length);
@@ -219,20 +223,20 @@ impl StandardLengths {
         }
     }
 
-    /// The lengths, the shortest first.
+    /// Returns the lengths, the shortest first.
     pub fn lengths(&self) -> &[usize] {
         &self.0
     }
 
-    /// The fewest lengths that are together `rows`, the longest first; `None` if no lengths are.
+    /// Returns the fewest lengths whose sum is `rows`, the longest first; `None` if there are none.
     fn exactly(&self, rows: usize) -> Option<Vec<usize>> {
         let (lengths, left) = self.greedy(rows);
         (left == 0).then_some(lengths)
     }
 
-    /// Lengths that are together `rows` or more, by how many are filled before the last one, which is padded if it is
-    /// longer than what is left: first the paper's padding, then its pipes (§5.2.2). 600 rows are 1,024, or 512 and
-    /// 128, or 512, 64 and 32.
+    /// Returns lists of lengths whose sum is `rows` or more, ordered by the number of full lengths before the last one.
+    /// The last one is padded if it is longer than the remaining rows. The first list is the paper's padding, the
+    /// others are its pipes (§5.2.2). For 600 rows: 1,024, or 512 and 128, or 512, 64 and 32.
     fn covers(&self, rows: usize) -> Vec<Vec<usize>> {
         let (greedy, _) = self.greedy(rows);
         let mut left = rows;
@@ -248,7 +252,7 @@ impl StandardLengths {
         covers
     }
 
-    /// Lengths that fit into `rows`, each as long as possible, and the rows that are left.
+    /// Returns lengths that fit into `rows`, each as long as possible, and the number of rows left.
     fn greedy(&self, rows: usize) -> (Vec<usize>, usize) {
         let (mut lengths, mut left) = (Vec::new(), rows);
         for length in self.0.iter().rev() {
@@ -259,17 +263,17 @@ impl StandardLengths {
     }
 }
 
-/// A processor that pieces can be given to.
+/// A processor to which pieces can be assigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Participant {
-    /// Which one.
+    /// The processor.
     pub processor: ProcessorId,
-    /// The numbers of rows that it computes.
+    /// The numbers of rows that it can compute.
     pub shapes: Shapes,
 }
 
 impl Participant {
-    /// The processors of a list: NPUs have static shapes and all standard lengths, others any shape.
+    /// Creates the participants of a list: NPUs with static shapes of all standard lengths, the others with any shape.
     pub fn of(processors: &Processors) -> Vec<Self> {
         let shapes = |processor: &Processor| match processor.kind {
             ProcessorKind::Npu => Shapes::Static(StandardLengths::default()),
@@ -284,8 +288,8 @@ impl Participant {
             .collect()
     }
 
-    /// Ways to compute `rows`, each as the lengths that are computed one after the other, the last one padded where it
-    /// is longer than what is left.
+    /// Returns the ways to compute `rows`, each as a list of lengths that are computed one after another. The last
+    /// length is padded if it is longer than the remaining rows.
     fn covers(&self, rows: usize, phase: Phase) -> Vec<Vec<usize>> {
         match (&self.shapes, phase) {
             (Shapes::Static(lengths), Phase::Prefill) => lengths.covers(rows),
@@ -293,7 +297,7 @@ impl Participant {
         }
     }
 
-    /// How to compute `rows` without padding in prefill, if it can be done.
+    /// Returns lengths that compute `rows` without padding in prefill, if possible.
     fn exactly(&self, rows: usize) -> Option<Vec<usize>> {
         match &self.shapes {
             Shapes::Dynamic => Some(vec![rows]),
@@ -307,12 +311,12 @@ impl Participant {
 }
 
 impl Piece {
-    /// Whether rows are computed that nobody needs.
+    /// Returns whether it computes padding rows.
     pub fn is_padded(&self) -> bool {
         self.rows > self.part.rows.len()
     }
 
-    /// The shape that its processor computes, of a product of this depth.
+    /// Returns the shape that its processor computes, of a product with this depth.
     pub fn shape(&self, depth: usize) -> ProductShape {
         ProductShape {
             rows: self.rows,
@@ -322,30 +326,31 @@ impl Piece {
     }
 }
 
-/// How a partition is made, by the paper's names.
+/// The kind of a partition, by the paper's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// One processor, in one go, without padding.
+    /// One processor in one run, without padding.
     Alone,
-    /// One processor, its rows padded to a standard length (§5.2.2).
+    /// One processor, with the rows padded to a standard length (§5.2.2).
     Padding,
-    /// One processor, in several standard lengths one after the other (§5.2.2).
+    /// One processor, in several standard lengths one after another (§5.2.2).
     Pipe,
-    /// Columns are cut; each processor computes all rows in one go (§4.1.1, §4.1.2).
+    /// Columns are cut. Each processor computes all rows in one run (§4.1.1, §4.1.2).
     RowCutting,
-    /// Rows are cut: a standard length on one processor, the rest on the other (§4.1.1).
+    /// Rows are cut: one standard length on one processor, the rest on the other (§4.1.1).
     SequenceLengthCutting,
     /// Rows are cut: several standard lengths on one processor, the rest on the other (§4.1.1).
     MultiSequenceLengthCutting,
-    /// Columns are cut, and processors with static shapes compute padded rows or a pipe (§4.1.1).
+    /// Columns are cut. Processors with static shapes compute padded rows or a pipe (§4.1.1).
     HybridCutting,
-    /// Rows are cut, and the columns of all but the margin, which a third processor has or one of the two.
+    /// Rows are cut, and the columns of all rows except the margin. A third processor computes the margin, or one of
+    /// the two.
     MarginAndRowCutting,
 }
 
 impl Strategy {
-    /// Name for people and files.
+    /// Returns the name for messages and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Alone => "alone",
@@ -359,32 +364,32 @@ impl Strategy {
         }
     }
 
-    /// Whether one processor computes all of the product.
+    /// Returns whether one processor computes the whole product.
     pub fn is_whole(self) -> bool {
         matches!(self, Self::Alone | Self::Padding | Self::Pipe)
     }
 }
 
-/// A product given to processors: its pieces cover the output without overlap.
+/// A division of a product among processors. Its pieces cover the output without overlap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Partition {
-    /// How it is made.
+    /// The kind of partition.
     pub strategy: Strategy,
-    /// What is computed where. Those of one processor are computed one after the other.
+    /// The pieces. Those of one processor are computed one after another.
     pub pieces: Vec<Piece>,
 }
 
-/// A cost that nobody measured, or that is outside of what predictions were fitted to.
+/// An unknown cost: it was not measured, or is outside of the range of the predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what {shape} take on processor {} is not known: expected a measurement, or a prediction whose range has it", processor.index())]
+#[error("the time of {shape} on processor {} is unknown: expected a measurement, or a prediction whose range includes it", processor.index())]
 pub struct UnknownCost {
-    /// On which processor.
+    /// The processor.
     pub processor: ProcessorId,
-    /// Of which product.
+    /// The shape of the product.
     pub shape: ProductShape,
 }
 
-/// A product or a list of processors that can't be planned.
+/// An error in a product or a list of processors to plan for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PartitionError {
     /// A size is zero or too large.
@@ -399,7 +404,7 @@ pub enum PartitionError {
         /// Input features.
         depth: usize,
     },
-    /// A standard length that is none.
+    /// A length is not a standard length.
     #[error(
         "a standard length of {length} rows: expected powers of two from {SHORTEST} to {LONGEST}"
     )]
@@ -410,30 +415,30 @@ pub enum PartitionError {
     /// A list of standard lengths is empty.
     #[error("there is no standard length: expected powers of two from {SHORTEST} to {LONGEST}")]
     NoStandardLength,
-    /// Nobody computes anything.
-    #[error("there is no processor to give a product to: expected at least one")]
+    /// There is no processor.
+    #[error("there is no processor for products: expected at least one")]
     NoProcessor,
     /// A processor is in a list twice.
-    #[error("processor {} is given products twice: expected each processor once", processor.index())]
+    #[error("processor {} is listed twice: expected each processor once", processor.index())]
     Duplicate {
-        /// Which one.
+        /// The processor.
         processor: ProcessorId,
     },
-    /// Synchronizing or copying takes a time that is none.
+    /// The time of a join is negative or not finite.
     #[error("a join takes {seconds} seconds: expected a finite number of 0 or above")]
     Join {
-        /// The time.
+        /// The time in seconds.
         seconds: f64,
     },
-    /// Too many rows for one plan.
+    /// A product has too many rows for one plan.
     #[error("{shape} in {}: expected at most {most} rows", if *most == MOST_DECODE_ROWS { "decode" } else { "one plan of prefill" })]
     Rows {
         /// The product.
         shape: ProductShape,
-        /// How many rows it may have.
+        /// The maximum number of rows.
         most: usize,
     },
-    /// A product has to be cut and can't be.
+    /// A product must be cut, but no cut is possible.
     #[error(
         "{shape} can't be cut: expected two processors, and a multiple of columns or rows within it"
     )]
@@ -441,10 +446,10 @@ pub enum PartitionError {
         /// The product.
         shape: ProductShape,
     },
-    /// Pieces that are no cut.
+    /// The pieces are not a valid cut.
     #[error(transparent)]
     Cut(#[from] CutError),
-    /// A cost that the choice depends on is not known.
+    /// A cost that the choice depends on is unknown.
     #[error(transparent)]
     Unknown(#[from] UnknownCost),
 }

@@ -1,6 +1,6 @@
-//! How the products of a model are cut in chunks of any length: a choice of the solver for each product and some lengths
-//! ([`planned_lengths`]), and for what is between them the next one, without the rows that are not there. A prompt is put
-//! together from these choices.
+//! Partitions of a model's products for chunks of any length. The solver chooses a partition for each product and some
+//! lengths ([`planned_lengths`]). Lengths in between use the next longer one without the missing rows. A prompt is a
+//! sequence of such chunks.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,21 @@ use crate::schedule::parts::Cut;
 /// A product of some blocks of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ModelProduct {
-    /// Which.
+    /// Role of the product.
     pub role: Role,
-    /// On a whole chunk.
+    /// Shape on a whole chunk.
     pub shape: ProductShape,
-    /// Blocks that have it.
+    /// Number of blocks with this product.
     pub blocks: usize,
-    /// Where it can be cut.
+    /// Positions at which it can be cut.
     pub alignment: Alignment,
 }
 
-/// The products of a model on `rows` rows, each shape of a role once. `alignment` returns where one can be cut.
+/// Returns the products of a model on `rows` rows, each shape of a role once. `alignment` returns where a product can
+/// be cut.
 ///
 /// # Errors
-/// If `rows` is zero or above 2²⁴, or a size of a block is.
+/// If `rows` or a size of a block is zero or above 2²⁴.
 pub fn products_of(
     description: &ModelDescription,
     rows: usize,
@@ -53,39 +54,39 @@ pub fn products_of(
     Ok(blocks.into_iter().map(product).collect())
 }
 
-/// The number of rows that a chunk of `rows` rows is planned as: 32, the next multiple of 16, and beyond 512 of 32. Each has
-/// static graphs of its own.
+/// Returns the planned number of rows for a chunk of `rows` rows: 32, the next multiple of 16 up to 512, and of 32
+/// beyond. Each has its own static graphs.
 pub fn planned_rows(rows: usize) -> usize {
     let step = if (33..=512).contains(&rows) { 16 } else { 32 };
     rows.next_multiple_of(step)
 }
 
-/// All that chunks of at most `chunk` rows are planned as, ascending.
+/// Returns all planned lengths of chunks of at most `chunk` rows, ascending.
 pub fn planned_lengths(chunk: usize) -> Vec<usize> {
     let next = |rows: &usize| Some(planned_rows(rows + 1)).filter(|_| *rows < chunk);
     std::iter::successors(Some(0), next).skip(1).collect()
 }
 
-/// The choices for a product, and the cut that they make.
+/// The choices for a product, and the cut that they result in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProductPlan {
     /// The product.
     pub product: ModelProduct,
-    /// For each length, ascending.
+    /// The choice for each length, ascending.
     pub choices: Vec<Choice>,
     cut: Cut,
 }
 
-/// How the products of a model are cut, for all lengths of a chunk.
+/// Partitions of a model's products for all lengths of a chunk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plans(Vec<ProductPlan>);
 
 impl Plans {
-    /// Chooses for each product on each of these numbers of rows; a chunk with another number is cut as the next longer
-    /// one. With [`Restriction::Tensor`], what can't be cut is whole.
+    /// Chooses a partition of each product for each of these numbers of rows. A chunk with another number uses that of
+    /// the next longer one. With [`Restriction::Tensor`], products that can't be cut are whole.
     ///
     /// # Errors
-    /// As [`Solver::solve`].
+    /// See [`Solver::solve`].
     pub fn solve<C: Costs>(
         solver: &Solver<C>,
         products: &[ModelProduct],
@@ -95,11 +96,12 @@ impl Plans {
         Self::solve_phase(solver, products, (Phase::Prefill, restriction), rows)
     }
 
-    /// The same for steps of decode with these numbers of rows; a step with another number is cut as the next longer one.
-    /// Columns alone are cut: the weights' rows, so that each processor reads a part of them (§4.1.2).
+    /// Chooses partitions for decode steps with these numbers of rows. A step with another number uses that of the next
+    /// longer one. Only columns are cut, which are rows of the weights, so that each processor reads a part of the
+    /// weights (§4.1.2).
     ///
     /// # Errors
-    /// As [`Solver::solve`].
+    /// See [`Solver::solve`].
     pub fn solve_decode<C: Costs>(
         solver: &Solver<C>,
         products: &[ModelProduct],
@@ -146,13 +148,13 @@ impl Plans {
             .map(Self)
     }
 
-    /// The plan of each product.
+    /// Returns the plan of each product.
     pub fn products(&self) -> &[ProductPlan] {
         &self.0
     }
 
-    /// The plan of a role's product where its output has so many columns, and its input so many features; `None` if nobody
-    /// planned it.
+    /// Returns the plan of a role's product with these numbers of output columns and input features; `None` if there is
+    /// none.
     pub fn product(&self, role: Role, columns: usize, depth: usize) -> Option<&ProductPlan> {
         let is_it = |plan: &&ProductPlan| {
             let ModelProduct {
@@ -165,12 +167,12 @@ impl Plans {
 }
 
 impl ProductPlan {
-    /// The cut that the choices make.
+    /// Returns the cut that the choices result in.
     pub fn cut(&self) -> &Cut {
         &self.cut
     }
 
-    /// The choice that chunks of `rows` rows are cut by; `None` beyond the longest one.
+    /// Returns the choice for chunks of `rows` rows; `None` beyond the longest one.
     pub fn choice(&self, rows: usize) -> Option<&Choice> {
         self.choices
             .iter()
@@ -186,7 +188,7 @@ mod tests {
     use crate::processors::ProcessorId;
     use proptest::prelude::*;
 
-    /// Seconds of each element on each processor.
+    /// Seconds per element on each processor.
     struct Rates([f64; 3]);
 
     impl Costs for Rates {

@@ -1,7 +1,7 @@
-//! Predicted costs (§4.3): fixed rates, and a decision tree of what times are beside them for a processor whose times have
-//! steps.
+//! Predicted costs (§4.3): fixed rates, and a decision tree of the deviation from these rates for a processor whose
+//! times have steps.
 //!
-//! Both are fitted to measurements, and both are judged by shapes that they were not fitted to.
+//! Both are fitted to measurements and evaluated on shapes that they were not fitted to.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,36 +12,38 @@ use super::tree::{Limits, RegressionTree, Sample};
 use super::{ProductShape, UnknownCost};
 use crate::processors::ProcessorId;
 
-/// Parts that measurements are cut into: each is predicted from the others.
+/// Number of folds of the cross-validation: each is predicted from the others.
 const FOLDS: usize = 5;
-/// Shapes that a prediction is fitted to, at least: two of each part.
+/// Minimum number of shapes for a fit: two for each fold.
 const FEWEST_SHAPES: usize = 2 * FOLDS;
-/// Errors of predictions that are no more apart than this are the same but for rounding.
+/// Errors that differ by at most this are equal except for rounding.
 const ROUNDING: f64 = 1e-9;
-/// What fixed rates are of: [`terms`].
+/// Number of fixed rates: [`terms`].
 const TERMS: usize = 4;
 
-/// How the costs of a processor are predicted.
+/// A method of predicting the costs of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// By fixed rates and a decision tree, for a processor whose speed depends on the shape: an NPU (§3.2). Its leaves have
-    /// what times are as multiples of those by the rates.
+    /// Fixed rates and a decision tree, for a processor whose speed depends on the shape: an NPU (§3.2). The leaves of
+    /// the tree contain the ratio of the time to that by the rates.
     Tree {
-        /// Sizes count as the next multiple of this, the side of the array that multiplies; 1 if it is not known.
+        /// Sizes are rounded up to a multiple of this number, the side of the processor's array of multipliers; 1 if it
+        /// is not known.
         step: usize,
-        /// Cuts from the root to a leaf, at most.
+        /// Maximum number of cuts from the root to a leaf.
         depth: usize,
-        /// Shapes of a leaf, at least.
+        /// Minimum number of shapes in a leaf.
         leaf: usize,
     },
-    /// By fixed rates, for a processor whose speed does not: a GPU (§3.1). A launch, a time for each multiplication and
-    /// addition, one for each weight, which is what the few rows of decode take, and one for each output.
+    /// Fixed rates, for a processor whose speed does not depend on the shape: a GPU (§3.1). There is a time per launch,
+    /// per operation (multiplication or addition), per weight, which dominates for the few rows of decode, and per
+    /// output.
     Rates,
 }
 
 impl Method {
-    /// What may predict a processor: rates, and trees whose leaves have few shapes, which follow the times, or more, which
-    /// follow their noise less.
+    /// Returns the methods to try for a processor: rates, and trees with different leaves. Small leaves follow the
+    /// times closely, large ones follow noise less.
     pub fn candidates(has_static_shapes: bool) -> [Self; 4] {
         let step = if has_static_shapes { 32 } else { 1 };
         let tree = |leaf| Self::Tree {
@@ -52,7 +54,7 @@ impl Method {
         [Self::Rates, tree(2), tree(4), tree(8)]
     }
 
-    /// Name for people and files.
+    /// Returns the name for messages and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tree { .. } => "tree",
@@ -61,46 +63,46 @@ impl Method {
     }
 }
 
-/// A processor that can't be predicted from what was measured on it.
+/// An error in fitting a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum FitError {
-    /// Too few shapes.
+    /// There are too few shapes.
     #[error("{shapes} shapes were measured on processor {}: expected at least {FEWEST_SHAPES} to predict others", processor.index())]
     Few {
-        /// Which one.
+        /// The processor.
         processor: ProcessorId,
-        /// How many different ones there are.
+        /// Number of different shapes.
         shapes: usize,
     },
-    /// A step, a depth or a leaf that makes no tree.
+    /// The step or the leaf size is 0.
     #[error(
         "a tree with a step of {step} and leaves of {leaf} shapes: expected at least 1 of both"
     )]
     Tree {
-        /// What sizes count in multiples of.
+        /// The multiple to which sizes are rounded up.
         step: usize,
-        /// Shapes of a leaf.
+        /// Minimum number of shapes in a leaf.
         leaf: usize,
     },
-    /// A time that is none.
+    /// A time is not finite or not above 0.
     #[error(transparent)]
     Measurement(#[from] MeasurementError),
 }
 
-/// How far predictions are off for shapes that they were not fitted to: |predicted / measured − 1|. Those of a
-/// [`Prediction`] are of measured shapes cut into five parts, each of which is predicted by a fit to the other four.
+/// Errors of predictions on shapes that they were not fitted to: |predicted / measured − 1|. The errors of a
+/// [`Prediction`] come from a cross-validation with five folds of the measured shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HeldOut {
-    /// Times that were predicted.
+    /// Number of predicted times.
     pub measurements: usize,
-    /// The mean of their errors.
+    /// The mean error.
     pub mean: f64,
-    /// The largest one.
+    /// The largest error.
     pub largest: f64,
 }
 
 impl HeldOut {
-    /// Of some errors.
+    /// Summarizes errors.
     pub(super) fn of(errors: &[f64]) -> Self {
         let (measurements, sum): (_, f64) = (errors.len(), errors.iter().sum());
         let largest = errors.iter().copied().fold(0.0, f64::max);
@@ -112,23 +114,23 @@ impl HeldOut {
     }
 }
 
-/// Predicts seconds of products on one processor.
+/// A prediction of the seconds of products on one processor.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     method: Method,
     model: Model,
-    /// The smallest and the largest size that was measured, of rows, columns and depth.
+    /// The smallest and the largest measured size of rows, columns and depth.
     range: [(usize, usize); 3],
     held_out: HeldOut,
 }
 
 impl Prediction {
-    /// Fitted to what was measured on `processor`; other measurements are left out. A shape may be measured several
-    /// times.
+    /// Fits a prediction to the measurements on `processor`; other measurements are ignored. A shape may be measured
+    /// several times.
     ///
     /// # Errors
-    /// If fewer than ten shapes were measured, a time is not finite or not above 0, or a tree has a step or leaves of
-    /// 0.
+    /// If fewer than ten shapes were measured, a time is not finite or not above 0, or the step or the leaf size of a
+    /// tree is 0.
     pub fn fit(
         method: Method,
         processor: ProcessorId,
@@ -163,7 +165,7 @@ impl Prediction {
             of_sizes(ProductShape::columns),
             of_sizes(ProductShape::depth),
         ];
-        // In the order of the shapes, a part could have all measurements of one size.
+        // In the order of shapes, all measurements of one size could be in the same fold.
         shapes.sort_by_key(scatter);
         let fold: HashMap<_, _> = shapes
             .into_iter()
@@ -190,13 +192,13 @@ impl Prediction {
         })
     }
 
-    /// The one of several methods whose predictions are least off; of several the first one.
+    /// Fits several methods and returns the prediction with the least mean error; of equal ones, the first.
     ///
     /// # Errors
-    /// As [`Prediction::fit`].
+    /// See [`Prediction::fit`].
     ///
     /// # Panics
-    /// If there is no method.
+    /// If `methods` is empty.
     pub fn best(
         methods: &[Method],
         processor: ProcessorId,
@@ -211,20 +213,20 @@ impl Prediction {
         let best = fits
             .into_iter()
             .find(|fit| fit.held_out.mean <= least + ROUNDING);
-        Ok(best.expect("a method"))
+        Ok(best.expect("at least one method"))
     }
 
-    /// How it predicts.
+    /// Returns the method.
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// How far it is off.
+    /// Returns the errors of the cross-validation.
     pub fn held_out(&self) -> HeldOut {
         self.held_out
     }
 
-    /// Seconds of a product; `None` if one of its sizes is below or above all that were measured.
+    /// Returns the seconds of a product; `None` if one of its sizes is outside of the measured range.
     pub fn seconds(&self, shape: ProductShape) -> Option<f64> {
         let sizes = [shape.rows, shape.columns, shape.depth];
         let is_within = sizes
@@ -235,12 +237,12 @@ impl Prediction {
     }
 }
 
-/// Predictions for a list of processors.
+/// Predictions for several processors.
 #[derive(Clone, Debug, Default)]
 pub struct PredictedCosts(HashMap<ProcessorId, Prediction>);
 
 impl FromIterator<(ProcessorId, Prediction)> for PredictedCosts {
-    /// Of several predictions of a processor, the last one counts.
+    /// Collects predictions. Of several for one processor, the last one counts.
     fn from_iter<T: IntoIterator<Item = (ProcessorId, Prediction)>>(predictions: T) -> Self {
         Self(predictions.into_iter().collect())
     }
@@ -256,7 +258,7 @@ impl Costs for PredictedCosts {
     }
 }
 
-/// Orders shapes as if by chance, and always in the same way.
+/// Returns a hash that orders shapes pseudo-randomly, but always in the same way.
 pub(super) fn scatter(shape: &ProductShape) -> u64 {
     [shape.rows, shape.columns, shape.depth]
         .iter()
@@ -268,13 +270,13 @@ pub(super) fn scatter(shape: &ProductShape) -> u64 {
 
 #[derive(Clone, Debug)]
 enum Model {
-    /// Rates, and of sizes in steps the logarithm of what seconds are as a multiple of theirs.
+    /// Rates, and a tree of the logarithm of the ratio of seconds to those by the rates.
     Tree {
         step: usize,
         rates: [f64; TERMS],
         tree: RegressionTree<5>,
     },
-    /// Seconds of each of the [`terms`].
+    /// Seconds per unit of each of the [`terms`].
     Rates([f64; TERMS]),
 }
 
@@ -325,7 +327,7 @@ impl Model {
     }
 }
 
-/// Rows, columns, depth, weights, and weights times rows: all sizes in whole steps.
+/// Returns rows, columns, depth, weights, and weights times rows, with all sizes rounded up to a multiple of `step`.
 fn features(shape: ProductShape, step: usize) -> [f64; 5] {
     let [rows, columns, depth] = [shape.rows, shape.columns, shape.depth]
         .map(|size| (size.div_ceil(step) as f64) * step as f64);
@@ -338,13 +340,13 @@ fn features(shape: ProductShape, step: usize) -> [f64; 5] {
     ]
 }
 
-/// What the rates of a product with these [`features`] are multiplied by: a launch, operations, weights and outputs.
+/// Returns the factors of the rates for a product with these [`features`]: launches, operations, weights and outputs.
 fn terms(features: &[f64; 5]) -> [f64; TERMS] {
     let [rows, columns, _, weights, products] = *features;
     [1.0, 2.0 * products, weights, rows * columns]
 }
 
-/// Seconds by rates.
+/// Returns the seconds by rates.
 fn seconds_by(rates: &[f64; TERMS], features: &[f64; 5]) -> f64 {
     rates
         .iter()
@@ -353,11 +355,11 @@ fn seconds_by(rates: &[f64; TERMS], features: &[f64; 5]) -> f64 {
         .sum()
 }
 
-/// The rates of [`terms`], none below zero, with the least sum of squared relative errors of seconds.
+/// Returns the non-negative rates of [`terms`] with the least sum of squared relative errors of seconds.
 fn fit_rates(measured: impl Iterator<Item = ([f64; TERMS], f64)>) -> [f64; TERMS] {
     const ALL: [usize; TERMS] = [0, 1, 2, 3];
-    // Relative to the time, each measurement is 1; terms are scaled to at most 1, since launches are seconds and
-    // weights millions.
+    // Terms are divided by the measured time, so that the target is 1. They are scaled to at most 1, because there is
+    // one launch but millions of weights.
     let relative: Vec<_> = measured
         .map(|(terms, seconds)| terms.map(|term| term / seconds))
         .collect();
@@ -367,7 +369,7 @@ fn fit_rates(measured: impl Iterator<Item = ([f64; TERMS], f64)>) -> [f64; TERMS
         .map(|terms| ALL.map(|term| terms[term] / scales[term]))
         .collect();
     let mut best = ([0.0; TERMS], f64::INFINITY);
-    // The least squares with none below zero are the least squares of some of the terms.
+    // The non-negative least-squares solution is the ordinary one of some subset of the terms.
     for used in 1usize..1 << TERMS {
         let used = ALL.map(|term| used & (1 << term) != 0);
         let Some(rates) = least_squares(&rows, used) else {
@@ -389,11 +391,12 @@ fn fit_rates(measured: impl Iterator<Item = ([f64; TERMS], f64)>) -> [f64; TERMS
     ALL.map(|term| best.0[term] / scales[term])
 }
 
-/// The rates of the terms in use for which all rows are nearest to 1; `None` if that is more than one solution.
+/// Returns the least-squares rates of the used terms for a target of 1 in all rows; `None` if the solution is not
+/// unique.
 fn least_squares(rows: &[[f64; TERMS]], used: [bool; TERMS]) -> Option<[f64; TERMS]> {
-    /// A pivot below this is zero but for rounding.
+    /// A pivot below this is zero except for rounding.
     const SINGULAR: f64 = 1e-12;
-    // The normal equations; a term that is not used has the equation rate = 0.
+    // The normal equations. A term that is not used has the equation rate = 0.
     let mut equations = [[0.0; TERMS + 1]; TERMS];
     for (term, equation) in equations.iter_mut().enumerate() {
         if !used[term] {
@@ -407,7 +410,7 @@ fn least_squares(rows: &[[f64; TERMS]], used: [bool; TERMS]) -> Option<[f64; TER
             equation[TERMS] += row[term];
         }
     }
-    // They are symmetric and not negative: no pivoting is needed.
+    // The matrix is symmetric and positive semidefinite, so no pivoting is needed.
     for pivot in 0..TERMS {
         let value = equations[pivot][pivot];
         if value <= SINGULAR {
@@ -446,7 +449,7 @@ mod tests {
         ProductShape::new(rows, columns, depth).unwrap()
     }
 
-    /// Standard lengths by widths by depths of models.
+    /// Returns standard lengths by widths by depths of models.
     fn grid() -> Vec<ProductShape> {
         let rows = [32, 64, 128, 256, 512, 1024];
         let columns = (1..=16).map(|tiles| 256 * tiles * tiles.max(4) / 4);
@@ -479,7 +482,7 @@ mod tests {
         let prediction = Prediction::fit(TREE, NPU, &measurements).unwrap();
         let held_out = prediction.held_out();
         assert_eq!(held_out.measurements, measurements.len());
-        // It is more than that on the shapes that it was fitted to, and not so much that it would be of no use.
+        // The error is larger than on the shapes that it was fitted to, but small enough to be useful.
         let error =
             |one: &Measurement| (prediction.seconds(one.shape).unwrap() / one.seconds - 1.0).abs();
         let fitted = measurements.iter().map(error).sum::<f64>() / measurements.len() as f64;
@@ -571,7 +574,7 @@ mod tests {
 
     #[test]
     fn the_method_with_the_least_error_on_other_shapes_predicts() {
-        // Steps of 512 columns and a slow depth: no rates describe that.
+        // No rates describe steps of 512 columns and a slow depth.
         let stepped = measured(|shape| {
             let factor = if shape.depth > 4096 { 3.0 } else { 1.0 };
             factor * (shape.rows * shape.columns.next_multiple_of(512) * shape.depth) as f64 * 1e-12

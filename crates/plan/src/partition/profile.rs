@@ -1,4 +1,4 @@
-//! Costs by the profile of a device that is not here: simulated, as prefills are.
+//! Simulated costs from the profile of a device that is not present.
 
 use super::costs::{Costs, Joins};
 use super::{PartitionError, ProductShape, UnknownCost};
@@ -7,7 +7,7 @@ use crate::device::weight_only::WeightOnly;
 use crate::prefill::FloatsOn;
 use crate::processors::{Processor, ProcessorId, ProcessorKind, Processors};
 
-/// Seconds of INT8 products on a device, by its [profile](crate::device).
+/// Costs of INT8 products on a device, from its [profile](crate::device).
 #[derive(Clone, Debug)]
 pub struct ProfileCosts<'a> {
     device: &'a DeviceProfile,
@@ -15,7 +15,7 @@ pub struct ProfileCosts<'a> {
 }
 
 impl<'a> ProfileCosts<'a> {
-    /// Of the processors of `device`: `cpu`, `gpu` if there is one, and `npu`.
+    /// Creates costs for the processors of `device`: `cpu`, `gpu` if there is one, and `npu`.
     pub fn new(device: &'a DeviceProfile) -> Self {
         let gpu = device.gpu.as_ref().map(|_| Processor::gpu("gpu"));
         let list = [Processor::cpu("cpu")]
@@ -24,21 +24,21 @@ impl<'a> ProfileCosts<'a> {
             .chain([Processor::npu("npu", Some(device.window()))]);
         Self {
             device,
-            processors: Processors::new(list.collect()).expect("names of their own"),
+            processors: Processors::new(list.collect()).expect("the names are unique"),
         }
     }
 
-    /// The processors.
+    /// Returns the processors.
     pub fn processors(&self) -> &Processors {
         &self.processors
     }
 
-    /// Joins with the processor that computes floats. One that has been idle takes a while to begin: another processor,
-    /// which waits for the floats before the product, and the float processor, where it waits for another one. What a
-    /// copy takes is in the launches of the profile.
+    /// Returns the join costs with the processor that computes in float. A processor that was idle takes a while to
+    /// start. This applies to another processor, which waits for the floats before the product, and to the float
+    /// processor if it waits for another one. The time of copies is contained in the launches of the profile.
     ///
     /// # Errors
-    /// If floats should be on a GPU that the device does not have.
+    /// If `floats_on` is a GPU that the device does not have.
     pub fn joins(&self, floats_on: FloatsOn) -> Result<Joins, PartitionError> {
         let name = match floats_on {
             FloatsOn::Cpu => "cpu",
@@ -73,17 +73,17 @@ impl Costs for ProfileCosts<'_> {
     }
 }
 
-/// How processors wait for each other.
+/// The way in which processors wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Waiting {
-    /// In memory that all share, by a thread that sleeps for the expected time and then polls a flag (§4.2).
+    /// By shared memory: a thread sleeps for the expected time and then polls a flag (§4.2).
     Fast,
-    /// By the driver, with a copy of what one processor computed to where the other one reads it (§3.1).
+    /// By the driver, with a copy of the output of one processor to where the other one reads it (§3.1).
     Blocking,
 }
 
-/// Seconds of products of INT4 weights in f16 on a device, by its [profile](crate::device::weight_only).
+/// Costs of products with INT4 weights in f16 on a device, from its [profile](crate::device::weight_only).
 #[derive(Clone, Debug)]
 pub struct WeightOnlyCosts<'a> {
     device: &'a WeightOnly,
@@ -91,27 +91,28 @@ pub struct WeightOnlyCosts<'a> {
 }
 
 impl<'a> WeightOnlyCosts<'a> {
-    /// The GPU, which computes floats, too.
+    /// The GPU, which also computes in float.
     pub const GPU: ProcessorId = ProcessorId::new(0);
     /// The NPU.
     pub const NPU: ProcessorId = ProcessorId::new(1);
 
-    /// Of `gpu` and `npu`.
+    /// Creates costs for `gpu` and `npu`.
     pub fn new(device: &'a WeightOnly) -> Self {
         let list = vec![Processor::gpu("gpu"), Processor::npu("npu", None)];
         Self {
             device,
-            processors: Processors::new(list).expect("names of their own"),
+            processors: Processors::new(list).expect("the names are unique"),
         }
     }
 
-    /// The processors.
+    /// Returns the processors.
     pub fn processors(&self) -> &Processors {
         &self.processors
     }
 
-    /// Joins of the NPU with the GPU. Where the NPU computes longest, the GPU's queue is empty after it; where the GPU
-    /// does, its next kernel waits in the queue already, unless the driver has to be asked whether both are done.
+    /// Returns the join costs of the NPU with the GPU. If the NPU computes longest, the GPU's queue is empty
+    /// afterwards. If the GPU does, its next kernel already waits in the queue, unless the driver must be asked whether
+    /// both are done.
     ///
     /// # Errors
     /// If a time of the profile is negative or not finite.
@@ -126,7 +127,7 @@ impl<'a> WeightOnlyCosts<'a> {
         .map(|time| time * MICRO);
         match waiting {
             Waiting::Fast => Joins::new(Self::GPU, poll, poll + empty_queue, 0.0),
-            // The input to the NPU, and its output back.
+            // One copy of the input to the NPU, and one of its output back.
             Waiting::Blocking => Joins::new(Self::GPU, empty_queue, empty_queue, 2.0 * copy),
         }
     }

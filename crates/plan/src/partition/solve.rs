@@ -1,4 +1,4 @@
-//! The tensor partition solver (§4.3): of all candidates of a product, the one that is complete first.
+//! The tensor partition solver (§4.3): it chooses the candidate of a product that completes first.
 
 use serde::Serialize;
 
@@ -10,26 +10,26 @@ use super::{
 use crate::processors::ProcessorId;
 use crate::schedule::parts::Part;
 
-/// Rows of one plan of prefill: a longest standard length, and a rest that is shorter than another one.
+/// Maximum number of rows of one plan of prefill: the longest standard length, and a rest that is shorter than that.
 const MOST_PREFILL_ROWS: usize = 2 * LONGEST - 1;
 
-/// Which candidates are considered.
+/// The candidates that are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Restriction {
-    /// Whole products, each on the processor that is fastest (Hetero-layer in §5).
+    /// Whole products, each on the fastest processor (Hetero-layer in §5).
     Layer,
     /// Cut products, each on several processors.
     Tensor,
-    /// Both: a product is cut where that is faster (Hetero-tensor in §5).
+    /// Both: a product is cut if that is faster (Hetero-tensor in §5).
     Auto,
 }
 
 impl Restriction {
-    /// All of them.
+    /// All restrictions.
     pub const ALL: [Self; 3] = [Self::Layer, Self::Tensor, Self::Auto];
 
-    /// Name for people and files.
+    /// Returns the name for messages and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Layer => "layer",
@@ -39,40 +39,40 @@ impl Restriction {
     }
 }
 
-/// A partition, and what it takes.
+/// A partition and its times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timed {
-    /// What is computed where.
+    /// The partition.
     #[serde(flatten)]
     pub partition: Partition,
-    /// From the beginning until all outputs are joined: the most seconds of a processor, and those of the join.
+    /// Seconds from the start until all outputs are joined: the maximum over processors, plus the join.
     pub seconds: f64,
-    /// Of these, T_sync and T_copy.
+    /// The part of `seconds` for the join: T_sync and T_copy.
     pub join_seconds: f64,
-    /// Seconds that each processor with a piece computes, in the order of the pieces.
+    /// Busy seconds of each processor with a piece, in the order of the pieces.
     pub busy: Vec<(ProcessorId, f64)>,
     /// Seconds of each piece.
     #[serde(skip)]
     pub of_pieces: Vec<f64>,
 }
 
-/// What the solver chose for a product.
+/// The solver's choice for a product.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// The product.
     pub shape: ProductShape,
     /// Its phase.
     pub phase: Phase,
-    /// What is fastest of what was considered.
+    /// The fastest considered candidate.
     pub best: Timed,
-    /// The whole product on each processor alone, as it is fastest there, considered or not.
+    /// The fastest way to compute the whole product on each processor alone, whether considered or not.
     pub alone: Vec<Timed>,
-    /// Partitions that were considered.
+    /// Number of considered candidates.
     pub considered: usize,
 }
 
 impl Choice {
-    /// The fastest of the processors alone.
+    /// Returns the fastest processor alone.
     pub fn best_alone(&self) -> &Timed {
         let fastest = self
             .alone
@@ -81,8 +81,8 @@ impl Choice {
         fastest.expect("a solver has a participant")
     }
 
-    /// Seconds of a part of a chunk, which may have fewer rows than were planned for: those of the piece that it is, on
-    /// the processor of that piece. `None` on others.
+    /// Returns the seconds of a part of a chunk, which may have fewer rows than planned: those of its piece, if
+    /// `processor` is the processor of that piece. Otherwise returns `None`.
     pub fn seconds_of_part(&self, part: &Part, processor: ProcessorId) -> Option<f64> {
         let is_it = |piece: &Piece| {
             let Part { rows, columns } = &piece.part;
@@ -97,20 +97,20 @@ impl Choice {
     }
 }
 
-/// The plan of a product for a prompt of any length: chunks of the longest standard length, one after the other, and
-/// the rest.
+/// The plan of a product for a prompt of any length: chunks of the longest standard length, one after another, and the
+/// rest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PromptPlan {
-    /// How many chunks there are before the last one.
+    /// Number of chunks before the last one.
     pub chunks: usize,
-    /// The choice for each of them, if there is one.
+    /// The choice for each of these chunks, if there are any.
     pub chunk: Option<Choice>,
-    /// The choice for the last one.
+    /// The choice for the last chunk.
     pub last: Choice,
 }
 
 impl PromptPlan {
-    /// Seconds of all chunks.
+    /// Returns the seconds of all chunks.
     pub fn seconds(&self) -> f64 {
         self.chunks as f64
             * self
@@ -120,7 +120,7 @@ impl PromptPlan {
             + self.last.best.seconds
     }
 
-    /// The choices, each with the number of chunks that it is for.
+    /// Returns the choices, each with its number of chunks.
     pub fn choices(&self) -> impl Iterator<Item = (usize, &Choice)> {
         self.chunk
             .iter()
@@ -129,7 +129,7 @@ impl PromptPlan {
     }
 }
 
-/// Chooses partitions for processors whose costs are known.
+/// A solver that chooses partitions for processors with known costs.
 #[derive(Clone, Debug)]
 pub struct Solver<C> {
     participants: Vec<Participant>,
@@ -138,10 +138,10 @@ pub struct Solver<C> {
 }
 
 impl<C: Costs> Solver<C> {
-    /// A solver for these processors.
+    /// Creates a solver for these processors.
     ///
     /// # Errors
-    /// If there is none, or one of them is there twice.
+    /// If there is no participant, or a processor is in the list twice.
     pub fn new(
         participants: Vec<Participant>,
         costs: C,
@@ -167,14 +167,14 @@ impl<C: Costs> Solver<C> {
         })
     }
 
-    /// The partition with the least T_total = max over processors of the sum of their pieces + T_sync + T_copy, and of
-    /// equal ones the first with the fewest pieces. Except with [`Restriction::Tensor`] it is never slower than any
-    /// processor alone, by the costs of this solver.
+    /// Chooses the partition with the least T_total = max over processors of the sum of their pieces + T_sync + T_copy;
+    /// of equal ones, the first of those with the fewest pieces. Except with [`Restriction::Tensor`], it is never
+    /// slower than any processor alone by the costs of this solver.
     ///
     /// # Errors
-    /// If a product has more than 2,047 rows in prefill or 16 in decode; if it has to be cut and there is no candidate;
-    /// if a cost is not known that could matter: of each processor alone, and of pieces of a candidate whose other
-    /// pieces do not take longer than what was found before.
+    /// If the product has more than 2,047 rows in prefill or 16 in decode, if it must be cut and there is no candidate,
+    /// or if a required cost is unknown. The costs of each processor alone are required, and those of a candidate's
+    /// pieces until the sum on one processor exceeds the best time so far.
     pub fn solve(
         &self,
         shape: ProductShape,
@@ -184,10 +184,10 @@ impl<C: Costs> Solver<C> {
         self.solve_aligned(shape, phase, restriction, Alignment::default())
     }
 
-    /// As [`Solver::solve`], cut at multiples of this alignment, which are above 0.
+    /// Chooses the partition as [`Solver::solve`] does, with cuts at multiples of `alignment`, which must be above 0.
     ///
     /// # Errors
-    /// As [`Solver::solve`].
+    /// See [`Solver::solve`].
     pub fn solve_aligned(
         &self,
         shape: ProductShape,
@@ -235,21 +235,22 @@ impl<C: Costs> Solver<C> {
         })
     }
 
-    /// T_total of some pieces of a product, by the costs of this solver.
+    /// Returns T_total of some pieces of a product by the costs of this solver.
     ///
     /// # Errors
-    /// If one of them is not known.
+    /// If a cost is unknown.
     pub fn seconds(&self, pieces: &[Piece], shape: ProductShape) -> Result<f64, PartitionError> {
         Ok(Search::new(self, shape)
             .total(pieces)?
             .unwrap_or(f64::INFINITY))
     }
 
-    /// The plan of a product whose rows are a prompt of any length: as many chunks of 1,024 rows as leave between 1,024
-    /// and 2,047 for the last one, so that a margin of a few tokens is computed beside a chunk and not behind it.
+    /// Plans a product whose rows are a prompt of any length: chunks of 1,024 rows, and a last one of up to 2,047. It
+    /// has at least 1,024 if the prompt does. A margin of a few tokens is thus computed concurrently with a chunk, not
+    /// after it.
     ///
     /// # Errors
-    /// As [`Solver::solve`].
+    /// See [`Solver::solve`].
     pub fn plan_prompt(
         &self,
         shape: ProductShape,
@@ -271,15 +272,15 @@ impl<C: Costs> Solver<C> {
     }
 }
 
-/// The least of what was considered so far.
+/// The best candidate so far.
 struct Search<'a, C> {
     solver: &'a Solver<C>,
     shape: ProductShape,
     strategy: Strategy,
-    /// Of the best; empty if nothing was considered.
+    /// Pieces of the best candidate; empty if there is none.
     pieces: Vec<Piece>,
     seconds: f64,
-    /// Of the candidate that is considered.
+    /// Busy seconds for the current candidate.
     busy: Vec<(ProcessorId, f64)>,
     of_pieces: Vec<f64>,
     considered: usize,
@@ -313,8 +314,8 @@ impl<'a, C: Costs> Search<'a, C> {
         Ok(())
     }
 
-    /// T_total of a candidate, with what each processor computes in `busy` and each piece takes in `of_pieces`; `None` as
-    /// soon as it is above the best one.
+    /// Returns T_total of a candidate, and stores the seconds of each processor in `busy` and of each piece in
+    /// `of_pieces`. Returns `None` as soon as a processor's seconds exceed the best T_total.
     fn total(&mut self, pieces: &[Piece]) -> Result<Option<f64>, PartitionError> {
         self.busy.clear();
         self.of_pieces.clear();
@@ -329,7 +330,7 @@ impl<'a, C: Costs> Search<'a, C> {
                 false => costs.seconds(piece.processor, shape)?,
             };
             self.of_pieces.push(seconds);
-            // The pieces of a processor are behind each other.
+            // The pieces of a processor are consecutive.
             match self.busy.last_mut() {
                 Some((processor, sum)) if *processor == piece.processor => *sum += seconds,
                 _ => self.busy.push((piece.processor, seconds)),
@@ -344,7 +345,7 @@ impl<'a, C: Costs> Search<'a, C> {
         ))
     }
 
-    /// What is best, if anything was considered.
+    /// Returns the best candidate, if there is one.
     fn best(mut self) -> Option<Timed> {
         let pieces = std::mem::take(&mut self.pieces);
         if pieces.is_empty() {

@@ -1,4 +1,4 @@
-//! What holds for every candidate and every choice, and the examples of the paper.
+//! Properties of every candidate and every choice, and the examples of the paper.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -45,7 +45,7 @@ fn npu() -> Participant {
     }
 }
 
-/// One to three processors, each with static or dynamic shapes.
+/// Generates one to three processors, each with static or dynamic shapes.
 fn any_participants() -> impl Values<Value = Vec<Participant>> {
     let lengths = prop::sample::subsequence(vec![32, 64, 128, 256, 512, 1024], 1..=6);
     let kind = prop_oneof![1 => Just(None), 1 => lengths.prop_map(Some)];
@@ -61,7 +61,7 @@ fn any_participants() -> impl Values<Value = Vec<Participant>> {
     })
 }
 
-/// A product in one of the phases, with as many rows as it may have there.
+/// Generates a product in one of the phases, with any number of rows allowed there.
 fn any_product() -> impl Values<Value = (Phase, ProductShape)> {
     let rows = prop_oneof![3 => 1usize..700, 1 => Just(1024usize), 1 => Just(64usize)];
     let columns = prop_oneof![1usize..1600, (1usize..7).prop_map(|tiles| 256 * tiles)];
@@ -76,7 +76,7 @@ fn any_product() -> impl Values<Value = (Phase, ProductShape)> {
     })
 }
 
-/// Panics unless every output is in one piece, and every piece is one that its processor computes.
+/// Panics unless every output is in exactly one piece, and each processor can compute its pieces.
 fn check(partition: &Partition, phase: Phase, shape: ProductShape, participants: &[Participant]) {
     let pieces = &partition.pieces;
     let computed: usize = pieces
@@ -129,7 +129,7 @@ fn check(partition: &Partition, phase: Phase, shape: ProductShape, participants:
     assert_eq!(
         processors.len(),
         together,
-        "the pieces of a processor are behind each other: {partition:?}"
+        "the pieces of a processor are consecutive: {partition:?}"
     );
     assert_eq!(
         partition.strategy.is_whole(),
@@ -144,7 +144,7 @@ fn check(partition: &Partition, phase: Phase, shape: ProductShape, participants:
     }
 }
 
-/// Whole numbers of seconds without any order in them, few enough that many candidates take the same.
+/// Costs of whole, scattered seconds, few enough that many candidates have equal times.
 struct Unordered(u64);
 
 impl Costs for Unordered {
@@ -159,7 +159,7 @@ impl Costs for Unordered {
     }
 }
 
-/// Seconds of each row on each processor, whatever the weights.
+/// Seconds per row on each processor, for any weights.
 struct OfRows(&'static [f64]);
 
 impl Costs for OfRows {
@@ -168,7 +168,8 @@ impl Costs for OfRows {
     }
 }
 
-/// With floats on the GPU: 1 second of synchronization if it computes longest, 3 if another one does, 2 for each copy.
+/// Returns joins with floats on the GPU: 1 second of synchronization if it computes longest, 3 if another one does, and
+/// 2 for each copy.
 fn joins() -> Joins {
     Joins::new(GPU, 1.0, 3.0, 2.0).unwrap()
 }
@@ -283,7 +284,7 @@ proptest! {
     }
 }
 
-/// Rows of the pieces, with the processor of each.
+/// Returns the rows of the pieces, with their processors.
 fn rows(partition: &Partition) -> Vec<(ProcessorId, usize)> {
     partition
         .pieces
@@ -334,7 +335,7 @@ fn the_papers_examples_are_candidates() {
 
 #[test]
 fn the_papers_cuts_are_chosen_where_the_margin_takes_the_gpu_as_long_as_the_rest_the_npu() {
-    // One tile of columns, so that rows alone can be cut.
+    // With one tile of columns, only rows can be cut.
     let cut = |tokens, costs| {
         solve(
             OfRows(costs),
@@ -380,7 +381,7 @@ fn three_processors_cut_columns_three_ways_or_leave_the_margin_to_one() {
     );
     assert_eq!(strategies(70, 512), [Strategy::MarginAndRowCutting]);
     assert!(strategies(32, 512).is_empty());
-    // The NPU has the standard length, its columns shared with the GPU, and the CPU the margin.
+    // The NPU computes the standard length and shares its columns with the GPU. The CPU computes the margin.
     let margin = |partition: &Partition| {
         partition.strategy == Strategy::MarginAndRowCutting
             && rows(partition) == [(NPU, 64), (GPU, 64), (CPU, 6)]
@@ -570,7 +571,7 @@ fn a_shape_that_was_not_measured_is_an_error_that_names_it() {
             seconds: 1e-9,
         })
         .collect();
-    // The join of what is alone takes so much longer that every candidate could be the best.
+    // The join of a single processor takes so much longer that every candidate could be the best.
     let joins = Joins::new(ProcessorId::new(9), 1.0, 1.0, 0.0).unwrap();
     let solve = |measurements: &[Measurement]| {
         let costs = MeasuredCosts::new(measurements).unwrap();
@@ -595,7 +596,7 @@ fn a_shape_that_was_not_measured_is_an_error_that_names_it() {
         assert!(
             error
                 .to_string()
-                .contains(&format!("{shape} take on processor {}", processor.index())),
+                .contains(&format!("{shape} on processor {}", processor.index())),
             "{error}"
         );
     }
@@ -612,7 +613,7 @@ fn a_table_of_times_that_are_none_or_of_a_shape_twice_is_refused() {
         |measurements: &[Measurement]| MeasuredCosts::new(measurements).unwrap_err().to_string();
     assert!(
         refused(&[one, one])
-            .contains("1 rows × 2 columns × depth 3 on processor 0 are measured twice")
+            .contains("1 rows × 2 columns × depth 3 on processor 0 is measured twice")
     );
     for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(
@@ -740,7 +741,7 @@ fn on_a_phone_the_products_of_a_long_prompt_are_cut_and_one_row_stays_where_floa
     assert!(ProfileCosts::new(&without).joins(FloatsOn::Gpu).is_err());
 }
 
-/// Seconds by rows, other ones alone than beside others.
+/// Seconds per row, which differ alone and concurrent with others.
 struct Company {
     alone: [f64; 3],
     beside: [f64; 3],
@@ -773,7 +774,7 @@ fn whole_products_take_what_they_take_alone_and_parts_what_they_take_beside_othe
             .solve(shape(64, 256, 64), Phase::Prefill, Restriction::Auto)
             .unwrap()
     };
-    // Rows alone can be cut, in halves. Beside each other both take up to twice as long before a cut does not pay.
+    // Only rows can be cut, in halves. A cut pays off until both take twice as long next to each other.
     let cut = choose(1.0, 1.9);
     assert_eq!(
         (cut.best.partition.strategy, cut.best.seconds),
@@ -785,6 +786,6 @@ fn whole_products_take_what_they_take_alone_and_parts_what_they_take_beside_othe
         (whole.best.partition.strategy, whole.best.seconds),
         (Strategy::Alone, 64.0)
     );
-    // A whole product does not get the times beside others, were they less.
+    // A whole product never uses the concurrent times, even if they are shorter.
     assert_eq!(choose(1.0, 0.25).alone[0].seconds, 64.0);
 }

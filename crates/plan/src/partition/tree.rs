@@ -1,34 +1,34 @@
-//! A regression tree (CART): constants in boxes, cut where that lowers the squared error most.
+//! A regression tree (CART): a piecewise constant function, split where that reduces the squared error most.
 
-/// Features and the value that belongs to them.
+/// Features and their target value.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<const FEATURES: usize> {
-    /// Above 0.
+    /// Features, all above 0.
     pub features: [f64; FEATURES],
-    /// What is predicted.
+    /// The value to predict.
     pub target: f64,
 }
 
-/// How far a tree is cut.
+/// Limits for the growth of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Cuts from the root to a leaf, at most.
+    /// Maximum number of splits from the root to a leaf.
     pub depth: usize,
-    /// Samples of a leaf, at least.
+    /// Minimum number of samples in a leaf.
     pub leaf: usize,
 }
 
-/// A tree.
+/// A regression tree.
 #[derive(Clone, Debug)]
 pub struct RegressionTree<const FEATURES: usize> {
-    /// The root first.
+    /// Nodes, the root first.
     nodes: Vec<Node>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Node {
     Leaf(f64),
-    /// What is below the threshold is in the node `below`, anything else in `above`.
+    /// Features below the threshold continue in the node `below`, others in `above`.
     Split {
         feature: usize,
         threshold: f64,
@@ -37,7 +37,7 @@ enum Node {
     },
 }
 
-/// A cut of a node, and by how much it lowers the sum of squared errors.
+/// A split of a node, and by how much it reduces the sum of squared errors.
 #[derive(Clone, Copy)]
 struct Split {
     feature: usize,
@@ -45,15 +45,15 @@ struct Split {
     gain: f64,
 }
 
-/// Cuts that gain less than this share of a node's squared error are noise of rounding.
+/// Splits that gain less than this fraction of a node's squared error are rounding noise.
 const LEAST_GAIN: f64 = 1e-12;
 
 impl<const FEATURES: usize> RegressionTree<FEATURES> {
-    /// A tree of these samples. Thresholds are geometric means, halfway between two values of a feature on the scale of
-    /// its logarithm.
+    /// Fits a tree to samples. Thresholds are geometric means of adjacent values of a feature, the midpoints on a
+    /// logarithmic scale.
     ///
     /// # Panics
-    /// If there is no sample.
+    /// If there are no samples.
     pub fn fit(samples: &[Sample<FEATURES>], limits: Limits) -> Self {
         assert!(!samples.is_empty(), "a tree of no samples");
         let mut tree = Self { nodes: Vec::new() };
@@ -61,7 +61,7 @@ impl<const FEATURES: usize> RegressionTree<FEATURES> {
         tree
     }
 
-    /// The target of these features.
+    /// Predicts the target of these features.
     pub fn predict(&self, features: &[f64; FEATURES]) -> f64 {
         let mut node = 0;
         loop {
@@ -83,7 +83,7 @@ impl<const FEATURES: usize> RegressionTree<FEATURES> {
         }
     }
 
-    /// Adds a node for `samples` and all below it; returns its index.
+    /// Adds a node for `samples` and all nodes below it. Returns its index.
     fn grow(&mut self, samples: &mut [Sample<FEATURES>], limits: Limits) -> usize {
         let index = self.nodes.len();
         let mean = samples.iter().map(|sample| sample.target).sum::<f64>() / samples.len() as f64;
@@ -112,7 +112,8 @@ impl<const FEATURES: usize> RegressionTree<FEATURES> {
     }
 }
 
-/// The split that lowers the squared error of `samples` most and leaves `leaf` of them on either side.
+/// Returns the split that reduces the squared error of `samples` most and leaves at least `leaf` of them on either
+/// side.
 fn best_split<const FEATURES: usize>(
     samples: &mut [Sample<FEATURES>],
     mean: f64,
@@ -125,7 +126,7 @@ fn best_split<const FEATURES: usize>(
     let mut best: Option<Split> = None;
     for feature in 0..FEATURES {
         samples.sort_by(|a, b| a.features[feature].total_cmp(&b.features[feature]));
-        // Around the mean, the sums of both sides are each other's negative.
+        // The sums of deviations from the mean on both sides differ only in sign.
         let mut sum = 0.0;
         for count in 1..samples.len() {
             sum += samples[count - 1].target - mean;
@@ -175,7 +176,7 @@ mod tests {
                 "{value}"
             );
         }
-        // Two values of each step are enough for all that is between them.
+        // Two values of each step are enough for all values in between.
         let edges = (0..16).flat_map(|step| [32 * step + 1, 32 * step + 32]);
         let tree = RegressionTree::fit(&samples(edges), Limits { depth: 8, leaf: 1 });
         for value in 1..=512usize {

@@ -1,4 +1,4 @@
-//! Passes that arrive at any time, tasks of any length, processors lost at any step.
+//! Tests with passes that arrive at any time, tasks of any length, and processors lost at any step.
 
 use proptest::prelude::*;
 
@@ -7,11 +7,11 @@ use crate::schedule::Node;
 use crate::simulate::{Request, Work, simulate_requests};
 
 const PROCESSORS: usize = 3;
-/// Times are sums: what is compared may differ by this.
+/// Tolerance for comparing sums of times.
 const ROUNDING: f64 = 1e-9;
 
 prop_compose! {
-    /// Tasks of 0.1 to 2 seconds, each with a home and others that can run it.
+    /// Generates tasks of 0.1 to 2 seconds, each with a home and other processors that can run it.
     fn dags()(count in 1usize..25)(
         tasks in prop::collection::vec(
             (0usize..PROCESSORS, prop::collection::vec(prop::option::of(0.1f64..2.0), PROCESSORS), 0.1f64..2.0,
@@ -37,12 +37,12 @@ fn chain(processor: usize, seconds: &[f64]) -> Dag {
     )
 }
 
-/// A driver that checks what each processor is given.
+/// A driver that checks the tasks of each processor.
 struct Driver<'a> {
     dags: &'a [Dag],
     passes: Passes<&'a Dag>,
     ids: Vec<PassId>,
-    /// For each pass that was added, whether each task is done.
+    /// For each added pass, whether each task is complete.
     done: Vec<Vec<bool>>,
     running: Vec<Option<(PassId, usize)>>,
     is_lost: Vec<bool>,
@@ -72,7 +72,7 @@ impl<'a> Driver<'a> {
         self.ids.iter().position(|other| *other == id).unwrap()
     }
 
-    /// Gives every idle processor a task; none must be left idle while one is ready for it.
+    /// Starts a task on each idle processor. No processor may stay idle while a task is ready for it.
     fn dispatch(&mut self, now: f64, policy: Policy) {
         for index in 0..PROCESSORS {
             let processor = ProcessorId::new(index);
@@ -114,7 +114,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// A task that is ready for a processor and does not run.
+    /// Returns a task that is ready for a processor and not running.
     fn ready_for(&self, processor: ProcessorId) -> Option<(PassId, usize)> {
         let of_pass = |(place, id): (usize, &PassId)| {
             let schedule = self
@@ -152,7 +152,8 @@ impl<'a> Driver<'a> {
         self.passes.lose(ProcessorId::new(processor));
     }
 
-    /// Tasks of a pass that can't be done any more: no processor is left that runs them or one of their predecessors.
+    /// Returns whether tasks of a pass can't be completed any more: no processor is left for them or one of their
+    /// predecessors.
     fn is_blocked(&self, place: usize) -> bool {
         let can_run = |task: usize| {
             (0..PROCESSORS).any(|index| {

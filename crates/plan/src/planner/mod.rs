@@ -1,8 +1,9 @@
-//! Schedules that are planned ahead, from what tasks are expected to take.
+//! Schedules that are planned in advance from the expected times of tasks.
 //!
-//! A policy decides as it goes: it never leaves a processor idle while something is ready, so that chunks march in convoy.
-//! [`plan`] looks ahead, by a [search] through schedules that may idle. What comes out is an order of all tasks, which [`Policy::Planned`] follows on each processor ([`Dag::with_plan`]), whatever tasks
-//! really take. It is never longer than by the best policy, by the costs that it was made with.
+//! A policy decides step by step. It never leaves a processor idle while a task is ready, so that chunks move in
+//! convoys. [`plan`] looks ahead: it [searches](search) schedules that may idle. The result is an order of all tasks,
+//! which [`Policy::Planned`] follows on each processor ([`Dag::with_plan`]), whatever times the tasks really take. By
+//! the expected times, it is never longer than the best policy.
 
 pub mod search;
 
@@ -11,15 +12,15 @@ use crate::schedule::{Dag, Policy};
 use crate::simulate::{Begin, Takes, simulate_each};
 use search::{EPSILON, Limits, Search};
 
-/// How long a plan is searched for, in steps of the search: the same dag and effort give the same plan on any machine.
+/// Effort of a search, in steps rather than seconds: the same dag and effort give the same plan on any machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Partial schedules that are kept of each length.
+    /// Number of partial schedules to keep of each length.
     pub width: usize,
 }
 
 impl Default for Effort {
-    /// That of a run: a few hundredths of a second for most prompts.
+    /// Returns the effort for a run: a few hundredths of a second for most prompts.
     fn default() -> Self {
         Self { width: 40 }
     }
@@ -28,14 +29,14 @@ impl Default for Effort {
 /// An order of all tasks of a dag.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What it takes, if tasks take what is expected.
+    /// Seconds if tasks take their expected time.
     pub seconds: f64,
-    /// The tasks; each follows what it waits for, and on each processor they run in this order.
+    /// The tasks, each after its predecessors. Each processor runs its tasks in this order.
     pub order: Vec<usize>,
 }
 
-/// The best order that was found. A processor that was idle needs `wake` seconds more for its next task. `go_on` is called
-/// every few dozen microseconds; where it returns false the best policy's order is returned.
+/// Returns the best order found. A processor that was idle needs `wake` additional seconds for its next task. `go_on`
+/// is called every few dozen microseconds. If it returns false, the order of the best policy is returned.
 pub fn plan(dag: &Dag, wake: f64, effort: Effort, go_on: &mut dyn FnMut() -> bool) -> Plan {
     let bound = lower_bound(dag);
     let mut best = Policy::SIMPLE

@@ -1,12 +1,15 @@
-//! Schedules of a [`Dag`], one more task at a time: all that could be the shortest, or the most promising of each length.
+//! Search of schedules of a [`Dag`] that adds one task at a time. It finds the shortest schedule, or keeps only the
+//! most promising partial schedules of each length.
 //!
-//! A [`Partial`] schedule has placed some tasks, each on its processor behind those placed before it. What follows is an
-//! *active* schedule (Giffler and Thompson 1960): of the tasks that are open, the one that could end first decides the
-//! processor, which gets a task that could begin before that end, itself or another one, and may idle until then. One of the
-//! active schedules is the shortest. Of two partial schedules with the same tasks, one *dominates* the other where
-//! whatever follows can begin no later behind it; the other one is dropped. Of those that are left, a search without a
-//! `width` drops only what cannot be shorter than `best`, so that it ends with the optimum: in prompts of two chunks there are
-//! few. With a width it keeps that many (beam search).
+//! A [`Partial`] schedule has placed some tasks, each on its processor after those placed before it. Its extensions
+//! form *active* schedules (Giffler and Thompson 1960). Of the open tasks, the one that could end first determines the
+//! processor. It gets this task or another one that could start before that end, and may idle until then. One of the
+//! active schedules is the shortest.
+//!
+//! Of two partial schedules with the same tasks, one *dominates* the other if no later task can start later after it.
+//! The dominated one is dropped. A search without a `width` otherwise drops only schedules that can't be shorter than
+//! `best`, so it ends with the optimum. For prompts of two chunks few schedules are left. A search with a width keeps
+//! that many (beam search).
 
 use std::collections::HashMap;
 
@@ -16,65 +19,66 @@ use crate::bound::Paths;
 use crate::random::mixed;
 use crate::schedule::Dag;
 
-/// Times that differ by less are the same.
+/// Times that differ by at most this are equal.
 pub const EPSILON: f64 = 1e-12;
-/// How much the mean of what processors cannot end before counts beside the largest, for which partial schedules go on.
+/// Weight of the mean lower bound over processors, added to the largest one, in the rank of a partial schedule.
 const MEAN: f64 = 0.5;
 
-/// How far a search goes.
+/// Limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Partial schedules that are kept of each length.
+    /// Number of partial schedules to keep of each length.
     pub width: usize,
-    /// Partial schedules in all.
+    /// Total number of partial schedules.
     pub most: usize,
-    /// Only shorter schedules are looked for.
+    /// Only schedules shorter than this are searched.
     pub best: f64,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The shortest schedule: its seconds, and the tasks in an order in which each follows what it waits for. `None` where
-    /// nothing is shorter than what was known, or was found in time.
+    /// The shortest schedule: its seconds, and its tasks in an order in which each follows its predecessors. `None` if
+    /// no schedule shorter than `best` was found within the limits.
     pub schedule: Option<(f64, Vec<usize>)>,
-    /// No schedule that was dropped for another reason than dominance or length can be shorter; infinite where none was.
+    /// Lower bound of the schedules that were dropped because of a limit; infinite if none was.
     pub dropped: f64,
-    /// Partial schedules that were looked at.
+    /// Number of partial schedules examined.
     pub partials: usize,
 }
 
-/// Some tasks, placed.
+/// A schedule of some of the tasks.
 #[derive(Clone)]
 struct Partial {
-    /// By task, a bit.
+    /// Bit set of the placed tasks.
     placed: SmallVec<[u64; 8]>,
-    /// The same in one number.
+    /// Hash of the placed tasks.
     key: u64,
-    /// Tasks that wait for none that is not placed.
+    /// Tasks that are not placed, but whose predecessors are.
     open: SmallVec<[usize; 8]>,
-    /// Placed tasks that something which is not placed waits for beyond the time that its processor is free.
+    /// Placed tasks with their end, if a task that is not placed waits for them after its processor is free.
     late: SmallVec<[(usize, f64); 8]>,
-    /// By processor, when what is placed there ends.
+    /// End of the placed tasks on each processor.
     free: SmallVec<[f64; 4]>,
-    /// By processor, the seconds of what is not placed.
+    /// Seconds of the tasks on each processor that are not placed.
     left: SmallVec<[f64; 4]>,
-    /// Its place in the list of all: the latest task, and the partial schedule before it.
+    /// Index of its latest task in the list of all steps, which links to the partial schedule before it.
     last: usize,
 }
 
-/// A task behind a partial schedule.
+/// An extension of a partial schedule by one task.
 struct Step {
     parent: usize,
     task: usize,
     end: f64,
-    /// Nothing that goes on from there is shorter.
+    /// Lower bound of all schedules that continue with it.
     bound: f64,
-    /// The least goes on.
+    /// Rank of the step. Steps with the lowest ranks are continued.
     rank: f64,
 }
 
-/// The searched [`Dag`], where a processor that was idle needs `wake` seconds more for its next task.
+/// A search of schedules of a [`Dag`] in which a processor that was idle needs `wake` additional seconds for its next
+/// task.
 pub struct Search<'a> {
     dag: &'a Dag,
     tails: Vec<f64>,
@@ -82,7 +86,8 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Prepares a search of schedules of `dag`, in which an idle processor takes `wake` seconds more for its next task.
+    /// Prepares a search of schedules of `dag` in which an idle processor needs `wake` additional seconds for its next
+    /// task.
     pub fn new(dag: &'a Dag, wake: f64) -> Self {
         Self {
             dag,
@@ -91,15 +96,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Goes through schedules as far as `limits` let it. Finds nothing where `go_on`, which is called for
-    /// each length, returns false.
+    /// Searches schedules within `limits`. `go_on` is called for each length. If it returns false, nothing is found.
     pub fn run(&self, limits: Limits, go_on: &mut dyn FnMut() -> bool) -> Found {
         let mut found = Found {
             schedule: None,
             dropped: f64::INFINITY,
             partials: 0,
         };
-        // The task and what is before it, of each partial schedule that was kept.
+        // Latest task and previous entry of each partial schedule that was kept.
         let mut all: Vec<(usize, usize)> = vec![(usize::MAX, usize::MAX)];
         let mut layer = vec![self.nothing()];
         for _ in 0..self.dag.len() {
@@ -170,7 +174,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// When a task whose predecessors are placed could begin, and when it could end.
+    /// Returns when a task with placed predecessors could start and end.
     fn earliest(&self, partial: &Partial, task: usize) -> (f64, f64) {
         let free = partial.free[self.dag.home(task).index()];
         let before = self.dag.predecessors(task);
@@ -188,7 +192,7 @@ impl<'a> Search<'a> {
         (start, start + wake + self.dag.seconds(task))
     }
 
-    /// What may follow.
+    /// Adds the possible extensions of `partial` to `steps`.
     fn expand(&self, partial: &Partial, parent: usize, steps: &mut Vec<Step>) {
         let times: SmallVec<[(f64, f64); 8]> = partial
             .open
@@ -203,7 +207,8 @@ impl<'a> Search<'a> {
             if self.dag.home(*task) != processor || (start >= until && place != first) {
                 continue;
             }
-            // What cannot end before: processors, by their work, and what is open, by the longest path behind it.
+            // Lower bounds: of each processor, by its remaining work, and of each open task, by the longest path after
+            // it.
             let (mut bound, mut sum) = (end + self.tails[*task], 0.0);
             for (index, (free, left)) in partial.free.iter().zip(&partial.left).enumerate() {
                 let seconds = if index == processor.index() {
@@ -235,7 +240,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// `partial`, and `task` behind it until `end`.
+    /// Returns `partial` extended by `task`, which ends at `end`.
     fn placed(&self, partial: &Partial, task: usize, end: f64) -> Partial {
         let dag = self.dag;
         let mut next = partial.clone();
@@ -268,7 +273,7 @@ impl<'a> Search<'a> {
         next
     }
 
-    /// Whether whatever follows `other`, which has placed the same tasks, can begin no later behind `one`.
+    /// Returns whether no later task can start later after `one` than after `other`, which has placed the same tasks.
     fn dominates(&self, one: &Partial, other: &Partial) -> bool {
         if one.placed != other.placed
             || one

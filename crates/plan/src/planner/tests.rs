@@ -10,7 +10,7 @@ fn planned(dag: &Dag, effort: Effort) -> Plan {
 }
 
 prop_compose! {
-    /// Three processors, on each of which every task can run.
+    /// Generates tasks for three processors, each of which can run every task.
     fn dags(most: usize)(count in 1..most)(
         tasks in prop::collection::vec((0usize..3, 0u8..9, prop::collection::vec(any::<prop::sample::Index>(), 0..3)), count),
     ) -> Dag {
@@ -71,7 +71,7 @@ proptest! {
                 *running = running.take().or_else(|| schedule.next(processor));
             }
             let busy: Vec<_> = (0..3).filter(|processor| running[*processor].is_some()).collect();
-            prop_assert!(!busy.is_empty(), "nobody goes on");
+            prop_assert!(!busy.is_empty(), "no processor has a task");
             let task = running[busy[choices.next().unwrap() % busy.len()]].take().unwrap();
             prop_assert!(dag.predecessors(task).iter().all(|before| done[*before]));
             prop_assert!(!std::mem::replace(&mut done[task], true), "task {task} ran twice");
@@ -84,7 +84,7 @@ proptest! {
 
 #[test]
 fn a_processor_idles_where_that_is_shorter() {
-    // The long task of the first processor is ready at once; what the others wait for, a moment later.
+    // The long task of the first processor is ready at once. The others wait for a task that is ready a moment later.
     let dag = Dag::new([
         (0, 10.0, vec![]),
         (1, 1.0, vec![]),

@@ -1,31 +1,30 @@
-//! Tasks, what each waits for, and how long each is expected to take on each processor.
+//! Tasks with their dependencies and their expected time on each processor.
 
 use crate::processors::ProcessorId;
 
 /// A task of a [`Dag`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// The processor that it is placed on.
+    /// The processor on which it is placed.
     pub home: ProcessorId,
-    /// By processor, the seconds that it is expected to take there; `None` where it can't run. Processors behind the last
-    /// one can't run it.
+    /// Expected seconds on each processor; `None` where it can't run. It can't run on processors past the end.
     pub seconds: Vec<Option<f64>>,
     /// Numbers of the tasks that must be complete before it can start.
     pub predecessors: Vec<usize>,
-    /// Tasks of one kind are as much faster or slower than expected as each other.
+    /// Kind of the task. Tasks of one kind deviate from their expected time by the same factor.
     pub kind: usize,
 }
 
-/// Where a task is in a plan.
+/// Position of a task in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Planned {
-    /// How many tasks are before it.
+    /// Number of tasks before it.
     pub(super) place: usize,
     /// Whether its processor idles before it.
     pub(super) idles: bool,
 }
 
-/// Tasks and what they wait for.
+/// Tasks and their dependencies.
 #[derive(Clone, Debug)]
 pub struct Dag {
     homes: Vec<ProcessorId>,
@@ -34,20 +33,21 @@ pub struct Dag {
     kinds: Vec<usize>,
     predecessors: Vec<Vec<usize>>,
     successors: Vec<Vec<usize>>,
-    /// Seconds of the longest path that begins with each task, on its home.
+    /// Seconds of the longest path that starts with each task, on their homes.
     ranks: Vec<f64>,
     processors: usize,
     bottleneck: ProcessorId,
-    /// By task, where it is in the plan of [`Policy::Planned`](super::Policy::Planned), if there is one.
+    /// Position of each task in the plan of [`Policy::Planned`](super::Policy::Planned), if there is one.
     plan: Option<Vec<Planned>>,
 }
 
 impl Dag {
-    /// Tasks that take the same time on every processor, as `(home, seconds, predecessors)`. The number of a task is its
-    /// place in `tasks`, that of a processor is its index; there are as many processors as the largest home requires.
+    /// Creates tasks that take the same time on every processor, given as `(home, seconds, predecessors)`. A task's
+    /// number is its position in `tasks`, a processor's number its index. The largest home determines the number of
+    /// processors.
     ///
     /// # Panics
-    /// If a predecessor is not before its task, or a time is negative or not finite.
+    /// If a predecessor does not come before its task, or a time is negative or not finite.
     pub fn new(tasks: impl IntoIterator<Item = (usize, f64, Vec<usize>)>) -> Self {
         let tasks: Vec<_> = tasks.into_iter().collect();
         let processors = tasks.iter().map(|(home, ..)| home + 1).max().unwrap_or(0);
@@ -62,11 +62,11 @@ impl Dag {
         )
     }
 
-    /// Tasks for `processors` processors. The number of a task is its place in `nodes`.
+    /// Creates tasks for `processors` processors. A task's number is its position in `nodes`.
     ///
     /// # Panics
-    /// If a predecessor is not before its task, a home is no processor or can't run its task, or a time is negative or not
-    /// finite.
+    /// If a predecessor does not come before its task, a task has times of more processors, a home is no processor or
+    /// can't run its task, or a time is negative or not finite.
     pub fn from_nodes(processors: usize, nodes: impl IntoIterator<Item = Node>) -> Self {
         let mut dag = Self {
             homes: Vec::new(),
@@ -89,7 +89,7 @@ impl Dag {
             let number = dag.homes.len();
             assert!(
                 predecessors.iter().all(|other| *other < number),
-                "task {number} waits for one behind it"
+                "task {number} waits for itself or a later task"
             );
             let is_time =
                 |seconds: &Option<f64>| seconds.is_none_or(|time| time >= 0.0 && time.is_finite());
@@ -125,10 +125,11 @@ impl Dag {
         dag
     }
 
-    /// The same tasks, of which policies take `bottleneck` for the processor with the most work, whatever the work is.
+    /// Returns the same tasks, for which policies use `bottleneck` as the processor with the most work, whatever its
+    /// work is.
     ///
     /// # Panics
-    /// If it is no processor.
+    /// If the processor does not exist.
     #[must_use]
     pub fn with_bottleneck(self, bottleneck: ProcessorId) -> Self {
         assert!(
@@ -139,11 +140,11 @@ impl Dag {
         Self { bottleneck, ..self }
     }
 
-    /// The same tasks, which [`Policy::Planned`](super::Policy::Planned) runs in this order on each processor. The plan was made
-    /// for processors that need `wake` seconds more where they were idle.
+    /// Returns the same tasks, which [`Policy::Planned`](super::Policy::Planned) runs in this order on each processor.
+    /// The plan was made for processors that need `wake` additional seconds after they were idle.
     ///
     /// # Panics
-    /// If some task is not there once, or not behind what it waits for.
+    /// If `order` does not contain each task once, after its predecessors.
     #[must_use]
     pub fn with_plan(self, order: &[usize], wake: f64) -> Self {
         let mut plan: Vec<Option<Planned>> = vec![None; self.len()];
@@ -173,8 +174,8 @@ impl Dag {
         }
     }
 
-    /// Of each task of an order, whether its processor idles before it, and when it ends: where all take what is expected,
-    /// and `wake` more behind an idle processor.
+    /// Returns for each task of an order whether its processor idles before it, and when it ends. Each task takes its
+    /// expected time, and `wake` additional seconds on a processor that was idle.
     pub(crate) fn run_in_order(&self, order: &[usize], wake: f64) -> Vec<(bool, f64)> {
         let mut ends = vec![0.0f64; self.len()];
         let mut free = vec![None; self.processors];
@@ -186,7 +187,8 @@ impl Dag {
                 .fold(0.0, f64::max);
             let start = free.map_or(ready, |free| ready.max(free));
             let is_idle = free.is_none_or(|free| free < ready);
-            // What ends elsewhere at the same time may end a moment later.
+            // A predecessor that ends on another processor exactly when this processor is free may end slightly later
+            // in reality.
             let elsewhere = self.predecessors[*task]
                 .iter()
                 .filter(|before| self.homes[**before] != self.homes[*task]);
@@ -200,13 +202,13 @@ impl Dag {
         order.iter().map(run).collect()
     }
 
-    /// By task, where it is in the plan, if there is one.
+    /// Returns the position of each task in the plan, if there is one.
     pub(super) fn plan(&self) -> Option<&[Planned]> {
         self.plan.as_deref()
     }
 
-    /// Whether `other` has as many tasks, each with the same home, kind and predecessors: a plan of one is a plan of the
-    /// other.
+    /// Returns whether `other` has as many tasks, each with the same home, kind and predecessors. A plan of one dag is
+    /// then a plan of the other.
     pub fn has_same_tasks(&self, other: &Self) -> bool {
         let of = |dag: &Self| (dag.processors, dag.len());
         of(self) == of(other)
@@ -215,7 +217,7 @@ impl Dag {
             && self.predecessors == other.predecessors
     }
 
-    /// For each task the longest path that begins with it, where each takes `seconds(task)`.
+    /// Returns for each task the longest path that starts with it, where each task takes `seconds(task)`.
     pub(super) fn upward_ranks(&self, seconds: impl Fn(usize) -> f64) -> Vec<f64> {
         let mut ranks = vec![0.0; self.len()];
         for task in (0..ranks.len()).rev() {
@@ -228,82 +230,82 @@ impl Dag {
         ranks
     }
 
-    /// [`Dag::upward_ranks`] by the expected seconds.
+    /// Returns [`Dag::upward_ranks`] for the expected seconds.
     pub(super) fn ranks(&self) -> &[f64] {
         &self.ranks
     }
 
-    /// How many tasks there are.
+    /// Returns the number of tasks.
     #[allow(clippy::len_without_is_empty, reason = "a prefill has tasks")]
     pub fn len(&self) -> usize {
         self.homes.len()
     }
 
-    /// How many processors there are.
+    /// Returns the number of processors.
     pub fn processors(&self) -> usize {
         self.processors
     }
 
-    /// Their ids, in order.
+    /// Returns the ids of the processors in order.
     pub fn processor_ids(&self) -> impl Iterator<Item = ProcessorId> + use<> {
         (0..self.processors).map(ProcessorId::new)
     }
 
-    /// The processor that a task is placed on.
+    /// Returns the processor on which a task is placed.
     pub fn home(&self, task: usize) -> ProcessorId {
         self.homes[task]
     }
 
-    /// Whether all tasks are for the same processor, which takes as long in any order.
+    /// Returns whether all tasks have the same home, so that every order takes the same time.
     pub fn has_one_home(&self) -> bool {
         (1..self.len()).all(|task| self.home(task) == self.home(0))
     }
 
-    /// The seconds that a task is expected to take on its home.
+    /// Returns the expected seconds of a task on its home.
     pub fn seconds(&self, task: usize) -> f64 {
         self.seconds_on(task, self.homes[task])
             .expect("a home can run its task")
     }
 
-    /// The seconds that a task is expected to take on a processor; `None` where it can't run.
+    /// Returns the expected seconds of a task on a processor; `None` if it can't run there.
     pub fn seconds_on(&self, task: usize, processor: ProcessorId) -> Option<f64> {
         self.seconds[task * self.processors + processor.index()]
     }
 
-    /// The kind of a task.
+    /// Returns the kind of a task.
     pub fn kind(&self, task: usize) -> usize {
         self.kinds[task]
     }
 
-    /// One more than the largest kind.
+    /// Returns the largest kind plus one.
     pub fn kinds(&self) -> usize {
         self.kinds.iter().max().map_or(0, |last| last + 1)
     }
 
-    /// What a task waits for, ascending.
+    /// Returns the tasks for which a task waits, ascending.
     pub fn predecessors(&self, task: usize) -> &[usize] {
         &self.predecessors[task]
     }
 
-    /// The tasks that wait for a task, ascending.
+    /// Returns the tasks that wait for a task, ascending.
     pub fn successors(&self, task: usize) -> &[usize] {
         &self.successors[task]
     }
 
-    /// By processor, the expected seconds of the tasks that are placed there.
+    /// Returns for each processor the expected seconds of the tasks placed on it.
     pub fn work(&self) -> Vec<f64> {
         let mut work = vec![0.0; self.processors];
         (0..self.len()).for_each(|task| work[self.homes[task].index()] += self.seconds(task));
         work
     }
 
-    /// The processor with the most work; of equal ones, the first. The shortest schedule keeps it busy.
+    /// Returns the processor with the most work; of equal ones, the first. The shortest schedule keeps it busy.
     pub fn bottleneck(&self) -> ProcessorId {
         self.bottleneck
     }
 
-    /// Seconds that no schedule stays below, if tasks take what is expected: the longest path, or the work of one
-    /// processor.
+    /// Returns a lower bound in seconds for all schedules whose tasks take their expected time: the longest path or the
+    /// work of one processor.
     pub fn lower_bound(&self) -> f64 {
         self.ranks
             .iter()
@@ -313,7 +315,7 @@ impl Dag {
     }
 }
 
-/// The index of the largest; of equal ones, the first.
+/// Returns the index of the largest value; of equal ones, the first.
 pub(super) fn most_work(work: &[f64]) -> ProcessorId {
     let mut most = 0;
     for index in 1..work.len() {
@@ -401,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "waits for one behind it")]
+    #[should_panic(expected = "waits for itself or a later task")]
     fn a_circle_is_refused() {
         Dag::new([(0, 1.0, vec![1]), (0, 1.0, vec![0])]);
     }

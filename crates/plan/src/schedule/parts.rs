@@ -1,9 +1,8 @@
-//! Parts of a task: how the output of one subgraph on one chunk is cut across processors.
+//! Cuts of a subgraph's output on one chunk into parts for several processors.
 //!
-//! A [`Cut`] gives parts of an output to several processors, by fixed [`Shares`] of its rows or columns, or as
-//! [`Planned`] for each number of rows; [`Cut::parts`] returns rectangles that cover the output without overlap. What
-//! reads the output waits for all of them: [`PrefillTasks`](crate::tasks::PrefillTasks) has the tasks of a prefill in
-//! which some subgraphs are cut.
+//! A [`Cut`] assigns parts of an output to processors, by fixed [`Shares`] of its rows or columns, or as [`Planned`]
+//! for each number of rows. [`Cut::parts`] returns rectangles that cover the output without overlap. The tasks that
+//! read the output wait for all of its parts: see [`PrefillTasks`](crate::tasks::PrefillTasks).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,19 +15,19 @@ use crate::processors::ProcessorId;
 /// A rectangle of the output of a subgraph on a chunk, `[rows, columns]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Part {
-    /// Rows of the chunk, from its first token on.
+    /// Rows of the chunk, counted from its first token.
     pub rows: Range<usize>,
     /// Output features: [`Subgraph::output_columns`](crate::graph::Subgraph::output_columns).
     pub columns: Range<usize>,
 }
 
-/// What is cut into shares.
+/// The dimension that is cut into shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Axis {
-    /// The tokens of a chunk: each processor reads all weights.
+    /// The tokens of a chunk. Each processor reads all weights.
     Rows,
-    /// The output features: each processor reads all of the input, and its share of the weights.
+    /// The output features. Each processor reads the whole input and its share of the weights.
     Columns,
 }
 
@@ -38,28 +37,28 @@ pub enum Axis {
 pub struct Share {
     /// The processor.
     pub processor: ProcessorId,
-    /// Its share; of the sum of all shares.
+    /// The share, relative to the sum of all shares.
     pub share: f64,
 }
 
-/// What one processor computes in one go.
+/// The output of one processor in one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Piece {
-    /// Where.
+    /// The processor.
     pub processor: ProcessorId,
-    /// The outputs that it gives.
+    /// The part of the output.
     pub part: Part,
-    /// Rows that are computed for it: those of the part, or a standard length with padding behind them.
+    /// Number of rows computed: those of the part, or a standard length with padding at the end.
     pub rows: usize,
 }
 
-/// How an output is cut.
+/// A division of an output among processors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cut {
-    /// In the same proportion whatever the number of rows.
+    /// The same proportion for every number of rows.
     Shares(Shares),
-    /// As somebody planned for each number of rows.
+    /// A plan for each number of rows.
     Planned(Planned),
 }
 
@@ -71,24 +70,24 @@ pub struct Shares {
     multiple: usize,
 }
 
-/// Pieces for each of some numbers of rows. An output with another number of rows is cut as the next larger one, without
-/// the rows that it does not have.
+/// Pieces for some numbers of rows. For another number of rows, the pieces of the next larger one are used without the
+/// rows that the output does not have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Planned {
     columns: usize,
     by_rows: BTreeMap<usize, Vec<Piece>>,
 }
 
-/// A cut that is refused.
+/// An error in a cut.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CutError {
-    /// Nobody computes anything.
+    /// No processor has a share.
     #[error("the shares of a cut are all zero: expected at least one above 0")]
     Empty,
     /// A share is negative or not finite.
     #[error("the share of processor {} is {share}: expected a finite number of 0 or above", processor.index())]
     Share {
-        /// Whose it is.
+        /// The processor.
         processor: ProcessorId,
         /// The share.
         share: f64,
@@ -99,51 +98,51 @@ pub enum CutError {
         /// Which processor.
         processor: ProcessorId,
     },
-    /// Parts would have to begin at multiples of 0.
+    /// Parts would have to start at multiples of 0.
     #[error("the multiple of a cut is 0: expected at least 1")]
     Multiple,
-    /// Pieces that are not all of an output, each element once.
+    /// The pieces do not cover each element of an output once.
     #[error(
-        "the parts of a cut of {rows} rows by {columns} columns are not all of it, each element once"
+        "the parts of a cut of {rows} rows by {columns} columns do not cover each element once"
     )]
     Cover {
-        /// Of the output.
+        /// Rows of the output.
         rows: usize,
-        /// Of the output.
+        /// Columns of the output.
         columns: usize,
     },
-    /// An output that nobody planned.
+    /// There is no plan for the output.
     #[error(
         "there is no plan for {rows} rows by {columns} columns: expected at most {most_rows} by {planned_columns}"
     )]
     Unplanned {
-        /// Of the output.
+        /// Rows of the output.
         rows: usize,
-        /// Of the output.
+        /// Columns of the output.
         columns: usize,
-        /// Most rows of a plan.
+        /// The largest number of rows of a plan.
         most_rows: usize,
-        /// Columns of the plans.
+        /// Number of columns of the plans.
         planned_columns: usize,
     },
-    /// A subgraph that is not products alone: its parts would need more than their share of the input.
+    /// The subgraph is not a linear layer alone. Its parts would need more than their share of the input.
     #[error("{} can't be cut: expected {}", role.name(), PRODUCTS)]
     Role {
-        /// What is cut.
+        /// The role of the subgraph.
         role: Role,
     },
-    /// Two cuts of one product.
+    /// A linear subgraph has two cuts.
     #[error("{} is cut twice: expected one cut for each product", role.name())]
     Twice {
-        /// What is cut.
+        /// The role of the subgraph.
         role: Role,
     },
     /// A processor of a cut can't compute the subgraph.
     #[error("processor {} has a share of {} but does not compute it: expected {}", processor.index(), role.name(), role.format().name())]
     Format {
-        /// Which processor.
+        /// The processor.
         processor: ProcessorId,
-        /// What is cut.
+        /// The role of the subgraph.
         role: Role,
     },
 }
@@ -152,19 +151,19 @@ pub enum CutError {
 pub const PRODUCTS: &str = "query-key-value, attention-output, gate-up or down";
 
 impl Cut {
-    /// Cuts `axis` in the proportion of `shares`, in their order. All parts but the last begin and end at a multiple of
-    /// `multiple`, as of the columns of a kernel's tile.
+    /// Creates a cut of `axis` in the proportion of `shares`, in their order. All parts except the last start and end
+    /// at a multiple of `multiple`, for example the columns of a kernel's tile.
     ///
     /// # Errors
-    /// If a share is negative or not finite, all are zero, a processor has two, or `multiple` is zero.
+    /// If a share is negative or not finite, all shares are zero, a processor has two shares, or `multiple` is zero.
     pub fn new(axis: Axis, shares: Vec<Share>, multiple: usize) -> Result<Self, CutError> {
         Ok(Self::Shares(Shares::new(axis, shares, multiple)?))
     }
 
-    /// Cuts outputs of `columns` columns into pieces that are planned for some numbers of rows.
+    /// Creates a cut of outputs of `columns` columns from the pieces planned for some numbers of rows.
     ///
     /// # Errors
-    /// If there are none, or the pieces of a number of rows are not all of the output, each element once.
+    /// If there are no pieces, or those of a number of rows do not cover each element of the output once.
     pub fn planned(columns: usize, by_rows: BTreeMap<usize, Vec<Piece>>) -> Result<Self, CutError> {
         if by_rows.is_empty() {
             return Err(CutError::Empty);
@@ -181,11 +180,11 @@ impl Cut {
         }
     }
 
-    /// The parts of an output of `rows` by `columns`: together they are all of it, without overlap. A share that comes to
+    /// Returns the parts of an output of `rows` by `columns`, which cover it without overlap. A share that rounds to
     /// nothing has no part.
     ///
     /// # Errors
-    /// If nobody planned an output of so many rows or columns.
+    /// If there is no plan for this number of rows or columns.
     pub fn parts(&self, rows: usize, columns: usize) -> Result<Vec<(ProcessorId, Part)>, CutError> {
         match self {
             Self::Shares(shares) => Ok(shares.parts(rows, columns)),
@@ -193,7 +192,7 @@ impl Cut {
         }
     }
 
-    /// The processors that have a part of some output, those with several more than once.
+    /// Returns the processors that have a part of some output. One that has several parts may be repeated.
     pub fn processors(&self) -> impl Iterator<Item = ProcessorId> {
         let (shares, pieces) = match self {
             Self::Shares(shares) => (Some(shares.shares.iter()), None),
@@ -207,15 +206,15 @@ impl Cut {
         shares.chain(pieces.into_iter().flatten().map(|piece| piece.processor))
     }
 
-    /// What processors are given of outputs of at most `rows` rows and `columns` columns: of each range of columns, the
-    /// rows that are computed in one go. Those with graphs of static shapes need one for each.
+    /// Returns the pieces of outputs of at most `rows` rows and `columns` columns: for each range of columns, the
+    /// number of rows computed in one run. A processor with static graphs needs one graph for each piece.
     ///
     /// # Errors
-    /// If nobody planned an output of so many rows or columns.
+    /// If there is no plan for this number of rows or columns.
     pub fn pieces(&self, rows: usize, columns: usize) -> Result<Vec<Piece>, CutError> {
         let parts = self.parts(rows, columns)?;
         match self {
-            // Of fewer rows, a part may have some more than its share.
+            // With fewer rows, rounding can give a part more rows than its share, up to `multiple`.
             Self::Shares(Shares { multiple, .. }) => {
                 let piece = |(processor, part): (ProcessorId, Part)| {
                     let rows = part.rows.len().saturating_add(*multiple).min(rows);
@@ -274,7 +273,7 @@ impl Planned {
     }
 }
 
-/// Whether pieces are all of an output of `rows` by `columns`, each element once.
+/// Returns whether pieces cover each element of an output of `rows` by `columns` once.
 fn covers(pieces: &[Piece], rows: usize, columns: usize) -> bool {
     let is_piece = |Piece {
                         part,
@@ -304,11 +303,11 @@ fn covers(pieces: &[Piece], rows: usize, columns: usize) -> bool {
 }
 
 impl Shares {
-    /// Cuts `axis` in the proportion of `shares`, in their order. All parts but the last begin and end at a multiple of
-    /// `multiple`, as of the columns of a kernel's tile.
+    /// Creates shares of `axis` in the proportion of `shares`, in their order. All parts except the last start and end
+    /// at a multiple of `multiple`, for example the columns of a kernel's tile.
     ///
     /// # Errors
-    /// If a share is negative or not finite, all are zero, a processor has two, or `multiple` is zero.
+    /// If a share is negative or not finite, all shares are zero, a processor has two shares, or `multiple` is zero.
     fn new(axis: Axis, shares: Vec<Share>, multiple: usize) -> Result<Self, CutError> {
         for (index, Share { processor, share }) in shares.iter().copied().enumerate() {
             if !(share >= 0.0 && share.is_finite()) {
@@ -333,8 +332,8 @@ impl Shares {
         }
     }
 
-    /// The parts of an output of `rows` by `columns`, in the order of the shares: together they are all of it, without
-    /// overlap. A share that comes to nothing has no part.
+    /// Returns the parts of an output of `rows` by `columns` in the order of the shares. They cover it without overlap.
+    /// A share that rounds to nothing has no part.
     fn parts(&self, rows: usize, columns: usize) -> Vec<(ProcessorId, Part)> {
         let length = if self.axis == Axis::Rows {
             rows

@@ -1,8 +1,8 @@
-//! What ran where and when: the record of a real or a simulated run.
+//! The record of a real or a simulated run.
 //!
-//! [`Timeline`] holds the events; a [`Record`] adds what their tasks are and what they wait for, and computes
-//! what each event [waited](waits) for, which of them made the run as long as it is, and how much of the time each kind of
-//! task took. [`trace`] writes a record for Chrome's and Perfetto's viewers.
+//! [`Timeline`] contains the events. A [`Record`] adds the labels and dependencies of the tasks. It computes what each
+//! event [waited](waits) for, the critical path, and the share of each kind of task in the time. [`trace`] writes a
+//! record for Chrome's and Perfetto's viewers.
 
 mod record;
 mod trace;
@@ -14,16 +14,16 @@ use crate::processors::ProcessorId;
 pub use record::{Kind, Label, Lane, Record, Source, Summary};
 pub use waits::{Waited, critical_path, waits};
 
-/// A task on a processor, in seconds since the start.
+/// A task on a processor. Times are in seconds since the start of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Event {
     /// Number of the task.
     pub task: usize,
-    /// Where.
+    /// The processor.
     pub processor: ProcessorId,
-    /// When it began.
+    /// Start time.
     pub start: f64,
-    /// When it was complete.
+    /// End time.
     pub end: f64,
 }
 
@@ -35,28 +35,28 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Of `processors` processors, in the order in which events began.
+    /// Creates a timeline of `processors` processors, with the events sorted by start time.
     pub fn new(mut events: Vec<Event>, processors: usize) -> Self {
         events.sort_by(|one, other| one.start.total_cmp(&other.start));
         Self { events, processors }
     }
 
-    /// In the order in which they began.
+    /// Returns the events, sorted by start time.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// How many processors there were.
+    /// Returns the number of processors.
     pub fn processors(&self) -> usize {
         self.processors
     }
 
-    /// Their ids, in order.
+    /// Returns the ids of the processors in order.
     pub fn processor_ids(&self) -> impl Iterator<Item = ProcessorId> + use<> {
         (0..self.processors).map(ProcessorId::new)
     }
 
-    /// From the start to the end of the last event.
+    /// Returns the seconds from the start to the end of the last event.
     pub fn seconds(&self) -> f64 {
         self.events
             .iter()
@@ -64,7 +64,7 @@ impl Timeline {
             .fold(0.0, f64::max)
     }
 
-    /// Seconds that a processor worked.
+    /// Returns the seconds in which a processor worked.
     pub fn busy(&self, processor: ProcessorId) -> f64 {
         let of_processor = self
             .events
@@ -73,7 +73,7 @@ impl Timeline {
         of_processor.map(|event| event.end - event.start).sum()
     }
 
-    /// Of each event, in their order, the seconds in which another processor worked, too.
+    /// Returns for each event, in order, the seconds in which another processor worked, too.
     pub fn overlaps(&self) -> Vec<f64> {
         let edge = |(index, event): (usize, &Event)| {
             [(event.start, true, index), (event.end, false, index)]
@@ -81,7 +81,7 @@ impl Timeline {
         let mut edges: Vec<_> = self.events.iter().enumerate().flat_map(edge).collect();
         edges.sort_by(|one, other| one.0.total_cmp(&other.0));
         let mut overlaps = vec![0.0; self.events.len()];
-        // Of each processor: events that it is at, and the seconds so far in which others worked.
+        // For each processor, its number of running events, and the seconds so far in which others worked.
         let mut processors = vec![(0usize, 0.0); self.processors];
         let (mut working, mut now) = (0, 0.0);
         for (time, is_start, index) in edges {
@@ -101,7 +101,7 @@ impl Timeline {
         overlaps
     }
 
-    /// Share of the time in which a processor did not run anything.
+    /// Returns the fraction of the time in which a processor was idle.
     pub fn bubble_rate(&self, processor: ProcessorId) -> f64 {
         let seconds = self.seconds();
         if seconds > 0.0 {

@@ -1,4 +1,4 @@
-//! A timeline with what its tasks are, and what it amounts to.
+//! A timeline with the labels of its tasks, and its summary.
 
 use std::borrow::Cow;
 
@@ -9,29 +9,29 @@ use super::{Event, Timeline};
 use crate::processors::ProcessorId;
 use crate::schedule::Dag;
 
-/// What a task is, for people.
+/// Human-readable label of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Label {
-    /// Number of its chunk.
+    /// Index of its chunk.
     pub chunk: usize,
-    /// Number of its block.
+    /// Index of its block.
     pub block: usize,
-    /// What it does there: the name of a [`Role`](crate::graph::Role), or `shadow`.
+    /// Kind of work: the name of a [`Role`](crate::graph::Role), or `shadow`.
     pub kind: Cow<'static, str>,
 }
 
-/// Where the times of a record come from.
+/// The source of a record's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// A clock.
+    /// The clock of a real run.
     Measured,
-    /// A model of a device.
+    /// A simulation on the model of a device.
     Simulated,
 }
 
 impl Source {
-    /// `measured` or `simulated`.
+    /// Returns `measured` or `simulated`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Measured => "measured",
@@ -43,63 +43,63 @@ impl Source {
 /// A run with its title, tasks and processors.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// What ran: the model, the prompt, the policy.
+    /// The model, the prompt and the policy.
     pub title: &'a str,
-    /// Where the times come from.
+    /// Source of the times.
     pub source: Source,
-    /// When.
+    /// Start and end times of the tasks.
     pub timeline: &'a Timeline,
-    /// What waits for what.
+    /// Dependencies of the tasks.
     pub dag: &'a Dag,
-    /// One for each task of the dag.
+    /// Label of each task of the dag.
     pub labels: &'a [Label],
     /// Names of the processors.
     pub processors: &'a [&'a str],
 }
 
-/// How long one kind of task took.
+/// Total time of one kind of task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Kind {
-    /// Of its label.
+    /// Kind, as in the labels.
     pub kind: String,
-    /// Of all of them together.
+    /// Sum over all tasks of this kind.
     pub seconds: f64,
-    /// Of the seconds of all kinds.
+    /// Share in the seconds of all kinds.
     pub share: f64,
 }
 
-/// What one processor did.
+/// Summary of one processor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lane {
     /// Name of the processor.
     pub processor: String,
-    /// How many tasks it ran.
+    /// Number of tasks that it ran.
     pub tasks: usize,
-    /// Seconds that it worked.
+    /// Seconds in which it worked.
     pub busy_seconds: f64,
-    /// Share of the run in which it had nothing to do.
+    /// Fraction of the run in which it was idle.
     pub bubble_rate: f64,
 }
 
-/// What a run amounts to.
+/// Summary of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Where the times come from.
+    /// Source of the times.
     pub source: Source,
-    /// From the start to the end of the last task.
+    /// Seconds from the start to the end of the last task.
     pub seconds: f64,
-    /// One for each processor.
+    /// Summary of each processor.
     pub processors: Vec<Lane>,
-    /// By kind, all tasks.
+    /// Time of each kind, over all tasks.
     pub kinds: Vec<Kind>,
-    /// By kind, those tasks alone that made the run as long as it is.
+    /// Time of each kind, over the tasks of the critical path.
     pub critical_path: Vec<Kind>,
-    /// How many tasks the critical path has.
+    /// Number of tasks on the critical path.
     pub critical_tasks: usize,
 }
 
 impl<'a> Record<'a> {
-    /// The label of an event's task.
+    /// Returns the label of an event's task.
     ///
     /// # Panics
     /// If there are fewer labels than tasks.
@@ -107,7 +107,7 @@ impl<'a> Record<'a> {
         &self.labels[event.task]
     }
 
-    /// The name of a processor.
+    /// Returns the name of a processor.
     pub fn processor(&self, id: ProcessorId) -> Cow<'a, str> {
         let index = id.index();
         self.processors.get(index).map_or_else(
@@ -116,7 +116,7 @@ impl<'a> Record<'a> {
         )
     }
 
-    /// How many chunks the labels have.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> usize {
         self.labels
             .iter()
@@ -125,12 +125,12 @@ impl<'a> Record<'a> {
             .unwrap_or(0)
     }
 
-    /// What each event waited for: [`waits`].
+    /// Returns what each event waited for: [`waits`].
     pub fn waits(&self) -> Vec<Waited> {
         waits(self.timeline, self.dag)
     }
 
-    /// Totals.
+    /// Returns the totals.
     pub fn summary(&self) -> Summary {
         let events = self.timeline.events();
         let lane = |processor: ProcessorId| Lane {
@@ -153,7 +153,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// By kind, the longest first.
+    /// Returns the time of each kind, the longest first.
     fn kinds<'e>(&self, events: impl Iterator<Item = &'e Event>) -> Vec<Kind> {
         let mut kinds: Vec<Kind> = Vec::new();
         for event in events {

@@ -1,15 +1,15 @@
-//! A record in the trace event format of Chrome, which `chrome://tracing` and ui.perfetto.dev read.
+//! Conversion of a record to Chrome's trace event format, which `chrome://tracing` and ui.perfetto.dev read.
 
 use serde_json::{Value, json};
 
 use super::Record;
 
-/// Seconds in the format's unit.
+/// The format's time unit per second.
 const MICROSECONDS: f64 = 1e6;
 
 impl Record<'_> {
-    /// The record as one JSON object: a thread for each processor, a complete event for each task with its chunk, block,
-    /// kind and what it waited for, and the totals beside them.
+    /// Returns the record as one JSON object: a thread for each processor, and a complete event for each task with its
+    /// chunk, block, kind and the reason for waiting. The totals are in `otherData`.
     pub fn trace(&self) -> Value {
         let name = |thread: usize, name: &str| json!({ "ph": "M", "pid": 0, "tid": thread, "name": "thread_name", "args": { "name": name } });
         let mut events = vec![
@@ -36,7 +36,7 @@ impl Record<'_> {
         json!({ "traceEvents": events, "displayTimeUnit": "ms", "otherData": { "title": self.title, "summary": self.summary() } })
     }
 
-    /// The title, and where the times come from.
+    /// Returns the title and the source of the times.
     pub fn heading(&self) -> String {
         format!("{} ({})", self.title, self.source.name())
     }

@@ -1,24 +1,24 @@
-//! Why an event began no earlier: what it waited for, and the chain of such reasons that ends with the run.
+//! Reasons for the start times of events, and the critical path: the chain of such reasons up to the end of the run.
 
 use serde::Serialize;
 
 use super::Timeline;
 use crate::schedule::Dag;
 
-/// What an event began after.
+/// The reason why an event did not start earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "for", content = "task")]
 pub enum Waited {
-    /// Nothing: it began the run.
+    /// Nothing: it started the run.
     Nothing,
-    /// This task, whose result it reads, was the last to be complete; the processor was free by then.
+    /// A task whose result it reads and which was the last to complete. The processor was free by then.
     Predecessor(usize),
-    /// Its processor, which ran this task until after all that it reads was complete.
+    /// Its processor, which ran this task after all predecessors were complete.
     Processor(usize),
 }
 
 impl Waited {
-    /// The task that was waited for.
+    /// Returns the task for which it waited.
     pub fn task(self) -> Option<usize> {
         match self {
             Self::Nothing => None,
@@ -27,8 +27,8 @@ impl Waited {
     }
 }
 
-/// What each event waited for, in the order of [`Timeline::events`]. A task that ran twice, because its processor was
-/// lost, counts from its last end.
+/// Returns what each event waited for, in the order of [`Timeline::events`]. For a task that ran twice, because its
+/// processor was lost, the last end counts.
 pub fn waits(timeline: &Timeline, dag: &Dag) -> Vec<Waited> {
     let mut ends = vec![f64::NEG_INFINITY; dag.len()];
     for event in timeline.events() {
@@ -58,9 +58,9 @@ pub fn waits(timeline: &Timeline, dag: &Dag) -> Vec<Waited> {
     timeline.events().iter().map(of_event).collect()
 }
 
-/// The places in [`Timeline::events`] of those that made the run as long as it is, from the first to the last: each
-/// waited for the one before it. An event that is shorter by some time makes the run shorter by as much, unless another
-/// chain is as long.
+/// Returns the indices in [`Timeline::events`] of the critical path, from the first event to the last: each waited for
+/// the one before it. If one of these events is shorter, the run is shorter by the same time, unless another chain is
+/// as long.
 pub fn critical_path(timeline: &Timeline, dag: &Dag) -> Vec<usize> {
     let (events, waits) = (timeline.events(), waits(timeline, dag));
     let mut place_of = vec![None; dag.len()];
@@ -71,7 +71,7 @@ pub fn critical_path(timeline: &Timeline, dag: &Dag) -> Vec<usize> {
     let mut path: Vec<usize> = last.into_iter().collect();
     while let Some(task) = path.last().and_then(|place| waits[*place].task())
         && let Some(place) = place_of[task]
-        // A reason begins before its consequence, also where events have no length.
+        // A reason precedes its consequence, even if events have no length.
         && path.last().is_some_and(|later| place < *later)
     {
         path.push(place);
@@ -86,7 +86,7 @@ mod tests {
     use crate::schedule::Policy;
     use crate::simulate::simulate;
 
-    /// The second processor's task waits for the first's; the first goes on meanwhile.
+    /// The task of the second processor waits for the first processor's, which continues with another task.
     fn dag() -> Dag {
         Dag::new([
             (0, 1.0, vec![]),
