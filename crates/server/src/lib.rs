@@ -7,8 +7,8 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`listener`] | connections, their number and their time-outs |
-//! | [`guard`], [`owner`] | who may ask: key, host, origin; whose prompts an answer may find |
+//! | [`listener`], [`connections`] | connections, their number and their time-outs |
+//! | [`guard`], [`owner`] | who may ask: key, host, origin; whose prompts an answer may find; shares of the server |
 //! | [`chat`], [`completions`], [`responses`], [`anthropic`] | answers |
 //! | [`models`], [`props`], [`metrics`], [`openapi`] | what the server is and does |
 //! | [`text`], [`embeddings`] | tokens, templates and vectors of texts |
@@ -33,6 +33,7 @@ mod body;
 mod catalog;
 mod chat;
 mod completions;
+mod connections;
 mod conversation;
 mod counters;
 mod embeddings;

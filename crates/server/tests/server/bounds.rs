@@ -306,7 +306,7 @@ fn nothing_is_computed_for_a_request_that_is_refused() {
 
 #[test]
 fn bodies_take_a_bounded_part_of_memory_together() {
-    let server = Server::with(|options| options.bodies_bytes = 100 << 10);
+    let server = Server::with(|options| options.bodies_bytes = 200 << 10);
     let body = chat(json!({"user": "x".repeat(60_000)})).to_string();
     let mut first = server.connect();
     let request = post(CHAT, &body, "");
