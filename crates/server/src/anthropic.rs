@@ -138,7 +138,6 @@ pub(crate) async fn create(
     let body = body?;
     body.check(&fields::MESSAGES)?;
     let (request, prompt): (MessagesRequest, PromptFields) = (body.parse()?, body.parse()?);
-    let model = app.model(request.model.as_deref()).await?;
     if request.max_tokens == 0 {
         return Err(ApiError::field("max_tokens", "0, expected at least 1").into());
     }
@@ -148,8 +147,8 @@ pub(crate) async fn create(
         .map(|system| text("system", system))
         .transpose()?;
     let messages = turns(request.messages)?.messages(system.as_deref());
-    let prompt = prompt.read(model.model().chat_template())?;
-    let prompt = prompt_options(prompt, request.thinking.as_ref(), &messages)?;
+    prompt.check(Some(&messages))?;
+    check_thinking(request.thinking.as_ref())?;
     let streams = request.stream.unwrap_or(false);
     let sampling = Sampling {
         temperature: request.temperature,
@@ -163,6 +162,10 @@ pub(crate) async fn create(
     let form =
         format.map(|format| format.form("output_config.format", "output_config.format.schema"));
     let form = form.transpose()?.flatten();
+    sampling.check(app.options.parallel)?;
+    let model = app.model(request.model.as_deref()).await?;
+    let prompt = prompt.read(model.model().chat_template())?;
+    let prompt = prompt_options(prompt, request.thinking.is_some(), &messages);
     let (max_tokens, log_probabilities) = (Some(request.max_tokens), None);
     let asked = Conversation {
         model,
@@ -201,18 +204,11 @@ pub(crate) async fn create(
 /// Returns the options of a prompt: an answer goes on with a last message of the assistant, as in Anthropic's API.
 fn prompt_options(
     mut prompt: PromptOptions,
-    thinking: Option<&Thinking>,
+    disables_thinking: bool,
     messages: &[Value],
-) -> ApiResult<PromptOptions> {
-    match thinking.map(|thinking| thinking.kind.as_str()) {
-        None => {}
-        Some("disabled") => prompt.set("enable_thinking", false.into()),
-        Some(kind) => {
-            return Err(ApiError::unsupported(
-                "thinking.type",
-                format!("{kind}: expected disabled"),
-            ));
-        }
+) -> PromptOptions {
+    if disables_thinking {
+        prompt.set("enable_thinking", false.into());
     }
     if messages
         .last()
@@ -220,7 +216,18 @@ fn prompt_options(
     {
         prompt.continue_last();
     }
-    Ok(prompt)
+    prompt
+}
+
+/// Refuses to let the model think, but for not at all.
+fn check_thinking(thinking: Option<&Thinking>) -> ApiResult<()> {
+    match thinking.map(|thinking| thinking.kind.as_str()) {
+        None | Some("disabled") => Ok(()),
+        Some(kind) => Err(ApiError::unsupported(
+            "thinking.type",
+            format!("{kind}: expected disabled"),
+        )),
+    }
 }
 
 /// The answer as far as it is there.

@@ -236,7 +236,7 @@ pub(crate) async fn complete(
     body.check(&fields::CHAT)?;
     let (request, sampling): (ChatRequest, Sampling) = (body.parse()?, body.parse()?);
     let (prompt, form): (PromptFields, FormFields) = (body.parse()?, body.parse()?);
-    let model = app.model(request.model.as_deref()).await?;
+    sampling.check(app.options.parallel)?;
     let wants_tokens = request.logprobs.unwrap_or(false);
     let likeliest = likeliest("top_logprobs", request.top_logprobs)?;
     if likeliest.is_some() && !wants_tokens {
@@ -256,13 +256,16 @@ pub(crate) async fn complete(
             "0, expected at least 1",
         ));
     }
-    let (form, prompt) = (form.form()?, prompt.read(model.model().chat_template())?);
+    let form = form.form()?;
     let tools = ToolUse::of_chat(
         request.tools,
         request.tool_choice.as_ref(),
         request.parallel_tool_calls,
     )?;
     let messages = messages(request.messages)?;
+    prompt.check(Some(&messages))?;
+    let model = app.model(request.model.as_deref()).await?;
+    let prompt = prompt.read(model.model().chat_template())?;
     let asked = Conversation {
         model,
         messages,

@@ -111,9 +111,9 @@ pub(crate) async fn complete(
     body.check(&fields::COMPLETIONS)?;
     let (request, sampling): (CompletionRequest, Sampling) = (body.parse()?, body.parse()?);
     let (form, text): (FormFields, TextFields) = (body.parse()?, body.parse()?);
-    let model = app.model(request.model.as_deref()).await?;
     let log_probabilities = likeliest("logprobs", request.logprobs)?;
-    let choices = sampling.choices(&model)?;
+    let choices = sampling.check(app.options.parallel)?;
+    request.prompt.check("prompt")?;
     if request.best_of.is_some_and(|best_of| best_of != choices) {
         return Err(ApiError::unsupported(
             "best_of",
@@ -128,6 +128,7 @@ pub(crate) async fn complete(
         Some(MAX_TOKENS)
     };
     let max_tokens = limit(request.n_predict, request.max_tokens)?.or(default);
+    let model = app.model(request.model.as_deref()).await?;
     let mut options = sampling.options(&model, max_tokens, log_probabilities)?;
     let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
     // Nothing is computed before.

@@ -109,6 +109,11 @@ impl ApiError {
         Self::refused(StatusCode::NOT_FOUND, "model_not_found", message).with_param("model")
     }
 
+    /// A prompt has no tokens.
+    pub(crate) fn empty_prompt() -> Self {
+        Self::invalid("the prompt is empty: expected at least one token").with_code("invalid_value")
+    }
+
     /// Too many requests wait.
     pub(crate) fn full(waiting: usize) -> Self {
         let message = format!("{waiting} requests wait for their turn already: try again later");

@@ -160,8 +160,7 @@ impl Hosted {
     ) -> ApiResult<Need> {
         let (prompt, context) = (prompt.len(), self.context);
         if prompt == 0 {
-            let message = "the prompt is empty: expected at least one token";
-            return Err(ApiError::invalid(message).with_code("invalid_value"));
+            return Err(ApiError::empty_prompt());
         }
         if prompt > context {
             let message = format!("the prompt has {prompt} tokens, but the context is {context}");

@@ -455,8 +455,10 @@ mod tests {
         let other = queue.enter(client(2)).unwrap();
         assert!(queue.enter(client(2)).is_err());
         // Those that wait count as well.
-        let waits = Box::pin(other.admit(ONE));
-        assert_eq!(queue.enter(client(2)).err(), Some(Full(14)));
+        let mut waits = Box::pin(other.admit(ONE));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        assert_eq!(queue.enter(client(2)).err(), Some(Full(15)));
         drop(waits);
         places.clear();
         let _waiting: Vec<_> = (0..14).map(|_| waiting(&queue, 1, ONE)).collect();

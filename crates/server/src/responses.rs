@@ -135,7 +135,7 @@ pub(crate) async fn create(
     body.check(&fields::RESPONSES)?;
     let (request, sampling): (ResponsesRequest, Sampling) = (body.parse()?, body.parse()?);
     let prompt: PromptFields = body.parse()?;
-    let model = app.model(request.model.as_deref()).await?;
+    sampling.check(app.options.parallel)?;
     let format = request.text.as_ref().and_then(|text| text.format.as_ref());
     if request.max_output_tokens == Some(0) {
         return Err(ApiError::field(
@@ -169,6 +169,8 @@ pub(crate) async fn create(
         request.parallel_tool_calls,
     )?;
     let messages = turns(request.input)?.messages(instructions);
+    prompt.check(Some(&messages))?;
+    let model = app.model(request.model.as_deref()).await?;
     let template = model.model().chat_template();
     let mut prompt = prompt.read(template)?;
     if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {

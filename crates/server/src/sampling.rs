@@ -10,7 +10,7 @@ use triad_engine::GenerateOptions;
 use triad_engine::sampler::SamplerOptions;
 use utoipa::ToSchema;
 
-use crate::adapters::LoraField;
+use crate::adapters::{self, LoraField};
 use crate::error::{ApiError, ApiResult};
 use crate::hosted::Hosted;
 
@@ -109,7 +109,24 @@ impl Sampling {
     /// # Errors
     /// If there are none, or more than the model computes at once.
     pub(crate) fn choices(&self, model: &Hosted) -> ApiResult<usize> {
-        Ok(within("n", self.n, 1..=model.most_choices())?.unwrap_or(1))
+        self.choices_within(model.most_choices())
+    }
+
+    fn choices_within(&self, most: usize) -> ApiResult<usize> {
+        Ok(within("n", self.n, 1..=most)?.unwrap_or(1))
+    }
+
+    /// Returns the number of answers to each prompt, at most `most`, after all checks that need no model, so that a request
+    /// which they refuse loads none.
+    ///
+    /// # Errors
+    /// If a field has a value out of its range.
+    pub(crate) fn check(&self, most: usize) -> ApiResult<usize> {
+        let choices = self.choices_within(most)?;
+        self.sampler(&SamplerOptions::default(), None)?;
+        self.stops()?;
+        adapters::check(self.lora.as_deref().unwrap_or_default())?;
+        Ok(choices)
     }
 
     /// How answers of `model` are made, of at most `max_tokens`, with so many of the likeliest tokens told.
@@ -122,7 +139,20 @@ impl Sampling {
         max_tokens: Option<usize>,
         log_probabilities: Option<usize>,
     ) -> ApiResult<GenerateOptions> {
-        let default = model.sampling();
+        let vocab = model.model().description().vocab;
+        Ok(GenerateOptions {
+            max_tokens,
+            sampler: self.sampler(&model.sampling(), Some(vocab))?,
+            stop: self.stops()?,
+            ignores_end_tokens: self.ignore_eos.unwrap_or(false),
+            log_probabilities,
+            ..GenerateOptions::default()
+        })
+    }
+
+    /// Returns how tokens are chosen, as in `default` where the request leaves it out; `vocab` is unknown before the model is
+    /// loaded.
+    fn sampler(&self, default: &SamplerOptions, vocab: Option<usize>) -> ApiResult<SamplerOptions> {
         let narrow = |value: Option<f64>| value.map(|value| value as f32);
         let top_k = within("top_k", self.top_k, -1..=i64::from(u32::MAX))?;
         let top_k = top_k.map(|top_k| usize::try_from(top_k).unwrap_or(0));
@@ -143,7 +173,7 @@ impl Sampling {
             ("repeat_penalty", repeat_penalty),
             ("repetition_penalty", repetition_penalty),
         )?;
-        let sampler = SamplerOptions {
+        Ok(SamplerOptions {
             temperature: narrow(within("temperature", self.temperature, 0.0..=100.0)?)
                 .unwrap_or(default.temperature),
             top_k: top_k.unwrap_or(default.top_k),
@@ -162,26 +192,17 @@ impl Sampling {
                 -2.0..=2.0,
             )?)
             .unwrap_or(0.0),
-            logit_bias: self.logit_bias(model)?,
+            logit_bias: self.logit_bias(vocab)?,
             seed: match self.seed {
                 Some(seed) => seed.cast_unsigned(),
                 None => getrandom::u64().unwrap_or(0),
             },
-        };
-        Ok(GenerateOptions {
-            max_tokens,
-            sampler,
-            stop: self.stops()?,
-            ignores_end_tokens: self.ignore_eos.unwrap_or(false),
-            log_probabilities,
-            ..GenerateOptions::default()
         })
     }
 
-    fn logit_bias(&self, model: &Hosted) -> ApiResult<Vec<(u32, f32)>> {
-        let vocab = model.model().description().vocab;
+    fn logit_bias(&self, vocab: Option<usize>) -> ApiResult<Vec<(u32, f32)>> {
         let bias = self.logit_bias.iter().flatten().map(|(token, bias)| {
-            if *token as usize >= vocab {
+            if let Some(vocab) = vocab.filter(|vocab| *token as usize >= *vocab) {
                 return Err(ApiError::field(
                     "logit_bias",
                     format!("token {token} is outside the vocabulary of {vocab}"),

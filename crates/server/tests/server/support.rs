@@ -1,6 +1,6 @@
 //! A server with a tiny random model, and a client that speaks plain HTTP.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -441,6 +441,14 @@ impl Reply {
         );
         events
     }
+}
+
+/// Whether nothing has come that is not read yet, and the connection is open.
+pub fn has_nothing(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let peeked = stream.peek(&mut [0]);
+    stream.set_nonblocking(false).unwrap();
+    matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
 /// The events of a stream, whose names are their types.
