@@ -195,6 +195,8 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        // Other APIs have other forms of it.
+        response.extensions_mut().insert(self);
         response
     }
 }

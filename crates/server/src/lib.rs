@@ -18,6 +18,7 @@
 //! | [`messages`], [`tools`] | conversations and functions as requests have them |
 //! | [`pieces`] | answers as text and calls of functions |
 //! | [`prepare`] | threads that prepare requests: templates, tokens, forms |
+//! | [`request_id`], [`anthropic_error`] | names of requests, and errors in Anthropic's form |
 //! | [`answers`] | from an order to the parts of its answers |
 //! | [`page`], [`timelines`] | the page at `/`, and how prompts were computed, which it shows |
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@
 mod adapters;
 mod answers;
 mod anthropic;
+mod anthropic_error;
 mod anthropic_turns;
 mod app;
 mod blocking;
@@ -61,6 +63,7 @@ mod prompts;
 mod props;
 mod queue;
 mod reply;
+mod request_id;
 mod response_answer;
 mod responses;
 mod route;

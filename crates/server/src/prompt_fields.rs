@@ -32,7 +32,7 @@ pub(crate) struct PromptFields {
     /// Texts that the answer is to be about; refused where the template reads none.
     #[schema(value_type = Option<Vec<Object>>)]
     documents: Option<Vec<Value>>,
-    /// How much the model thinks; refused where the template does not read it.
+    /// How much the model thinks; other than `none` it is refused where the template does not read it.
     reasoning_effort: Option<String>,
 }
 
@@ -123,7 +123,8 @@ impl PromptFields {
 }
 
 impl PromptOptions {
-    /// Sets how much the model thinks, as `field` asks for it.
+    /// Sets how much the model thinks, as `field` asks for it. Not to think at all needs no template that reads degrees: there
+    /// are templates that read no more than whether the model thinks, and others are for models that don't.
     ///
     /// # Errors
     /// If `template` does not read it.
@@ -134,6 +135,10 @@ impl PromptOptions {
         template: Option<&ChatTemplate>,
     ) -> ApiResult<()> {
         if !template.is_some_and(|template| template.mentions("reasoning_effort")) {
+            if effort == "none" {
+                self.set("enable_thinking", false.into());
+                return Ok(());
+            }
             return Err(ApiError::unsupported(
                 field,
                 "the model's template does not read it",
@@ -211,4 +216,25 @@ fn check_end(end: PromptEnd, messages: &[Value]) -> ApiResult<()> {
         return Err(ApiError::field("continue_final_message", message));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_effort_is_taken_by_any_template_and_ends_the_thinking_where_that_is_read() {
+        let effort = |effort: &str| {
+            let mut options = PromptOptions::default();
+            options
+                .set_effort("reasoning_effort", effort.into(), None)
+                .map(|()| options.variables)
+        };
+        let refused = effort("low").unwrap_err();
+        assert_eq!(refused.detail.code, Some("unsupported_parameter"));
+        assert_eq!(
+            Value::Object(effort("none").unwrap()),
+            serde_json::json!({"enable_thinking": false})
+        );
+    }
 }

@@ -259,16 +259,34 @@ pub(crate) fn one_of<T: PartialEq>(
     }
 }
 
-/// Returns the limit of an answer's tokens, which llama.cpp's server calls `n_predict`: -1 is none.
+/// Returns the limit of an answer's tokens, from `n_predict` of llama.cpp's server or the field with the other name; `default`
+/// without both. In both -1 is no limit, as in that server.
 ///
 /// # Errors
-/// If it is less, or `max_tokens` has another value.
-pub(crate) fn limit(n_predict: Option<i64>, max_tokens: Option<usize>) -> ApiResult<Option<usize>> {
-    let n_predict = match within("n_predict", n_predict, -1..=i64::MAX)? {
-        None | Some(-1) => None,
-        Some(tokens) => usize::try_from(tokens).ok(),
-    };
-    one_of(("n_predict", n_predict), ("max_tokens", max_tokens))
+/// If one is less, or both have values that differ.
+pub(crate) fn limit(
+    n_predict: Option<i64>,
+    (name, tokens): (&str, Option<i64>),
+    default: Option<usize>,
+) -> ApiResult<Option<usize>> {
+    let n_predict = within("n_predict", n_predict, -1..=i64::MAX)?;
+    let tokens = within(name, tokens, -1..=i64::MAX)?;
+    let has_none = [n_predict, tokens].contains(&Some(-1));
+    // What is not negative fits.
+    let number = |tokens: Option<i64>| tokens.and_then(|tokens| usize::try_from(tokens).ok());
+    let limit = one_of(("n_predict", number(n_predict)), (name, number(tokens)))?;
+    Ok(limit.or(default.filter(|_| !has_none)))
+}
+
+/// Refuses answers of no tokens.
+///
+/// # Errors
+/// If the field `name` limits them to none.
+pub(crate) fn check_some(name: &str, most: Option<usize>) -> ApiResult<()> {
+    if most == Some(0) {
+        return Err(ApiError::field(name, "0, expected at least 1"));
+    }
+    Ok(())
 }
 
 /// How many of the likeliest tokens are told, from the field `name`.

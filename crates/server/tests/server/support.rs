@@ -451,9 +451,13 @@ pub fn has_nothing(stream: &TcpStream) -> bool {
     matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// The events of a stream, whose names are their types.
+/// The events of a stream, whose names are their types and come before their data.
 pub fn events(reply: &Reply) -> Vec<Value> {
     assert_eq!(reply.status, 200, "{}", reply.body);
+    let blocks = reply.body.split_terminator("\n\n");
+    for block in blocks.filter(|block| !block.starts_with(':')) {
+        assert!(block.starts_with("event: "), "{block}");
+    }
     let lines = |start: &'static str| {
         reply
             .body
