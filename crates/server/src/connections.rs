@@ -41,7 +41,7 @@ struct Entry {
     _end: oneshot::Sender<()>,
 }
 
-/// What a connection does. The first in this order makes room first.
+/// A state of a connection. The first in this order makes room first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     /// It has not sent the whole head of a request.

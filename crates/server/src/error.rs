@@ -109,7 +109,7 @@ impl ApiError {
         Self::refused(StatusCode::NOT_FOUND, "model_not_found", message).with_param("model")
     }
 
-    /// A prompt has no tokens.
+    /// Returns the error of a prompt without tokens.
     pub(crate) fn empty_prompt() -> Self {
         Self::invalid("the prompt is empty: expected at least one token").with_code("invalid_value")
     }

@@ -1,4 +1,4 @@
-//! Whose a request is: prompts, saved sessions and timelines of one key are found by requests with the same key alone.
+//! The owners of requests: prompts, saved sessions and timelines of one key are found by requests with the same key alone.
 //!
 //! An [`Owner`] decides what a request finds. A [`Tenant`] is the party that shares of the server are counted for, so that
 //! one client does not shut out the others. The two differ where keys share their prompts, and where there are no keys.

@@ -91,8 +91,7 @@ impl Prompts {
     }
 }
 
-/// The tokens of all prompts, which are in the field of this name, of a request that has a `place`. They were
-/// [checked](Prompts::check).
+/// Encodes the prompts in `field` of a request that has a `place`. They were [checked](Prompts::check).
 ///
 /// # Errors
 /// If one has a token that the model does not have.

@@ -2,7 +2,8 @@
 //!
 //! A [`Permit`] is a share of an engine: so many answers at once, and so many pages of keys and values at most, so that no
 //! answer that has begun runs out of them. Where nothing is free, requests wait in the order of their arrival, those of
-//! different [tenants](Tenant) in turns. The next one of them waits until there is room for it, however large it is: nobody overtakes.
+//! different [tenants](Tenant) in turns. The next one of them waits until there is room for it, however large it is: no
+//! other one overtakes it.
 //!
 //! What a request takes is known once its prompt is tokenized. It has a [`Place`] before that, so that nothing is computed
 //! for a request that is refused. The same queue shares the threads that [`prepare`](crate::prepare) requests.
@@ -14,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::owner::Tenant;
 
-/// Of all places in a queue, one in so many is for clients that have none there: one client does not fill a queue.
+/// One in so many places of a queue is kept for clients that have none there: one client does not fill a queue.
 const KEPT: usize = 8;
 
 /// A share of an engine.
@@ -214,7 +215,7 @@ impl State {
             match requests.pop_front() {
                 None => {}
                 Some(waiting) if waiting.granted.is_closed() => {
-                    self.clients.push_front((client, requests))
+                    self.clients.push_front((client, requests));
                 }
                 Some(waiting) if waiting.need.fits(self.free) => {
                     let permit = self.take(queue, waiting.need);

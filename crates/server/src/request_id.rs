@@ -14,7 +14,7 @@ use crate::names::new_id;
 
 const ANTHROPIC: HeaderName = HeaderName::from_static("request-id");
 const OTHERS: HeaderName = HeaderName::from_static("x-request-id");
-/// Bytes of a name that a client gives, at most.
+/// Maximum number of bytes of a name that a client gives.
 const MAX_BYTES: usize = 128;
 
 /// The name of a request.
@@ -31,8 +31,8 @@ impl RequestId {
     fn given(headers: &HeaderMap) -> Option<Self> {
         let id = headers.get(OTHERS)?;
         let bytes = id.as_bytes();
-        let is_sane = (1..=MAX_BYTES).contains(&bytes.len())
-            && bytes.iter().all(|byte| byte.is_ascii_graphic());
+        let is_sane =
+            (1..=MAX_BYTES).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic);
         is_sane.then(|| Self(id.clone()))
     }
 

@@ -266,7 +266,7 @@ fn more_requests_than_may_wait_are_refused_and_told_when_to_come_again() {
 #[test]
 fn nothing_is_computed_for_a_request_that_is_refused() {
     let server = Server::with(|options| {
-        (options.parallel, options.queue, options.sessions) = (1, 0, Some(".".into()))
+        (options.parallel, options.queue, options.sessions) = (1, 0, Some(".".into()));
     });
     let long = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true});
     let mut stream = server.connect();

@@ -210,7 +210,7 @@ fn the_stop_sequence_that_ended_a_message_is_told() {
     assert_eq!(events[events.len() - 2]["delta"]["stop_sequence"], third);
 }
 
-/// The value of a header.
+/// Returns the value of a header.
 fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
     let lines = reply.headers.lines().skip(1);
     let mut headers = lines.filter_map(|line| line.split_once(": "));

@@ -29,7 +29,7 @@ fn begin(mut stream: TcpStream, sent: &str) -> TcpStream {
     stream
 }
 
-/// All that comes until the server ends the connection.
+/// Reads until the server ends the connection.
 fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {
@@ -39,14 +39,14 @@ fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// The next bytes that come.
+/// Reads the next bytes that come.
 fn some(stream: &mut TcpStream) -> String {
     let mut bytes = [0; 4096];
     let count = stream.read(&mut bytes).unwrap();
     String::from_utf8(bytes[..count].to_vec()).unwrap()
 }
 
-/// A connection from another address of this machine.
+/// Connects from another address of this machine.
 #[cfg(target_os = "linux")]
 fn connect_from(server: &Server, number: u8) -> TcpStream {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -250,7 +250,7 @@ impl Server {
         let ends = shutdown.clone();
         let thread = std::thread::spawn(move || {
             serve(options, models, &ends, |address| {
-                sender.send(address).unwrap()
+                sender.send(address).unwrap();
             })
             .unwrap();
         });
@@ -443,7 +443,7 @@ impl Reply {
     }
 }
 
-/// Whether nothing has come that is not read yet, and the connection is open.
+/// Returns whether nothing has come that is not read yet, and the connection is open.
 pub fn has_nothing(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let peeked = stream.peek(&mut [0]);
