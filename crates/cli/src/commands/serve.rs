@@ -337,7 +337,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let ready = |address| {
         output::note(&format!(
             "{names} at http://{address}; Ctrl-C ends the server"
-        ))
+        ));
     };
     triad_server::serve(options, models, &shutdown, ready)?;
     Ok(())
