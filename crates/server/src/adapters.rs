@@ -13,6 +13,8 @@ use crate::hosted::Hosted;
 const MOST: usize = 16;
 /// The largest scale, of either sign.
 const LARGEST_SCALE: f64 = 100.0;
+/// The scale of an adapter, unless the request tells.
+const DEFAULT_SCALE: f64 = 1.0;
 
 /// An adapter that a request asks for.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -29,12 +31,7 @@ pub(crate) struct LoraField {
 /// If there are too many, one is not there, or a scale is out of range.
 pub(crate) fn asked(model: &Hosted, lora: Option<&[LoraField]>) -> ApiResult<Adapters> {
     let lora = lora.unwrap_or_default();
-    if lora.len() > MOST {
-        return Err(ApiError::field(
-            "lora",
-            format!("{} adapters, expected at most {MOST}", lora.len()),
-        ));
-    }
+    check(lora)?;
     let one = |LoraField { name, scale }: &LoraField| {
         let there = model.adapters().iter().find(|(other, _)| other == name);
         let Some((_, adapter)) = there else {
@@ -53,7 +50,29 @@ pub(crate) fn asked(model: &Hosted, lora: Option<&[LoraField]>) -> ApiResult<Ada
             );
             return Err(ApiError::field("lora", message));
         };
-        let scale = scale.unwrap_or(1.0);
+        Ok(ScaledAdapter {
+            adapter: Arc::clone(adapter),
+            scale: scale.unwrap_or(DEFAULT_SCALE) as f32,
+        })
+    };
+    Ok(Adapters::new(
+        lora.iter().map(one).collect::<ApiResult<Vec<_>>>()?,
+    )?)
+}
+
+/// Checks adapters as far as it takes no model.
+///
+/// # Errors
+/// If there are too many, or a scale is out of range.
+pub(crate) fn check(lora: &[LoraField]) -> ApiResult<()> {
+    if lora.len() > MOST {
+        return Err(ApiError::field(
+            "lora",
+            format!("{} adapters, expected at most {MOST}", lora.len()),
+        ));
+    }
+    let scales = lora.iter().map(|one| one.scale.unwrap_or(DEFAULT_SCALE));
+    for scale in scales {
         if !(-LARGEST_SCALE..=LARGEST_SCALE).contains(&scale) {
             let message = format!(
                 "the scale {scale} is out of range, expected {} to {LARGEST_SCALE}",
@@ -61,12 +80,6 @@ pub(crate) fn asked(model: &Hosted, lora: Option<&[LoraField]>) -> ApiResult<Ada
             );
             return Err(ApiError::field("lora", message));
         }
-        Ok(ScaledAdapter {
-            adapter: Arc::clone(adapter),
-            scale: scale as f32,
-        })
-    };
-    Ok(Adapters::new(
-        lora.iter().map(one).collect::<ApiResult<Vec<_>>>()?,
-    )?)
+    }
+    Ok(())
 }

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -15,6 +14,7 @@ use utoipa::ToSchema;
 
 use crate::adapters::LoraField;
 use crate::answers::{Answers, Part};
+use crate::anthropic_error;
 use crate::anthropic_turns::{BlockMessage, turns};
 use crate::app::App;
 use crate::body::JsonBody;
@@ -27,7 +27,8 @@ use crate::messages::{Content, text};
 use crate::pieces::{Piece, PieceReader, Section};
 use crate::prompt_fields::{PromptFields, PromptOptions};
 use crate::reply::Reply;
-use crate::sampling::{OneOrMany, Sampling};
+use crate::request_id::RequestId;
+use crate::sampling::{OneOrMany, Sampling, check_some};
 use crate::sse::{self, Render, StreamEvent};
 use crate::tools::{MessageTool, MessageToolChoice, ToolUse};
 
@@ -81,40 +82,6 @@ struct OutputConfig {
     format: Option<TextFormat>,
 }
 
-/// An error in Anthropic's form.
-pub(crate) struct MessagesError(ApiError);
-
-impl From<ApiError> for MessagesError {
-    fn from(error: ApiError) -> Self {
-        Self(error)
-    }
-}
-
-impl MessagesError {
-    fn body(&self) -> Value {
-        let kind = match self.0.status {
-            StatusCode::UNAUTHORIZED => "authentication_error",
-            StatusCode::NOT_FOUND => "not_found_error",
-            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
-            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
-            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
-            status if status.is_client_error() => "invalid_request_error",
-            _ => "api_error",
-        };
-        json!({"type": "error", "error": {"type": kind, "message": self.0.detail.message}})
-    }
-}
-
-impl IntoResponse for MessagesError {
-    fn into_response(self) -> Response {
-        let body = self.body();
-        // Status and headers of the other form.
-        let (mut parts, _) = self.0.into_response().into_parts();
-        parts.headers.remove(axum::http::header::CONTENT_LENGTH);
-        (parts.status, parts.headers, Json(body)).into_response()
-    }
-}
-
 /// Answers a conversation.
 #[utoipa::path(
     post, path = "/v1/messages", tag = "answers",
@@ -133,23 +100,20 @@ impl IntoResponse for MessagesError {
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    body: Result<JsonBody, ApiError>,
-) -> Result<Response, MessagesError> {
-    let body = body?;
+    Extension(id): Extension<RequestId>,
+    body: JsonBody,
+) -> ApiResult<Response> {
     body.check(&fields::MESSAGES)?;
     let (request, prompt): (MessagesRequest, PromptFields) = (body.parse()?, body.parse()?);
-    let model = app.model(request.model.as_deref()).await?;
-    if request.max_tokens == 0 {
-        return Err(ApiError::field("max_tokens", "0, expected at least 1").into());
-    }
+    check_some("max_tokens", Some(request.max_tokens))?;
     let tools = ToolUse::of_message(request.tools, request.tool_choice.as_ref())?;
     let system = request
         .system
         .map(|system| text("system", system))
         .transpose()?;
     let messages = turns(request.messages)?.messages(system.as_deref());
-    let prompt = prompt.read(model.model().chat_template())?;
-    let prompt = prompt_options(prompt, request.thinking.as_ref(), &messages)?;
+    prompt.check(Some(&messages))?;
+    check_thinking(request.thinking.as_ref())?;
     let streams = request.stream.unwrap_or(false);
     let sampling = Sampling {
         temperature: request.temperature,
@@ -163,6 +127,10 @@ pub(crate) async fn create(
     let form =
         format.map(|format| format.form("output_config.format", "output_config.format.schema"));
     let form = form.transpose()?.flatten();
+    sampling.check(app.options.parallel)?;
+    let model = app.model(request.model.as_deref()).await?;
+    let prompt = prompt.read(model.model().chat_template())?;
+    let prompt = prompt_options(prompt, request.thinking.is_some(), &messages);
     let (max_tokens, log_probabilities) = (Some(request.max_tokens), None);
     let asked = Conversation {
         model,
@@ -187,6 +155,7 @@ pub(crate) async fn create(
         .pop()
         .ok_or_else(|| ApiError::internal("there is no answer"))?;
     let answer = MessageAnswer {
+        id,
         reply,
         reader,
         blocks: 0,
@@ -201,18 +170,11 @@ pub(crate) async fn create(
 /// Returns the options of a prompt: an answer goes on with a last message of the assistant, as in Anthropic's API.
 fn prompt_options(
     mut prompt: PromptOptions,
-    thinking: Option<&Thinking>,
+    disables_thinking: bool,
     messages: &[Value],
-) -> ApiResult<PromptOptions> {
-    match thinking.map(|thinking| thinking.kind.as_str()) {
-        None => {}
-        Some("disabled") => prompt.set("enable_thinking", false.into()),
-        Some(kind) => {
-            return Err(ApiError::unsupported(
-                "thinking.type",
-                format!("{kind}: expected disabled"),
-            ));
-        }
+) -> PromptOptions {
+    if disables_thinking {
+        prompt.set("enable_thinking", false.into());
     }
     if messages
         .last()
@@ -220,11 +182,24 @@ fn prompt_options(
     {
         prompt.continue_last();
     }
-    Ok(prompt)
+    prompt
+}
+
+/// Refuses to let the model think, but for not at all.
+fn check_thinking(thinking: Option<&Thinking>) -> ApiResult<()> {
+    match thinking.map(|thinking| thinking.kind.as_str()) {
+        None | Some("disabled") => Ok(()),
+        Some(kind) => Err(ApiError::unsupported(
+            "thinking.type",
+            format!("{kind}: expected disabled"),
+        )),
+    }
 }
 
 /// The answer as far as it is there.
 struct MessageAnswer {
+    /// The request's.
+    id: RequestId,
     reply: Reply,
     reader: PieceReader,
     /// Blocks that were begun.
@@ -358,7 +333,7 @@ fn block(section: &Section) -> Option<Value> {
 
 /// An event that has its own type as name.
 fn event(data: &Value) -> Event {
-    sse::json(data).event(data["type"].as_str().unwrap_or_default())
+    sse::named(data["type"].as_str().unwrap_or_default(), data)
 }
 
 impl Render for MessageAnswer {
@@ -391,7 +366,7 @@ impl Render for MessageAnswer {
                 ));
                 events
             }
-            Part::Failed(error) => vec![event(&MessagesError(error).body())],
+            Part::Failed(error) => vec![event(&anthropic_error::body(&error, self.id.text()))],
         }
     }
 

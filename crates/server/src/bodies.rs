@@ -1,18 +1,20 @@
 //! The memory that bodies of requests take together, and threads for large ones.
+//!
+//! A tenant holds at most half of what the bodies of the others leave, so that one that sends much or slowly leaves memory
+//! for the others.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{ApiError, ApiResult};
-
-/// Bodies are counted in this many bytes.
-const UNIT: usize = 1 << 10;
+use crate::owner::{Tenant, share};
 
 /// Memory for bodies, and threads for large ones.
 pub(crate) struct Bodies {
-    free: Arc<Semaphore>,
+    bytes: usize,
+    held: Arc<Mutex<HashMap<Tenant, usize>>>,
     pub(crate) threads: Handle,
 }
 
@@ -20,52 +22,107 @@ impl Bodies {
     /// Bodies that take at most so many bytes together, the large ones of which are parsed by `threads`.
     pub(crate) fn new(bytes: usize, threads: Handle) -> Self {
         Self {
-            free: Arc::new(Semaphore::new((bytes / UNIT).clamp(1, u32::MAX as usize))),
+            bytes,
+            held: Arc::default(),
             threads,
+        }
+    }
+
+    /// Returns the memory for a body of `tenant`, of which it takes none yet.
+    pub(crate) fn share(&self, tenant: Tenant) -> Share {
+        Share {
+            total: self.bytes,
+            held: Arc::clone(&self.held),
+            tenant,
+            bytes: 0,
         }
     }
 }
 
-/// A share of the memory for bodies, given back when it is dropped.
-pub(crate) struct Share(pub(crate) Option<OwnedSemaphorePermit>);
+/// The memory that a body takes, given back when it is dropped.
+pub(crate) struct Share {
+    total: usize,
+    held: Arc<Mutex<HashMap<Tenant, usize>>>,
+    tenant: Tenant,
+    bytes: usize,
+}
 
 impl Share {
     /// Adds so many bytes.
     ///
     /// # Errors
-    /// If other bodies have them.
-    pub(crate) fn grow(&mut self, bodies: &Bodies, bytes: usize) -> ApiResult<()> {
-        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        let more = Arc::clone(&bodies.free).try_acquire_many_owned(units).map_err(|_| {
-            let message = "the bodies of other requests take the memory that there is for them: try again later";
-            ApiError::unavailable(message).with_code("bodies_full")
-        })?;
-        match &mut self.0 {
-            Some(share) => share.merge(more),
-            None => self.0 = Some(more),
+    /// If the tenant then has more than its share.
+    pub(crate) fn grow(&mut self, bytes: usize) -> ApiResult<()> {
+        let mut held = lock(&self.held);
+        let all: usize = held.values().sum();
+        let own = held.get(&self.tenant).copied().unwrap_or(0);
+        let wanted = own.saturating_add(bytes);
+        if wanted > share(self.total, all - own) {
+            drop(held);
+            let message = "bodies of requests take the memory that there is for them, of which a client has at most half of \
+                           what the others leave: try again later";
+            return Err(ApiError::unavailable(message).with_code("bodies_full"));
         }
+        held.insert(self.tenant, wanted);
+        drop(held);
+        self.bytes += bytes;
         Ok(())
     }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut held = lock(&self.held);
+        if let Some(own) = held.get_mut(&self.tenant) {
+            *own -= self.bytes;
+            if *own == 0 {
+                held.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+fn lock(held: &Mutex<HashMap<Tenant, usize>>) -> MutexGuard<'_, HashMap<Tenant, usize>> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn bodies_are_counted_together_and_given_back() {
+    fn bodies(bytes: usize) -> (Bodies, tokio::runtime::Runtime) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
-        let bodies = Bodies::new(4 * UNIT, runtime.handle().clone());
-        let (mut one, mut other) = (Share(None), Share(None));
-        one.grow(&bodies, 2 * UNIT).unwrap();
-        one.grow(&bodies, 1).unwrap();
-        assert_eq!(
-            other.grow(&bodies, 2 * UNIT).unwrap_err().detail.code,
-            Some("bodies_full")
-        );
+        (Bodies::new(bytes, runtime.handle().clone()), runtime)
+    }
+
+    #[test]
+    fn bodies_of_a_tenant_are_counted_together_and_given_back() {
+        let (bodies, _runtime) = bodies(8);
+        let tenant = Tenant::of_key("a");
+        let (mut one, mut other) = (bodies.share(tenant), bodies.share(tenant));
+        one.grow(3).unwrap();
+        one.grow(1).unwrap();
+        assert_eq!(other.grow(1).unwrap_err().detail.code, Some("bodies_full"));
         drop(one);
-        other.grow(&bodies, 4 * UNIT).unwrap();
+        other.grow(4).unwrap();
+        drop(other);
+        assert!(lock(&bodies.held).is_empty());
+    }
+
+    #[test]
+    fn a_tenant_leaves_memory_for_the_bodies_of_others() {
+        let (bodies, _runtime) = bodies(64);
+        let mut shares = Vec::new();
+        for (key, most) in [("a", 32), ("b", 16), ("c", 8)] {
+            let mut share = bodies.share(Tenant::of_key(key));
+            assert!(
+                share.grow(most + 1).is_err(),
+                "{key} takes more than its share"
+            );
+            share.grow(most).unwrap();
+            shares.push(share);
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! connection waits for it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request, State};
@@ -14,11 +15,14 @@ use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::app::App;
 use crate::bodies::Share;
 use crate::error::{ApiError, ApiResult};
 use crate::fields::RequestFields;
+use crate::guard::Caller;
+use crate::options::ServerOptions;
 
 /// Bytes from which a body is a large one: parsing fewer takes less than a millisecond.
 const LARGE: usize = 64 << 10;
@@ -26,6 +30,8 @@ const LARGE: usize = 64 << 10;
 const MOST_VALUES: usize = 1 << 20;
 /// Bytes that a value takes when it is parsed, about.
 const BYTES_PER_VALUE: usize = 64;
+/// Bytes per second of a body, at least, once it has been arriving for as long as it may stall.
+const MIN_RATE: usize = 16 << 10;
 
 /// The JSON of a request, not looked at yet.
 #[derive(Clone)]
@@ -84,7 +90,11 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
         return next.run(request).await;
     }
     let (mut parts, body) = request.into_parts();
-    let read = collect(&app, &parts.headers, body).await;
+    let Some(caller) = parts.extensions.get::<Caller>() else {
+        return ApiError::internal("a request that the guard has not seen").into_response();
+    };
+    let share = app.bodies().share(caller.address);
+    let read = collect(&app, &parts.headers, body, share).await;
     if !read.as_ref().is_ok_and(|(bytes, _)| bytes.len() >= LARGE) {
         parts.extensions.insert(read.map(|(bytes, share)| JsonBody {
             bytes,
@@ -95,7 +105,7 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
     let threads = app.bodies().threads.clone();
     let answer = async move {
         let read = read.and_then(|(bytes, mut share)| {
-            share.grow(app.bodies(), check_values(&bytes)? * BYTES_PER_VALUE)?;
+            share.grow(check_values(&bytes)? * BYTES_PER_VALUE)?;
             Ok(JsonBody {
                 bytes,
                 _share: Arc::new(share),
@@ -119,8 +129,13 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// The bytes of a body, and its share of the memory for bodies.
-async fn collect(app: &App, headers: &HeaderMap, body: Body) -> ApiResult<(Bytes, Share)> {
+/// Reads the bytes of a body, which are counted in its share of the memory for bodies.
+async fn collect(
+    app: &App,
+    headers: &HeaderMap,
+    body: Body,
+    mut share: Share,
+) -> ApiResult<(Bytes, Share)> {
     let kind = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
@@ -135,7 +150,7 @@ async fn collect(app: &App, headers: &HeaderMap, body: Body) -> ApiResult<(Bytes
             message,
         ));
     }
-    let (most, time_out) = (app.options.body_bytes, app.options.client_time_out);
+    let most = app.options.body_bytes;
     let too_large = || {
         let message = format!("the body has more than {most} bytes");
         ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
@@ -150,31 +165,44 @@ async fn collect(app: &App, headers: &HeaderMap, body: Body) -> ApiResult<(Bytes
         return Err(too_large());
     }
     let mut body: Limited<Body> = Limited::new(body, most);
-    let (mut bytes, mut share) = (Vec::new(), Share(None));
-    let collected = async {
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| {
-                if error.is::<LengthLimitError>() {
-                    too_large()
-                } else {
-                    ApiError::invalid(format!("the body could not be read: {error}"))
-                }
-            })?;
-            if let Ok(data) = frame.into_data() {
-                // What is there, not what was announced: a client that sends nothing holds nothing.
-                share.grow(app.bodies(), data.len())?;
-                bytes.extend_from_slice(&data);
+    let mut bytes = Vec::new();
+    let begin = Instant::now();
+    loop {
+        let deadline = deadline(begin, Instant::now(), bytes.len(), &app.options);
+        let frame = tokio::time::timeout_at(deadline, body.frame()).await;
+        let Some(frame) = frame.map_err(|_| too_slow(begin, bytes.len()))? else {
+            break;
+        };
+        let frame = frame.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                too_large()
+            } else {
+                ApiError::invalid(format!("the body could not be read: {error}"))
             }
+        })?;
+        if let Ok(data) = frame.into_data() {
+            // The bytes that arrived count, not those that were announced: a client that sends nothing holds nothing.
+            share.grow(data.len())?;
+            bytes.extend_from_slice(&data);
         }
-        Ok::<_, ApiError>(())
-    };
-    tokio::time::timeout(time_out, collected)
-        .await
-        .map_err(|_| {
-            let message = format!("the body did not arrive within {} s", time_out.as_secs());
-            ApiError::refused(StatusCode::REQUEST_TIMEOUT, "request_time_out", message)
-        })??;
+    }
     Ok((bytes.into(), share))
+}
+
+/// Returns when a body that began to arrive at `begin` is ended, if it has `bytes` so far and no more of it comes: one that
+/// stalls or is slow holds its memory no longer than it needs.
+fn deadline(begin: Instant, now: Instant, bytes: usize, options: &ServerOptions) -> Instant {
+    let stall = options.head_time_out.min(options.client_time_out);
+    let steady = Duration::from_secs_f64(bytes as f64 / MIN_RATE as f64);
+    (begin + options.client_time_out)
+        .min(now + stall)
+        .min(begin + stall + steady)
+}
+
+fn too_slow(begin: Instant, bytes: usize) -> ApiError {
+    let seconds = begin.elapsed().as_secs_f64();
+    let message = format!("the body arrives too slowly: {bytes} bytes of it in {seconds:.1} s");
+    ApiError::refused(StatusCode::REQUEST_TIMEOUT, "request_time_out", message)
 }
 
 /// Returns how many values a body has.
@@ -220,5 +248,24 @@ mod tests {
                 .code,
             Some("body_too_large")
         );
+    }
+
+    #[test]
+    fn a_body_that_stalls_or_arrives_slowly_is_ended_before_one_that_arrives_steadily() {
+        let options = ServerOptions {
+            head_time_out: Duration::from_secs(5),
+            client_time_out: Duration::from_secs(30),
+            ..ServerOptions::default()
+        };
+        let begin = Instant::now();
+        let after = |seconds: u64, bytes| {
+            let now = begin + Duration::from_secs(seconds);
+            (deadline(begin, now, bytes, &options) - begin).as_secs()
+        };
+        // It sends nothing; nothing more after a part; less than it has to; enough, but for too long.
+        assert_eq!(after(0, 0), 5);
+        assert_eq!(after(2, 8 << 20), 7);
+        assert_eq!(after(9, 5 * MIN_RATE), 10);
+        assert_eq!(after(28, 8 << 20), 30);
     }
 }

@@ -23,7 +23,7 @@ use crate::messages::{ChatMessage, messages};
 use crate::pieces::{Piece, PieceReader, Section};
 use crate::prompt_fields::PromptFields;
 use crate::reply::{Reply, finish_reason};
-use crate::sampling::{Sampling, likeliest, limit};
+use crate::sampling::{Sampling, check_some, likeliest, limit};
 use crate::sse::{self, Render, StreamEvent};
 use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
 use crate::usage::{Timings, Usage};
@@ -35,13 +35,13 @@ pub(crate) struct ChatRequest {
     model: Option<String>,
     /// The conversation so far.
     messages: Vec<ChatMessage>,
-    /// Tokens of an answer at most; without, until the context is full.
-    #[schema(minimum = 1)]
-    max_completion_tokens: Option<usize>,
+    /// Tokens of an answer at most; without, or with -1 as in llama.cpp's server, until the context is full.
+    #[schema(minimum = -1)]
+    max_completion_tokens: Option<i64>,
     /// The older name of `max_completion_tokens`.
-    #[schema(minimum = 1)]
-    max_tokens: Option<usize>,
-    /// As `max_tokens`, by the name of llama.cpp's server; -1 is no limit.
+    #[schema(minimum = -1)]
+    max_tokens: Option<i64>,
+    /// The name that llama.cpp's server has for it.
     n_predict: Option<i64>,
     /// Tell the probability of each token.
     logprobs: Option<bool>,
@@ -236,33 +236,32 @@ pub(crate) async fn complete(
     body.check(&fields::CHAT)?;
     let (request, sampling): (ChatRequest, Sampling) = (body.parse()?, body.parse()?);
     let (prompt, form): (PromptFields, FormFields) = (body.parse()?, body.parse()?);
-    let model = app.model(request.model.as_deref()).await?;
+    sampling.check(app.options.parallel)?;
     let wants_tokens = request.logprobs.unwrap_or(false);
     let likeliest = likeliest("top_logprobs", request.top_logprobs)?;
     if likeliest.is_some() && !wants_tokens {
         return Err(ApiError::field(
             "top_logprobs",
-            "expected logprobs: true beside it",
+            "expected logprobs: true with it",
         ));
     }
     let log_probabilities = wants_tokens.then_some(likeliest.unwrap_or(0));
-    let max_tokens = limit(
-        request.n_predict,
-        request.max_completion_tokens.or(request.max_tokens),
-    )?;
-    if max_tokens == Some(0) {
-        return Err(ApiError::field(
-            "max_completion_tokens",
-            "0, expected at least 1",
-        ));
-    }
-    let (form, prompt) = (form.form()?, prompt.read(model.model().chat_template())?);
+    let max_tokens = match request.max_completion_tokens {
+        None => ("max_tokens", request.max_tokens),
+        given => ("max_completion_tokens", given),
+    };
+    let max_tokens = limit(request.n_predict, max_tokens, None)?;
+    check_some("max_completion_tokens", max_tokens)?;
+    let form = form.form()?;
     let tools = ToolUse::of_chat(
         request.tools,
         request.tool_choice.as_ref(),
         request.parallel_tool_calls,
     )?;
     let messages = messages(request.messages)?;
+    prompt.check(Some(&messages))?;
+    let model = app.model(request.model.as_deref()).await?;
+    let prompt = prompt.read(model.model().chat_template())?;
     let asked = Conversation {
         model,
         messages,

@@ -40,8 +40,8 @@ pub(crate) struct CompletionRequest {
     model: Option<String>,
     /// What is to be continued.
     prompt: Prompts,
-    /// Tokens of an answer at most; without, 16.
-    max_tokens: Option<usize>,
+    /// Tokens of an answer at most; without, 16; -1 is no limit, as in llama.cpp's server.
+    max_tokens: Option<i64>,
     /// As `max_tokens`, by the name of llama.cpp's server; -1 is no limit.
     n_predict: Option<i64>,
     /// Put the prompt before the answer, and its probabilities before those of the answer.
@@ -111,9 +111,9 @@ pub(crate) async fn complete(
     body.check(&fields::COMPLETIONS)?;
     let (request, sampling): (CompletionRequest, Sampling) = (body.parse()?, body.parse()?);
     let (form, text): (FormFields, TextFields) = (body.parse()?, body.parse()?);
-    let model = app.model(request.model.as_deref()).await?;
     let log_probabilities = likeliest("logprobs", request.logprobs)?;
-    let choices = sampling.choices(&model)?;
+    let choices = sampling.check(app.options.parallel)?;
+    request.prompt.check("prompt")?;
     if request.best_of.is_some_and(|best_of| best_of != choices) {
         return Err(ApiError::unsupported(
             "best_of",
@@ -121,13 +121,9 @@ pub(crate) async fn complete(
         ));
     }
     let form = form.form()?;
-    // Without a limit only where llama.cpp's name asks for it.
-    let default = if request.n_predict == Some(-1) {
-        None
-    } else {
-        Some(MAX_TOKENS)
-    };
-    let max_tokens = limit(request.n_predict, request.max_tokens)?.or(default);
+    let max_tokens = ("max_tokens", request.max_tokens);
+    let max_tokens = limit(request.n_predict, max_tokens, Some(MAX_TOKENS))?;
+    let model = app.model(request.model.as_deref()).await?;
     let mut options = sampling.options(&model, max_tokens, log_probabilities)?;
     let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
     // Nothing is computed before.

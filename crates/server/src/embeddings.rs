@@ -121,6 +121,8 @@ pub(crate) async fn create(
         (None, Some(content)) => ("content", content),
         _ => return Err(ApiError::field("input", "expected either it or content")),
     };
+    let checked = input.1.check(input.0);
+    checked.map_err(|error| error.with_param(input.0))?;
     let model = app.model(request.model.as_deref()).await?;
     let hidden = model.model().description().hidden;
     if request

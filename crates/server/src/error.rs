@@ -109,6 +109,11 @@ impl ApiError {
         Self::refused(StatusCode::NOT_FOUND, "model_not_found", message).with_param("model")
     }
 
+    /// Returns the error of a prompt without tokens.
+    pub(crate) fn empty_prompt() -> Self {
+        Self::invalid("the prompt is empty: expected at least one token").with_code("invalid_value")
+    }
+
     /// Too many requests wait.
     pub(crate) fn full(waiting: usize) -> Self {
         let message = format!("{waiting} requests wait for their turn already: try again later");
@@ -190,6 +195,8 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        // Other APIs have other forms of it.
+        response.extensions_mut().insert(self);
         response
     }
 }

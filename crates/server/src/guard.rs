@@ -14,7 +14,7 @@ use subtle::ConstantTimeEq;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::owner::Owner;
+use crate::owner::{Owner, Tenant};
 use crate::route::Access;
 
 /// The address of a connection's other end.
@@ -24,8 +24,9 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 /// Whom a request is from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    pub(crate) address: IpAddr,
-    /// Whose prompts it finds.
+    /// The tenant whose shares the request takes.
+    pub(crate) address: Tenant,
+    /// The owner of the prompts that it finds.
     pub(crate) owner: Owner,
 }
 
@@ -36,17 +37,11 @@ impl FromRequestParts<Arc<App>> for Client {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, ApiError> {
-        let (peer, owner) = (
-            parts.extensions.get::<Peer>(),
-            parts.extensions.get::<Owner>(),
-        );
-        match (peer, owner) {
-            (Some(Peer(address)), Some(owner)) => Ok(Self(Caller {
-                address: address.ip(),
-                owner: *owner,
-            })),
-            _ => Err(ApiError::internal("a request that the guard has not seen")),
-        }
+        let caller = parts.extensions.get::<Caller>();
+        caller
+            .copied()
+            .map(Self)
+            .ok_or_else(|| ApiError::internal("a request that the guard has not seen"))
     }
 }
 
@@ -86,8 +81,8 @@ pub(crate) async fn guard(
         StatusCode::NO_CONTENT.into_response()
     } else {
         match check_key(&app, access(&request), &request) {
-            Ok(owner) => {
-                request.extensions_mut().insert(owner);
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
                 next.run(request).await
             }
             Err(error) => error.into_response(),
@@ -158,11 +153,11 @@ fn is_loopback(host: &str) -> bool {
     )
 }
 
-/// Returns whose the request is.
+/// Returns the caller that the request is from.
 ///
 /// # Errors
 /// If it wants a key and has none, or a wrong one.
-fn check_key(app: &App, access: Access, request: &Request) -> Result<Owner, ApiError> {
+fn check_key(app: &App, access: Access, request: &Request) -> Result<Caller, ApiError> {
     let options = &app.options;
     let keys = match (access, &options.metrics_key) {
         (Access::Open, _) => &[],
@@ -170,7 +165,14 @@ fn check_key(app: &App, access: Access, request: &Request) -> Result<Owner, ApiE
         _ => &options.api_keys[..],
     };
     if keys.is_empty() {
-        return Ok(Owner::default());
+        let peer = request.extensions().get::<Peer>();
+        let Some(Peer(peer)) = peer else {
+            return Err(ApiError::internal("a request of no connection"));
+        };
+        return Ok(Caller {
+            address: Tenant::of_address(peer.ip()),
+            owner: Owner::default(),
+        });
     }
     let bearer = request
         .headers()
@@ -207,10 +209,14 @@ fn check_key(app: &App, access: Access, request: &Request) -> Result<Owner, ApiE
             message,
         ));
     }
-    Ok(if options.shares_prompts {
+    let owner = if options.shares_prompts {
         Owner::default()
     } else {
         Owner::of_key(given)
+    };
+    Ok(Caller {
+        address: Tenant::of_key(given),
+        owner,
     })
 }
 

@@ -1,6 +1,5 @@
 //! A model that is served.
 
-use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use triad_engine::sampler::SamplerOptions;
@@ -11,6 +10,7 @@ use triad_kernels::attention::PAGE;
 use crate::counters::ModelMetrics;
 use crate::error::{ApiError, ApiResult};
 use crate::options::ServerOptions;
+use crate::owner::Tenant;
 use crate::prepare::Preparers;
 use crate::prompt_timelines::Timelines;
 use crate::queue::{Full, Need, Place, Queue};
@@ -96,7 +96,7 @@ impl Hosted {
     ///
     /// # Errors
     /// If too many wait.
-    pub(crate) fn enter(&self, client: IpAddr) -> ApiResult<Place> {
+    pub(crate) fn enter(&self, client: Tenant) -> ApiResult<Place> {
         self.queue
             .enter(client)
             .map_err(|Full(waiting)| ApiError::full(waiting))
@@ -160,8 +160,7 @@ impl Hosted {
     ) -> ApiResult<Need> {
         let (prompt, context) = (prompt.len(), self.context);
         if prompt == 0 {
-            let message = "the prompt is empty: expected at least one token";
-            return Err(ApiError::invalid(message).with_code("invalid_value"));
+            return Err(ApiError::empty_prompt());
         }
         if prompt > context {
             let message = format!("the prompt has {prompt} tokens, but the context is {context}");

@@ -7,8 +7,8 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`listener`] | connections, their number and their time-outs |
-//! | [`guard`], [`owner`] | who may ask: key, host, origin; whose prompts an answer may find |
+//! | [`listener`], [`connections`] | connections, their number and their time-outs |
+//! | [`guard`], [`owner`] | who may ask: key, host, origin; whose prompts an answer may find; shares of the server |
 //! | [`chat`], [`completions`], [`responses`], [`anthropic`] | answers |
 //! | [`models`], [`props`], [`metrics`], [`openapi`] | what the server is and does |
 //! | [`text`], [`embeddings`] | tokens, templates and vectors of texts |
@@ -18,6 +18,7 @@
 //! | [`messages`], [`tools`] | conversations and functions as requests have them |
 //! | [`pieces`] | answers as text and calls of functions |
 //! | [`prepare`] | threads that prepare requests: templates, tokens, forms |
+//! | [`request_id`], [`anthropic_error`] | names of requests, and errors in Anthropic's form |
 //! | [`answers`] | from an order to the parts of its answers |
 //! | [`page`], [`timelines`] | the page at `/`, and how prompts were computed, which it shows |
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@
 mod adapters;
 mod answers;
 mod anthropic;
+mod anthropic_error;
 mod anthropic_turns;
 mod app;
 mod blocking;
@@ -33,6 +35,7 @@ mod body;
 mod catalog;
 mod chat;
 mod completions;
+mod connections;
 mod conversation;
 mod counters;
 mod embeddings;
@@ -60,6 +63,7 @@ mod prompts;
 mod props;
 mod queue;
 mod reply;
+mod request_id;
 mod response_answer;
 mod responses;
 mod route;

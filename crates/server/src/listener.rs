@@ -1,5 +1,6 @@
 //! Connections: how many there are, how long they may take, and how they end.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -13,12 +14,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tower::ServiceExt;
 
 use crate::app::App;
 use crate::catalog::HostedModel;
+use crate::connections::{Connection, Connections};
 use crate::guard::Peer;
 use crate::options::{ServerOptions, StartError};
 use crate::routes;
@@ -32,6 +34,9 @@ const THREADS_OF_LARGE: usize = 2;
 const KEEP_ALIVE: Duration = Duration::from_secs(u32::MAX as u64);
 /// Bytes of the head of a request, at most.
 const HEAD_BYTES: usize = 64 << 10;
+
+/// The answer to a connection that there is no room for.
+const REFUSAL: &str = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
 /// Ends a server. Copies end the same one.
 #[derive(Clone, Debug)]
@@ -96,18 +101,11 @@ pub fn serve(
 /// Takes connections until the server is to end, then waits for those that are open.
 async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receiver<bool>) {
     let router = routes::router(app);
-    let free = Arc::new(Semaphore::new(app.options.connections));
+    let connections = Connections::new(app.options.connections);
     let graceful = GracefulShutdown::new();
     loop {
-        let next = async {
-            let permit = Arc::clone(&free)
-                .acquire_owned()
-                .await
-                .expect("it is never closed");
-            (listener.accept().await, permit)
-        };
-        let (accepted, permit) = tokio::select! {
-            next = next => next,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             _ = ends.wait_for(|ends| *ends) => break,
         };
         let (stream, peer) = match accepted {
@@ -119,43 +117,68 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receive
                 continue;
             }
         };
-        let router = router.clone();
+        let Some((open, ended)) = connections.open(peer.ip()) else {
+            tracing::debug!("{peer} has too many connections");
+            // As far as it is taken at once: nothing waits for a client that is refused.
+            let _ = stream.try_write(REFUSAL.as_bytes());
+            continue;
+        };
+        let (router, of_service) = (router.clone(), Arc::clone(&open));
         let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
+            let served = of_service.begin();
             request.extensions_mut().insert(Peer(peer));
-            router.clone().oneshot(request)
+            let answer = router.clone().oneshot(request);
+            async move {
+                let answer = answer.await?;
+                Ok::<_, Infallible>(answer.map(|body| served.until_end_of(body)))
+            }
         });
         let time_out = app.options.client_time_out;
         let _ = stream.set_nodelay(true);
+        let stream = TimedStream::new(stream, open, &app.options);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(time_out)
             .max_buf_size(HEAD_BYTES)
-            .serve_connection(TokioIo::new(TimedStream::new(stream, time_out)), service);
+            .serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!("the connection of {peer} ended: {error}");
+            tokio::select! {
+                end = connection => if let Err(error) = end {
+                    tracing::debug!("the connection of {peer} ended: {error}");
+                },
+                _ = ended => tracing::debug!("the connection of {peer} makes room for another one"),
             }
-            drop(permit);
         });
     }
     let _ = timeout(app.options.shutdown_time_out, graceful.shutdown()).await;
 }
 
-/// A connection whose other end has to take what is written within a time.
+/// A connection whose other end has to send heads and to take what is written within a time.
 struct TimedStream {
     stream: TcpStream,
+    open: Arc<Connection>,
     time_out: Duration,
+    head_time_out: Duration,
     /// When writing fails, if nothing is taken until then.
     deadline: Option<Pin<Box<Sleep>>>,
+    /// When reading fails, if the head of the next request has not arrived until then.
+    head_deadline: Option<Pin<Box<Sleep>>>,
+    /// The step of the connection that this deadline is for.
+    step: u64,
 }
 
 impl TimedStream {
-    fn new(stream: TcpStream, time_out: Duration) -> Self {
+    fn new(stream: TcpStream, open: Arc<Connection>, options: &ServerOptions) -> Self {
+        let head_time_out = options.head_time_out;
         Self {
             stream,
-            time_out,
+            open,
+            time_out: options.client_time_out,
+            head_time_out,
             deadline: None,
+            head_deadline: Some(Box::pin(sleep(head_time_out))),
+            step: 0,
         }
     }
 
@@ -184,7 +207,30 @@ impl AsyncRead for TimedStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let (step, is_busy) = self.open.steps();
+        if step != self.step {
+            (self.step, self.head_deadline) = (step, None);
+        }
+        // The time of a body is bounded where it is read.
+        if is_busy {
+            return read;
+        }
+        if read.is_ready() {
+            // An idle connection may send another request later, whose time begins with its first byte.
+            if buffer.filled().len() > before && self.head_deadline.is_none() {
+                self.head_deadline = Some(Box::pin(sleep(self.head_time_out)));
+            }
+            return read;
+        }
+        match &mut self.head_deadline {
+            Some(deadline) => {
+                ready!(deadline.as_mut().poll(context));
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            None => Poll::Pending,
+        }
     }
 }
 

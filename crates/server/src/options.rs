@@ -30,17 +30,23 @@ pub struct ServerOptions {
     pub parallel: usize,
     /// Requests to a model that wait for their turn, at most; others are refused.
     pub queue: usize,
-    /// Connections at once, at most.
+    /// Connections at once, at most; an address has at most half of those that the others leave.
     pub connections: usize,
     /// Bytes of the body of a request at most.
     pub body_bytes: usize,
     /// Whether names of control tokens in texts of requests stay letters, unless a request asks for the tokens. Else they are
     /// these tokens, as in llama.cpp's server, and a text may end its own turn of a conversation.
     pub keeps_letters: bool,
-    /// Bytes that bodies of requests take together, with what is parsed of them, at most.
+    /// Bytes that bodies of requests take together, with what is parsed of them, at most; a client has at most half of those
+    /// that the others leave.
     pub bodies_bytes: usize,
     /// The folder of saved sessions; none are saved without.
     pub sessions: Option<PathBuf>,
+    /// Bytes that the saved sessions of an owner take together, at most: a further one replaces the oldest.
+    pub session_bytes: u64,
+    /// How long the head of a request may take from its first byte, a connection may be there before it sends one, and the
+    /// body of a request may stall.
+    pub head_time_out: Duration,
     /// How long a client may take to send a request, or to read a part of an answer.
     pub client_time_out: Duration,
     /// How long answers may go on once the server is asked to end.
@@ -65,6 +71,8 @@ impl Default for ServerOptions {
             keeps_letters: false,
             bodies_bytes: 256 << 20,
             sessions: None,
+            session_bytes: 16 << 30,
+            head_time_out: Duration::from_secs(5),
             client_time_out: Duration::from_secs(30),
             shutdown_time_out: Duration::from_secs(10),
         }

@@ -1,4 +1,9 @@
-//! Whose a request is: prompts, saved sessions and timelines of one key are found by requests with the same key alone.
+//! The owners of requests: prompts, saved sessions and timelines of one key are found by requests with the same key alone.
+//!
+//! An [`Owner`] decides what a request finds. A [`Tenant`] is the party that shares of the server are counted for, so that
+//! one client does not shut out the others. The two differ where keys share their prompts, and where there are no keys.
+
+use std::net::{IpAddr, Ipv6Addr};
 
 use sha2::{Digest, Sha256};
 use triad_engine::PrefixSalt;
@@ -38,6 +43,37 @@ impl Owner {
     }
 }
 
+/// The party that shares of the server are counted for: an API key; an address where a request needs no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Tenant {
+    Key([u8; 32]),
+    Address(IpAddr),
+}
+
+impl Tenant {
+    /// Returns the tenant that has `key`.
+    pub(crate) fn of_key(key: &str) -> Self {
+        Self::Key(Sha256::digest(key).into())
+    }
+
+    /// Returns the tenant of requests without a key from `address`. A host usually has a whole /64 of IPv6 addresses, which
+    /// count as one.
+    pub(crate) fn of_address(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into()
+            }
+            address @ IpAddr::V4(_) => address,
+        })
+    }
+}
+
+/// Returns how much of `total` a tenant may hold: half of what the others leave. However many tenants take all that they
+/// may, there is something left for another one.
+pub(crate) fn share(total: usize, others: usize) -> usize {
+    total.saturating_sub(others) / 2
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +98,26 @@ mod tests {
                 .folder()
                 .is_some_and(|name| name.contains("first"))
         );
+    }
+
+    #[test]
+    fn addresses_of_one_host_are_one_tenant() {
+        let of = |text: &str| Tenant::of_address(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_ne!(Tenant::of_key("a"), Tenant::of_key("b"));
+    }
+
+    #[test]
+    fn tenants_that_take_all_they_may_leave_a_share_for_another() {
+        let mut taken = 0;
+        for _ in 0..6 {
+            let share = share(256, taken);
+            assert!(share > 0, "nothing is left of {taken}");
+            taken += share;
+        }
+        assert_eq!((share(256, 0), share(256, 128), share(1, 2)), (128, 64, 0));
     }
 }

@@ -148,7 +148,7 @@ impl Section {
                 arguments: String::new(),
             }),
             (Some(Self::Call { arguments, .. }), Piece::Arguments { text, .. }) => {
-                arguments.push_str(&text)
+                arguments.push_str(&text);
             }
             // Arguments come behind their call.
             (_, Piece::Arguments { .. }) => {}

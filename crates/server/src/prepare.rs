@@ -8,13 +8,13 @@
 //! Forms take longer than texts, and large ones longer than small ones: each kind has threads of its own, so that it waits for
 //! none of the others.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
 
 use triad_engine::Cancel;
 
 use crate::error::{ApiError, ApiResult};
+use crate::owner::Tenant;
 use crate::queue::{Full, Need, Place, Queue};
 
 /// Texts that are prepared at once, at least and at most; between them, as many as there are cores.
@@ -87,7 +87,7 @@ impl Preparers {
     /// If `work` fails, or too many wait.
     pub(crate) async fn enter<M: Send + Sync + 'static, T: Send + 'static>(
         &self,
-        (model, client): (&Arc<M>, IpAddr),
+        (model, client): (&Arc<M>, Tenant),
         kind: Work,
         work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {

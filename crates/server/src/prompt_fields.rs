@@ -32,7 +32,7 @@ pub(crate) struct PromptFields {
     /// Texts that the answer is to be about; refused where the template reads none.
     #[schema(value_type = Option<Vec<Object>>)]
     documents: Option<Vec<Value>>,
-    /// How much the model thinks; refused where the template does not read it.
+    /// How much the model thinks; other than `none` it is refused where the template does not read it.
     reasoning_effort: Option<String>,
 }
 
@@ -51,38 +51,16 @@ impl PromptFields {
     /// If two fields contradict each other, a variable is one that the server sets, or `template` does not read what it would
     /// have to.
     pub(crate) fn read(self, template: Option<&ChatTemplate>) -> ApiResult<PromptOptions> {
+        let end = self.end()?;
+        self.check_variables()?;
         let Self {
             chat_template_kwargs,
-            add_generation_prompt,
-            continue_final_message,
             documents,
             reasoning_effort,
+            ..
         } = self;
-        let variables = chat_template_kwargs.unwrap_or_default();
-        if let Some(name) = variables
-            .keys()
-            .find(|name| RESERVED.contains(&name.as_str()))
-        {
-            let field = format!("chat_template_kwargs.{name}");
-            return Err(ApiError::field(
-                &field,
-                "it is set by the request itself: expected another name",
-            ));
-        }
-        let end = match (
-            continue_final_message.unwrap_or(false),
-            add_generation_prompt,
-        ) {
-            (true, Some(true)) => {
-                let message = "expected add_generation_prompt: false with it";
-                return Err(ApiError::field("continue_final_message", message));
-            }
-            (true, _) => PromptEnd::LastMessage,
-            (false, Some(false)) => PromptEnd::Messages,
-            (false, _) => PromptEnd::Answer,
-        };
         let mut options = PromptOptions {
-            variables,
+            variables: chat_template_kwargs.unwrap_or_default(),
             documents: documents.unwrap_or_default(),
             end,
         };
@@ -99,10 +77,54 @@ impl PromptFields {
         }
         Ok(options)
     }
+
+    /// Checks the fields as far as it takes no model, so that a request which is refused loads none; with the `messages` of a
+    /// conversation.
+    ///
+    /// # Errors
+    /// As [`PromptFields::read`] and [`PromptOptions::check`].
+    pub(crate) fn check(&self, messages: Option<&[Value]>) -> ApiResult<()> {
+        self.check_variables()?;
+        let end = self.end()?;
+        messages.map_or(Ok(()), |messages| check_end(end, messages))
+    }
+
+    fn check_variables(&self) -> ApiResult<()> {
+        let variables = self.chat_template_kwargs.iter().flatten();
+        if let Some(name) = variables
+            .map(|(name, _)| name)
+            .find(|name| RESERVED.contains(&name.as_str()))
+        {
+            let field = format!("chat_template_kwargs.{name}");
+            return Err(ApiError::field(
+                &field,
+                "it is set by the request itself: expected another name",
+            ));
+        }
+        Ok(())
+    }
+
+    fn end(&self) -> ApiResult<PromptEnd> {
+        Ok(
+            match (
+                self.continue_final_message.unwrap_or(false),
+                self.add_generation_prompt,
+            ) {
+                (true, Some(true)) => {
+                    let message = "expected add_generation_prompt: false with it";
+                    return Err(ApiError::field("continue_final_message", message));
+                }
+                (true, _) => PromptEnd::LastMessage,
+                (false, Some(false)) => PromptEnd::Messages,
+                (false, _) => PromptEnd::Answer,
+            },
+        )
+    }
 }
 
 impl PromptOptions {
-    /// Sets how much the model thinks, as `field` asks for it.
+    /// Sets how much the model thinks, as `field` asks for it. Not to think at all needs no template that reads degrees: there
+    /// are templates that read no more than whether the model thinks, and others are for models that don't.
     ///
     /// # Errors
     /// If `template` does not read it.
@@ -113,6 +135,10 @@ impl PromptOptions {
         template: Option<&ChatTemplate>,
     ) -> ApiResult<()> {
         if !template.is_some_and(|template| template.mentions("reasoning_effort")) {
+            if effort == "none" {
+                self.set("enable_thinking", false.into());
+                return Ok(());
+            }
             return Err(ApiError::unsupported(
                 field,
                 "the model's template does not read it",
@@ -147,13 +173,7 @@ impl PromptOptions {
     /// # Errors
     /// If it is such a message.
     pub(crate) fn check(&self, messages: &[Value]) -> ApiResult<()> {
-        let goes_on =
-            |message: &Value| message["role"] == "assistant" && message.get("tool_calls").is_none();
-        if self.end == PromptEnd::LastMessage && !messages.last().is_some_and(goes_on) {
-            let message = "expected a last message of the assistant, without calls";
-            return Err(ApiError::field("continue_final_message", message));
-        }
-        Ok(())
+        check_end(self.end, messages)
     }
 
     /// Returns the bytes of the texts that it gives to a template, about.
@@ -185,5 +205,36 @@ impl PromptOptions {
             end: *end,
             keeps_letters,
         }
+    }
+}
+
+fn check_end(end: PromptEnd, messages: &[Value]) -> ApiResult<()> {
+    let goes_on =
+        |message: &Value| message["role"] == "assistant" && message.get("tool_calls").is_none();
+    if end == PromptEnd::LastMessage && !messages.last().is_some_and(goes_on) {
+        let message = "expected a last message of the assistant, without calls";
+        return Err(ApiError::field("continue_final_message", message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_effort_is_taken_by_any_template_and_ends_the_thinking_where_that_is_read() {
+        let effort = |effort: &str| {
+            let mut options = PromptOptions::default();
+            options
+                .set_effort("reasoning_effort", effort.into(), None)
+                .map(|()| options.variables)
+        };
+        let refused = effort("low").unwrap_err();
+        assert_eq!(refused.detail.code, Some("unsupported_parameter"));
+        assert_eq!(
+            Value::Object(effort("none").unwrap()),
+            serde_json::json!({"enable_thinking": false})
+        );
     }
 }

@@ -53,7 +53,31 @@ impl TextFields {
 }
 
 impl Prompts {
-    /// Prompts, and bytes of the longest text.
+    /// Refuses prompts of which there are none, or too many, and those of no tokens, as far as it takes no model.
+    ///
+    /// # Errors
+    /// If `field` has such prompts.
+    pub(crate) fn check(&self, field: &str) -> ApiResult<()> {
+        let (count, _) = self.size();
+        if count == 0 || count > MOST_PROMPTS {
+            return Err(ApiError::field(
+                field,
+                format!("{count} prompts, expected 1 to {MOST_PROMPTS}"),
+            ));
+        }
+        // A text may become a token even where it is empty.
+        let is_empty = match self {
+            Self::Text(_) | Self::Texts(_) => false,
+            Self::Tokens(tokens) => tokens.is_empty(),
+            Self::TokenLists(lists) => lists.iter().any(Vec::is_empty),
+        };
+        if is_empty {
+            return Err(ApiError::empty_prompt());
+        }
+        Ok(())
+    }
+
+    /// Returns the number of prompts, and the bytes of the longest text.
     fn size(&self) -> (usize, usize) {
         match self {
             Self::Text(text) => (1, text.len()),
@@ -67,22 +91,16 @@ impl Prompts {
     }
 }
 
-/// The tokens of all prompts, which are in the field of this name, of a request that has a `place`.
+/// Encodes the prompts in `field` of a request that has a `place`. They were [checked](Prompts::check).
 ///
 /// # Errors
-/// If there are none or too many, or one has a token that the model does not have.
+/// If one has a token that the model does not have.
 pub(crate) async fn encode(
     (model, place): (&Arc<Hosted>, &Place),
     (field, prompts): (&'static str, Prompts),
     reading: (Special, bool),
 ) -> ApiResult<Vec<Vec<u32>>> {
-    let (count, longest) = prompts.size();
-    if count == 0 || count > MOST_PROMPTS {
-        return Err(ApiError::field(
-            field,
-            format!("{count} prompts, expected 1 to {MOST_PROMPTS}"),
-        ));
-    }
+    let (_, longest) = prompts.size();
     let work = move |model: &Hosted, cancel: &Cancel| {
         let text = |text: String| {
             let encoded =

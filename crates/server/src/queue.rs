@@ -2,16 +2,21 @@
 //!
 //! A [`Permit`] is a share of an engine: so many answers at once, and so many pages of keys and values at most, so that no
 //! answer that has begun runs out of them. Where nothing is free, requests wait in the order of their arrival, those of
-//! different clients in turns. The next one of them waits until there is room for it, however large it is: nobody overtakes.
+//! different [tenants](Tenant) in turns. The next one of them waits until there is room for it, however large it is: no
+//! other one overtakes it.
 //!
 //! What a request takes is known once its prompt is tokenized. It has a [`Place`] before that, so that nothing is computed
 //! for a request that is refused. The same queue shares the threads that [`prepare`](crate::prepare) requests.
 
-use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
+
+use crate::owner::Tenant;
+
+/// One in so many places of a queue is kept for clients that have none there: one client does not fill a queue.
+const KEPT: usize = 8;
 
 /// A share of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +42,10 @@ pub(crate) struct Queue {
 
 struct State {
     free: Need,
-    /// Places of requests that do not know yet what they need.
-    places: usize,
+    /// For each client, the places of requests that do not know yet what they need.
+    places: HashMap<Tenant, usize>,
     /// Clients that wait, the next one first, each with its requests in their order.
-    clients: VecDeque<(IpAddr, VecDeque<Waiting>)>,
+    clients: VecDeque<(Tenant, VecDeque<Waiting>)>,
 }
 
 struct Waiting {
@@ -57,7 +62,7 @@ impl Queue {
     pub(crate) fn new(most: Need, most_waiting: usize) -> Arc<Self> {
         let state = State {
             free: most,
-            places: 0,
+            places: HashMap::new(),
             clients: VecDeque::new(),
         };
         Arc::new(Self {
@@ -76,23 +81,25 @@ impl Queue {
     pub(crate) fn counts(&self) -> (usize, usize) {
         let state = self.lock();
         (
-            state.places + state.waiting(),
+            state.places() + state.waiting(),
             self.most.slots - state.free.slots,
         )
     }
 
     /// Takes a place for a request of `client`. Requests with places and those that wait are together at most as many as
-    /// may wait and as are free slots.
+    /// may wait and as are free slots, and some of them are kept for clients that have none.
     ///
     /// # Errors
     /// If there are as many.
-    pub(crate) fn enter(self: &Arc<Self>, client: IpAddr) -> Result<Place, Full> {
+    pub(crate) fn enter(self: &Arc<Self>, client: Tenant) -> Result<Place, Full> {
         let mut state = self.lock();
-        let there = state.places + state.waiting();
-        if there >= self.most_waiting + state.free.slots {
+        let there = state.places() + state.waiting();
+        if there + state.kept_from(client, self.most_waiting)
+            >= self.most_waiting + state.free.slots
+        {
             return Err(Full(there));
         }
-        state.places += 1;
+        *state.places.entry(client).or_default() += 1;
         Ok(Place {
             queue: Arc::clone(self),
             client,
@@ -105,14 +112,14 @@ impl Queue {
     /// If as many wait as may.
     pub(crate) async fn admit(
         self: &Arc<Self>,
-        client: IpAddr,
+        client: Tenant,
         need: Need,
     ) -> Result<Permit, Full> {
         self.wait(client, need, Some(self.most_waiting)).await
     }
 
     /// As [`Queue::admit`] for a part of a request that has been admitted: it waits however many do.
-    pub(crate) async fn admit_part(self: &Arc<Self>, client: IpAddr, need: Need) -> Permit {
+    pub(crate) async fn admit_part(self: &Arc<Self>, client: Tenant, need: Need) -> Permit {
         self.wait(client, need, None)
             .await
             .expect("no bound refuses it")
@@ -120,7 +127,7 @@ impl Queue {
 
     async fn wait(
         self: &Arc<Self>,
-        client: IpAddr,
+        client: Tenant,
         need: Need,
         bound: Option<usize>,
     ) -> Result<Permit, Full> {
@@ -135,7 +142,7 @@ impl Queue {
             if waiting == 0 && need.fits(state.free) {
                 return Ok(state.take(self, need));
             }
-            if bound.is_some_and(|bound| waiting >= bound) {
+            if bound.is_some_and(|bound| waiting + state.kept_from(client, bound) >= bound) {
                 return Err(Full(waiting));
             }
             let (granted, receiver) = oneshot::channel();
@@ -156,6 +163,20 @@ impl Queue {
 }
 
 impl State {
+    fn places(&self) -> usize {
+        self.places.values().sum()
+    }
+
+    /// Returns how many of `places` are kept from `client`, for those that have none.
+    fn kept_from(&self, client: Tenant, places: usize) -> usize {
+        let waits = self.clients.iter().any(|(known, _)| *known == client);
+        if waits || self.places.contains_key(&client) {
+            places / KEPT
+        } else {
+            0
+        }
+    }
+
     fn waiting(&self) -> usize {
         self.clients
             .iter()
@@ -181,7 +202,7 @@ impl State {
         };
     }
 
-    fn push(&mut self, client: IpAddr, waiting: Waiting) {
+    fn push(&mut self, client: Tenant, waiting: Waiting) {
         match self.clients.iter_mut().find(|(known, _)| *known == client) {
             Some((_, requests)) => requests.push_back(waiting),
             None => self.clients.push_back((client, VecDeque::from([waiting]))),
@@ -194,7 +215,7 @@ impl State {
             match requests.pop_front() {
                 None => {}
                 Some(waiting) if waiting.granted.is_closed() => {
-                    self.clients.push_front((client, requests))
+                    self.clients.push_front((client, requests));
                 }
                 Some(waiting) if waiting.need.fits(self.free) => {
                     let permit = self.take(queue, waiting.need);
@@ -240,12 +261,12 @@ impl Drop for Leave<'_> {
 /// The place of a request that has been let in, given back when it is dropped.
 pub(crate) struct Place {
     queue: Arc<Queue>,
-    client: IpAddr,
+    client: Tenant,
 }
 
 impl Place {
     /// Whose request it is.
-    pub(crate) fn client(&self) -> IpAddr {
+    pub(crate) fn client(&self) -> Tenant {
         self.client
     }
 
@@ -261,7 +282,13 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.queue.lock().places -= 1;
+        let mut state = self.queue.lock();
+        if let Some(places) = state.places.get_mut(&self.client) {
+            *places -= 1;
+            if *places == 0 {
+                state.places.remove(&self.client);
+            }
+        }
     }
 }
 
@@ -290,8 +317,8 @@ mod tests {
 
     const ONE: Need = Need { slots: 1, pages: 1 };
 
-    fn client(number: u8) -> IpAddr {
-        IpAddr::from([10, 0, 0, number])
+    fn client(number: u8) -> Tenant {
+        Tenant::of_key(&number.to_string())
     }
 
     fn queue(slots: usize, pages: usize, waiting: usize) -> Arc<Queue> {
@@ -418,5 +445,26 @@ mod tests {
         drop(third);
         drop(second);
         assert_eq!((queue.counts(), queue.lock().free), ((0, 0), queue.most()));
+    }
+
+    #[test]
+    fn a_client_that_fills_its_places_leaves_some_for_others() {
+        let queue = queue(1, 9, 16);
+        let _permit = admitted(&queue, ONE);
+        let mut places: Vec<_> = std::iter::from_fn(|| queue.enter(client(1)).ok()).collect();
+        assert_eq!(places.len(), 14);
+        let other = queue.enter(client(2)).unwrap();
+        assert!(queue.enter(client(2)).is_err());
+        // Those that wait count as well.
+        let mut waits = Box::pin(other.admit(ONE));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        assert_eq!(queue.enter(client(2)).err(), Some(Full(15)));
+        drop(waits);
+        places.clear();
+        let _waiting: Vec<_> = (0..14).map(|_| waiting(&queue, 1, ONE)).collect();
+        let mut refused: Admission = Box::pin(queue.admit(client(1), ONE));
+        assert_eq!(poll(&mut refused).unwrap().err(), Some(Full(14)));
+        let _other = waiting(&queue, 2, ONE);
     }
 }

@@ -256,7 +256,7 @@ impl ResponseAnswer {
         data["type"] = kind.into();
         data["sequence_number"] = self.events.into();
         self.events += 1;
-        sse::json(&data).event(kind)
+        sse::named(kind, &data)
     }
 }
 

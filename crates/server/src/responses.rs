@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -20,7 +21,7 @@ use crate::guard::Client;
 use crate::messages::{Content, Role, Turns, check_count, text};
 use crate::prompt_fields::PromptFields;
 use crate::response_answer::ResponseAnswer;
-use crate::sampling::Sampling;
+use crate::sampling::{Sampling, check_some};
 use crate::sse::{self, StreamEvent};
 use crate::tools::{ResponseTool, ToolChoiceField, ToolUse};
 
@@ -52,7 +53,7 @@ pub(crate) struct ResponsesRequest {
 /// How much the model thinks.
 #[derive(Debug, Deserialize, ToSchema)]
 struct Reasoning {
-    /// Refused where the model's template does not read it.
+    /// Other than `none` it is refused where the model's template does not read it.
     effort: Option<String>,
 }
 
@@ -98,6 +99,9 @@ struct InputItem {
     arguments: Option<String>,
     /// The result of a call.
     output: Option<Content>,
+    /// Its name, which says nothing here.
+    #[schema(value_type = Option<String>)]
+    id: Option<IgnoredAny>,
 }
 
 /// Fields of the request that the response repeats.
@@ -135,14 +139,9 @@ pub(crate) async fn create(
     body.check(&fields::RESPONSES)?;
     let (request, sampling): (ResponsesRequest, Sampling) = (body.parse()?, body.parse()?);
     let prompt: PromptFields = body.parse()?;
-    let model = app.model(request.model.as_deref()).await?;
+    sampling.check(app.options.parallel)?;
     let format = request.text.as_ref().and_then(|text| text.format.as_ref());
-    if request.max_output_tokens == Some(0) {
-        return Err(ApiError::field(
-            "max_output_tokens",
-            "0, expected at least 1",
-        ));
-    }
+    check_some("max_output_tokens", request.max_output_tokens)?;
     let form = format
         .map(|format| format.form("text.format", "text.format.schema"))
         .transpose()?
@@ -169,6 +168,8 @@ pub(crate) async fn create(
         request.parallel_tool_calls,
     )?;
     let messages = turns(request.input)?.messages(instructions);
+    prompt.check(Some(&messages))?;
+    let model = app.model(request.model.as_deref()).await?;
     let template = model.model().chat_template();
     let mut prompt = prompt.read(template)?;
     if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {
@@ -229,9 +230,16 @@ fn add(turns: &mut Turns, field: &str, item: InputItem) -> ApiResult<()> {
         name,
         arguments,
         output,
+        id,
     } = item;
+    let is_reference = kind.is_none() && id.is_some() && role.is_none() && content.is_none();
+    let kind = if is_reference {
+        Some("item_reference")
+    } else {
+        kind.as_deref()
+    };
     let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
-    match kind.as_deref().unwrap_or("message") {
+    match kind.unwrap_or("message") {
         "message" => {
             let role = role
                 .filter(|role| *role != Role::Tool)
@@ -260,6 +268,11 @@ fn add(turns: &mut Turns, field: &str, item: InputItem) -> ApiResult<()> {
                     output.ok_or_else(|| missing("output"))?,
                 )?,
             );
+        }
+        "item_reference" => {
+            let message = "item_reference: items are not stored here: expected the item itself in its place, as the \
+                           output of the earlier response has it";
+            return Err(ApiError::unsupported(&format!("{field}.type"), message));
         }
         kind => {
             let message =

@@ -15,7 +15,7 @@ use crate::guard::Guard;
 use crate::route::{Access, Entry, Route};
 use crate::{
     anthropic, body, chat, completions, embeddings, guard, metrics, models, openapi, page, props,
-    responses, sessions, text, timelines,
+    request_id, responses, sessions, text, timelines,
 };
 
 /// Returns all of the server.
@@ -98,6 +98,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
             Arc::clone(app),
             metrics::count,
         ))
+        .layer(middleware::from_fn(request_id::name))
         .with_state(Arc::clone(app))
 }
 

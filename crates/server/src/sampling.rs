@@ -10,7 +10,7 @@ use triad_engine::GenerateOptions;
 use triad_engine::sampler::SamplerOptions;
 use utoipa::ToSchema;
 
-use crate::adapters::LoraField;
+use crate::adapters::{self, LoraField};
 use crate::error::{ApiError, ApiResult};
 use crate::hosted::Hosted;
 
@@ -109,7 +109,24 @@ impl Sampling {
     /// # Errors
     /// If there are none, or more than the model computes at once.
     pub(crate) fn choices(&self, model: &Hosted) -> ApiResult<usize> {
-        Ok(within("n", self.n, 1..=model.most_choices())?.unwrap_or(1))
+        self.choices_within(model.most_choices())
+    }
+
+    fn choices_within(&self, most: usize) -> ApiResult<usize> {
+        Ok(within("n", self.n, 1..=most)?.unwrap_or(1))
+    }
+
+    /// Returns the number of answers to each prompt, at most `most`, after all checks that need no model, so that a request
+    /// which they refuse loads none.
+    ///
+    /// # Errors
+    /// If a field has a value out of its range.
+    pub(crate) fn check(&self, most: usize) -> ApiResult<usize> {
+        let choices = self.choices_within(most)?;
+        self.sampler(&SamplerOptions::default(), None)?;
+        self.stops()?;
+        adapters::check(self.lora.as_deref().unwrap_or_default())?;
+        Ok(choices)
     }
 
     /// How answers of `model` are made, of at most `max_tokens`, with so many of the likeliest tokens told.
@@ -122,7 +139,20 @@ impl Sampling {
         max_tokens: Option<usize>,
         log_probabilities: Option<usize>,
     ) -> ApiResult<GenerateOptions> {
-        let default = model.sampling();
+        let vocab = model.model().description().vocab;
+        Ok(GenerateOptions {
+            max_tokens,
+            sampler: self.sampler(&model.sampling(), Some(vocab))?,
+            stop: self.stops()?,
+            ignores_end_tokens: self.ignore_eos.unwrap_or(false),
+            log_probabilities,
+            ..GenerateOptions::default()
+        })
+    }
+
+    /// Returns how tokens are chosen, as in `default` where the request leaves it out; `vocab` is unknown before the model is
+    /// loaded.
+    fn sampler(&self, default: &SamplerOptions, vocab: Option<usize>) -> ApiResult<SamplerOptions> {
         let narrow = |value: Option<f64>| value.map(|value| value as f32);
         let top_k = within("top_k", self.top_k, -1..=i64::from(u32::MAX))?;
         let top_k = top_k.map(|top_k| usize::try_from(top_k).unwrap_or(0));
@@ -143,7 +173,7 @@ impl Sampling {
             ("repeat_penalty", repeat_penalty),
             ("repetition_penalty", repetition_penalty),
         )?;
-        let sampler = SamplerOptions {
+        Ok(SamplerOptions {
             temperature: narrow(within("temperature", self.temperature, 0.0..=100.0)?)
                 .unwrap_or(default.temperature),
             top_k: top_k.unwrap_or(default.top_k),
@@ -162,26 +192,17 @@ impl Sampling {
                 -2.0..=2.0,
             )?)
             .unwrap_or(0.0),
-            logit_bias: self.logit_bias(model)?,
+            logit_bias: self.logit_bias(vocab)?,
             seed: match self.seed {
                 Some(seed) => seed.cast_unsigned(),
                 None => getrandom::u64().unwrap_or(0),
             },
-        };
-        Ok(GenerateOptions {
-            max_tokens,
-            sampler,
-            stop: self.stops()?,
-            ignores_end_tokens: self.ignore_eos.unwrap_or(false),
-            log_probabilities,
-            ..GenerateOptions::default()
         })
     }
 
-    fn logit_bias(&self, model: &Hosted) -> ApiResult<Vec<(u32, f32)>> {
-        let vocab = model.model().description().vocab;
+    fn logit_bias(&self, vocab: Option<usize>) -> ApiResult<Vec<(u32, f32)>> {
         let bias = self.logit_bias.iter().flatten().map(|(token, bias)| {
-            if *token as usize >= vocab {
+            if let Some(vocab) = vocab.filter(|vocab| *token as usize >= *vocab) {
                 return Err(ApiError::field(
                     "logit_bias",
                     format!("token {token} is outside the vocabulary of {vocab}"),
@@ -238,16 +259,34 @@ pub(crate) fn one_of<T: PartialEq>(
     }
 }
 
-/// Returns the limit of an answer's tokens, which llama.cpp's server calls `n_predict`: -1 is none.
+/// Returns the limit of an answer's tokens, from `n_predict` of llama.cpp's server or the field with the other name; `default`
+/// without both. In both -1 is no limit, as in that server.
 ///
 /// # Errors
-/// If it is less, or `max_tokens` has another value.
-pub(crate) fn limit(n_predict: Option<i64>, max_tokens: Option<usize>) -> ApiResult<Option<usize>> {
-    let n_predict = match within("n_predict", n_predict, -1..=i64::MAX)? {
-        None | Some(-1) => None,
-        Some(tokens) => usize::try_from(tokens).ok(),
-    };
-    one_of(("n_predict", n_predict), ("max_tokens", max_tokens))
+/// If one is less, or both have values that differ.
+pub(crate) fn limit(
+    n_predict: Option<i64>,
+    (name, tokens): (&str, Option<i64>),
+    default: Option<usize>,
+) -> ApiResult<Option<usize>> {
+    let n_predict = within("n_predict", n_predict, -1..=i64::MAX)?;
+    let tokens = within(name, tokens, -1..=i64::MAX)?;
+    let has_none = [n_predict, tokens].contains(&Some(-1));
+    // What is not negative fits.
+    let number = |tokens: Option<i64>| tokens.and_then(|tokens| usize::try_from(tokens).ok());
+    let limit = one_of(("n_predict", number(n_predict)), (name, number(tokens)))?;
+    Ok(limit.or(default.filter(|_| !has_none)))
+}
+
+/// Refuses answers of no tokens.
+///
+/// # Errors
+/// If the field `name` limits them to none.
+pub(crate) fn check_some(name: &str, most: Option<usize>) -> ApiResult<()> {
+    if most == Some(0) {
+        return Err(ApiError::field(name, "0, expected at least 1"));
+    }
+    Ok(())
 }
 
 /// How many of the likeliest tokens are told, from the field `name`.

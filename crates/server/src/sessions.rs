@@ -2,16 +2,19 @@
 //!
 //! A prompt is computed, as far as it is not known, and its keys and values are saved by a name. Restored, they are where
 //! prompts look for what they have in common: the next request that begins alike computes the rest alone. Names are
-//! letters, digits, `-` and `_`, so that none leads out of the folder. Sessions of each key are in a folder of their own.
+//! letters, digits, `-` and `_`, so that none leads out of the folder. Sessions of each key are in a folder of their own, with
+//! a bound on their number and on their bytes: a further one replaces the oldest of the same key.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use triad_engine::{Adapters, Cancel};
 use triad_frontend::chat;
 use utoipa::ToSchema;
@@ -32,7 +35,7 @@ use crate::text::{conversation_tokens, no_template};
 use crate::tools::{ChatTool, ToolUse};
 
 /// Saved sessions of an owner, at most.
-const MOST: usize = 1024;
+const MAX_SESSIONS: usize = 1024;
 /// Letters of a name, at most.
 const LONGEST_NAME: usize = 64;
 const EXTENSION: &str = "session";
@@ -48,6 +51,12 @@ pub(crate) struct SaveRequest {
     tools: Option<Vec<ChatTool>>,
     /// Or a text.
     prompt: Option<String>,
+}
+
+/// A prompt whose session is to be saved.
+enum Saving {
+    Messages(Vec<Value>),
+    Text(String),
 }
 
 /// Whose session is restored.
@@ -81,6 +90,8 @@ struct SessionFile {
     bytes: u64,
     /// When it was saved, in seconds since 1970.
     saved: u64,
+    #[serde(skip)]
+    modified: SystemTime,
 }
 
 /// The sessions that were saved.
@@ -121,13 +132,22 @@ pub(crate) async fn save(
         tools,
         prompt,
     } = body.parse()?;
-    let model = app.model(model.as_deref()).await?;
-    // Wrong ones are refused beside a text, too, which has no use for them.
+    // Wrong ones are refused with a text, too, which has no use for them.
     let tools = ToolUse::of_chat(tools, None, None)?;
+    let prompt = match (given, prompt) {
+        (Some(given), None) => Saving::Messages(messages(given)?),
+        (None, Some(text)) => Saving::Text(text),
+        _ => {
+            return Err(ApiError::field(
+                "messages",
+                "expected either messages or prompt",
+            ));
+        }
+    };
+    let model = app.model(model.as_deref()).await?;
     let place = model.enter(client.address)?;
-    let tokens = match (given, prompt) {
-        (Some(given), None) => {
-            let messages = messages(given)?;
+    let tokens = match prompt {
+        Saving::Messages(messages) => {
             let work = Work::Text(bytes(&messages));
             let encode = move |model: &Hosted, cancel: &Cancel| {
                 model.model().chat_template().ok_or_else(no_template)?;
@@ -139,7 +159,7 @@ pub(crate) async fn save(
                 .prepare((&model, &place), work, encode)
                 .await?
         }
-        (None, Some(text)) => {
+        Saving::Text(text) => {
             let work = Work::Text(text.len());
             // As `/v1/completions` reads it, which is to find it.
             let encode = move |model: &Hosted, cancel: &Cancel| {
@@ -156,29 +176,26 @@ pub(crate) async fn save(
                 .prepare((&model, &place), work, encode)
                 .await?
         }
-        _ => {
-            return Err(ApiError::field(
-                "messages",
-                "expected either messages or prompt",
-            ));
-        }
     };
-    let permit = place.admit(model.need(&tokens, Some(0), 1)?).await;
+    let need = model.need(&tokens, Some(0), 1)?;
+    let most = app.options.session_bytes;
+    let bytes = need.pages as u64 * model.engine().usage().kv.page_bytes as u64;
+    if bytes > most {
+        let message = format!(
+            "a session of {} tokens takes {bytes} bytes, expected at most {most} (--session-storage)",
+            tokens.len()
+        );
+        return Err(ApiError::refused(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "session_too_large",
+            message,
+        ));
+    }
+    let permit = place.admit(need).await;
     // Dropped with this future, where the client goes away.
     let cancel = CancelOnDrop(Cancel::new());
     let stop = cancel.0.clone();
     let saved = blocking(move || {
-        let is_new = !path.exists();
-        if is_new && files(&folder)?.len() >= MOST {
-            let message = format!(
-                "{MOST} sessions are saved already: expected one of them to be deleted first"
-            );
-            return Err(ApiError::refused(
-                StatusCode::CONFLICT,
-                "too_many_sessions",
-                message,
-            ));
-        }
         std::fs::create_dir_all(&folder).map_err(|error| failed(&error))?;
         let mut session = model.engine().session();
         session.set_salt(client.owner.salt());
@@ -187,6 +204,7 @@ pub(crate) async fn save(
         session.share();
         session.save(&path)?;
         drop((session, permit));
+        make_room(&folder, &name, (MAX_SESSIONS, most))?;
         Ok(Saved {
             name,
             tokens: tokens.len(),
@@ -259,8 +277,7 @@ pub(crate) async fn delete(
     UrlPath(name): UrlPath<String>,
 ) -> ApiResult<StatusCode> {
     let path = path(&folder(&app, client.owner)?, &name)?;
-    existing(&path, &name)?;
-    blocking(move || std::fs::remove_file(path).map_err(|error| failed(&error))).await?;
+    blocking(move || std::fs::remove_file(path).map_err(|error| unread(&name, &error))).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -284,14 +301,18 @@ fn path(folder: &Path, name: &str) -> ApiResult<PathBuf> {
             format!("expected 1 to {LONGEST_NAME} letters, digits, - and _"),
         ));
     }
-    Ok(folder.join(format!("{name}.{EXTENSION}")))
+    Ok(file_of(folder, name))
+}
+
+fn file_of(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.{EXTENSION}"))
 }
 
 fn files(folder: &Path) -> ApiResult<Vec<SessionFile>> {
     let mut files = Vec::new();
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(files),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(files),
         Err(error) => return Err(failed(&error)),
     };
     for file in entries {
@@ -307,15 +328,14 @@ fn files(folder: &Path) -> ApiResult<Vec<SessionFile>> {
             continue;
         };
         if is_session && data.is_file() {
-            let saved = data
-                .modified()
-                .ok()
-                .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            let modified = data.modified().unwrap_or(UNIX_EPOCH);
+            let saved = modified.duration_since(UNIX_EPOCH);
             let saved = saved.map_or(0, |time| time.as_secs());
             files.push(SessionFile {
                 name: name.to_owned(),
                 bytes: data.len(),
                 saved,
+                modified,
             });
         }
     }
@@ -323,14 +343,46 @@ fn files(folder: &Path) -> ApiResult<Vec<SessionFile>> {
     Ok(files)
 }
 
+/// Deletes the oldest sessions of a folder other than `kept` until at most `most` of them, of so many bytes, are left.
+fn make_room(folder: &Path, kept: &str, most: (usize, u64)) -> ApiResult<()> {
+    let mut files = files(folder)?;
+    let (mut count, mut bytes) = (
+        files.len(),
+        files.iter().map(|file| file.bytes).sum::<u64>(),
+    );
+    files.retain(|file| file.name != kept);
+    files.sort_by_key(|file| file.modified);
+    for file in files {
+        if count <= most.0 && bytes <= most.1 {
+            break;
+        }
+        let gone = std::fs::remove_file(file_of(folder, &file.name));
+        // Another request may have deleted it.
+        if let Err(error) = gone
+            && error.kind() != ErrorKind::NotFound
+        {
+            return Err(failed(&error));
+        }
+        tracing::info!("session {} makes room for {kept}", file.name);
+        (count, bytes) = (count - 1, bytes - file.bytes);
+    }
+    Ok(())
+}
+
+/// Returns the bytes of the session called `name`.
 fn existing(path: &Path, name: &str) -> ApiResult<u64> {
-    size(path).map_err(|_| {
-        ApiError::refused(
-            StatusCode::NOT_FOUND,
-            "no_session",
-            format!("there is no session called {name}"),
-        )
-    })
+    let data = path.metadata().map_err(|error| unread(name, &error))?;
+    Ok(data.len())
+}
+
+/// Returns the error of a session whose file can't be read. One that is not there is a mistake of the client.
+fn unread(name: &str, error: &std::io::Error) -> ApiError {
+    if error.kind() != ErrorKind::NotFound {
+        return failed(error);
+    }
+    let message = format!("there is no session called {name}");
+    tracing::debug!("{message}");
+    ApiError::refused(StatusCode::NOT_FOUND, "no_session", message)
 }
 
 fn size(path: &Path) -> ApiResult<u64> {
@@ -347,4 +399,90 @@ async fn admit(model: &Hosted, client: Caller, need: Need) -> ApiResult<Permit> 
         .admit(client.address, need)
         .await
         .map_err(|Full(waiting)| ApiError::full(waiting))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+    use tracing::{Event, Level, Metadata, Subscriber, span};
+
+    /// Counts errors in the log.
+    #[derive(Clone, Default)]
+    struct Errors(Arc<AtomicUsize>);
+
+    impl Subscriber for Errors {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            if *event.metadata().level() <= Level::WARN {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn a_session_that_is_not_there_is_no_error_of_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let errors = Errors::default();
+        tracing::subscriber::with_default(errors.clone(), || {
+            let error = existing(&folder.path().join("a.session"), "a").unwrap_err();
+            assert_eq!(
+                (error.status, error.detail.code),
+                (StatusCode::NOT_FOUND, Some("no_session"))
+            );
+            assert_eq!(errors.0.load(Ordering::Relaxed), 0);
+            // A folder that can't be read is one.
+            std::fs::write(folder.path().join("file"), "").unwrap();
+            let error = existing(&folder.path().join("file/a.session"), "a").unwrap_err();
+            assert_eq!(error.status, StatusCode::INTERNAL_SERVER_ERROR);
+            assert_eq!(errors.0.load(Ordering::Relaxed), 1);
+        });
+    }
+
+    #[test]
+    fn a_session_beyond_the_bounds_replaces_the_oldest_ones_and_never_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let save = |name: &str, bytes: usize, age: u64| {
+            let path = path(folder.path(), name).unwrap();
+            std::fs::write(&path, vec![0; bytes]).unwrap();
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(age))
+                .unwrap();
+        };
+        let names = || -> Vec<_> {
+            files(folder.path())
+                .unwrap()
+                .into_iter()
+                .map(|file| file.name)
+                .collect()
+        };
+        save("a", 10, 30);
+        save("b", 10, 50);
+        save("c", 10, 40);
+        make_room(folder.path(), "c", (3, 30)).unwrap();
+        assert_eq!(names(), ["a", "b", "c"]);
+        make_room(folder.path(), "c", (3, 29)).unwrap();
+        assert_eq!(names(), ["a", "c"]);
+        save("d", 1, 60);
+        make_room(folder.path(), "d", (2, 30)).unwrap();
+        assert_eq!(names(), ["a", "d"]);
+        make_room(folder.path(), "d", (9, 0)).unwrap();
+        assert_eq!(names(), ["d"]);
+    }
 }

@@ -65,6 +65,12 @@ pub(crate) fn json(data: &impl Serialize) -> Event {
     Event::default().data(serde_json::to_string(data).expect("responses are JSON"))
 }
 
+/// Returns an event of the kind `name` with `data` as JSON. The kind is its first line: some clients read it before the data.
+pub(crate) fn named(name: &str, data: &impl Serialize) -> Event {
+    let data = serde_json::to_string(data).expect("responses are JSON");
+    Event::default().event(name).data(data)
+}
+
 /// The last event of OpenAI's streams.
 pub(crate) fn done() -> Event {
     Event::default().data("[DONE]")

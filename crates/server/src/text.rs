@@ -65,6 +65,12 @@ pub(crate) struct Tokens {
     max_model_len: usize,
 }
 
+/// A source of tokens.
+enum Source {
+    Text(String),
+    Messages(Vec<Value>),
+}
+
 /// The tokens of a text or a conversation.
 #[utoipa::path(
     post, path = "/tokenize", tag = "text", request_body = TokenizeBody,
@@ -78,19 +84,33 @@ pub(crate) async fn tokenize(
     body.check(&fields::TOKENIZE)?;
     let (request, prompt): (TokenizeRequest, PromptFields) = (body.parse()?, body.parse()?);
     let text: TextFields = body.parse()?;
+    let with_pieces = request.with_pieces.unwrap_or(false);
+    // Wrong ones are refused with a text, too, which has no use for them.
+    let tools = ToolUse::of_chat(request.tools, None, None)?;
+    let source = match (
+        one_of(("prompt", request.prompt), ("content", request.content))?,
+        request.messages,
+    ) {
+        (Some(text), None) => Source::Text(text),
+        (None, Some(given)) => Source::Messages(messages(given)?),
+        _ => {
+            return Err(ApiError::field(
+                "content",
+                "expected either content or messages",
+            ));
+        }
+    };
+    prompt.check(match &source {
+        Source::Text(_) => None,
+        Source::Messages(messages) => Some(messages),
+    })?;
     let model = app.model(request.model.as_deref()).await?;
     let (special, adds_special) = text.reading(&model);
     let adds_special = request.add_special.unwrap_or(adds_special);
     let prompt = prompt.read(model.model().chat_template())?;
-    let with_pieces = request.with_pieces.unwrap_or(false);
-    // Wrong ones are refused beside a text, too, which has no use for them.
-    let tools = ToolUse::of_chat(request.tools, None, None)?;
     let caller = (&model, client.address);
-    let tokenized = match (
-        one_of(("prompt", request.prompt), ("content", request.content))?,
-        request.messages,
-    ) {
-        (Some(text), None) => {
+    let tokenized = match source {
+        Source::Text(text) => {
             let work = Work::Text(text.len());
             let encode = move |model: &Hosted, cancel: &Cancel| {
                 Ok(chat::encode_around(
@@ -102,9 +122,7 @@ pub(crate) async fn tokenize(
             };
             model.preparers().enter(caller, work, encode).await?
         }
-        (None, Some(given)) => {
-            let messages = messages(given)?;
-            prompt.check(&messages)?;
+        Source::Messages(messages) => {
             let work = Work::Text(bytes(&messages) + prompt.bytes());
             let encode = move |model: &Hosted, cancel: &Cancel| {
                 // A model without one continues the last message as plain text, and has no template to show.
@@ -117,12 +135,6 @@ pub(crate) async fn tokenize(
                 )
             };
             model.preparers().enter(caller, work, encode).await?
-        }
-        _ => {
-            return Err(ApiError::field(
-                "content",
-                "expected either content or messages",
-            ));
         }
     };
     let tokenizer = model.model().tokenizer()?;
@@ -160,6 +172,12 @@ pub(crate) async fn detokenize(
 ) -> ApiResult<Json<Text>> {
     body.check(&fields::DETOKENIZE)?;
     let DetokenizeRequest { model, tokens } = body.parse()?;
+    if tokens.len() > MOST_TOKENS {
+        return Err(ApiError::field(
+            "tokens",
+            format!("{} tokens, expected at most {MOST_TOKENS}", tokens.len()),
+        ));
+    }
     let model = app.model(model.as_deref()).await?;
     let tokenizer = model.model().tokenizer()?;
     let known = tokenizer.vocab_size();
@@ -167,12 +185,6 @@ pub(crate) async fn detokenize(
         return Err(ApiError::field(
             "tokens",
             format!("token {token} is outside the vocabulary of {known}"),
-        ));
-    }
-    if tokens.len() > MOST_TOKENS {
-        return Err(ApiError::field(
-            "tokens",
-            format!("{} tokens, expected at most {MOST_TOKENS}", tokens.len()),
         ));
     }
     let work = Work::Text(tokens.len());
@@ -227,13 +239,13 @@ pub(crate) async fn apply_template(
         tool_choice,
     } = body.parse()?;
     let prompt: PromptFields = body.parse()?;
-    let model = app.model(model.as_deref()).await?;
     let (messages, tools) = (
         messages(given)?,
         ToolUse::of_chat(tools, tool_choice.as_ref(), None)?,
     );
+    prompt.check(Some(&messages))?;
+    let model = app.model(model.as_deref()).await?;
     let options = prompt.read(model.model().chat_template())?;
-    options.check(&messages)?;
     let work = Work::Text(bytes(&messages) + options.bytes());
     let render = move |model: &Hosted, cancel: &Cancel| {
         let template = model.model().chat_template().ok_or_else(no_template)?;

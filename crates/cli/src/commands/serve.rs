@@ -108,6 +108,9 @@ pub struct Arguments {
     /// Let clients keep what was computed of prompts in files of this folder
     #[arg(long, value_name = "FOLDER")]
     sessions: Option<PathBuf>,
+    /// GiB of these files for each key, at most: a further session replaces the oldest of its key
+    #[arg(long, value_name = "GIB", default_value = "16", value_parser = arguments::gibibytes)]
+    session_storage: usize,
     /// Seconds that a client may take to send a request or to read a part of an answer
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(1..=3600))]
     client_timeout: u64,
@@ -148,6 +151,7 @@ impl Arguments {
             queue: self.queue,
             keeps_letters: self.keep_letters,
             sessions: self.sessions.clone(),
+            session_bytes: self.session_storage as u64,
             client_time_out: Duration::from_secs(self.client_timeout),
             ..ServerOptions::default()
         }
@@ -333,7 +337,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let ready = |address| {
         output::note(&format!(
             "{names} at http://{address}; Ctrl-C ends the server"
-        ))
+        ));
     };
     triad_server::serve(options, models, &shutdown, ready)?;
     Ok(())

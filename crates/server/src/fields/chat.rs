@@ -2,12 +2,17 @@
 
 use super::{Field, followed, ignored, noted, refused, with};
 
+pub(super) const CACHE: &str = "what prompts have in common is computed once anyway";
 const TEXTS: &str = "models here read and write texts";
 
 pub(super) const FIELDS: &[Field] = &[
     followed("model", "OVL"),
     with("messages", "OVL", MESSAGE),
-    followed("max_completion_tokens", "OVL"),
+    noted(
+        "max_completion_tokens",
+        "OVL",
+        "-1 is no limit, as in llama.cpp's server",
+    ),
     followed("logprobs", "OVL"),
     followed("top_logprobs", "OVL"),
     with("tools", "OVL", TOOL),
@@ -111,7 +116,7 @@ pub(super) const PROMPT: &[Field] = &[
     noted(
         "reasoning_effort",
         "OVL",
-        "by templates that read it, else refused",
+        "by templates that read it, else refused; none is taken by all",
     ),
     refused(
         "chat_template",
@@ -152,11 +157,7 @@ pub(super) const MESSAGE: &[Field] = &[
     noted("reasoning", "V", "as reasoning_content"),
     ignored("annotations", "O", "answers have it, and it says nothing"),
     ignored("parsed", "O", "a copy of the content, which clients make"),
-    ignored(
-        "cache_control",
-        "A",
-        "what prompts have in common is computed once anyway",
-    ),
+    ignored("cache_control", "A", CACHE),
     refused("refusal", "O", &["\"\""], "expected content"),
     refused("audio", "O", &[], TEXTS),
     refused("function_call", "O", &[], "expected tool_calls"),
@@ -166,11 +167,7 @@ const PART: &[Field] = &[
     followed("type", "OVL"),
     followed("text", "OVL"),
     ignored("role", "O", "a copy of the message's, which clients make"),
-    ignored(
-        "cache_control",
-        "A",
-        "what prompts have in common is computed once anyway",
-    ),
+    ignored("cache_control", "A", CACHE),
     ignored("annotations", "O", "answers have it, and it says nothing"),
     refused("image_url", "OVL", &[], TEXTS),
     refused("input_audio", "OVL", &[], TEXTS),
@@ -193,11 +190,7 @@ pub(super) const TOOL: &[Field] = &[
         ],
     ),
     refused("custom", "O", &[], "expected a function"),
-    ignored(
-        "cache_control",
-        "A",
-        "what prompts have in common is computed once anyway",
-    ),
+    ignored("cache_control", "A", CACHE),
 ];
 
 /// The fields of a form in the newer APIs.

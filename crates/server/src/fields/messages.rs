@@ -1,16 +1,18 @@
 //! `/v1/messages`.
 
-use super::chat::FORMAT;
+use super::chat::{CACHE, FORMAT};
 use super::{Field, followed, ignored, noted, refused, with};
-
-const CACHE: &str = "what prompts have in common is computed once anyway";
 
 pub(super) const FIELDS: &[Field] = &[
     followed("model", "A"),
     with(
         "messages",
         "A",
-        &[followed("role", "A"), with("content", "A", BLOCK)],
+        &[
+            followed("role", "A"),
+            with("content", "A", BLOCK),
+            ignored("cache_control", "A", CACHE),
+        ],
     ),
     with("system", "A", TEXT),
     followed("max_tokens", "A"),

@@ -1,6 +1,6 @@
 //! `/v1/responses`.
 
-use super::chat::FORMAT;
+use super::chat::{CACHE, FORMAT};
 use super::{Field, followed, ignored, noted, refused, with};
 
 pub(super) const FIELDS: &[Field] = &[
@@ -22,6 +22,7 @@ pub(super) const FIELDS: &[Field] = &[
             ),
             with("output", "OV", PART),
             ignored("id", "OV", "nothing is stored"),
+            ignored("cache_control", "A", CACHE),
             ignored("status", "OV", "items of earlier answers are whole"),
             refused(
                 "summary",
@@ -62,6 +63,7 @@ pub(super) const FIELDS: &[Field] = &[
             followed("description", "OV"),
             followed("parameters", "OV"),
             followed("strict", "OV"),
+            ignored("cache_control", "A", CACHE),
             refused(
                 "defer_loading",
                 "O",
@@ -87,7 +89,7 @@ pub(super) const FIELDS: &[Field] = &[
             noted(
                 "effort",
                 "OV",
-                "by templates that read reasoning_effort, else refused",
+                "by templates that read reasoning_effort, else refused; none is taken by all",
             ),
             ignored("summary", "O", "answers have no reasoning apart"),
             ignored("generate_summary", "O", "answers have no reasoning apart"),
@@ -206,6 +208,7 @@ pub(super) const FIELDS: &[Field] = &[
 const PART: &[Field] = &[
     followed("type", "OV"),
     followed("text", "OV"),
+    ignored("cache_control", "A", CACHE),
     ignored("parsed", "O", "a copy of the text, which clients make"),
     ignored("annotations", "OV", "answers have it, and it says nothing"),
     ignored("logprobs", "OV", "answers have it, and it says nothing"),

@@ -9,7 +9,11 @@ const SAMPLERS: &str =
 
 /// The length and the number of answers.
 pub(super) const LIMITS: &[Field] = &[
-    followed("max_tokens", "OVL"),
+    noted(
+        "max_tokens",
+        "OVL",
+        "-1 is no limit, as in llama.cpp's server",
+    ),
     noted("n_predict", "L", "as max_tokens; -1 is no limit"),
     followed("n", "OVL"),
     refused("n_cmpl", "L", &["1"], "expected n"),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{CONTEXT, Server, add, post};
+use crate::support::{CONTEXT, Server, add, has_nothing, post};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -266,7 +266,7 @@ fn more_requests_than_may_wait_are_refused_and_told_when_to_come_again() {
 #[test]
 fn nothing_is_computed_for_a_request_that_is_refused() {
     let server = Server::with(|options| {
-        (options.parallel, options.queue, options.sessions) = (1, 0, Some(".".into()))
+        (options.parallel, options.queue, options.sessions) = (1, 0, Some(".".into()));
     });
     let long = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true});
     let mut stream = server.connect();
@@ -306,16 +306,24 @@ fn nothing_is_computed_for_a_request_that_is_refused() {
 
 #[test]
 fn bodies_take_a_bounded_part_of_memory_together() {
-    let server = Server::with(|options| options.bodies_bytes = 100 << 10);
+    let server = Server::with(|options| options.bodies_bytes = 200 << 10);
     let body = chat(json!({"user": "x".repeat(60_000)})).to_string();
-    let mut first = server.connect();
     let request = post(CHAT, &body, "");
-    first
-        .write_all(&request.as_bytes()[..request.len() - 5000])
-        .unwrap();
+    let hold = || {
+        let mut stream = server.connect();
+        stream
+            .write_all(&request.as_bytes()[..request.len() - 5000])
+            .unwrap();
+        stream
+    };
+    let mut first = hold();
     // It is there once another one of its length is not taken.
     let start = Instant::now();
     let refused = loop {
+        // It is refused itself if it comes after the other one.
+        if !has_nothing(&first) {
+            first = hold();
+        }
         let reply = server.post_text(CHAT, &body);
         if reply.status != 200 {
             break reply;

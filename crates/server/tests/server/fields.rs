@@ -329,6 +329,7 @@ fn same(reply: &Reply) -> (u16, Value) {
                     "created_at",
                     "timings",
                     "call_id",
+                    "request_id",
                     "item_id",
                     "cached_tokens",
                     "input_tokens",

@@ -14,5 +14,6 @@ mod models;
 mod others;
 mod owners;
 mod sessions;
+mod shares;
 mod support;
 mod tools;

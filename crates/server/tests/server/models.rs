@@ -9,7 +9,7 @@ use serde_json::json;
 use triad_engine::{Engine, EngineOptions, LoadOptions, Model, SessionOptions, Threads};
 use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown, StartError, serve};
 
-use crate::support::{Server, engine, post};
+use crate::support::{Server, add, engine, post};
 
 /// Models `a`, `b`, … of one byte each, and how often each was loaded.
 fn models(engine: &Engine, count: usize) -> (Vec<HostedModel>, Arc<Vec<AtomicUsize>>) {
@@ -70,6 +70,114 @@ fn models_are_loaded_when_asked_for_and_the_one_not_used_the_longest_goes_first(
     let unknown = ask("d");
     assert_eq!(unknown.status, 404);
     assert!(unknown.body.contains("a, b, c"), "{unknown:?}");
+}
+
+#[test]
+fn a_request_that_is_refused_loads_no_model() {
+    let (engine, folder) = engine(None);
+    let (models, loads) = models(&engine, 2);
+    let sessions = tempfile::tempdir().unwrap();
+    let server = Server::of((engine, folder), models, |options| {
+        (options.body_bytes, options.sessions) = (4 << 20, Some(sessions.path().to_owned()));
+    });
+    let talk = json!([{"role": "user", "content": "Hi"}]);
+    let (chat, text) = (json!({"messages": talk}), json!({"prompt": "a"}));
+    let (response, message) = (
+        json!({"input": "a"}),
+        json!({"messages": talk, "max_tokens": 4}),
+    );
+    let cases = [
+        ("/v1/nothing", &text, json!({})),
+        ("/v1/chat/completions", &chat, json!({"nothing": 1})),
+        ("/v1/chat/completions", &chat, json!({"temperature": -1})),
+        ("/v1/chat/completions", &chat, json!({"top_p": 0})),
+        (
+            "/v1/chat/completions",
+            &chat,
+            json!({"logit_bias": {"1": 101}}),
+        ),
+        ("/v1/chat/completions", &chat, json!({"n": 9})),
+        ("/v1/chat/completions", &chat, json!({"stop": ""})),
+        (
+            "/v1/chat/completions",
+            &chat,
+            json!({"lora": [{"name": "one", "scale": 101}]}),
+        ),
+        ("/v1/chat/completions", &chat, json!({"top_logprobs": 2})),
+        ("/v1/chat/completions", &chat, json!({"max_tokens": 0})),
+        ("/v1/chat/completions", &chat, json!({"messages": []})),
+        (
+            "/v1/chat/completions",
+            &chat,
+            json!({"tools": [{"type": "other"}]}),
+        ),
+        (
+            "/v1/chat/completions",
+            &chat,
+            json!({"response_format": {"type": "other"}}),
+        ),
+        (
+            "/v1/chat/completions",
+            &chat,
+            json!({"continue_final_message": true}),
+        ),
+        (
+            "/v1/chat/completions",
+            &chat,
+            json!({"chat_template_kwargs": {"messages": 1}}),
+        ),
+        (
+            "/v1/chat/completions",
+            &chat,
+            json!({"user": "x".repeat(4 << 20)}),
+        ),
+        ("/v1/completions", &text, json!({"prompt": []})),
+        ("/v1/completions", &text, json!({"best_of": 3})),
+        ("/v1/completions", &text, json!({"logprobs": 21})),
+        ("/v1/completions", &text, json!({"max_tokens": -5})),
+        ("/v1/completions", &text, json!({"min_p": 2})),
+        ("/v1/responses", &response, json!({"input": []})),
+        ("/v1/responses", &response, json!({"max_output_tokens": 0})),
+        ("/v1/responses", &response, json!({"temperature": -1})),
+        ("/v1/messages", &message, json!({"max_tokens": 0})),
+        (
+            "/v1/messages",
+            &message,
+            json!({"thinking": {"type": "enabled"}}),
+        ),
+        ("/v1/messages", &message, json!({"top_k": -5})),
+        ("/v1/embeddings", &json!({"input": []}), json!({})),
+        ("/tokenize", &json!({}), json!({})),
+        ("/tokenize", &json!({"messages": []}), json!({})),
+        (
+            "/detokenize",
+            &json!({"tokens": vec![1; (1 << 20) + 1]}),
+            json!({}),
+        ),
+        ("/apply-template", &chat, json!({"messages": []})),
+        ("/sessions/a/save", &json!({}), json!({})),
+        ("/sessions/a.b/save", &text, json!({})),
+        ("/sessions/a/restore", &json!({}), json!({})),
+    ];
+    for (path, body, more) in cases {
+        let mut body = body.clone();
+        add(&mut body, json!({"model": "b"}));
+        add(&mut body, more.clone());
+        let reply = server.post(path, &body);
+        assert!(
+            (400..500).contains(&reply.status),
+            "{path} {more}: {reply:?}"
+        );
+        assert_eq!(counts(&loads), [1, 0], "{path} {more}");
+    }
+    for (path, body) in [
+        ("/v1/chat/completions", chat),
+        ("/v1/completions", text),
+        ("/v1/responses", response),
+        ("/v1/messages", message),
+    ] {
+        server.post(path, &body).good();
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{NAME, Server, add, events};
+use crate::support::{CONTEXT, NAME, Reply, Server, add, events, post};
 
 fn chat(server: &Server, messages: &Value) -> String {
     let body = json!({"messages": messages, "max_tokens": 12});
@@ -208,4 +208,177 @@ fn the_stop_sequence_that_ended_a_message_is_told() {
     streamed["stream"] = true.into();
     let events = events(&ask(streamed));
     assert_eq!(events[events.len() - 2]["delta"]["stop_sequence"], third);
+}
+
+/// Returns the value of a header.
+fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
+    let lines = reply.headers.lines().skip(1);
+    let mut headers = lines.filter_map(|line| line.split_once(": "));
+    headers.find_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value))
+}
+
+#[test]
+fn all_that_is_refused_under_messages_is_in_its_form_with_the_name_of_the_request() {
+    let server = Server::with(|options| options.api_keys = vec!["key".into()]);
+    let key = "x-api-key: key\r\n";
+    let path = "/v1/messages";
+    let get = |path: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{key}\r\n")
+    };
+    let cases = [
+        (post(path, "{}", ""), 401, "authentication_error"),
+        (post(path, "{", key), 400, "invalid_request_error"),
+        (post(path, "{}", key), 400, "invalid_request_error"),
+        (
+            post("/v1/messages/count_tokens", "{}", key),
+            404,
+            "not_found_error",
+        ),
+        (get("/v1/messages/batches/a"), 404, "not_found_error"),
+        (get(path), 405, "invalid_request_error"),
+        (
+            post(path, "{}", key).replace("application/json", "text/plain"),
+            415,
+            "invalid_request_error",
+        ),
+        (
+            get(path).replace("Host: localhost", "Host: example.org"),
+            403,
+            "permission_error",
+        ),
+    ];
+    for (request, status, kind) in cases {
+        let reply = server.send(&request);
+        assert_eq!(reply.status, status, "{reply:?}");
+        let body = reply.json();
+        assert_eq!(
+            (&body["type"], &body["error"]["type"]),
+            (&json!("error"), &json!(kind)),
+            "{body}"
+        );
+        assert!(body["error"]["message"].is_string(), "{body}");
+        let id = header(&reply, "request-id").unwrap();
+        assert!(
+            id.starts_with("req_") && body["request_id"] == id,
+            "{reply:?}"
+        );
+        assert_eq!(header(&reply, "x-request-id"), None);
+    }
+    let body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1});
+    let good = server.send(&post(path, &body.to_string(), key));
+    good.good();
+    assert!(header(&good, "request-id").is_some(), "{good:?}");
+}
+
+#[test]
+fn a_tool_runner_learns_that_there_are_no_threads() {
+    let server = Server::start();
+    let body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1});
+    let with = |thread: Value| {
+        let mut body = body.clone();
+        add(&mut body, json!({"thread": thread}));
+        server.post("/v1/messages", &body)
+    };
+    let refused = with(json!({"type": "auto"}));
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert_eq!(
+        refused.json()["error"]["details"],
+        json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]})
+    );
+    with(Value::Null).good();
+    // Other fields are no threads.
+    let other = server.post("/v1/messages", &json!({"container": "a"}));
+    assert_eq!(other.json()["error"].get("details"), None, "{other:?}");
+}
+
+#[test]
+fn each_answer_has_the_name_that_the_client_gave_its_request_or_a_new_one() {
+    let server = Server::start();
+    let ask = |path: &str, given: &str| {
+        let headers = format!("X-Request-Id: {given}\r\n");
+        let reply = server.send(&post(
+            path,
+            "{\"prompt\": \"a\", \"max_tokens\": 1}",
+            &headers,
+        ));
+        header(&reply, "x-request-id").unwrap().to_owned()
+    };
+    for path in ["/v1/completions", "/v1/chat/completions", "/v1/nothing"] {
+        let given = "0b6f-4.a:b_c";
+        assert_eq!(ask(path, given), given, "{path}");
+        for wrong in ["", "a b", "\u{e9}", &"x".repeat(129)] {
+            let made = ask(path, wrong);
+            assert!(made.starts_with("req_"), "{path} {wrong}: {made}");
+        }
+        assert_ne!(ask(path, ""), ask(path, ""));
+    }
+}
+
+#[test]
+fn an_answer_without_a_limit_ends_with_the_context() {
+    let server = Server::start();
+    for name in ["max_tokens", "max_completion_tokens", "n_predict"] {
+        let messages = json!([{"role": "user", "content": "Hi"}]);
+        let paths = [
+            ("/v1/chat/completions", json!({"messages": messages})),
+            ("/v1/completions", json!({"prompt": "Hi"})),
+        ];
+        for (path, mut body) in paths {
+            if (path, name) == ("/v1/completions", "max_completion_tokens") {
+                continue;
+            }
+            add(&mut body, json!({name: -1, "ignore_eos": true}));
+            let usage = server.post(path, &body).good()["usage"].clone();
+            // The last token is not computed, and takes no place.
+            let tokens = usage["total_tokens"].as_u64().unwrap() as usize;
+            assert!(
+                (CONTEXT..=CONTEXT + 1).contains(&tokens),
+                "{path} {name}: {usage}"
+            );
+            body[name] = json!(-2);
+            assert_eq!(server.post(path, &body).error(400)["param"], name);
+        }
+    }
+}
+
+#[test]
+fn a_reference_to_an_item_is_refused_with_what_to_send() {
+    let server = Server::start();
+    for item in [
+        json!({"type": "item_reference", "id": "msg_1"}),
+        json!({"id": "msg_1"}),
+    ] {
+        let body = json!({"input": [item, {"role": "user", "content": "a"}]});
+        let error = server.post("/v1/responses", &body).error(400);
+        assert_eq!(error["param"], "input[0].type");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("expected the item itself"), "{message}");
+    }
+}
+
+#[test]
+fn marks_for_a_cache_have_no_effect_wherever_clients_put_them() {
+    let server = Server::start();
+    let answers = |mark: Value| {
+        let marked = |mut value: Value| {
+            add(&mut value, json!({"cache_control": mark}));
+            value
+        };
+        let part = |kind: &str| marked(json!({"type": kind, "text": "Hi"}));
+        let message = marked(json!({"role": "user", "content": [part("text")]}));
+        let item = marked(json!({"role": "user", "content": [part("input_text")]}));
+        let tool = marked(json!({"name": "f", "input_schema": {}}));
+        let function = marked(json!({"type": "function", "name": "f"}));
+        let messages = marked(json!({
+            "system": [part("text")], "messages": [message], "tools": [tool],
+            "tool_choice": {"type": "none"}, "max_tokens": 4,
+        }));
+        let response = json!({"input": [item], "tools": [function], "tool_choice": "none", "max_output_tokens": 4});
+        [
+            server.post("/v1/messages", &messages).good()["content"].clone(),
+            server.post("/v1/responses", &response).good()["output"][0]["content"].clone(),
+        ]
+    };
+    // Null is as a field that is not there.
+    assert_eq!(answers(json!({"type": "ephemeral"})), answers(Value::Null));
 }

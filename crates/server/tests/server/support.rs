@@ -1,6 +1,6 @@
 //! A server with a tiny random model, and a client that speaks plain HTTP.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -250,7 +250,7 @@ impl Server {
         let ends = shutdown.clone();
         let thread = std::thread::spawn(move || {
             serve(options, models, &ends, |address| {
-                sender.send(address).unwrap()
+                sender.send(address).unwrap();
             })
             .unwrap();
         });
@@ -443,9 +443,21 @@ impl Reply {
     }
 }
 
-/// The events of a stream, whose names are their types.
+/// Returns whether nothing has come that is not read yet, and the connection is open.
+pub fn has_nothing(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let peeked = stream.peek(&mut [0]);
+    stream.set_nonblocking(false).unwrap();
+    matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+/// The events of a stream, whose names are their types and come before their data.
 pub fn events(reply: &Reply) -> Vec<Value> {
     assert_eq!(reply.status, 200, "{}", reply.body);
+    let blocks = reply.body.split_terminator("\n\n");
+    for block in blocks.filter(|block| !block.starts_with(':')) {
+        assert!(block.starts_with("event: "), "{block}");
+    }
     let lines = |start: &'static str| {
         reply
             .body

@@ -934,7 +934,7 @@ fn several_blocks_of_a_message_begin_and_end_one_behind_the_other() {
                 begun += 1;
             }
             "content_block_delta" => {
-                assert_eq!((&event["index"], ended), (&json!(begun - 1), begun - 1))
+                assert_eq!((&event["index"], ended), (&json!(begun - 1), begun - 1));
             }
             "content_block_stop" => {
                 assert_eq!(event["index"], ended);

@@ -1,0 +1,36 @@
+//! Errors in the form of Anthropic's API.
+
+use axum::Json;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+
+/// Returns the body of an error.
+pub(crate) fn body(error: &ApiError, id: &str) -> Value {
+    let kind = match error.status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        status if status.is_client_error() => "invalid_request_error",
+        _ => "api_error",
+    };
+    let mut detail = json!({"type": kind, "message": error.detail.message});
+    // The tool runner of Anthropic's packages asks without a thread once it reads this.
+    if error.detail.param.as_deref() == Some("thread") {
+        detail["details"] =
+            json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]});
+    }
+    json!({"type": "error", "error": detail, "request_id": id})
+}
+
+/// Returns `response`, which is the error in OpenAI's form, with the body of Anthropic's.
+pub(crate) fn in_form(response: Response, error: &ApiError, id: &str) -> Response {
+    let (mut parts, _) = response.into_parts();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    (parts.status, parts.headers, Json(body(error, id))).into_response()
+}

@@ -1,0 +1,289 @@
+//! The connections that are open: how many an address may have, and which one makes room for another.
+//!
+//! An address has at most half of the connections that the others leave, and at least one. At its bound, and where all
+//! connections are taken, the next one replaces one that serves no request: the oldest that has not sent a whole head yet,
+//! else the one that has been idle for the longest. So a client that opens connections and sends nothing shuts out no other
+//! one, even of its own address.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use hyper::body::{Frame, SizeHint};
+use tokio::sync::oneshot;
+
+use crate::owner::{Tenant, share};
+
+/// All connections.
+pub(crate) struct Connections {
+    max: usize,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    /// By their numbers, the oldest first.
+    all: BTreeMap<u64, Entry>,
+    /// Counts connections and what they begin and end.
+    clock: u64,
+}
+
+struct Entry {
+    tenant: Tenant,
+    phase: Phase,
+    /// When its phase began, by the clock.
+    since: u64,
+    /// Ends the connection when it is dropped.
+    _end: oneshot::Sender<()>,
+}
+
+/// A state of a connection. The first in this order makes room first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// It has not sent the whole head of a request.
+    New,
+    /// It may send another request.
+    Idle,
+    /// It has sent a head whose answer is not sent yet.
+    Busy,
+}
+
+impl Connections {
+    /// Returns a table of at most `max` connections.
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        let open = Mutex::default();
+        Arc::new(Self { max, open })
+    }
+
+    /// Adds a connection from `address`, if need be in the place of another one. The receiver ends when it has to be closed.
+    /// Returns `None` where each that could make room serves a request.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        address: IpAddr,
+    ) -> Option<(Arc<Connection>, oneshot::Receiver<()>)> {
+        let tenant = Tenant::of_address(address);
+        let mut open = self.lock();
+        let own = open
+            .all
+            .values()
+            .filter(|entry| entry.tenant == tenant)
+            .count();
+        let others = open.all.len() - own;
+        if own >= share(self.max, others).max(1) {
+            open.shed(|entry| entry.tenant == tenant)?;
+        } else if open.all.len() >= self.max {
+            open.shed(|_| true)?;
+        }
+        let (end, ended) = oneshot::channel();
+        let number = open.tick();
+        open.all.insert(
+            number,
+            Entry {
+                tenant,
+                phase: Phase::New,
+                since: number,
+                _end: end,
+            },
+        );
+        drop(open);
+        let connection = Connection {
+            connections: Arc::clone(self),
+            number,
+            steps: AtomicU64::new(0),
+        };
+        Some((Arc::new(connection), ended))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Ends one of the connections that `may` make room.
+    fn shed(&mut self, may: impl Fn(&Entry) -> bool) -> Option<()> {
+        let waiting = self
+            .all
+            .iter()
+            .filter(|(_, entry)| entry.phase != Phase::Busy && may(entry));
+        let (number, _) = waiting.min_by_key(|(_, entry)| (entry.phase, entry.since))?;
+        let number = *number;
+        self.all.remove(&number);
+        Some(())
+    }
+}
+
+/// A connection that is open, until this is dropped.
+pub(crate) struct Connection {
+    connections: Arc<Connections>,
+    number: u64,
+    /// Requests that began, and answers that ended.
+    steps: AtomicU64,
+}
+
+impl Connection {
+    /// Returns the number of steps, which changes as requests begin and end, and whether the connection serves one.
+    pub(crate) fn steps(&self) -> (u64, bool) {
+        let steps = self.steps.load(Ordering::Relaxed);
+        (steps, steps % 2 == 1)
+    }
+
+    /// Begins a request, whose head has arrived.
+    pub(crate) fn begin(self: &Arc<Self>) -> Served {
+        self.step(Phase::Busy);
+        Served(Arc::clone(self))
+    }
+
+    fn step(&self, phase: Phase) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        let mut open = self.connections.lock();
+        let since = open.tick();
+        if let Some(entry) = open.all.get_mut(&self.number) {
+            (entry.phase, entry.since) = (phase, since);
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.connections.lock().all.remove(&self.number);
+    }
+}
+
+/// A request that is served, until this is dropped.
+pub(crate) struct Served(Arc<Connection>);
+
+impl Served {
+    /// Returns `body`, at whose end the request is served.
+    pub(crate) fn until_end_of(self, body: Body) -> ServedBody {
+        ServedBody {
+            body,
+            _served: self,
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.step(Phase::Idle);
+    }
+}
+
+/// The body of an answer to a request that is served until it ends.
+pub(crate) struct ServedBody {
+    body: Body,
+    _served: Served,
+}
+
+impl hyper::body::Body for ServedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Opened = (Arc<Connection>, oneshot::Receiver<()>);
+
+    fn address(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    fn open(connections: &Arc<Connections>, number: u8) -> Opened {
+        connections.open(address(number)).expect("there is room")
+    }
+
+    fn is_ended((_, ended): &mut Opened) -> bool {
+        ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+    }
+
+    #[test]
+    fn an_address_has_half_of_the_connections_that_the_others_leave() {
+        let connections = Connections::new(16);
+        let mut opened = Vec::new();
+        for (number, most) in [(1, 8), (2, 4), (3, 2), (4, 1), (5, 1)] {
+            let mut own = Vec::new();
+            while let Some((connection, ended)) = connections.open(address(number)) {
+                let served = connection.begin();
+                own.push((connection, ended, served));
+            }
+            assert_eq!(own.len(), most, "address {number}");
+            opened.push(own);
+        }
+        opened.clear();
+        assert!(connections.lock().all.is_empty());
+    }
+
+    #[test]
+    fn at_its_bound_an_address_loses_its_oldest_connection_without_a_head_and_no_other_address_does()
+     {
+        let connections = Connections::new(8);
+        let mut other = open(&connections, 2);
+        // Three are half of what is left.
+        let mut first = open(&connections, 1);
+        let mut own = [open(&connections, 1), open(&connections, 1)];
+        let served = first.0.begin();
+        let mut next = open(&connections, 1);
+        assert!(is_ended(&mut own[0]), "the oldest that sent no head stays");
+        assert!(
+            ![&mut own[1], &mut next, &mut first, &mut other]
+                .into_iter()
+                .any(is_ended)
+        );
+        // An idle connection goes after those that sent no head.
+        drop(served);
+        let mut last = open(&connections, 1);
+        assert!(is_ended(&mut own[1]) && !is_ended(&mut first));
+        let served = [next.0.begin(), last.0.begin()];
+        let mut replaces = open(&connections, 1);
+        assert!(is_ended(&mut first));
+        let _busy = replaces.0.begin();
+        assert!(
+            connections.open(address(1)).is_none(),
+            "one that serves a request was ended"
+        );
+        assert!(
+            ![&mut next, &mut last, &mut replaces, &mut other]
+                .into_iter()
+                .any(is_ended)
+        );
+        drop(served);
+    }
+
+    #[test]
+    fn where_all_are_taken_the_oldest_without_a_head_makes_room() {
+        let connections = Connections::new(4);
+        let mut opened: Vec<_> = [1, 1, 2, 3].map(|number| open(&connections, number)).into();
+        let _served = opened[0].0.begin();
+        let _next = open(&connections, 4);
+        assert_eq!(
+            opened.iter_mut().map(is_ended).collect::<Vec<_>>(),
+            [false, true, false, false]
+        );
+    }
+}
