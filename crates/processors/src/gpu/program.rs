@@ -45,8 +45,7 @@ pub(super) struct GpuProgram {
     /// Matmuls of all layers, or of up, gate (if there is one) and down.
     pub products: Vec<Product>,
     between: Option<Between>,
-    /// Uniforms of all dispatches, [`UNIFORM`] bytes apart, followed by those of a piece; and the number of rows they
-    /// are for.
+    /// Uniforms of all dispatches, [`UNIFORM`] bytes apart, then those of a piece; and the rows that they are for.
     pub uniforms: (wgpu::Buffer, usize),
     /// Bind groups of all dispatches, and the generation of the buffers that they were made for.
     groups: (Option<u64>, Vec<wgpu::BindGroup>),
@@ -211,8 +210,7 @@ impl GpuProgram {
             .with(Place::Staging, bytes(self.columns_read()))
     }
 
-    /// Returns the number of columns whose sums stay on the GPU, and the number of the following columns that the CPU
-    /// reads.
+    /// Returns the number of columns whose sums stay on the GPU, and of the following ones, which the CPU reads.
     fn columns_of_outputs(&self) -> (usize, usize) {
         let last = self.products.last().expect("there is a product");
         let end = last.columns_before + last.columns;
@@ -297,8 +295,8 @@ impl GpuProgram {
         self.groups = (Some(buffers.generation), groups);
     }
 
-    /// Returns the bind group of a matmul with the uniforms at index `uniforms` and an input that starts at byte
-    /// `offset`.
+    /// Returns the bind group of a matmul whose uniforms have index `uniforms` and whose input starts at `offset`
+    /// bytes.
     pub fn group_of_product(
         &self,
         index: usize,

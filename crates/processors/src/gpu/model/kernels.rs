@@ -118,8 +118,7 @@ fn halves(word: u32) -> vec2<f32> { return vec2<f32>(half(word & 0xffffu), half(
 ";
 
 impl ModelVariant {
-    /// All variants, the fastest first. Workgroups have one dimension: an Adreno 840 miscomputed with more
-    /// (pytorch/executorch#22328).
+    /// All variants, the fastest first. With 2-D workgroups, an Adreno 840 miscomputed (pytorch/executorch#22328).
     pub const ALL: [Self; 4] = [
         Self {
             name: "subgroups-64",
@@ -391,8 +390,7 @@ impl Kernel {
         }
     }
 
-    /// Returns the maximum number of queries in an attention tile, and the number of keys that it loads at a time, so
-    /// that 16 KiB of workgroup memory suffice.
+    /// Returns the maximum queries of an attention tile, and the keys loaded at a time; 16 KiB of memory suffice.
     pub fn attention_tile(head_dim: usize) -> (usize, usize) {
         if head_dim <= 128 { (16, 16) } else { (8, 8) }
     }

@@ -8,8 +8,7 @@
 //! (`buffers`). Matmuls have one kernel for few rows and one for many (`kernels`). The first shader variant that
 //! computes every step correctly is used (`proof`).
 //!
-//! Apart from rounding, a row's values don't depend on the other rows of the batch: kernels for few rows and for many
-//! rows sum in different orders.
+//! A row's values depend on the other rows only by rounding: kernels for few and for many rows sum in different orders.
 
 mod buffers;
 mod description;
@@ -50,8 +49,7 @@ const FEW_ROWS: usize = 8;
 const ROWS_TOGETHER: u32 = 4;
 /// Workgroups that keep a GPU busy. Attention splits pages among workgroups until there are this many.
 const BUSY: usize = 256;
-/// Pages per workgroup on software renderers: llvmpipe ends all loops of an invocation after 65,535 iterations in
-/// total.
+/// Pages per workgroup on software: llvmpipe ends all loops of an invocation after 65,535 iterations in total.
 const PAGES_OF_SOFTWARE: usize = 4;
 
 /// A model that is loaded on a GPU.
@@ -525,8 +523,7 @@ impl GpuModel {
     }
 }
 
-/// Tests each variant on the kernels of models with usual head dimensions and weights of any format. Returns the result
-/// of each.
+/// Tests each variant on the kernels of models with usual head dimensions and all weight formats.
 ///
 /// # Errors
 /// If no variant passes, or the GPU fails.
@@ -630,8 +627,7 @@ fn product_kernels(format: WeightFormat) -> [Kernel; 3] {
     ]
 }
 
-/// Returns the attention kernel. For tiles of one row it has as many queries as there are query heads per key head
-/// (rounded up to a power of two), and otherwise the maximum.
+/// Returns the attention kernel. Tiles of one row only have as many queries as query heads per key head.
 fn attention_kernel(head_dim: usize, of_key_head: usize, tile_rows: usize) -> Kernel {
     let (most, _) = Kernel::attention_tile(head_dim);
     let queries = if tile_rows == 1 {
