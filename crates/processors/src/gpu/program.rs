@@ -295,8 +295,7 @@ impl GpuProgram {
         self.groups = (Some(buffers.generation), groups);
     }
 
-    /// Returns the bind group of a matmul whose uniforms have index `uniforms` and whose input starts at `offset`
-    /// bytes.
+    /// Returns the bind group of a matmul with uniforms at index `uniforms` and input from byte `offset` on.
     pub fn group_of_product(
         &self,
         index: usize,
