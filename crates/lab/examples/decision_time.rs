@@ -1,5 +1,5 @@
 //! Measures how long a schedule takes to decide in a prefill of 64 chunks and 200 subgraphs: `cargo run --release -p
-//! triad-plan --example decision_time`. A decision is what a processor does between two tasks: it records that a task
+//! triad-lab --example decision_time`. A decision is what a processor does between two tasks: it records that a task
 //! is complete and how long it took, and selects the next one.
 
 use std::time::Instant;

@@ -2,7 +2,7 @@
 //! for llm.npu with Qwen1.5-1.8B, and prints them:
 //!
 //! ```sh
-//! cargo run --release -p triad-plan --example fit_llm_npu
+//! cargo run --release -p triad-lab --example fit_llm_npu
 //! ```
 
 use triad_lab::papers::llm_npu::paper;

@@ -2,7 +2,7 @@
 //! to the paper's results for Llama-8B with 256 tokens, on the GPU alone and by Hetero-layer, and prints them:
 //!
 //! ```sh
-//! cargo run --release -p triad-plan --example fit_w4a16
+//! cargo run --release -p triad-lab --example fit_w4a16
 //! ```
 
 use triad_lab::heterollm::rendering::{Game, Submission};

@@ -1,5 +1,5 @@
 //! Measures how long the partition solver takes for a plan, and the error of its predictions for shapes that they were
-//! not fitted to: `cargo run --release -p triad-plan --example partition_time`. A profile simulates the device's
+//! not fitted to: `cargo run --release -p triad-lab --example partition_time`. A profile simulates the device's
 //! measurements.
 
 use std::time::Instant;

@@ -58,8 +58,8 @@ pub struct Prefixes {
 /// Runs `plan` on sessions of `engine`, which must have enough context and memory. The saved session is written to
 /// `file`. `progress` is called with the number of completed conversations.
 ///
+/// # Errors
 /// If `cancel` is set, a session fails, or the file can't be written.
-/// If `cancel` is set, a session fails, or the file cannot be written.
 pub fn run(
     engine: &Engine,
     plan: &Plan,

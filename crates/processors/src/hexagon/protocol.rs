@@ -65,7 +65,7 @@ pub enum Operation {
 /// Returns the reason why the device program did not do what was requested.
 pub fn reason(status: u64) -> String {
     match status {
-        1 => "it was given an operation, a program, a length or an offset that is none".to_owned(),
+        1 => "it was given an invalid operation, program, length or offset".to_owned(),
         STATUS_MEMORY => "it has no memory left".to_owned(),
         3 => "a program in its memory is not what was written there: it was overwritten".to_owned(),
         4 => "the input that it read is not what was written".to_owned(),
@@ -73,9 +73,7 @@ pub fn reason(status: u64) -> String {
             "a product does not add up to its check sums: the device's memory was overwritten"
                 .to_owned()
         }
-        other => format!(
-            "it returned the status {other}, which there is not: its memory was overwritten"
-        ),
+        other => format!("it returned the unknown status {other}: its memory was overwritten"),
     }
 }
 

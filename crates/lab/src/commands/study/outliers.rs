@@ -20,7 +20,7 @@ use triad_console::output;
 /// threshold follows from --outlier-share: about that share of the values is beyond it. So the number of outliers is a
 /// choice, but their position is not. As in the paper (llm.npu, figures 10 to 12):
 ///
-/// Of a token: average number of channels of one token that are outliers ("5-15 channels, 0.1-0.3 % during one
+/// Per token: average number of channels of one token that are outliers ("5-15 channels, 0.1-0.3 % during one
 /// inference"). Ever: number of channels that are an outlier at some token of the text ("78 %").
 ///
 /// Hot: the fewest channels that cover --hot-share of the outliers of their input ("< 3 % give over 80 %").
