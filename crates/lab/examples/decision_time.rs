@@ -1,6 +1,6 @@
-//! How long a schedule takes to decide, in a prefill of 64 chunks and 200 subgraphs: `cargo run --release -p triad-plan
-//! --example decision_time`. A decision is what a processor does between two tasks: one is marked as done with the
-//! time that it took, and the next is chosen.
+//! Measures how long a schedule takes to decide in a prefill of 64 chunks and 200 subgraphs: `cargo run --release -p
+//! triad-lab --example decision_time`. A decision is what a processor does between two tasks: it records that a task
+//! is complete and how long it took, and selects the next one.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::{Dag, Policy, Schedule};
 
 const CHUNKS: usize = 64;
-/// Six a block: the fewest blocks with at least 200.
+/// Six subgraphs per layer: the fewest layers with at least 200 subgraphs.
 const BLOCKS: usize = 34;
 const REPEATS: usize = 5;
 
@@ -50,7 +50,7 @@ fn main() {
     }
 }
 
-/// Runs all tasks, each for a random time, and takes the time of each decision.
+/// Runs all tasks, each with a random duration, and records the time of each decision.
 fn decide(dag: &Dag, policy: Policy, seed: u64, times: &mut Vec<f64>) {
     let mut schedule = Schedule::new(dag, policy);
     let mut running: Vec<(Option<usize>, f64)> = dag
@@ -78,7 +78,7 @@ fn decide(dag: &Dag, policy: Policy, seed: u64, times: &mut Vec<f64>) {
         let next = schedule.next(ProcessorId::new(processor));
         times.push(start.elapsed().as_secs_f64());
         running[processor] = (next, end + next.map_or(0.0, |next| dag.seconds(next)));
-        // Whoever waited may have something to do now.
+        // Processors that had no task may have one now.
         for (other, (task, idle_until)) in running.iter_mut().enumerate() {
             if task.is_none() {
                 *task = schedule.next(ProcessorId::new(other));

@@ -1,8 +1,8 @@
-//! Fits the numbers in the profile of the Snapdragon 8 Gen 3 that are not in the texts of the papers to what these have of
-//! llm.npu with Qwen1.5-1.8B, and prints them:
+//! Fits the parameters of the Snapdragon 8 Gen 3 profile that the papers' texts do not state, to the papers' results
+//! for llm.npu with Qwen1.5-1.8B, and prints them:
 //!
 //! ```sh
-//! cargo run --release -p triad-plan --example fit_llm_npu
+//! cargo run --release -p triad-lab --example fit_llm_npu
 //! ```
 
 use triad_lab::papers::llm_npu::paper;
@@ -11,7 +11,7 @@ use triad_plan::device::DeviceProfile;
 use triad_plan::prefill::{FloatsOn, Options, Prefill};
 use triad_plan::schedule::Policy;
 
-/// Each number is fitted alone, in turns until none changes.
+/// Parameters are fitted one at a time, in this many rounds or until none changes.
 const TURNS: usize = 60;
 
 fn main() {
@@ -101,7 +101,7 @@ fn main() {
                 *field(&mut device) = value;
                 of(&device) - target
             });
-            // Half of the way: the numbers depend on each other.
+            // Half of the step, since the parameters depend on each other.
             *field(&mut device) = (before + value) / 2.0;
         }
     }
@@ -114,7 +114,7 @@ fn main() {
     }
 }
 
-/// Where `of` crosses zero within a range, if it is monotonic there; where it does not, the end that is nearer to it.
+/// Returns a zero of `of` within a range in which it is monotonic, or the end that is nearer to zero if there is none.
 fn root([mut low, mut high]: [f64; 2], mut of: impl FnMut(f64) -> f64) -> f64 {
     let (at_low, at_high) = (of(low), of(high));
     if (at_low < 0.0) == (at_high < 0.0) {

@@ -1,8 +1,8 @@
-//! Fits the numbers of `[w4a16]` in the profile of the Snapdragon 8 Gen 3 that are not in the text of the HeteroLLM paper
-//! to what its text has of Llama-8B with 256 tokens, on the GPU alone and by Hetero-layer, and prints them:
+//! Fits the parameters of `[w4a16]` in the Snapdragon 8 Gen 3 profile that the HeteroLLM paper's text does not state,
+//! to the paper's results for Llama-8B with 256 tokens, on the GPU alone and by Hetero-layer, and prints them:
 //!
 //! ```sh
-//! cargo run --release -p triad-plan --example fit_w4a16
+//! cargo run --release -p triad-lab --example fit_w4a16
 //! ```
 
 use triad_lab::heterollm::rendering::{Game, Submission};
@@ -22,7 +22,7 @@ fn main() {
             Hetero::new(device, &description, Waiting::Fast).expect("a profile with W4A16");
         hetero.prefill(256, mode).expect("one plan has 256 tokens")
     };
-    // One number after the other: the GPU alone depends on none of the NPU's.
+    // Fits one parameter at a time: the GPU's results depend on none of the NPU's parameters.
     let mut fit = |field: fn(&mut WeightOnly) -> &mut f64,
                    range: [f64; 2],
                    target: f64,
@@ -72,7 +72,7 @@ fn main() {
         paper::LAYER_LOSS_BESIDE_GAME.less() - speed
     });
     println!("milliseconds of a frame = {:.4}", 1e3 * frame);
-    // Two lengths, two numbers: a line.
+    // Two lengths determine the two parameters of a line.
     let operations = |rows: usize| -> f64 {
         let products =
             products(&description.blocks[0], description.hidden, rows).expect("a few rows");
@@ -92,7 +92,7 @@ fn main() {
     );
 }
 
-/// Where `of` crosses zero within a range, if it is monotonic there.
+/// Returns a zero of `of` within a range in which it is monotonic.
 fn root([mut low, mut high]: [f64; 2], mut of: impl FnMut(f64) -> f64) -> f64 {
     let below = of(low) < 0.0;
     for _ in 0..50 {

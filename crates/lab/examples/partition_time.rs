@@ -1,6 +1,6 @@
-//! How long the partition solver takes for a plan, and how far its predictions are off for shapes that they were not
-//! fitted to: `cargo run --release -p triad-plan --example partition_time`. What is measured on a device is simulated
-//! here, by a profile.
+//! Measures how long the partition solver takes for a plan, and the error of its predictions for shapes that they were
+//! not fitted to: `cargo run --release -p triad-lab --example partition_time`. A profile simulates the device's
+//! measurements.
 
 use std::time::Instant;
 
@@ -76,7 +76,8 @@ fn main() {
     }
 }
 
-/// The times of a grid of shapes, as a profiler would measure them: up to a tenth off, always by as much.
+/// Returns the times of a grid of shapes, as a profiler would measure them. They deviate by up to a tenth,
+/// reproducibly.
 fn measure(costs: &impl Costs, processor: ProcessorId) -> Vec<Measurement> {
     let mut measurements = Vec::new();
     let mut random = 1u64;
@@ -105,7 +106,7 @@ fn measure(costs: &impl Costs, processor: ProcessorId) -> Vec<Measurement> {
     measurements
 }
 
-/// The median microseconds of a plan, and what it returned.
+/// Returns the median microseconds of a plan, and the plan's result.
 fn time(plan: impl Fn() -> usize) -> (f64, usize) {
     let mut times: Vec<_> = (0..REPEATS)
         .map(|_| {

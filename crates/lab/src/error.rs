@@ -1,46 +1,46 @@
-//! What can go wrong while a model is studied.
+//! Errors of studies.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a model could not be studied.
+/// The reason why a model could not be studied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model or its run.
+    /// The model could not be loaded or run.
     #[error(transparent)]
     Engine(#[from] triad_engine::Error),
-    /// Calibration.
+    /// Calibration failed.
     #[error(transparent)]
     Prepare(#[from] triad_prepare::Error),
-    /// A domain that cannot be calibrated on and run on.
+    /// A domain has too few texts for calibration and a run.
     #[error(
         "the domain {name} has fewer than two texts: expected one to calibrate on and another to run on"
     )]
     Domain {
-        /// What it is called.
+        /// Name of the domain.
         name: String,
     },
     /// The rows of shadows could not be written to the system's folder for temporary files.
-    #[error("{}: cannot write the rows of shadows there", .folder.display())]
+    #[error("{}: can't write the rows of shadows there", .folder.display())]
     WriteRows {
         /// That folder.
         folder: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another program can't be had.
-    #[error("there can be no other program beside the prompt: {problem}")]
+    /// The other program could not be started or controlled.
+    #[error("can't disturb the prompt: {problem}")]
     Interference {
-        /// What is missing.
+        /// The missing thing.
         problem: &'static str,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// The rows of hot channels could not be kept.
-    #[error("cannot keep hot rows")]
+    #[error("can't keep hot rows")]
     HotRows {
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -51,5 +51,5 @@ impl From<triad_model::Error> for Error {
     }
 }
 
-/// Result of this crate's functions.
+/// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,9 +1,9 @@
-//! The laboratory: what was measured, simulated and published about running models on several processors.
+//! The laboratory: measurements, simulations and published results of running models on several processors.
 //!
-//! [`measured`] studies models and the engine on this machine. [`simulated`] repeats simulated prefills of a phone over many
-//! cases. [`papers`] compares the tables and figures of llm.npu and HeteroLLM with simulated values. [`heterollm`] simulates a
-//! prefill whose products are cut across GPU and NPU, [`optimum`](mod@optimum) computes the shortest schedule of few tasks. The command
-//! `triad-lab` prints all of it; no user of models needs it.
+//! [`measured`] studies models and the engine on this machine. [`simulated`] repeats simulated prefills of a phone over
+//! many cases. [`papers`] compares the tables and figures of llm.npu and HeteroLLM with simulated values. [`heterollm`]
+//! simulates a prefill whose matmuls are partitioned across GPU and NPU. [`optimum`](mod@optimum) computes the shortest
+//! schedule of few tasks. The command `triad-lab` prints all of them. Users of models don't need this crate.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,8 +1,9 @@
-//! The `triad-lab` command: studies, simulated phones, the papers' tables, measured kernels.
+//! The `triad-lab` command: studies, simulated phones, the papers' tables, kernel measurements.
 //!
-//! This file reads the command line; each command is one module in [`commands`], which prints what the library computes.
+//! This file parses the command line. Each command is one module in [`commands`], which prints what the library
+//! computes.
 #![forbid(unsafe_code)]
-// Their macros panic where the stream cannot be written: `output` has functions that do not.
+// These macros panic if the stream can't be written; the functions of `output` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;
@@ -25,7 +26,7 @@ use commands::{hwbench, plan, reproduce, simulate, study};
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Say on standard error what happens inside
+    /// Log internal events to standard error
     #[arg(short, long, global = true)]
     verbose: bool,
 }

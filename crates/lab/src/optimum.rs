@@ -1,33 +1,34 @@
-//! The shortest schedule: exact where that does not take too long, as in small instances and prompts of two chunks.
+//! The shortest schedule. It is exact if that does not take too long, as for small instances and prompts of two chunks.
 //!
-//! Each task has one processor, so this is a job shop. [`optimum`] goes through all active schedules, one more task at a time,
-//! and keeps of those that have placed the same tasks only what none of the others dominates
-//! ([`planner`](triad_plan::planner)): a dynamic program. What cannot be shorter than the best that is known is dropped.
+//! Each task has one processor, so that this is a job shop. [`optimum`] is a dynamic program over all active schedules:
+//! it adds one task at a time, and among partial schedules with the same tasks keeps only those that no other one
+//! dominates ([`planner`](triad_plan::planner)). It drops partial schedules that can't be shorter than the best known
+//! schedule.
 
 use triad_plan::bound::lower_bound;
 use triad_plan::planner::search::{EPSILON, Limits, Search};
 use triad_plan::planner::{Effort, plan};
 use triad_plan::schedule::Dag;
 
-/// The best that was found.
+/// The best schedule that was found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Optimum {
-    /// Of the best schedule found.
+    /// Length of the best schedule found.
     pub seconds: f64,
-    /// No schedule is shorter than this.
+    /// Lower bound for the length of any schedule.
     pub bound: f64,
-    /// Partial schedules that were looked at.
+    /// Partial schedules that were examined.
     pub partials: usize,
 }
 
 impl Optimum {
-    /// Whether the best schedule found is the shortest.
+    /// Returns whether the best schedule found is the shortest.
     pub fn is_proven(&self) -> bool {
         self.seconds <= self.bound
     }
 }
 
-/// The shortest schedule of `dag`, or the best that `most` partial schedules lead to. Begins with a plan.
+/// Returns the shortest schedule of `dag`, or the best one after `most` partial schedules. It starts from a plan.
 pub fn optimum(dag: &Dag, most: usize) -> Optimum {
     let bound = lower_bound(dag);
     let planned = plan(dag, 0.0, Effort::default(), &mut || true).seconds;
@@ -48,7 +49,7 @@ pub fn optimum(dag: &Dag, most: usize) -> Optimum {
         .schedule
         .map_or(planned, |(seconds, _)| seconds)
         .min(planned);
-    // What was dropped for want of room could be shorter.
+    // A partial schedule that was dropped because of the limit could have been shorter.
     Optimum {
         seconds,
         bound: seconds.min(bound.max(found.dropped)),
@@ -74,7 +75,7 @@ mod tests {
         }
     }
 
-    /// The shortest of all orders, without any cleverness.
+    /// Returns the shortest length of all orders, by brute force.
     fn by_trying_all(dag: &Dag, ends: &mut Vec<Option<f64>>, free: &mut Vec<f64>) -> f64 {
         let open = |ends: &[Option<f64>], task: usize| {
             ends[task].is_none()

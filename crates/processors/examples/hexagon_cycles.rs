@@ -1,14 +1,15 @@
-//! Predicts what the INT8 subgraphs of a prompt take on a Hexagon NPU, from the packets of instructions that the device
-//! program executes for them under qemu:
+//! Predicts how long a Hexagon NPU takes for the INT8 subgraphs of a prompt, from the instruction packets that the
+//! device program executes for them under qemu:
 //! `TRIAD_HEXAGON=$(hexagon/build) cargo run --release -p triad-processors --features hexagon --example hexagon_cycles`
 //!
-//! A third argument is how many threads compute: 4 unless it says otherwise, whatever this machine has. Of chips those with as many
-//! vector contexts are predicted.
+//! The third argument is the number of compute threads (default: 4, on any machine). The prediction covers chips with
+//! at least as many vector contexts.
 //!
-//! Predicted, not measured: qemu counts packets exactly and knows neither stalls nor memory. A thread with a vector context is
-//! taken to execute a packet in each cycle. What counts is one behind the other: what one thread does alone, and of all that
-//! threads share the one with the most packets; waking up and waiting are not in it. Weights are read from memory once for each
-//! pass of 64 rows, as far as they do not stay in L2 or VTCM. Clocks and contexts are assumptions, and printed.
+//! These are predictions, not measurements: qemu counts packets exactly, but models neither stalls nor memory. A thread
+//! with a vector context is assumed to take a fixed number of cycles per packet. The time follows from the packets on
+//! the critical path: those that one thread executes alone, and in parallel sections those of the busiest thread.
+//! Waking up and waiting are not included. Weights are read from memory once for each pass of 64 rows, unless they stay
+//! in L2 or VTCM. Clocks and contexts are assumptions, and printed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,13 +21,13 @@ use triad_model::family::shape;
 use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
 use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer, Linear};
 
-/// A chip. All is assumed but what v79 has: its clock and cycles are those of [`PUBLISHED`], its contexts those that llama.cpp uses
-/// (<https://github.com/ggml-org/llama.cpp/pull/26373>).
+/// A chip. All values are assumptions, except those of v79: its clock and cycles are those of [`PUBLISHED`], and its
+/// contexts those that llama.cpp uses (<https://github.com/ggml-org/llama.cpp/pull/26373>).
 struct Chip {
     name: &'static str,
-    /// Of its NPU, in GHz.
+    /// Clock of its NPU in GHz.
     clock: f64,
-    /// Of a packet of one thread.
+    /// Cycles per packet of one thread.
     cycles: f64,
     /// Threads that compute at once.
     contexts: usize,
@@ -53,16 +54,17 @@ const CHIPS: [Chip; 3] = [
     },
     V79,
 ];
-/// Bytes a second that they read from memory, assumed.
+/// Assumed memory bandwidth in bytes per second.
 const BANDWIDTH: f64 = 60e9;
-/// What llama.cpp's HVX takes for an INT8 product of so many features, channels and rows, in seconds, on what its reporter says is
-/// an 8 Elite: <https://github.com/ggml-org/llama.cpp/issues/18139>. In the same lines are 10.5 million cycles and 5.12 million
-/// packets in 4.96 ms.
+/// Features, channels and rows of an INT8 matmul, and the seconds that llama.cpp's HVX takes for it on a chip that its
+/// reporter calls an 8 Elite: <https://github.com/ggml-org/llama.cpp/issues/18139>. The same lines have 10.5 million
+/// cycles and 5.12 million packets in 4.96 ms.
 const PUBLISHED: ([usize; 3], f64) = ([4096, 4096, 64], 4.92e-3);
-/// Rows that go through a program at once, as `PASS_ROWS` in hexagon/product.h.
+/// Rows of one pass through a program, equal to `PASS_ROWS` in hexagon/product.h.
 const PASS_ROWS: usize = 64;
 
-/// A layer of zeros with a bias: packets do not depend on numbers, as long as what is activated is not zero.
+/// A layer of zeros with a bias. The number of packets does not depend on values, unless the inputs of the activation
+/// are zero.
 struct Zeros {
     packed: Vec<i8>,
     scales: Vec<f32>,
@@ -106,7 +108,7 @@ fn layer(out_features: usize, in_features: usize) -> Arc<dyn Layer> {
     })
 }
 
-/// Packets of a run on `rows` rows, in all and one behind the other, and seconds of the emulator.
+/// Returns the packets of a run on `rows` rows in total and on the critical path, and the emulator's seconds.
 fn run(
     hexagon: &Hexagon,
     subgraph: &DeviceSubgraph,
@@ -209,7 +211,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             gates * hidden * width,
         ),
         ("down", linear(vec![layer(hidden, width)]), hidden * width),
-        // As one program, with what is between: none of the sums below.
+        // The whole feed-forward as one program, including the part between the matmuls. The sums below don't include
+        // it.
         (
             "feed-forward whole, in f32",
             whole(false),
@@ -222,17 +225,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ),
     ];
     println!(
-        "{name}, {rows} rows, one block, {threads} threads; packets counted by qemu, times of chips predicted from them"
+        "{name}, {rows} rows, one block, {threads} threads; packets are counted by qemu, and times of chips predicted from them"
     );
     let (mut of_block, mut products_of_block, mut weights_of_block) = ([0.0; 3], 0.0, 0);
-    // One behind the other, of a feed-forward: its products alone, and whole.
+    // Packets on the critical path of a feed-forward: only its matmuls, whole in f32, whole in fixed point.
     let mut of_feed_forward = [0.0; 3];
     for (index, (name, subgraph, weights)) in subgraphs.iter().enumerate() {
         let found = run(&hexagon, subgraph, rows)?;
         let [packets, longest, seconds] = found;
         let products = (weights * rows) as f64;
         println!(
-            "{name}: {:.2} million packets, {:.0} multiply-adds a packet; {:.2} million one behind the other; emulated \
+            "{name}: {:.2} million packets, {:.0} multiply-adds per packet; {:.2} million on the critical path; emulated \
              {seconds:.2} s, {:.2} G/s",
             packets / 1e6,
             products / packets,
@@ -257,7 +260,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [packets, longest, emulated] = of_block.map(|number| blocks * number);
     let products = blocks * products_of_block;
     println!(
-        "products of all {blocks} blocks: {:.0} million packets, {:.0} multiply-adds a packet; {:.0} million one behind the other, \
+        "matmuls of all {blocks} blocks: {:.0} million packets, {:.0} multiply-adds per packet; {:.0} million on the critical path, \
          {:.2} times fewer; emulated {emulated:.1} s",
         packets / 1e6,
         products / packets,
@@ -275,8 +278,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let reading = blocks * (weights_of_block * rows.div_ceil(PASS_ROWS)) as f64 / BANDWIDTH;
         println!(
             "{name}: predicted {:.0} ms of packets, {:.2} T multiply-adds/s, with {threads} threads on as many vector contexts at \
-             {clock} GHz and {cycles} cycles a packet (one thread: {:.0} ms), {:.0} ms of reading weights at {:.0} GB/s beside \
-             them",
+             {clock} GHz and {cycles} cycles per packet (one thread: {:.0} ms), {:.0} ms of reading weights at {:.0} GB/s in \
+             parallel",
             1e3 * computing,
             products / computing / 1e12,
             1e3 * alone,
@@ -294,8 +297,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let milliseconds = |packets: f64| 1e3 * blocks * packets * cycles / (clock * 1e9);
         let [products, float, fixed] = of_feed_forward.map(milliseconds);
         println!(
-            "{name}: predicted feed-forwards of all blocks, whole in f32 {float:.0} ms, whole in fixed point {fixed:.0} ms; products \
-             alone {products:.0} ms"
+            "{name}: predicted feed-forwards of all blocks, whole in f32 {float:.0} ms, whole in fixed point {fixed:.0} ms; matmuls \
+             only {products:.0} ms"
         );
     }
     let ([in_features, out_features, rows], published) = PUBLISHED;
@@ -315,7 +318,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ) = ((in_features * out_features * rows) as f64, V79);
     let predicted = longest * cycles / (clock * 1e9);
     println!(
-        "{out_features} channels of {in_features} features, {rows} rows: {:.2} million packets one behind the other, predicted {:.2} ms \
+        "{out_features} channels of {in_features} features, {rows} rows: {:.2} million packets on the critical path, predicted {:.2} ms \
          on {chip}, {:.2} T multiply-adds/s; llama.cpp's HVX, measured: {:.2} ms, {:.2} T/s",
         longest / 1e6,
         1e3 * predicted,

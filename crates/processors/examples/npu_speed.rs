@@ -1,10 +1,11 @@
-//! How fast ONNX Runtime's CPU provider is beside our own kernels, on one thread, in turns, with the shapes of a model:
+//! Compares ONNX Runtime's CPU provider with Triad's own kernels. Both run on one thread, in turns, with the shapes of
+//! a model:
 //!
 //! ```sh
 //! taskset --cpu-list 1 cargo run --release --package triad-processors --features npu --example npu_speed
 //! ```
 //!
-//! Prints for each static subgraph of one block of Qwen1.5-1.8B at 256 rows the shortest and the median time of each, in
+//! For each static subgraph of one layer of Qwen1.5-1.8B at 256 rows, prints the minimum and the median time of each in
 //! milliseconds, and their ratio.
 
 use std::sync::Arc;
@@ -33,7 +34,8 @@ struct Weights {
 }
 
 impl Weights {
-    /// Shapes that are whole blocks of the layout, so that sums are those of the packed rows; their values don't matter.
+    /// Creates weights whose shapes are whole blocks of the layout, so that sums are those of the packed rows. Their
+    /// values don't matter.
     fn new(out_features: usize, in_features: usize) -> Arc<Self> {
         let length = packed_len(out_features, in_features).expect("fits");
         let packed = (0..length)
@@ -126,7 +128,7 @@ fn formatted([shortest, median]: [f64; 2], factor: f64) -> String {
     format!("{:.2} {:.2}", shortest * factor, median * factor)
 }
 
-/// The shortest and the median time of each processor.
+/// Returns the minimum and the median time of each processor.
 fn times(processors: &[&dyn Device; 2], subgraph: &DeviceSubgraph) -> Result<[[f64; 2]; 2]> {
     let x: Vec<_> = (0..ROWS * HIDDEN)
         .map(|index| (index * 31 % 255) as f32 * SCALE - 127.0 * SCALE)

@@ -1,6 +1,6 @@
-//! The kernels of this machine, on a pool of cores.
+//! The CPU as a device: the kernels of this machine, on a pool of cores.
 //!
-//! Nothing is copied: programs read the weights in place and compute the rows that there are.
+//! Nothing is copied: programs read the weights in place and compute only the rows of the input.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::error::Result;
 use crate::fixed_point::{FixedFeedForward, FixedScratch};
 use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
 
-/// Rows of one task of an elementwise operator.
+/// Rows per task of an elementwise operator.
 const TASK_ROWS: usize = 16;
 
-/// Cores of the CPU.
+/// A group of CPU cores.
 #[derive(Debug)]
 pub struct Cpu {
     pool: Arc<Pool>,
@@ -27,7 +27,8 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The cores of `pool`. Programs install it for every run, and wait where another thread has.
+    /// Creates a device with the cores of `pool`. Programs install the pool for each run, and wait while another thread
+    /// has it installed.
     pub fn new(pool: Arc<Pool>) -> Self {
         let capabilities = Capabilities {
             formats: vec![Format::Float, Format::Int8],
@@ -101,14 +102,14 @@ impl Program for CpuProgram {
     }
 }
 
-/// A feed-forward, and what is between its layers.
+/// A feed-forward and its intermediate buffers.
 struct Scratch {
     feed_forward: FeedForward,
     /// `[rows, width]`.
     up: Vec<f32>,
-    /// `[rows, width]`; of a gated feed-forward only.
+    /// `[rows, width]`; only used by a gated feed-forward.
     gate: Vec<f32>,
-    /// What down reads.
+    /// Input of down.
     inner: QuantizedRows,
 }
 
@@ -121,8 +122,8 @@ impl Scratch {
             ..
         } = feed_forward;
         let values = rows * down.weight().in_features;
-        // One of the two is the inner activations: where they are returned, the output takes its place if its rows follow
-        // each other.
+        // One of the two holds the inner activations. If these are returned and the rows of the output are contiguous,
+        // the output takes its place.
         let (of_up, of_gate) = match (gate, return_inner) {
             (None, true) => (0, 0),
             (None, false) | (Some(_), true) => (values, 0),
@@ -146,7 +147,9 @@ impl Scratch {
             down,
             ..
         } = &self.feed_forward;
-        let (out, returned) = outputs.split_first_mut().expect("there is an output");
+        let (out, returned) = outputs
+            .split_first_mut()
+            .expect("a feed-forward has an output");
         let mut returned = returned.first_mut();
         let width = down.weight().in_features;
         let (values, task) = (input.rows() * width, TASK_ROWS * width);
@@ -181,7 +184,7 @@ impl Scratch {
     }
 }
 
-/// The first values of a buffer, which grows if need be.
+/// Returns the first `values` elements of a buffer, which grows if necessary.
 fn first(buffer: &mut Vec<f32>, values: usize) -> &mut [f32] {
     buffer.resize(buffer.len().max(values), 0.0);
     &mut buffer[..values]

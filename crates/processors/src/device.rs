@@ -1,4 +1,4 @@
-//! The trait of all devices, and the programs that they prepare.
+//! The trait that all devices implement, and the programs that they prepare.
 
 use triad_kernels::OutputMut;
 use triad_kernels::int8::QuantizedView;
@@ -8,26 +8,26 @@ use crate::error::{Error, Result};
 use crate::model::{DeviceModel, ModelProgram};
 use crate::subgraph::DeviceSubgraph;
 
-/// A device that runs subgraphs: a group of CPU cores, an NPU.
+/// A device that runs subgraphs, such as a group of CPU cores or an NPU.
 pub trait Device: Send + Sync {
-    /// Name for people, timelines and files: `cpu`, `npu:cpu`, `npu:qnn`.
+    /// Returns the name for people, timelines and files, such as `cpu`, `npu:cpu` or `npu:qnn`.
     fn name(&self) -> &str;
 
-    /// What it can do.
+    /// Returns the device's capabilities.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Makes `subgraph` ready for inputs of 1 to `rows` rows.
+    /// Prepares `subgraph` for inputs of 1 to `rows` rows.
     ///
     /// # Errors
-    /// If the subgraph's parts contradict each other, or this device does not run it: the error has the reason, and it
-    /// does not let another one run it instead.
+    /// If the subgraph's parts contradict each other, or this device does not run it. The error has the reason. The
+    /// device never passes the subgraph on to another one.
     fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>>;
 
-    /// Makes a model ready to run whole, keys and values included.
+    /// Prepares a whole model, including its KV cache.
     ///
     /// # Errors
-    /// If the model's parts contradict each other, or this device runs no whole models, or not this one: the error has the
-    /// reason.
+    /// If the model's parts contradict each other, this device does not run whole models, or it does not run this one.
+    /// The error has the reason.
     fn prepare_model(
         &self,
         _model: &DeviceModel,
@@ -38,7 +38,7 @@ pub trait Device: Send + Sync {
         })
     }
 
-    /// What it does at most, measured now; `None` where that is not measured.
+    /// Measures the device's peak rates; returns `None` if it has no such measurement.
     ///
     /// # Errors
     /// If the device fails.
@@ -47,54 +47,54 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// What a device does at most, measured by work that is nothing else: the limits that runs are compared with.
+/// Peak rates of a device, measured by work that does nothing else. Runs are compared with these limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peaks {
     /// The device as its driver describes it.
     pub processor: String,
-    /// Multiply-adds in registers; each counts two.
+    /// Rate of multiply-adds in registers; each counts as two operations.
     pub f32_operations_per_second: f64,
-    /// The same of INT8, summed in i32.
+    /// The same for INT8 with i32 sums.
     pub int8_operations_per_second: f64,
-    /// Of memory that no cache holds.
+    /// Bandwidth of reading memory that no cache holds.
     pub bytes_read_per_second: f64,
 }
 
-/// What a model is prepared for.
+/// Sizes that a model is prepared for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelOptions {
-    /// Rows of a chunk, at most.
+    /// Maximum number of rows in a chunk.
     pub rows: usize,
-    /// Rows of a chunk whose logits are wanted, at most.
+    /// Maximum number of rows in a chunk whose logits are requested.
     pub outputs: usize,
 }
 
-/// A subgraph ready to run on one device. It has what it needs, weights and scratch memory among it; the device
-/// that prepared it need not be there any more.
+/// A subgraph that is ready to run on one device. It owns everything that it needs, including weights and scratch
+/// memory, so that it may outlive the device that prepared it.
 pub trait Program: Send {
-    /// Computes the subgraph on `input`, `[rows, in_features]`, quantized with the subgraph's static scale. `outputs` are
-    /// those that [`DeviceSubgraph::outputs`] lists, each `[rows, features]`, whose rows may be apart. A row of the
-    /// input whose scale is NaN, since an activation of it was not finite, makes that row of all outputs NaN.
+    /// Computes the subgraph on `input` `[rows, in_features]`, which is quantized with the subgraph's static scale.
+    /// `outputs` are those that [`DeviceSubgraph::outputs`] lists, each `[rows, features]`, with any stride between
+    /// rows. A NaN scale marks an input row with an activation that is not finite; that row of all outputs becomes NaN.
     ///
     /// # Errors
-    /// If input or outputs are not of the shapes that were prepared, or the device fails.
+    /// If the shapes of input or outputs are not those of the program, or the device fails.
     fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()>;
 }
 
-/// What a device can do.
+/// Capabilities of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The numbers that it computes in.
+    /// Number formats that it computes in.
     pub formats: Vec<Format>,
-    /// Whether it computes all rows that a program was prepared for, however few the input has.
+    /// Whether each run computes all rows that the program was prepared for, even if the input has fewer.
     pub static_shapes: bool,
-    /// Whether it keeps weights in memory of its own or in a layout of its own, where no other device reads them. The
-    /// engine then gives back the CPU's pages of what it has prepared, and shadows beside it read the rows of hot channels
-    /// from memory and others from a file, in place of the weights.
+    /// Whether the device keeps weights in its own memory or in its own layout, where no other device reads them. The
+    /// engine then releases the CPU's pages of prepared weights. For the shadow products it then reads the weights of
+    /// hot channels from memory and those of other channels from a file.
     pub own_memory: bool,
-    /// Bytes that all its programs together may take, if that is limited.
+    /// Maximum number of bytes that all its programs may take together, if there is a limit.
     pub window: Option<usize>,
-    /// Whether it runs models whole ([`Device::prepare_model`]).
+    /// Whether the device runs whole models ([`Device::prepare_model`]).
     pub whole_models: bool,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct ProgramShapes {
 }
 
 impl ProgramShapes {
-    /// Of a subgraph whose parts agree.
+    /// Checks `subgraph` and returns its shapes.
     pub fn new(subgraph: &DeviceSubgraph, rows: usize) -> Result<Self> {
         subgraph.check()?;
         if rows == 0 {
@@ -126,7 +126,7 @@ impl ProgramShapes {
         })
     }
 
-    /// Whether a run may begin.
+    /// Checks that input and outputs fit the program.
     pub fn check(&self, input: QuantizedView, outputs: &[OutputMut]) -> Result<()> {
         let rows = input.rows();
         if rows == 0 || rows > self.rows {

@@ -1,25 +1,25 @@
-//! Why a processor refuses.
+//! The errors of processors.
 
 use std::path::PathBuf;
 
-/// What a processor returns, or why it refuses.
+/// A result of a processor.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a processor can't be had, does not prepare a subgraph, or did not run a program.
+/// The reason why a processor is not available, does not prepare a subgraph, or failed to run a program.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The parts of a subgraph contradict each other.
     #[error("{part} of the subgraph: {found}, expected {expected}")]
     Subgraph {
-        /// Which part.
+        /// The part.
         part: String,
-        /// What it has.
+        /// The value found.
         found: String,
-        /// What it should have.
+        /// The value expected.
         expected: String,
     },
-    /// The processor computes what is between the products of a feed-forward in f32 alone.
+    /// The processor computes the part between the matmuls of a feed-forward only in f32.
     #[error("{processor} computes no feed-forward in fixed point: expected the CPU or npu:hexagon")]
     FixedPoint {
         /// The processor.
@@ -33,15 +33,15 @@ pub enum Error {
         /// Rows that the program was prepared for.
         prepared: usize,
     },
-    /// The input is not what the program was prepared for.
+    /// The input does not fit the program.
     #[error("the input has {found}, but the program was prepared for {expected}")]
     Input {
-        /// What it has.
+        /// Property of the input.
         found: String,
-        /// What it should have.
+        /// Property that the program expects.
         expected: String,
     },
-    /// The views of outputs don't fit what the program computes.
+    /// The shapes of the output views are not those of the program's outputs.
     #[error("the outputs are {found:?}, but the program writes {expected:?}")]
     Outputs {
         /// `[rows, columns]` of each view that was given.
@@ -54,23 +54,23 @@ pub enum Error {
         "no ONNX Runtime was named: set {variable} to the path of its library, such as libonnxruntime.so"
     )]
     LibraryUnnamed {
-        /// The environment variable that may name it.
+        /// The environment variable that names it.
         variable: &'static str,
     },
-    /// There is no library.
+    /// The library does not exist.
     #[error("{}: {reason}: install ONNX Runtime and give the path of its library", path.display())]
     LibraryMissing {
-        /// Where it should be.
+        /// The path that was tried.
         path: PathBuf,
         /// The system's error.
         reason: std::io::Error,
     },
-    /// The file is no library of ONNX Runtime, or none for this machine.
+    /// The file is not a library of ONNX Runtime, or not one for this machine.
     #[error("{} can't be used as a library of ONNX Runtime: {reason}", path.display())]
     LibraryWrong {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The reason.
         reason: String,
     },
     /// The library is too old.
@@ -80,11 +80,11 @@ pub enum Error {
         path: PathBuf,
         /// Its version.
         found: String,
-        /// The oldest that would do.
+        /// The oldest supported version.
         oldest: &'static str,
     },
-    /// A process loads one library, once.
-    #[error("{} can't be loaded beside {}: use one library in one process", path.display(), loaded.display())]
+    /// Another library is loaded already. A process can load only one.
+    #[error("{} can't be loaded, since this process has loaded {}: use one library per process", path.display(), loaded.display())]
     LibraryLoaded {
         /// The one that was loaded.
         loaded: PathBuf,
@@ -102,7 +102,7 @@ pub enum Error {
         provider: String,
         /// ONNX Runtime's library.
         library: PathBuf,
-        /// Those of ours that the library has.
+        /// The supported providers that the library has.
         available: Vec<String>,
     },
     /// The provider lists no device of the requested kind.
@@ -116,28 +116,28 @@ pub enum Error {
         provider: String,
         /// The requested kind.
         kind: String,
-        /// What there is.
+        /// The devices that it lists.
         listed: String,
     },
-    /// The provider would leave a part of a graph to the CPU.
+    /// The provider would leave part of a graph to the CPU.
     #[error(
         "the provider {provider} takes only a part of the graph: {taken}. Run this subgraph on the CPU, or choose another provider"
     )]
     PartlyTaken {
         /// The provider.
         provider: String,
-        /// Which part.
+        /// The part that the provider takes.
         taken: String,
     },
-    /// The provider does not build the graph.
+    /// The provider refused to build the graph.
     #[error("the provider {provider} refuses the graph: {reason}")]
     Refused {
         /// The provider.
         provider: String,
-        /// Its message.
+        /// The provider's message.
         reason: String,
     },
-    /// The subgraph does not fit beside what was prepared before.
+    /// The subgraph does not fit into the rest of the processor's memory window.
     #[error(
         "the subgraph needs {needed} bytes of {processor}'s window, of which {free} of {window} are free: run it on \
          another processor"
@@ -145,14 +145,14 @@ pub enum Error {
     WindowFull {
         /// The processor.
         processor: String,
-        /// Bytes of the subgraph.
+        /// Bytes that the subgraph needs.
         needed: usize,
-        /// Bytes that are left.
+        /// Free bytes.
         free: usize,
-        /// Bytes in all.
+        /// Bytes of the whole window.
         window: usize,
     },
-    /// Compiled graphs can't be kept.
+    /// The folder for compiled graphs can't be used.
     #[error("{}: {reason}: compiled graphs can't be kept there", path.display())]
     Cache {
         /// The folder.
@@ -166,30 +166,30 @@ pub enum Error {
          phone's DSP: hexagon/build qurt)"
     )]
     HexagonUnnamed {
-        /// The environment variable that may name it.
+        /// The environment variable that names it.
         variable: &'static str,
     },
-    /// There is no device program.
+    /// The device program does not exist.
     #[error("{}: {reason}: run hexagon/build and give the path of the device program that it prints", path.display())]
     HexagonMissing {
-        /// Where it should be.
+        /// The path that was tried.
         path: PathBuf,
         /// The system's error.
         reason: std::io::Error,
     },
-    /// There is no emulator.
+    /// The emulator can't be started.
     #[error(
         "{}, which runs the device program for Hexagon, can't be started: {reason}: install qemu-user-static, or set \
          TRIAD_QEMU_HEXAGON to the path of qemu-hexagon, or on a phone use what hexagon/build qurt prints",
         emulator.display()
     )]
     HexagonEmulator {
-        /// Its name.
+        /// The emulator's file name.
         emulator: PathBuf,
         /// The system's error.
         reason: std::io::Error,
     },
-    /// The file is no device program, or one of another version.
+    /// The file is not a device program, or one of another version.
     #[error(
         "{} can't be used as the device program for Hexagon: {reason}: run hexagon/build (for a phone's DSP: hexagon/build \
          qurt) and use what it prints",
@@ -198,19 +198,19 @@ pub enum Error {
     HexagonProgram {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The reason.
         reason: String,
     },
-    /// The DSP of a phone is not reached.
+    /// The DSP of a phone can't be reached.
     #[error("npu:hexagon: {call} of {} failed: {reason}: {advice}", path.display())]
     HexagonDsp {
         /// The call that failed.
         call: &'static str,
-        /// The device node or file that it is of.
+        /// The device node or file of the call.
         path: PathBuf,
         /// The system's error.
         reason: std::io::Error,
-        /// What to do about it.
+        /// Advice for the user.
         advice: &'static str,
     },
     /// The device has no memory for a subgraph.
@@ -218,37 +218,37 @@ pub enum Error {
         "npu:hexagon has no room for the subgraph, since {reason}: run it on another processor"
     )]
     HexagonMemory {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// There is no GPU.
+    /// No GPU was found.
     #[error(
         "no GPU was found{}: install a driver for Vulkan, Metal or Direct3D 12, or name the adapter to use",
-        if software.is_empty() { String::new() } else { format!(", only software that takes the place of one: {software}") }
+        if software.is_empty() { String::new() } else { format!(", only software renderers: {software}") }
     )]
     NoGpu {
-        /// Software that takes the place of one.
+        /// Software renderers that were found.
         software: String,
     },
-    /// There is no GPU of this name.
+    /// No GPU has this name.
     #[error("no GPU is called {wanted}: expected a part of the name of one that was found: {}", if found.is_empty() { "none" } else { found })]
     GpuNotFound {
-        /// The name.
+        /// The requested name.
         wanted: String,
-        /// What there is.
+        /// The names that were found.
         found: String,
     },
-    /// There is no variant of the shaders of this name.
+    /// No shader variant has this name.
     #[error("{variable}: there are no shaders {wanted}: expected some of {expected}")]
     GpuVariant {
-        /// The environment variable that names them.
+        /// The environment variable that names variants.
         variable: &'static str,
-        /// The name.
+        /// The requested name.
         wanted: String,
-        /// What there is.
+        /// The names that exist.
         expected: String,
     },
-    /// The driver does not open the GPU.
+    /// The driver refused to open the GPU.
     #[error("{gpu} can't be opened: {reason}")]
     GpuRefused {
         /// The GPU.
@@ -256,14 +256,14 @@ pub enum Error {
         /// The driver's message.
         reason: String,
     },
-    /// No variant of the shaders computes rightly.
+    /// No shader variant computes correctly.
     #[error(
-        "{gpu} computes wrongly, whichever shaders it is given ({reasons}): update its driver, or choose another processor"
+        "{gpu} computes wrong results with all shader variants ({reasons}): update its driver, or choose another processor"
     )]
     GpuMiscomputes {
         /// The GPU.
         gpu: String,
-        /// What is wrong with each.
+        /// The error of each variant.
         reasons: String,
     },
     /// The GPU has no memory for a buffer.
@@ -273,25 +273,25 @@ pub enum Error {
     GpuMemory {
         /// The GPU.
         gpu: String,
-        /// What for.
+        /// Purpose of the buffer.
         what: &'static str,
         /// Bytes of the buffer.
         bytes: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The device runs subgraphs alone.
-    #[error("{processor} runs no whole models: expected a GPU")]
+    /// The device runs only subgraphs.
+    #[error("{processor} does not run whole models: expected a GPU")]
     WholeModel {
         /// The device.
         processor: String,
     },
-    /// The GPU does not run a model.
+    /// The GPU does not support a model.
     #[error("{gpu} does not run this model: {reason}")]
     GpuModel {
         /// The GPU.
         gpu: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The device failed while it ran a program.
@@ -299,7 +299,7 @@ pub enum Error {
     Run {
         /// The processor.
         processor: String,
-        /// Its message.
+        /// The processor's message.
         reason: String,
     },
 }

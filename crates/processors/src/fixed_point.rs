@@ -1,4 +1,4 @@
-//! Feed-forwards whose middle is in fixed point, on cores of the CPU: what every other processor must return, bit for bit.
+//! Feed-forwards with fixed-point intermediates, on CPU cores. Every other processor must return the same bits.
 
 use triad_kernels::OutputMut;
 use triad_kernels::fixed_point::FixedPoint;
@@ -7,31 +7,32 @@ use triad_kernels::int8::{QuantizedRows, QuantizedView, matmul_int8, matmul_sums
 use crate::error::Result;
 use crate::subgraph::{DeviceSubgraph, FeedForward};
 
-/// A feed-forward of which only the products' outputs are in f32: gate and up end in i32, down reads what
-/// [`triad_kernels::fixed_point`] makes of their sums.
+/// A feed-forward in which only the output of down is in f32. The sums of gate and up are in i32, and
+/// [`triad_kernels::fixed_point`] computes the input of down from them.
 pub struct FixedFeedForward {
     feed_forward: FeedForward,
     fixed: FixedPoint,
 }
 
-/// What a [`FixedFeedForward`] works in; any one that nobody else uses.
+/// Scratch buffers of a [`FixedFeedForward`]. One run uses them at a time.
 #[derive(Default)]
 pub struct FixedScratch {
-    /// What kernels write before it is a sum.
+    /// Kernel output before it is converted to sums.
     numbers: Vec<f32>,
     /// `[rows, width]`.
     up: Vec<i32>,
-    /// `[rows, width]`; of a gated feed-forward only.
+    /// `[rows, width]`; only used by a gated feed-forward.
     gate: Vec<i32>,
-    /// What down reads.
+    /// Input of down.
     inner: QuantizedRows,
 }
 
 impl FixedFeedForward {
-    /// Of a subgraph, whose own choice of arithmetic is of no consequence.
+    /// Creates a fixed-point feed-forward from a subgraph, regardless of the subgraph's own choice of arithmetic.
     ///
     /// # Errors
-    /// If the parts of the subgraph contradict each other, fixed point has no such activation, or a number is not finite.
+    /// If the parts of the subgraph contradict each other, fixed point does not support the activation, or a number is
+    /// not finite.
     pub fn new(feed_forward: &FeedForward) -> Result<Self> {
         let feed_forward = FeedForward {
             fixed_point: true,
@@ -44,7 +45,7 @@ impl FixedFeedForward {
         })
     }
 
-    /// Writes `out[rows, hidden]` from `input[rows, hidden]`, on the pool that is installed.
+    /// Computes `out[rows, hidden]` from `input[rows, hidden]`, on the installed pool.
     ///
     /// # Panics
     /// If the shapes are not those of the subgraph.

@@ -1,4 +1,4 @@
-//! A layer that is a range of output channels of another one.
+//! A layer that is a range of another layer's output channels.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use triad_kernels::int8::Int8Weight;
 use crate::error::{Error, Result};
 use crate::subgraph::Layer;
 
-/// Some output channels of a layer, whose weights it reads in place: what one of several devices computes of a
-/// product. Its outputs have the bits of these columns of the whole layer.
+/// A range of a layer's output channels, whose weights are read in place. When a linear layer is split among several
+/// devices, each device computes such a range. Its outputs have the same bits as these columns of the whole layer.
 #[derive(Clone)]
 pub struct LayerColumns {
     layer: Arc<dyn Layer>,
@@ -17,7 +17,7 @@ pub struct LayerColumns {
 }
 
 impl LayerColumns {
-    /// Channels that are packed together in memory. A range begins and ends at a multiple of them, or at the last
+    /// Channels that are packed together in memory. A range starts and ends at a multiple of it, or at the last
     /// channel.
     pub const BLOCK: usize = Int8Weight::COLUMNS;
 

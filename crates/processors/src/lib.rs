@@ -1,16 +1,16 @@
-//! What runs a subgraph in INT8: one trait, [`Device`], and its implementations.
+//! Devices that run INT8 subgraphs: the trait [`Device`] and its implementations.
 //!
-//! A [`DeviceSubgraph`] is data: linear layers that read one quantized input, or a feed-forward. A device *prepares*
-//! it, once, for a number of rows, which returns a [`Program`]; that *runs*, for every chunk. What can't be prepared
-//! can't be run by mistake, and whatever a device refuses it refuses by an [`Error`] of its own kind: nothing moves
-//! elsewhere in silence.
+//! A [`DeviceSubgraph`] is data: linear layers that read one quantized input, or a feed-forward. A device *prepares* it
+//! once for a number of rows and returns a [`Program`], which then *runs* for every chunk. Only a prepared program can
+//! run. A device that refuses a subgraph returns an [`Error`]; no work moves silently to another device.
 //!
-//! [`cpu`] computes with our kernels on cores of its own; `npu`, a feature of this crate, builds graphs for ONNX Runtime,
-//! which runs them on an NPU or whatever else it has a provider for; `hexagon`, another one, runs a program of our own on
-//! Hexagon's NPU; `gpu` runs shaders on a GPU. All devices are in one table of the conformance suite, which holds them to a plain reference: sums are exact, and what follows them is exact to the rounding of f32.
+//! [`cpu`] runs Triad's own kernels on CPU cores. `npu` (a feature of this crate) builds graphs for ONNX Runtime, which
+//! runs them on an NPU or on any other execution provider. `hexagon` (another feature) runs Triad's own program on
+//! Hexagon NPUs. `gpu` runs shaders on a GPU. The conformance suite compares all devices with a plain reference: sums
+//! are exact, and what follows them is exact up to the rounding of f32.
 //!
-//! A device may also run a [`DeviceModel`](model::DeviceModel) whole, keys and values included: it prepares a
-//! [`ModelProgram`](model::ModelProgram), which takes embeddings of tokens and returns logits. GPUs do.
+//! A device may also run a whole [`DeviceModel`](model::DeviceModel), including its KV cache. It prepares a
+//! [`ModelProgram`](model::ModelProgram), which takes token embeddings and returns logits. GPUs support this.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -41,7 +41,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// The plain reference of the conformance suite is used by unit tests, too.
+// Lets unit tests use the plain reference of the conformance suite.
 #[cfg(all(test, feature = "hexagon"))]
 extern crate self as triad_processors;
 

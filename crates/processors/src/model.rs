@@ -1,4 +1,4 @@
-//! Whole models, as devices take and run them.
+//! Whole models, as input to devices that run them.
 
 use half::f16;
 use triad_kernels::attention::Cache;
@@ -8,18 +8,18 @@ use triad_model::description::{Linear, ModelDescription};
 
 use crate::error::Result;
 
-/// A model with borrowed weights, in the formats of the CPU.
+/// A model with borrowed weights, in the CPU's formats.
 #[derive(Clone, Debug)]
 pub struct DeviceModel<'a> {
     /// Shapes, norms, activations and residuals.
     pub description: &'a ModelDescription,
-    /// Rotary position embeddings, each different one once.
+    /// Rotary position embeddings, without duplicates.
     pub rotations: Vec<Rotation<'a>>,
-    /// Which of them each block uses.
+    /// Index of each layer's rotation.
     pub rotation_of_block: &'a [usize],
-    /// The blocks, first to last.
+    /// The layers in order.
     pub blocks: Vec<DeviceBlock<'a>>,
-    /// Norm between the last block and the output matrix.
+    /// Norm between the last layer and the output matrix.
     pub output_norm: DeviceNorm<'a>,
     /// Output matrix `[vocab, hidden]`.
     pub output: DeviceLinear<'a>,
@@ -28,20 +28,20 @@ pub struct DeviceModel<'a> {
 /// One rotary position embedding.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation<'a> {
-    /// Of each pair, radians a position: `[dims / 2]`.
+    /// Radians per position of each pair: `[dims / 2]`.
     pub frequencies: &'a [f32],
-    /// On cosine and sine.
+    /// Factor on cosine and sine.
     pub factor: f32,
 }
 
-/// Weights of one block; which norms it has follows from its description.
+/// Weights of one layer. Its description determines which norms it has.
 #[derive(Clone, Debug)]
 pub struct DeviceBlock<'a> {
     /// Norm before attention.
     pub attention_norm: DeviceNorm<'a>,
     /// Norm on attention's output.
     pub attention_post_norm: Option<DeviceNorm<'a>>,
-    /// Norm before the feed-forward, unless attention's serves both halves.
+    /// Norm before the feed-forward, unless attention's norm serves both halves.
     pub feed_forward_norm: Option<DeviceNorm<'a>>,
     /// Norm on the feed-forward's output.
     pub feed_forward_post_norm: Option<DeviceNorm<'a>>,
@@ -49,17 +49,17 @@ pub struct DeviceBlock<'a> {
     pub query_norm: Option<DeviceNorm<'a>>,
     /// RMS norm of every key head.
     pub key_norm: Option<DeviceNorm<'a>>,
-    /// The linear layers, those of [`BlockDescription::linears`](triad_model::description::BlockDescription::linears) in any
-    /// order.
+    /// The linear layers listed by [`BlockDescription::linears`](triad_model::description::BlockDescription::linears),
+    /// in any order.
     pub linears: Vec<(Linear, DeviceLinear<'a>)>,
 }
 
-/// One norm, with the description's offset already added to its weight.
+/// One norm. The description's offset is already added to its weight.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceNorm<'a> {
-    /// Factor of every feature.
+    /// Factor of each feature.
     pub weight: &'a [f32],
-    /// Summand of every feature: there exactly for a layer norm.
+    /// Summand of each feature; present exactly for a layer norm.
     pub bias: Option<&'a [f32]>,
     /// Added to the mean square or the variance.
     pub epsilon: f32,
@@ -70,23 +70,23 @@ pub struct DeviceNorm<'a> {
 pub struct DeviceLinear<'a> {
     /// `[out_features, in_features]`.
     pub weight: DeviceWeight<'a>,
-    /// Weights of rows that decode ([`Phase::Decode`]), where they are others.
+    /// Weights for decode ([`Phase::Decode`]), if they differ.
     pub decode_weight: Option<Matrix<'a>>,
     /// `[out_features]`.
     pub bias: Option<&'a [f32]>,
 }
 
-/// The weight of a linear layer, and what the layer reads.
+/// The weight of a linear layer, and the format of its input.
 #[derive(Clone, Copy, Debug)]
 pub enum DeviceWeight<'a> {
     /// The layer reads float activations.
     Float(Matrix<'a>),
-    /// The layer reads activations in INT8 (W8A8); layers that read one input have the same.
+    /// The layer reads INT8 activations (W8A8). Layers with the same input have the same [`Int8Input`].
     Int8(Int8Weight<'a>, Int8Input<'a>),
 }
 
 impl<'a> DeviceWeight<'a> {
-    /// How what the layer reads becomes INT8, if it does.
+    /// Returns how the layer's input is quantized to INT8, or `None` if it is not.
     pub fn input(self) -> Option<Int8Input<'a>> {
         match self {
             Self::Float(_) => None,
@@ -95,39 +95,40 @@ impl<'a> DeviceWeight<'a> {
     }
 }
 
-/// How activations become INT8, as in [`QuantizedRows::quantize_static`](triad_kernels::int8::QuantizedRows::quantize_static).
+/// Quantization of activations to INT8, as in
+/// [`QuantizedRows::quantize_static`](triad_kernels::int8::QuantizedRows::quantize_static).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Int8Input<'a> {
-    /// What one unit is worth: 1/127 of the clip threshold.
+    /// Quantization step: 1/127 of the clip threshold.
     pub scale: f32,
-    /// Factors `[in_features]` on the activations, whose inverse the weights carry.
+    /// Smoothing factors `[in_features]` on the activations. The weights contain their inverse.
     pub smoothing: Option<&'a [f32]>,
-    /// Whether what is beyond the clip threshold is added in float (llm.npu, §3.3).
+    /// Whether the part beyond the clip threshold is multiplied in float and added (llm.npu, §3.3).
     pub has_shadow: bool,
 }
 
-/// A model ready to run on one device, which keeps the keys and values of its sequences. Sequences have numbers that the
-/// caller chooses; one that nothing is known of holds nothing.
+/// A model that is ready to run on one device, which keeps the keys and values of its sequences. The caller chooses the
+/// numbers of sequences; an unknown number stands for an empty sequence.
 pub trait ModelProgram: Send {
-    /// Positions that a sequence holds.
+    /// Returns the number of positions that a sequence holds.
     fn length(&self, sequence: u64) -> usize;
 
-    /// Forgets what a sequence holds behind its first `length` positions, and with 0 the sequence.
+    /// Drops all positions of a sequence after the first `length`. With 0, drops the sequence.
     fn truncate(&mut self, sequence: u64, length: usize);
 
-    /// Makes a sequence hold `length` positions in place of what it held: the keys and values of all blocks, in f16.
+    /// Replaces the contents of a sequence by `length` positions: the keys and values of all layers, in f16.
     ///
     /// # Errors
-    /// If there is no memory for them, or they are not in f16 and of the model's shapes.
+    /// If there is no memory for them, or they are not in f16 or don't have the model's shapes.
     fn fill(&mut self, sequence: u64, length: usize, blocks: &[&dyn Cache]) -> Result<()>;
 
-    /// Runs a chunk through all blocks: `x[rows, hidden]`, the embeddings of tokens, each times the description's scale.
-    /// `segments`, sequences with a number of rows for each, cover the rows in order; each sequence then holds as many
-    /// positions more. `read` is called with what is `wanted`, if that is anything.
+    /// Runs a chunk through all layers. `x[rows, hidden]` are the token embeddings, already multiplied by the
+    /// description's scale. `segments` are sequences with a number of rows each, which cover the rows in order; each
+    /// sequence grows by its rows. `read` is called with the `wanted` outputs, if there are any.
     ///
     /// # Errors
-    /// If there are more rows or outputs than the model was prepared for, a sequence is there twice, there is no memory
-    /// for keys and values, or the device fails: sequences then hold what they held before.
+    /// If there are more rows or outputs than the model was prepared for, a sequence occurs twice, there is no memory
+    /// for keys and values, or the device fails. The sequences then keep their previous state.
     fn forward(
         &mut self,
         x: &[f32],
@@ -137,24 +138,25 @@ pub trait ModelProgram: Send {
     ) -> Result<()>;
 }
 
-/// What the CPU reads of a chunk.
+/// Outputs of a chunk that the CPU reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted<'a> {
-    /// Rows whose logits, or residual stream behind the last block, are returned.
+    /// Rows whose logits, or residual stream after the last layer, are returned.
     pub rows: &'a [usize],
-    /// Whether these are logits, without a soft cap.
+    /// Whether logits are returned, without a soft cap.
     pub logits: bool,
-    /// Which weights the rows are multiplied with.
+    /// Phase; selects the weights that the rows are multiplied by.
     pub phase: Phase,
     /// Whether the keys and values of all rows are returned, too.
     pub keys_and_values: bool,
 }
 
-/// What was wanted.
+/// The requested outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Outputs<'a> {
-    /// Of the wanted rows, `[rows, vocab]` or `[rows, hidden]`.
+    /// Values of the requested rows, `[rows, vocab]` or `[rows, hidden]`.
     pub values: &'a [f32],
-    /// Of each block `[keys and values, rows of the chunk, kv_heads, head_dim]`; empty unless wanted.
+    /// Keys and values of each layer, `[keys and values, rows of the chunk, kv_heads, head_dim]`; empty unless
+    /// requested.
     pub keys_and_values: &'a [f16],
 }

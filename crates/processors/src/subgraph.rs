@@ -1,4 +1,4 @@
-//! The subgraphs that devices prepare: in INT8, with their weights.
+//! The INT8 subgraphs that devices prepare, with their weights.
 
 use std::sync::Arc;
 
@@ -8,38 +8,38 @@ use triad_kernels::int8::{Int8Weight, MAX_IN_FEATURES, packed_len};
 
 use crate::error::{Error, Result};
 
-/// Largest magnitude of a number in INT8.
+/// Largest magnitude of an INT8 number.
 pub(crate) const LARGEST: f32 = 127.0;
 
-/// Bytes of a number in f32.
+/// Bytes of an f32 number.
 const F32: usize = 4;
 
-/// Weights of one linear layer, which a program may keep and share with whoever else computes with them.
+/// Weights of one linear layer. A program may keep them and share them with other users.
 pub trait Layer: Send + Sync {
-    /// `[out_features, in_features]`.
+    /// Returns the weight `[out_features, in_features]`.
     fn weight(&self) -> Int8Weight<'_>;
 
-    /// `[out_features]`, if it has one.
+    /// Returns the bias `[out_features]`, if the layer has one.
     fn bias(&self) -> Option<&[f32]> {
         None
     }
 }
 
-/// A static subgraph in INT8 with its weights (llm.npu, §3.2): what a device prepares.
+/// A static INT8 subgraph with its weights (llm.npu, §3.2), which a device prepares.
 #[derive(Clone)]
 pub enum DeviceSubgraph {
-    /// Query, key and value, or attention's output.
+    /// Query, key and value, or attention's output layer.
     Linear(Linear),
-    /// Up and gate, activation, requantize, down.
+    /// Up and gate, activation, requantization, down.
     FeedForward(FeedForward),
 }
 
-/// Linear layers that read one input.
+/// Linear layers that read the same input.
 #[derive(Clone)]
 pub struct Linear {
     /// Static scale of the input.
     pub input_scale: f32,
-    /// One or more, each with an output `[rows, out_features]` in f32.
+    /// One or more layers. Each has an f32 output `[rows, out_features]`.
     pub layers: Vec<Arc<dyn Layer>>,
 }
 
@@ -52,26 +52,27 @@ pub struct FeedForward {
     pub up: Arc<dyn Layer>,
     /// `[width, hidden]`.
     pub gate: Option<Arc<dyn Layer>>,
-    /// Between them.
+    /// Activation function.
     pub activation: Activation,
-    /// Static scale of what down reads.
+    /// Static scale of down's input.
     pub inner_scale: f32,
-    /// Factors `[width]` on what down reads, whose inverse its weights carry.
+    /// Smoothing factors `[width]` on down's input. Down's weights contain their inverse.
     pub smoothing: Option<Arc<[f32]>>,
     /// `[hidden, width]`.
     pub down: Arc<dyn Layer>,
-    /// Whether what down reads is an output, too, as it is before smoothing: `[rows, width]` in f32, for its shadow.
+    /// Whether down's input before smoothing is an output, too: `[rows, width]` in f32, for down's shadow.
     pub return_inner: bool,
-    /// Whether all between the products is computed by the definition of [`triad_kernels::fixed_point`], in integers, in place of
-    /// f32. There is nothing in f32 to return then, and no GELU with the error function.
+    /// Whether everything between the matmuls is computed in integers as [`triad_kernels::fixed_point`] defines it,
+    /// instead of f32. Then there are no f32 inner activations to return, and GELU with the error function is not
+    /// supported.
     pub fixed_point: bool,
 }
 
 impl FeedForward {
-    /// What is between the products in fixed point.
+    /// Returns the fixed-point parameters of the part between the matmuls.
     ///
     /// # Errors
-    /// If fixed point has no such activation, or a number is not finite.
+    /// If fixed point does not support the activation, or a number is not finite.
     ///
     /// # Panics
     /// If the parts of the subgraph contradict each other.
@@ -101,14 +102,14 @@ impl FeedForward {
 }
 
 impl DeviceSubgraph {
-    /// Features of the input.
+    /// Returns the number of input features.
     pub fn in_features(&self) -> usize {
         self.layers()
             .next()
             .map_or(0, |(_, layer)| layer.weight().in_features)
     }
 
-    /// Static scale of the input.
+    /// Returns the static scale of the input.
     pub fn input_scale(&self) -> f32 {
         match self {
             Self::Linear(linear) => linear.input_scale,
@@ -116,7 +117,7 @@ impl DeviceSubgraph {
         }
     }
 
-    /// Features of each output: of every layer; of down and, where it is returned, of what down reads.
+    /// Returns the features of each output: of every linear layer; or of down and, if it is returned, of down's input.
     pub fn outputs(&self) -> Vec<usize> {
         match self {
             Self::Linear(linear) => linear
@@ -132,8 +133,8 @@ impl DeviceSubgraph {
         }
     }
 
-    /// Bytes of the subgraph built for `rows` rows: weights, inputs, outputs and what is between them, as
-    /// `triad_plan::graph::Subgraph::graph_bytes` counts them.
+    /// Returns the bytes of the subgraph when it is built for `rows` rows: weights, inputs, outputs and intermediates,
+    /// as `triad_plan::graph::Subgraph::graph_bytes` counts them.
     pub fn bytes(&self, rows: usize) -> usize {
         let of_layer = |layer: &dyn Layer| {
             let weight = layer.weight();
@@ -155,7 +156,7 @@ impl DeviceSubgraph {
         weights + rows * (self.in_features() + outputs * F32 + between)
     }
 
-    /// All layers with their names.
+    /// Returns all layers with their names.
     pub(crate) fn layers(&self) -> impl Iterator<Item = (String, &dyn Layer)> {
         let (linears, feed_forward) = match self {
             Self::Linear(linear) => (linear.layers.as_slice(), None),
@@ -177,10 +178,10 @@ impl DeviceSubgraph {
         linears.chain(others.filter_map(|(name, layer)| Some((name.to_owned(), &**layer?))))
     }
 
-    /// For a processor that computes in f32 alone.
+    /// Checks that a processor that computes only in f32 can run the subgraph.
     ///
     /// # Errors
-    /// If what is between products is to be computed in fixed point.
+    /// If the part between the matmuls requires fixed point.
     #[cfg(any(feature = "gpu", feature = "npu"))]
     pub(crate) fn check_float(&self, processor: &str) -> Result<()> {
         match self {
@@ -191,7 +192,7 @@ impl DeviceSubgraph {
         }
     }
 
-    /// Whether all parts agree.
+    /// Checks that all parts are consistent.
     pub(crate) fn check(&self) -> Result<()> {
         let scale = |part: &str, scale: f32| {
             check(
@@ -265,7 +266,7 @@ impl DeviceSubgraph {
     }
 }
 
-/// Whether activations can be quantized with this scale.
+/// Returns whether activations can be quantized with this scale.
 pub(crate) fn is_scale(scale: f32) -> bool {
     scale.is_normal() && scale > 0.0 && (LARGEST * scale).is_finite()
 }

@@ -1,18 +1,18 @@
-//! The memory that a processor's programs may take together.
+//! The memory budget that all programs of a processor share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Bytes, limited or not.
+/// A number of bytes, with or without a limit.
 #[derive(Debug)]
 pub(crate) struct Window {
     limit: Option<usize>,
     used: Arc<AtomicUsize>,
 }
 
-/// A part of a window that a program takes as long as it lives.
+/// Part of a window that a program holds until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     bytes: usize,

@@ -1,11 +1,11 @@
-//! What is particular to GPUs: how one is found, what is refused, and what happens when it fails.
+//! Tests specific to GPUs: how one is found, what is refused, and what happens when it fails.
 
 mod skip;
 
 use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions, Variant, VariantState};
 use triad_processors::{Device, Error};
 
-/// The GPU that the environment names.
+/// Returns the GPU that the environment names.
 fn gpu() -> Option<Gpu> {
     let options = GpuOptions::from_environment();
     if options.adapter.is_none() {
@@ -138,7 +138,7 @@ fn variants_are_tried_as_they_are_named_and_an_unknown_name_is_an_error_that_lis
             .collect::<Vec<_>>(),
         ["plain-32"]
     );
-    // Of the kind of which none is named, all are tried.
+    // If no variant of a kind is named, all variants of the kind are tried.
     assert_eq!(
         Gpu::open(&named("plain-32")).unwrap().variants().len(),
         Variant::ALL.len()

@@ -1,5 +1,6 @@
-//! The Hexagon device under qemu: the bits of the CPU, and what happens to a process that is killed, frozen, another one, of
-//! another version, or whose memory is overwritten. Runs where the environment names the device program.
+//! The Hexagon device under qemu: it has the same bits as the CPU; and errors if the process is killed, frozen, another
+//! program, of another version, or if its memory is overwritten. The tests run if the environment names the device
+//! program.
 
 #![cfg(target_os = "linux")]
 
@@ -36,7 +37,8 @@ const SCALE: f32 = 0.01;
 const LARGE: [usize; 2] = [3072, 3072];
 const LARGE_ROWS: usize = 256;
 
-/// Options for the program that the environment names, which computes all of a feed-forward; `None` where it names none.
+/// Returns options for the program that the environment names, which computes whole feed-forwards; `None` if it names
+/// none.
 fn options() -> Option<HexagonOptions> {
     match program_from_environment() {
         Ok(program) => {
@@ -135,7 +137,7 @@ fn input(rows: usize, subgraph: &DeviceSubgraph) -> QuantizedRows {
     )
 }
 
-/// Bits, with all that are no number the same.
+/// Returns bits in which all NaNs are the same.
 fn same(bits: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
     let one = |bits: u32| {
         if f32::from_bits(bits).is_nan() {
@@ -153,7 +155,7 @@ fn same(bits: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
 fn every_subgraph_has_the_bits_of_the_cpu() {
     let Some(options) = options() else { return };
     let hexagon = Hexagon::open(&options).unwrap();
-    // So little room that a few rows go at once.
+    // There is room for only a few rows at once.
     let narrow = Hexagon::open(&HexagonOptions {
         transfer_bytes: 48 << 10,
         ..options.clone()
@@ -189,7 +191,7 @@ fn every_subgraph_has_the_bits_of_the_cpu() {
     }
 }
 
-/// Devices of 1 to 6 threads, as many as there are vector contexts in a v79.
+/// Returns devices of 1 to 6 threads, the number of vector contexts of a v79.
 fn teams(options: &HexagonOptions) -> Vec<Hexagon> {
     let of = |threads| {
         Hexagon::open(&HexagonOptions {
@@ -231,7 +233,7 @@ fn any_number_of_threads_computes_the_same_bits() {
         let expected = run(&cpu(), &subgraph, &input).unwrap();
         for device in &devices {
             let threads = device.threads();
-            // Twice: what a run left behind is of no consequence.
+            // Runs twice: data from an earlier run must not matter.
             let mut program = device.prepare(&subgraph, rows).unwrap();
             for _ in 0..2 {
                 let found = run_program(&mut *program, &subgraph, &input).unwrap();
@@ -246,7 +248,8 @@ fn any_number_of_threads_computes_the_same_bits() {
 #[test]
 fn threads_divide_the_packets_of_a_product_and_of_an_activation() {
     let Some(options) = options() else { return };
-    // 16 tiles of columns with those of check sums, and a feed-forward of 8 and of 4 tiles, with 8 tiles of rows between them.
+    // 16 tiles of columns including the check sums; and a feed-forward of 8 and of 4 tiles, with 8 tiles of rows
+    // between them.
     let products = [
         linear(&[[1019, 64]]),
         of_widths(251, 507, (Activation::Silu, 0)),
@@ -261,7 +264,7 @@ fn threads_divide_the_packets_of_a_product_and_of_an_activation() {
         devices.iter().map(Hexagon::threads).collect::<Vec<_>>(),
         [1, 2, 3, 4, 5, 6]
     );
-    // Of 16 tiles, and of 8 and 4, what the busiest of 6 threads has.
+    // Share of the busiest of 6 threads in 16 tiles, and in 8 and 4 tiles.
     for (subgraph, of_six) in products.iter().zip([3.0 / 16.0, 1.0 / 4.0]) {
         let found: Vec<_> = devices.iter().map(|device| of(device, subgraph)).collect();
         assert_eq!(
@@ -276,7 +279,8 @@ fn threads_divide_the_packets_of_a_product_and_of_an_activation() {
                 .iter()
                 .zip([1.0, 1.0 / 2.0, 6.0 / 16.0, 1.0 / 4.0, 1.0 / 4.0, of_six])
         {
-            // Somewhat more: one thread takes the request apart and adds up the check sums, and each begins anew.
+            // The share is somewhat larger: one thread parses the request and adds up the check sums, and each thread
+            // has some overhead.
             let longest = packets.longest as f64 / one;
             assert!((share..share + 0.06).contains(&longest), "{found:?}");
             assert!((packets.all as f64) < 1.05 * one, "{found:?}");
@@ -300,7 +304,7 @@ fn what_is_infinite_within_a_feed_forward_makes_the_row_nan_as_on_the_cpu() {
             return_inner,
             fixed_point: false,
         });
-        // −2e38, 0, 2e38, and beyond the largest number.
+        // The values are −2e38, 0, 2e38, and beyond the largest f32.
         let input = quantized(&[-1.0, 0.0, 1.0, 5.0, f32::NAN, 3.0], 1, 1.0);
         let expected = same(run(&cpu(), &subgraph, &input).unwrap());
         assert_eq!(same(run(&hexagon, &subgraph, &input).unwrap()), expected);
@@ -371,7 +375,7 @@ fn what_is_no_device_program_is_an_error_that_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text");
     fs::write(&text, "no program").unwrap();
-    // A program of this machine, which the emulator of another one refuses.
+    // A text file, and a program of this machine, which qemu-hexagon refuses.
     for program in [text, std::env::current_exe().unwrap()] {
         let error = Hexagon::open(&HexagonOptions {
             program,
@@ -398,7 +402,7 @@ fn what_is_no_device_program_is_an_error_that_says_so() {
         error.to_string().contains("install qemu-user-static"),
         "{error}"
     );
-    // An emulator that starts and runs nothing.
+    // An emulator that starts and does not run the program.
     let emulator = folder.path().join("idle");
     fs::write(&emulator, "#!/bin/sh\nexec sleep 60\n").unwrap();
     fs::set_permissions(&emulator, fs::Permissions::from_mode(0o755)).unwrap();
@@ -421,7 +425,7 @@ fn what_is_no_device_program_is_an_error_that_says_so() {
 fn a_program_for_a_dsp_is_not_run_by_the_emulator_nor_one_for_the_emulator_by_a_dsp() {
     let Some(options) = options() else { return };
     assert_eq!(Target::of(&options.program).unwrap(), Target::Emulator);
-    // Where `hexagon/build qurt` has built one.
+    // Checks the shared object, if `hexagon/build qurt` has built one.
     let shared = options.program.with_file_name("libtriad_skel.so");
     if let Ok(bytes) = fs::read(&shared) {
         assert_eq!(Target::of(&shared).unwrap(), Target::Dsp);
@@ -434,7 +438,8 @@ fn a_program_for_a_dsp_is_not_run_by_the_emulator_nor_one_for_the_emulator_by_a_
     }
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("libtriad_skel.so");
-    // A shared object for Hexagon; an executable for it, a shared object for another machine, and a part of a head.
+    // A shared object for Hexagon; then an executable for it, a shared object for another machine, and an incomplete
+    // header.
     let head = |kind: u8, machine: u8| {
         [
             b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0",
@@ -514,7 +519,7 @@ fn shared_memory_that_is_overwritten_is_found() {
         .write(true)
         .open(format!("/proc/{}/fd/0", hexagon.process().unwrap()))
         .unwrap();
-    // Everything behind the number of the request, again and again: requests, responses, inputs and sums.
+    // Repeatedly overwrites everything after the request number: requests, responses, inputs and sums.
     let writer = std::thread::spawn(move || {
         for byte in 1..=100 {
             std::thread::sleep(Duration::from_millis(5));
@@ -523,7 +528,7 @@ fn shared_memory_that_is_overwritten_is_found() {
     });
     let outcome = (0..20).find_map(|_| match run_program(&mut *program, &subgraph, &input) {
         Ok(found) => {
-            assert!(found == expected, "wrong sums were taken for right ones");
+            assert!(found == expected, "wrong sums were not detected");
             None
         }
         Err(error) => Some(error.to_string()),
@@ -593,7 +598,7 @@ fn sessions_have_a_window_each_and_compute_the_same_bits() {
             run(&cpu(), layer, &input).unwrap()
         );
     }
-    // What one session gives back is the next program's.
+    // The next program takes the memory that one session released.
     drop(programs.remove(0));
     let (mut third, input) = (
         hexagon.prepare(&layers[2], rows).unwrap(),
@@ -628,7 +633,7 @@ fn overwrite(process: u32, byte: u64) {
         let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).unwrap());
         let mut bytes = vec![0; (end - start) as usize];
-        // Images begin a page.
+        // Images begin at a page boundary.
         if memory.read_exact_at(&mut bytes, start).is_err() {
             continue;
         }

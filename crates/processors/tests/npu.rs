@@ -1,5 +1,5 @@
-//! What an NPU refuses, and what it keeps. Runs where the environment names ONNX Runtime's library: the CPU build of it
-//! has devices and providers to miss.
+//! Errors and caching of NPUs. The tests run if the environment names ONNX Runtime's library. Its CPU build lacks
+//! devices and providers, which the tests rely on.
 
 #[path = "conformance/plain.rs"]
 #[allow(dead_code, reason = "the conformance suite uses all of it")]
@@ -22,7 +22,7 @@ use plain::{Plain, Random, quantized};
 
 const SCALE: f32 = 0.01;
 
-/// Options for `provider`, or `None` where there is no library.
+/// Returns options for `provider`, or `None` if there is no library.
 fn options(provider: Provider) -> Option<NpuOptions> {
     match library_from_environment() {
         Ok(library) => Some(NpuOptions::new(library, provider)),
@@ -344,7 +344,7 @@ fn the_fastest_shape_is_kept_with_the_compiled_graph() {
         2,
         "a shape that was asked for is another graph"
     );
-    // The shape is that of the graph that is kept, whichever was the fastest.
+    // The kept graph has this shape, whichever was the fastest.
     let of_lines = graphs(folder.path());
     prepare(RowShapes::Lines(3));
     let lines = graphs(folder.path())
@@ -365,7 +365,7 @@ fn the_fastest_shape_is_kept_with_the_compiled_graph() {
     assert!(run(npu(RowShapes::Fastest)) == run(npu(RowShapes::Flat)));
 }
 
-/// Replaces a compiled graph as this machine would.
+/// Replaces a compiled graph, with this machine's seal.
 fn replace(graph: &Path, bytes: &[u8]) {
     let name = graph.file_stem().unwrap().as_encoded_bytes();
     fs::write(graph, bytes).unwrap();
@@ -373,7 +373,7 @@ fn replace(graph: &Path, bytes: &[u8]) {
     fs::write(graph.with_extension("seal"), seal).unwrap();
 }
 
-/// Compiled graphs of a folder with the times of their writing.
+/// Returns the compiled graphs of a folder, with their modification times.
 fn graphs(folder: &Path) -> Vec<(PathBuf, SystemTime)> {
     let files = fs::read_dir(folder)
         .unwrap()
@@ -449,7 +449,7 @@ fn a_graph_that_is_not_built_is_an_error_with_the_reason() {
     })
     .unwrap();
     npu.prepare(&linear(1), 4).unwrap();
-    // A compiled graph that is none, though its seal is right.
+    // A broken graph with a correct seal.
     replace(&graphs(folder.path())[0].0, b"broken");
     let error = error(npu.prepare(&linear(1), 4));
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
@@ -476,7 +476,7 @@ fn a_folder_that_can_not_be_written_is_reported_and_graphs_run_without() {
     assert!(npu.not_kept().is_none());
     assert!(run(&npu, &linear(1)) == expected);
     assert!(matches!(npu.not_kept(), Some(Error::Cache { .. })));
-    // A place that is taken.
+    // A folder takes the graph's path.
     let folder = tempfile::tempdir().unwrap();
     let npu = || {
         Npu::new(NpuOptions {

@@ -1,4 +1,5 @@
-//! Files that are not ONNX Runtime, in a process of their own: one that loads the right one loads no other.
+//! Files that are not ONNX Runtime. They are tested in their own process, since a process that has loaded ONNX Runtime
+//! can load no other library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ fn refusal(library: &Path) -> Error {
         .expect_err("it is no ONNX Runtime")
 }
 
-/// A library made of one line of C.
+/// Compiles a library from C source.
 fn compiled(folder: &TempDir, name: &str, source: &str) -> PathBuf {
     let (code, library) = (
         folder.path().join(format!("{name}.c")),

@@ -1,4 +1,4 @@
-//! One module for each command: its arguments and what it does with them.
+//! One module per command, with its arguments and its implementation.
 
 pub mod hwbench;
 pub mod plan;

@@ -1,4 +1,4 @@
-//! `triad-lab plan`: how the products of a layer would be cut across the processors of a phone.
+//! `triad-lab plan`: shows how the matmuls of a layer are partitioned across a phone's processors.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use triad_plan::partition::solve::{Choice, Restriction, Solver};
 use triad_plan::partition::{Participant, Phase, ProductShape, products};
 use triad_plan::prefill::FloatsOn;
 
-/// Show how the products of a layer would be cut across the processors of a phone.
+/// Show how the matmuls of a layer would be partitioned across a phone's processors.
 ///
-/// In prefill and for one token of decode (HeteroLLM, tensor partition), simulated by the phone's profile.
-/// `triad plan --partition --processors` shows the same for this machine, as `triad profile` measured it.
+/// Shows prefill and one token of decode (HeteroLLM, tensor partition), simulated from the phone's profile. `triad plan
+/// --partition --processors` shows the same for this machine, from the measurements of `triad profile`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab plan --shape llama-2-7b --prompt 600 --floats gpu
@@ -25,16 +25,16 @@ use triad_plan::prefill::FloatsOn;
 pub struct Arguments {
     #[command(flatten)]
     model: DescriptionArguments,
-    /// Tokens of the prompt [default: 1024, or what the model was made for if less]
+    /// Tokens of the prompt [default: 1024, or the model's context length if that is less]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     prompt: Option<usize>,
-    /// How products are cut: layer (not at all), tensor (all of them), or auto (where that is faster)
+    /// How matmuls are partitioned: layer (never), tensor (always), or auto (where it is faster)
     #[arg(long, value_name = "HOW", value_parser = partition::restriction, default_value = "auto")]
     partition: Restriction,
     /// A device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3")]
     device: String,
-    /// Where floats run, which outputs are joined for: cpu, or gpu
+    /// Processor of float operators, which outputs are joined for: cpu or gpu
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = arguments::floats_on)]
     floats: FloatsOn,
     /// Print one JSON object
@@ -62,10 +62,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The partitions of the products of a prompt and of one token of decode.
+/// Returns the partitions of the matmuls of a prompt and of one token of decode.
 ///
 /// # Errors
-/// If floats should be on a GPU that the device does not have, or products have to be cut that can't be.
+/// If floats should be on a GPU that the device does not have, or matmuls must be partitioned that can't be.
 fn plan(
     model: String,
     description: &ModelDescription,

@@ -1,4 +1,4 @@
-//! `triad-lab reproduce`: the papers' tables and figures beside ours.
+//! `triad-lab reproduce`: compares the papers' tables and figures with Triad's values.
 
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
@@ -7,13 +7,14 @@ use triad_lab::papers::{Cited, Kind, Nearness, Paper, Section, Value, section};
 
 use triad_console::output;
 
-/// Set the tables and figures of the llm.npu and HeteroLLM papers beside our own values.
+/// Compare the tables and figures of the llm.npu and HeteroLLM papers with Triad's values.
 ///
-/// Simulated values come from a profile of the papers' phone. Each is marked: `fitted` to the paper's value, `seen` where
-/// that or what ours hangs on informed a choice, `held out` where nothing did. Only what was held out is a prediction, and
-/// some of them miss: docs/scheduling.md and docs/heterollm.md explain why. Beside a range of the paper, a value is inside
-/// or outside, with its distance from the middle, and is no part of a mean error. What is not simulated is cited, with the
-/// reason. Nothing here was measured on such a phone.
+/// Simulated values come from a profile of the papers' phone. Each value has a mark: `fitted` if a parameter was fitted
+/// to the paper's value; `seen` if the paper's value, or one that the simulated value depends on, informed a choice;
+/// `held out` if neither is the case. Only held-out values are predictions, and some are wrong: docs/scheduling.md and
+/// docs/heterollm.md explain why. If the paper states a range, the value is inside or outside, with its distance from
+/// the middle, and is not part of a mean error. Values that are not simulated are cited, with the reason. No value here
+/// was measured on such a phone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab reproduce
@@ -23,7 +24,7 @@ use triad_console::output;
   triad-lab reproduce micro-benchmarks
   triad-lab reproduce heterollm/figure-13")]
 pub struct Arguments {
-    /// A paper (llm.npu or heterollm), one of its tables and figures, or all
+    /// Paper (llm.npu or heterollm), one of its tables or figures, or all
     #[arg(value_name = "NAME", default_value = ALL, value_parser = PossibleValuesParser::new(names()))]
     name: String,
     /// Print one JSON object
@@ -31,10 +32,10 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Both papers.
+/// Name that stands for both papers.
 const ALL: &str = "all";
 
-/// All that can be asked for.
+/// Returns all names that can be requested.
 fn names() -> impl Iterator<Item = &'static str> {
     let of_paper = |paper: Paper| {
         [paper.name()]
@@ -46,21 +47,21 @@ fn names() -> impl Iterator<Item = &'static str> {
         .chain(Paper::ALL.into_iter().flat_map(of_paper))
 }
 
-/// What `reproduce --json` prints.
+/// Output of `reproduce --json`.
 #[derive(Serialize)]
 struct Reproduced {
     sections: Vec<Compared>,
-    /// Of each paper that all sections of were asked for.
+    /// Papers of which all sections were requested.
     papers: Vec<PaperNearness>,
 }
 
-/// A section, and how near it comes.
+/// A section, and how close its values are to the paper's.
 #[derive(Serialize)]
 struct Compared {
     name: &'static str,
     about: &'static str,
     values: Vec<Row>,
-    /// By kind.
+    /// One entry per kind.
     nearness: Vec<Nearness>,
     cited: Vec<Cited>,
     not_simulated: &'static str,
@@ -79,19 +80,19 @@ impl Compared {
     }
 }
 
-/// A value, and how near it is.
+/// A value, and its difference from the paper's.
 #[derive(Serialize)]
 struct Row {
     what: String,
-    /// One number twice, or from and to; `null` is no upper end.
+    /// One number twice, or the ends of a range; `null` stands for no upper end.
     paper: Option<(f64, f64)>,
     ours: f64,
     kind: Kind,
-    /// Beside one number: relative to it.
+    /// Relative error, if the paper states one number.
     error: Option<f64>,
-    /// Beside a range.
+    /// Whether the value is inside the range, if the paper states one.
     inside: Option<bool>,
-    /// Beside a range with two ends: relative to its middle.
+    /// Relative distance from the middle of the range, if it has two ends.
     from_middle: Option<f64>,
 }
 
@@ -109,11 +110,11 @@ impl Row {
     }
 }
 
-/// How near a whole paper's values come.
+/// How close the values of a whole paper are.
 #[derive(Serialize)]
 struct PaperNearness {
     paper: Paper,
-    /// By kind.
+    /// One entry per kind.
     nearness: Vec<Nearness>,
 }
 
@@ -185,18 +186,18 @@ fn text(section: &Compared) -> String {
     text
 }
 
-/// How near the values of a kind come, in words.
+/// Describes how close the values of a kind are.
 fn sentence(nearness: &Nearness) -> String {
     let percent = |mean: Option<f64>| mean.map(|mean| format!("{:.1} %", 100.0 * mean));
     let numbers = percent(nearness.mean_error)
-        .map(|mean| format!("{} beside one number, mean error {mean}", nearness.numbers));
+        .map(|mean| format!("{} with one number, mean error {mean}", nearness.numbers));
     let ranges = (nearness.ranges > 0).then(|| {
         let middle = percent(nearness.mean_from_middle);
         let middle = middle.map_or_else(String::new, |mean| {
             format!(", {mean} from the middle on average")
         });
         format!(
-            "{} beside a range, {} inside{middle}",
+            "{} with a range, {} inside{middle}",
             nearness.ranges, nearness.inside
         )
     });
@@ -227,7 +228,7 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// One number, or from and to.
+/// Formats one number, or a range.
 fn range((low, high): (f64, f64)) -> String {
     if low == high {
         number(low)
@@ -238,7 +239,7 @@ fn range((low, high): (f64, f64)) -> String {
     }
 }
 
-/// Three digits that count.
+/// Formats a number with three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

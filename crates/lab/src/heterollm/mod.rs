@@ -1,9 +1,9 @@
-//! HeteroLLM on a device that is not here: a prefill or a token of decode, with INT4 weights and f16 activations, whose
-//! products run where the [solver](triad_plan::partition::solve) places them, in virtual time.
+//! Simulates HeteroLLM on a device: a prefill or a decoded token with INT4 weights and f16 activations. The
+//! [solver](triad_plan::partition::solve) partitions the matmuls, and tasks run in virtual time.
 //!
-//! One subgraph runs after the other. Norms, RoPE, attention and activations are on the GPU; a product is on the GPU, on
-//! the NPU or cut across both. What joins them is on neither of them: it is a task of the CPU, which only controls (§4).
-//! [`rendering`] adds a game that draws on the same GPU.
+//! Subgraphs run one after the other. Norms, RoPE, attention and activations run on the GPU. A matmul runs on the GPU,
+//! on the NPU, or partitioned across both. A join is a task of the CPU, which only controls (§4). [`rendering`] adds a
+//! game that renders on the same GPU.
 
 pub mod rendering;
 
@@ -26,24 +26,24 @@ use triad_plan::schedule::{Dag, Policy};
 use triad_plan::simulate::simulate;
 use triad_plan::timeline::Timeline;
 
-/// Where joins run.
+/// Processor of joins.
 const CPU: ProcessorId = ProcessorId::new(2);
 
-/// How products are given to processors.
+/// Assignment of matmuls to processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// All on the GPU, as PPL-OpenCL does.
+    /// All on the GPU, like PPL-OpenCL.
     GpuOnly,
-    /// Each as a whole on the processor that is fastest.
+    /// Each whole matmul on its fastest processor.
     HeteroLayer,
-    /// Cut across both where that is faster.
+    /// Partitioned across both processors if that is faster.
     HeteroTensor,
     /// On the NPU, padded to the next standard length (§5.2.2).
     Padding,
     /// On the NPU, in several standard lengths (§5.2.2).
     Pipe,
-    /// On the NPU, by graphs that are built for the length of the prompt when it is there (§5.2.2).
+    /// On the NPU, with graphs for the length of the prompt, which are built when it arrives (§5.2.2).
     OnlinePrepare,
 }
 
@@ -88,7 +88,7 @@ impl Mode {
     }
 }
 
-/// What can't be simulated.
+/// Error of a simulation.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum HeteroError {
     /// The profile has no W4A16.
@@ -99,7 +99,7 @@ pub enum HeteroError {
         /// The device.
         device: String,
     },
-    /// A product can't be planned.
+    /// A matmul has no plan.
     #[error(transparent)]
     Partition(#[from] PartitionError),
 }
@@ -109,35 +109,35 @@ pub enum HeteroError {
 pub struct Hetero<'a> {
     device: &'a WeightOnly,
     description: &'a ModelDescription,
-    /// By which a plan is run. Plans are made for [`Waiting::Fast`], so that a run without it differs in nothing else
-    /// (§5.4).
+    /// Synchronization of a run. Plans are always made for [`Waiting::Fast`], so that runs differ only in
+    /// synchronization (§5.4).
     waiting: Waiting,
 }
 
-/// What ran, simulated.
+/// A simulated run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its tasks, on the GPU, the NPU and the CPU.
+    /// The tasks, on the GPU, the NPU and the CPU.
     pub dag: Dag,
-    /// What ran when.
+    /// When each task ran.
     pub timeline: Timeline,
-    /// Before the first task: graphs of the NPU that are built for this prompt.
+    /// Seconds before the first task, in which the NPU's graphs for this prompt are built.
     pub prepare_seconds: f64,
-    /// The different products, each as it was given to processors.
+    /// The distinct matmuls, and how each was partitioned.
     pub choices: Vec<(Role, Choice)>,
-    /// Bytes of weights, activations and cache that its tasks read and write.
+    /// Bytes of weights, activations and cache that the tasks read and write.
     pub bytes: f64,
     /// Busy and idle watts of the GPU and the NPU.
     watts: [(f64, f64); 2],
 }
 
 impl Run {
-    /// From the prompt to the logits of the next token.
+    /// Returns the seconds from the prompt to the logits of the next token.
     pub fn seconds(&self) -> f64 {
         self.prepare_seconds + self.timeline.seconds()
     }
 
-    /// Drawn by GPU and NPU.
+    /// Returns the energy of GPU and NPU in joules.
     pub fn joules(&self) -> f64 {
         let of = |(processor, (busy, idle)): (ProcessorId, &(f64, f64))| {
             let worked = self.timeline.busy(processor);
@@ -150,14 +150,14 @@ impl Run {
             .sum()
     }
 
-    /// Their power.
+    /// Returns the mean power of GPU and NPU.
     pub fn watts(&self) -> f64 {
         self.joules() / self.seconds()
     }
 }
 
 impl<'a> Hetero<'a> {
-    /// A model on a device.
+    /// Creates the simulation of a model on a device.
     ///
     /// # Errors
     /// If the profile of the device has no W4A16.
@@ -176,10 +176,10 @@ impl<'a> Hetero<'a> {
         })
     }
 
-    /// A prompt of `tokens` tokens, in one go.
+    /// Simulates a prompt of `tokens` tokens in one chunk.
     ///
     /// # Errors
-    /// If there is no token, or there are more than one plan is made for.
+    /// If `tokens` is 0 or exceeds the maximum of a plan.
     pub fn prefill(&self, tokens: usize, mode: Mode) -> Result<Run, HeteroError> {
         let mut run = Building::new(self, mode, tokens)?;
         run.blocks(tokens, 0, Phase::Prefill)?;
@@ -192,7 +192,7 @@ impl<'a> Hetero<'a> {
         Ok(run.finish(prepare_seconds))
     }
 
-    /// One token behind `before` others.
+    /// Simulates one decoded token after `before` others.
     ///
     /// # Errors
     /// If the sizes of the model have no plan.
@@ -204,20 +204,20 @@ impl<'a> Hetero<'a> {
     }
 }
 
-/// A run that is put together, task after task.
+/// A run under construction.
 struct Building<'a> {
     device: &'a WeightOnly,
     description: &'a ModelDescription,
     solver: Solver<WeightOnlyCosts<'a>>,
     restriction: Restriction,
-    /// By which the plan is run.
+    /// Costs of joins in the run.
     joins: Joins,
     /// Processor, seconds and predecessors.
     tasks: Vec<(usize, f64, Vec<usize>)>,
     /// The tasks that the next one waits for.
     last: Vec<usize>,
     choices: HashMap<(Phase, ProductShape), Choice>,
-    /// Their keys, in the order in which they were made.
+    /// The keys of `choices`, in the order of insertion.
     made: Vec<(Role, Phase, ProductShape)>,
     bytes: f64,
 }
@@ -242,10 +242,10 @@ impl<'a> Building<'a> {
         })
     }
 
-    /// All blocks, on `rows` tokens behind `before` others.
+    /// Adds all layers, for `rows` tokens after `before` others.
     fn blocks(&mut self, rows: usize, before: usize, phase: Phase) -> Result<(), HeteroError> {
         let description = self.description;
-        // A product is known to be of at least one row before a graph is made.
+        // The number of rows is checked to be at least one before a graph is made.
         let products = description
             .blocks
             .iter()
@@ -267,10 +267,10 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    /// The output matrix, of the last token alone.
+    /// Adds the output matrix, for the last token only.
     fn output(&mut self) -> Result<(), HeteroError> {
         let shape = ProductShape::new(1, self.description.vocab, self.description.hidden)?;
-        // One row, whatever comes before it, has a graph of its own, as in decode.
+        // A single row has its own graph, as in decode.
         self.product(Role::Down, shape, Phase::Decode)
     }
 
@@ -337,7 +337,7 @@ impl<'a> Building<'a> {
         self.tasks.len() - 1
     }
 
-    /// Seconds to build the graphs of the different products so far.
+    /// Returns the seconds to build the graphs of the distinct matmuls so far.
     fn graphs_seconds(&self) -> f64 {
         let of = |(_, _, shape): &(Role, Phase, ProductShape)| {
             self.device

@@ -1,48 +1,49 @@
-//! A game that renders on the GPU beside a prefill (§5.5).
+//! A game that renders on the GPU during a prefill (§5.5).
 //!
-//! Each frame is one job in the queue of the GPU, which runs jobs in order and none in part. Where the engine submits a
-//! kernel when the one before it is done, a frame waits for one kernel at most; where it submits all of them at once, a
-//! frame waits for the whole prefill.
+//! Each frame is one job in the GPU's queue, which runs jobs in order and without preemption. If the engine submits
+//! each kernel when the previous one is complete, a frame waits for at most one kernel. If it submits all kernels at
+//! once, a frame waits for the whole prefill.
 
 use crate::heterollm::Run;
 use triad_plan::partition::profile::WeightOnlyCosts;
 use triad_plan::schedule::{Dag, Policy};
 use triad_plan::simulate::{Request, Work, simulate_requests};
 
-/// Prompts at as many moments of a game: results are the mean of all.
+/// Number of prompts, which start at different moments of the game. Results are their mean.
 const PROMPTS: usize = 32;
 
 /// A game.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Game {
-    /// Frames in a second.
+    /// Frames per second.
     pub frames_per_second: f64,
-    /// Of the GPU, for one of them.
+    /// GPU seconds per frame.
     pub frame_seconds: f64,
 }
 
-/// A prefill and a game on one GPU.
+/// Results of a prefill and a game on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rendered {
-    /// Of the prefill.
+    /// Seconds of the prefill.
     pub seconds: f64,
-    /// Frames in a second that were complete before the next one began.
+    /// Frames per second that were complete before the next one was due.
     pub frames_per_second: f64,
 }
 
-/// How kernels get to the GPU.
+/// How kernels are submitted to the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submission {
-    /// Each when what it waits for is done.
+    /// Each kernel when the ones that it waits for are complete.
     OneByOne,
     /// All at once: the queue holds them until the prefill is over.
     AllAtOnce,
 }
 
 impl Game {
-    /// What a prefill takes beside this game, and how many frames are in time until it is over. Each frame gets to the GPU
-    /// at another moment of its interval, when the CPU is done with it, and is in time if it is complete an interval
-    /// later. Were all of them at the same moment, results would depend on how many frames a block of the model takes.
+    /// Simulates a prefill during this game: how long it takes, and how many frames are in time until it is over. Each
+    /// frame reaches the GPU at another moment of its interval, when the CPU has finished its part, and is in time if
+    /// it is complete within an interval after that. With the same moment for all frames, results would depend on how
+    /// many frames fit into a layer of the model.
     pub fn beside(&self, run: &Run, submission: Submission) -> Rendered {
         let gpu = WeightOnlyCosts::GPU.index();
         let queued = Dag::new([(gpu, run.timeline.seconds(), Vec::new())]);
@@ -52,7 +53,7 @@ impl Game {
         };
         let frame = Dag::new([(gpu, self.frame_seconds, Vec::new())]);
         let interval = 1.0 / self.frames_per_second;
-        // More frames than there can be until the prefill is over: the GPU has a part of its time left, or else is done
+        // An upper bound for the frames until the prefill is over: either the GPU has some time left, or it is done
         // after the first frame.
         let left = (1.0 - self.frame_seconds / interval).max(0.05);
         let frames = (2.0 * (run.timeline.seconds() / left + 1.0) / interval).ceil() as usize;
@@ -71,7 +72,7 @@ impl Game {
                 work: Work::Decode { steps: 1 },
             });
             let requests: Vec<_> = [prompt].into_iter().chain(frames).collect();
-            // Frames do not yield: what is first in the queue is first.
+            // Frames have no priority: the queue is first-in, first-out.
             let served = simulate_requests(
                 dag.processors().max(gpu + 1),
                 Policy::InOrder,
@@ -103,7 +104,7 @@ impl Game {
     }
 }
 
-/// A number from 0 to 1, as if by chance: where in its interval a frame gets to the GPU.
+/// Returns a pseudorandom number from 0 to 1: the moment in its interval at which a frame reaches the GPU.
 fn moment(prompt: usize, frame: usize) -> f64 {
     let mix = |hash: u64, shift: u32| (hash ^ (hash >> shift)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let hash = mix(

@@ -1,4 +1,4 @@
-//! What holds for every run: its time is that of its plan, and modes differ in what they may choose.
+//! Properties of every run: its time is that of its plan, and modes differ only in their choices.
 
 use proptest::prelude::*;
 use triad_model::family::shape;
@@ -64,7 +64,7 @@ fn a_run_takes_what_its_subgraphs_and_the_choices_of_the_solver_take() {
         "{} {expected}",
         run.seconds()
     );
-    // Four products of a block, and the output matrix.
+    // Four matmuls of a layer, and the output matrix.
     assert_eq!(run.choices.len(), 5);
 }
 
@@ -96,7 +96,7 @@ fn in_decode_whole_products_stay_on_the_gpu() {
             .iter()
             .all(|(_, choice)| choice.best.partition.strategy == Strategy::Alone)
     );
-    // More tokens before it are more keys and values to read.
+    // More tokens of context mean more keys and values to read.
     assert!(hetero.decode(1024, Mode::GpuOnly).unwrap().seconds() > gpu.seconds());
     assert!(
         gpu.bytes / gpu.seconds() <= 1e9 * device.w4a16.as_ref().unwrap().gpu.gigabytes_per_second

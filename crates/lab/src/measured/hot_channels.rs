@@ -1,10 +1,9 @@
-//! Calibrated on one domain of text, run on another: are the hot channels of the one those of the other?
+//! Calibrates on one domain of text and runs on another, to find whether their hot channels are the same.
 //!
-//! The weights of all shadows are in a file by channel, as beside a processor that hides its own
-//! ([`triad_engine::hot_rows`]).
-//! The float model reads each text, and for every linear input the CPU plays that processor: it quantizes what the
-//! layers read, requests the rows of its outlier channels, multiplies in INT8, and joins the shadow once all rows are
-//! there.
+//! A file has the weights of all shadows by channel, as for a processor whose weights the CPU can't read
+//! ([`triad_engine::hot_rows`]). The float model reads each text. For every linear input, the CPU simulates that
+//! processor: it quantizes the input, requests the rows of its outlier channels, multiplies in INT8, and adds the
+//! shadow when all rows have arrived.
 
 use std::sync::Arc;
 
@@ -22,10 +21,10 @@ use triad_prepare::weight_statistics;
 
 use crate::error::{Error, Result};
 
-/// Tokens of a chunk, as in the paper: rows are requested once in each.
+/// Tokens per chunk, as in the paper. A chunk requests each row once.
 const CHUNK: usize = 256;
 
-/// Texts of one kind as tokens: every second one to calibrate on, the others to run on.
+/// Texts of one kind as tokens. Every second text is for calibration, the others for runs.
 pub struct Domain {
     name: String,
     calibrate: Vec<Vec<u32>>,
@@ -33,7 +32,7 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// At most `tokens` tokens of `text` to calibrate on, and as many to run on.
+    /// Tokenizes `text`: at most `tokens` tokens for calibration, and as many for the run.
     ///
     /// # Errors
     /// If the model has no tokenizer, or there are fewer than two texts.
@@ -67,22 +66,22 @@ impl Domain {
         })
     }
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// All pairs of domains.
+/// Results for all pairs of domains.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HotChannelStudy {
-    /// What calibration on each domain found.
+    /// Result of the calibration on each domain.
     pub domains: Vec<Calibrated>,
-    /// Each domain run with what each found, those of one calibration together.
+    /// Results of each domain run with each calibration, grouped by calibration.
     pub pairs: Vec<Pair>,
 }
 
-/// What calibration on one domain found.
+/// Result of the calibration on one domain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Calibrated {
     /// The domain.
@@ -91,33 +90,33 @@ pub struct Calibrated {
     pub calibration_tokens: usize,
     /// Channels of all inputs with a shadow.
     pub channels: usize,
-    /// Hot ones among them.
+    /// Hot channels among them.
     pub hot_channels: usize,
     /// Bytes of their rows in memory.
     pub hot_bytes: usize,
 }
 
-/// Calibrated on one domain, run on another.
+/// Results of calibrating on one domain and running on another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pair {
-    /// What hot channels and clip thresholds come from.
+    /// Domain of the hot channels and clip thresholds.
     pub calibrated_on: String,
-    /// What was run.
+    /// Domain that was run.
     pub run_on: String,
     /// Tokens that were run.
     pub tokens: usize,
-    /// Values that were quantized, of inputs with a shadow.
+    /// Quantized values of inputs with a shadow.
     pub values: u64,
-    /// Outliers among them.
+    /// Outliers among these values.
     pub outliers: u64,
     /// Outliers in hot channels.
     pub hot_outliers: u64,
-    /// Rows that were requested: one for each channel that has an outlier somewhere in a chunk.
+    /// Requested rows: one for each channel with an outlier in any token of a chunk.
     pub rows: HotRowStatistics,
 }
 
 impl Pair {
-    /// Share of the outliers in hot channels; 1 where there are none.
+    /// Returns the share of the outliers that are in hot channels; 1 if there are no outliers.
     pub fn hit_rate(&self) -> f64 {
         if self.outliers == 0 {
             1.0
@@ -127,28 +126,27 @@ impl Pair {
     }
 }
 
-/// How far the study is.
+/// Progress of the study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The rows are written to a file.
+    /// The rows are being written to a file.
     Writing,
-    /// Tokens that went through the model, and of how many.
+    /// Tokens go through the model.
     Running {
-        /// Done.
+        /// Tokens that are done.
         done: usize,
-        /// In all.
+        /// Tokens in total.
         total: usize,
     },
 }
 
-/// Runs `model` on every domain after calibration on each. `rate` is the share of the inputs without a shadow.
+/// Calibrates `model` on each domain, and runs it on every domain. `rate` is the share of the inputs without a shadow.
 ///
 /// # Errors
-/// If the rows cannot be written to a file in the system's folder for temporary ones, the model cannot run, or
-/// `cancel` is set.
+/// If the rows can't be written to a file in the system's temporary folder, the model can't run, or `cancel` is set.
 ///
 /// # Panics
-/// If the model is not in float.
+/// If the model's weights are not float.
 pub fn study(
     model: &Arc<Model>,
     domains: &[Domain],
@@ -233,7 +231,7 @@ pub fn study(
     Ok(study)
 }
 
-/// The float model reads `pieces`; `processor` computes the linear layers beside it.
+/// Runs the float model on `pieces`. `processor` also computes the linear layers.
 fn run(
     model: &Arc<Model>,
     pieces: &[Vec<u32>],
@@ -261,9 +259,9 @@ fn run(
     Ok(())
 }
 
-/// INT8 weights, and the same by channel in a file.
+/// INT8 weights, and a file with the same weights by channel.
 struct WeightRows {
-    /// In INT8, whatever inputs keep a shadow.
+    /// The INT8 model. Its weights do not depend on which inputs keep a shadow.
     model: Model,
     rows: Arc<ChannelRows>,
     /// Removed when dropped.
@@ -271,7 +269,7 @@ struct WeightRows {
 }
 
 impl WeightRows {
-    /// Of all inputs of an INT8 model.
+    /// Writes the rows of all inputs of an INT8 model.
     fn write(model: Model) -> Result<Self> {
         let failed = |source| Error::WriteRows {
             folder: std::env::temp_dir(),
@@ -289,10 +287,10 @@ impl WeightRows {
     }
 }
 
-/// Simulates a device that hides its weights; the CPU has the hot rows.
+/// Simulates a device whose weights the CPU can't read; the CPU has only the hot rows.
 struct SimulatedDevice<'a> {
     model: &'a Model,
-    /// Of each block and input; `None` where an input has no shadow.
+    /// Inputs by layer and kind; `None` for an input without a shadow.
     inputs: Vec<Option<Input>>,
     rows: HotRows,
     quantized: QuantizedRows,
@@ -301,7 +299,7 @@ struct SimulatedDevice<'a> {
 
 struct Input {
     clip: f32,
-    /// Of each channel.
+    /// For each channel, whether it is hot.
     is_hot: Vec<bool>,
 }
 
@@ -348,12 +346,12 @@ impl<'a> SimulatedDevice<'a> {
         })
     }
 
-    /// Bytes of the hot rows.
+    /// Returns the bytes of the hot rows.
     fn bytes(&self) -> usize {
         self.rows.usage().hot_bytes
     }
 
-    /// Computes the layers that read `x` `[rows, channels]`, and counts.
+    /// Computes the layers that read `x` `[rows, channels]`, and counts outliers.
     fn run(&mut self, block: usize, input: LinearInput, x: &[f32], pair: &mut Pair) {
         let Some(Input { clip, is_hot }) =
             &self.inputs[block * LinearInput::ALL.len() + input.index()]

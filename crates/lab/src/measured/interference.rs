@@ -1,7 +1,7 @@
-//! What other programs cost a prompt that several processors compute, by each policy: measured on this machine.
+//! Measures on this machine what other programs cost a prompt on several processors, for each policy.
 //!
-//! Another program is a thread on one core, or a device's process that is stopped for a while. What it took is counted: the
-//! time that its thread ran, or for which the process was stopped.
+//! Another program is a thread on one core, or a device's process that is stopped for a while. Its use is measured: the
+//! CPU time of its thread, or the time for which the process was stopped.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -19,100 +19,100 @@ use triad_plan::schedule::Policy;
 use crate::error::{Error, Result};
 use triad_kernels::timing::median;
 
-/// Bytes that are read over and over to slow memory: more than caches hold.
+/// Bytes that are read repeatedly to slow memory: more than caches hold.
 const STREAMED: usize = 128 << 20;
-/// For how long a process is stopped.
+/// Time for which a process is stopped.
 const FROZEN: Duration = Duration::from_secs(1);
-/// When that begins, as a part of what a prompt takes alone.
+/// Start of that time, as a fraction of a prompt's undisturbed time.
 const FROZEN_AFTER: f64 = 0.3;
-/// How often a thread that has nothing to do looks whether the prompt is over.
+/// Interval in which an idle thread checks whether the prompt is over.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What another program does.
+/// Activity of another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// It computes all the time.
     Busy,
-    /// It computes for 10 ms, and sleeps for 10 ms.
+    /// It alternately computes for 10 ms and sleeps for 10 ms.
     Half,
-    /// It computes for 100 ms of each 400.
+    /// It computes for 100 ms of every 400 ms.
     Bursts,
     /// It reads memory all the time, more than caches hold.
     Memory,
-    /// The processes of devices are stopped for a second, a third of the way through the prompt.
+    /// The processes of devices are stopped for a second, starting a third of the way through the prompt.
     Frozen,
 }
 
 /// Another program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Disturbance {
-    /// What it does.
+    /// Its activity.
     pub kind: Kind,
-    /// Whom it shares a core with, in words; nobody where it has one for itself.
+    /// Processor whose core it shares, for people; `None` if it has its own core.
     pub beside: Option<String>,
-    /// The core; none of a process that is stopped.
+    /// Its core; `None` for a stopped process.
     pub core: Option<usize>,
 }
 
-/// What is run.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Tokens of a prompt.
     pub prompt: usize,
-    /// Prompts of each policy with each disturbance, and alone.
+    /// Prompts per policy, without disturbance and with each one.
     pub repeat: usize,
-    /// In turns.
+    /// Policies, which run in turns.
     pub policies: Vec<Policy>,
-    /// In turns.
+    /// Disturbances, which run in turns.
     pub disturbances: Vec<Disturbance>,
 }
 
-/// What a disturbance cost a policy.
+/// Cost of a disturbance for a policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Which policy.
+    /// The policy.
     pub policy: Policy,
-    /// By what.
+    /// The disturbance.
     pub disturbance: Disturbance,
-    /// Seconds of a prompt alone: the median.
+    /// Median seconds of a prompt without the disturbance.
     pub alone_seconds: f64,
-    /// Beside it: the median.
+    /// Median seconds of a prompt with the disturbance.
     pub beside_seconds: f64,
-    /// What it took of the core, or for how long the process was stopped: the median.
+    /// Median CPU seconds of the other program, or seconds for which the process was stopped.
     pub taken_seconds: f64,
-    /// What the processors consumed during a prompt alone, and beside the other program with that: the medians, where the
-    /// machine counts it.
+    /// Median joules of the processors during a prompt without and with the other program (whose energy is included),
+    /// if the machine counts energy.
     pub joules: Option<[f64; 2]>,
 }
 
 impl Outcome {
-    /// Seconds by which the prompt was later.
+    /// Returns the seconds by which the prompt was delayed.
     pub fn delay(&self) -> f64 {
         self.beside_seconds - self.alone_seconds
     }
 
-    /// Seconds by which it was later for each one that was taken.
+    /// Returns the delay per second that the other program took.
     pub fn delay_for_each(&self) -> f64 {
         self.delay() / self.taken_seconds.max(f64::MIN_POSITIVE)
     }
 }
 
-/// A prompt.
+/// One prompt.
 #[derive(Debug, PartialEq)]
 struct Run {
     seconds: f64,
-    /// Of the core by the other program, in seconds.
+    /// Seconds that the other program took.
     taken: f64,
     joules: Option<f64>,
 }
 
-/// Runs `plan` on `engine`, each round of all policies alone and beside each disturbance. `joules` reads the machine's
-/// counters of energy, and returns `None` where it has none. `progress` is called with the number of prompts that are done
-/// and of all.
+/// Runs `plan` on `engine`: in each round, all policies without and with each disturbance. `joules` reads the machine's
+/// energy counters, and returns `None` if there are none. `progress` is called with the number of completed prompts and
+/// the total.
 ///
 /// # Errors
-/// If `cancel` is set, a prompt fails, a thread can't be kept on its core, or there is no process to be stopped.
+/// If `cancel` is set, a prompt fails, a thread can't be bound to its core, or there is no process to stop.
 pub fn run(
     engine: &Engine,
     plan: &Plan,
@@ -131,7 +131,7 @@ pub fn run(
         .map(|index| (index.wrapping_mul(7919) % vocab) as u32)
         .collect();
     let mut session = engine.session();
-    // Unmeasured: it is known what tasks take after it.
+    // An unmeasured prompt, from which the engine learns the costs of tasks.
     session.prefill(&prompt, cancel, |_| {})?;
     let costs = engine.costs();
     let of_policy = || (0..=disturbances.len()).map(|_| Vec::new()).collect();
@@ -177,7 +177,7 @@ pub fn run(
     Ok(outcomes.collect())
 }
 
-/// Runs a prompt beside another program, if there is one. `alone` is about what the prompt takes without.
+/// Runs a prompt, with another program if there is one. `alone` is the approximate time of an undisturbed prompt.
 fn prefill(
     (engine, session): (&Engine, &mut Session),
     prompt: &[u32],
@@ -187,7 +187,7 @@ fn prefill(
 ) -> Result<Run> {
     session.truncate(0);
     engine.set_policy(policy);
-    // What a disturbed prompt before took is not what is expected of this one.
+    // Restores the costs, so that an earlier disturbed prompt does not influence the expectations.
     engine.set_costs(costs.clone());
     engine.plan_ahead(prompt.len());
     let (is_over, has_begun) = (AtomicBool::new(false), Barrier::new(2));
@@ -213,7 +213,7 @@ fn prefill(
     })
 }
 
-/// Is the other program from `has_begun` until all `is_over`. Returns the seconds that it took.
+/// Acts as the other program from `has_begun` until `is_over`. Returns the seconds that it took.
 fn disturb(
     disturbance: &Disturbance,
     alone: f64,
@@ -255,7 +255,7 @@ fn disturb(
     Ok(spent() - before)
 }
 
-/// Computes for a while and sleeps for another, over and over.
+/// Alternately computes for `busy` and sleeps for `idle`.
 fn compute(busy: Duration, idle: Duration, is_over: &AtomicBool) {
     let mut value = 1u64;
     while !is_over.load(Ordering::Relaxed) {
@@ -273,7 +273,7 @@ fn compute(busy: Duration, idle: Duration, is_over: &AtomicBool) {
     }
 }
 
-/// Reads memory.
+/// Reads memory until `is_over`.
 fn stream(memory: &[u64], is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         for part in memory.chunks(1 << 17) {
@@ -291,7 +291,8 @@ fn sleep_until(end: Instant, is_over: &AtomicBool) {
     }
 }
 
-/// Stops the processes that this one has started, for a second or until all `is_over`. Returns for how long.
+/// Stops the child processes of this process for a second or until `is_over`. Returns the seconds for which they were
+/// stopped.
 fn freeze(alone: f64, is_over: &AtomicBool) -> Result<f64> {
     let stopped = |source| Error::Interference {
         problem: "no process can be stopped",
@@ -322,19 +323,19 @@ fn freeze(alone: f64, is_over: &AtomicBool) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Processes that are stopped, and go on when this is dropped.
+/// Stopped processes. Dropping this value continues them.
 struct Stopped(Vec<Pid>);
 
 impl Drop for Stopped {
     fn drop(&mut self) {
         for process in &self.0 {
-            // One that has ended meanwhile needs nothing.
+            // A process that has ended in the meantime needs no signal.
             let _ = kill_process(*process, Signal::CONT);
         }
     }
 }
 
-/// The processes that threads of this one have started.
+/// Returns the processes that threads of this process have started.
 fn children() -> io::Result<Vec<Pid>> {
     let mut all = Vec::new();
     for thread in fs::read_dir("/proc/self/task")? {
@@ -347,7 +348,7 @@ fn children() -> io::Result<Vec<Pid>> {
     Ok(all)
 }
 
-/// Of seconds, of what was taken and of joules, each by itself; of at least one prompt.
+/// Returns the medians of seconds, taken seconds and joules, each computed separately, of at least one prompt.
 fn medians(runs: &[Run]) -> Run {
     let of = |part: fn(&Run) -> f64| median(&runs.iter().map(part).collect::<Vec<_>>());
     let joules = runs

@@ -1,4 +1,4 @@
-//! Where outliers are, how skewed, how important, and how much memory their shadows take (llm.npu, §3.3).
+//! Counts outliers: their position, skew and importance, and the memory of their shadows (llm.npu, §3.3).
 
 use std::cmp::Reverse;
 
@@ -11,97 +11,98 @@ use triad_prepare::plan::{self, InputSummary, PlanOptions};
 
 use super::Subject;
 
-/// Tokens of the prompt whose memory shadows are compared with, as in the paper's figure 16.
+/// Prompt tokens for the comparison of memory, as in the paper's figure 16.
 pub const PROMPT_TOKENS: usize = 512;
-/// Tokens of a chunk, as in the paper.
+/// Tokens per chunk, as in the paper.
 const CHUNK: usize = 256;
 
 /// Outliers of a model over a calibration text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OutlierStudy {
-    /// Each linear input, in the order of the blocks.
+    /// One entry per linear input, in the order of the layers.
     pub inputs: Vec<InputOutliers>,
-    /// Each kind of input in all blocks.
+    /// One entry per kind of input, over all layers.
     pub kinds: Vec<KindOutliers>,
-    /// All inputs.
+    /// Totals of all inputs.
     pub all: KindOutliers,
-    /// What the rows of shadows take.
+    /// Memory of the rows of shadows.
     pub memory: ShadowMemory,
 }
 
 /// Outliers of one linear input: values beyond its clip threshold.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct InputOutliers {
-    /// Block, from zero.
+    /// Index of the layer, from zero.
     pub block: usize,
-    /// Which of its inputs.
+    /// Kind of input.
     pub input: LinearInput,
     /// Channels of the input.
     pub channels: usize,
     /// Clip threshold.
     pub clip: f32,
-    /// Channels of one token that are outliers, on average over the tokens (figure 10).
+    /// Average number of channels of one token that are outliers (figure 10).
     pub of_a_token: f64,
     /// Channels that were an outlier at some token.
     pub ever: usize,
-    /// The fewest channels that give the wanted share of the outliers (figure 11).
+    /// The fewest channels that cover the requested share of the outliers (figure 11).
     pub hot: usize,
     /// Largest outlier / clip threshold (figure 12).
     pub importance: f32,
-    /// Whether its shadow is kept at the pruning rate of the study.
+    /// Whether its shadow is kept at the study's pruning rate.
     pub shadow: bool,
 }
 
 /// Outliers of several inputs together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KindOutliers {
-    /// Which inputs; `None` for all.
+    /// Kind of input; `None` for all.
     pub input: Option<LinearInput>,
-    /// Mean over the inputs of the outlier channels of a token.
+    /// Outlier channels per token, averaged over the inputs.
     pub of_a_token: f64,
-    /// Outliers, of all values: also the share of a token's channels that are outliers.
+    /// Outliers as a share of all values. It is also the share of a token's channels that are outliers.
     pub outlier_share: f64,
-    /// Channels that were an outlier at some token, of all channels.
+    /// Channels that were an outlier at some token, as a share of all channels.
     pub ever_share: f64,
-    /// Channels that give the wanted share of their input's outliers, of all channels.
+    /// Channels that cover the requested share of their input's outliers, as a share of all channels.
     pub hot_share: f64,
     /// Largest importance.
     pub importance: f32,
-    /// Share of the outliers that this share of each input's channels gives, those with the most outliers first.
+    /// Pairs of a share of each input's channels, those with the most outliers first, and the share of the outliers
+    /// that they cover.
     pub skew: Vec<[f64; 2]>,
 }
 
-/// Memory for shadows beside a processor whose weights the CPU cannot read. (Where it can, shadows take none.)
+/// Memory of shadows for a processor whose weights the CPU can't read. If the CPU can, shadows take no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ShadowMemory {
-    /// Bytes of the weights in INT8.
+    /// Bytes of the INT8 weights.
     pub weights: usize,
     /// Bytes of KV cache and activations for a prompt of [`PROMPT_TOKENS`] tokens.
     pub session: usize,
-    /// If every input keeps its shadow.
+    /// Rows if every input keeps its shadow.
     pub unpruned: RowBytes,
-    /// At the pruning rate of the study.
+    /// Rows at the study's pruning rate.
     pub pruned: RowBytes,
 }
 
-/// Bytes of INT8 rows that shadows read: a row holds the weights that read one channel.
+/// Bytes of the INT8 rows that shadows read. A row holds the weights that read one channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct RowBytes {
-    /// Of all channels: a second copy of the weights.
+    /// Rows of all channels: a second copy of the weights.
     pub all: usize,
-    /// Of the channels that ever had an outlier.
+    /// Rows of the channels that ever had an outlier.
     pub ever: usize,
-    /// Of the hot ones.
+    /// Rows of the hot channels.
     pub hot: usize,
 }
 
 impl RowBytes {
-    /// What keeping the hot rows saves of keeping those of all channels.
+    /// Returns the saving of hot rows compared with the rows of all channels.
     pub fn saving(&self) -> f64 {
         saving(self.hot, self.all)
     }
 
-    /// What keeping the hot rows saves of keeping those of the channels that ever had an outlier.
+    /// Returns the saving of hot rows compared with the rows of channels that ever had an outlier.
     pub fn saving_of_ever(&self) -> f64 {
         saving(self.hot, self.ever)
     }
@@ -116,13 +117,13 @@ fn saving(part: usize, whole: usize) -> f64 {
 }
 
 impl ShadowMemory {
-    /// Share of `rows` bytes of all memory that a run with them takes.
+    /// Returns `rows` bytes as a share of all memory of a run with them.
     pub fn share(&self, rows: usize) -> f64 {
         rows as f64 / (self.weights + self.session + rows).max(1) as f64
     }
 }
 
-/// Counts outliers by the clip thresholds of `options`. `rate` is the share of the inputs without a shadow.
+/// Counts outliers with the clip thresholds of `options`. `rate` is the share of the inputs without a shadow.
 pub fn study(subject: &Subject, options: &PlanOptions, rate: f64) -> OutlierStudy {
     let mut summaries = subject.summarize(options);
     plan::prune(&mut summaries, rate);
@@ -148,7 +149,7 @@ pub fn study(subject: &Subject, options: &PlanOptions, rate: f64) -> OutlierStud
     }
 }
 
-/// The outliers of one input in each channel, most first.
+/// Outliers per channel of one input, the most first.
 struct Counted<'a> {
     summary: &'a InputSummary,
     outliers: Vec<u64>,
@@ -160,7 +161,7 @@ impl<'a> Counted<'a> {
         Self { summary, outliers }
     }
 
-    /// Outliers of the first `share` of the channels. Of a channel that the share cuts, its part counts.
+    /// Returns the outliers of the first `share` of the channels. A partially included channel counts in proportion.
     fn of_first(&self, share: f64) -> f64 {
         let channels = share * self.outliers.len() as f64;
         let whole = channels as usize;
@@ -184,7 +185,7 @@ fn of_input(summary: &InputSummary) -> InputOutliers {
     }
 }
 
-/// Points of a skew curve, as powers of ten: from a thousandth of the channels to all of them.
+/// Points of a skew curve are powers of ten, from a thousandth of the channels to all of them.
 const SKEW_DECADES: i32 = 3;
 const POINTS_OF_DECADE: i32 = 20;
 
@@ -246,7 +247,7 @@ fn shadow_memory(model: &Model, counted: &[Counted]) -> ShadowMemory {
     }
 }
 
-/// INT8 weights that read one channel of an input.
+/// Returns the bytes of the INT8 weights that read one channel of an input.
 fn row_bytes(description: &ModelDescription, block: usize, input: LinearInput) -> usize {
     let readers = description.blocks[block]
         .linears(description.hidden)
@@ -257,8 +258,8 @@ fn row_bytes(description: &ModelDescription, block: usize, input: LinearInput) -
         .sum()
 }
 
-/// What the weights of this float model take in INT8, each output channel with a scale and a sum; the output matrix
-/// with a scale for each token, the embedding as it is.
+/// Returns the bytes of this float model's weights in INT8. Each output channel has a scale and a sum, the output
+/// matrix has a scale for each token, and the embedding is unchanged.
 fn int8_bytes(model: &Model) -> usize {
     let description = model.description();
     let shapes = description

@@ -1,4 +1,4 @@
-//! What conversations with one beginning share: time, pages, memory; and what saving one takes.
+//! Measures what conversations with a common prefix share (time, pages, memory), and the cost of saving one.
 
 use std::path::Path;
 use std::time::Instant;
@@ -8,10 +8,10 @@ use triad_engine::{Cancel, Engine};
 
 use crate::error::Result;
 
-/// What is run.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Tokens that all conversations begin with.
+    /// Tokens of the common prefix.
     pub shared: usize,
     /// Further tokens of each prompt.
     pub own: usize,
@@ -19,33 +19,33 @@ pub struct Plan {
     pub conversations: usize,
 }
 
-/// One conversation.
+/// Measurements of one conversation.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Conversation {
     /// Seconds from the prompt to the logits of its last token.
     pub seconds_to_first_token: f64,
-    /// Tokens of the prompt that were not computed again.
+    /// Tokens of the prompt whose keys and values were reused.
     pub found: usize,
     /// Pages that it holds.
     pub pages: usize,
-    /// Pages of them that others hold, too.
+    /// Pages of these that other conversations hold, too.
     pub shared_pages: usize,
-    /// Bytes of all keys and values of the engine, after it.
+    /// Bytes of all keys and values of the engine after this conversation.
     pub bytes: usize,
 }
 
-/// What was measured.
+/// Results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Prefixes {
-    /// Tokens that all conversations begin with.
+    /// Tokens of the common prefix.
     pub shared: usize,
     /// Further tokens of each prompt.
     pub own: usize,
-    /// Bytes of one page in all blocks.
+    /// Bytes of one page in all layers.
     pub page_bytes: usize,
-    /// The conversations, all of them held to the end.
+    /// The conversations, all kept until the end.
     pub conversations: Vec<Conversation>,
-    /// Seconds of the first prompt where nothing is known.
+    /// Seconds of the first prompt, with an empty cache.
     pub cold_seconds: f64,
     /// Seconds to write a conversation to a file.
     pub save_seconds: f64,
@@ -55,11 +55,11 @@ pub struct Prefixes {
     pub file_bytes: u64,
 }
 
-/// Runs `plan` on sessions of `engine`, whose context and memory hold what it requires; the saved session goes to
-/// `file`. `progress` is called with the number of conversations that are done.
+/// Runs `plan` on sessions of `engine`, which must have enough context and memory. The saved session is written to
+/// `file`. `progress` is called with the number of completed conversations.
 ///
 /// # Errors
-/// If `cancel` is set, a session fails, or the file cannot be written.
+/// If `cancel` is set, a session fails, or the file can't be written.
 pub fn run(
     engine: &Engine,
     plan: &Plan,
@@ -73,7 +73,7 @@ pub fn run(
         let own = (0..plan.own).map(|index| token(100_003 * (conversation + 1) + index));
         (0..plan.shared).map(token).chain(own).collect()
     };
-    // Unmeasured, of other tokens: buffers are there after it.
+    // An unmeasured prompt with other tokens, which allocates buffers.
     let other: Vec<u32> = (0..plan.shared + plan.own)
         .map(|index| token(index + 1))
         .collect();

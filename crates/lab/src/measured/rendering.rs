@@ -1,4 +1,4 @@
-//! Frames of an application that renders, beside prompts on the same GPU (HeteroLLM, §5.5).
+//! Measures the frames of an application that renders on the GPU that computes prompts (HeteroLLM, §5.5).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,48 +10,48 @@ use triad_engine::{Cancel, Engine};
 use crate::error::Result;
 use triad_kernels::timing::median;
 
-/// What is run.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Tokens of a prompt.
     pub prompt: usize,
-    /// Prompts beside frames, one after the other, and as many without.
+    /// Number of prompts with frames, which run in sequence, and number of prompts without frames.
     pub repeat: usize,
-    /// From one frame to the next.
+    /// Time between frames.
     pub interval: Duration,
 }
 
-/// A frame.
+/// A rendered frame.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Frame {
-    /// Seconds from the beginning of its prompt to when it was due.
+    /// Seconds from the start of its prompt to the time when it was due.
     pub at: f64,
-    /// Seconds from then until it was complete.
+    /// Seconds from that time until it was complete.
     pub seconds: f64,
 }
 
-/// What was measured.
+/// Results.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Rendering {
-    /// Seconds of a prompt without frames: the median.
+    /// Median seconds of a prompt without frames.
     pub prompt_alone_seconds: f64,
-    /// Seconds beside them: the median.
+    /// Median seconds of a prompt with frames.
     pub prompt_beside_seconds: f64,
     /// Frames that were due while prompts were computed.
     pub due: usize,
-    /// Those that were complete before the next one was due.
+    /// Frames that were complete before the next one was due.
     pub in_time: usize,
-    /// All that were drawn: one that is late takes the place of those that were due meanwhile.
+    /// All rendered frames. A late frame replaces those that became due in the meantime.
     pub frames: Vec<Frame>,
 }
 
 impl Rendering {
-    /// Of the frames that were due, the share that was in time.
+    /// Returns the share of the due frames that were in time.
     pub fn share(&self) -> f64 {
         self.in_time as f64 / self.due.max(1) as f64
     }
 
-    /// Seconds of the frame that took longest.
+    /// Returns the seconds of the longest frame.
     pub fn longest(&self) -> f64 {
         self.frames
             .iter()
@@ -69,8 +69,8 @@ impl Rendering {
     }
 }
 
-/// Runs prompts of `plan` on `engine`, alone and while `render` is called for every frame, which returns when the frame is
-/// complete.
+/// Runs the prompts of `plan` on `engine`, without frames and while `render` is called for every frame. `render`
+/// returns when the frame is complete.
 ///
 /// # Errors
 /// If `cancel` is set, or a prompt or a frame fails.
@@ -91,7 +91,7 @@ pub fn run(
         session.prefill(&prompt, cancel, |_| {})?;
         Ok(start.elapsed().as_secs_f64())
     };
-    // Unmeasured: slices are as long as they are to be after it.
+    // An unmeasured prompt, after which the length of slices has settled.
     prefill()?;
     let alone = (0..plan.repeat)
         .map(|_| prefill())
@@ -113,7 +113,7 @@ pub fn run(
     Ok(found)
 }
 
-/// Draws a frame whenever one is due, and the latest one where several are, until all `is_over`.
+/// Renders a frame whenever one is due, until `is_over`. If several are due, it renders only the latest.
 fn draw(
     interval: Duration,
     render: &(dyn Fn() -> triad_processors::Result<()> + Sync),
@@ -132,7 +132,7 @@ fn draw(
             at: due.as_secs_f64(),
             seconds: (end - due).as_secs_f64(),
         });
-        // What was due while this one was drawn is lost.
+        // Frames that became due during this one are lost.
         number = (number + 1).max(end.div_duration_f64(interval).floor() as u32);
     }
 }
@@ -145,7 +145,8 @@ mod tests {
     fn a_frame_that_takes_several_intervals_loses_those_that_were_due_meanwhile() {
         let frame = |at, seconds| Frame { at, seconds };
         let mut found = Rendering::default();
-        // Due at 0, 1, 2, 3 and 4; the second took until 3.5, so the one of 2 was never drawn, and that of 3 is late.
+        // Frames are due at 0, 1, 2, 3 and 4. The second takes until 3.5, so that the frame of 2 is never rendered and
+        // that of 3 is late.
         found.add(
             vec![
                 frame(0.0, 0.5),

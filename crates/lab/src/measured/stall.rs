@@ -1,4 +1,4 @@
-//! How long sequences that decode wait for their next token while a long prompt is computed.
+//! Measures how long decoding sequences wait for their next token while a long prompt is computed.
 
 use std::sync::Mutex;
 use std::thread;
@@ -9,64 +9,64 @@ use triad_engine::{Cancel, Engine, Error};
 
 use crate::error::Result;
 
-/// What is run.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Sequences that decode.
     pub sequences: usize,
-    /// Tokens that each of them begins behind.
+    /// Tokens of context of each sequence at the start.
     pub context: usize,
     /// Tokens of the prompt that arrives.
     pub prompt: usize,
-    /// How long the sequences decode before the prompt arrives, and again behind it.
+    /// How long the sequences decode before the prompt arrives, and again after it.
     pub around: Duration,
 }
 
-/// When a token of an answer came.
+/// A generated token.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Gap {
-    /// Seconds from the beginning of the run to the token.
+    /// Seconds from the start of the run to the token.
     pub at: f64,
-    /// Seconds since the token before it in its sequence.
+    /// Seconds since the previous token of its sequence.
     pub seconds: f64,
 }
 
-/// Times between tokens of all sequences in one stretch of a run.
+/// Times between tokens of all sequences in one phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Distribution {
-    /// How many there are.
+    /// Number of times.
     pub count: usize,
-    /// Seconds, half of them are shorter.
+    /// Median seconds.
     pub median: f64,
-    /// Seconds, nine of ten are shorter.
+    /// 90th percentile in seconds.
     pub p90: f64,
-    /// Seconds, 99 of a hundred are shorter.
+    /// 99th percentile in seconds.
     pub p99: f64,
-    /// Seconds of the longest.
+    /// Longest time in seconds.
     pub max: f64,
 }
 
-/// What was measured.
+/// Results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stall {
     /// Sequences that decoded.
     pub sequences: usize,
     /// Tokens of the prompt.
     pub prompt: usize,
-    /// Seconds that the prompt takes when nothing decodes.
+    /// Seconds of the prompt when no sequence decodes.
     pub prefill_alone_seconds: f64,
-    /// Seconds that it took beside the sequences.
+    /// Seconds of the prompt while sequences decode.
     pub prefill_beside_seconds: f64,
-    /// When the prompt arrived and was done, in seconds from the beginning.
+    /// When the prompt arrived and was complete, in seconds from the start.
     pub prompt_at: [f64; 2],
-    /// Before the prompt, while it is computed, behind it.
+    /// Times before, during and after the prompt.
     pub gaps: [Distribution; 3],
     /// Every time between two tokens.
     pub all: Vec<Gap>,
 }
 
 impl Distribution {
-    /// Of some times; zeros without any.
+    /// Computes the distribution of `seconds`; zeros if there are none.
     pub fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         let at = |share: f64| {
@@ -83,7 +83,7 @@ impl Distribution {
     }
 }
 
-/// Runs `plan` on sessions of `engine`, whose context holds what it requires.
+/// Runs `plan` on sessions of `engine`, which must have enough context.
 ///
 /// # Errors
 /// If `cancel` is set, or a session fails.
@@ -101,7 +101,7 @@ pub fn run(engine: &Engine, plan: &Plan, cancel: &Cancel) -> Result<Stall> {
         session.prefill(&prompt, cancel, |_| {})?;
         Ok::<_, Error>((start, start.elapsed().as_secs_f64()))
     };
-    // Once unmeasured: memory is warm after it, and expectations are what was seen.
+    // An unmeasured prompt warms up memory and lets the engine learn the costs of tasks.
     prefill()?;
     let (_, alone) = prefill()?;
 
@@ -148,9 +148,9 @@ pub fn run(engine: &Engine, plan: &Plan, cancel: &Cancel) -> Result<Stall> {
         .into_inner()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     all.sort_by(|one, other| one.at.total_cmp(&other.at));
-    // The first token of a sequence waited for no other.
+    // The first token of a sequence has no predecessor to wait for.
     let until = from + seconds;
-    // A time between tokens in which the prompt was computed at all is one beside it.
+    // A time between tokens counts as during the prompt if it overlaps the prompt at all.
     let of = |within: &dyn Fn(&Gap) -> bool| {
         Distribution::of(
             all.iter()

@@ -9,26 +9,26 @@ use triad_prepare::calibration::{self, Calibration};
 use triad_prepare::plan::{self, InputSummary, PlanOptions};
 use triad_prepare::weight_statistics::{self, ChannelWeights};
 
-/// A model in float, and what calibration saw of it.
+/// A float model and its calibration results.
 pub struct Subject {
-    /// In float.
+    /// The float model.
     pub model: Arc<Model>,
-    /// What the calibration text showed.
+    /// Results of the calibration text.
     pub calibration: Calibration,
-    /// Pieces of that text that calibration did not see.
+    /// Pieces of that text that were not used for calibration.
     pub held_out: Vec<Vec<u32>>,
     weights: Vec<[ChannelWeights; 4]>,
 }
 
 impl Subject {
     /// Calibrates `model` on at most `tokens` tokens of `text`; every fourth text is held out. `progress` is called
-    /// with how many tokens of how many were seen.
+    /// with the number of processed tokens and the total.
     ///
     /// # Errors
-    /// If `cancel` is set, the model has no tokenizer or cannot run, or the text has no tokens to hold out.
+    /// If `cancel` is set, the model has no tokenizer or can't run, or the text has no tokens to hold out.
     ///
     /// # Panics
-    /// If the model is not in float.
+    /// If the model's weights are not float.
     pub fn calibrate(
         model: &Arc<Model>,
         text: &CalibrationText,
@@ -60,7 +60,7 @@ impl Subject {
         })
     }
 
-    /// What `options` make of each linear input, before pruning.
+    /// Returns each linear input's quantization with `options`, before pruning.
     pub fn summarize(&self, options: &PlanOptions) -> Vec<InputSummary> {
         plan::summarize(&self.calibration, &self.weights, options)
     }

@@ -1,4 +1,4 @@
-//! One model in INT8 in one way after the other. The weights are quantized as seldom as possible.
+//! Runs one model in several INT8 variants, and quantizes the weights as rarely as possible.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use triad_prepare::threshold::ThresholdRule;
 
 use super::Subject;
 
-/// A model without some of its shadows, and what was measured of it.
+/// Measurement of a model without some of its shadows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pruned<M> {
     /// Share of the inputs that have no shadow, the least important first.
     pub rate: f64,
-    /// Inputs that keep theirs.
+    /// Inputs that keep their shadow.
     pub shadows: usize,
-    /// What `measure` found.
+    /// Result of `measure`.
     #[serde(flatten)]
     pub measured: M,
 }
 
-/// Measures the model with each of `rates` of its shadows left out (llm.npu, §3.3, figure 12).
+/// Measures the model with each of `rates` as the share of omitted shadows (llm.npu, §3.3, figure 12).
 ///
 /// # Errors
-/// Those of `measure`.
+/// Errors of `measure`.
 pub fn prune<M, E>(
     subject: &Subject,
     options: &PlanOptions,
@@ -52,27 +52,27 @@ pub fn prune<M, E>(
     rates.iter().map(of_rate).collect()
 }
 
-/// One way to choose clip thresholds and weight scales.
+/// A rule for clip thresholds and weight scales.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Variant {
-    /// How clip thresholds are chosen.
+    /// Rule for clip thresholds.
     pub threshold: ThresholdRule,
-    /// What one weight scale covers.
+    /// Extent of one weight scale.
     pub weights: WeightScales,
-    /// Every input has its shadow, or none has.
+    /// Whether all inputs have a shadow; otherwise none has.
     pub shadow: bool,
 }
 
-/// A way to clip, what is beyond, and what was measured.
+/// Measurement of a variant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Clipped<M> {
-    /// The way.
+    /// The variant.
     #[serde(flatten)]
     pub variant: Variant,
-    /// Share of the values of the calibration text beyond their clip threshold: in the shadow where there is one, lost
-    /// where there is none.
+    /// Share of the values of the calibration text beyond their clip threshold. These values are in the shadow, or lost
+    /// without one.
     pub outlier_share: f64,
-    /// What `measure` found.
+    /// Result of `measure`.
     #[serde(flatten)]
     pub measured: M,
 }
@@ -84,11 +84,11 @@ pub const RULES: [ThresholdRule; 3] = [
     ThresholdRule::LeastError,
 ];
 
-/// Measures the model by every rule for clip thresholds, with weight scales for channels and for whole matrices, with
-/// all shadows and with none. Ways that come to the same are measured once.
+/// Measures the model with every rule for clip thresholds, with weight scales per channel and per matrix, and with all
+/// shadows and with none. Equivalent variants are measured once.
 ///
 /// # Errors
-/// Those of `measure`.
+/// Errors of `measure`.
 pub fn thresholds<M: Clone, E>(
     subject: &Subject,
     mut measure: impl FnMut(&Arc<Model>) -> Result<M, E>,
@@ -98,7 +98,7 @@ pub fn thresholds<M: Clone, E>(
         weight_scales: weights,
         ..PlanOptions::default()
     };
-    // Weight scales change nothing in them.
+    // Weight scales don't influence the summaries.
     let summaries = RULES.map(|rule| subject.summarize(&options(rule, WeightScales::default())));
     let mut tried = Vec::new();
     for weights in [WeightScales::Channel, WeightScales::Tensor] {
@@ -136,7 +136,7 @@ pub fn thresholds<M: Clone, E>(
     Ok(tried)
 }
 
-/// Share of the values of the calibration text beyond the clip thresholds that `inputs` use.
+/// Returns the share of the values of the calibration text beyond the clip thresholds of `inputs`.
 fn beyond(inputs: &[InputSummary]) -> f64 {
     let share = |input: &InputSummary| {
         if input.shadow {

@@ -1,10 +1,10 @@
-//! The papers' values beside ours, as far as their texts have numbers: [`llm_npu`] and [`heterollm`].
+//! Compares the papers' values with Triad's, as far as their texts state numbers: [`llm_npu`] and [`heterollm`].
 //!
-//! The profile of a device is fitted to a few values of each paper. Others informed a choice without being fitted to, and
-//! the rest had no part in any: each value is marked by its [`Kind`], and only those that were held out are predictions.
-//! [`Nearness`] is how near the values of one kind come: those that are compared with one number by their errors, those
-//! that are compared with a range by whether they are inside and how far from its middle. The papers' numbers are
-//! [`quotes`], kept with the words that they stand in.
+//! A few values of each paper were used to fit the device's profile. Others informed a choice, but nothing was fitted
+//! to them. The rest influenced nothing. The [`Kind`] of a value distinguishes these; only held-out values are
+//! predictions. [`Nearness`] summarizes the values of one kind: errors, for values compared with one number; whether
+//! they are inside and how far from the middle, for values compared with a range. The papers' numbers are [`quotes`],
+//! stored with their surrounding words.
 
 pub mod heterollm;
 pub mod llm_npu;
@@ -24,10 +24,10 @@ pub enum Paper {
 }
 
 impl Paper {
-    /// Both.
+    /// Both papers.
     pub const ALL: [Self; 2] = [Self::LlmNpu, Self::HeteroLlm];
 
-    /// Name for people, and in JSON.
+    /// Returns the name for people and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::LlmNpu => "llm.npu",
@@ -35,7 +35,7 @@ impl Paper {
         }
     }
 
-    /// What of it can be reproduced: names that no other paper has.
+    /// Returns the names of the sections that can be reproduced. They are unique among all papers.
     pub fn names(self) -> &'static [&'static str] {
         match self {
             Self::LlmNpu => &llm_npu::NAMES,
@@ -44,37 +44,36 @@ impl Paper {
     }
 }
 
-/// One of [`Paper::names`], simulated on the Snapdragon 8 Gen 3; `None` if the name is none of them.
+/// Returns one of [`Paper::names`], simulated on the Snapdragon 8 Gen 3, or `None` for other names.
 pub fn section(name: &str) -> Option<Section> {
     llm_npu::section(name).or_else(|| heterollm::section(name))
 }
 
-/// How ours came to be, and what part the paper's value had in it.
+/// Origin of Triad's value, and the influence of the paper's value on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// From the model's description alone.
+    /// Counted from the model's description.
     Counted,
-    /// Simulated on a profile of the device, or with another number, that was fitted to this very value.
+    /// Simulated on a profile of the device, or with another parameter, that was fitted to this value.
     Fitted,
-    /// Simulated, and nothing was fitted to this value, but it, or one that ours hangs on, informed a choice, or it nearly
-    /// follows from fitted values: it tests less than one that was held out.
+    /// Simulated. Nothing was fitted to this value, but this value, or one that the simulation depends on, informed a
+    /// choice, or it nearly follows from fitted values. It is a weaker test than a held-out value.
     Seen,
-    /// Simulated, and the paper's value had no part in any choice: a prediction.
+    /// Simulated, and the paper's value influenced no choice: a prediction.
     #[serde(rename = "held out")]
     HeldOut,
-    /// Simulated, and compared with another number of the paper already: a second number for the same quantity. It is in no
-    /// mean.
+    /// Simulated: a second number of the paper for a quantity that is compared already. It is not part of any mean.
     Repeated,
     /// Simulated, without a value of the paper to compare with.
     Simulated,
 }
 
 impl Kind {
-    /// Those that are compared with the paper's values, predictions first.
+    /// Kinds that are compared with the paper's values, predictions first.
     pub const COMPARED: [Self; 4] = [Self::HeldOut, Self::Seen, Self::Fitted, Self::Counted];
 
-    /// Name for people, and in JSON.
+    /// Returns the name for people and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Counted => "counted",
@@ -90,33 +89,33 @@ impl Kind {
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
-    /// What it is, with its unit.
+    /// Name of the quantity, with its unit.
     pub what: String,
-    /// The paper's value: one value twice, or from and to, where infinity is no upper end; none where its text has no
-    /// number.
+    /// The paper's value: one number twice, or the ends of a range, where infinity stands for no upper end; `None` if
+    /// its text states no number.
     pub paper: Option<(f64, f64)>,
-    /// What we have.
+    /// Triad's value.
     pub ours: f64,
-    /// How.
+    /// Its origin.
     pub kind: Kind,
 }
 
 impl Value {
-    /// How far ours is from the paper's one number, relative to it; none beside a range. Infinite where the number is 0
-    /// and ours is not.
+    /// Returns the error relative to the paper's number, or `None` for a range. Infinite if the number is 0 and Triad's
+    /// is not.
     pub fn error(&self) -> Option<f64> {
         let (low, high) = self.paper?;
         (low == high).then(|| relative(self.ours, low))
     }
 
-    /// Whether ours is within the paper's range; none beside one number.
+    /// Returns whether Triad's value is within the paper's range, or `None` if the paper states one number.
     pub fn inside(&self) -> Option<bool> {
         let (low, high) = self.paper?;
         (low != high).then(|| (low..=high).contains(&self.ours))
     }
 
-    /// How far ours is from the middle of the paper's range, relative to the middle; none beside one number or a range
-    /// without an end.
+    /// Returns the distance from the middle of the paper's range, relative to the middle. `None` for one number or a
+    /// range without an upper end.
     pub fn from_middle(&self) -> Option<f64> {
         let (low, high) = self.paper?;
         (low != high && high.is_finite()).then(|| relative(self.ours, (low + high) / 2.0))
@@ -136,18 +135,18 @@ fn relative(ours: f64, paper: f64) -> f64 {
 pub struct Section {
     /// One of [`Paper::names`].
     pub name: &'static str,
-    /// What it shows, and remarks.
+    /// Its subject, and remarks.
     pub about: &'static str,
     /// Its values.
     pub values: Vec<Value>,
-    /// What the paper has and nothing here is compared with.
+    /// Numbers of the paper that are not compared with anything here.
     pub cited: Vec<Cited>,
-    /// Why what is cited is not simulated; empty where nothing is.
+    /// Why the cited numbers are not simulated; empty if there are none.
     pub not_simulated: &'static str,
 }
 
 impl Section {
-    /// One that cites nothing.
+    /// Creates a section that cites nothing.
     fn new(name: &'static str, about: &'static str, values: Vec<Value>) -> Self {
         Self {
             name,
@@ -158,7 +157,7 @@ impl Section {
         }
     }
 
-    /// The same with numbers of the paper that stand alone, and why.
+    /// Adds numbers of the paper that are not compared, and the reason.
     fn citing(self, not_simulated: &'static str, cited: Vec<Cited>) -> Self {
         Self {
             cited,
@@ -168,34 +167,34 @@ impl Section {
     }
 }
 
-/// A number of the paper that stands alone: nothing here is compared with it.
+/// A number of the paper that is not compared with anything here.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cited {
-    /// What it is, with its unit.
+    /// Name of the quantity, with its unit.
     pub what: String,
-    /// The paper's value: one value twice, or from and to.
+    /// The paper's value: one number twice, or the ends of a range.
     pub paper: (f64, f64),
 }
 
-/// How near the values of one kind come to the paper's.
+/// How close the values of one kind are to the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Nearness {
-    /// Which values.
+    /// Kind of the values.
     pub kind: Kind,
-    /// Values that are compared with one number.
+    /// Number of values that are compared with one number.
     pub numbers: usize,
-    /// Mean distance of these, relative to the paper's; none where there are none.
+    /// Mean error of these, relative to the paper's numbers; `None` if there are none.
     pub mean_error: Option<f64>,
-    /// Values that are compared with a range.
+    /// Number of values that are compared with a range.
     pub ranges: usize,
-    /// Of these, those inside it.
+    /// Number of these that are inside the range.
     pub inside: usize,
-    /// Mean distance from the middle of a range, relative to it, inside or not; none where no range has two ends.
+    /// Mean distance from the middle of the ranges, relative to it, inside or outside; `None` if no range has two ends.
     pub mean_from_middle: Option<f64>,
 }
 
 impl Nearness {
-    /// Of the values of one kind in some sections; none where there is nothing to compare.
+    /// Summarizes the values of one kind in some sections; `None` if there is nothing to compare.
     pub fn new<'a>(sections: impl IntoIterator<Item = &'a Section>, kind: Kind) -> Option<Self> {
         let sections = sections.into_iter().flat_map(|section| &section.values);
         let values: Vec<_> = sections

@@ -1,13 +1,13 @@
-//! Numbers of a paper's text, each with the words in which it stands there.
+//! Numbers in a paper's text, each with its surrounding words.
 
-/// A number, where it stands, and in which words.
+/// A number of a paper, with its section and its surrounding words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quote {
     /// The number.
     pub value: f64,
     /// Section of the paper, or "abstract".
     pub section: &'static str,
-    /// Words around it.
+    /// The surrounding words.
     pub text: &'static str,
 }
 
@@ -20,22 +20,22 @@ impl Quote {
         }
     }
 
-    /// Of a number in percent, as a factor: 23.4 % more is 1.234.
+    /// Returns the factor for this percentage more: 23.4 % more is 1.234.
     pub fn more(&self) -> f64 {
         1.0 + self.value / 100.0
     }
 
-    /// The same for less: 36.7 % less is 0.633.
+    /// Returns the factor for this percentage less: 36.7 % less is 0.633.
     pub fn less(&self) -> f64 {
         1.0 - self.value / 100.0
     }
 }
 
-/// Constants of quotes, and `ALL` of them for tests.
+/// Declares constants of quotes, and `ALL`, a list of them for tests.
 macro_rules! quotes {
     ($($(#[$doc:meta])* $name:ident = $value:expr, $section:expr, $text:expr;)*) => {
         $($(#[$doc])* pub const $name: Quote = Quote::new($value, $section, $text);)*
-        /// All of them.
+        /// All quotes.
         #[cfg(test)]
         pub(in crate::papers) const ALL: &[Quote] = &[$($name),*];
     };

@@ -1,5 +1,5 @@
-//! What each technique gives, in all combinations: a technique that is measured last, on top of the others, looks like
-//! more or less than it is by itself.
+//! Measures the gain of each technique in all combinations. A technique that is measured last, in addition to the
+//! others, seems to gain more or less than by itself.
 
 use serde::Serialize;
 use triad_model::description::ModelDescription;
@@ -8,27 +8,28 @@ use triad_plan::device::DeviceProfile;
 use triad_plan::prefill::{Options, Prefill, Techniques};
 use triad_plan::schedule::Policy;
 
-/// One combination.
+/// One combination of techniques.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Combination {
-    /// Graphs are built ahead.
+    /// Whether graphs are built in advance.
     pub chunk_sharing: bool,
-    /// One scale for a tensor, and shadows.
+    /// Whether activations have one scale per tensor, with shadows.
     pub shadow: bool,
-    /// Tasks run by the policy.
+    /// Whether the policy chooses the order of tasks.
     pub out_of_order: bool,
-    /// Of the prefill.
+    /// Seconds of the prefill.
     pub seconds: f64,
-    /// Of these, for building graphs.
+    /// Part of `seconds` in which graphs are built.
     pub prepare_seconds: f64,
-    /// Drawn.
+    /// Energy of the prefill.
     pub joules: f64,
 }
 
-/// Names of the techniques, in the order of the bits of a combination's number.
+/// Names of the techniques, in the order of the bits of a combination's index.
 pub const NAMES: [&str; 3] = ["chunk-sharing", "shadow", "out-of-order"];
 
-/// All eight combinations; each bit of a place is one technique, [`NAMES`] in their order from the lowest.
+/// Returns all eight combinations. Each bit of an index stands for one technique of [`NAMES`], starting with the
+/// lowest.
 pub fn combinations(
     device: &DeviceProfile,
     model: &ModelDescription,
@@ -43,7 +44,7 @@ pub fn combinations(
             out_of_order,
             ..Techniques::ALL
         };
-        // What a window holds would depend on the length of chunks.
+        // The contents of a window would depend on the length of chunks.
         let options = Options {
             techniques,
             window: Some(usize::MAX),
@@ -63,7 +64,7 @@ pub fn combinations(
     (0..8).map(of_place).collect()
 }
 
-/// By how much a technique shortens the prefill, beside each combination of the others: `without / with`.
+/// Returns the speedup by a technique, `without / with`, for each combination of the others.
 pub fn factors(combinations: &[Combination], technique: usize) -> Vec<f64> {
     let without = (0..combinations.len()).filter(|place| place >> technique & 1 == 0);
     without
@@ -86,7 +87,7 @@ mod tests {
             Policy::CriticalPath,
         );
         let of_order = factors(&all, 2);
-        // Beside neither, chunk-sharing, shadow, both.
+        // Without the other two, with chunk-sharing, with shadow, with both.
         assert!(
             of_order[0] < 1.01 && of_order[1] > 1.01 && of_order[3] > 1.2,
             "{of_order:?}"

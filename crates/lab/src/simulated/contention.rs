@@ -1,4 +1,5 @@
-//! What another app costs each policy: a processor that is slowed or stopped for a while, whenever that begins.
+//! Simulates the cost of another app for each policy: it slows or stops a processor for a while, starting at any
+//! moment.
 
 use serde::Serialize;
 use triad_model::description::ModelDescription;
@@ -7,19 +8,19 @@ use triad_plan::device::DeviceProfile;
 use triad_plan::prefill::{Contention, Options, Prefill, processors};
 use triad_plan::schedule::Policy;
 
-/// Another app, on one processor.
+/// Another app on one processor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Disturbance {
-    /// Whether the NPU is disturbed, and not the processor of floats.
+    /// Whether the NPU is disturbed; otherwise the processor of float operators is.
     pub npu: bool,
-    /// Share of its time that is taken.
+    /// Share of the processor's time that the app takes.
     pub share: f64,
-    /// For how long.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
 impl Disturbance {
-    /// Half of either processor for 200 ms, and all of it for 100 ms: the same work is lost.
+    /// Half of either processor for 200 ms, and all of it for 100 ms. Both take the same amount of work.
     pub const ALL: [Self; 4] = [
         Self {
             npu: false,
@@ -44,26 +45,26 @@ impl Disturbance {
     ];
 }
 
-/// What a disturbance costs one policy.
+/// Cost of a disturbance for one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cost {
-    /// Which policy.
+    /// The policy.
     pub policy: Policy,
-    /// By what.
+    /// The disturbance.
     pub disturbance: Disturbance,
-    /// Alone on the device.
+    /// Seconds without the disturbance.
     pub alone_seconds: f64,
-    /// Longer by this, for each moment at which it begins.
+    /// Delay for each start of the disturbance, in seconds.
     pub delays: Vec<f64>,
 }
 
 impl Cost {
-    /// Of all moments.
+    /// Returns the mean delay.
     pub fn mean(&self) -> f64 {
         self.delays.iter().sum::<f64>() / self.delays.len().max(1) as f64
     }
 
-    /// At the worst moment.
+    /// Returns the largest delay.
     pub fn worst(&self) -> f64 {
         self.delays
             .iter()
@@ -72,7 +73,7 @@ impl Cost {
     }
 }
 
-/// What all disturbances cost all policies, beginning at `moments` equal distances of the run.
+/// Returns the costs of all disturbances for all policies, starting at `moments` equidistant moments of the run.
 pub fn costs(
     device: &DeviceProfile,
     model: &ModelDescription,

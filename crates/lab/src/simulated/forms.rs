@@ -1,33 +1,34 @@
-//! Other readings of equation 5, run by a scheduler that any of them can be put in.
+//! Other forms of equation 5, and a scheduler that runs any of them.
 //!
-//! [`Schedule`](triad_plan::schedule::Schedule) keeps what its policies go by up to date and decides in microseconds; this one
-//! computes each C anew, and is for studies alone.
+//! [`Schedule`](triad_plan::schedule::Schedule) updates its priorities incrementally and decides in microseconds. This
+//! scheduler recomputes every C for each decision, and is only for studies.
 
 use serde::Serialize;
 
 use triad_plan::schedule::Dag;
 
-/// What C counts. In all of them the first task of those with the largest C runs.
+/// Definition of C. In all forms, the first of the tasks with the largest C runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
-    /// As the text around the equation has it, and [`Policy::Paper`](triad_plan::schedule::Policy::Paper): off the NPU the
-    /// seconds of NPU tasks that become ready, on the NPU less those of others.
+    /// As the text around the equation and [`Policy::Paper`](triad_plan::schedule::Policy::Paper) define it: for tasks
+    /// off the NPU, the seconds of NPU tasks that become ready; for NPU tasks, minus the seconds of other processors'
+    /// tasks.
     Text,
-    /// As the equation is printed: all tasks that become ready, whatever their processor; less them on the NPU.
+    /// As the equation is printed: the seconds of all tasks that become ready, on any processor; negated for NPU tasks.
     Printed,
-    /// How many instead of how long.
+    /// The number of tasks instead of their seconds.
     Count,
-    /// The same sign on the NPU as elsewhere: it frees as much work for the others as it can.
+    /// The same sign for NPU tasks as for others: an NPU task frees as much work for other processors as possible.
     SameSign,
-    /// Off the NPU as in the text; on the NPU in order.
+    /// Off the NPU as in the text; the NPU runs its tasks in order.
     OneSided,
-    /// As in the text, and where two are equal, the longer remaining path.
+    /// As in the text; ties are broken by the longer remaining path.
     TiesByRank,
 }
 
 impl Form {
-    /// All of them.
+    /// All forms.
     pub const ALL: [Self; 6] = [
         Self::Text,
         Self::Printed,
@@ -37,7 +38,7 @@ impl Form {
         Self::TiesByRank,
     ];
 
-    /// Name for people and files.
+    /// Returns the name for people and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "C as in the text",
@@ -50,7 +51,7 @@ impl Form {
     }
 }
 
-/// Seconds of a run by `form`, if each takes `takes(task)`.
+/// Returns the seconds of a run with `form` in which each task takes `takes(task)`.
 pub fn seconds(dag: &Dag, form: Form, takes: impl Fn(usize) -> f64) -> f64 {
     let bottleneck = dag.bottleneck();
     let mut ranks = vec![0.0f64; dag.len()];

@@ -1,5 +1,5 @@
-//! Questions that many simulations decide: what reviewers of llm.npu asked of its schedule, its techniques one by
-//! one, other apps, and outliers. One file a question; [`forms`] has other readings of equation 5,
+//! Questions that need many simulations: those that reviewers of llm.npu asked about its schedule, its individual
+//! techniques, other apps, and outliers. There is one file per question. [`forms`] has other forms of equation 5, and
 //! [`systems`] the schedules of other systems.
 
 pub mod ablation;

@@ -1,4 +1,5 @@
-//! From how many outliers on is a product on two processors slower than one processor that can do all of it?
+//! Finds the number of outliers from which a matmul on two processors is slower than one processor that can compute
+//! everything.
 
 use serde::Serialize;
 use triad_model::description::ModelDescription;
@@ -7,29 +8,29 @@ use triad_plan::device::DeviceProfile;
 use triad_plan::prefill::{FloatsOn, Options, Prefill};
 use triad_plan::schedule::Policy;
 
-/// A prefill with outliers in this share of the channels.
+/// A prefill with outliers in a share of the channels.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// Of the residual stream's channels.
+    /// Share of the residual stream's channels.
     pub share: f64,
-    /// NPU and shadows, 85 % of them pruned.
+    /// Seconds on the NPU with 85 % of the shadows pruned.
     pub pruned_seconds: f64,
-    /// NPU and shadows, all of them kept.
+    /// Seconds on the NPU with all shadows kept.
     pub kept_seconds: f64,
 }
 
-/// What is compared.
+/// Results of all prefills.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rates {
-    /// By share of outlier channels.
+    /// One point per share of outlier channels.
     pub points: Vec<Point>,
-    /// Everything on the CPU, INT8 products among it.
+    /// Seconds if everything runs on the CPU, including INT8 matmuls.
     pub cpu_seconds: f64,
-    /// Everything on the GPU.
+    /// Seconds if everything runs on the GPU.
     pub gpu_seconds: Option<f64>,
-    /// The share from which all shadows make splitting slower than the CPU alone; none if it never is.
+    /// Share from which splitting with all shadows is slower than the CPU alone; `None` if it never is.
     pub slower_than_cpu: Option<f64>,
-    /// The same, than the GPU alone.
+    /// Share from which it is slower than the GPU alone.
     pub slower_than_gpu: Option<f64>,
 }
 
@@ -38,7 +39,7 @@ pub const SHARES: [f64; 12] = [
     0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0,
 ];
 
-/// Prefills of `prompt` tokens with more and more outliers.
+/// Simulates prefills of `prompt` tokens with more and more outliers.
 pub fn rates(
     device: &DeviceProfile,
     model: &ModelDescription,
@@ -112,7 +113,7 @@ mod tests {
             512,
             Policy::CriticalPath,
         );
-        // Not from each point to the next: slower tasks may luckily lead to a better order (Graham).
+        // Not from each point to the next: slower tasks may by chance lead to a better order (Graham).
         let (first, last) = (rates.points[0], rates.points[rates.points.len() - 1]);
         assert!(
             first.kept_seconds < last.kept_seconds && first.pruned_seconds < last.pruned_seconds

@@ -1,8 +1,8 @@
-//! How far each policy is from the optimum.
+//! Measures how far each policy is from the optimum.
 //!
-//! Over models, prompts, speeds of the processors against each other, and costs that are not what was expected. Waking up
-//! is left out, which is in no bound. Prompts of two chunks are solved, with the times that tasks really take; of longer ones
-//! there is a bound alone, and the distance is larger than it is.
+//! The cases vary models, prompts, relative speeds of the processors, and deviations of costs from expectations.
+//! Wake-up time is omitted, since no bound includes it. Prompts of two chunks are solved exactly with the real task
+//! times. For longer ones there is only a bound, so that the gap overestimates the distance.
 
 use serde::Serialize;
 use triad_model::description::ModelDescription;
@@ -19,23 +19,23 @@ use triad_plan::random::Random;
 use triad_plan::schedule::{Dag, Node, Policy};
 use triad_plan::simulate::simulate;
 
-/// What is varied.
+/// The parameters that vary.
 #[derive(Clone, Debug)]
 pub struct Grid {
     /// Names and descriptions.
     pub models: Vec<(String, ModelDescription)>,
     /// Tokens of the prompt.
     pub prompts: Vec<usize>,
-    /// Work of the NPU against that of the CPU.
+    /// Ratios of the NPU's work to the CPU's.
     pub ratios: Vec<f64>,
-    /// Standard deviations of the logarithm of what tasks take against what was expected.
+    /// Standard deviations of the logarithm of a task's real time relative to its expected time.
     pub noises: Vec<f64>,
-    /// Draws the noise; each case has a draw of its own.
+    /// Seed of the noise; each case has its own draw.
     pub seed: u64,
 }
 
 impl Grid {
-    /// The grid of docs/scheduling.md.
+    /// Returns the grid of docs/scheduling.md.
     pub fn usual(models: Vec<(String, ModelDescription)>) -> Self {
         Self {
             models,
@@ -54,25 +54,25 @@ pub struct Case {
     pub model: String,
     /// Tokens of the prompt.
     pub prompt: usize,
-    /// Work of the NPU against that of the CPU.
+    /// Ratio of the NPU's work to the CPU's.
     pub ratio: f64,
     /// Standard deviation of the logarithm of the costs.
     pub noise: f64,
     /// Chunks of the prompt.
     pub chunks: usize,
-    /// No schedule is shorter.
+    /// Lower bound for the length of any schedule.
     pub bound_seconds: f64,
-    /// Of the shortest schedule, where that was found: of one and two chunks.
+    /// Length of the shortest schedule, if it was found: for one and two chunks.
     pub optimum_seconds: Option<f64>,
-    /// By policy, in the order of [`names`].
+    /// Seconds of each policy, in the order of [`names`].
     pub seconds: Vec<f64>,
 }
 
-/// Partial schedules of a prompt of two chunks that are looked at, at most.
+/// Maximum number of partial schedules to examine for a prompt of two chunks.
 const MOST_PARTIALS: usize = 5_000_000;
 
 impl Case {
-    /// How much longer than the bound, in the order of [`names`].
+    /// Returns the excess of each policy over the bound, in the order of [`names`].
     pub fn gaps(&self) -> impl Iterator<Item = f64> {
         self.seconds
             .iter()
@@ -80,7 +80,8 @@ impl Case {
     }
 }
 
-/// What is compared: the policies, the forms of C but for the one that is a policy, and the schedules of other systems.
+/// Returns the names of everything that is compared: the policies, the forms of C except the one that is a policy, and
+/// the schedules of other systems.
 pub fn names() -> Vec<&'static str> {
     let forms = Form::ALL[1..].iter().map(|form| form.name());
     Policy::ALL
@@ -91,7 +92,7 @@ pub fn names() -> Vec<&'static str> {
         .collect()
 }
 
-/// All cases of a grid, with what `plan` plans for each dag without noise.
+/// Returns all cases of a grid. `plan` makes the plan of each dag without noise.
 pub fn cases(device: &DeviceProfile, grid: &Grid, plan: &mut dyn FnMut(&Dag) -> Plan) -> Vec<Case> {
     let mut cases = Vec::new();
     for (model, description) in &grid.models {
@@ -100,7 +101,7 @@ pub fn cases(device: &DeviceProfile, grid: &Grid, plan: &mut dyn FnMut(&Dag) -> 
             .iter()
             .filter(|prompt| **prompt <= description.context)
         {
-            // The whole model on the NPU: what its window holds is another question.
+            // The whole model is on the NPU: memory windows are not part of this study.
             let options = Options {
                 window: Some(usize::MAX),
                 ..Options::paper(Policy::Paper)
@@ -153,7 +154,7 @@ fn all_policies(dag: &Dag, orders: &[Order], takes: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// The same tasks with other seconds.
+/// Returns the same tasks with other seconds.
 fn rebuilt(dag: &Dag, seconds: impl Fn(usize) -> f64) -> Dag {
     let node = |task: usize| Node {
         home: dag.home(task),
@@ -164,8 +165,8 @@ fn rebuilt(dag: &Dag, seconds: impl Fn(usize) -> f64) -> Dag {
     Dag::from_nodes(dag.processors(), (0..dag.len()).map(node)).with_bottleneck(dag.bottleneck())
 }
 
-/// The same work on the NPU, and `1 / ratio` of it on the others. Policies take the NPU for the bottleneck at every ratio,
-/// as equation 5 is printed.
+/// Scales the work of the other processors so that the NPU has `ratio` times the work; the NPU's stays the same.
+/// Policies treat the NPU as the bottleneck at every ratio, as in the printed equation 5.
 fn with_ratio(dag: &Dag, npu: ProcessorId, ratio: f64) -> Dag {
     let work = |on_npu: bool| -> f64 {
         (0..dag.len())
@@ -186,28 +187,28 @@ fn with_noise(dag: &Dag, noise: f64, random: &mut Random) -> Vec<f64> {
         .collect()
 }
 
-/// A small instance, solved.
+/// A small instance that was solved.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Solved {
     /// Name of the model whose costs it has.
     pub model: String,
-    /// Blocks of it.
+    /// Layers of the model.
     pub blocks: usize,
     /// Chunks of the prompt.
     pub chunks: usize,
-    /// Work of the NPU against that of the CPU.
+    /// Ratio of the NPU's work to the CPU's.
     pub ratio: f64,
-    /// What is to be done, for other solvers.
+    /// The tasks, for other solvers.
     pub tasks: Vec<SolvedTask>,
-    /// Partial schedules that were looked at.
+    /// Partial schedules that were examined.
     pub partials: usize,
-    /// Whether these are all.
+    /// Whether the search was complete, so that the schedule is optimal.
     pub is_proven: bool,
-    /// Of the best schedule found.
+    /// Length of the best schedule found.
     pub optimum_seconds: f64,
-    /// No schedule is shorter, as large instances are measured.
+    /// Lower bound, as computed for large instances.
     pub bound_seconds: f64,
-    /// By policy, in the order of [`names`].
+    /// Seconds of each policy, in the order of [`names`].
     pub seconds: Vec<f64>,
 }
 
@@ -216,14 +217,14 @@ pub struct Solved {
 pub struct SolvedTask {
     /// The processor that runs it.
     pub processor: ProcessorId,
-    /// What it takes.
+    /// Its duration.
     pub seconds: f64,
-    /// The numbers of those that it waits for.
+    /// Indices of the tasks that it waits for.
     pub predecessors: Vec<usize>,
 }
 
-/// The first `blocks` blocks of each model, with prompts of few chunks, solved exactly as far as `most` partial schedules
-/// go.
+/// Solves the first `blocks` layers of each model with prompts of few chunks, exactly as far as `most` partial
+/// schedules suffice.
 pub fn solved(
     device: &DeviceProfile,
     grid: &Grid,
@@ -311,7 +312,7 @@ mod tests {
     fn each_case_with_noise_has_a_draw_of_its_own_that_the_seed_changes() {
         let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         let of_seed = |seed| {
-            // The same work twice: what differs is the noise.
+            // The same work twice, so that only the noise differs.
             let grid = Grid {
                 ratios: vec![1.0, 1.0],
                 noises: vec![0.0, 0.3],

@@ -1,7 +1,7 @@
-//! Schedules of other systems, on the tasks and the costs of ours: in which order they would run the same work.
+//! Schedules of other systems, on the same tasks and costs: the order in which they would run the same work.
 //!
-//! They are no [policies](triad_plan::schedule::Policy): the engine does not run them. Each is a fixed order of all tasks, some
-//! with barriers, which [`Order::dag`] brings into the form that the simulator runs in order.
+//! They are not [policies](triad_plan::schedule::Policy): the engine does not run them. Each is a fixed order of all
+//! tasks, some with barriers. [`Order::dag`] converts it to a dag that the simulator runs in order.
 
 use serde::Serialize;
 
@@ -12,22 +12,22 @@ use triad_plan::tasks::PrefillTasks;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum System {
-    /// MLLM on an NPU: two chunks in lockstep. While one is at a subgraph, the other is at the one before, and both go on when
-    /// both are done; the next two chunks begin when these are through.
+    /// MLLM on an NPU: two chunks in lockstep. The second chunk runs one subgraph later than the first, and both
+    /// advance when both are done. The next two chunks start when these are complete.
     Lockstep,
-    /// The pipeline of neuron clusters of PowerInfer-2 ([arXiv 2406.06282](https://arxiv.org/abs/2406.06282)): one block
-    /// after the other, each for all of the prompt, in clusters that follow each other from one processor to the next
-    /// without waiting for the whole of a product. Its clusters are columns of a product, in a prompt all of them at once
-    /// (its §4.1.1), beside which the CPU prepares weights; here they are chunks, which are what our tasks are cut into, and
-    /// weights need no preparation.
+    /// The neuron cluster pipeline of PowerInfer-2 ([arXiv 2406.06282](https://arxiv.org/abs/2406.06282)): one layer
+    /// after the other, each for the whole prompt, in clusters that go from one processor to the next without waiting
+    /// for a whole matmul. Its clusters are columns of a matmul, and a prompt has all of them at once (its §4.1.1),
+    /// while the CPU prepares weights. Here clusters are chunks, since these are the unit of tasks, and weights need no
+    /// preparation.
     NeuronClusters,
 }
 
 impl System {
-    /// All of them.
+    /// All systems.
     pub const ALL: [Self; 2] = [Self::Lockstep, Self::NeuronClusters];
 
-    /// Name for people and files.
+    /// Returns the name for people and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lockstep => "two chunks in lockstep (MLLM)",
@@ -35,7 +35,7 @@ impl System {
         }
     }
 
-    /// The order in which it runs the tasks of a prefill.
+    /// Returns the order in which the system runs the tasks of a prefill.
     pub fn order(self, tasks: &PrefillTasks) -> Order {
         let subgraphs = tasks
             .tasks
@@ -46,7 +46,8 @@ impl System {
         let stage = |task: usize| {
             let task = tasks.tasks[task].task;
             match self {
-                // A pair has a stage more than there are subgraphs: its second chunk is one behind.
+                // A pair of chunks has one more stage than there are subgraphs, since its second chunk is one stage
+                // later.
                 Self::Lockstep => task.chunk / 2 * (subgraphs + 1) + task.subgraph + task.chunk % 2,
                 Self::NeuronClusters => task.subgraph,
             }
@@ -61,20 +62,20 @@ impl System {
     }
 }
 
-/// All tasks of a prefill in the order in which each processor runs its own.
+/// All tasks of a prefill, in the order in which each processor runs its tasks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Order {
     tasks: Vec<usize>,
-    /// By place, the stage of each task, ascending; none begins before all of an earlier stage are done.
+    /// Stage of each position in the order, ascending. No task starts before all tasks of earlier stages are done.
     barriers: Option<Vec<usize>>,
 }
 
 impl Order {
-    /// The tasks of `dag`, numbered by their places in this order, each with `takes(task)` seconds: in order
-    /// ([`Policy::InOrder`](triad_plan::schedule::Policy::InOrder)) they run as the system runs them.
+    /// Renumbers the tasks of `dag` by their positions in this order, with durations of `takes(task)` seconds. Run in
+    /// order ([`Policy::InOrder`](triad_plan::schedule::Policy::InOrder)), they run like in the system.
     ///
     /// # Panics
-    /// If `dag` has other tasks than the prefill that the order is of, or a time is negative or not finite.
+    /// If the tasks of `dag` are not those of the order's prefill, or a time is negative or not finite.
     pub fn dag(&self, dag: &Dag, takes: impl Fn(usize) -> f64) -> Dag {
         let mut places = vec![0; dag.len()];
         self.tasks
@@ -95,7 +96,7 @@ impl Order {
         Dag::new(self.tasks.iter().enumerate().map(node)).with_bottleneck(dag.bottleneck())
     }
 
-    /// The places of the stage before that of `place`.
+    /// Returns the positions of the stage before that of `place`.
     fn stage_before(&self, place: usize) -> std::ops::Range<usize> {
         let Some(stages) = &self.barriers else {
             return 0..0;
@@ -129,7 +130,7 @@ mod tests {
         Prefill::new(&device, &shape("smollm2-135m").unwrap(), prompt, &options).tasks
     }
 
-    /// When each task of a prefill begins and ends.
+    /// Returns when each task of a prefill starts and ends.
     fn times(tasks: &PrefillTasks, system: System) -> Vec<(f64, f64)> {
         let order = system.order(tasks);
         let dag = order.dag(&tasks.dag, |task| tasks.dag.seconds(task));
@@ -173,13 +174,13 @@ mod tests {
             for (two, second) in tasks.tasks.iter().enumerate() {
                 let (first, second) = (first.task, second.task);
                 let in_step = first.chunk % 2 == 0 && second.chunk == first.chunk + 1;
-                // The second chunk is a subgraph behind the first.
+                // The second chunk is one subgraph later than the first.
                 let follows = in_step && second.subgraph >= first.subgraph;
                 assert!(
                     !follows || times[one].1 <= times[two].0,
                     "{second:?} began before {first:?} ended"
                 );
-                // The first chunk's next subgraph waits for the second chunk's one before.
+                // The first chunk's next subgraph waits for the second chunk's previous one.
                 let waits = in_step && first.subgraph > second.subgraph + 1;
                 if waits || second.chunk / 2 < first.chunk / 2 {
                     assert!(

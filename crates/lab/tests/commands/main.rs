@@ -1,4 +1,4 @@
-//! Every command of `triad-lab` from end to end, on a tiny model.
+//! Tests every command of `triad-lab` end to end, on a tiny model.
 
 #[path = "../../../cli/tests/support/outcome.rs"]
 mod outcome;

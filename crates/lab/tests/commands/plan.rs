@@ -1,4 +1,4 @@
-//! Cuts on a phone, and kernels compared with peaks.
+//! Partitions on a phone, and kernels compared with peaks.
 
 use crate::outcome::{json, keys, succeed};
 use crate::support::Place;
@@ -32,7 +32,7 @@ fn plan_cuts_each_product_of_a_block_where_a_device_is_faster_so() {
         (&auto["simulated"], &auto["float"], &auto["processors"][2]),
         (&true.into(), &1.into(), &"npu".into())
     );
-    // Four products of prefill and of decode.
+    // Four matmuls in prefill and four in decode.
     let all = [seconds(&layer), seconds(&tensor), seconds(&auto)];
     assert!(all.iter().all(|seconds| seconds.len() == 8));
     for product in 0..8 {
@@ -43,7 +43,7 @@ fn plan_cuts_each_product_of_a_block_where_a_device_is_faster_so() {
             auto["products"][product]
         );
     }
-    // A longer prompt has chunks of 1024 tokens and a rest.
+    // A longer prompt has chunks of 1024 tokens and a remainder.
     let rows = |product: &serde_json::Value| {
         [&product["chunks"], &product["shape"]["rows"]].map(serde_json::Value::as_u64)
     };

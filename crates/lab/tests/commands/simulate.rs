@@ -1,4 +1,5 @@
-//! `triad-lab simulate`, `triad-lab reproduce` and the studies of schedules: what they print follows from what they simulate.
+//! Tests that the output of `triad-lab simulate`, `triad-lab reproduce` and the studies of schedules is consistent with
+//! the simulations.
 
 use roxmltree::Document;
 use serde_json::Value as Json;
@@ -116,7 +117,7 @@ fn a_timeline_is_a_picture_or_a_trace_with_every_task() {
     );
 }
 
-/// The values of a section that `triad-lab reproduce --json` printed.
+/// Returns the values of a section that `triad-lab reproduce --json` printed.
 fn values<'a>(found: &'a Json, name: &str) -> &'a [Json] {
     let sections = found["sections"].as_array().unwrap();
     let section = sections
@@ -225,7 +226,7 @@ fn a_paper_ends_with_how_near_its_values_come_by_kind() {
     let start = |of: &Json| {
         let mean = 100.0 * number(&of["mean_error"]);
         format!(
-            "heterollm, all of it, {}: {} beside one number, mean error {mean:.1} %",
+            "heterollm, all of it, {}: {} with one number, mean error {mean:.1} %",
             of["kind"].as_str().unwrap(),
             of["numbers"]
         )
@@ -247,7 +248,7 @@ fn a_paper_ends_with_how_near_its_values_come_by_kind() {
     assert!(one.contains("14.0") && !one.contains("all of it"), "{one}");
 }
 
-/// A study on the smallest shape, and that it draws a figure.
+/// Runs a study on the smallest shape, and checks that it draws a figure.
 fn study(name: &str, more: &[&str]) -> Json {
     let place = Place::new();
     let arguments = [

@@ -1,4 +1,4 @@
-//! `triad-lab study` on a tiny model: what it prints is what other commands find, and follows from what it counts.
+//! Tests `triad-lab study` on a tiny model: its output agrees with other commands and with what it counts.
 
 use roxmltree::Document;
 use serde_json::Value as Json;
@@ -7,7 +7,7 @@ use crate::outcome::{json, succeed};
 use crate::support::Place;
 use crate::support::gguf::{Gguf, Value};
 
-/// Weights of the linear layers of the tiny model by the input that they read.
+/// Sizes of the linear layers of the tiny model, by the input that they read.
 const ROWS: [(u64, u64); 4] = [(32, 64), (32, 32), (32, 96), (48, 32)];
 
 fn place() -> Place {
@@ -52,7 +52,7 @@ fn study(place: &Place, study: &str, more: &[&str]) -> Json {
     )
 }
 
-/// The first metric of `triad eval`.
+/// Returns the first metric of `triad eval`.
 fn eval(place: &Place, more: &[&str]) -> f64 {
     number(
         &json(&place.triad(&[&["eval", "--json"], more].concat()))["results"][0]["metrics"][0]["value"],
@@ -69,7 +69,7 @@ fn same(a: f64, b: f64) {
     assert!((a - b).abs() <= 1e-9 * b.abs(), "{a} is not {b}");
 }
 
-/// The figure that a study draws: its panels and texts.
+/// Draws a study's figure and returns its number of panels and its texts.
 fn figure(place: &Place, study: &str, more: &[&str]) -> (usize, Vec<String>) {
     succeed(
         &place.triad(
@@ -195,7 +195,7 @@ fn shadow_memory_is_that_of_the_rows_of_the_channels_counted() {
             .iter()
             .sum::<u64>() as f64
     );
-    // One of four keeps its shadow: the most important one.
+    // One of four inputs keeps its shadow: the most important one.
     let importance = |input: &&Json| number(&input["importance"]);
     let most = inputs
         .iter()
@@ -364,7 +364,7 @@ fn without_a_text_perplexity_is_that_of_held_out_calibration_text() {
     assert!(number(&measured["perplexity"]["standard_error"]) > 0.0);
 }
 
-/// Texts of which every second one is a copy of the one before.
+/// Returns texts of which every second one is a copy of the previous one.
 fn twins(text: &str) -> String {
     (0..6)
         .map(|index| format!("{{\"text\": \"{text} {}\"}}\n", index / 2))

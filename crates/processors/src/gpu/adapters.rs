@@ -1,42 +1,42 @@
-//! Which GPUs there are, and which one is meant.
+//! Lists the GPUs of a machine and selects one.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// The environment variable that names a GPU, as [`GpuOptions::adapter`](super::GpuOptions::adapter) does.
+/// The environment variable that names a GPU, like [`GpuOptions::adapter`](super::GpuOptions::adapter).
 pub const ADAPTER: &str = "TRIAD_GPU";
 
 /// A GPU as its driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// `NVIDIA GeForce RTX 3060`.
+    /// Name, such as `NVIDIA GeForce RTX 3060`.
     pub name: String,
-    /// What it is.
+    /// Kind of adapter.
     pub kind: AdapterKind,
-    /// The interface: `Vulkan`, `Metal`, `DirectX 12`.
+    /// Graphics API: `Vulkan`, `Metal`, `DirectX 12`.
     pub interface: String,
     /// Name and version of the driver.
     pub driver: String,
 }
 
-/// What an adapter is.
+/// Kind of adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdapterKind {
     /// A GPU with memory of its own.
     Discrete,
     /// A GPU that shares the CPU's memory.
     Integrated,
-    /// A GPU of the machine that this one is a guest of.
+    /// A GPU of the host, used from a virtual machine.
     Virtual,
-    /// A program that runs on the CPU in place of a GPU.
+    /// A program that emulates a GPU on the CPU.
     Software,
-    /// The driver does not tell.
+    /// The driver does not report the kind.
     Other,
 }
 
 impl AdapterKind {
-    /// In words.
+    /// Returns a description for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Discrete => "with memory of its own",
@@ -47,7 +47,7 @@ impl AdapterKind {
         }
     }
 
-    /// The lower, the sooner it is chosen.
+    /// Returns the priority of this kind (the lowest is chosen first), or `None` if it must be named to be chosen.
     fn rank(self) -> Option<u8> {
         match self {
             Self::Discrete => Some(0),
@@ -71,11 +71,11 @@ impl fmt::Display for Adapter {
     }
 }
 
-/// The adapter whose name contains `wanted`, in small or capital letters; without a name, the fastest kind of GPU that is
-/// there, and never software in its place.
+/// Returns the adapter whose name contains `wanted`, ignoring case. Without a name, returns the fastest kind of GPU
+/// that is present, and never a software renderer.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no such adapter.
 pub(super) fn choose(wanted: Option<&str>) -> Result<(wgpu::Adapter, Adapter)> {
     let mut all = listed();
     let described: Vec<_> = all.iter().map(|(_, described)| described.clone()).collect();
@@ -109,7 +109,7 @@ fn choose_from(all: &[Adapter], wanted: Option<&str>) -> Result<usize> {
         })
 }
 
-/// Every GPU that this machine's drivers list; none where it has no driver.
+/// Returns every GPU that this machine's drivers list, or none if it has no driver.
 pub(super) fn listed() -> Vec<(wgpu::Adapter, Adapter)> {
     let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
     let descriptor = wgpu::InstanceDescriptor {

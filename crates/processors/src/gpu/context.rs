@@ -1,4 +1,4 @@
-//! An open GPU: its queue, and what goes wrong on it.
+//! An open GPU: its device, its queue and its failures.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,48 +11,49 @@ use super::matrices::Matrices;
 use super::pipeline_cache::PipelineCache;
 use crate::error::{Error, Result};
 
-/// A submission that takes longer than this is given up.
+/// Longest time that a submission may take. After it, the GPU counts as failed.
 const TIME_OUT: Duration = Duration::from_secs(30);
-/// The same on software in place of a GPU, for which a chunk of a model is much.
+/// The same limit for software renderers, which take long for a chunk of a model.
 const TIME_OUT_OF_SOFTWARE: Duration = Duration::from_secs(300);
-/// Offsets in a uniform buffer are multiples of this on every GPU.
+/// Alignment of offsets in a uniform buffer that every GPU accepts.
 pub(super) const UNIFORM: u64 = 256;
 
-/// What is used where it is there.
+/// Features that are used where the adapter has them.
 const OPTIONAL: wgpu::Features = wgpu::Features::SUBGROUP
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::PIPELINE_CACHE);
 
-/// A GPU that was opened.
+/// An open GPU.
 #[derive(Debug)]
 pub(super) struct Context {
-    /// For errors.
+    /// Name in errors, `gpu:` and the adapter's name.
     pub name: String,
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
-    /// Whether it is a program on the CPU.
+    /// Whether the GPU is a software renderer on the CPU.
     pub is_software: bool,
-    /// Compiled shaders on disk, where a folder is given and the driver returns them.
+    /// Compiled shaders on disk, if a folder was given and the driver returns compiled shaders.
     pub pipelines: Option<PipelineCache>,
-    /// Whether the CPU writes to the memory that shaders read: of a GPU that shares the CPU's, and of software.
+    /// Whether the CPU writes directly to the memory that shaders read. True for integrated GPUs and software
+    /// renderers.
     pub shares_memory: bool,
-    /// Sides of the matrices of numbers in f16, with sums in f32, that subgroups multiply.
+    /// Sides of the cooperative matrices (f16 inputs, f32 sums) that subgroups multiply.
     pub matrices: Vec<u32>,
-    /// How long a submission may take at most, about; `None`: as long as a chunk or a subgraph.
+    /// Approximate upper bound for the length of a submission; `None` for one submission per chunk or subgraph.
     pub slice: Option<Duration>,
     time_out: Duration,
     /// Submissions so far.
     submissions: AtomicU64,
-    /// The first failure that no call returned; a GPU that failed once computes no more.
+    /// The first failure that no call returned. After a failure the GPU is not used any more.
     failure: Arc<OnceLock<String>>,
 }
 
 impl Context {
-    /// Opens an adapter, whose compiled shaders are kept in the folder `kept`, and `with_matrices` of subgroups, if it has
-    /// them.
+    /// Opens an adapter. Compiled shaders are kept in the folder `kept`. With `with_matrices`, the adapter's
+    /// cooperative matrices are enabled, if it has any.
     ///
     /// # Errors
-    /// If its driver refuses it.
+    /// If the driver refuses the adapter.
     pub fn open(
         adapter: &wgpu::Adapter,
         described: &Adapter,
@@ -116,19 +117,19 @@ impl Context {
         })
     }
 
-    /// The same with submissions of another length.
+    /// Returns this context with another limit for the length of submissions.
     pub fn with_slice(self, slice: Option<Duration>) -> Self {
         Self { slice, ..self }
     }
 
-    /// Keeps what was compiled.
+    /// Saves the compiled shaders.
     pub fn keep_pipelines(&self) {
         if let Some(pipelines) = &self.pipelines {
             pipelines.save();
         }
     }
 
-    /// The error of a GPU that has failed.
+    /// Returns the error of a GPU that has failed.
     pub fn check(&self) -> Result<()> {
         self.failure
             .get()
@@ -142,7 +143,7 @@ impl Context {
         }
     }
 
-    /// Bytes of a buffer that shaders read or write, at most.
+    /// Returns the maximum size, in bytes, of a buffer that shaders read or write.
     pub fn most_bytes(&self) -> u64 {
         let limits = self.device.limits();
         limits
@@ -150,10 +151,10 @@ impl Context {
             .min(limits.max_storage_buffer_binding_size)
     }
 
-    /// A buffer that holds anything, of 16 bytes at least.
+    /// Returns an uninitialized buffer of at least 16 bytes.
     ///
     /// # Errors
-    /// If it is larger than buffers can be, or there is no memory for it.
+    /// If it exceeds the maximum buffer size, or there is no memory for it.
     pub fn buffer(
         &self,
         what: &'static str,
@@ -193,7 +194,7 @@ impl Context {
         .map_err(|_| out_of_memory("it has no memory left".to_owned()))
     }
 
-    /// A buffer that holds `values`.
+    /// Returns a buffer that holds `values`.
     ///
     /// # Errors
     /// As [`buffer`](Self::buffer).
@@ -209,8 +210,8 @@ impl Context {
         Ok(buffer)
     }
 
-    /// A buffer that shaders read, with these bytes one behind the other. Where memory is shared they are written to their
-    /// place; elsewhere they go through copies, which are freed when they have arrived.
+    /// Returns a buffer that shaders read and that holds these byte slices, concatenated. If memory is shared, the CPU
+    /// writes them in place. Otherwise they go through staging buffers, which are freed when the copies are complete.
     ///
     /// # Errors
     /// As [`buffer`](Self::buffer), and if the GPU fails.
@@ -245,7 +246,7 @@ impl Context {
         Ok(buffer)
     }
 
-    /// Calls `act`, whose errors of the kind `filter` are returned.
+    /// Calls `act` and returns errors of the kind `filter` that it caused.
     pub fn scoped<T>(
         &self,
         filter: wgpu::ErrorFilter,
@@ -259,7 +260,7 @@ impl Context {
         }
     }
 
-    /// Submits `encoder`, waits for it, and calls `read` with the first `bytes` of `staging`.
+    /// Submits `encoder`, waits until it is complete, and calls `read` with the first `bytes` of `staging`.
     ///
     /// # Errors
     /// If the GPU fails or takes too long.
@@ -273,8 +274,8 @@ impl Context {
         let submission = self.submit(encoder);
         let mapped = self.map(staging, bytes);
         self.wait(submission)?;
-        // Another thread that waits for the GPU may have taken the notice that these outputs are mapped, and send it here
-        // only after this thread's wait has ended.
+        // Another thread that waits for the GPU may poll the completion of this mapping, and run its callback only
+        // after this thread's wait has ended.
         let outcome = mapped.recv_timeout(self.time_out);
         let outcome = outcome.map_err(|_| self.failed("its outputs did not arrive".to_owned()))?;
         outcome.map_err(|error| self.failed(format!("its outputs can't be read: {error}")))?;
@@ -287,7 +288,7 @@ impl Context {
         Ok(())
     }
 
-    /// Submits `encoder` and waits for it.
+    /// Submits `encoder` and waits until it is complete.
     ///
     /// # Errors
     /// If the GPU fails or takes too long.
@@ -300,12 +301,12 @@ impl Context {
         self.queue.submit([encoder.finish()])
     }
 
-    /// How often work was submitted.
+    /// Returns the number of submissions so far.
     pub fn submissions(&self) -> u64 {
         self.submissions.load(Ordering::Relaxed)
     }
 
-    /// Waits until all that was written to buffers has arrived.
+    /// Waits until all writes to buffers are complete.
     ///
     /// # Errors
     /// If the GPU fails or takes too long.
@@ -349,7 +350,7 @@ impl Context {
     }
 }
 
-/// An error in one line.
+/// Formats an error and its sources in one line.
 pub(super) fn one_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -368,7 +369,7 @@ pub(super) mod tests {
     use super::super::{ADAPTER, adapters};
     use super::*;
 
-    /// The GPU that the environment names.
+    /// Opens the GPU that the environment names.
     pub(in crate::gpu) fn context() -> Option<Context> {
         let Some(name) = std::env::var(ADAPTER).ok().filter(|name| !name.is_empty()) else {
             eprintln!("skipped: {ADAPTER} names none");

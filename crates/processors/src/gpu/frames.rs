@@ -1,4 +1,5 @@
-//! Jobs as an application that renders submits them: what tells whether it loses frames beside a model (HeteroLLM, §5.5).
+//! GPU work like that of an application that renders. It shows whether the application loses frames while a model runs
+//! (HeteroLLM, §5.5).
 
 use std::sync::Arc;
 
@@ -7,10 +8,10 @@ use super::peak::{ADDED, MultiplyAdds};
 use super::{Gpu, GpuOptions, adapters};
 use crate::error::Result;
 
-/// Measured frames, of which the fastest counts.
+/// Measured frames; the fastest counts.
 const ROUNDS: usize = 5;
 
-/// Frames of one length.
+/// Frames of a fixed length.
 #[derive(Debug)]
 pub struct Frames {
     context: Arc<Context>,
@@ -20,7 +21,8 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Frames of about so many seconds each in the queue of `gpu`, which does one thing after the other: what waits longest.
+    /// Creates frames of about `seconds` each in the queue of `gpu`. This queue runs its submissions in order, so that
+    /// frames wait the longest.
     ///
     /// # Errors
     /// If the GPU or its driver refuses the shader, or the GPU fails.
@@ -28,7 +30,7 @@ impl Frames {
         Self::new(Arc::clone(&gpu.shared.context), seconds)
     }
 
-    /// The same in a queue of their own, as another application has: the driver decides who is next.
+    /// Creates frames in a queue of their own, as another application has. The driver decides which queue runs next.
     ///
     /// # Errors
     /// If there is no such GPU, its driver refuses it or the shader, or the GPU fails.
@@ -52,7 +54,7 @@ impl Frames {
         while fastest(groups)? < seconds && groups < 1 << 20 {
             groups *= 2;
         }
-        // In proportion between the last two.
+        // Interpolates linearly between the last two measurements.
         let (less, more) = (fastest(groups / 2)?, fastest(groups)?);
         let share = ((seconds - less) / (more - less)).clamp(0.0, 1.0);
         let groups = (groups / 2 + (share * f64::from(groups / 2)) as u32).max(1);
@@ -65,12 +67,12 @@ impl Frames {
         })
     }
 
-    /// What one takes alone.
+    /// Returns the seconds that a frame takes while the GPU does nothing else.
     pub fn seconds(&self) -> f64 {
         self.seconds
     }
 
-    /// Submits one and waits for it.
+    /// Submits a frame and waits until it is complete.
     ///
     /// # Errors
     /// If the GPU fails.

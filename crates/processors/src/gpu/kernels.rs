@@ -1,28 +1,28 @@
-//! The compute pipelines, in variants of which each GPU gets the first that computes rightly on it.
+//! The compute pipelines, in several variants. Each GPU uses the first one that passes the self-test on it.
 
 use super::context::Context;
 
-/// Words of a row, four numbers each, that a workgroup brings into its memory at a time.
+/// Words (of four numbers each) of a row that a workgroup loads into its memory at a time.
 pub(super) const DEPTH: u32 = 16;
-/// What shaders share.
+/// Functions that several shaders use.
 pub(super) const FUNCTIONS: &str = include_str!("shaders/functions.wgsl");
-/// Tiles of products in INT8.
+/// Tiled INT8 matmul.
 pub(super) const MULTIPLY: &str = include_str!("shaders/multiply.wgsl");
 
-/// One way to multiply.
+/// A variant of the INT8 matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// Its name.
+    /// Name of the variant.
     pub name: &'static str,
-    /// Rows and columns of the outputs that a workgroup computes.
+    /// Rows and columns of the output tile of a workgroup.
     tile: u32,
-    /// The function that adds the products of four pairs.
+    /// WGSL function that computes the dot product of four INT8 pairs.
     dot4: &'static str,
 }
 
-/// A product of four pairs in one instruction, where the driver has it; otherwise the shader compiler spells it out.
+/// A four-element dot product in one instruction, if the driver has it; otherwise the shader compiler expands it.
 pub(super) const PACKED: &str = "fn dot4(a: u32, b: u32) -> i32 { return dot4I8Packed(a, b); }";
-/// With shifts and products of 32 bits alone.
+/// A four-element dot product of shifts and 32-bit multiplications only.
 pub(super) const SHIFTED: &str =
     "fn number(word: u32, lane: u32) -> i32 { return bitcast<i32>(word << (24u - 8u * lane)) >> 24u; }
 fn dot4(a: u32, b: u32) -> i32 {
@@ -31,7 +31,8 @@ fn dot4(a: u32, b: u32) -> i32 {
 }";
 
 impl Variant {
-    /// All, the fastest first. Workgroups have one dimension: an Adreno 840 miscomputed others (pytorch/executorch#22328).
+    /// All variants, the fastest first. Workgroups have one dimension: an Adreno 840 miscomputed with more
+    /// (pytorch/executorch#22328).
     pub const ALL: [Self; 4] = [
         Self {
             name: "packed-64",
@@ -55,7 +56,7 @@ impl Variant {
         },
     ];
 
-    /// Rows and columns of the outputs that a workgroup computes.
+    /// Returns the rows and columns of the output tile of a workgroup.
     pub(super) fn tile(self) -> u32 {
         self.tile
     }
@@ -81,7 +82,7 @@ impl Variant {
     }
 }
 
-/// Pipelines of one variant.
+/// The compiled pipelines of one variant.
 #[derive(Debug)]
 pub(super) struct Kernels {
     pub variant: Variant,
@@ -90,10 +91,10 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles them.
+    /// Compiles the pipelines.
     ///
     /// # Errors
-    /// The reason, if the GPU or its driver refuses one.
+    /// If the GPU or its driver refuses a shader. The error is the reason.
     pub fn compile(context: &Context, variant: Variant) -> Result<Self, String> {
         let threads = variant.side() * variant.side();
         let limits = context.device.limits();
@@ -119,7 +120,7 @@ impl Kernels {
                 source,
             };
             let module = context.device.create_shader_module(descriptor);
-            // All of it is written before it is read.
+            // The shaders write all of this memory before they read it.
             let options = wgpu::PipelineCompilationOptions {
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()

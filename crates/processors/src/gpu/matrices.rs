@@ -1,17 +1,17 @@
-//! Matrices that subgroups multiply: cooperative matrices of Vulkan, SIMD-group matrices of Metal, which are an experiment of
-//! `wgpu`.
+//! Matrices that a subgroup multiplies: Vulkan's cooperative matrices and Metal's SIMD-group matrices. They are an
+//! experimental feature of `wgpu`.
 
-/// What an adapter has of them, and what a device that uses them is asked for with.
+/// The cooperative matrices of an adapter, and the features with which a device must be requested to use them.
 pub(super) struct Matrices {
-    /// None, or the experimental one.
+    /// The experimental feature, or none.
     pub features: wgpu::Features,
     pub token: wgpu::ExperimentalFeatures,
-    /// Sides of squares of numbers in f16, with sums in f32.
+    /// Sides of the supported square matrices (f16 inputs, f32 sums).
     pub sides: Vec<u32>,
 }
 
 impl Matrices {
-    /// Of a device that is opened without them.
+    /// Returns the configuration of a device that does not use them.
     pub fn none() -> Self {
         let (features, token) = (
             wgpu::Features::empty(),
@@ -24,7 +24,7 @@ impl Matrices {
         }
     }
 
-    /// Those that an adapter has.
+    /// Returns the matrices that an adapter supports.
     pub fn of(adapter: &wgpu::Adapter) -> Self {
         use wgpu::CooperativeScalarType::{F16, F32};
         let features = adapter.features() & wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
@@ -37,8 +37,8 @@ impl Matrices {
             .filter(|one| (one.ab_type, one.cr_type) == (F16, F32))
             .map(|one| one.k_size)
             .collect();
-        // SAFETY: what `wgpu` and the driver make of shaders that use them may be wrong. Whoever named these shaders has asked
-        // for it, and they are proven before a model uses them.
+        // SAFETY: `wgpu` and the driver may miscompile shaders that use this feature. Only a user who names these
+        // shaders enables it, and they must pass the self-test before a model uses them.
         #[allow(unsafe_code)]
         let token = unsafe { wgpu::ExperimentalFeatures::enabled() };
         Self {

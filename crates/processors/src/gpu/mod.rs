@@ -1,15 +1,14 @@
-//! GPUs through Vulkan, Metal or Direct3D 12: subgraphs in INT8, and whole models (`model`).
+//! GPUs through Vulkan, Metal or Direct3D 12. They run INT8 subgraphs and whole models (`model`).
 //!
-//! A GPU is opened once ([`Gpu::open`]): it is found by name (`adapters`), its queue is opened (`context`), and the
-//! first of several variants of the shaders is taken that computes rightly on it (`kernels`, `proof`); what others get
-//! wrong has a reason, which [`Gpu::variants`] returns. A program keeps its weights in buffers of the GPU, in the
-//! layout of the CPU's kernels, and runs in one submission (`program`); what is between input and output is in buffers
-//! that all programs share (`scratch`). What a driver compiled is kept on disk (`pipeline_cache`). Submissions can be
-//! of a given length at most ([`GpuOptions::slice`], `pace`), so that other applications have the GPU in between;
-//! [`Frames`] shows whether they do.
+//! A GPU is opened once ([`Gpu::open`]): `adapters` finds it by name, `context` opens its queue, and the first shader
+//! variant that passes the self-test is used (`kernels`, `proof`). [`Gpu::variants`] returns why other variants were
+//! refused. A program keeps its weights in GPU buffers, in the layout of the CPU's kernels, and runs in one submission
+//! (`program`). All programs share the buffers for intermediate results (`scratch`). Compiled shaders are kept on disk
+//! (`pipeline_cache`). The length of submissions can be limited ([`GpuOptions::slice`], `pace`), so that other
+//! applications can use the GPU in between. [`Frames`] shows whether they can.
 //!
-//! No adapter, software in place of a GPU that nobody asked for, memory that is missing, a GPU that its driver lost or that
-//! takes too long are errors of their own.
+//! There are separate errors for: no adapter, a software renderer that was not requested, too little memory, a device
+//! that the driver lost, and a submission that takes too long.
 
 mod adapters;
 mod context;
@@ -46,28 +45,30 @@ use pace::Pace;
 use program::{GpuProgram, Shared};
 use scratch::Scratch;
 
-/// Which GPU, and how it is used.
+/// Selects a GPU and configures how it is used.
 #[derive(Clone, Debug, Default)]
 pub struct GpuOptions {
-    /// A part of its name; `None` for the fastest kind of GPU that is there, and never software in its place.
+    /// Part of the adapter's name. `None` selects the fastest kind of GPU that is present, and never a software
+    /// renderer.
     pub adapter: Option<String>,
-    /// Variants of the shaders for subgraphs to try, in this order; `None` for [`Variant::ALL`].
+    /// Shader variants for subgraphs to try, in this order; `None` for [`Variant::ALL`].
     pub variants: Option<Vec<Variant>>,
-    /// Names of variants, with commas between them: those for subgraphs take the place of `variants`, and those for models
-    /// of [`ModelVariant::ALL`], unless there is none of the kind.
+    /// Names of variants, separated by commas. Names of subgraph variants replace `variants`, and names of model
+    /// variants replace [`ModelVariant::ALL`]. If there is no name of a kind, the default of that kind stays.
     pub named: Option<String>,
-    /// How long a submission may take at most, about, so that others have the GPU in between; `None` for one submission of
-    /// each subgraph, and of each chunk of a whole model.
+    /// Approximate upper bound for the length of a submission, so that other applications can use the GPU in between.
+    /// `None` for one submission per subgraph, and per chunk of a whole model.
     pub slice: Option<Duration>,
-    /// The folder in which compiled shaders are kept, on drivers that return them; `None` for nowhere.
+    /// Folder for compiled shaders, if the driver returns them; `None` to keep none.
     pub kept: Option<PathBuf>,
 }
 
-/// The environment variable that names variants of the shaders, as [`GpuOptions::named`] does.
+/// The environment variable that names shader variants, like [`GpuOptions::named`].
 pub const VARIANTS: &str = "TRIAD_GPU_VARIANTS";
 
 impl GpuOptions {
-    /// The GPU that the environment variable [`ADAPTER`] names, or any, and the variants that [`VARIANTS`] names.
+    /// Returns options with the GPU that the environment variable [`ADAPTER`] names, if it is set, and the variants
+    /// that [`VARIANTS`] names.
     pub fn from_environment() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self {
@@ -77,10 +78,10 @@ impl GpuOptions {
         }
     }
 
-    /// The variants to try, for subgraphs and for models.
+    /// Returns the variants to try, for subgraphs and for models.
     ///
     /// # Errors
-    /// If one is named that there is not.
+    /// If a named variant does not exist.
     fn tried(&self) -> Result<(Vec<Variant>, Vec<ModelVariant>)> {
         let (mut variants, mut model_variants) = (Vec::new(), Vec::new());
         let all_models = || ModelVariant::ALL.into_iter().chain(ModelVariant::ROUNDED);
@@ -119,25 +120,25 @@ impl GpuOptions {
     }
 }
 
-/// A GPU.
+/// An open GPU.
 #[derive(Debug)]
 pub struct Gpu {
     adapter: Adapter,
     capabilities: Capabilities,
     variants: Vec<(Variant, VariantState)>,
-    /// Those that models try.
+    /// Variants that models try.
     model_variants: Vec<ModelVariant>,
     shared: Arc<Shared>,
 }
 
-/// What came of a variant.
+/// Result of trying a variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VariantState {
-    /// It computes rightly and is used.
+    /// The variant passed the self-test and is used.
     Used,
-    /// It does not, or the driver refuses it: the reason.
+    /// The variant failed the self-test, or the driver refused it; holds the reason.
     Refused(String),
-    /// A faster one is used.
+    /// The variant was not tried, since a faster one is used.
     Untried,
 }
 
@@ -145,7 +146,7 @@ impl Gpu {
     /// Opens a GPU.
     ///
     /// # Errors
-    /// If there is none, its driver refuses it, or no variant of the shaders computes rightly on it.
+    /// If there is none, its driver refuses it, or no shader variant passes the self-test.
     pub fn open(options: &GpuOptions) -> Result<Self> {
         let tried = options.tried()?;
         let (listed, adapter) = adapters::choose(options.adapter.as_deref())?;
@@ -158,8 +159,8 @@ impl Gpu {
         )
     }
 
-    /// Opens every GPU that this machine's drivers list, software among them, with the variants of `options`; of each that
-    /// can't be used, the error.
+    /// Opens every GPU that this machine's drivers list, software renderers included, with the variants of `options`.
+    /// Returns the error of each GPU that can't be used.
     pub fn open_each(options: &GpuOptions) -> Vec<(Adapter, Result<Self>)> {
         let open = |(listed, adapter): (wgpu::Adapter, Adapter)| {
             let opened = options.tried().and_then(|tried| {
@@ -228,44 +229,46 @@ impl Gpu {
         })
     }
 
-    /// What its driver says of it.
+    /// Returns the driver's description of the GPU.
     pub fn adapter(&self) -> &Adapter {
         &self.adapter
     }
 
-    /// Whether the CPU writes weights to the memory that shaders read; otherwise they are copied to memory of the GPU's own.
+    /// Returns whether the CPU writes weights directly to the memory that shaders read. Otherwise they are copied to
+    /// the GPU's own memory.
     pub fn shares_memory(&self) -> bool {
         self.shared.context.shares_memory
     }
 
-    /// How often work was submitted to it, by all its programs and models.
+    /// Returns the number of submissions to the GPU by all its programs and models.
     pub fn submissions(&self) -> u64 {
         self.shared.context.submissions()
     }
 
-    /// What came of each variant of the shaders for subgraphs in INT8.
+    /// Returns the result of each INT8 subgraph variant.
     pub fn variants(&self) -> &[(Variant, VariantState)] {
         &self.variants
     }
 
-    /// What comes of each variant of the shaders for whole models: all kernels of a model with heads of 64 or 128 and
-    /// weights of any format are compiled and proven. A model that is put there proves those that it needs.
+    /// Tests each shader variant for whole models and returns the results. It compiles and tests all kernels of models
+    /// with heads of 64 or 128 dimensions and weights of any format. Loading a model tests only the kernels that it
+    /// needs.
     ///
     /// # Errors
-    /// If no variant computes rightly, or the GPU fails.
+    /// If no variant passes the self-test, or the GPU fails.
     pub fn prove_models(&self) -> Result<Vec<(ModelVariant, VariantState)>> {
         let states = model::prove_all(&self.shared.context, &self.model_variants)?;
         self.shared.context.keep_pipelines();
         Ok(states)
     }
 
-    /// Why compiled shaders that were kept are not used, or can't be kept, if that is so.
+    /// Returns why kept shaders are not used or can't be kept, if so.
     pub fn not_kept(&self) -> Option<String> {
         self.shared.context.pipelines.as_ref()?.note()
     }
 }
 
-/// A variant that computes rightly, or the reason why it is not used.
+/// Compiles and tests a variant. Returns its state if it passes the self-test, or the reason why it is not used.
 fn proven(context: &Arc<Context>, variant: Variant) -> Result<std::result::Result<Shared, String>> {
     let kernels = match Kernels::compile(context, variant) {
         Ok(kernels) => kernels,
@@ -280,7 +283,7 @@ fn proven(context: &Arc<Context>, variant: Variant) -> Result<std::result::Resul
         pace,
     });
     let proof = proof::prove(&shared)?;
-    let shared = Arc::into_inner(shared).expect("its programs are gone");
+    let shared = Arc::into_inner(shared).expect("the self-test dropped its programs");
     Ok(proof.map(|()| shared))
 }
 

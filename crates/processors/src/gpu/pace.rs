@@ -1,31 +1,31 @@
-//! Time slices: how much work fits into a submission that is to take no longer than a given time, so that what others
-//! submit to the GPU, such as the frames of a game, does not wait for long (HeteroLLM, §5.5).
+//! Time slices. Estimates how much work fits into a submission of limited length, so that other submissions to the GPU,
+//! such as the frames of a game, do not wait for long (HeteroLLM, §5.5).
 //!
-//! What work takes is learnt from how long submissions took. Another application's work may have run in between, so what is
-//! faster than expected is believed at once, and what is slower little by little.
+//! The cost of work is learnt from the duration of submissions. Another application's work may have run in between. So
+//! a shorter time than expected is adopted at once, and a longer one only gradually.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
-/// What a unit of work, a multiplication or addition, takes before anything is known: so much that the first submissions
-/// are short on any GPU.
+/// Initial estimate of the seconds of a unit of work (one multiplication or addition). It is so high that the first
+/// submissions are short on any GPU.
 const GUESS: f64 = 1e-9;
-/// How much of a difference is believed of what took longer than expected.
+/// Fraction of the relative error that is adopted when a submission took longer than expected.
 const GAIN: f64 = 0.1;
-/// Nothing takes less, so that an expectation of nothing can be corrected.
+/// Lower bound of an estimate, so that an estimate of zero can be corrected.
 const LEAST: f64 = 1e-18;
 
-/// What kinds of work take, by what submissions took.
+/// Estimated cost of each kind of work.
 #[derive(Debug)]
 pub(super) struct Pace<K> {
     slice: f64,
-    /// Of a unit of each kind.
+    /// Seconds per unit of each kind.
     seconds: HashMap<K, f64>,
 }
 
 impl<K: Copy + Eq + Hash> Pace<K> {
-    /// For submissions of at most about this time.
+    /// Creates estimates for submissions of at most about `slice`.
     pub fn new(slice: Duration) -> Self {
         Self {
             slice: slice.as_secs_f64(),
@@ -33,24 +33,25 @@ impl<K: Copy + Eq + Hash> Pace<K> {
         }
     }
 
-    /// Whether work of so many expected seconds fits into a submission.
+    /// Returns whether work of `seconds` expected seconds fits into a submission.
     pub fn fits(&self, seconds: f64) -> bool {
         seconds <= self.slice
     }
 
-    /// What so many units are expected to take.
+    /// Returns the expected seconds of `units` units.
     pub fn seconds(&self, kind: K, units: f64) -> f64 {
         units * self.of_unit(kind)
     }
 
-    /// How many of `count` things of `units` each go into a submission: in multiples of `step`, and one step at least.
+    /// Returns how many of `count` items of `units` units each go into a submission: a multiple of `step`, and at least
+    /// one step, but at most `count`.
     pub fn count(&self, kind: K, units: f64, count: usize, step: usize) -> usize {
-        // As many as may be are no problem: a float that is too large becomes the largest integer.
+        // If the quotient exceeds the integer range, the cast saturates.
         let fitting = (self.slice / self.seconds(kind, units)) as usize;
         (fitting / step * step).max(step).min(count)
     }
 
-    /// A submission of so many units of each kind took so long.
+    /// Updates the estimates from a submission of these units that took `seconds`.
     pub fn learn(&mut self, done: &[(K, f64)], seconds: f64) {
         let expected: f64 = done
             .iter()
@@ -66,7 +67,7 @@ impl<K: Copy + Eq + Hash> Pace<K> {
             .map(|(kind, units)| (*kind, self.seconds(*kind, *units) / expected))
             .collect();
         for (kind, share) in shares {
-            // What had most of the time has most of the error.
+            // Distributes the error in proportion to the expected time.
             let of_unit = self.of_unit(kind) * (1.0 + share * believed);
             self.seconds.insert(kind, of_unit.max(LEAST));
         }
@@ -93,7 +94,7 @@ mod tests {
                 latest = count as f64 * 1e4 * true_seconds;
                 pace.learn(&[('m', count as f64 * 1e4)], latest);
             }
-            // One step, 64 things, may be longer than the slice.
+            // One step of 64 items may take longer than the slice.
             let longest = SLICE.as_secs_f64().max(64.0 * 1e4 * true_seconds);
             assert!(
                 latest <= 1.01 * longest && latest > 0.8 * longest,
@@ -109,7 +110,7 @@ mod tests {
         pace.learn(&[('m', 4e6)], 4e-5);
         let before = pace.count('m', 1e6, usize::MAX, 1);
         assert!((399..=400).contains(&before), "{before}");
-        // Somebody else's frame ran first.
+        // Simulates another application's frame that ran first.
         pace.learn(&[('m', 4e8)], 4e-3 + 3e-3);
         assert!(pace.count('m', 1e6, usize::MAX, 1) > before * 9 / 10);
         assert!(pace.count('m', 1e6, usize::MAX, 1) < before);

@@ -1,4 +1,4 @@
-//! What a GPU multiplies and reads at most, measured by shaders that do nothing else.
+//! Measures a GPU's peak arithmetic rate and memory bandwidth with shaders that do nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -9,25 +9,25 @@ use super::context::Context;
 use crate::device::Peaks;
 use crate::error::{Error, Result};
 
-/// As in `peak.wgsl`.
+/// Invocations in a workgroup, as in `peak.wgsl`.
 const THREADS: u64 = 256;
-/// Multiplications and additions of an invocation: eight sums of four numbers, 512 times.
+/// Multiplications and additions per invocation: eight sums of four numbers, 512 times.
 const OPERATIONS: u64 = 2 * 8 * 4 * 512;
-/// The same in INT8: as many sums, to which four products are added at once.
+/// The same for INT8: as many sums, each of which adds four products at once.
 const INT8_OPERATIONS: u64 = 4 * OPERATIONS;
 /// Bytes that are read: more than caches hold.
 const MEMORY: u64 = 256 << 20;
 /// Workgroups that read: enough for any GPU.
 const READERS: u32 = 2048;
 const QUAD: u64 = 16;
-/// A submission that takes as long shows little of what handing it in takes.
+/// Minimum duration of a measured submission. It makes the submission overhead negligible.
 const LONG: Duration = Duration::from_millis(20);
-/// Measured submissions, the fastest of which counts.
+/// Measured submissions; the fastest counts.
 const ROUNDS: usize = 10;
-/// Workgroups in one dimension of a dispatch.
+/// Maximum number of workgroups in one dimension of a dispatch.
 const WIDEST: u32 = 1024;
 
-/// As `Work` in `peak.wgsl`.
+/// Matches `Work` in `peak.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Work {
@@ -37,12 +37,12 @@ struct Work {
     factor: f32,
 }
 
-/// A sum and the next one: products in f32 are added as shader compilers do it best,
+/// Adds an f32 product to a sum. The shader compiler may fuse the operations.
 pub(super) const ADDED: &str =
     "fn next(sum: vec4<f32>, factor: vec4<f32>) -> vec4<f32> { return sum * factor + factor; }\n";
-/// or by the function that must not round in between, which some compilers do better with;
+/// Adds an f32 product to a sum with `fma`, which some compilers translate better.
 const FUSED: &str = "fn next(sum: vec4<f32>, factor: vec4<f32>) -> vec4<f32> { return fma(sum, factor, factor); }\n";
-/// and products of four pairs in INT8, to the bits of four sums in i32.
+/// Adds four INT8 products each to four i32 sums.
 const PACKED: &str = "fn next(sum: vec4<f32>, factor: vec4<f32>) -> vec4<f32> {
     let words = bitcast<vec4<u32>>(sum);
     let other = bitcast<u32>(factor.x);
@@ -55,14 +55,14 @@ const PACKED: &str = "fn next(sum: vec4<f32>, factor: vec4<f32>) -> vec4<f32> {
 }
 ";
 
-/// Multiply-adds that keep a GPU at work for as long as is wanted.
+/// Multiply-adds that keep a GPU busy for a chosen time.
 #[derive(Debug)]
 pub(super) struct MultiplyAdds {
     pipeline: wgpu::ComputePipeline,
     group: wgpu::BindGroup,
 }
 
-/// Measures `context`, which `processor` describes.
+/// Measures the GPU of `context`. `processor` is its description.
 ///
 /// # Errors
 /// If the GPU or its driver refuses the shaders, has no memory for the buffer, or fails.
@@ -80,7 +80,7 @@ pub(super) fn measure(context: &Context, processor: String) -> Result<Peaks> {
 }
 
 impl MultiplyAdds {
-    /// By this function `next`.
+    /// Compiles a shader with this function `next`.
     ///
     /// # Errors
     /// If the GPU or its driver refuses the shader.
@@ -98,13 +98,13 @@ impl MultiplyAdds {
         Ok(Self { pipeline, group })
     }
 
-    /// So many workgroups of them.
+    /// Encodes `groups` workgroups of multiply-adds.
     pub fn encode(&self, context: &Context, groups: u32) -> wgpu::CommandEncoder {
         let groups = [groups.min(WIDEST), groups.div_ceil(WIDEST)];
         encode(context, &self.pipeline, &self.group, groups)
     }
 
-    /// What they take.
+    /// Runs `groups` workgroups and returns the seconds that they take.
     ///
     /// # Errors
     /// If the GPU fails.
@@ -113,7 +113,7 @@ impl MultiplyAdds {
     }
 }
 
-/// Bytes a second of reading [`MEMORY`], or as much as a buffer can have.
+/// Returns the bytes per second of reading [`MEMORY`] bytes, or as much as a buffer can have.
 fn read(context: &Context) -> Result<f64> {
     let invocations = READERS * THREADS as u32;
     let step = 4 * u64::from(invocations) * QUAD;
@@ -141,8 +141,8 @@ fn read(context: &Context) -> Result<f64> {
     Ok(rate * bytes as f64)
 }
 
-/// How much of some work is done in a second at most: twice as much at a time until that takes long, then the best of some
-/// rounds.
+/// Returns the maximum amount of work per second. The amount is doubled until a submission takes long enough; then the
+/// fastest of some rounds counts.
 fn fastest(mut seconds: impl FnMut(u32) -> Result<f64>) -> Result<f64> {
     let mut amount = 1u32;
     while seconds(amount)? < LONG.as_secs_f64() && amount < 1 << 20 {

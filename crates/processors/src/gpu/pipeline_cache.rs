@@ -1,8 +1,9 @@
-//! Compiled shaders on disk, where the driver returns them, so that a GPU compiles each once.
+//! A cache of compiled shaders on disk, so that each GPU compiles each shader only once. It needs a driver that returns
+//! compiled shaders.
 //!
-//! Of each GPU there is one file in the folder: what the driver returned behind a header with the GPU, its driver, Triad's
-//! version and a hash of all. A driver need not check what it is given, so a file that is not as it was written is never
-//! given to one.
+//! The folder has one file per GPU: a header, and the data that the driver returned. The header has the GPU, its
+//! driver, Triad's version and a hash of everything. A driver need not validate the data that it is given. So a file
+//! that is not as Triad wrote it is never passed to a driver.
 
 use std::fs;
 use std::io::{self, Write};
@@ -15,27 +16,27 @@ use triad_model::output::OutputFile;
 
 use super::adapters::Adapter;
 
-/// What a file begins with; the number rises with every change of the format.
+/// First bytes of a file. The number increases with every change of the format.
 const MAGIC: &[u8] = b"triad shaders 1\n";
 /// Bytes of a hash.
 const HASH: usize = 32;
-/// Larger files are no cache of ours.
+/// Larger files are rejected.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Compiled shaders of one GPU.
 #[derive(Debug)]
 pub(super) struct PipelineCache {
-    /// What pipelines are made with.
+    /// The cache object that pipelines are created with.
     pub cache: wgpu::PipelineCache,
     path: PathBuf,
     key: String,
-    /// The hash of what the file has, and the last reason why it can't be used.
+    /// Hash of the file's contents, and the last reason why the file can't be used.
     state: Mutex<(Option<[u8; HASH]>, Option<String>)>,
 }
 
 impl PipelineCache {
-    /// The shaders in `folder` of the GPU `adapter`, whose device has [`wgpu::Features::PIPELINE_CACHE`]. What can't be used
-    /// is compiled anew, and [`note`](Self::note) has the reason.
+    /// Opens the cache in `folder` for the GPU `adapter`, whose device has [`wgpu::Features::PIPELINE_CACHE`]. If the
+    /// file can't be used, shaders are compiled again, and [`note`](Self::note) returns the reason.
     pub fn open(device: &wgpu::Device, folder: &Path, adapter: &Adapter) -> Self {
         let path = folder.join(file_name(adapter));
         let key = key(adapter);
@@ -44,7 +45,7 @@ impl PipelineCache {
             Err(reason) => (
                 None,
                 Some(format!(
-                    "{}: {reason}: shaders are compiled anew",
+                    "{}: {reason}: shaders are compiled again",
                     path.display()
                 )),
             ),
@@ -54,8 +55,8 @@ impl PipelineCache {
             data: data.as_deref(),
             fallback: true,
         };
-        // SAFETY: data is what `PipelineCache::get_data` returned to this version of Triad for a GPU of this name with this
-        // driver: the header has all three and a hash of both, and `read` returns nothing else.
+        // SAFETY: the data is what `PipelineCache::get_data` returned to this version of Triad for a GPU of this name
+        // with this driver. The header has all three and a hash of them and the data. `read` returns nothing else.
         #[allow(unsafe_code)]
         let cache = unsafe { device.create_pipeline_cache(&descriptor) };
         let hash = data.as_deref().map(|data| hash(&key, data));
@@ -67,7 +68,8 @@ impl PipelineCache {
         }
     }
 
-    /// Writes what was compiled, unless the file has that: beside its place, then moved there.
+    /// Writes the compiled shaders, unless the file has them already. They are written to a temporary file and then
+    /// moved.
     pub fn save(&self) {
         let Some(data) = self.cache.get_data() else {
             return;
@@ -88,7 +90,7 @@ impl PipelineCache {
         }
     }
 
-    /// Why the file can't be read or written, if that is so.
+    /// Returns why the file can't be read or written, if so.
     pub fn note(&self) -> Option<String> {
         self.state
             .lock()
@@ -98,7 +100,8 @@ impl PipelineCache {
     }
 }
 
-/// One for each GPU, whatever its driver, so that a new driver replaces what an old one compiled.
+/// Returns the file name of a GPU. It does not depend on the driver, so that a new driver's shaders replace the old
+/// ones.
 fn file_name(adapter: &Adapter) -> String {
     let digest = Sha256::digest(format!("{}\n{}", adapter.name, adapter.interface));
     let digits: String = digest[..8]
@@ -108,7 +111,7 @@ fn file_name(adapter: &Adapter) -> String {
     format!("{digits}.shaders")
 }
 
-/// What a file's shaders are for.
+/// Returns the key of a file: GPU, driver and Triad's version.
 fn key(adapter: &Adapter) -> String {
     let Adapter {
         name,
@@ -121,14 +124,14 @@ fn key(adapter: &Adapter) -> String {
 
 fn hash(key: &str, data: &[u8]) -> [u8; HASH] {
     let mut digest = Sha256::new();
-    // Its length keeps the key apart from what follows.
+    // The length separates the key from the data.
     digest.update((key.len() as u64).to_le_bytes());
     digest.update(key);
     digest.update(data);
     digest.finalize().into()
 }
 
-/// What the file holds for `key`; nothing where there is no file.
+/// Returns the data of the file for `key`, or nothing if there is no file.
 fn read(path: &Path, key: &str) -> Result<Option<Vec<u8>>, String> {
     let bytes = match fs::metadata(path) {
         Ok(metadata) if metadata.len() > MOST_BYTES => {

@@ -1,8 +1,8 @@
-//! A subgraph on a GPU: its weights, and one submission for each run, or several (`slices`).
+//! An INT8 subgraph on a GPU. A run is one submission, or several (`slices`).
 //!
-//! Products leave the GPU as sums in i32, which are exact, and the CPU scales them as its own kernels do: so a linear layer,
-//! or any cut of one, has the same bits wherever it is computed. What is between the layers of a feed-forward is computed in
-//! f32 on the GPU.
+//! Matmul results leave the GPU as i32 sums, which are exact, and the CPU scales them like its own kernels do. So a
+//! linear layer, or any part of one, has the same bits on every device. The GPU computes the part between the layers of
+//! a feed-forward in f32.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,78 +19,78 @@ use crate::device::{Program, ProgramShapes};
 use crate::error::Result;
 use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
 
-/// Bytes of a number in f32 or i32, and of a word of four in INT8.
+/// Bytes of an f32 or i32 number, and of a word of four INT8 numbers.
 pub(super) const WORD: usize = 4;
-/// What the bytes of an input are flipped with, so that they are signed.
+/// Exclusive-or mask that makes the bytes of an input signed.
 const FLIP: u32 = u32::from_ne_bytes([QuantizedRows::ZERO; 4]);
-/// Invocations of a workgroup of `activate.wgsl`.
+/// Invocations in a workgroup of `activate.wgsl`.
 const ACTIVATE_THREADS: usize = 64;
-/// Workgroups in one dimension, at most, on every GPU.
+/// Maximum number of workgroups in one dimension on every GPU.
 const MOST_GROUPS: usize = 65535;
 
-/// What a GPU and all its programs share.
+/// State that a GPU and all its programs share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub context: Arc<Context>,
     pub kernels: Kernels,
     pub scratch: Scratch,
-    /// How long submissions may be, if not as long as a subgraph.
+    /// Cost estimates that limit the length of submissions; `None` for one submission per subgraph.
     pub pace: Option<Mutex<Pace<Kind>>>,
 }
 
-/// A subgraph that was prepared.
+/// A prepared subgraph.
 pub(super) struct GpuProgram {
     pub shared: Arc<Shared>,
     shapes: ProgramShapes,
-    /// Of all layers, or of up, gate if there is one, and down.
+    /// Matmuls of all layers, or of up, gate (if there is one) and down.
     pub products: Vec<Product>,
     between: Option<Between>,
-    /// Uniforms of all dispatches, [`UNIFORM`] bytes apart, for so many rows; behind them, those of a piece of one.
+    /// Uniforms of all dispatches, [`UNIFORM`] bytes apart, then those of a piece; and the rows that they are for.
     pub uniforms: (wgpu::Buffer, usize),
-    /// Of all dispatches, for the buffers of this generation.
+    /// Bind groups of all dispatches, and the generation of the buffers that they were made for.
     groups: (Option<u64>, Vec<wgpu::BindGroup>),
-    /// Layers whose sums leave the GPU, with the scale of their input.
+    /// Layers whose sums the CPU reads, with the scale of their input.
     outputs: Vec<(Arc<dyn Layer>, Option<f32>)>,
 }
 
 /// One dispatch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Dispatch {
-    /// A product, by its index.
+    /// A matmul; holds its index.
     Product(usize),
-    /// What is between the layers of a feed-forward.
+    /// The part between the layers of a feed-forward.
     Activate,
 }
 
-/// What takes time of its own.
+/// Kind of work; each has its own cost per unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Multiply,
     Activate,
 }
 
-/// One product.
+/// One matmul.
 pub(super) struct Product {
     pub columns: usize,
-    /// Words of a row of its input.
+    /// Words per row of its input.
     pub quads: usize,
     weight: wgpu::Buffer,
-    /// Columns whose sums precede its own.
+    /// Columns of the sums of preceding matmuls.
     pub columns_before: usize,
-    /// What its input is flipped with.
+    /// Exclusive-or mask for its input.
     flip: u32,
 }
 
-/// What is between gate, up and down.
+/// The part of a feed-forward between gate, up and down.
 struct Between {
     width: usize,
     uniforms: FeedForwardUniforms,
-    /// As `activate.wgsl` reads them.
+    /// Parameters in the layout of `activate.wgsl`.
     parameters: wgpu::Buffer,
     returns_inner: bool,
 }
 
-/// As `Product` in `multiply.wgsl`.
+/// Matches `Product` in `sums.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct ProductUniforms {
@@ -102,7 +102,7 @@ pub(super) struct ProductUniforms {
 }
 
 impl Product {
-    /// For so many rows.
+    /// Returns the uniforms for `rows` rows.
     pub fn uniforms(&self, rows: usize) -> ProductUniforms {
         ProductUniforms {
             rows: rows as u32,
@@ -114,7 +114,7 @@ impl Product {
     }
 }
 
-/// As `FeedForward` in `activate.wgsl`.
+/// Matches `FeedForward` in `activate.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct FeedForwardUniforms {
@@ -210,7 +210,7 @@ impl GpuProgram {
             .with(Place::Staging, bytes(self.columns_read()))
     }
 
-    /// How many columns' sums stay on the GPU, and how many behind them leave it.
+    /// Returns the number of columns whose sums stay on the GPU, and of the following ones, which the CPU reads.
     fn columns_of_outputs(&self) -> (usize, usize) {
         let last = self.products.last().expect("there is a product");
         let end = last.columns_before + last.columns;
@@ -222,7 +222,7 @@ impl GpuProgram {
         (start, end - start)
     }
 
-    /// Words of a row of what the CPU reads.
+    /// Returns the words per row that the CPU reads.
     fn columns_read(&self) -> usize {
         let (_, columns) = self.columns_of_outputs();
         columns
@@ -233,7 +233,7 @@ impl GpuProgram {
                 .map_or(0, |between| between.width)
     }
 
-    /// Writes the uniforms of all dispatches, unless they are those of so many rows.
+    /// Writes the uniforms of all dispatches, unless they already are for `rows` rows.
     fn fill_uniforms(&mut self, rows: usize) {
         let (buffer, filled) = &mut self.uniforms;
         if *filled == rows {
@@ -259,7 +259,7 @@ impl GpuProgram {
         *filled = rows;
     }
 
-    /// The dispatches in their order.
+    /// Returns the dispatches in the order of execution.
     pub fn dispatches(&self) -> impl Iterator<Item = Dispatch> {
         let last = self.products.len() - 1;
         let between = self.between.iter().map(|_| Dispatch::Activate);
@@ -269,12 +269,12 @@ impl GpuProgram {
             .chain([Dispatch::Product(last)])
     }
 
-    /// Features of what is between the layers of a feed-forward.
+    /// Returns the inner width of the feed-forward, or 0.
     pub fn width(&self) -> usize {
         self.between.as_ref().map_or(0, |between| between.width)
     }
 
-    /// The bind groups of all products, and behind them that of what is between them, for `buffers`.
+    /// Creates the bind groups of all matmuls, followed by that of the activation, for `buffers`.
     fn bind(&mut self, buffers: &Buffers) {
         if self.groups.0 == Some(buffers.generation) {
             return;
@@ -295,7 +295,7 @@ impl GpuProgram {
         self.groups = (Some(buffers.generation), groups);
     }
 
-    /// The bind group of a product whose uniforms are those at `uniforms` and whose input begins `offset` bytes later.
+    /// Returns the bind group of a matmul with uniforms at index `uniforms` and input from byte `offset` on.
     pub fn group_of_product(
         &self,
         index: usize,
@@ -348,7 +348,7 @@ impl GpuProgram {
         self.shared.context.device.create_bind_group(&descriptor)
     }
 
-    /// Some dispatches on `rows` rows.
+    /// Encodes `dispatches` on `rows` rows.
     pub fn encode(&self, dispatches: &[Dispatch], rows: usize) -> wgpu::CommandEncoder {
         let group = |dispatch: &Dispatch| match dispatch {
             Dispatch::Product(index) => &self.groups.1[*index],
@@ -361,7 +361,7 @@ impl GpuProgram {
         self.encode_with(&bound, rows)
     }
 
-    /// The same with these bind groups.
+    /// Encodes dispatches with their bind groups.
     pub fn encode_with(
         &self,
         dispatches: &[(Dispatch, &wgpu::BindGroup)],
@@ -403,7 +403,7 @@ impl GpuProgram {
         encoder
     }
 
-    /// The copies of what the CPU reads.
+    /// Encodes the copies of the outputs that the CPU reads.
     fn copy_outputs(&self, encoder: &mut wgpu::CommandEncoder, rows: usize, buffers: &Buffers) {
         let bytes = |words: usize| (rows * words * WORD) as u64;
         let staging = buffers.get(Place::Staging);
@@ -515,7 +515,7 @@ impl Program for GpuProgram {
                 for ((layer, inner_scale), out) in self.outputs.iter().zip(outputs) {
                     let sums = words
                         .split_off(..rows * out.columns())
-                        .expect("as many as were copied");
+                        .expect("as many sums as were copied");
                     let scales = |row: usize| match inner_scale {
                         Some(scale) if !input.scales()[row].is_nan() => *scale,
                         _ => input.scales()[row],

@@ -1,4 +1,4 @@
-//! Whether a GPU computes rightly: a small product and a small feed-forward beside those of the CPU's kernels.
+//! Self-test of a GPU: compares a small matmul and small feed-forwards with the CPU's kernels.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::device::{Device, Program};
 use crate::error::{Error, Result};
 use crate::subgraph::{DeviceSubgraph, FeedForward, Layer, Linear};
 
-/// Rows, features and width: multiples of no tile, and more than one of the largest.
+/// Rows, features and width: not multiples of any tile, and more than the largest tile.
 const ROWS: usize = 67;
 const FEATURES: usize = 133;
 const WIDTH: usize = 147;
-/// Of the inputs and of what down reads: some numbers are beyond the clip threshold.
+/// Scale of the input and of the inner activations. It puts some numbers beyond the clip threshold.
 const SCALE: f32 = 0.007;
-/// Of the inner activations, relative to the largest of them.
+/// Tolerance of the inner activations, relative to the largest of them.
 const TOLERANCE: f32 = 1e-5;
 
-/// Whether both are right, or what is wrong.
+/// Runs both on the GPU. The inner error describes a wrong result.
 ///
 /// # Errors
 /// If the GPU fails.
@@ -116,7 +116,7 @@ fn run(
     Ok(outputs)
 }
 
-/// From −1 to 1, the same every time.
+/// Returns reproducible pseudorandom numbers from −1 to 1.
 fn floats(count: usize) -> Vec<f32> {
     let mut state = 1u32;
     let next = || {
@@ -126,7 +126,7 @@ fn floats(count: usize) -> Vec<f32> {
     std::iter::repeat_with(next).take(count).collect()
 }
 
-/// A layer over all of INT8.
+/// A layer with weights over the whole INT8 range.
 struct Numbers {
     in_features: usize,
     packed: Vec<i8>,

@@ -1,4 +1,4 @@
-//! Buffers that all programs of a GPU use, one after the other.
+//! Scratch buffers that all programs of a GPU share. One program uses them at a time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,22 +7,22 @@ use wgpu::BufferUsages as Usage;
 use super::context::Context;
 use crate::error::Result;
 
-/// What a buffer is for.
+/// Purpose of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     /// INT8 rows, `[rows, quads]` words.
     Input,
     /// Sums of products.
     Sums,
-    /// Of feed-forwards: what down reads, in f32.
+    /// Inner activations of a feed-forward in f32.
     Inner,
-    /// The same in INT8.
+    /// Inner activations of a feed-forward in INT8.
     Quantized,
-    /// What the CPU reads.
+    /// Staging buffer from which the CPU reads.
     Staging,
 }
 
-/// How many there are.
+/// Number of places.
 const PLACES: usize = 5;
 
 impl Place {
@@ -56,7 +56,7 @@ impl Sizes {
     }
 }
 
-/// The buffers. They grow with what is prepared.
+/// The buffers. They grow as programs are prepared.
 #[derive(Debug)]
 pub(super) struct Scratch {
     context: Arc<Context>,
@@ -65,7 +65,7 @@ pub(super) struct Scratch {
 
 #[derive(Debug)]
 pub(super) struct Buffers {
-    /// How often they were exchanged for larger ones.
+    /// Number of times that the buffers were replaced by larger ones.
     pub generation: u64,
     list: [wgpu::Buffer; PLACES],
 }
@@ -79,10 +79,10 @@ impl Scratch {
         })
     }
 
-    /// Makes room for a program.
+    /// Grows the buffers to at least `sizes`.
     ///
     /// # Errors
-    /// If there is no memory; the buffers are then as they were.
+    /// If there is no memory for them. The buffers then stay as they are.
     pub fn reserve(&self, sizes: Sizes) -> Result<()> {
         let mut buffers = self.lock();
         let most = Place::ALL.map(|place| buffers.get(place).size().max(sizes.0[place as usize]));
@@ -95,7 +95,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// The buffers, for one program at a time.
+    /// Locks the buffers for one program.
     pub fn lock(&self) -> MutexGuard<'_, Buffers> {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,6 +1,6 @@
-//! A subgraph in submissions of at most about a given time, each handed in when the one before is done: its dispatches
-//! together as long as they fit, and a product that does not fit alone in pieces of its rows. Sums are exact, so slices
-//! change no bit.
+//! Runs a subgraph in submissions of limited length. Each is submitted when the previous one is complete. Dispatches
+//! share a submission as long as they fit. A matmul that does not fit alone is split into pieces of its rows. Sums are
+//! exact, so slices change no bit of the results.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -11,8 +11,8 @@ use super::program::{Dispatch, GpuProgram, Kind, ProductUniforms, WORD};
 use super::scratch::Buffers;
 use crate::error::Result;
 
-/// Rows of a piece are a multiple of these, so that inputs are bound at offsets that any GPU allows, 256 bytes, and no tile
-/// is cut.
+/// Rows of a piece are a multiple of this. Offsets of inputs are then multiples of 256 bytes, which every GPU accepts,
+/// and no tile is cut.
 const PIECE_ROWS: usize = 64;
 
 impl GpuProgram {
@@ -68,7 +68,7 @@ impl GpuProgram {
         act(&mut pace.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Multiplications and additions of a row, roughly.
+    /// Returns the kind of a dispatch, and its approximate number of multiplications and additions per row.
     fn units(&self, dispatch: Dispatch) -> (Kind, f64) {
         match dispatch {
             Dispatch::Product(index) => {
@@ -82,7 +82,7 @@ impl GpuProgram {
         }
     }
 
-    /// Some of `all` rows of a product: its uniforms are its own, and so is the place where its input begins.
+    /// Encodes a matmul on some of `all` rows. It has its own uniforms and its own offset of the input.
     fn encode_rows(
         &self,
         index: usize,
@@ -96,7 +96,7 @@ impl GpuProgram {
             first: (all * product.columns_before + rows.start * product.columns) as u32,
             ..product.uniforms(all)
         };
-        // Behind those of all dispatches.
+        // They follow the uniforms of all dispatches.
         let at = self.dispatches().count();
         context.queue.write_buffer(
             &self.uniforms.0,

@@ -1,4 +1,4 @@
-//! Requests to the device program, whatever runs it.
+//! Requests to the device program, over any transport.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -12,26 +12,27 @@ use super::transport::{Target, Transport};
 use super::{HexagonOptions, NAME, Packets};
 use crate::error::{Error, Result};
 
-/// How long a wait polls before it sleeps, how long it sleeps at once, and how often it looks after the program.
+/// Duration of polling before a wait sleeps, duration of one sleep, and interval between checks that the program is
+/// alive.
 const POLLING: Duration = Duration::from_micros(100);
 const SLEEP: Duration = Duration::from_micros(200);
 const LOOK: Duration = Duration::from_millis(5);
-/// Where requests have their arguments.
+/// Index of the first argument of a request.
 const ARGUMENTS: usize = field::OPERATION + 2;
 
-/// A device program that runs. It is ended when this value is dropped.
+/// A running device program. Dropping the connection ends it.
 pub(super) struct Connection {
     transport: Box<dyn Transport>,
     shared: SharedMemory,
     /// Number of the latest request.
     request: u64,
     patience: Duration,
-    /// Why it is of no use any more.
+    /// The failure after which the program can't be used any more.
     failed: Option<String>,
 }
 
 impl Connection {
-    /// Starts the program by what it was built for, and waits until it reports itself.
+    /// Starts the program on the platform that it was built for, and waits until it is ready.
     pub fn start(options: &HexagonOptions) -> Result<Self> {
         let program = &options.program;
         let missing = |reason| Error::HexagonMissing {
@@ -62,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the program that `transport` runs reports itself in `shared`.
+    /// Waits until the program of `transport` announces itself in `shared`.
     pub fn over(
         options: &HexagonOptions,
         transport: Box<dyn Transport>,
@@ -108,42 +109,42 @@ impl Connection {
         Ok(connection)
     }
 
-    /// A hash of the sources that the program was built from.
+    /// Returns a hash of the sources that the program was built from.
     pub fn build(&self) -> u64 {
         self.shared.field(field::DEVICE_BUILD)
     }
 
-    /// The process, of a program that is one.
+    /// Returns the process ID, if the program is a process.
     pub fn process(&self) -> Option<u32> {
         self.transport.process()
     }
 
-    /// Where the program runs, for people.
+    /// Returns a description of the place where the program runs.
     pub fn place(&self) -> String {
         self.transport.place()
     }
 
-    /// How many threads compute.
+    /// Returns the number of compute threads.
     pub fn threads(&self) -> usize {
         self.shared.field(field::DEVICE_THREADS) as usize
     }
 
-    /// Packets of instructions that the latest request took.
+    /// Returns the instruction packets that the latest request took.
     pub fn packets(&self) -> Packets {
         let [all, longest] = [field::PACKETS, field::LONGEST].map(|index| self.shared.field(index));
         Packets { all, longest }
     }
 
-    /// What both map.
+    /// Returns the memory that host and device share.
     pub fn shared(&self) -> &SharedMemory {
         &self.shared
     }
 
-    /// Has the device execute a request, and returns its result.
+    /// Sends a request to the device, waits for it, and returns its result.
     ///
     /// # Errors
-    /// If the device has no memory, which leaves it usable; if it refuses otherwise, or it ended, does nothing any more, or
-    /// wrote what it can't have: then every later request fails, too.
+    /// If the device has no memory, which leaves it usable. Also if it refuses for another reason, has ended, makes no
+    /// progress, or wrote to memory that it must not write; then every later request fails, too.
     pub fn request(
         &mut self,
         operation: Operation,
@@ -188,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the response to the latest request, as long as the device works.
+    /// Waits for the response to the latest request while the device makes progress.
     fn wait(&mut self) -> Result<()> {
         let start = Instant::now();
         let (mut looked, mut worked, mut heartbeat) =
@@ -214,7 +215,7 @@ impl Connection {
             }
             looked = now;
             if let Some(reason) = self.transport.ended() {
-                // It may have ended behind its response.
+                // It may have ended after its response.
                 if self.shared.field(field::RESPONSE) == self.request {
                     return Ok(());
                 }
@@ -243,12 +244,12 @@ impl Connection {
     }
 
     fn end(&mut self) {
-        // The program sees that and ends, where it still sees anything.
+        // A program that still works sees this and ends.
         self.shared.set_field(field::HOST_MAGIC, 0);
         self.transport.end();
     }
 
-    /// Writes `image` to the memory of the device, and returns its number and hash.
+    /// Writes `image` to the device's memory, and returns its number and hash.
     pub fn load(&mut self, image: &[u8]) -> Result<(u64, u64)> {
         let hash = super::protocol::hash(words(image));
         let program = self.request(Operation::Create, 0, &[image.len() as u64])?;
@@ -274,7 +275,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Frees a program. Where the device failed, its memory is gone anyway.
+    /// Frees a program. If the device failed, its memory is gone already.
     pub fn free(&mut self, program: u64) {
         let _ = self.request(Operation::Drop, program, &[]);
     }
@@ -291,7 +292,7 @@ mod tests {
     use super::*;
     use crate::hexagon::protocol::{ALIGNMENT, IMAGE_HEADER, IMAGE_MAGIC, hash, sum_stride};
 
-    /// One product of 16 features, as `image` encodes it.
+    /// An image of one matmul with 16 input features, in the format of `image`.
     fn image() -> Vec<u8> {
         let fields = [
             IMAGE_MAGIC,
@@ -358,7 +359,7 @@ mod tests {
             (state >> 33) as usize % below
         };
         for _ in 0..3000 {
-            // Mostly runs of the program that is there, which is never freed.
+            // Mostly runs the loaded program, which is never freed.
             let operation = [4, 4, 4, 1, 2, 3, 5, 6, u64::MAX][random(9)];
             let other = [program, 1, 2, 8191, 8192, u64::MAX][random(6)];
             let number = if operation == 4 {
@@ -388,7 +389,7 @@ mod tests {
                 "operation {operation} of {number} with {arguments:?} has the status {status}"
             );
         }
-        // And the program is as it was.
+        // Checks that the loaded program still works.
         let sums = (HEADER + ALIGNMENT) as u64;
         connection.shared().write(HEADER, [0; 16].into_iter());
         let arguments = [of_image, 1, HEADER as u64, hash([hash([0; 16])]), sums, 0];

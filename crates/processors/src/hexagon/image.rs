@@ -1,4 +1,4 @@
-//! Subgraphs as the device program reads them.
+//! Encodes subgraphs in the format of the device program.
 
 use triad_kernels::activation::{Activation, rounds_once};
 
@@ -7,14 +7,14 @@ use super::protocol::{
 };
 use crate::subgraph::{FeedForward, Layer};
 
-/// Bytes of a quad: input features that a lane sums at once.
+/// Bytes in a quad: input features that a lane sums at once.
 const QUAD: usize = 4;
-/// Output channels that the packed layout of the host has in a block.
+/// Output channels in a block of the host's packed layout.
 const BLOCK: usize = triad_kernels::int8::Int8Weight::COLUMNS;
-/// What makes a weight unsigned.
+/// Exclusive-or mask that makes a weight unsigned.
 const FLIP: u8 = 0x80;
 
-/// One product of an image: layers side by side.
+/// One matmul of an image: layers with concatenated outputs.
 struct Product {
     in_features: usize,
     out_features: usize,
@@ -22,10 +22,11 @@ struct Product {
 }
 
 impl Product {
-    /// Packs the weights of `layers`, which read one input.
+    /// Packs the weights of `layers`, which read the same input.
     ///
-    /// Each block of 64 channels is consecutive, and within it the quads of its channels: `[channels / 64][in_features / 4][64][4]`, 128
-    /// too large. Behind the channels are the digits, in base 256, of the sum of their weights, modulo 2³².
+    /// The layout is `[channels / 64][in_features / 4][64][4]`: blocks of 64 channels, each with quads of its channels.
+    /// Weights are stored with an offset of 128. After the channels come check columns: the base-256 digits of the sum
+    /// of all channels' weights, modulo 2³².
     fn new(layers: &[&dyn Layer]) -> Self {
         let in_features = layers[0].weight().in_features;
         let out_features = layers.iter().map(|layer| layer.weight().out_features).sum();
@@ -69,12 +70,13 @@ impl Product {
     }
 }
 
-/// The image of layers that read one input; `None` where it is too large.
+/// Returns the image of layers that read the same input, or `None` if it is too large.
 pub(super) fn linear(layers: &[&dyn Layer]) -> Option<Vec<u8>> {
     encode(&[Product::new(layers)], None)
 }
 
-/// The image of a whole feed-forward that agrees with itself and whose activation the device has; `None` where it is too large.
+/// Returns the image of a whole, consistent feed-forward whose activation the device supports, or `None` if it is too
+/// large.
 pub(super) fn feed_forward(subgraph: &FeedForward) -> Option<Vec<u8>> {
     let first: Vec<_> = [Some(&subgraph.up), subgraph.gate.as_ref()]
         .into_iter()
@@ -87,7 +89,7 @@ pub(super) fn feed_forward(subgraph: &FeedForward) -> Option<Vec<u8>> {
     )
 }
 
-/// Whether the device computes this activation with the bits of the CPU.
+/// Returns whether the device computes this activation with the same bits as the CPU.
 pub(super) fn has(activation: Activation) -> bool {
     kind(activation).is_some()
 }
@@ -141,7 +143,7 @@ fn encode(products: &[Product], feed_forward: Option<&FeedForward>) -> Option<Ve
         ]);
         end += product.bytes.len();
     }
-    // The device has addresses of 32 bits.
+    // The device has 32-bit addresses.
     i32::try_from(end).ok()?;
     let mut image: Vec<u8> = fields
         .iter()
@@ -156,7 +158,7 @@ fn encode(products: &[Product], feed_forward: Option<&FeedForward>) -> Option<Ve
     Some(image)
 }
 
-/// What fixed point needs to know of each channel.
+/// Returns the fixed-point parameters of each channel.
 fn of_fixed_point(subgraph: &FeedForward) -> Option<Vec<u8>> {
     let fixed = subgraph.fixed_point().ok()?;
     let mut bytes: Vec<u8> = fixed
@@ -168,7 +170,7 @@ fn of_fixed_point(subgraph: &FeedForward) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Scales and biases of up and of gate, and factors of smoothing.
+/// Returns scales and biases of up and of gate, and smoothing factors.
 fn parameters(subgraph: &FeedForward) -> Vec<u8> {
     let FeedForward {
         input_scale,

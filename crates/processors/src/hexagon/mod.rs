@@ -1,17 +1,19 @@
-//! Qualcomm's Hexagon NPU, by a program of our own: `hexagon/` in this repository, built from source, which holds subgraphs
-//! in its memory and multiplies on HVX.
+//! Qualcomm's Hexagon NPU, driven by Triad's own device program (`hexagon/` in this repository, built from source). The
+//! program keeps subgraphs in its memory and multiplies on HVX.
 //!
-//! It is run by one of two transports (`transport`). A shared object for the DSP of a phone goes to FastRPC (`fastrpc`); that never
-//! ran on a phone. A Linux program runs where there is no phone, too: as a process under `qemu-hexagon` (`process`), which executes its
-//! instructions exactly, and slowly. Both map the same memory (`shared`), in which a request and its number are written and a response
-//! is polled (`connection`, `protocol`). An image (`image`) has the weights of a subgraph in the order in which the device streams them; a run
-//! (`program`) writes quantized rows and reads sums in i32, which the CPU scales as its own kernels do, so that the bits are
-//! the same. What is between the products of a feed-forward is computed by the CPU, or by the device in the operations and the
-//! order of the CPU's kernels ([`Between`]).
+//! One of two transports runs it (`transport`). FastRPC loads a shared object on a phone's DSP (`fastrpc`); this has
+//! never run on a phone. A Linux program also runs without a phone: as a process under `qemu-hexagon` (`process`),
+//! which executes the instructions exactly but slowly. Host and device map the same memory (`shared`). The host writes
+//! a request and its number there, and polls for the response (`connection`, `protocol`). An image (`image`) has the
+//! weights of a subgraph in the order in which the device streams them. A run (`program`) writes quantized rows and
+//! reads i32 sums, which the CPU scales like its own kernels do, so that the bits are the same. The part between the
+//! matmuls of a feed-forward is computed by the CPU, or by the device with the operations of the CPU's kernels in the
+//! same order ([`Between`]).
 //!
-//! Nothing that the device returns is trusted. Each row of sums comes with what it must add up to, by columns that the device
-//! multiplies beside those of the layer; images and inputs have hashes. A program that ended, does nothing any more, is of another
-//! version, or whose memory was overwritten is an error that names what happened; it does not come back.
+//! The host verifies everything that the device returns. Each row of sums comes with check sums, from check columns
+//! that the device multiplies like those of the layer. Images and inputs have hashes. There is an error, which names
+//! the cause, if the program ended, makes no progress, has another version, or if its memory was overwritten. The
+//! device is not usable after that.
 
 mod connection;
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -38,66 +40,68 @@ use program::{HexagonProgram, SharedConnection};
 pub use protocol::MOST_THREADS;
 pub use transport::Target;
 
-/// The environment variable with the path of the device program, as `hexagon/build` prints it.
+/// The environment variable with the path of the device program, which `hexagon/build` prints.
 pub const PROGRAM: &str = "TRIAD_HEXAGON";
-/// The environment variable with the path of the emulator, where it is not one of [`EMULATORS`].
+/// The environment variable with the path of the emulator, if it is not one of [`EMULATORS`].
 pub const EMULATOR: &str = "TRIAD_QEMU_HEXAGON";
-/// The emulators that are looked for.
+/// File names of the emulators that are searched for.
 pub const EMULATORS: [&str; 2] = ["qemu-hexagon-static", "qemu-hexagon"];
 
 /// The name of the device.
 const NAME: &str = "npu:hexagon";
-/// Sessions at most.
+/// Maximum number of sessions.
 pub const MOST_SESSIONS: usize = 8;
-/// What the programs of a process with addresses of 32 bits may take, with room for the memory that both map.
+/// Bytes that the programs of a process may take: its 32-bit address space minus room for the shared memory.
 const WINDOW: usize = 3 << 30;
 
-/// Which program, and how it is used.
+/// Selects a device program and configures how it is used.
 #[derive(Clone, Debug)]
 pub struct HexagonOptions {
-    /// The device program, as `hexagon/build` writes it. What it was built for decides what runs it: see [`Target`].
+    /// The device program that `hexagon/build` wrote. Its target determines what runs it: see [`Target`].
     pub program: PathBuf,
-    /// The emulator that runs it, if it was built for one.
+    /// The emulator, for a program that was built for it.
     pub emulator: PathBuf,
     /// Bytes that the programs of a session may take together.
     pub window: usize,
-    /// Sessions with the device, from 1 to [`MOST_SESSIONS`] (another number is taken as the nearest of these): protection
-    /// domains of a DSP, or processes of the emulator, each with a window of its own. A subgraph is in the first one that has
-    /// room for it, so that a model larger than one window runs on the device.
+    /// Number of sessions, clamped to 1 to [`MOST_SESSIONS`]. A session is a protection domain of a DSP, or a process
+    /// of the emulator, and has its own window. A subgraph goes to the first session that has room for it, so that a
+    /// model larger than one window can run on the device.
     pub sessions: usize,
-    /// How long the device may do nothing before it is taken as lost.
+    /// How long the device may make no progress before it counts as lost.
     pub patience: Duration,
-    /// Bytes of inputs and outputs that are handed over at once; rows that do not fit go in several runs.
+    /// Bytes of inputs and outputs that are transferred at once. More rows take several runs.
     pub transfer_bytes: usize,
-    /// Who computes what is between the products of a feed-forward.
+    /// The processor of the part between the matmuls of a feed-forward.
     pub between: Between,
-    /// Threads that compute, from 1 to [`MOST_THREADS`] (another number is taken as the nearest of these); `None` for as many as there are: vector
-    /// contexts of a DSP, of which no more are used in any case, or cores of the machine that emulates. The bits are the same with any number.
+    /// Number of compute threads, clamped to 1 to [`MOST_THREADS`]. `None` takes all vector contexts of a DSP, or all
+    /// cores of the machine that runs the emulator. A DSP never uses more threads than it has vector contexts. The bits
+    /// of the results don't depend on this number.
     pub threads: Option<usize>,
 }
 
-/// Packets of instructions that a request took, as the emulator counts them; zeros elsewhere.
+/// Instruction packets that a request took, as counted by the emulator; zeros on other transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packets {
-    /// Of all threads together.
+    /// Packets of all threads.
     pub all: u64,
-    /// One behind the other: what one thread executes alone, and of all that threads share the packets of the one with the most.
-    /// Nobody's waiting is counted.
+    /// Packets on the critical path: those that one thread executes alone, and in parallel sections those of the
+    /// busiest thread. Waiting is not counted.
     pub longest: u64,
 }
 
-/// Who computes what is between the products of a feed-forward: scales, activation, requantization. Both give the same bits.
+/// The processor of the part between the matmuls of a feed-forward: scaling, activation, requantization. Both give the
+/// same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
-    /// The CPU, with its own kernels: a feed-forward is two runs, and the sums of up and gate are handed over.
+    /// The CPU, with its own kernels. A feed-forward takes two runs, and the sums of up and gate are transferred.
     Host,
-    /// The device, on its scalar unit, which takes twice as long as the products: a feed-forward is one run. GELU with the
-    /// error function is left to the CPU all the same.
+    /// The device, on its scalar unit, which takes twice as long as the matmuls. A feed-forward takes one run. The CPU
+    /// still computes GELU with the error function.
     Device,
 }
 
 impl HexagonOptions {
-    /// The device program at `program` in an emulator that the path has.
+    /// Returns options for the device program at `program` and an emulator that is searched in the path.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -111,13 +115,13 @@ impl HexagonOptions {
         }
     }
 
-    /// Bytes of the memory that both map.
+    /// Returns the bytes of the memory that host and device share.
     fn file_bytes(&self) -> usize {
         protocol::HEADER + self.transfer_bytes.next_multiple_of(protocol::HEADER)
     }
 }
 
-/// The path in the environment variable [`PROGRAM`].
+/// Returns the path in the environment variable [`PROGRAM`].
 ///
 /// # Errors
 /// If it is not set.
@@ -127,7 +131,7 @@ pub fn program_from_environment() -> Result<PathBuf> {
         .ok_or(Error::HexagonUnnamed { variable: PROGRAM })
 }
 
-/// The emulator that the environment names, or the first of [`EMULATORS`] that is there.
+/// Returns the emulator that the environment names, or the first of [`EMULATORS`] that exists.
 fn emulator() -> PathBuf {
     if let Some(named) = std::env::var_os(EMULATOR).filter(|path| !path.is_empty()) {
         return named.into();
@@ -143,7 +147,7 @@ fn emulator() -> PathBuf {
         .into()
 }
 
-/// What can run device programs on this machine, and what is missing, in a line.
+/// Describes in one line what can run device programs on this machine, and what is missing.
 pub fn transports() -> String {
     let emulator = emulator();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -166,31 +170,31 @@ pub fn transports() -> String {
 
 /// A Hexagon NPU.
 pub struct Hexagon {
-    /// At least one.
+    /// At least one session.
     sessions: Vec<Session>,
     capabilities: Capabilities,
     between: Between,
     build: u64,
 }
 
-/// A device program that runs, and the memory that it addresses.
+/// A running device program, and its memory window.
 struct Session {
     connection: SharedConnection,
     window: Window,
 }
 
 impl Hexagon {
-    /// Starts the device program, by what it was built for, once for each session.
+    /// Starts the device program, once for each session, on the platform that it was built for.
     ///
     /// # Errors
-    /// If there is no program, nothing that runs it, or the program is another one, or of another version.
+    /// If there is no program, nothing can run it, or it is another program or another version.
     pub fn open(options: &HexagonOptions) -> Result<Self> {
         let connections =
             (0..options.sessions.clamp(1, MOST_SESSIONS)).map(|_| Connection::start(options));
         Ok(Self::over(options, connections.collect::<Result<_>>()?))
     }
 
-    /// Over one connection or several.
+    /// Creates a device from one or more connections.
     fn over(options: &HexagonOptions, connections: Vec<Connection>) -> Self {
         let capabilities = Capabilities {
             formats: vec![Format::Int8],
@@ -212,37 +216,38 @@ impl Hexagon {
         }
     }
 
-    /// A hash of the sources that the device program was built from.
+    /// Returns a hash of the sources that the device program was built from.
     pub fn build(&self) -> u64 {
         self.build
     }
 
-    /// How many sessions there are with the device.
+    /// Returns the number of sessions with the device.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// How many threads of the device compute, in each session.
+    /// Returns the number of compute threads in each session.
     pub fn threads(&self) -> usize {
         self.connection().threads()
     }
 
-    /// Packets of instructions that the latest request of the first session took: what a prediction of the time on a phone begins with.
+    /// Returns the instruction packets that the latest request of the first session took. Predictions of the time on a
+    /// phone use them.
     pub fn packets(&self) -> Packets {
         self.connection().packets()
     }
 
-    /// The process of the device's first session, where it is one: under the emulator.
+    /// Returns the process ID of the first session, if it runs under the emulator.
     pub fn process(&self) -> Option<u32> {
         self.connection().process()
     }
 
-    /// Where the device program runs, for people.
+    /// Returns a description of the place where the device program runs.
     pub fn place(&self) -> String {
         self.connection().place()
     }
 
-    /// That of the first session.
+    /// Returns the connection of the first session.
     fn connection(&self) -> MutexGuard<'_, Connection> {
         self.sessions[0]
             .connection
@@ -270,7 +275,7 @@ impl Device for Hexagon {
     }
 
     fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>> {
-        // Before its parts are used to count.
+        // Checks the parts before counting their bytes.
         subgraph.check()?;
         let bytes = subgraph.bytes(rows);
         let mut full = None;

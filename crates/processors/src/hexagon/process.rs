@@ -1,4 +1,4 @@
-//! The device program as a process under `qemu-hexagon`.
+//! Runs the device program as a process under `qemu-hexagon`.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -12,26 +12,26 @@ use super::transport::Transport;
 use super::{HexagonOptions, NAME};
 use crate::error::{Error, Result};
 
-/// Bytes of what the emulator printed that an error contains.
+/// Maximum number of bytes of the emulator's output in an error.
 const MOST_PRINTED: u64 = 400;
 
 /// A process that runs the device program.
 pub(super) struct Process {
     child: Child,
-    /// What the emulator prints: a file, which never fills up and never has to be waited for.
+    /// Output of the emulator. It goes to a file, which never blocks the emulator.
     printed: File,
     emulator: String,
 }
 
 impl Process {
-    /// Starts the program with memory that both map.
+    /// Starts the program with memory that both processes share.
     pub fn start(options: &HexagonOptions) -> Result<(Self, SharedMemory)> {
         let of_file = |reason: std::io::Error| Error::Run {
             processor: NAME.to_owned(),
             reason: reason.to_string(),
         };
         let (shared, file) = SharedMemory::create(options.file_bytes()).map_err(of_file)?;
-        // The cores of this machine are what the device has.
+        // The device has as many compute threads as this machine has cores.
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         shared.begin(options.threads.unwrap_or(cores).clamp(1, MOST_THREADS));
         let printed = tempfile::tempfile().map_err(of_file)?;
@@ -57,7 +57,7 @@ impl Process {
         ))
     }
 
-    /// Why the process ended, with what it printed.
+    /// Describes why the process ended, including its output.
     fn why(&mut self, status: ExitStatus) -> String {
         // Exit codes of hexagon/linux.c and hexagon/main.c.
         let why = match status.code() {
@@ -67,7 +67,7 @@ impl Process {
         };
         let mut text = format!("its process ended: {status}{why}");
         let mut printed = String::new();
-        // Where it can't be read, the status is all that is known.
+        // If the output can't be read, the error has only the status.
         if self.printed.seek(SeekFrom::Start(0)).is_ok() {
             let _ = (&self.printed)
                 .take(MOST_PRINTED)
@@ -95,7 +95,7 @@ impl Transport for Process {
     }
 
     fn end(&mut self) {
-        // Either fails only where the process is gone.
+        // Both fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

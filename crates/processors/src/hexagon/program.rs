@@ -19,11 +19,11 @@ use crate::error::{Error, Result};
 use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
 use crate::window::Reservation;
 
-/// Bytes of a number in f32 or i32.
+/// Bytes of an f32 or i32 number.
 const NUMBER: usize = 4;
 /// Features that a lane sums at once.
 const QUAD: usize = 4;
-/// What the bytes of an input are flipped with, so that they are signed.
+/// Exclusive-or mask that makes the bytes of an input signed.
 const FLIP: u8 = QuantizedRows::ZERO;
 
 /// The connection that all programs of a device share.
@@ -41,7 +41,7 @@ enum Body {
     Apart(Box<Apart>),
 }
 
-/// A feed-forward whose products are the device's, and what is between them the CPU's.
+/// A feed-forward whose matmuls run on the device, while the CPU computes the part between them.
 struct Apart {
     feed_forward: FeedForward,
     first: Loaded,
@@ -135,7 +135,9 @@ impl Program for HexagonProgram {
                         feed_forward.inner_scale
                     }
                 };
-                let (out, inner) = outputs.split_first_mut().expect("there is an output");
+                let (out, inner) = outputs
+                    .split_first_mut()
+                    .expect("a feed-forward has an output");
                 sums.scale(0, &*feed_forward.down, scale, out.reborrow());
                 if let Some(inner) = inner.first_mut() {
                     let width = inner.columns();
@@ -182,7 +184,9 @@ impl Apart {
         self.inner
             .quantize_static(inner, width, *inner_scale, smoothing.as_deref(), false);
         let view = self.inner.view();
-        let (out, returned) = outputs.split_first_mut().expect("there is an output");
+        let (out, returned) = outputs
+            .split_first_mut()
+            .expect("a feed-forward has an output");
         self.down
             .run(view)?
             .scale(0, &**down, |row| view.scales()[row], out.reborrow());
@@ -193,27 +197,27 @@ impl Apart {
     }
 }
 
-/// An image in the device's memory, which is freed when this value is dropped.
+/// An image in the device's memory. Dropping it frees the memory.
 struct Loaded {
     connection: SharedConnection,
     program: u64,
     hash: u64,
     in_features: usize,
     out_features: usize,
-    /// Features of what down reads, if that is returned.
+    /// Width of down's input if it is returned, or 0.
     inner: usize,
-    /// Rows that the transfer area has room for.
+    /// Maximum number of rows in the transfer area.
     most_rows: usize,
 }
 
-/// What a run returns.
+/// Result of a run.
 struct Sums {
     /// `[rows, out_features]`.
     sums: Vec<i32>,
     out_features: usize,
     /// `[rows, width]`.
     inner: Vec<f32>,
-    /// By row, whether what down reads had a number that is infinite or none.
+    /// For each row, whether down's input had a number that is not finite.
     not_finite: Vec<bool>,
 }
 
@@ -242,7 +246,7 @@ impl Loaded {
         let mut locked = lock(connection);
         let per_row =
             input_tile(in_features) / TILE_ROWS + (sum_stride(out_features) + inner) * NUMBER;
-        // What is aligned, and rows of a tile that are not there.
+        // Alignment, and the absent rows of the last tile.
         let tile = input_tile(in_features) + TILE_ROWS * sum_stride(out_features) * NUMBER;
         let beside = HEADER + 4 * ALIGNMENT + tile;
         let most_rows = locked.shared().bytes().saturating_sub(beside) / per_row;
@@ -267,7 +271,7 @@ impl Loaded {
         })
     }
 
-    /// Runs on all rows of `input`.
+    /// Runs all rows of `input`.
     fn run(&self, input: QuantizedView) -> Result<Sums> {
         let rows = input.rows();
         let mut all = Sums {
@@ -284,7 +288,7 @@ impl Loaded {
         Ok(all)
     }
 
-    /// Runs on rows that the transfer area has room for.
+    /// Runs as many rows as fit into the transfer area.
     fn run_some(
         &self,
         connection: &mut Connection,
@@ -312,7 +316,8 @@ impl Loaded {
         let inner_at =
             sums_at + ((rows + TILE_ROWS) * columns * NUMBER).next_multiple_of(ALIGNMENT);
         connection.shared().write(HEADER, words(&input));
-        // No sum adds up to these: whatever the device does not write, or the host does not see, is found.
+        // These sums fail the check sums. So sums that the device does not write, or whose writes are not visible to
+        // the host, are detected.
         for row in 0..rows {
             let word = row * columns / 2 + self.out_features / 2;
             let ones = std::iter::repeat_n(u64::MAX, 1 + self.out_features % 2);
@@ -375,7 +380,7 @@ impl Drop for Loaded {
 }
 
 impl Sums {
-    /// The output of `layer`, whose channels begin with `first`.
+    /// Writes the output of `layer`, whose channels begin at `first`.
     fn scale(
         &self,
         first: usize,

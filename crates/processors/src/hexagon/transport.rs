@@ -1,38 +1,38 @@
-//! What runs the device program, and which program runs where.
+//! Transports, which run the device program, and the selection of one by the program's target.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// A device program that was started. Dropping it ends it.
+/// A started device program. Dropping it ends the program.
 pub(super) trait Transport: Send {
-    /// What runs the program, in a sentence: "its process".
+    /// Returns what runs the program, for use in a sentence: "its process".
     fn name(&self) -> &'static str;
 
-    /// Where it runs, for people.
+    /// Returns a description of the place where the program runs.
     fn place(&self) -> String;
 
-    /// Why the program ended, if it did.
+    /// Returns why the program ended, if it did.
     fn ended(&mut self) -> Option<String>;
 
-    /// Ends the program, whose host's magic was cleared already, however it can be ended.
+    /// Ends the program by any means. The caller has cleared the host's magic number already.
     fn end(&mut self);
 
-    /// The process, of a program that is one.
+    /// Returns the process ID, if the program is a process.
     fn process(&self) -> Option<u32>;
 }
 
-/// What a device program was built for, which decides what runs it.
+/// Platform that a device program was built for. It determines the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The emulator. Whatever is no program for Hexagon is taken as one of it, so that it says what is wrong.
+    /// The emulator. It also gets files that are not Hexagon programs, and reports what is wrong with them.
     Emulator,
-    /// A phone's DSP, which loads shared objects: FastRPC.
+    /// A phone's DSP, which loads shared objects through FastRPC.
     Dsp,
 }
 
 impl Target {
-    /// What the file at `program` was built for.
+    /// Reads the target of the file at `program`.
     ///
     /// # Errors
     /// If it can't be read.
@@ -44,7 +44,7 @@ impl Target {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
             Err(error) => return Err(error),
         };
-        // ELF's magic, 32 bits, little-endian; its type, ET_DYN, and machine, EM_QDSP6.
+        // ELF's magic number, 32 bits, little-endian; its type ET_DYN, and its machine EM_QDSP6.
         let (magic, [kind, machine]) = (
             &head[..6],
             [16, 18].map(|at| u16::from_le_bytes([head[at], head[at + 1]])),

@@ -1,4 +1,4 @@
-//! Which provider ONNX Runtime gave each node of a session's graph to.
+//! Queries which provider ONNX Runtime assigned each node of a session's graph to.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char};
@@ -8,14 +8,14 @@ use ort::session::Session;
 use ort::sys::{OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtStatusPtr};
 use ort::{AsPointer, Error, Result};
 
-/// The option of a session that keeps a record.
+/// Session option that records the assignment.
 pub(super) const RECORD: &str = "session.record_ep_graph_assignment_info";
 
-/// Names of the nodes that were not given to `provider`, and how many there are in all.
+/// Returns the names of the nodes that were not assigned to `provider`, and the total number of nodes.
 pub(super) fn elsewhere(session: &Session, provider: &str) -> Result<(Vec<String>, usize)> {
     let api = ort::api();
     let (mut subgraphs, mut count) = (null(), 0);
-    // SAFETY: the session is alive; the answer is an array that lives as long as it does.
+    // SAFETY: the session is alive, and the returned array lives as long as the session.
     let subgraphs: &[*const OrtEpAssignedSubgraph] = unsafe {
         check((api.Session_GetEpGraphAssignmentInfo)(
             session.ptr(),
@@ -55,29 +55,29 @@ pub(super) fn elsewhere(session: &Session, provider: &str) -> Result<(Vec<String
 }
 
 /// # Safety
-/// What ONNX Runtime returned, once.
+/// `status` must be a status that ONNX Runtime returned, and must be used only once.
 unsafe fn check(status: OrtStatusPtr) -> Result<()> {
-    // SAFETY: as required of the caller.
+    // SAFETY: required of the caller.
     unsafe { Error::result_from_status(status) }
 }
 
 /// # Safety
-/// `first` begins an array of `count`, or there are none.
+/// `first` must point to an array of `count` elements, unless it is null or `count` is 0.
 unsafe fn slice<'a, T>(first: *const T, count: usize) -> &'a [T] {
     if first.is_null() || count == 0 {
         return &[];
     }
-    // SAFETY: as required of the caller.
+    // SAFETY: required of the caller.
     unsafe { std::slice::from_raw_parts(first, count) }
 }
 
 /// # Safety
-/// A C string, or null.
+/// `name` must be null or a C string.
 unsafe fn text(name: *const c_char) -> String {
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: as required of the caller.
+    // SAFETY: required of the caller.
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()

@@ -1,9 +1,9 @@
-//! Compiled graphs in a folder, so that a device compiles each once.
+//! A cache of compiled graphs in a folder, so that a device compiles each only once.
 //!
-//! A graph's name is a hash of all that it depends on, the machine included; next to it is a file with this machine's
-//! [`seal`] of name and content. A graph without the right one is built again: no other machine's is run, nor what somebody
-//! put there. The folder has a limit ([`evict`]): what was used longest ago
-//! makes way.
+//! A graph's file name is a hash of everything that it depends on, including the machine. Next to it is a file with
+//! this machine's [`seal`] of name and content. Without the right seal, a graph is built again, so that graphs of other
+//! machines or from other sources never run. The folder has a size limit ([`evict`]): the least recently used graphs
+//! are removed.
 
 use std::fs::{self, File, FileTimes};
 use std::io;
@@ -15,16 +15,16 @@ use triad_model::{output, seal};
 
 use crate::error::{Error, Result};
 
-/// Rises with every change of what is stored or of what a name depends on.
+/// Format version. Increase it whenever the stored data or the inputs of a name change.
 const FORMAT: &str = "3";
-/// What seals of graphs are for.
+/// Purpose of the graphs' seals.
 const PURPOSE: &str = "a compiled graph";
-/// How files with seals end.
+/// File extension of seals.
 const SEAL: &str = "seal";
-/// How the hashes ended that versions before kept in the place of seals.
+/// File extension of the hashes that earlier versions stored instead of seals.
 const OLD_HASH: &str = "sha256";
 
-/// The path of one compiled graph, which may not be there yet.
+/// The path of one compiled graph, which may not exist yet.
 #[derive(Debug)]
 pub(super) struct Entry {
     name: String,
@@ -33,12 +33,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Of what `parts` describe.
+    /// Creates the entry of the graph that `parts` describe.
     pub fn new(folder: &Path, parts: &[&[u8]]) -> Self {
-        // The names of two machines that share a folder differ.
+        // Two machines that share a folder use different names.
         let mut digest = Sha256::new_with_prefix(seal::seal("names of compiled graphs", &[]));
         for part in [FORMAT.as_bytes()].iter().chain(parts) {
-            // Lengths keep parts apart.
+            // The lengths separate the parts.
             digest.update((part.len() as u64).to_le_bytes());
             digest.update(part);
         }
@@ -51,21 +51,21 @@ impl Entry {
         }
     }
 
-    /// The compiled graph, if it is there and as it was written.
+    /// Returns the compiled graph, if it exists and is unchanged.
     pub fn read(&self) -> Option<Vec<u8>> {
         let graph = fs::read(&self.graph).ok()?;
         let found = fs::read(&self.seal).ok()?;
         if !seal::is_sealed(PURPOSE, &[self.name.as_bytes(), &graph], &found) {
             return None;
         }
-        // Not every file system notes reads by itself. Where it can't be noted, the graph is compiled again some day.
+        // Some file systems do not record reads. If the time can't be set, the graph is eventually compiled again.
         let used = FileTimes::new().set_accessed(SystemTime::now());
         let _ = File::open(&self.graph).and_then(|file| file.set_times(used));
         Some(graph)
     }
 
-    /// Has `compile` write the graph to a file beside its place, and moves it there. Returns what `compile` returns, and why
-    /// the graph is not kept if it is not; where no file can be made, `compile` is given none.
+    /// Makes `compile` write the graph to a temporary file, and moves it into place. Returns the result of `compile`,
+    /// and the reason why the graph is not kept, if so. If no file can be created, `compile` gets none.
     pub fn write<T>(
         &self,
         compile: impl FnOnce(Option<&Path>) -> Result<T>,
@@ -85,7 +85,7 @@ impl Entry {
         Ok((compiled, self.keep(&graph).err().map(failed)))
     }
 
-    /// Moves what was compiled to its place.
+    /// Moves the compiled graph into place.
     fn keep(&self, graph: &Path) -> io::Result<()> {
         let seal = seal::seal(PURPOSE, &[self.name.as_bytes(), &fs::read(graph)?]);
         fs::rename(graph, &self.graph)?;
@@ -93,13 +93,13 @@ impl Entry {
     }
 }
 
-/// Clocks of file systems are a few milliseconds late.
+/// Tolerance for file system clocks, which may be a few milliseconds late.
 const LATE: Duration = Duration::from_secs(1);
-/// Folders in which graphs are compiled are gone after that, unless their process was killed.
+/// Age after which a temporary compilation folder is removed. Only killed processes leave such folders.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Removes graphs of `folder`, those used longest ago first, until the others take at most `limit` bytes. What was used
-/// since `start` stays whatever it takes: one run needs all of that at once.
+/// Removes the least recently used graphs of `folder`, until the others take at most `limit` bytes. Graphs that were
+/// used since `start` always stay: one run needs all of them.
 pub(super) fn evict(folder: &Path, limit: u64, start: SystemTime) {
     let mut graphs = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -117,7 +117,7 @@ pub(super) fn evict(folder: &Path, limit: u64, start: SystemTime) {
                 .extension()
                 .is_some_and(|extension| extension == "onnx")
         {
-            // Where no access is known, the graph counts as old as it is.
+            // If no access time is known, the time of writing counts.
             let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             graphs.push((
                 metadata.accessed().unwrap_or(written).max(written),
@@ -132,7 +132,7 @@ pub(super) fn evict(folder: &Path, limit: u64, start: SystemTime) {
         if bytes <= limit || used + LATE >= start {
             break;
         }
-        // Without its seal a graph is none, should its own removal fail.
+        // Removes the seal first. If removing the graph then fails, the graph is invalid.
         let _ = [SEAL, OLD_HASH].map(|extension| fs::remove_file(path.with_extension(extension)));
         if fs::remove_file(&path).is_ok() {
             bytes -= size;
@@ -150,7 +150,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A graph of ten bytes that was written a day ago and used `ago`.
+    /// Creates a graph of ten bytes that was written a day ago and used `ago`.
     fn graph(folder: &Path, name: &str, ago: Duration) {
         fs::write(folder.join(format!("{name}.onnx")), [0; 10]).unwrap();
         fs::write(folder.join(format!("{name}.seal")), "").unwrap();
@@ -241,7 +241,7 @@ mod tests {
         }
         let seal = fs::read(&entries[0].seal).unwrap();
         for (graph, seal) in [
-            // With a hash that everybody can compute, with none, and as it was compiled for another one.
+            // With a hash that anyone can compute, with no seal, and with the seal of another graph.
             (
                 "planted",
                 hexadecimal(&Sha256::digest("planted")).into_bytes(),

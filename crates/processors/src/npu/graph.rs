@@ -1,7 +1,7 @@
-//! A subgraph as an ONNX graph of static shapes, with its weights as constants.
+//! Encodes a subgraph as an ONNX graph of static shapes, with its weights as constants.
 //!
-//! The input is unsigned, with 128 for zero, since integer units of x86 multiply unsigned by signed numbers. Two
-//! [`Formulation`]s say the same in different operators.
+//! The input is unsigned with zero point 128, since x86 integer units multiply unsigned by signed numbers. Two
+//! [`Formulation`]s express the same computation in different operators.
 
 use prost::Message;
 use triad_kernels::activation::Activation;
@@ -11,28 +11,28 @@ use super::onnx::{Attribute, DataType, Graph, MICROSOFT, Model, Node, Tensor, Va
 use crate::error::{Error, Result};
 use crate::subgraph::{DeviceSubgraph, FeedForward, LARGEST, Layer};
 
-/// The number that represents zero in the input.
+/// The zero point of the input.
 pub(super) const ZERO: u8 = 128;
 /// Name of the graph's input.
 pub(super) const INPUT: &str = "x";
 
-/// In which operators a graph expresses that it computes in INT8.
+/// The operators in which a graph expresses INT8 computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Formulation {
-    /// ONNX Runtime's own products of integers, whose epilogue scales and adds the bias: what its CPU provider computes
-    /// fastest, and exactly.
+    /// ONNX Runtime's own integer matmuls, whose epilogue scales and adds the bias. They are exact, and the fastest of
+    /// its CPU provider.
     Integer,
-    /// Float operators between `QuantizeLinear` and `DequantizeLinear`, which the providers of devices recognize as a
-    /// product of integers. Where one does not, the product is of floats, and rounds as those do.
+    /// Float operators between `QuantizeLinear` and `DequantizeLinear`. Device providers recognize the pattern as an
+    /// integer matmul. A provider that does not computes it in float, with float rounding.
     QuantizeDequantize,
 }
 
-/// The encoded graph of `subgraph` for the product of `rows` rows, which may be laid out in several dimensions: each
-/// activation is `[rows.., features]`, and the same numbers whatever they are. Outputs are called `y0`, `y1`, … in the
+/// Encodes the graph of `subgraph` for the given rows, whose number is the product of `rows`. Each activation is
+/// `[rows.., features]`; the values do not depend on how the rows are arranged. Outputs are named `y0`, `y1`, … in the
 /// subgraph's order.
 ///
 /// # Errors
-/// If a weight or a bias is not finite, or activations between layers might not be: integers would hide that.
+/// If a weight or a bias is not finite, or activations between layers might not be: integers would hide it.
 pub(super) fn encode(
     subgraph: &DeviceSubgraph,
     rows: &[usize],
@@ -71,7 +71,7 @@ pub(super) fn encode(
     Ok(Model::new(builder.graph).encode_to_vec())
 }
 
-/// Name of an output of the graph.
+/// Returns the name of an output of the graph.
 pub(super) fn output(index: usize) -> String {
     format!("y{index}")
 }
@@ -81,11 +81,11 @@ struct Builder {
     graph: Graph,
 }
 
-/// What linear layers read.
+/// Input of linear layers.
 struct Quantized {
-    /// The tensor that a product reads: integers or floats, as the formulation has it.
+    /// The tensor that a matmul reads: integers or floats, depending on the formulation.
     name: String,
-    /// The constant with its scale.
+    /// Name of the constant with the scale.
     scale_name: String,
     scale: f32,
 }
@@ -118,7 +118,7 @@ impl Builder {
         });
     }
 
-    /// The integers `x` as an input of linear layers.
+    /// Returns the integers `x` as an input of linear layers.
     fn quantized(&mut self, x: &str, name: &str, scale: f32) -> Quantized {
         let scale_name = self.scalar(&format!("{name}.scale"), scale);
         let name = match self.formulation {
@@ -142,7 +142,7 @@ impl Builder {
         }
     }
 
-    /// Adds one linear layer; returns the largest magnitude that its outputs can have.
+    /// Adds one linear layer, and returns the largest magnitude that its outputs can have.
     fn linear(
         &mut self,
         name: &str,
@@ -285,7 +285,8 @@ impl Builder {
         }
     }
 
-    /// In the steps in which our kernels round: factors, then 1 / scale, then to whole numbers from −127 to 127.
+    /// Requantizes in the steps in which Triad's kernels round: factors, then 1 / scale, then to integers from −127 to
+    /// 127.
     fn requantize(
         &mut self,
         x: &str,
@@ -298,7 +299,7 @@ impl Builder {
                 .unwrap_or(&[1.0])
                 .iter()
                 .fold(0.0, |largest: f32, factor| {
-                    // NaN is larger than all.
+                    // This treats NaN as larger than any number.
                     if factor.abs() <= largest {
                         largest
                     } else {
@@ -350,7 +351,7 @@ impl Builder {
     }
 }
 
-/// The largest magnitude that an output of the layer can have, over all inputs.
+/// Returns the largest magnitude that an output of the layer can have, over all inputs.
 fn largest_output(
     name: &str,
     weight: Int8Weight,
@@ -370,7 +371,7 @@ fn largest_output(
     Ok(largest)
 }
 
-/// `largest`, if it is a number: else integers would hide that results aren't.
+/// Returns `largest` if it is finite. Otherwise integers would hide results that are not finite.
 fn finite(part: &str, largest: f32) -> Result<f32> {
     if largest.is_finite() {
         return Ok(largest);
@@ -382,13 +383,13 @@ fn finite(part: &str, largest: f32) -> Result<f32> {
     })
 }
 
-/// The weight as `[in_features, out_features]`.
+/// Returns the weight as `[in_features, out_features]`.
 fn transposed(weight: Int8Weight) -> Vec<u8> {
     let (out_features, in_features) = (weight.out_features, weight.in_features);
     let mut row_major = vec![0; out_features * in_features];
     unpack(weight, &mut row_major);
     let mut transposed = vec![0; row_major.len()];
-    // In squares, so that neither side leaves the cache.
+    // Copies square blocks, so that neither side leaves the cache.
     const SIDE: usize = 64;
     for first_row in (0..out_features).step_by(SIDE) {
         for first_column in (0..in_features).step_by(SIDE) {

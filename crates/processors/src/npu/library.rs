@@ -1,4 +1,4 @@
-//! ONNX Runtime's library, loaded once for the process.
+//! Loads ONNX Runtime's library, once per process.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -8,13 +8,13 @@ use ort::logging::LogLevel;
 
 use crate::error::{Error, Result};
 
-/// The oldest version whose interface we use.
+/// The oldest supported version.
 const OLDEST: &str = "1.24";
 
-/// The library of this process and where it came from. ONNX Runtime can't be unloaded, nor loaded twice.
+/// The loaded library and its path. ONNX Runtime can't be unloaded or loaded twice.
 static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
 
-/// Loads the library at `path`, or returns what was loaded from there before.
+/// Loads the library at `path`, or returns it if it is loaded already.
 pub(super) fn load(path: &Path) -> Result<Environment> {
     let missing = |reason: std::io::Error| Error::LibraryMissing {
         path: path.to_owned(),
@@ -42,7 +42,7 @@ pub(super) fn load(path: &Path) -> Result<Environment> {
         .with_telemetry(false)
         .build()
         .map_err(wrong)?;
-    // What it would log as an error, it returns, too.
+    // Errors that it would log are returned, too.
     environment.set_log_level(LogLevel::Fatal);
     *loaded = Some((found, environment.clone()));
     Ok(environment)

@@ -1,11 +1,11 @@
 //! NPUs through ONNX Runtime, whose library is loaded at run time.
 //!
-//! A subgraph becomes an ONNX graph of static shapes (`graph`, in the messages of `onnx`), or several with their rows in
-//! equivalent shapes (`rows`), of which the fastest is kept, and that a session on one execution provider: ONNX Runtime's
-//! own CPU kernels, or a [`Provider`] for a device. A run of fewer rows is padded, which no output shows. What a processor
-//! can't do is an error: a library that is missing or too old (`library`), a provider that the library lacks or that finds
-//! no device, a graph that it refuses or takes only in part (`assignment`), a window that is full (`window`). Compiled
-//! graphs can be kept in a folder (`cache`).
+//! A subgraph becomes an ONNX graph of static shapes (`graph`, encoded by `onnx`), or several graphs with equivalent
+//! shapes of the rows (`rows`), of which the fastest is kept. A session runs it on one execution provider: ONNX
+//! Runtime's own CPU kernels, or a [`Provider`] for a device. Inputs with fewer rows are padded, which does not change
+//! outputs. All limits are errors: a library that is missing or too old (`library`), a provider that the library lacks
+//! or that finds no device, a graph that the provider refuses or takes only in part (`assignment`), or a full window
+//! (`window`). Compiled graphs can be kept in a folder (`cache`).
 
 mod assignment;
 mod cache;
@@ -42,39 +42,38 @@ use program::{NpuProgram, seconds};
 /// The environment variable with the path of ONNX Runtime's library.
 pub const LIBRARY: &str = "TRIAD_ONNXRUNTIME";
 
-/// Which NPU, and how it is used.
+/// Selects an NPU and configures how it is used.
 #[derive(Clone, Debug)]
 pub struct NpuOptions {
     /// ONNX Runtime's library, 1.24 or later: `libonnxruntime.so`, `onnxruntime.dll`, `libonnxruntime.dylib`.
     pub library: PathBuf,
-    /// Who runs the graphs.
+    /// The execution provider that runs the graphs.
     pub provider: Provider,
-    /// A library of the provider's own, for one that is not built into ONNX Runtime.
+    /// The provider's own library, if it is not built into ONNX Runtime.
     pub provider_library: Option<PathBuf>,
-    /// Options of the provider, by the names that its documentation has.
+    /// Options of the provider, with the names of its documentation.
     pub provider_options: Vec<(String, String)>,
-    /// The kind of device that must be there; any kind if `None`.
+    /// Required kind of device; any kind if `None`.
     pub device: Option<DeviceKind>,
-    /// Version of the device's driver, on which compiled graphs depend. ONNX Runtime does not say it.
+    /// Version of the device's driver, on which compiled graphs depend. ONNX Runtime does not report it.
     pub driver: String,
-    /// Threads of the CPU that it computes with, the one that calls among them.
+    /// CPU threads that it computes with, including the calling one.
     pub threads: usize,
-    /// Bytes that all programs together may take, if that is limited.
+    /// Maximum number of bytes that all programs may take together, if there is a limit.
     pub window: Option<usize>,
-    /// The folder where compiled graphs are kept, if they are; [`Npu::not_kept`] returns the reason where that is not
-    /// possible.
+    /// Folder for compiled graphs, if they are kept. If they can't be kept there, [`Npu::not_kept`] returns the reason.
     pub cache: Option<PathBuf>,
-    /// Bytes that the graphs in that folder may take: more than this, and those that were used longest ago are removed.
-    /// What is used by this process stays.
+    /// Maximum number of bytes of the graphs in that folder. Beyond it, the least recently used graphs are removed,
+    /// except those that this process uses.
     pub cache_bytes: u64,
-    /// Other operators than those that suit the provider.
+    /// Formulation of the graphs, if not the provider's default.
     pub formulation: Option<Formulation>,
-    /// Other shapes of rows than those that suit the provider: flat for the CPU, the fastest for others.
+    /// Shapes of the rows, if not the default: flat for the CPU, the fastest for other providers.
     pub row_shapes: Option<RowShapes>,
 }
 
 impl NpuOptions {
-    /// `provider` of the library at `library` on one thread, without a limit and without a cache.
+    /// Returns options for `provider` of the library at `library`, with one thread, no limit and no cache.
     pub fn new(library: impl Into<PathBuf>, provider: Provider) -> Self {
         Self {
             library: library.into(),
@@ -93,7 +92,7 @@ impl NpuOptions {
     }
 }
 
-/// The path in the environment variable [`LIBRARY`].
+/// Returns the path in the environment variable [`LIBRARY`].
 ///
 /// # Errors
 /// If it is not set.
@@ -109,20 +108,20 @@ pub struct Npu {
     name: String,
     environment: Environment,
     options: NpuOptions,
-    /// What is known about the devices: vendors, kinds, numbers.
+    /// Description of the devices: vendors, kinds, numbers.
     devices: String,
     window: Window,
     capabilities: Capabilities,
     not_kept: OnceLock<Error>,
-    /// When it was made: graphs that were used since are its own.
+    /// Time of creation. Graphs that were used since then are in use by this process.
     start: SystemTime,
 }
 
 impl Npu {
-    /// Loads the library and looks for the provider and its devices.
+    /// Loads the library and finds the provider and its devices.
     ///
     /// # Errors
-    /// If there is no library, or it is none that we can use, or it has no such provider, or that finds no device.
+    /// If the library does not exist or is not usable, it lacks the provider, or the provider finds no device.
     pub fn new(options: NpuOptions) -> Result<Self> {
         let environment = library::load(&options.library)?;
         let provider = options.provider;
@@ -156,7 +155,7 @@ impl Npu {
             .iter()
             .filter(|device| is_kind(device, options.device))
             .collect();
-        // Providers of the old kind list no devices, and say that theirs is missing when a graph is built.
+        // Providers with the old interface list no devices. They report a missing device only when a graph is built.
         let must_list = options.device.is_some()
             || options.provider_library.is_some()
             || provider == Provider::Cpu;
@@ -191,13 +190,13 @@ impl Npu {
         })
     }
 
-    /// Why compiled graphs are not kept in the folder that was given, where one could not be: [`Error::Cache`]. They run
-    /// all the same.
+    /// Returns why compiled graphs could not be kept in the given folder, if so: [`Error::Cache`]. They run anyway.
     pub fn not_kept(&self) -> Option<&Error> {
         self.not_kept.get()
     }
 
-    /// The session of the fastest of some graphs that compute the same, compiled or from the cache, which keeps that one.
+    /// Returns the session of the fastest of several equivalent graphs, compiled now or taken from the cache. The cache
+    /// keeps that one.
     fn session(&self, graphs: &[Vec<u8>]) -> Result<Session> {
         let Some(folder) = self.options.cache.as_ref().filter(|_| seal::lasts()) else {
             return self.fastest(graphs, None);
@@ -205,8 +204,8 @@ impl Npu {
         let entry = self.entry(folder, graphs);
         if let Some(compiled) = entry.read() {
             let session = self.build(&compiled, None, GraphOptimizationLevel::Disable);
-            // Not every provider reads what it wrote: OpenVINO 2025.4 does not on a CPU. The graph is built again then, on
-            // the same provider and with the same checks.
+            // Some providers can't read what they wrote: OpenVINO 2025.4 can't on a CPU. The graph is then built again,
+            // on the same provider and with the same checks.
             if self.options.provider == Provider::Cpu
                 || !matches!(session, Err(Error::Refused { .. }))
             {
@@ -221,10 +220,10 @@ impl Npu {
         Ok(session)
     }
 
-    /// Compiles graphs that compute the same and returns the fastest, which goes to the file `compiled`. The first has to
-    /// be built; others that a provider refuses are not what it is fast at.
+    /// Compiles equivalent graphs and returns the fastest, which is written to the file `compiled`. The first graph
+    /// must build; others that the provider refuses are skipped.
     fn fastest(&self, graphs: &[Vec<u8>], compiled: Option<&Path>) -> Result<Session> {
-        let (first, others) = graphs.split_first().expect("there is a graph");
+        let (first, others) = graphs.split_first().expect("there is at least one graph");
         let level = GraphOptimizationLevel::All;
         let mut fastest = self.build(first, compiled, level)?;
         let slow = |error: &ort::Error| refused(self.options.provider, error);
@@ -255,7 +254,8 @@ impl Npu {
         Ok(fastest)
     }
 
-    /// The place of `graphs` in the cache: by device, driver, provider, library, and all that the graphs say.
+    /// Returns the cache entry of `graphs`. It depends on device, driver, provider, library, and the contents of the
+    /// graphs.
     fn entry(&self, folder: &Path, graphs: &[Vec<u8>]) -> Entry {
         let options = &self.options;
         let kernels = [u8::from(pairs_overflow())];
@@ -272,7 +272,7 @@ impl Npu {
         Entry::new(folder, &parts)
     }
 
-    /// Builds a session and writes what it compiled to a file.
+    /// Builds a session and writes its compiled graph to a file.
     fn build(
         &self,
         graph: &[u8],
@@ -386,8 +386,9 @@ impl Device for Npu {
     }
 }
 
-/// Whether ONNX Runtime's kernels for unsigned by signed numbers add pairs of products in 16 bits, which overflow: those of
-/// x86 do without a dot product of integers. It has others, three times as slow beside a dot product.
+/// Returns whether ONNX Runtime's kernels for unsigned by signed numbers add pairs of products in 16 bits, which
+/// overflow. x86 kernels do so if the CPU has no integer dot product. Its other kernels do not, but are three times as
+/// slow on CPUs with a dot product.
 fn pairs_overflow() -> bool {
     #[cfg(target_arch = "x86_64")]
     let overflow = !is_x86_feature_detected!("avx512vnni") && !is_x86_feature_detected!("avxvnni");
@@ -396,7 +397,7 @@ fn pairs_overflow() -> bool {
     overflow
 }
 
-/// The devices that the environment lists for `provider`.
+/// Returns the devices that the environment lists for `provider`.
 fn devices(environment: &Environment, provider: Provider) -> Vec<OrtDevice<'_>> {
     environment
         .devices()
@@ -425,10 +426,10 @@ fn describe<'a, 'e: 'a>(devices: impl IntoIterator<Item = &'a OrtDevice<'e>>) ->
         .join(", ")
 }
 
-/// The error of a provider that does not build a session.
+/// Returns the error of a provider that did not build a session.
 fn refused(provider: Provider, error: &ort::Error) -> Error {
     let (provider, reason) = (provider.to_string(), error.to_string());
-    // ONNX Runtime has one code for both.
+    // ONNX Runtime has the same error code for both cases.
     if reason.contains("fallback to CPU EP has been explicitly disabled") {
         Error::PartlyTaken {
             provider,

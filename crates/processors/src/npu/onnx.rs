@@ -1,15 +1,16 @@
-//! The messages of ONNX that our graphs are made of, in protobuf's wire format: fields by their numbers in `onnx.proto`.
+//! The ONNX messages that Triad's graphs consist of, in protobuf's wire format. Fields have the numbers of
+//! `onnx.proto`.
 
 use prost::Message;
 
-/// Version of the format that [`OPSET`] goes with.
+/// Version of the format that corresponds to [`OPSET`].
 const IR_VERSION: i64 = 9;
 /// Version of ONNX's own operators.
 const OPSET: i64 = 20;
-/// Operators of ONNX Runtime.
+/// Domain of ONNX Runtime's own operators.
 pub(super) const MICROSOFT: &str = "com.microsoft";
 
-/// Formats of numbers.
+/// Number formats.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 pub(super) enum DataType {
@@ -90,7 +91,7 @@ pub(super) struct Tensor {
     data_type: i32,
     #[prost(string, tag = "8")]
     name: String,
-    /// Little-endian.
+    /// Little-endian numbers.
     #[prost(bytes = "vec", tag = "9")]
     raw_data: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! A session of ONNX Runtime that runs one subgraph.
+//! An ONNX Runtime session that runs one subgraph.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::device::{Program, ProgramShapes};
 use crate::error::{Error, Result};
 use crate::window::Reservation;
 
-/// How the input's bytes become the graph's, whose zero may be another one.
+/// Exclusive-or mask that converts the input's bytes to the graph's zero point.
 const FLIP: u8 = QuantizedRows::ZERO ^ ZERO;
 
 pub(super) struct NpuProgram {
@@ -21,9 +21,9 @@ pub(super) struct NpuProgram {
     pub session: Session,
     /// Names of the graph's outputs.
     outputs: Vec<String>,
-    /// Of the graph's input, `[rows.., in_features]`: the fastest of those that were tried.
+    /// Shape of the graph's input, `[rows.., in_features]`: the fastest one that was tried.
     shape: Shape,
-    /// `[rows, in_features]`, for inputs whose layout is not the graph's.
+    /// Buffer `[rows, in_features]` for inputs whose layout is not the graph's.
     input: Vec<u8>,
     _window: Reservation,
 }
@@ -47,7 +47,7 @@ impl NpuProgram {
     }
 }
 
-/// The shape that a session's graph has for its input.
+/// Returns the shape of the input of a session's graph.
 fn input_shape(session: &Session) -> Shape {
     let input = session.inputs().iter().find(|input| input.name() == INPUT);
     input
@@ -56,7 +56,7 @@ fn input_shape(session: &Session) -> Shape {
         .unwrap_or_default()
 }
 
-/// Seconds of a run of `session` on zeros: the least of a few, behind one that is not counted.
+/// Returns the seconds of a run of `session` on zeros: the minimum of several, after a warm-up run.
 pub(super) fn seconds(session: &mut Session) -> ort::Result<f64> {
     const RUNS: usize = 5;
     let shape = input_shape(session);

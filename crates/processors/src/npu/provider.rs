@@ -1,4 +1,4 @@
-//! The execution providers of ONNX Runtime that can be chosen, and their devices.
+//! The supported execution providers of ONNX Runtime, and their devices.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,23 +10,23 @@ use ort::memory::DeviceType;
 
 use super::graph::Formulation;
 
-/// Whose programs run a graph.
+/// An execution provider of ONNX Runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provider {
-    /// ONNX Runtime's own kernels: an NPU of cores.
+    /// ONNX Runtime's own CPU kernels, used as an NPU that consists of cores.
     Cpu,
-    /// Hexagon NPUs of Qualcomm.
+    /// Qualcomm's Hexagon NPUs.
     Qnn,
-    /// NPUs, GPUs and CPUs of Intel.
+    /// Intel's NPUs, GPUs and CPUs.
     OpenVino,
-    /// The neural engine of Apple.
+    /// Apple's neural engine.
     CoreMl,
-    /// NPUs of AMD.
+    /// AMD's NPUs.
     VitisAi,
     /// CPU kernels for phones.
     Xnnpack,
-    /// Calls to a server. It takes none of our graphs: what it is here for is that every build of ONNX Runtime for CPUs
-    /// has it, so that a refusal can be tried everywhere.
+    /// Calls to a server. It accepts none of Triad's graphs. Every CPU build of ONNX Runtime has it, so that refusals
+    /// can be tested everywhere.
     Azure,
 }
 
@@ -42,7 +42,7 @@ pub enum DeviceKind {
 }
 
 impl Provider {
-    /// All of them.
+    /// All providers.
     pub const ALL: [Self; 7] = [
         Self::Cpu,
         Self::Qnn,
@@ -53,7 +53,7 @@ impl Provider {
         Self::Azure,
     ];
 
-    /// Its name for people.
+    /// Returns its name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -66,7 +66,7 @@ impl Provider {
         }
     }
 
-    /// Its name in ONNX Runtime.
+    /// Returns its name in ONNX Runtime.
     pub(super) fn canonical(self) -> &'static str {
         match self {
             Self::Cpu => ep::CPU::NAME,
@@ -79,7 +79,7 @@ impl Provider {
         }
     }
 
-    /// Whether the loaded library was built with it.
+    /// Returns whether the loaded library was built with it.
     pub(super) fn is_built_in(self) -> ort::Result<bool> {
         match self {
             Self::Cpu => Ok(true),
@@ -92,7 +92,7 @@ impl Provider {
         }
     }
 
-    /// To append to a session with `options`; nothing for the CPU, which is always there.
+    /// Returns the provider with `options` for a session; `None` for the CPU, which every session has.
     pub(super) fn dispatch(
         self,
         options: &[(String, String)],
@@ -123,7 +123,7 @@ impl Provider {
         }
     }
 
-    /// The operators that it computes in INT8.
+    /// Returns the formulation that it computes in INT8.
     pub fn formulation(self) -> Formulation {
         match self {
             Self::Cpu => Formulation::Integer,
@@ -142,7 +142,7 @@ impl FromStr for Provider {
     type Err = String;
 
     /// # Errors
-    /// What was expected.
+    /// The names that were expected.
     fn from_str(name: &str) -> Result<Self, String> {
         let names = || Self::ALL.map(Self::name).join(", ");
         Self::ALL
@@ -153,7 +153,7 @@ impl FromStr for Provider {
 }
 
 impl DeviceKind {
-    /// Its name for people.
+    /// Returns its name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",

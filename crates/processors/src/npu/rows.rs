@@ -1,24 +1,25 @@
-//! Equivalent shapes of a graph's rows (llm.npu, §4): the same numbers as `[rows, features]` or `[lines, columns,
-//! features]`, of which a device may be faster on one than on another.
+//! Equivalent shapes of a graph's rows (llm.npu, §4). The same numbers can be `[rows, features]` or `[lines, columns,
+//! features]`, and a device may be faster on one of them.
 
 use crate::error::{Error, Result};
 
-/// How a graph has its rows.
+/// Arrangement of a graph's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowShapes {
     /// `[rows, features]`.
     Flat,
-    /// `[lines, rows / lines, features]`, with so many lines.
+    /// `[lines, rows / lines, features]`; holds the number of lines.
     Lines(usize),
-    /// Flat, and in lines as near to a square as the rows go: each is built and timed, and the fastest kept.
+    /// Flat, and in lines as close to a square as the number of rows permits. Each shape is built and timed, and the
+    /// fastest is kept.
     Fastest,
 }
 
-/// Shapes in lines that are tried at most; each costs a compilation.
+/// Maximum number of shapes in lines that are tried. Each costs a compilation.
 const MOST_TRIED: usize = 3;
 
 impl RowShapes {
-    /// The shapes of `rows` rows, without features: one, or several to be tried, the flat one first.
+    /// Returns the shapes of `rows` rows, without features: one shape, or several to try, the flat one first.
     ///
     /// # Errors
     /// If the lines don't divide the rows.

@@ -1,5 +1,5 @@
-//! Parts of a subgraph: some rows, some columns of its layers, outputs whose rows are apart. All have the bits of the
-//! whole.
+//! Parts of a subgraph: some rows, some columns of its layers, and outputs with gaps between rows. All must have the
+//! same bits as the whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::plain::{Plain, Random, quantized};
 use crate::processors::{each, run};
 
 const SCALE: f32 = 0.013;
-/// What outputs hold before.
+/// Initial contents of outputs.
 const BEFORE: f32 = 0.5;
 
-/// A view in a buffer with columns on both sides.
+/// Margins of a view in a buffer that has more columns on both sides.
 const MARGINS: [usize; 2] = [3, 2];
 
-/// Runs `subgraph` on `rows` of `input` into outputs whose rows are apart, and returns these, `[rows, features]`.
+/// Runs `subgraph` on `rows` of `input`, into outputs with gaps between rows. Returns the outputs, `[rows, features]`.
 fn run_apart(
     processor: &dyn Device,
     subgraph: &DeviceSubgraph,
@@ -53,7 +53,7 @@ fn run_apart(
         ];
         assert!(
             margins.concat().iter().all(|x| *x == BEFORE),
-            "{}: wrote beside its output",
+            "{}: wrote outside its output",
             processor.name()
         );
     }
@@ -63,7 +63,7 @@ fn run_apart(
         .collect()
 }
 
-/// Columns of some rows of `[.., features]`.
+/// Returns some columns of some rows of `[.., features]`.
 fn part(whole: &[f32], features: usize, rows: Range<usize>, columns: Range<usize>) -> Vec<f32> {
     whole
         .chunks_exact(features)

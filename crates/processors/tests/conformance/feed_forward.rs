@@ -1,4 +1,5 @@
-//! Feed-forwards: the inner activations against the definition, and what follows from those that a processor computed.
+//! Feed-forwards: compares the inner activations with the definition, and the output with the result of the processor's
+//! inner activations.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ impl Case {
                 .gated
                 .then(|| Plain::random(&mut random, width, hidden, bias)),
             down: Plain::random(&mut random, hidden, width, bias),
-            // Many are beyond the clip threshold, on both sides.
+            // Puts many values beyond the clip threshold, on both sides.
             inner_scale: 0.006,
             smoothing: shape.smoothed.then(|| {
                 random
@@ -60,7 +61,7 @@ impl Case {
         })
     }
 
-    /// The inner activations of one row by definition, and how large what they come from is.
+    /// Computes the inner activations of one row by definition, and the magnitude of their inputs.
     fn inner(&self, values: &[i8]) -> Vec<(f64, f64)> {
         let up = self.up.product(values, SCALE);
         let product = |(x, up): (f32, f32)| {
@@ -81,7 +82,7 @@ impl Case {
         }
     }
 
-    /// What down reads, by definition.
+    /// Computes down's INT8 input by definition.
     fn requantized(&self, inner: &[f32]) -> Vec<i8> {
         let inverse = self.inner_scale.recip();
         let one = |(channel, x): (usize, &f32)| {
@@ -94,7 +95,7 @@ impl Case {
         inner.iter().enumerate().map(one).collect()
     }
 
-    /// Runs `rows` of `prepared` rows and holds them to the definition.
+    /// Runs `rows` rows of a program prepared for `prepared` rows, and compares the outputs with the definition.
     fn check(&self, processor: &dyn Device, rows: usize, prepared: usize, what: &str) {
         let (hidden, width) = (self.up.in_features, self.up.out_features);
         let input = quantized(
@@ -173,7 +174,7 @@ fn every_output_follows_from_the_definition() {
 
 #[test]
 fn every_number_to_requantize_is_clipped_to_127_on_both_sides() {
-    // One weight of each sign, and activations through which inner values walk over the whole range, ties among them.
+    // One weight of each sign. The activations step the inner values through the whole range, including ties.
     let width = 2;
     let up = Plain::new(vec![1, -1], vec![0.5; width], None);
     let gate = Plain::new(vec![0, 0], vec![1.0; width], Some(vec![40.0; width]));
@@ -347,7 +348,7 @@ fn fixed_point_has_the_same_bits_on_every_processor_that_has_it_and_is_refused_b
                     assert_eq!(error, format!("{} {expected}", processor.name()));
                     continue;
                 }
-                // With a row that is no number.
+                // Includes a row that is not finite.
                 let mut x = Random::new(rows as u64).floats(rows * hidden, 140.0 * SCALE);
                 x[rows / 2 * hidden] = f32::NAN;
                 let input = quantized(&x, hidden, SCALE);
@@ -364,7 +365,7 @@ fn fixed_point_has_the_same_bits_on_every_processor_that_has_it_and_is_refused_b
                         "{what}: row {row}"
                     );
                 }
-                // Of what down reads few numbers are others than in f32, by 1.
+                // Few numbers of down's input differ from those in f32, and by 1.
                 let float = run(&cpu, &case.subgraph(false), rows, &input);
                 let largest = 127.0
                     * case
@@ -430,7 +431,7 @@ fn fixed_point_returns_no_float_and_has_no_error_function() {
     });
 }
 
-/// Whether a processor has [`FeedForward::fixed_point`].
+/// Returns whether a processor supports [`FeedForward::fixed_point`].
 fn has_fixed_point(processor: &dyn Device) -> bool {
     ["cpu", "npu:hexagon"].contains(&processor.name())
 }

@@ -1,4 +1,4 @@
-//! Linear layers on one input.
+//! Linear layers that read the same input.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn subgraph(layers: &[Arc<Plain>]) -> DeviceSubgraph {
     })
 }
 
-/// Rows, rows prepared, input features, output features of the layers, whether they have a bias.
+/// Rows, prepared rows, input features, output features of the layers, whether they have a bias.
 const SHAPES: &[(usize, usize, usize, &[usize], bool)] = &[
     (1, 1, 1, &[1], false),
     (1, 1, 576, &[577, 3, 3], true),
@@ -44,7 +44,7 @@ fn every_output_is_the_product_by_definition() {
                 .iter()
                 .map(|out| Plain::random(&mut random, *out, *in_features, *bias))
                 .collect();
-            // Some are beyond the clip threshold.
+            // Some values are beyond the clip threshold.
             let input = quantized(
                 &random.floats(rows * in_features, 140.0 * SCALE),
                 *in_features,
@@ -66,7 +66,7 @@ fn every_output_is_the_product_by_definition() {
 #[test]
 fn the_largest_numbers_do_not_saturate() {
     let rows = 9;
-    // The widest layer of all, and one of a model.
+    // The widest supported layer, and a layer of a model.
     for (in_features, out_features) in [(MAX_IN_FEATURES, 3), (5504, 40)] {
         for signs in [[1i8, 1], [1, -1], [-1, 1], [-1, -1]] {
             let weight = vec![127 * signs[0]; out_features * in_features];

@@ -1,5 +1,5 @@
-//! One suite for all processors: the same cases against a plain reference. A new processor is a line in
-//! `processors::all`.
+//! The conformance suite: compares every processor with a plain reference in the same cases. To add a processor, add it
+//! to `processors::all`.
 
 mod plain;
 mod processors;

@@ -1,4 +1,4 @@
-//! The plain reference: layers with weights as they are, random numbers, products by definition.
+//! The plain reference: layers with unpacked weights, random numbers, and matmuls by definition.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use triad_kernels::activation::Activation;
 use triad_kernels::int8::{Int8Weight, QuantizedRows, pack, packed_len, row_sums};
 use triad_processors::Layer;
 
-/// Numbers that look random and are the same every time.
+/// Reproducible pseudorandom numbers.
 pub struct Random(u64);
 
 impl Random {
@@ -14,7 +14,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// From −1 to 1.
+    /// Returns a number from −1 to 1.
     pub fn float(&mut self) -> f32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -57,7 +57,7 @@ impl Plain {
         })
     }
 
-    /// Weights over all of INT8, so that sums of `in_features` products stay near 1.
+    /// Returns weights over the whole INT8 range, scaled so that sums of `in_features` products stay near 1.
     pub fn random(
         random: &mut Random,
         out_features: usize,
@@ -75,7 +75,8 @@ impl Plain {
         Self::new(weight, scales, bias)
     }
 
-    /// By definition, for one row of numbers, with the scale of the product that rounding is relative to.
+    /// Computes the layer for one row of numbers by definition. Returns each output with the magnitude that rounding is
+    /// relative to.
     pub fn product(&self, values: &[i8], scale: f32) -> Vec<(f32, f32)> {
         let rows = self
             .weight
@@ -112,19 +113,19 @@ impl Layer for Plain {
     }
 }
 
-/// `x` quantized with a static scale.
+/// Quantizes `x` with a static scale.
 pub fn quantized(x: &[f32], in_features: usize, scale: f32) -> QuantizedRows {
     let mut rows = QuantizedRows::default();
     rows.quantize_static(x, in_features, scale, None, false);
     rows
 }
 
-/// The numbers of one row.
+/// Returns the numbers of one row.
 pub fn values(input: &QuantizedRows, row: usize) -> Vec<i8> {
     input.view().values(row).collect()
 }
 
-/// Whether `out`, `[rows, out_features]`, is the product of `input`'s rows to the rounding of f32.
+/// Asserts that `out`, `[rows, out_features]`, is the layer applied to the rows, up to the rounding of f32.
 pub fn assert_product(out: &[f32], layer: &Plain, rows: &[Vec<i8>], scale: f32, what: &str) {
     for (row, (out, values)) in out.chunks_exact(layer.out_features).zip(rows).enumerate() {
         for (column, (out, (expected, magnitude))) in
@@ -139,7 +140,7 @@ pub fn assert_product(out: &[f32], layer: &Plain, rows: &[Vec<i8>], scale: f32, 
     }
 }
 
-/// By definition.
+/// Computes the activation by definition.
 pub fn activation(x: f64, activation: Activation) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),

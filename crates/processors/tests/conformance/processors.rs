@@ -8,7 +8,7 @@ use triad_kernels::pool::Pool;
 use triad_processors::cpu::Cpu;
 use triad_processors::{Device, DeviceSubgraph};
 
-/// Every processor that can be had here.
+/// Returns every processor that is available here.
 fn all() -> Vec<Box<dyn Device>> {
     let cpu =
         |threads| -> Box<dyn Device> { Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap()))) };
@@ -20,7 +20,7 @@ fn all() -> Vec<Box<dyn Device>> {
         .collect()
 }
 
-/// The GPU that the environment names, with each variant of its shaders, and with short submissions.
+/// Returns the GPU that the environment names, with each variant of its shaders and with short submissions.
 #[cfg(feature = "gpu")]
 fn gpus() -> Vec<Box<dyn Device>> {
     use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions, Variant};
@@ -38,7 +38,7 @@ fn gpus() -> Vec<Box<dyn Device>> {
             .unwrap(),
         )
     };
-    // Pieces as small as can be.
+    // Makes pieces as small as possible.
     let slice = Some(std::time::Duration::from_nanos(1));
     let sliced = Box::new(
         Gpu::open(&GpuOptions {
@@ -54,14 +54,14 @@ fn gpus() -> Vec<Box<dyn Device>> {
         .collect()
 }
 
-/// This build has none.
+/// Returns none, since this build has no GPUs.
 #[cfg(not(feature = "gpu"))]
 fn gpus() -> Vec<Box<dyn Device>> {
     crate::skip::skip("this build has no GPUs");
     Vec::new()
 }
 
-/// ONNX Runtime's CPU provider, where the environment names the library.
+/// Returns ONNX Runtime's CPU provider, if the environment names the library.
 #[cfg(feature = "npu")]
 fn npu() -> Option<Box<dyn Device>> {
     use triad_processors::npu::{Npu, NpuOptions, Provider, library_from_environment};
@@ -76,14 +76,15 @@ fn npu() -> Option<Box<dyn Device>> {
     }
 }
 
-/// This build has none.
+/// Returns none, since this build has no ONNX Runtime.
 #[cfg(not(feature = "npu"))]
 fn npu() -> Option<Box<dyn Device>> {
     crate::skip::skip("this build has no ONNX Runtime");
     None
 }
 
-/// Hexagon's NPU under qemu, where the environment names the device program; what is between products is the CPU's or its own.
+/// Returns Hexagon's NPU under qemu, if the environment names the device program. The part between matmuls is computed
+/// by the CPU or by the device.
 #[cfg(feature = "hexagon")]
 fn hexagon() -> Vec<Box<dyn Device>> {
     use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
@@ -108,14 +109,14 @@ fn hexagon() -> Vec<Box<dyn Device>> {
     }
 }
 
-/// This build has none.
+/// Returns none, since this build has no Hexagon.
 #[cfg(not(feature = "hexagon"))]
 fn hexagon() -> Vec<Box<dyn Device>> {
     crate::skip::skip("this build has no Hexagon");
     Vec::new()
 }
 
-/// Calls `test` with each of them.
+/// Calls `test` with each processor.
 pub fn each(test: impl Fn(&dyn Device)) {
     for processor in all() {
         test(&*processor);

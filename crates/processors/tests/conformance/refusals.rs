@@ -1,4 +1,4 @@
-//! What every processor refuses, and in which words.
+//! Inputs that every processor refuses, and the texts of the errors.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Tiny models with what each family has of its own.
+//! Tiny models with the special features of each family.
 
 use triad_model::description::{
     Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind,
@@ -11,7 +11,7 @@ const RMS: Norm = Norm {
     weight_offset: 0.0,
 };
 
-/// Two blocks as LLaMA has them: grouped heads, a gate, norms before each half.
+/// Returns two layers of LLaMA's structure: grouped heads, a gate, and norms before attention and feed-forward.
 pub fn llama() -> ModelDescription {
     let block = BlockDescription {
         attention: Attention {
@@ -55,7 +55,7 @@ pub fn llama() -> ModelDescription {
     }
 }
 
-/// [`llama`] with other blocks; `change` is called with the index of each.
+/// Returns [`llama`] with changed layers; `change` is called with the index of each.
 pub fn changed(mut change: impl FnMut(usize, &mut BlockDescription)) -> ModelDescription {
     let mut description = llama();
     for (index, block) in description.blocks.iter_mut().enumerate() {
@@ -64,7 +64,7 @@ pub fn changed(mut change: impl FnMut(usize, &mut BlockDescription)) -> ModelDes
     description
 }
 
-/// What differs from family to family, with names for messages.
+/// Returns a model for each special feature, with a name for messages.
 pub fn all() -> Vec<(&'static str, ModelDescription)> {
     let phi2 = changed(|_, block| {
         block.residual = Residual::Parallel;

@@ -1,4 +1,4 @@
-//! Whole models on the GPU that the environment names, beside the CPU's kernels in f32.
+//! Compares whole models on the GPU that the environment names with the CPU's kernels in f32.
 
 mod families;
 mod plain;
@@ -24,7 +24,7 @@ const OPTIONS: ModelOptions = ModelOptions {
     outputs: ROWS,
 };
 
-/// The GPU that the environment names.
+/// Returns the GPU that the environment names.
 fn gpu() -> Option<Gpu> {
     gpu_with(&GpuOptions::from_environment())
 }
@@ -41,12 +41,12 @@ fn on_gpu(gpu: &Gpu, model: &PlainModel) -> GpuModel {
     GpuModel::new(gpu, &model.view(), &OPTIONS, &ModelVariant::ALL).unwrap()
 }
 
-/// Logits of all rows of one chunk of a prompt.
+/// Returns the logits of all rows of one chunk of a prompt.
 fn logits(model: &mut GpuModel, sequence: &mut GpuSequence, x: &[f32], rows: usize) -> Vec<f32> {
     logits_in(model, sequence, x, rows, Phase::Prefill)
 }
 
-/// The same in either phase.
+/// Returns the logits of all rows of one chunk in the given phase.
 fn logits_in(
     model: &mut GpuModel,
     sequence: &mut GpuSequence,
@@ -73,13 +73,13 @@ fn logits_in(
     found
 }
 
-/// That values differ by no more than rounding does: keys and values are rounded to f16, sums are in another order.
+/// Asserts that values are equal up to rounding: keys and values are rounded to f16, and sums are in another order.
 #[track_caller]
 fn assert_near(found: &[f32], expected: &[f32], what: &str) {
     assert_within(2e-3, found, expected, what);
 }
 
-/// That values differ by no more than `tolerance` of the largest.
+/// Asserts that values differ by at most `tolerance` of the largest.
 #[track_caller]
 fn assert_within(tolerance: f32, found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");

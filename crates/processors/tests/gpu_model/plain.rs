@@ -1,4 +1,4 @@
-//! The plain reference: tiny models with random weights, run by the CPU's kernels in f32.
+//! The plain reference: tiny models with random weights that the CPU's kernels run in f32.
 
 use half::{bf16, f16};
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
@@ -17,7 +17,7 @@ use triad_processors::model::{
 
 use super::w8a8::PlainInt8;
 
-/// Numbers that look random and are the same every time.
+/// Reproducible pseudorandom numbers.
 pub struct Random(u64);
 
 impl Random {
@@ -25,7 +25,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// From −1 to 1.
+    /// Returns a number from −1 to 1.
     pub fn float(&mut self) -> f32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -46,14 +46,14 @@ pub enum Format {
     Bf16,
     Int8,
     Int4,
-    /// Layers of blocks read INT8; the output matrix has weights in INT8 alone.
+    /// Layers read INT8; the output matrix has INT8 weights but float input.
     W8a8,
-    /// The same, with weights in INT4 for rows that decode.
+    /// Like `W8a8`, with INT4 weights for decode.
     W8a8Int4,
 }
 
 impl Format {
-    /// Those that read float activations.
+    /// Formats of layers that read float activations.
     pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::Int8, Self::Int4];
 }
 
@@ -78,19 +78,19 @@ impl Stored {
 }
 
 pub struct PlainLinear {
-    /// Where the layer reads INT8, those of rows that decode.
+    /// The weights; for a layer with INT8 input, those for decode.
     stored: Stored,
-    /// The same in f32.
+    /// The same weights in f32.
     wide: Vec<f32>,
     int8: Option<PlainInt8>,
-    /// Whether rows that decode have weights of their own.
+    /// Whether decode has its own weights.
     decodes_in_float: bool,
     bias: Option<Vec<f32>>,
     out_features: usize,
 }
 
 impl PlainLinear {
-    /// Of a block, or the output matrix.
+    /// Creates a linear layer of a block, or the output matrix.
     fn new(
         random: &mut Random,
         format: Format,
@@ -225,7 +225,7 @@ pub struct PlainModel {
 const FACTOR: f32 = 1.1;
 
 impl PlainModel {
-    /// Layers are of `formats`, one after the other.
+    /// Creates a model whose layers have `formats`, in turns.
     pub fn new(description: ModelDescription, formats: &[Format], seed: u64) -> Self {
         let mut random = Random::new(seed);
         let hidden = description.hidden;
@@ -289,7 +289,7 @@ impl PlainModel {
         }
     }
 
-    /// As a GPU takes it.
+    /// Returns the model in the form that a GPU takes.
     pub fn view(&self) -> DeviceModel<'_> {
         DeviceModel {
             description: &self.description,
@@ -308,17 +308,17 @@ impl PlainModel {
         }
     }
 
-    /// Rows of embeddings.
+    /// Returns rows of embeddings.
     pub fn rows(&self, rows: usize, seed: u64) -> Vec<f32> {
         Random::new(seed).floats(rows * self.description.hidden, 1.0)
     }
 
-    /// All rows of one sequence at once, as those of a prompt.
+    /// Runs all rows of one sequence at once, as a prompt.
     pub fn run(&self, x: &[f32]) -> PlainRun {
         self.run_in(x, Phase::Prefill)
     }
 
-    /// The same in either phase.
+    /// Runs all rows of one sequence at once in the given phase.
     pub fn run_in(&self, x: &[f32], phase: Phase) -> PlainRun {
         let mut x = x.to_vec();
         let rows = x.len() / self.description.hidden;
@@ -356,17 +356,17 @@ impl PlainModel {
     }
 }
 
-/// What came of it.
+/// Result of a run.
 pub struct PlainRun {
     /// `[rows, hidden]`.
     pub residual: Vec<f32>,
     /// `[rows, vocab]`.
     pub logits: Vec<f32>,
-    /// By block.
+    /// KV cache of each layer.
     pub caches: Vec<PlainCache>,
 }
 
-/// Keys and values of a block, in pages.
+/// Keys and values of a layer, in pages.
 pub struct PlainCache {
     keys: Vec<f16>,
     values: Vec<f16>,
@@ -412,7 +412,7 @@ impl PlainCache {
         }
     }
 
-    /// Keys, then values, of a position `[kv_heads, head_dim]`.
+    /// Returns the keys, then the values, of a position `[kv_heads, head_dim]`.
     pub fn at(&self, position: usize) -> [Vec<f16>; 2] {
         [&self.keys, &self.values].map(|plane| {
             let heads = (0..self.kv_heads).flat_map(|head| {

@@ -1,4 +1,4 @@
-//! Sequences in chunks of any length, several at once, forgotten and filled again.
+//! Sequences in chunks of any length, several sequences at once, and sequences that are truncated and filled again.
 
 use half::f16;
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ fn sequences_beside_each_other_have_the_logits_of_each_alone() {
     let model = PlainModel::new(llama(), &[Format::Int8], 8);
     let (hidden, vocab) = (model.description.hidden, model.description.vocab);
     let mut on_gpu = on_gpu(&gpu, &model);
-    // Their pages lie among each other's.
+    // Interleaves the pages of the sequences.
     let lengths = [261, 3, 70];
     let rows = lengths.map(|length| model.rows(length, length as u64));
     let expected = rows.clone().map(|rows| model.run(&rows).logits);
@@ -80,7 +80,7 @@ fn sequences_beside_each_other_have_the_logits_of_each_alone() {
             });
         }
         let count: usize = taken.iter().sum();
-        // In another order, and not all.
+        // Requests some rows, in another order.
         let wanted: Vec<_> = (0..count).rev().step_by(2).collect();
         let mut found = Vec::new();
         let what = Wanted {
@@ -103,7 +103,7 @@ fn sequences_beside_each_other_have_the_logits_of_each_alone() {
             .iter()
             .flat_map(|row| of_all[*row].iter().copied())
             .collect();
-        assert_near(&found, &of_wanted, &format!("{taken:?} behind {at:?}"));
+        assert_near(&found, &of_wanted, &format!("{taken:?} after {at:?}"));
         at.iter_mut()
             .zip(taken)
             .for_each(|(at, taken)| *at += taken);
@@ -132,7 +132,7 @@ fn a_sequence_that_forgets_goes_on_from_there() {
     assert_near(
         &found,
         &expected[11 * model.description.vocab..],
-        "behind what was forgotten",
+        "after truncation",
     );
 }
 
@@ -146,7 +146,7 @@ fn keys_and_values_go_to_the_cpu_and_come_from_there() {
     let expected = model.run(&x);
     let mut on_gpu = on_gpu(&gpu, &model);
     let mut sequence = on_gpu.sequence();
-    // Positions that are overwritten.
+    // These positions are replaced.
     logits(&mut on_gpu, &mut sequence, &model.rows(5, 1), 5);
     let slabs: Vec<_> = expected.caches.iter().map(|cache| cache.view()).collect();
     let caches: Vec<&dyn Cache> = slabs.iter().map(|slab| slab as &dyn Cache).collect();

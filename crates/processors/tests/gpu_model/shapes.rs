@@ -1,4 +1,4 @@
-//! All families, all formats of weights, all variants of the shaders; what is refused.
+//! All families, all weight formats, all shader variants, and refused models.
 
 use triad_kernels::Phase;
 use triad_processors::gpu::model::{GpuModel, GpuSegment, ModelVariant};
@@ -20,7 +20,7 @@ fn models_of_all_families_have_the_logits_of_the_cpu() {
         let mut on_gpu = on_gpu(&gpu, &model);
         let mut sequence = on_gpu.sequence();
         assert_near(&logits(&mut on_gpu, &mut sequence, &x, 37), &expected, name);
-        // The same row by row.
+        // Runs the same row by row.
         let hidden = model.description.hidden;
         let mut sequence = on_gpu.sequence();
         let rows = x.chunks_exact(hidden).take(12);
@@ -53,7 +53,7 @@ fn weights_of_every_format_are_multiplied_for_any_number_of_rows() {
 
 #[test]
 fn every_variant_computes_a_model() {
-    // With all that is used only where it is named.
+    // Includes the variants that are used only if they are named.
     let named = ModelVariant::ROUNDED.map(|variant| variant.name).join(",");
     let Some(gpu) = gpu_with(&GpuOptions {
         named: Some(named),
@@ -95,7 +95,7 @@ fn every_variant_computes_a_model() {
     ));
 }
 
-/// Makes a model wrong.
+/// Makes a model invalid.
 type Change = fn(&mut DeviceModel);
 
 #[test]

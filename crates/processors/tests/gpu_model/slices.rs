@@ -8,7 +8,7 @@ use super::families::{all, changed, llama};
 use super::plain::{Format, PlainModel};
 use super::{ROWS, gpu, logits, on_gpu};
 
-/// The GPU with submissions of this length.
+/// Opens the GPU with submissions of this length.
 fn sliced(slice: Duration) -> Gpu {
     Gpu::open(&GpuOptions {
         slice: Some(slice),
@@ -17,11 +17,11 @@ fn sliced(slice: Duration) -> Gpu {
     .unwrap()
 }
 
-/// Logits of two chunks and a row, and how many submissions that took.
+/// Returns the logits of two chunks and a row, and the number of submissions that they took.
 fn run(gpu: &Gpu, model: &PlainModel, x: &[f32]) -> (Vec<f32>, u64) {
     let hidden = model.description.hidden;
     let mut on_gpu = on_gpu(gpu, model);
-    // Pages are there after it.
+    // Allocates the pages.
     let mut sequence = on_gpu.sequence();
     logits(&mut on_gpu, &mut sequence, &x[..hidden], 1);
     drop(sequence);

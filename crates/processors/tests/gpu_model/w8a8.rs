@@ -1,4 +1,4 @@
-//! Layers that read INT8, by the CPU's kernels; models of them on the GPU.
+//! Layers that read INT8, computed by the CPU's kernels, and models with such layers on the GPU.
 
 use triad_kernels::int8::{
     Int8Weight, QuantizedRows, matmul_int8, pack, packed_len, quantize_weight_rows, row_sums,
@@ -13,7 +13,7 @@ use super::families::{all, llama};
 use super::plain::{Format, PlainModel};
 use super::{OPTIONS, assert_within, gpu, logits_in, on_gpu};
 
-/// A weight in INT8 and how what the layer reads becomes INT8.
+/// An INT8 weight, and how the layer's input is quantized.
 pub struct PlainInt8 {
     packed: Vec<i8>,
     scales: Vec<f32>,
@@ -24,8 +24,8 @@ pub struct PlainInt8 {
 }
 
 impl PlainInt8 {
-    /// Of a layer with these weights, `[out_features, in_features]`. Of every input a few numbers are beyond the clip
-    /// threshold; attention's output has no shadow, and what down reads is smoothed.
+    /// Creates a layer with these weights `[out_features, in_features]`. Every input has a few numbers beyond the clip
+    /// threshold. Attention's output layer has no shadow, and down's input is smoothed.
     pub fn new(values: &[f32], linear: Linear, in_features: usize) -> Self {
         let smoothing: Vec<_> = (0..in_features)
             .map(|channel| 0.5 + (channel % 7) as f32 / 8.0)
@@ -114,7 +114,7 @@ impl PlainInt8 {
     }
 }
 
-/// What rounding to another number here and there does to logits, relative to the largest.
+/// Relative change of logits if some numbers are rounded to a neighbour, compared with the largest.
 const TOLERANCE: f32 = 2e-2;
 
 #[test]
@@ -158,7 +158,7 @@ fn rows_that_decode_are_multiplied_with_the_weights_for_them() {
     assert_ne!(all[0], all[1]);
 }
 
-/// Makes a model wrong.
+/// Makes a model invalid.
 type Change = fn(&mut DeviceModel);
 
 fn int8<'a, 'b>(

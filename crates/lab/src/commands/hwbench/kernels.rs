@@ -1,4 +1,4 @@
-//! Every kernel on the shapes of a model.
+//! Measures every kernel on the shapes of a model.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +16,14 @@ use triad_model::description::{BlockDescription, ModelDescription};
 
 use super::peaks::Peaks;
 
-/// How blocks are multiplied unless exact products are asked for.
+/// Arithmetic of block matmuls, unless exact results are requested.
 const ROUNDED: BlockArithmetic = BlockArithmetic::Rounded;
-/// Each kernel runs at least this long and this often.
+/// Minimum duration and minimum number of runs per kernel.
 const SECONDS: f64 = 0.15;
 const RUNS: usize = 5;
-/// Weights and caches that a decode's kernels take turns on: more bytes than caches hold.
+/// Bytes of weights and caches that decode kernels use in turns: more than caches hold.
 const DECODE_BYTES: usize = 192 << 20;
-/// Positions that the attention of one row looks at.
+/// Positions that the attention of one row reads.
 const DECODE_CONTEXT: usize = 1024;
 
 /// One kernel on one shape.
@@ -31,18 +31,19 @@ const DECODE_CONTEXT: usize = 1024;
 pub struct Measured {
     operator: String,
     kernel: &'static str,
-    /// `rows × in × out` of a linear layer; `rows × heads × head dim, positions` of attention; `rows × width` of others.
+    /// `rows × in × out` for a linear layer; `rows × heads × head dim, positions` for attention; `rows × width`
+    /// otherwise.
     shape: String,
     threads: usize,
-    /// The median.
+    /// Median seconds.
     seconds: f64,
     bound_by: String,
-    /// The least time that the bound allows / the median; `None` where the bound is not known.
+    /// Minimum time that the bound permits, divided by the median; `None` if the bound is unknown.
     share_of_limit: Option<f64>,
 }
 
 impl Measured {
-    /// A row of the table.
+    /// Returns a row of the table.
     pub fn cells(&self) -> Vec<String> {
         let share = self
             .share_of_limit
@@ -64,13 +65,13 @@ impl Measured {
     }
 }
 
-/// What binds a kernel: the least time that it can take.
+/// The limit of a kernel: the minimum time that it permits.
 struct Bound {
     by: String,
     seconds: Option<f64>,
 }
 
-/// Measures on the threads that are installed.
+/// Measures on the installed thread pool.
 pub struct Bench<'a> {
     pub description: &'a ModelDescription,
     pub peaks: &'a Peaks,
@@ -78,7 +79,7 @@ pub struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Kernels of a prefill of `rows` tokens.
+    /// Measures the kernels of a prefill of `rows` tokens.
     pub fn prefill(&mut self, rows: usize) {
         for (in_features, out_features) in self.linear_shapes() {
             let shape = format!("{rows} × {in_features} × {out_features}");
@@ -182,7 +183,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Kernels of decode steps of so many sequences each, on weights that no cache holds; attention of one.
+    /// Measures the kernels of decode steps of `rows` sequences each, on weights that no cache holds; attention of one
+    /// row.
     pub fn decode(&mut self, rows: &[usize]) {
         for (in_features, out_features) in self.linear_shapes() {
             self.decode_int8(rows, in_features, out_features);
@@ -276,7 +278,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Takes turns on `matrices`, each of so many bytes.
+    /// Uses `matrices` in turns, each with the same number of bytes.
     fn decode_matrices<'m>(
         &mut self,
         operator: impl Into<String>,
@@ -305,7 +307,8 @@ impl Bench<'_> {
         }
     }
 
-    /// The kernel of products that may be rounded, in which numbers it multiplies, and the peak of these.
+    /// Returns the kernel for matmuls that may be rounded, the number format that it multiplies, and the peak of that
+    /// format.
     fn rounded(&self) -> (&'static str, &'static str, Option<f64>) {
         let (names, peaks) = (kernel_names(), &self.peaks.arithmetic);
         let peak = match names.rounded_to {
@@ -360,7 +363,7 @@ impl Bench<'_> {
         self.push("attention", "f32 × f16", shape, seconds, self.reading(size));
     }
 
-    /// What is between the products. Threads share its rows: one is enough.
+    /// Measures the operators between matmuls on one thread. In the engine, threads share their rows.
     fn elementwise(&mut self, rows: usize) {
         let hidden = self.description.hidden;
         let width = self
@@ -382,7 +385,7 @@ impl Bench<'_> {
         self.push_elementwise("quantize", rows, hidden, seconds, rows * hidden * (one + 1));
         let (mut gate, up) = (numbers(rows * width), numbers(rows * width));
         let seconds = median_of(|| {
-            // Its output is its input: again and again on the same numbers they would vanish.
+            // The output overwrites the input: on repeated runs the numbers would approach zero.
             gate.copy_from_slice(&up);
             seconds_of(|| activate_and_multiply(&mut gate, &up, Activation::Silu))
         });
@@ -430,7 +433,7 @@ impl Bench<'_> {
         });
     }
 
-    /// Reading so many bytes from memory.
+    /// Returns the bound of reading `bytes` from memory.
     fn reading(&self, bytes: usize) -> Bound {
         let memory = self.peaks.memory();
         Bound {
@@ -439,7 +442,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Input and output features of the different linear layers.
+    /// Returns the input and output features of the distinct linear layers.
     fn linear_shapes(&self) -> BTreeSet<(usize, usize)> {
         let of_block = |block: &BlockDescription| block.linears(self.description.hidden);
         let linears = self.description.blocks.iter().flat_map(of_block);
@@ -448,7 +451,7 @@ impl Bench<'_> {
             .collect()
     }
 
-    /// Of the first block, and in words.
+    /// Returns the attention shape of the first layer, and its description.
     fn attention_shape(&self, precision: Precision) -> (Shape, String) {
         let attention = &self.description.blocks[0].attention;
         let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
@@ -465,7 +468,7 @@ impl Bench<'_> {
     }
 }
 
-/// Operations at a peak, where it is known.
+/// Returns the bound of `operations` at a peak, if the peak is known.
 fn bound_of(by: &str, operations: f64, peak: Option<f64>) -> Bound {
     Bound {
         by: by.into(),
@@ -509,8 +512,8 @@ impl PackedInt8 {
     }
 }
 
-/// Formats of GGUF that are measured, of those that rows of so many features can have: of each kind of block a small and a
-/// large one.
+/// Returns the measured GGUF formats that support rows of `in_features` features: a small and a large one of each kind
+/// of block.
 fn block_formats(in_features: usize) -> impl Iterator<Item = BlockFormat> {
     let formats = [
         BlockFormat::Q4_0,
@@ -523,14 +526,14 @@ fn block_formats(in_features: usize) -> impl Iterator<Item = BlockFormat> {
         .filter(move |format| in_features.is_multiple_of(format.elements()))
 }
 
-/// Bytes of blocks whose scales are finite numbers.
+/// Returns the bytes of blocks whose scales are finite numbers.
 fn blocks(count: usize) -> Vec<u8> {
     (0..count)
         .map(|index| (index * 7919 % 0x3b) as u8)
         .collect()
 }
 
-/// Numbers from −1 to 1 without meaning.
+/// Returns arbitrary numbers from −1 to 1.
 fn numbers(count: usize) -> Vec<f32> {
     (0..count)
         .map(|index| (index * 7919 % 2003) as f32 / 1001.0 - 1.0)
@@ -549,18 +552,18 @@ fn halves(count: usize) -> Vec<f16> {
         .collect()
 }
 
-/// Returns the median of the seconds of some runs, after one that does not count.
+/// Returns the median seconds of several runs, after a warm-up run.
 fn median(mut run: impl FnMut()) -> f64 {
     median_of(|| seconds_of(&mut run))
 }
 
-/// Returns the median of the answers of some runs, after one that does not count.
+/// Returns the median result of several runs, after a warm-up run.
 fn median_of(mut run: impl FnMut() -> f64) -> f64 {
     let [times] = turns(RUNS, SECONDS, || [run()]);
     timing::median(&times)
 }
 
-/// Numbers of the pages that hold `context` keys or values.
+/// Returns the number of values in the pages that hold `context` keys or values.
 fn paged(context: usize, shape: &Shape) -> usize {
     context.div_ceil(PAGE) * PAGE * shape.kv_heads * shape.head_dim
 }

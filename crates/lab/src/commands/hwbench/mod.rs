@@ -1,7 +1,7 @@
-//! `triad-lab hwbench`: what this machine can do at most, and how near each kernel comes to it.
+//! `triad-lab hwbench`: measures the limits of this machine, and how close each kernel comes to them.
 //!
-//! [`peaks`] measures the machine, [`kernels`] every kernel on the shapes of a model, each compared with the peak that binds
-//! it.
+//! [`peaks`] measures the machine, and [`kernels`] every kernel on the shapes of a model. Each kernel is compared with
+//! the peak that limits it.
 
 mod kernels;
 mod peaks;
@@ -17,12 +17,13 @@ use peaks::Peaks;
 use triad_console::{arguments, output, progress};
 use triad_frontend::machine::Machine;
 
-/// Measure this machine's peaks, and every kernel against the one that binds it.
+/// Measure this machine's peaks, and compare every kernel with the peak that limits it.
 ///
-/// Peaks are products in registers and bytes read from each level of cache and from memory. Kernels run on the linear
-/// layers, norms and attention of a model's shape, with random numbers: many rows, as in prefill, against the peak of
-/// what they multiply; few rows, as in decode, on weights that no cache holds, against the memory's bandwidth; what works
-/// element by element, on one thread, against the bandwidth of the level that holds its rows.
+/// Peaks are multiply-adds in registers, and bytes read from each cache level and from memory. Kernels run with random
+/// numbers on the linear layers, norms and attention of a model's shape. Many rows, as in prefill, are compared with
+/// the arithmetic peak of the number format. Few rows, as in decode, use weights that no cache holds and are compared
+/// with the memory bandwidth. Element-wise operators run on one thread and are compared with the bandwidth of the level
+/// that holds their rows.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab hwbench
@@ -30,16 +31,16 @@ use triad_frontend::machine::Machine;
   triad-lab hwbench --shape qwen1.5-1.8b --decode-rows 1,2,4,8,16
   triad-lab hwbench --rows 64,256 --json > kernels.json")]
 pub struct Arguments {
-    /// The shape of this model
+    /// Model whose shape is used
     #[arg(long, value_name = "NAME", default_value = "smollm2-135m", value_parser = clap::builder::PossibleValuesParser::new(family::SHAPES))]
     shape: String,
-    /// Rows of a prefill's kernels
+    /// Rows per prefill kernel
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "256", value_parser = arguments::tokens)]
     rows: Vec<usize>,
-    /// Rows of a decode's kernels: sequences that share a step
+    /// Rows per decode kernel: sequences that share a step
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = arguments::tokens)]
     decode_rows: Vec<usize>,
-    /// Numbers of threads to measure with [default: 1, and one for each core, or each fast one where cores differ]
+    /// Numbers of threads to measure with [default: 1, and one per core, or one per fast core if cores differ]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::threads)]
     threads: Vec<usize>,
     /// Print one JSON object
@@ -47,7 +48,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Serialized, it is what `hwbench --json` prints.
+/// The report. Its serialization is the output of `hwbench --json`.
 #[derive(Serialize)]
 struct Report {
     shape: String,

@@ -1,4 +1,4 @@
-//! What the machine can do at most.
+//! Measures the machine's peak rates.
 
 use serde::Serialize;
 use triad_kernels::peak;
@@ -6,31 +6,31 @@ use triad_kernels::peak;
 use triad_console::arithmetic::Arithmetic;
 use triad_frontend::machine::Cache;
 
-/// Of some threads at once.
+/// Peak rates of some threads together.
 #[derive(Serialize)]
 pub struct Peaks {
     #[serde(flatten)]
     pub arithmetic: Arithmetic,
-    /// Nearest to the core first; memory is the last.
+    /// Memory levels, the nearest to the core first; the last one is memory.
     pub levels: Vec<Level>,
 }
 
-/// A level of the memory.
+/// A level of the memory hierarchy.
 #[derive(Clone, Serialize)]
 pub struct Level {
     pub name: String,
-    /// What it holds for all these threads together; `None` for memory.
+    /// Bytes that it holds for all these threads together; `None` for memory.
     pub bytes: Option<u64>,
     pub bytes_read_per_second: f64,
 }
 
 impl Peaks {
-    /// Some seconds of measuring. `caches` nearest first, as the machine lists them.
+    /// Measures for some seconds. `caches` are in the order of the machine's list, nearest first.
     pub fn measure(threads: usize, caches: &[Cache]) -> Self {
         let mut levels: Vec<_> = caches
             .iter()
             .map(|cache| {
-                // Threads have an instance each as long as there are enough.
+                // Each thread has its own instance of the cache, as long as there are enough.
                 let bytes = cache.bytes * cache.count.min(threads) as u64;
                 Level {
                     name: format!("L{}", cache.level),
@@ -51,18 +51,18 @@ impl Peaks {
         }
     }
 
-    /// The nearest level that holds `bytes`.
+    /// Returns the nearest level that holds `bytes`.
     pub fn level_of(&self, bytes: usize) -> &Level {
         let holds = |level: &&Level| level.bytes.is_none_or(|room| bytes as u64 <= room);
         self.levels.iter().find(holds).expect("memory holds all")
     }
 
-    /// The memory.
+    /// Returns the memory level.
     pub fn memory(&self) -> &Level {
         self.levels.last().expect("a machine has memory")
     }
 
-    /// For people: what it is, and how much a second.
+    /// Returns names and rates per second, for people.
     pub fn rates(&self) -> Vec<(String, String)> {
         let giga = |value: f64| format!("{:.0}", value / 1e9);
         let optional = |value: Option<f64>| value.map_or("-".into(), giga);

@@ -1,4 +1,4 @@
-//! A prefill on processors of this machine, whose tasks take what `triad profile` measured.
+//! Simulates a prefill on processors of this machine, with the task times that `triad profile` measured.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use triad_console::processors::Processors;
 use triad_console::timeline_file::TimelineFile;
 use triad_console::{arguments, output};
 
-/// What `simulate --processors --json` prints.
+/// Output of `simulate --processors --json`.
 #[derive(Serialize)]
 struct Simulated {
     simulated: bool,
@@ -27,7 +27,7 @@ struct Simulated {
     tasks: usize,
     seconds: f64,
     tokens_per_second: f64,
-    /// No schedule of these tasks is shorter.
+    /// Lower bound for the length of any schedule.
     bound_seconds: f64,
     summary: Summary,
 }

@@ -1,4 +1,4 @@
-//! `triad-lab simulate`: a prefill on a phone that is not here, or on processors of this machine ([`measured`]).
+//! `triad-lab simulate`: simulates a prefill on a phone, or on processors of this machine ([`measured`]).
 
 mod measured;
 
@@ -16,18 +16,20 @@ use triad_console::processors::Processors;
 use triad_console::timeline_file::TimelineFile;
 use triad_console::{arguments, output, processors, progress};
 
-/// Choosing each task takes time that grows with the chunks that could be next: so many are simulated in half a minute.
+/// Maximum number of chunks. The time to select a task grows with the chunks that could be next; this many take half a
+/// minute.
 const MOST_CHUNKS: usize = 1024;
 
-/// Simulate a prefill on a phone, or on processors of this machine: latency, bubbles, and of a phone energy and memory.
+/// Simulate a prefill on a phone, or on processors of this machine: latency and bubbles, and for a phone energy and
+/// memory.
 ///
-/// The same schedule that runs in real time runs here in virtual time: the tasks of `triad plan`, with a shadow beside each
-/// linear subgraph that keeps its outliers, take as long as by a profile of the device. Where its numbers come from
-/// is written in the profiles (crates/plan/profiles); docs/scheduling.md reports how near they come to what was
-/// measured.
+/// The schedule is the one that runs in real time, but in virtual time. Its tasks are those of `triad plan`, with a
+/// concurrent shadow for each linear subgraph that keeps its outliers. Their times come from a profile of the device.
+/// The profiles (crates/plan/profiles) state the source of each parameter; docs/scheduling.md compares simulations with
+/// measurements.
 ///
-/// With --processors it is the schedule of `triad run` and `triad bench` on this machine, and tasks take what `triad profile`
-/// measured of the package on these processors.
+/// With --processors, the schedule is that of `triad run` and `triad bench` on this machine, and task times are those
+/// that `triad profile` measured for the package on these processors.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab simulate --shape qwen1.5-1.8b --prompt 1024
@@ -39,7 +41,7 @@ const MOST_CHUNKS: usize = 1024;
 pub struct Arguments {
     #[command(flatten)]
     model: arguments::DescriptionArguments,
-    /// A device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
+    /// Device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
     #[arg(
         long,
         value_name = "NAME|FILE",
@@ -47,39 +49,39 @@ pub struct Arguments {
         conflicts_with = "processors"
     )]
     device: String,
-    /// Tokens of the prompt [default: 1024, or what the model was made for if less]
+    /// Tokens of the prompt [default: 1024, or the model's context length if that is less]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     prompt: Option<usize>,
-    /// Tokens of a chunk
+    /// Tokens per chunk
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
-    /// Chunks that have buffers at once, at most
+    /// Maximum number of chunks that have buffers at once
     #[arg(long, value_name = "N", default_value = "4", value_parser = processors::in_flight)]
     chunks_in_flight: usize,
-    /// What runs next: in-order, fifo, npu-first, paper, critical-path, planned
+    /// Scheduling policy: in-order, fifo, npu-first, paper, critical-path, planned
     #[arg(long, value_name = "NAME", default_value = Policy::default().name(), value_parser = processors::policy)]
     policy: Policy,
-    /// Where floats run: cpu, or gpu
+    /// Processor of float operators: cpu or gpu
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = arguments::floats_on, conflicts_with = "processors")]
     floats: FloatsOn,
-    /// Share of the shadows that are left out, far from input and output first [default: those that the model's package
-    /// leaves out, by importance, or 0.85 where there is none]
+    /// Share of the shadows that are omitted, those far from input and output first [default: those that the model's
+    /// package omits, by importance, or 0.85 without a package]
     #[arg(long, value_name = "RATE", value_parser = arguments::share, conflicts_with = "processors")]
     prune: Option<f64>,
     /// Another app takes this share of a processor's time for a while, such as cpu:0.5@100-200ms; may be given several
     /// times
     #[arg(long, value_name = "PROCESSOR:SHARE@FROM-TOms", value_parser = contention, conflicts_with = "processors")]
     contend: Vec<Contend>,
-    /// Techniques that are left out: chunk-sharing, shadow, out-of-order, equivalent-shapes
+    /// Techniques to disable: chunk-sharing, shadow, out-of-order, equivalent-shapes
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = technique, conflicts_with = "processors")]
     without: Vec<Technique>,
-    /// Write what ran when: as a picture (.svg), or as a trace for Chrome and Perfetto (.json)
+    /// Write the timeline: a picture (.svg), or a trace for Chrome and Perfetto (.json)
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Simulate these processors of this machine: as for `triad run`
+    /// Simulate these processors of this machine, given as for `triad run`
     #[arg(
         long,
         value_name = "LIST",
@@ -118,7 +120,7 @@ fn technique(text: &str) -> Result<Technique, String> {
 }
 
 fn contention(text: &str) -> Result<Contend, String> {
-    /// An hour.
+    /// One hour in milliseconds.
     const LATEST: f64 = 3.6e6;
     let parts = || {
         let (processor, rest) = text.trim().split_once(':')?;
@@ -145,7 +147,7 @@ fn contention(text: &str) -> Result<Contend, String> {
     })
 }
 
-/// What `simulate --json` prints.
+/// Output of `simulate --json`.
 #[derive(Serialize)]
 struct Simulated {
     simulated: bool,
@@ -158,12 +160,12 @@ struct Simulated {
     /// Whether shadows are those that the model's package keeps.
     packaged_shadows: bool,
     seconds: f64,
-    /// Of these, before the first task: graphs are built.
+    /// Part of `seconds` before the first task, in which graphs are built.
     prepare_seconds: f64,
     tokens_per_second: f64,
     joules: f64,
     memory: Memory,
-    /// No schedule of these tasks is shorter.
+    /// Lower bound for the length of any schedule.
     bound_seconds: f64,
     summary: Summary,
 }
@@ -173,7 +175,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(processors) = &arguments.processors {
         return measured::run(arguments, processors);
     }
-    // A phone's NPU has a window, too.
+    // A phone's NPU has a memory window, too.
     DeviceArguments {
         window: None,
         ..arguments.devices.clone()
@@ -339,7 +341,7 @@ impl std::fmt::Display for Simulated {
     }
 }
 
-/// What each processor did, and what each kind of task took.
+/// Returns tables of the processors and of the kinds of tasks.
 fn tables(summary: &Summary) -> String {
     let lane = |lane: &Lane| {
         let busy = format!("{:.1}", 1e3 * lane.busy_seconds);

@@ -1,4 +1,4 @@
-//! `triad-lab study ablation`: each technique on and off, in all combinations.
+//! `triad-lab study ablation`: simulates each technique on and off, in all combinations.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -9,11 +9,11 @@ use super::{OutputArguments, Report, SimulationArguments};
 use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series};
 use triad_console::{arguments, output, processors};
 
-/// What does each technique give by itself, and on top of the others?
+/// Simulate what each technique gains by itself, and in addition to the others.
 ///
-/// Simulates a prefill with and without chunk-sharing graphs, shadow outlier execution and out-of-order execution, in all
-/// eight combinations, not only one on top of the other. Without chunk-sharing a graph is built for each prompt; without
-/// shadows activations have a scale for each group.
+/// Simulates a prefill with and without chunk-sharing graphs, shadow outlier execution and out-of-order execution, in
+/// all eight combinations. Without chunk-sharing, a graph is built for each prompt. Without shadows, activations have
+/// one scale per group.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study ablation
@@ -24,14 +24,14 @@ pub struct Arguments {
     /// Tokens of the prompt
     #[arg(long, value_name = "N", default_value = "512", value_parser = arguments::tokens)]
     prompt: usize,
-    /// What runs next, out of order
+    /// Policy of out-of-order execution
     #[arg(long, value_name = "NAME", default_value = Policy::default().name(), value_parser = processors::policy)]
     policy: Policy,
     #[command(flatten)]
     output: OutputArguments,
 }
 
-/// What `study ablation --json` prints.
+/// Output of `study ablation --json`.
 #[derive(Serialize)]
 struct Ablation {
     simulated: bool,
@@ -45,7 +45,7 @@ struct Ablation {
 struct OfModel {
     model: String,
     combinations: Vec<Combination>,
-    /// By technique: without / with, beside each combination of the others.
+    /// For each technique: time without it / time with it, for each combination of the others.
     factors: [Vec<f64>; 3],
 }
 
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// The techniques that a combination has.
+/// Names the techniques of a combination.
 fn name(combination: &Combination) -> String {
     let Combination {
         chunk_sharing,
@@ -136,7 +136,7 @@ impl Report for Ablation {
         let models = self.models.iter().map(|model| model.model.as_str());
         let header: Vec<_> = ["times faster by"].into_iter().chain(models).collect();
         format!(
-            "simulated: {} tokens on {}, {}\n\n{}\n\nbeside each combination of the other two, none of them first, both last:\n\n{}",
+            "simulated: {} tokens on {}, {}\n\n{}\n\nfor each combination of the other two, from none to both:\n\n{}",
             self.prompt,
             self.device,
             self.policy.name(),

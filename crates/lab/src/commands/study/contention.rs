@@ -1,4 +1,4 @@
-//! `triad-lab study contention`: what another app costs each policy.
+//! `triad-lab study contention`: simulates the cost of another app for each policy.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -8,10 +8,10 @@ use super::{OutputArguments, Report, SimulationArguments};
 use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series};
 use triad_console::{arguments, output};
 
-/// What does another app cost, on the CPU or on the NPU, at any moment?
+/// Simulate the cost of another app on the CPU or on the NPU, at any moment.
 ///
-/// Simulates a prefill beside an app that takes half of a processor for 200 ms, or all of it for 100 ms, beginning at many
-/// moments of the run. The schedule is not informed: it gets to know what tasks took, as in real time.
+/// Simulates a prefill with another app that takes half of a processor for 200 ms, or all of it for 100 ms, starting at
+/// many moments of the run. The schedule is not informed: it observes only how long tasks took, as in real time.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study contention
@@ -22,14 +22,14 @@ pub struct Arguments {
     /// Tokens of the prompt
     #[arg(long, value_name = "N", default_value = "1024", value_parser = arguments::tokens)]
     prompt: usize,
-    /// Moments at which the app begins
+    /// Number of moments at which the app starts
     #[arg(long, value_name = "N", default_value = "50", value_parser = arguments::tokens)]
     moments: usize,
     #[command(flatten)]
     output: OutputArguments,
 }
 
-/// What `study contention --json` prints.
+/// Output of `study contention --json`.
 #[derive(Serialize)]
 struct Contention {
     simulated: bool,
@@ -64,7 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// What a disturbance is, in words.
+/// Describes a disturbance.
 fn name(cost: &Cost) -> String {
     let processor = if cost.disturbance.npu { "NPU" } else { "CPU" };
     format!(

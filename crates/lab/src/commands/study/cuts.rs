@@ -1,4 +1,4 @@
-//! `triad-lab study cuts`: maps of what is fastest for which product at which length.
+//! `triad-lab study cuts`: maps the fastest partition of each matmul at each length.
 
 use anyhow::{Result, ensure};
 use clap::builder::PossibleValuesParser;
@@ -18,14 +18,14 @@ use triad_console::device::DeviceArguments;
 use triad_console::output;
 use triad_console::processors::Processors;
 
-/// The longest prompt of a map where nothing was measured.
+/// The longest prompt of a map without measurements.
 const LONGEST: usize = 1024;
 
-/// Map what is fastest for each product at each length: one processor alone, or which cut.
+/// Map the fastest execution of each matmul at each length: one processor alone, or a cut.
 ///
-/// By the costs of a device's profile, in W4A16 on its GPU and NPU (simulated), or with --processors by what `triad
-/// profile` measured of a package on this machine. Nothing runs. Each length is one chunk, in steps of 32 tokens, and the
-/// first one a token of decode, where that is known.
+/// Costs come from a device's profile, in W4A16 on its GPU and NPU (simulated), or with --processors from the
+/// measurements of `triad profile` for a package on this machine. Nothing runs. Each length is one chunk, in steps of
+/// 32 tokens. The first length is one token of decode, if its costs are known.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study cuts --shape llama-3-8b --svg cuts.svg
@@ -33,15 +33,15 @@ const LONGEST: usize = 1024;
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// The processors, as for `triad profile`: cpu=0,cpu=1
+    /// Processors, as for `triad profile`: cpu=0,cpu=1
     #[arg(long, value_name = "LIST")]
     processors: Option<Processors>,
     #[command(flatten)]
     devices: DeviceArguments,
-    /// The shape of this model
+    /// Model whose shape is used
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(family::SHAPES), default_value = "llama-3-8b", conflicts_with = "processors")]
     shape: String,
-    /// A device with W4A16: snapdragon-8gen3, or a TOML file
+    /// Device with W4A16: snapdragon-8gen3, or a TOML file
     #[arg(
         long,
         value_name = "NAME|FILE",
@@ -61,18 +61,18 @@ struct Found {
     cells: Vec<Cell>,
 }
 
-/// What is fastest for a product on so many rows.
+/// The fastest execution of a matmul on a number of rows.
 #[derive(Serialize)]
 struct Cell {
     role: Role,
     phase: Phase,
     rows: usize,
     strategy: Strategy,
-    /// The processor that computes all of it, if one does.
+    /// The processor that computes the whole matmul, if one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     processor: Option<String>,
     seconds: f64,
-    /// The fastest processor alone.
+    /// Seconds of the fastest single processor.
     alone: f64,
 }
 
@@ -95,7 +95,7 @@ impl Cell {
         }
     }
 
-    /// Its kind on a map.
+    /// Returns its category on a map.
     fn kind(&self) -> String {
         match &self.processor {
             Some(processor) if self.strategy == Strategy::Alone => format!("{processor} alone"),
@@ -179,7 +179,7 @@ fn simulated(name: &str, device: &DeviceProfile) -> Result<Found> {
         (1..=LONGEST / ROW_MULTIPLE).map(|number| (Phase::Prefill, number * ROW_MULTIPLE));
     let mut cells = Vec::new();
     for (phase, rows) in [(Phase::Decode, 1)].into_iter().chain(lengths) {
-        // Blocks are alike.
+        // All layers have the same shapes.
         for (role, shape) in products(&description.blocks[0], description.hidden, rows)? {
             cells.push(Cell::new(
                 role,
@@ -204,7 +204,7 @@ impl Found {
         roles
     }
 
-    /// Kinds, the most frequent first.
+    /// Returns the categories, the most frequent first.
     fn kinds(&self) -> Vec<String> {
         let mut kinds: Vec<_> = self.cells.iter().map(Cell::kind).collect();
         let count = |kind: &String| {
@@ -279,7 +279,7 @@ impl Report for Found {
             }
         };
         let map = Tiles {
-            title: "What is fastest".into(),
+            title: "Fastest execution".into(),
             x: "tokens".into(),
             y: "product".into(),
             columns: columns.iter().map(name).collect(),
@@ -296,7 +296,7 @@ impl Report for Found {
             Series::new(role.name(), Mark::LineWithMarkers, points)
         };
         let chart = Chart {
-            title: "What it gains".into(),
+            title: "Gain".into(),
             x: Axis::linear("tokens"),
             y: Axis::linear("times as fast as the fastest processor alone").covering(1.0, 2.0),
             series: roles.iter().map(gains).collect(),

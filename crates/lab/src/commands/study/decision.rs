@@ -1,4 +1,4 @@
-//! How long a schedule takes to decide, measured on this machine.
+//! Measures on this machine how long a schedule takes to decide.
 
 use std::time::Instant;
 
@@ -17,28 +17,28 @@ const SHAPE: &str = "llama-2-7b";
 const CHUNKS: usize = 64;
 const CHUNK: usize = 256;
 
-/// What decisions of one policy took, in microseconds: to record that a task is done, and to name the next one.
+/// Decision times of one policy in microseconds. A decision records that a task is complete and selects the next one.
 #[derive(Serialize)]
 pub struct Decisions {
     policy: Policy,
     tasks: usize,
     median_microseconds: f64,
-    /// One decision of a hundred takes longer.
+    /// 99th percentile.
     percentile_99_microseconds: f64,
     largest_microseconds: f64,
 }
 
-/// Of every policy.
+/// Measures every policy.
 pub fn measure() -> triad_model::Result<Vec<Decisions>> {
     let graph = Graph::new(&family::shape(SHAPE)?, CHUNKS * CHUNK, CHUNK);
     let processors = Processors::cpu_and_npu(None);
     let placement =
         Placement::new(&graph, &processors, |_, _| 1.0).expect("a CPU computes everything");
-    // Any times do: decisions are as many.
+    // Any times suffice, since the number of decisions does not depend on them.
     let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| {
         1e-3 + graph.operations(task) as f64 * 1e-12
     });
-    // A plan of the least effort: decisions are as many by any.
+    // A plan with minimal effort suffices, since the number of decisions does not depend on it.
     let plan = plan(&dag, 0.0, Effort { width: 1 }, &mut || true);
     let dag = dag.with_plan(&plan.order, 0.0);
     Ok(Policy::ALL
@@ -89,7 +89,7 @@ fn of_policy(dag: &Dag, policy: Policy) -> Decisions {
     }
 }
 
-/// A table.
+/// Returns a table.
 pub fn text(decisions: &[Decisions]) -> String {
     let row = |of: &Decisions| {
         let times = [

@@ -1,4 +1,4 @@
-//! `triad-lab study hot-channels`: calibrated on one domain, run on another.
+//! `triad-lab study hot-channels`: calibrates on one domain and runs on another.
 
 use std::path::PathBuf;
 
@@ -13,24 +13,24 @@ use triad_console::arguments::{self, ModelArguments};
 use triad_console::chart::{Figure, HeatMap, Panel};
 use triad_console::{inputs, output, progress};
 
-/// Built-in domains that are studied: those in which the paper's workloads differ.
+/// Built-in domains of the study: those in which the paper's workloads differ.
 const DOMAINS: [&str; 5] = ["encyclopedia", "dialogue", "code", "chinese", "screens"];
 
-/// Calibrate on one domain of text and run on another: are hot channels the same?
+/// Calibrate on one domain of text and run on another, to find whether hot channels are the same.
 ///
-/// Clip thresholds and hot channels come from every second text of one domain; the others of each domain are run. For a
-/// processor whose weights the CPU cannot read, rows of hot channels stay in memory and the others are read from a file
-/// when an outlier requires them, while the processor multiplies; the CPU simulates that processor, and the activations
-/// are those of the float model. For each pair of domains:
+/// Clip thresholds and hot channels come from every second text of one domain. The other texts of each domain are run.
+/// The study applies to a processor whose weights the CPU can't read. Rows of hot channels stay in memory; other rows
+/// are read from a file when an outlier requires them, while the processor multiplies. The CPU simulates that
+/// processor, and the activations are those of the float model. For each pair of domains:
 ///
-/// Hit rate: share of the outliers in hot channels.
+/// Hit rate: share of the outliers that are in hot channels.
 ///
-/// Rows in memory: share of the rows that a chunk of 256 tokens requests, one for each channel with an outlier
-/// somewhere in it; a row requested once counts as much as one requested by every token.
+/// Rows in memory: share of the requested rows that are in memory. A chunk of 256 tokens requests one row for each
+/// channel with an outlier in any of its tokens, no matter in how many.
 ///
-/// Read: bytes of the rows that were not in memory. Stall: time waited for them after the multiplication, on a machine
-/// that should do nothing else. The file was written just before, so that rows come from the system's cache of it and
-/// not from the disk.
+/// Read: bytes of the rows that were not in memory. Stall: time spent waiting for them after the multiplication; the
+/// machine should be otherwise idle. The file was written just before, so that rows come from the system's file cache
+/// and not from the disk.
 ///
 /// All shadows are kept unless --prune is given.
 #[derive(clap::Args)]
@@ -40,14 +40,14 @@ const DOMAINS: [&str; 5] = ["encyclopedia", "dialogue", "code", "chinese", "scre
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// A further domain, of at least two texts, plain or JSON lines; one with the name of a built-in domain
-    /// (encyclopedia, dialogue, code, chinese, screens) replaces it; may be given several times
+    /// Further domain of at least two texts, plain or JSON lines. One with the name of a built-in domain (encyclopedia,
+    /// dialogue, code, chinese, screens) replaces it. May be given several times
     #[arg(long, value_name = "NAME=FILE", value_parser = domain)]
     domain: Vec<(String, PathBuf)>,
-    /// Tokens of a domain that are calibrated on at most, and as many are run
+    /// Maximum number of tokens per domain for calibration; as many are run
     #[arg(long, value_name = "N", default_value = "4096", value_parser = arguments::tokens)]
     tokens: usize,
-    /// Hot channels give at least this share of the outliers
+    /// Share of the outliers that hot channels cover at least
     #[arg(long, value_name = "SHARE", default_value = "0.8", value_parser = arguments::share)]
     hot_share: f64,
     /// Share of the inputs without a shadow, the least important first
@@ -66,7 +66,7 @@ fn domain(text: &str) -> Result<(String, PathBuf), String> {
 }
 
 impl Arguments {
-    /// The built-in domains and those of the files, each name once.
+    /// Returns the built-in domains and those of the files, without duplicate names.
     fn texts(&self) -> Result<Vec<CalibrationText>> {
         let mut texts: Vec<_> = CalibrationText::builtin_domains();
         texts.retain(|text| DOMAINS.contains(&text.name.as_str()));
@@ -102,7 +102,7 @@ struct Found {
     pairs: Vec<Measured>,
 }
 
-/// A pair with what follows from it.
+/// A pair of domains, with derived values.
 #[derive(Serialize)]
 struct Measured {
     #[serde(flatten)]
@@ -126,7 +126,7 @@ impl Measured {
     }
 }
 
-/// Runs all pairs and shows them.
+/// Runs all pairs and prints the results.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let texts = arguments.texts()?;
     let name = &arguments.model.name.model;
@@ -165,7 +165,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 impl Found {
-    /// `of` every pair, a row for each domain that was calibrated on.
+    /// Returns `of` for every pair, one row per calibration domain.
     fn matrix(&self, of: impl Fn(&Measured) -> f64) -> Vec<Vec<f64>> {
         self.pairs
             .chunks(self.domains.len().max(1))
@@ -234,18 +234,18 @@ impl Report for Found {
         ];
         [
             format!(
-                "{}, hot channels give {} of the outliers calibrated on",
+                "{}, hot channels cover {} of the outliers in calibration",
                 self.model,
                 percent(self.hot_share, 0)
             ),
             format!("\n{}", output::table(&columns, 1, &domains)),
             "\nHit rate: outliers in hot channels, run on\n".into(),
             matrix(&|pair| percent(pair.hit_rate, 1)),
-            "\nRows in memory of those asked for, run on\n".into(),
+            "\nRows in memory of the requested ones, run on\n".into(),
             matrix(&|pair| percent(pair.row_hit_rate, 1)),
-            "\nRead for a token, run on\n".into(),
+            "\nBytes read per token, run on\n".into(),
             matrix(&|pair| output::bytes(pair.bytes_read_per_token.round() as u64)),
-            "\nStall for a token, rows from the system's cache, run on\n".into(),
+            "\nStall per token, rows from the system's cache, run on\n".into(),
             matrix(&|pair| format!("{:.1} µs", pair.stall_microseconds_per_token)),
         ]
         .join("\n")
@@ -258,13 +258,13 @@ impl Report for Found {
                 self.heat_map("Outliers in hot channels", "hit rate (%)", |pair| {
                     100.0 * pair.hit_rate
                 }),
-                self.heat_map("Rows in memory", "of those asked for (%)", |pair| {
+                self.heat_map("Rows in memory", "of the requested ones (%)", |pair| {
                     100.0 * pair.row_hit_rate
                 }),
-                self.heat_map("Read from the file", "KiB a token", |pair| {
+                self.heat_map("Read from the file", "KiB per token", |pair| {
                     pair.bytes_read_per_token / 1024.0
                 }),
-                self.heat_map("Stall", "µs a token", |pair| {
+                self.heat_map("Stall", "µs per token", |pair| {
                     pair.stall_microseconds_per_token
                 }),
             ],

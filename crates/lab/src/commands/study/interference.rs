@@ -1,4 +1,4 @@
-//! `triad-lab study interference`: what other programs cost a prompt on this machine, by each policy.
+//! `triad-lab study interference`: measures what other programs cost a prompt on this machine, for each policy.
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -13,14 +13,14 @@ use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series};
 use triad_console::processors::{self, ProcessorArguments};
 use triad_console::{output, progress};
 
-/// Measure what other programs cost a prompt that several processors compute, by each policy.
+/// Measure the cost of other programs for a prompt on several processors, for each policy.
 ///
-/// In place of another program, a thread computes all the time, half the time or in bursts on the core of each processor, or
-/// reads memory all the time on a core that no processor has; without such a core it shares the first processor's. With
-/// --freeze the processes of devices (Hexagon's emulator is one) are stopped for a second. Prompts by each policy, alone
-/// and beside each of these, take turns. What the other program took of the core is counted: a prompt that is later by
-/// less than that had time to spare. Where the machine counts what its processors consume (RAPL; Linux lets only root read
-/// it), so is that.
+/// A thread stands for another program. It computes all the time, half the time or in bursts on the core of each
+/// processor, or reads memory all the time on a core that no processor uses (or, if there is none, on the first
+/// processor's core). With --freeze, the processes of devices (such as Hexagon's emulator) are stopped for a second.
+/// For each policy, prompts run in turns without and with each of these programs. The CPU time of the other program is
+/// measured: a prompt whose delay is shorter had idle time to spare. If the machine counts the energy of its
+/// processors, energy is reported, too (RAPL; on Linux only root can read it).
 ///
 /// `triad-lab study contention` simulates the same for a phone.
 #[derive(clap::Args)]
@@ -34,16 +34,16 @@ pub struct Arguments {
     /// Tokens of the prompt
     #[arg(long, value_name = "N", default_value = "1024", value_parser = arguments::tokens)]
     prompt: usize,
-    /// Tokens of the prompt that go through the model at once
+    /// Tokens of the prompt per chunk
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
-    /// What decides which part of the prompt is next, in turns [default: all of them]
+    /// Scheduling policies to compare, in turns [default: all]
     #[arg(long, value_name = "P,...", value_delimiter = ',', value_parser = processors::policy)]
     policy: Vec<Policy>,
-    /// Stop the processes of devices for a second, and do nothing else
+    /// Only stop the processes of devices for a second
     #[arg(long)]
     freeze: bool,
-    /// Prompts of each policy, alone and beside each other program
+    /// Prompts per policy without other programs, and with each of them
     #[arg(long, value_name = "N", default_value = "5", value_parser = arguments::repeats)]
     repeat: usize,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub struct Arguments {
     several: ProcessorArguments,
 }
 
-/// What `study interference --json` prints.
+/// Output of `study interference --json`.
 #[derive(Serialize)]
 struct Found {
     model: String,
@@ -111,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         disturbances,
     };
     arguments.output.show(name, |cancel| {
-        let bar = progress::prompts("beside other programs", 0);
+        let bar = progress::prompts("with other programs", 0);
         let counters = EnergyCounters::find();
         let joules = || counters.as_ref()?.joules();
         let outcomes = interference::run(&engine, &plan, cancel, &joules, |done, all| {
@@ -127,7 +127,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// Other programs on the cores of processors, and one that reads memory.
+/// Returns other programs on the cores of processors, and one that reads memory.
 fn beside(cores: &[(String, Option<usize>)]) -> Result<Vec<Disturbance>> {
     let known = |(name, core): &(String, Option<usize>)| {
         core.map(|core| (name.clone(), core)).with_context(|| {
@@ -163,7 +163,7 @@ fn beside(cores: &[(String, Option<usize>)]) -> Result<Vec<Disturbance>> {
     Ok(computes.chain([memory]).collect())
 }
 
-/// What a disturbance is, in words.
+/// Describes a disturbance.
 fn name(Disturbance { kind, beside, .. }: &Disturbance) -> String {
     let what = match kind {
         Kind::Busy => "computes",
@@ -174,7 +174,7 @@ fn name(Disturbance { kind, beside, .. }: &Disturbance) -> String {
     };
     match beside {
         Some(processor) => format!("{what}, on the core of the {processor}"),
-        None => format!("{what}, on a core of its own"),
+        None => format!("{what}, on its own core"),
     }
 }
 
@@ -219,13 +219,13 @@ impl Report for Found {
                 "another program",
                 "policy",
                 "alone ms",
-                "beside ms",
+                "disturbed ms",
                 "later ms",
                 "taken ms",
-                "later for each s taken",
+                "later per s taken",
             ][..],
             if has_joules {
-                &["alone J", "beside J"]
+                &["alone J", "disturbed J"]
             } else {
                 &[]
             },

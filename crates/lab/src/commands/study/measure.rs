@@ -1,4 +1,4 @@
-//! How good and how fast a model is in one way of computing it: what studies compare.
+//! Measures the quality and the speed of one variant of a model. Studies compare such measurements.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use super::percent;
 use triad_console::task::Task;
 use triad_console::{arguments, inputs, progress};
 
-/// What is measured.
+/// Data to measure on.
 #[derive(clap::Args)]
 pub struct MeasureArguments {
-    /// A text to measure perplexity on, as `triad eval --task perplexity` does [default: the held-out quarter of the
+    /// Text to measure perplexity on, as for `triad eval --task perplexity` [default: the held-out quarter of the
     /// calibration text]
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// A benchmark to measure accuracy on, too; may be given several times, each with its --task-data
+    /// Benchmark to measure accuracy on, too; may be given several times, each with its --task-data
     #[arg(long, value_enum)]
     task: Vec<Task>,
-    /// The file of the benchmark, as for `triad eval`
+    /// File of the benchmark, as for `triad eval`
     #[arg(long, value_name = "FILE")]
     task_data: Vec<PathBuf>,
-    /// Windows of the text and rows of each benchmark, taken evenly over the file [default: all]
+    /// Windows of the text and rows of each benchmark, taken evenly from the file [default: all]
     #[arg(long, value_name = "N", value_parser = arguments::repeats)]
     limit: Option<usize>,
 }
 
-/// The files of [`MeasureArguments`], read.
+/// The contents of the files of [`MeasureArguments`].
 pub struct Measure {
-    /// Where perplexity is measured, if not on held-out text.
+    /// Text for perplexity, if it is not the held-out text.
     text: Option<Dataset>,
-    /// What the text is called in reports.
+    /// Name of the text in reports.
     pub text_name: String,
     tasks: Vec<Dataset>,
     options: EvaluateOptions,
@@ -50,7 +50,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// The standard error as figures show it: not at all where a single row or window left it open.
+    /// Returns the standard error for figures: 0 if a single row or window does not determine it.
     pub fn error_bar(&self) -> f64 {
         if self.standard_error.is_finite() {
             self.standard_error
@@ -60,16 +60,16 @@ impl Value {
     }
 }
 
-/// What was measured of one model.
+/// Measurements of one model.
 #[derive(Clone, Serialize)]
 pub struct Measurement {
-    /// Of a token.
+    /// Perplexity per token.
     pub perplexity: Value,
     /// The score of each benchmark.
     pub tasks: Vec<TaskScore>,
     /// Share of the linear layers' time that shadows take, on held-out calibration text.
     pub shadow_time_share: f64,
-    /// How well that text is predicted, and where the time went.
+    /// Loss on that text, and where the time went.
     pub held_out: HeldOut,
 }
 
@@ -124,7 +124,7 @@ impl MeasureArguments {
 }
 
 impl Measure {
-    /// Measures one model after the other, `models` of them, behind one bar.
+    /// Measures `models` models in sequence, with one progress bar.
     pub fn each<'a>(
         &'a self,
         subject: &'a Subject,
@@ -141,8 +141,8 @@ impl Measure {
         }
     }
 
-    /// Measures `model`, which is the float model of `subject` or made from it. `progress` is called with the share
-    /// that is done.
+    /// Measures `model`, which is the float model of `subject` or derived from it. `progress` is called with the
+    /// completed share.
     fn run(
         &self,
         subject: &Subject,
@@ -204,7 +204,7 @@ impl Measure {
 }
 
 impl TaskScore {
-    /// For people.
+    /// Returns the name for people.
     pub fn name(&self) -> &'static str {
         match self.task {
             triad_evaluate::Task::Lambada => "LAMBADA",
@@ -218,14 +218,14 @@ impl TaskScore {
 }
 
 impl Measurement {
-    /// Names of [`Measurement::cells`].
+    /// Returns the column names of [`Measurement::cells`].
     pub fn columns(&self) -> Vec<&'static str> {
         let mut names = vec!["perplexity", "±", "against float", "time in shadows"];
         names.extend(self.tasks.iter().flat_map(|task| [task.name(), "±"]));
         names
     }
 
-    /// For people, beside `float`, which is `None` for the float model itself.
+    /// Returns table cells, compared with `float`, which is `None` for the float model itself.
     pub fn cells(&self, float: Option<&Self>) -> Vec<String> {
         let nothing = || "-".to_owned();
         let mut cells = vec![
@@ -246,7 +246,7 @@ impl Measurement {
     }
 }
 
-/// A ratio as what it adds, or as a factor where that is clearer.
+/// Formats a ratio as a percentage of change, or as a factor if it is large.
 fn change(ratio: f64) -> String {
     if ratio < 10.0 {
         format!("{:+.2} %", 100.0 * (ratio - 1.0))

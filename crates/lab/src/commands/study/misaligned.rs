@@ -1,4 +1,5 @@
-//! `triad-lab study misaligned`: prompts of lengths that no graph was built for, on a processor with static shapes.
+//! `triad-lab study misaligned`: measures prompts whose length no graph was built for, on a processor with static
+//! shapes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,14 +22,14 @@ use triad_console::device::DeviceArguments;
 use triad_console::processors::Processors;
 use triad_console::{output, progress};
 
-/// Measure prompts of lengths that no graph was built for, on a processor whose graphs have static shapes (HeteroLLM's
-/// figure 14, on this machine).
+/// Measure prompts whose length no graph was built for, on a processor whose graphs have static shapes (figure 14 of
+/// HeteroLLM, on this machine).
 ///
-/// The products of a prompt are computed by that processor alone, padded to the next standard length; by it alone, in
-/// several standard lengths one behind the other (pipe); by it alone, with graphs of the prompt's own length that are made
-/// when the prompt is there (online, whose time is counted); by the processors together as the solver cuts them (tensor),
-/// and as one search decides for the whole prompt (auto); and by the CPU alone. Floats are the CPU's in all of them. The
-/// ways take turns, and times are medians.
+/// The matmuls of a prompt are computed in several ways: by that processor alone, padded to the next standard length
+/// (padding); by it alone, in several standard lengths in sequence (pipe); by it alone, with graphs of the prompt's own
+/// length that are built when the prompt arrives (online; the time to build them is included); by all processors as the
+/// solver partitions them (tensor), or as one search decides for the whole prompt (auto); and by the CPU alone. The CPU
+/// computes float operators in all of them. The ways run in turns, and times are medians.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad profile -m model.triad --processors cpu=0,npu=1 --npu cpu --chunk 1024
@@ -36,7 +37,7 @@ use triad_console::{output, progress};
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// The processors, as for `triad profile`: cpu=0,npu=1
+    /// Processors, as for `triad profile`: cpu=0,npu=1
     #[arg(long, value_name = "LIST")]
     processors: Processors,
     #[command(flatten)]
@@ -44,10 +45,10 @@ pub struct Arguments {
     /// Tokens of the prompts
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "135,300,525,600", value_parser = arguments::tokens)]
     prompt: Vec<usize>,
-    /// Tokens of a chunk of auto; the other ways compute a prompt in one
+    /// Tokens per chunk for auto; the other ways compute a prompt in one chunk
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
-    /// Rounds in which each way has its turn, with as many prompts
+    /// Rounds in which all ways run in turns, and prompts of each way per round
     #[arg(long, value_name = "N", default_value = "3", value_parser = arguments::repeats)]
     repeat: usize,
     #[command(flatten)]
@@ -95,27 +96,27 @@ struct Found {
     results: Vec<Measured>,
 }
 
-/// A prompt in one of the ways.
+/// A prompt computed in one of the ways.
 #[derive(Serialize)]
 struct Measured {
     tokens: usize,
     way: Way,
-    /// Median seconds of a prompt, and of `online` those until its graphs were made.
+    /// Median seconds of a prompt; for `online` including the time to build its graphs.
     seconds: f64,
-    /// Of these, until the graphs were made.
+    /// Part of `seconds` in which graphs are built.
     #[serde(skip_serializing_if = "Option::is_none")]
     preparing_seconds: Option<f64>,
-    /// The largest difference of a logit from those of the CPU alone, relative to the largest of these.
+    /// The largest difference of a logit from that of the CPU alone, relative to the largest logit.
     difference: f32,
 }
 
-/// What engines are made of.
+/// Everything that engines are created from.
 struct Bench<'a> {
     model: &'a Arc<Model>,
     costs: &'a ProductCosts,
     options: &'a [ProcessorOptions],
     npu: ProcessorId,
-    /// What engines of [`Way::Auto`] are made of, as those of all commands are, with tokens of a chunk.
+    /// Arguments for the engine of [`Way::Auto`], which is created as in other commands, and its tokens per chunk.
     processors: &'a Processors,
     devices: &'a DeviceArguments,
     chunk: usize,
@@ -176,7 +177,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 impl Bench<'_> {
-    /// All ways in turns.
+    /// Measures all ways in turns.
     fn measure(&self, tokens: usize, repeat: usize, cancel: &Cancel) -> Result<Vec<Measured>> {
         let vocab = self.model.description().vocab;
         let prompt: Vec<_> = (0..tokens)
@@ -191,7 +192,7 @@ impl Bench<'_> {
                     way.name(),
                     round + 1
                 ));
-                // An engine at a time: the workers of another one would wake up in between.
+                // One engine at a time: the workers of another one would wake up in between.
                 let start = Instant::now();
                 let engine = self.engine(way, tokens)?;
                 times.1.push(start.elapsed().as_secs_f64());
@@ -200,7 +201,7 @@ impl Bench<'_> {
                     session.truncate(0);
                     let start = Instant::now();
                     session.prefill(&prompt, cancel, |_| {})?;
-                    // The first one reads weights from disk, and of some its plan is made.
+                    // The first prompt reads weights from disk, and some ways make its plan.
                     if run > 0 {
                         times.0.push(start.elapsed().as_secs_f64());
                     }
@@ -310,7 +311,7 @@ impl Report for Found {
             "tokens",
             "way",
             "ms",
-            "of which graphs",
+            "building graphs",
             "times as fast as the CPU",
             "logits differ by",
         ];
@@ -338,11 +339,11 @@ impl Report for Found {
         let chart = Chart {
             title: String::new(),
             x: Axis::categories("tokens of the prompt", lengths.iter().map(usize::to_string)),
-            y: Axis::linear("tokens a second"),
+            y: Axis::linear("tokens per second"),
             series: Way::ALL.map(series).into(),
             guides: Vec::new(),
         };
-        let title = format!("{}: lengths that no graph was built for", self.model);
+        let title = format!("{}: prompts of non-standard lengths", self.model);
         Figure {
             title,
             panels: vec![Panel::Chart(chart)],

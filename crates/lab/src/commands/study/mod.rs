@@ -1,5 +1,5 @@
-//! `triad-lab study`: what outliers are like and what each decision about them costs, and how well prefills are scheduled. One
-//! file a study.
+//! `triad-lab study`: studies outliers and what each decision about them costs, how well prefills are scheduled, and
+//! several conversations at once. There is one file per study.
 
 mod ablation;
 mod contention;
@@ -45,12 +45,12 @@ use triad_console::{output, progress};
 
 /// Study a model's outliers, the schedules of prefills, and several conversations at once.
 ///
-/// A study prints what it finds: as a table, with --json as one JSON object, with --svg also as a figure. Studies of
-/// outliers (outliers, prune, hot-channels, thresholds) calibrate the float model: what their tables hold was counted or
-/// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say so.
-/// Studies of several conversations (stall, prefixes), of processors, of interference, of synchronization and of misaligned
-/// lengths run the prepared model on this machine, that of rendering the model in float or a package on its GPU. Those of cuts
-/// and of the solver go by a phone's profile or by this machine.
+/// A study prints a table, with --json one JSON object, and with --svg also draws a figure. Studies of outliers
+/// (outliers, prune, hot-channels, thresholds) calibrate the float model; their tables contain what was counted or
+/// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say
+/// so. The studies stall, prefixes, processors, interference, synchronization and misaligned run the prepared model on
+/// this machine. The study rendering runs the float model or a package on its GPU. The studies cuts and solver use a
+/// phone's profile or this machine.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study outliers -m model.gguf --svg outliers.svg
@@ -86,19 +86,20 @@ enum Study {
     Synchronization(synchronization::Arguments),
 }
 
-/// What is simulated, and on what.
+/// Models and device to simulate.
 #[derive(clap::Args)]
 struct SimulationArguments {
-    /// The shape of this model; may be given several times [default: those of the llm.npu paper that the study shows]
+    /// Model whose shape is used; may be given several times [default: models of the llm.npu paper, as chosen by the
+    /// study]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(family::SHAPES))]
     shape: Vec<String>,
-    /// A device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
+    /// Device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3")]
     device: String,
 }
 
 impl SimulationArguments {
-    /// Names and descriptions of the chosen shapes, or of `usual`, and the device.
+    /// Returns the names and descriptions of the chosen shapes, or of `usual`, and the device.
     fn read(&self, usual: &[&str]) -> Result<(Vec<(String, ModelDescription)>, DeviceProfile)> {
         let chosen = self.shape.iter().map(String::as_str);
         let names: Vec<_> = if self.shape.is_empty() {
@@ -125,10 +126,10 @@ const PAPERS: [&str; 5] = [
     "mistral-7b",
 ];
 
-/// How a study shows what it found.
+/// Format of a study's output.
 #[derive(clap::Args)]
 struct OutputArguments {
-    /// Draw a figure, too
+    /// Also draw a figure
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print one JSON object
@@ -136,11 +137,11 @@ struct OutputArguments {
     json: bool,
 }
 
-/// What a study found. Serialized, it is what `--json` prints.
+/// Result of a study. Its serialization is the output of `--json`.
 trait Report: Serialize {
-    /// For people.
+    /// Returns the text for people.
     fn text(&self) -> String;
-    /// For papers.
+    /// Returns the figure.
     fn figure(&self) -> Figure;
 }
 
@@ -169,8 +170,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 impl OutputArguments {
-    /// Has `study` find something out about the model called `name`, and shows it. Ctrl-C ends the study, and a figure
-    /// that was there before stays.
+    /// Runs `study` on the model called `name`, and shows the result. Ctrl-C ends the study and keeps an existing
+    /// figure.
     fn show<R: Report>(&self, name: &str, study: impl FnOnce(&Cancel) -> Result<R>) -> Result<()> {
         let svg = self.svg.as_deref().map(OutputFile::create).transpose()?;
         let cancel = Cancel::new();
@@ -188,7 +189,7 @@ impl OutputArguments {
     }
 }
 
-/// Reads the error of a study of `model`.
+/// Adds the model's name to the error of a study.
 fn run_error(error: anyhow::Error, model: &str) -> anyhow::Error {
     match error.downcast::<triad_lab::Error>() {
         Ok(triad_lab::Error::Engine(error)) => failure::run_error(error, model),
@@ -198,7 +199,7 @@ fn run_error(error: anyhow::Error, model: &str) -> anyhow::Error {
     }
 }
 
-/// What was calibrated on what.
+/// The model and the text that it was calibrated on.
 #[derive(Serialize)]
 struct Heading {
     model: String,
@@ -225,7 +226,7 @@ impl Heading {
     }
 }
 
-/// Calibrates `model`, with a bar.
+/// Calibrates `model`, with a progress bar.
 fn calibrate(
     model: &Arc<Model>,
     arguments: &CalibrationArguments,
@@ -238,14 +239,14 @@ fn calibrate(
     })
 }
 
-/// What figures call a model: the last part of its name or path.
+/// Returns a model's title in figures: the last part of its name or path.
 fn title_of(model: &str) -> String {
     Path::new(model)
         .file_name()
         .map_or_else(|| model.into(), |name| name.to_string_lossy().into_owned())
 }
 
-/// The layers that read an input.
+/// Returns the names of the layers that read an input.
 fn readers(input: LinearInput) -> &'static str {
     match input {
         LinearInput::Attention => "query, key, value",
@@ -255,7 +256,7 @@ fn readers(input: LinearInput) -> &'static str {
     }
 }
 
-/// A share for people: `12.3 %`.
+/// Formats a share for people: `12.3 %`.
 fn percent(share: f64, decimals: usize) -> String {
     format!("{:.decimals$} %", 100.0 * share)
 }

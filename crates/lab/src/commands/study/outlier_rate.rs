@@ -1,4 +1,4 @@
-//! `triad-lab study outlier-rate`: from how many outliers on splitting is slower than one processor.
+//! `triad-lab study outlier-rate`: finds the number of outliers from which splitting is slower than one processor.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -9,10 +9,10 @@ use super::{OutputArguments, Report, SimulationArguments, percent};
 use triad_console::chart::{At, Axis, Chart, Figure, Guide, Mark, Panel, Series};
 use triad_console::{arguments, output, processors};
 
-/// From which share of outliers on is splitting slower than one processor that can do all of it?
+/// Find the share of outliers from which splitting is slower than one processor that can compute everything.
 ///
-/// Simulates prefills whose every linear input has more and more outlier channels (the paper counts 0.1 to 0.3 %), with
-/// all shadows and with 15 % of them, beside everything on the CPU alone and on the GPU alone.
+/// Simulates prefills in which every linear input has more and more outlier channels (the paper counts 0.1 to 0.3 %),
+/// with all shadows and with 15 % of them. They are compared with the CPU alone and the GPU alone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study outlier-rate
@@ -23,14 +23,14 @@ pub struct Arguments {
     /// Tokens of the prompt
     #[arg(long, value_name = "N", default_value = "1024", value_parser = arguments::tokens)]
     prompt: usize,
-    /// What runs next
+    /// Scheduling policy
     #[arg(long, value_name = "NAME", default_value = Policy::default().name(), value_parser = processors::policy)]
     policy: Policy,
     #[command(flatten)]
     output: OutputArguments,
 }
 
-/// What `study outlier-rate --json` prints.
+/// Output of `study outlier-rate --json`.
 #[derive(Serialize)]
 struct OutlierRate {
     simulated: bool,
@@ -91,12 +91,12 @@ impl Report for OutlierRate {
             let gpu = rates.gpu_seconds.map_or_else(String::new, |seconds| {
                 let slower = crossing(rates.slower_than_gpu);
                 format!(
-                    "\nthe GPU alone: {} ms; all shadows are slower than that {slower}",
+                    "\nthe GPU alone: {} ms; with all shadows, splitting is slower than that {slower}",
                     milliseconds(seconds)
                 )
             });
             format!(
-                "simulated: {model}, {} tokens on {}, {}\n\n{}\n\nthe CPU alone: {} ms; all shadows are slower than that {}{gpu}",
+                "simulated: {model}, {} tokens on {}, {}\n\n{}\n\nthe CPU alone: {} ms; with all shadows, splitting is slower than that {}{gpu}",
                 self.prompt,
                 self.device,
                 self.policy.name(),

@@ -1,4 +1,4 @@
-//! `triad-lab study outliers`: where outliers are, how skewed, how important.
+//! `triad-lab study outliers`: counts where outliers are, their skew and their importance.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -15,22 +15,23 @@ use triad_console::output;
 
 /// Count outliers: channels of each layer, their skew, their importance, and the memory of their shadows.
 ///
-/// Counted over the calibration text, for each input of linear layers (those of query, key and value; of attention's
-/// output; of gate and up; of down). An outlier is a value beyond the clip threshold of its input, which
-/// --outlier-share decides: about that share of the values is beyond, so that the number of outliers is a choice; where
-/// they are is not. As in the paper (llm.npu, figures 10 to 12):
+/// Outliers are counted over the calibration text, for each input of linear layers (of query, key and value; of
+/// attention's output; of gate and up; of down). An outlier is a value beyond the clip threshold of its input. The
+/// threshold follows from --outlier-share: about that share of the values is beyond it. So the number of outliers is a
+/// choice, but their position is not. As in the paper (llm.npu, figures 10 to 12):
 ///
-/// Of a token: how many channels of one token are outliers, on average ("5-15 channels, 0.1-0.3 % during one
-/// inference"). Ever: how many are one at some token of the text ("78 %").
+/// Per token: average number of channels of one token that are outliers ("5-15 channels, 0.1-0.3 % during one
+/// inference"). Ever: number of channels that are an outlier at some token of the text ("78 %").
 ///
-/// Hot: the fewest channels that give --hot-share of the outliers of their input ("< 3 % give over 80 %").
+/// Hot: the fewest channels that cover --hot-share of the outliers of their input ("< 3 % give over 80 %").
 ///
 /// Importance: largest outlier / clip threshold.
 ///
-/// Memory is that of a processor whose weights the CPU cannot read, where the rows of shadows (the INT8 weights that
-/// read one channel) are a second copy. The paper keeps those of hot channels instead of all ("-34.3 %", without
-/// saying of what; "0.6-1 % of the total memory" with 512 tokens): both shares are printed, for all inputs and for those
-/// whose shadow --prune leaves. Where processors share memory there is no second copy, and shadows take none.
+/// Memory is that of a processor whose weights the CPU can't read. There, the rows of shadows (the INT8 weights that
+/// read one channel) are a second copy. The paper keeps the rows of hot channels instead of all ("-34.3 %", without a
+/// reference value; "0.6-1 % of the total memory" with 512 tokens). Both shares are printed, for all inputs and for
+/// those that keep their shadow with --prune. If processors share memory, there is no second copy, and shadows take no
+/// memory.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study outliers --svg outliers.svg
@@ -39,10 +40,10 @@ use triad_console::output;
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Values beyond a clip threshold at most, of all values of its input
+    /// Share of the values of an input that are beyond its clip threshold at most
     #[arg(long, value_name = "SHARE", default_value_t = OUTLIER_SHARE, value_parser = arguments::share)]
     outlier_share: f64,
-    /// Hot channels give at least this share of the outliers
+    /// Share of the outliers that hot channels cover at least
     #[arg(long, value_name = "SHARE", default_value = "0.8", value_parser = arguments::share)]
     hot_share: f64,
     /// Share of the inputs without a shadow, the least important first
@@ -64,24 +65,24 @@ struct Found {
     pruned: f64,
     #[serde(flatten)]
     study: OutlierStudy,
-    /// What follows from `memory`: all inputs, then those whose shadow is kept.
+    /// Shares computed from `memory`: all inputs, then those that keep their shadow.
     memory_shares: [MemoryShares; 2],
 }
 
 /// The paper's shares.
 #[derive(Serialize)]
 struct MemoryShares {
-    /// Hot rows, of all memory of a run.
+    /// Hot rows as a share of all memory of a run.
     hot_of_memory: f64,
-    /// All rows, of all memory of a run that keeps these.
+    /// All rows as a share of all memory of a run that keeps them.
     all_of_memory: f64,
-    /// What hot rows save of all rows.
+    /// Saving of hot rows compared with all rows.
     saving: f64,
-    /// What they save of the rows of channels that ever had an outlier.
+    /// Saving compared with the rows of channels that ever had an outlier.
     saving_of_ever: f64,
 }
 
-/// Counts and shows.
+/// Counts and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let Arguments {
         outlier_share,
@@ -128,7 +129,7 @@ impl Found {
             .filter(move |found| found.input == input)
     }
 
-    /// A row for each block, a column for each of its inputs.
+    /// Returns a table with one row per layer and one column per input.
     fn blocks(&self, cell: impl Fn(&InputOutliers) -> String) -> String {
         let names: Vec<_> = ["block"]
             .into_iter()
@@ -151,8 +152,8 @@ impl Found {
     fn kinds(&self) -> String {
         let names = [
             "input of",
-            "outliers of a token",
-            "of its channels",
+            "outliers per token",
+            "of the channels",
             "ever",
             "hot",
             "largest importance",
@@ -220,15 +221,15 @@ impl Report for Found {
         let session = output::bytes(memory.session as u64);
         [
             self.heading.text(),
-            format!("\nOutlier channels of a token, at most {} of the values\n", percent(self.outlier_share, 2)),
+            format!("\nOutlier channels per token, at most {} of the values\n", percent(self.outlier_share, 2)),
             self.blocks(|input| format!("{:.1}", input.of_a_token)),
             "\nImportance; * keeps its shadow\n".into(),
             self.blocks(|input| format!("{:.1}{}", input.importance, if input.shadow { "*" } else { " " })),
-            format!("\nShares of channels; hot ones give {} of the outliers\n", percent(self.hot_share, 0)),
+            format!("\nShares of channels; hot ones cover {} of the outliers\n", percent(self.hot_share, 0)),
             self.kinds(),
             format!(
-                "\nRows of shadows beside weights of {weights} in INT8 and {session} for a prompt of {PROMPT_TOKENS} \
-                 tokens, if the CPU cannot read the processor's weights\n"
+                "\nRows of shadows, in addition to {weights} of INT8 weights and {session} for a prompt of {PROMPT_TOKENS} \
+                 tokens, if the CPU can't read the processor's weights\n"
             ),
             self.memory(),
         ]
@@ -269,7 +270,7 @@ impl Report for Found {
         let skew = Chart {
             title: "Skew of the outliers".into(),
             x: Axis::logarithmic("channels of each input, the most frequent first (%)"),
-            y: Axis::linear("outliers that they give (%)").covering(0.0, 100.0),
+            y: Axis::linear("outliers that they cover (%)").covering(0.0, 100.0),
             series: skew.collect(),
             guides: vec![
                 Guide {
@@ -299,7 +300,7 @@ impl Report for Found {
             title: format!("Outliers of {}", title_of(&self.heading.model)),
             panels: vec![
                 by_block(
-                    "Outlier channels of a token",
+                    "Outlier channels per token",
                     "channels, summed over inputs",
                     &|input| input.of_a_token,
                 ),

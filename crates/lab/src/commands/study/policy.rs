@@ -1,4 +1,4 @@
-//! `triad-lab study policy`: how far each policy is from the optimum.
+//! `triad-lab study policy`: measures how far each policy is from the optimum.
 
 use std::time::Instant;
 
@@ -13,15 +13,15 @@ use super::{OutputArguments, PAPERS, Report, SimulationArguments, percent};
 use triad_console::chart::{At, Axis, Chart, Figure, Guide, HeatMap, Mark, Panel, Series};
 use triad_console::output;
 
-/// How far is each policy from the best schedule?
+/// Compare each policy with the best schedule.
 ///
-/// Simulates prefills of 256, 512, 1024 and 2048 tokens, with an NPU that has half to four times the work of the CPU, and
-/// tasks that take what was expected or vary around it; waking up is left out. The gap is how much longer a policy takes
-/// than a bound that no schedule is below. Prompts of two chunks are solved exactly, by the times that tasks really took,
-/// so that their gap is the one to the optimum; so are small instances, the first blocks of each model, which also tell how far
-/// the bound is below it. Beside the policies are other forms of the paper's equation 5, and the schedules of MLLM and
-/// PowerInfer-2 on the same tasks and costs, which the engine does not run. How long a plan of the policy `planned` and a
-/// decision take is measured.
+/// Simulates prefills of 256, 512, 1024 and 2048 tokens. The NPU has half to four times the work of the CPU, and tasks
+/// take the expected time or vary around it; wake-up time is omitted. The gap is how much longer a policy takes than a
+/// lower bound for all schedules. Prompts of two chunks are solved exactly with the real task times, so that their gap
+/// is to the optimum. So are small instances, the first layers of each model, which also show how far the bound is
+/// below the optimum. For comparison there are other forms of the paper's equation 5, and the schedules of MLLM and
+/// PowerInfer-2 on the same tasks and costs; the engine does not run these. The time of a plan of the policy `planned`
+/// and the time of a decision are measured.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study policy
@@ -30,45 +30,45 @@ use triad_console::output;
 pub struct Arguments {
     #[command(flatten)]
     simulation: SimulationArguments,
-    /// Partial schedules of a small instance that are looked at, at most
+    /// Maximum number of partial schedules to examine per small instance
     #[arg(long = "partials", value_name = "N", default_value = "200000", value_parser = triad_console::arguments::count)]
     most: usize,
-    /// Draws the times of tasks that vary: each case has a draw of its own
+    /// Seed for the variation of task times; each case has its own draw
     #[arg(long, value_name = "N", default_value = "7")]
     seed: u64,
     #[command(flatten)]
     output: OutputArguments,
 }
 
-/// Blocks and chunks of small instances.
+/// Layers and chunks of small instances.
 const SMALL: [(usize, usize); 5] = [(1, 2), (1, 3), (2, 2), (1, 4), (4, 2)];
 
-/// What `study policy --json` prints.
+/// Output of `study policy --json`.
 #[derive(Serialize)]
 struct Policies {
     simulated: bool,
     seed: u64,
     device: String,
     names: Vec<&'static str>,
-    /// By policy, over the cases of more than one chunk.
+    /// Results per policy over the cases of more than one chunk.
     over_chunks: Vec<OverChunks>,
-    /// Measured: what plans took.
+    /// Measured times of plans.
     planning: Planning,
     cases: Vec<Case>,
     small: Vec<Solved>,
     decisions: Vec<Decisions>,
 }
 
-/// What comes of one policy where there is more than one chunk.
+/// Results of one policy for more than one chunk.
 #[derive(Serialize)]
 struct OverChunks {
     name: &'static str,
     cases: usize,
     mean_gap: f64,
     within_3_percent: f64,
-    /// Over the prompts of two chunks, to the optimum.
+    /// Mean gap to the optimum over the prompts of two chunks.
     two_chunks_mean_gap_to_optimum: f64,
-    /// By noise.
+    /// One entry per noise.
     noises: Vec<OverNoise>,
 }
 
@@ -77,13 +77,13 @@ struct OverChunks {
 struct OverNoise {
     noise: f64,
     mean_gap: f64,
-    /// Cases in which it takes longer than the best of the policies that decide as they go, each case by its own best.
+    /// Cases in which the policy takes longer than the best greedy policy of that case.
     longer_than_the_best_simple: usize,
-    /// By how much at most.
+    /// Largest excess in these cases.
     longer_at_most: f64,
 }
 
-/// What plans of the grid took on this machine.
+/// Time of the plans of the grid on this machine.
 #[derive(Serialize)]
 struct Planning {
     plans: usize,
@@ -132,7 +132,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// Of one policy, over the cases of more than one chunk.
+/// Returns the results of one policy over the cases of more than one chunk.
 fn over_chunks(cases: &[Case], policy: usize, name: &'static str) -> OverChunks {
     let many: Vec<_> = cases.iter().filter(|case| case.chunks > 1).collect();
     let gap = |case: &Case| case.seconds[policy] / case.bound_seconds - 1.0;
@@ -177,7 +177,7 @@ fn over_chunks(cases: &[Case], policy: usize, name: &'static str) -> OverChunks 
 }
 
 impl Policies {
-    /// Gaps of one policy in the cases that `keep` names.
+    /// Returns the gaps of one policy in the cases that `keep` selects.
     fn gaps(&self, policy: usize, keep: impl Fn(&Case) -> bool) -> Vec<f64> {
         let mut gaps: Vec<_> = self
             .cases
@@ -189,7 +189,7 @@ impl Policies {
         gaps
     }
 
-    /// The values of a column of the grid, each once.
+    /// Returns the distinct values of a column of the grid.
     fn values(&self, of: impl Fn(&Case) -> f64) -> Vec<f64> {
         let mut values: Vec<_> = self.cases.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
@@ -280,7 +280,7 @@ impl Report for Policies {
              the {} cases of more than one chunk; of two chunks: longer than the optimum; longer: cases in which it takes \
              longer than the best of the policies that decide as they go, in hindsight\n\n{}\n\n\
              measured here: {} plans, {:.1} ms each on average, {:.1} at most\n\n\
-             {} small instances, {proven} of them solved to the end: the bound is {} below the optimum on average, {} at most\n\n{}",
+             {} small instances, {proven} of them solved exactly: the bound is {} below the optimum on average, {} at most\n\n{}",
             self.device,
             self.cases.len(),
             output::table(&columns, 1, &rows),

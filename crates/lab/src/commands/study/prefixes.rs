@@ -1,4 +1,4 @@
-//! `triad-lab study prefixes`: conversations that begin with the same tokens.
+//! `triad-lab study prefixes`: measures conversations with a common prefix.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -12,8 +12,8 @@ use triad_console::arguments::{self, KvArgument, ModelArguments};
 use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series};
 use triad_console::{output, progress};
 
-/// Measure what conversations that begin with the same tokens share: time to the first token, pages of keys and values,
-/// memory; and what saving one to a file and restoring it takes.
+/// Measure what conversations with a common prefix share: time to the first token, pages of the KV cache, memory; and
+/// how long saving a conversation to a file and restoring it takes.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study prefixes
@@ -21,13 +21,13 @@ use triad_console::{output, progress};
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Tokens that all conversations begin with
+    /// Tokens of the common prefix
     #[arg(long, value_name = "N", default_value = "2000", value_parser = arguments::tokens)]
     shared: usize,
     /// Further tokens of each prompt
     #[arg(long, value_name = "N", default_value = "50", value_parser = arguments::tokens)]
     own: usize,
-    /// Conversations, all held to the end
+    /// Conversations, all kept until the end
     #[arg(long, value_name = "N", default_value = "50", value_parser = arguments::sequences)]
     conversations: usize,
     #[command(flatten)]
@@ -62,7 +62,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .description()
         .kv_bytes_per_token(|head_dim| session.kv_format.bytes(head_dim))
         * PAGE;
-    // Of each conversation its own pages and a copy of the one that it goes on in; of all, and of the first run, the rest.
+    // Each conversation has its own pages and a copy of the page in which it diverges. The rest is for the common
+    // prefix and the first run.
     let pages = (conversations + 1) * (own.div_ceil(PAGE) + 2) + 2 * prompt.div_ceil(PAGE);
     let options = EngineOptions {
         kv_memory: Some(pages * page),
@@ -135,7 +136,7 @@ impl Report for Found {
         later.sort_by(f64::total_cmp);
         let median = later.get(later.len() / 2).copied().unwrap_or(*cold_seconds);
         format!(
-            "{}: {shared} tokens in common, {own} of each conversation, pages of {}\n\n{}\nlater conversations: first token after {:.1} ms in the middle, {:.1} times as fast as the first\nsaved in {:.3} s, {}; restored in {:.3} s",
+            "{}: {shared} common tokens, {own} further ones per conversation, pages of {}\n\n{}\nlater conversations: first token after {:.1} ms (median), {:.1} times as fast as the first\nsaved in {:.3} s, {}; restored in {:.3} s",
             self.model,
             output::bytes(*page_bytes as u64),
             output::table(&names, 0, &rows),
@@ -177,7 +178,10 @@ impl Report for Found {
         ];
         let Prefixes { shared, own, .. } = &self.prefixes;
         Figure {
-            title: format!("{}: {shared} tokens in common, {own} of each", self.model),
+            title: format!(
+                "{}: {shared} common tokens, {own} further ones each",
+                self.model
+            ),
             panels,
             columns: 2,
         }

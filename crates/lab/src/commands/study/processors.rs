@@ -1,4 +1,4 @@
-//! `triad-lab study processors`: lists of processors beside each other, in turns.
+//! `triad-lab study processors`: compares lists of processors in turns.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -12,15 +12,16 @@ use triad_console::measure::{Plan, Spread, Test, Tested, above_zero, label};
 use triad_console::processors::Processors;
 use triad_console::{output, progress};
 
-/// Rounds that are not measured: pages and caches are warm behind them, graphs built, plans and orders made.
+/// Rounds that are not measured. After them, memory is warm, graphs are built, and plans and orders are made.
 const FIRST_ROUNDS: usize = 2;
 
-/// Measure how fast lists of processors are beside each other, in turns.
+/// Compare the speed of lists of processors, measured in turns.
 ///
-/// All lists are in memory at once. In each round every list runs the test once, and each begins a round in its turn; a
-/// list is compared with the first one by the median of the rounds' ratios, since a machine's speed changes from one minute
-/// to the next by more than lists differ. With six rounds and more an interval is printed that holds the median of all possible
-/// rounds with a probability of 95 %: the more rounds, the narrower. Decode differs by little: many short rounds show that best.
+/// All lists are in memory at once. In each round every list runs the test once, and the lists take turns in starting a
+/// round. A list is compared with the first one by the median of the rounds' ratios, since a machine's speed varies
+/// more from minute to minute than lists differ. From six rounds on, an interval is printed that contains the median of
+/// all possible rounds with a probability of 95 %; more rounds make it narrower. Differences in decode are small: many
+/// short rounds show them best.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study processors --processors cpu=0 --processors cpu=0,cpu=1
@@ -29,25 +30,25 @@ const FIRST_ROUNDS: usize = 2;
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Processors; may be given several times, and the others are compared with the first. --partition and --cut are for
-    /// those of several
+    /// Processors; may be given several times, and the others are compared with the first. --partition and --cut apply
+    /// to lists of several processors
     #[arg(long, value_name = "LIST", required = true)]
     processors: Vec<Processors>,
     #[command(flatten)]
     devices: DeviceArguments,
-    /// Lengths of prompts to measure, in tokens; 0 measures none
+    /// Lengths of prompts to measure, in tokens; 0 for none
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64,256,1024", value_parser = arguments::count)]
     prompt: Vec<usize>,
-    /// Tokens to decode; 0 measures none
+    /// Tokens to decode; 0 for none
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64", value_parser = arguments::count)]
     decode: Vec<usize>,
-    /// Tokens that decode tests start behind
+    /// Tokens of context before the decoded tokens
     #[arg(long, value_name = "N", default_value = "64", value_parser = arguments::count)]
     context: usize,
     /// Rounds of each test
     #[arg(long, value_name = "N", default_value = "5", value_parser = arguments::repeats)]
     repeat: usize,
-    /// Tokens of the prompt that go through the model at once
+    /// Tokens of the prompt per chunk
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
@@ -67,14 +68,15 @@ struct Measured {
     tokens: usize,
     processors: String,
     tokens_per_second: Spread,
-    /// How many times as fast as the first list in the same round.
+    /// Speed relative to the first list in the same round.
     times_as_fast: Spread,
-    /// What holds the median of all possible rounds with a probability of 95 %, where there were enough.
+    /// Interval that contains the median of all possible rounds with a probability of 95 %, if there were enough
+    /// rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     interval: Option<[f64; 2]>,
 }
 
-/// A list beside the first one.
+/// A list compared with the first one.
 #[derive(Debug, PartialEq)]
 struct Compared {
     tokens_per_second: Spread,
@@ -148,7 +150,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// Seconds of a test on each engine, by round.
+/// Returns the seconds of a test on each engine, by round.
 fn rounds(
     plan: &Plan,
     engines: &[Engine],
@@ -178,7 +180,7 @@ fn rounds(
     Ok(rounds[FIRST_ROUNDS..].to_vec())
 }
 
-/// Of each list, its tokens a second, and how many times as fast as the first it was in the same round.
+/// Returns each list's tokens per second, and its speed relative to the first list in the same round.
 fn compare(rounds: &[Vec<f64>], tokens: usize) -> Vec<Compared> {
     let of_list = |list: usize| {
         let rates = rounds.iter().map(|seconds| tokens as f64 / seconds[list]);
@@ -195,13 +197,15 @@ fn compare(rounds: &[Vec<f64>], tokens: usize) -> Vec<Compared> {
     (0..rounds[0].len()).map(of_list).collect()
 }
 
-/// The least and the greatest value of those in the middle that hold the median of what they are drawn from with a probability
-/// of 95 %, whatever its distribution; `None` of fewer than six, which don't. Each value is below it or not by the toss of a coin,
-/// so that leaving out `k` at either end misses it where at most `k` of them are on one side.
+/// Returns the smallest and the largest of the middle values that contain the median of their distribution with a
+/// probability of 95 %, for any distribution; `None` for fewer than six values, which don't suffice. Each value is
+/// below the median with probability 1/2. So an interval that omits `k` values at either end misses the median if at
+/// most `k` values are on one side of it.
 fn interval(mut values: Vec<f64>) -> Option<[f64; 2]> {
     values.sort_by(f64::total_cmp);
     let count = values.len();
-    // The logarithm of the probability that exactly so many are below, and the probability that at most so many are.
+    // The logarithm of the probability that exactly this many values are below, and the probability that at most this
+    // many are.
     let (mut exactly, mut at_most) = (-(count as f64) * f64::ln(2.0), 0.0);
     let mut left_out = None;
     for below in 0..count.div_ceil(2) {
@@ -254,7 +258,7 @@ impl Report for Found {
         ];
         let first = &self.results[0].processors;
         let text = format!(
-            "{}: times as fast as {first} in the same round: median, what holds that of all rounds with 95 %, least, most",
+            "{}: speed relative to {first} in the same round: median, 95 % interval of the median, minimum, maximum",
             self.model
         );
         format!("{text}\n\n{}", output::table(&names, 2, &rows))
@@ -262,7 +266,7 @@ impl Report for Found {
 
     fn figure(&self) -> Figure {
         let first = &self.results[0].processors;
-        // The lists of a test follow each other.
+        // The lists of a test are adjacent.
         let lists = self
             .results
             .iter()
@@ -295,7 +299,8 @@ mod tests {
 
     #[test]
     fn lists_are_compared_within_a_round() {
-        // The machine is half as fast in the second round, and the second list 1.25 times as fast as the first in both.
+        // The machine is half as fast in the second round, and the second list is 1.25 times as fast as the first in
+        // both.
         let compared = compare(&[vec![1.0, 0.8], vec![2.0, 1.6]], 8);
         let spread = |min: f64, median: f64, max: f64| Spread { min, median, max };
         let of = |tokens_per_second, times_as_fast| Compared {
@@ -316,7 +321,8 @@ mod tests {
     #[test]
     fn an_interval_leaves_out_as_many_rounds_as_the_sign_test_does() {
         let of = |count: u32| interval((1..=count).rev().map(f64::from).collect());
-        // Tabulated for 95 %: all of 6 to 8, from the second of 9, the sixth of 20, the 18th of 50 and the 40th of 100 on.
+        // Tabulated values for 95 %: all of 6 to 8; from the second of 9, the sixth of 20, the 18th of 50 and the 40th
+        // of 100.
         assert_eq!([0, 1, 5].map(of), [None; 3]);
         for (count, first) in [(6, 1), (8, 1), (9, 2), (20, 6), (50, 18), (100, 40)] {
             assert_eq!(
@@ -325,7 +331,7 @@ mod tests {
                 "{count}"
             );
         }
-        // 2500 less 1.96 standard deviations of 35.4: their probabilities are less than what a number can be.
+        // 2500 minus 1.96 standard deviations of 35.4. The exact probabilities are below the range of f64.
         let [first, _] = of(5000).unwrap();
         assert!((first - 2431.0).abs() <= 2.0, "{first}");
     }

@@ -1,4 +1,4 @@
-//! `triad-lab study prune`: how many shadows are needed.
+//! `triad-lab study prune`: measures how many shadows are needed.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -11,12 +11,12 @@ use triad_console::arguments::{self, CalibrationArguments, ModelArguments};
 use triad_console::chart::{At, Axis, Chart, Figure, Guide, Mark, Panel, Series};
 use triad_console::output;
 
-/// Leave out more and more shadows, the least important first: accuracy, perplexity, and time.
+/// Omit more and more shadows, the least important first, and measure accuracy, perplexity and time.
 ///
-/// The model is calibrated once, as `triad prepare` does it, and then runs in INT8 with each share of its
-/// shadows left out. The time in shadows is their share of the time of the linear layers (quantizing, INT8 matmul,
-/// shadow) on this machine's CPU, where all of it runs on the same cores; measured on the held-out quarter of the
-/// calibration text.
+/// The model is calibrated once, as by `triad prepare`, and then runs in INT8 with each share of its shadows omitted.
+/// The time in shadows is their share of the time of the linear layers (quantization, INT8 matmul, shadow) on this
+/// machine's CPU, where all of them run on the same cores. It is measured on the held-out quarter of the calibration
+/// text.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study prune                                   perplexity on held-out calibration text
@@ -26,12 +26,12 @@ use triad_console::output;
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Shares of the shadows to leave out, in percent
+    /// Shares of the shadows to omit, in percent
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', value_parser = percentage,
         default_value = "0,10,20,30,40,50,60,70,80,90,100")]
     rates: Vec<f64>,
-    /// How far channels beyond the clip threshold are scaled down where there is no shadow, from 0 to 1, one curve for
-    /// each: 0 cuts them off, as the paper does
+    /// Strength of scaling down channels beyond the clip threshold if they have no shadow, from 0 to 1, with one curve
+    /// per value: 0 clips them, as the paper does
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',', value_parser = arguments::share, default_value = "0.7")]
     smoothing: Vec<f64>,
     #[command(flatten)]
@@ -55,15 +55,15 @@ fn percentage(text: &str) -> Result<f64, String> {
 struct Found {
     #[serde(flatten)]
     heading: Heading,
-    /// What perplexity was measured on.
+    /// Text that perplexity was measured on.
     perplexity_on: String,
-    /// Linear inputs, each with a shadow of its own.
+    /// Linear inputs; each has its own shadow.
     inputs: usize,
     float: Measurement,
     curves: Vec<Curve>,
 }
 
-/// All rates with one smoothing.
+/// Results of all rates with one smoothing strength.
 #[derive(Serialize)]
 struct Curve {
     smoothing: f64,
@@ -79,7 +79,7 @@ impl Curve {
         }
     }
 
-    /// Points over the share of inputs without a shadow, in percent.
+    /// Returns points over the share of inputs without a shadow, in percent.
     fn points(&self, of: &dyn Fn(&Measurement) -> f64) -> Vec<(f64, f64)> {
         self.rates
             .iter()
@@ -88,7 +88,7 @@ impl Curve {
     }
 }
 
-/// Measures and shows.
+/// Measures and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (text, measure) = (arguments.calibration.text()?, arguments.measure.read()?);
     let name = &arguments.model.name.model;

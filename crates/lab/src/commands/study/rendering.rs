@@ -1,4 +1,4 @@
-//! `triad-lab study rendering`: the frames of an application beside prompts on one GPU.
+//! `triad-lab study rendering`: measures the frames of an application while prompts run on the same GPU.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,12 @@ use triad_console::chart::{At, Axis, Chart, Figure, Guide, Mark, Panel, Series};
 use triad_console::device;
 use triad_console::{output, progress};
 
-/// Measure how many frames an application loses that renders on the GPU while it computes prompts (HeteroLLM, §5.5).
+/// Measure how many frames an application loses if it renders on the GPU that computes prompts (HeteroLLM, §5.5).
 ///
-/// A job in place of a frame is handed in 60 times a second while prompts run on a GPU alone, in submissions of each of the
-/// lengths of --slice. A frame is in time if it is complete before the next one is due. By default frames are in the queue
-/// of the prompts, which does one thing after the other, so that a frame waits for all that was submitted before it.
+/// A job that stands for a frame is submitted 60 times per second while prompts run on the GPU alone, in submissions of
+/// each of the lengths of --slice. A frame is in time if it is complete before the next one is due. By default, frames
+/// go to the same queue as the prompts. This queue runs its submissions in order, so that a frame waits for everything
+/// that was submitted before it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study rendering
@@ -30,25 +31,25 @@ use triad_console::{output, progress};
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Which GPU, as for `triad run`
+    /// GPU, as for `triad run`
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
-    /// Milliseconds of a submission, at most about, in turn; 0: one submission for a chunk
+    /// Approximate maximum length of a submission in milliseconds, measured in turns; 0: one submission per chunk
     #[arg(long, value_name = "MS,...", value_delimiter = ',', default_value = "0,4", value_parser = device::milliseconds)]
     slice: Vec<f64>,
     /// Tokens of a prompt
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     prompt: usize,
-    /// Milliseconds that the GPU takes for a frame
+    /// Milliseconds of GPU time per frame
     #[arg(long, value_name = "MS", default_value = "3", value_parser = device::milliseconds)]
     frame: f64,
-    /// Frames in a second
+    /// Frames per second
     #[arg(long, value_name = "N", default_value = "60", value_parser = clap::value_parser!(u32).range(1..=1000))]
     frames_per_second: u32,
-    /// Hand frames in through a queue of their own, as another application has: the driver decides who is next
+    /// Submit frames to their own queue, as another application does; the driver decides which queue runs next
     #[arg(long)]
     own_queue: bool,
-    /// Prompts of each length of a submission, alone and beside frames
+    /// Prompts per submission length, without frames and with them
     #[arg(long, value_name = "N", default_value = "3", value_parser = arguments::repeats)]
     repeat: usize,
     #[command(flatten)]
@@ -58,7 +59,7 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct Found {
     model: String,
-    /// As its driver describes it.
+    /// The driver's description of the GPU.
     gpu: String,
     prompt_tokens: usize,
     frames_per_second: u32,
@@ -66,14 +67,14 @@ struct Found {
     results: Vec<Measured>,
 }
 
-/// One length of a submission.
+/// Results for one submission length.
 #[derive(Serialize)]
 struct Measured {
-    /// 0 for a submission a chunk.
+    /// 0 for one submission per chunk.
     slice_milliseconds: f64,
-    /// Of a frame alone.
+    /// Seconds of a frame on the idle GPU.
     frame_seconds: f64,
-    /// A prompt alone.
+    /// Submissions of a prompt without frames.
     submissions: u64,
     #[serde(flatten)]
     rendering: Rendering,
@@ -91,8 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.output.show(name, |cancel| {
         let (mut results, mut described) = (Vec::new(), String::new());
         for &slice in &arguments.slice {
-            let _spinner =
-                progress::spinner(format!("prompts beside frames, slices of {slice} ms"));
+            let _spinner = progress::spinner(format!("prompts with frames, slices of {slice} ms"));
             let options = device::gpu_options(arguments.gpu.as_deref(), slice);
             let gpu = Arc::new(Gpu::open(&options)?);
             described = gpu.adapter().to_string();
@@ -152,7 +152,7 @@ impl Report for Found {
             "submission ms",
             "submissions",
             "prompt s",
-            "beside frames s",
+            "with frames s",
             "frame ms",
             "frames due",
             "in time",
@@ -188,12 +188,12 @@ impl Report for Found {
         };
         let rows: Vec<_> = self.results.iter().map(row).collect();
         let queue = if self.own_queue {
-            "a queue of their own"
+            "their own queue"
         } else {
             "the queue of the prompts"
         };
         format!(
-            "{} on {}, prompts of {} tokens, {} frames a second in {queue}\n\n{}",
+            "{} on {}, prompts of {} tokens, {} frames per second in {queue}\n\n{}",
             self.model,
             self.gpu,
             self.prompt_tokens,
@@ -205,7 +205,7 @@ impl Report for Found {
     fn figure(&self) -> Figure {
         let series = |one: &Measured| {
             let name = match one.slice_milliseconds {
-                0.0 => "a submission a chunk".to_owned(),
+                0.0 => "one submission per chunk".to_owned(),
                 slice => format!("submissions of {slice} ms"),
             };
             let points = one

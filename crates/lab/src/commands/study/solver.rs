@@ -1,4 +1,4 @@
-//! `triad-lab study solver`: how far what the partition solver chooses is from what is fastest of all cuts.
+//! `triad-lab study solver`: compares the partition solver's choices with the fastest of all cuts.
 
 use std::time::Instant;
 
@@ -26,18 +26,20 @@ use triad_console::{output, progress};
 
 /// The models of the HeteroLLM paper.
 const PAPERS: [&str; 4] = ["llama-3-8b", "llama-2-7b", "llama-3.2-3b", "internlm2-1.8b"];
-/// Tokens of prompts, aligned and not, where none are given and nothing runs.
+/// Tokens of prompts if none are given and nothing runs: aligned lengths and others.
 const SIMULATED: [usize; 4] = [135, 256, 300, 1000];
 
-/// Compare what the partition solver chooses with the best of all cuts.
+/// Compare the partition solver's choices with the best of all cuts.
 ///
-/// With --processors every candidate of every product of a package runs on them, with weights of the model, and what the
-/// solver chooses by the profile is set beside the fastest: medians of runs in which all processors begin together. The
-/// fastest ones run again in turns with the choice, since the least of many medians is less than its own.
+/// With --processors, every candidate of every matmul of a package runs on them, with weights of the model. The
+/// solver's choice by the profile is compared with the fastest candidate. Times are medians of runs that all processors
+/// start at the same time. The fastest candidates run again in turns with the choice, since the minimum of many medians
+/// is biased downwards.
 ///
-/// Without, by the costs of a device's profile, in W4A16 on its GPU and NPU (simulated): the solver's choice is set beside
-/// the least over all cuts at multiples of 256 columns and 32 rows, from either end, with all compositions of standard
-/// lengths, which are found without the solver; and over all ways to cut twice, which no candidate does.
+/// Without --processors, costs come from a device's profile, in W4A16 on its GPU and NPU (simulated). The solver's
+/// choice is compared with the minimum over all cuts at multiples of 256 columns and 32 rows, from either end, with all
+/// compositions of standard lengths, found without the solver; and with the minimum over all pairs of cuts, which no
+/// candidate uses.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study solver
@@ -47,15 +49,15 @@ const SIMULATED: [usize; 4] = [135, 256, 300, 1000];
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// The processors, as for `triad profile`: cpu=0,cpu=1
+    /// Processors, as for `triad profile`: cpu=0,cpu=1
     #[arg(long, value_name = "LIST")]
     processors: Option<Processors>,
     #[command(flatten)]
     devices: DeviceArguments,
-    /// The shape of this model; may be given several times [default: those of the HeteroLLM paper]
+    /// Model whose shape is used; may be given several times [default: those of the HeteroLLM paper]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(family::SHAPES), conflicts_with = "processors")]
     shape: Vec<String>,
-    /// A device with W4A16: snapdragon-8gen3, or a TOML file
+    /// Device with W4A16: snapdragon-8gen3, or a TOML file
     #[arg(
         long,
         value_name = "NAME|FILE",
@@ -63,8 +65,8 @@ pub struct Arguments {
         conflicts_with = "processors"
     )]
     device: String,
-    /// Tokens of the products [default: 135, 256, 300 and 1000; with --processors all
-    /// multiples of 32 that were profiled, and others as the next one]
+    /// Tokens of the matmuls [default: 135, 256, 300 and 1000; with --processors all profiled multiples of 32; other
+    /// numbers are rounded up to the next one]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::tokens)]
     prompt: Vec<usize>,
     /// Runs of each candidate
@@ -79,36 +81,36 @@ struct Found {
     simulated: bool,
     model: String,
     device: String,
-    /// Of the excess over the fastest.
+    /// Mean excess over the fastest cut.
     mean_excess: f64,
     largest_excess: f64,
-    /// Seconds in which a choice is made.
+    /// Seconds to make a choice.
     median_planning: f64,
     largest_planning: f64,
     products: Vec<Product>,
 }
 
-/// A product on so many rows.
+/// A matmul on a number of rows.
 #[derive(Serialize)]
 struct Product {
     model: String,
     role: Role,
     #[serde(flatten)]
     shape: ProductShape,
-    /// Ways to cut that were compared.
+    /// Number of cuts that were compared.
     ways: usize,
     chosen: &'static str,
     seconds: f64,
-    /// Of the fastest, and its name where it was run.
+    /// Seconds of the fastest cut, and its name if it was run.
     least: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     fastest: Option<&'static str>,
-    /// Relative to the fastest: 0 where it was chosen.
+    /// Excess of the choice over the fastest cut: 0 if the choice is the fastest.
     excess: f64,
-    /// The same to the least over two cuts.
+    /// Excess over the minimum over pairs of cuts.
     #[serde(skip_serializing_if = "Option::is_none")]
     excess_of_two_cuts: Option<f64>,
-    /// The fastest processor alone.
+    /// Seconds of the fastest single processor.
     alone: f64,
     planning: f64,
 }
@@ -229,7 +231,7 @@ fn simulated(arguments: &Arguments) -> Result<Found> {
     ))
 }
 
-/// The products of a model of this shape on a device that is not here.
+/// Returns the matmuls of a model of this shape on a simulated device.
 fn of_shape(
     name: &str,
     description: &ModelDescription,
@@ -245,7 +247,7 @@ fn of_shape(
     let solver = Solver::new(participants.clone(), &costs, joins)?;
     let alignment = Alignment::default();
     let mut found = Vec::new();
-    // Blocks are alike.
+    // All layers have the same shapes.
     for rows in lengths {
         for (role, shape) in products(&description.blocks[0], description.hidden, *rows)? {
             let start = Instant::now();
@@ -363,7 +365,7 @@ impl Report for Found {
             "measured"
         };
         format!(
-            "{how}: {} products of {model} on {device}\nthe choices take {} % more than the fastest of all cuts on average, {} \
+            "{how}: {} matmuls of {model} on {device}\nthe choices take {} % more than the fastest of all cuts on average, {} \
              % at most; a choice takes {:.0} µs (median), {:.0} µs at most\n\n{}",
             products.len(),
             percent(self.mean_excess),

@@ -1,4 +1,4 @@
-//! `triad-lab study stall`: conversations while a long prompt arrives.
+//! `triad-lab study stall`: measures conversations while a long prompt arrives.
 
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ use triad_console::chart::{At, Axis, Chart, Figure, Guide, Mark, Panel, Series};
 use triad_console::processors::ProcessorArguments;
 use triad_console::{output, progress};
 
-/// Pages of keys and values beside what the sequences need: of the prompt, measured alone and beside them.
+/// Copies of the prompt's pages in addition to those of the sequences: one for the prompt alone, one for the prompt
+/// with sequences.
 const PROMPTS_AT_ONCE: usize = 2;
 
 /// Measure how long conversations wait for their next token while a long prompt is computed.
 ///
-/// Some sequences decode, a prompt arrives, is computed beside them, and they go on. A sequence waits for a step no longer
-/// than --max-stall and the step itself, as long as no part of the prompt takes longer.
+/// Some sequences decode, a prompt arrives and is computed concurrently, and the sequences go on. A sequence waits for
+/// a step no longer than --max-stall plus the step itself, unless one part of the prompt takes longer.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study stall --svg stall.svg
@@ -36,10 +37,10 @@ pub struct Arguments {
     /// Tokens of the prompt that arrives
     #[arg(long, value_name = "N", default_value = "4096", value_parser = arguments::tokens)]
     prompt: usize,
-    /// Milliseconds that a sequence waits for a step beside prompts, at most [default: what two chunks take]
+    /// Maximum milliseconds that a sequence waits for a step during a prompt [default: the time of two chunks]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     max_stall: Option<u64>,
-    /// Tokens of the prompt that go through the model at once
+    /// Tokens of the prompt per chunk
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
@@ -94,7 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     arguments.output.show(name, |cancel| {
         let _spinner = progress::spinner(format!(
-            "decoding {} sequences beside a prompt",
+            "decoding {} sequences during a prompt",
             arguments.sequences
         ));
         let stall = stall::run(&engine, &plan, cancel)?;
@@ -128,14 +129,14 @@ impl Report for Found {
                 [of.median, of.p90, of.p99, of.max].map(|seconds| format!("{:.1}", 1e3 * seconds));
             [vec![name.to_owned(), of.count.to_string()], times.to_vec()].concat()
         };
-        let rows: Vec<_> = ["before the prompt", "beside it", "behind it"]
+        let rows: Vec<_> = ["before the prompt", "during it", "after it"]
             .into_iter()
             .zip(&self.stall.gaps)
             .map(row)
             .collect();
         let rate = |seconds: f64| *prompt as f64 / seconds;
         format!(
-            "{}, {sequences} sequences, a prompt of {prompt} tokens\n\n{}\nprefill alone {:.1} tokens/s, beside them {:.1} ({:.1} % more time)",
+            "{}, {sequences} sequences, a prompt of {prompt} tokens\n\n{}\nprefill alone {:.1} tokens/s, with sequences {:.1} ({:.1} % more time)",
             self.model,
             output::table(&names, 1, &rows),
             rate(*alone),
@@ -160,8 +161,8 @@ impl Report for Found {
         let chart = Chart {
             title: String::new(),
             x: Axis::linear("seconds"),
-            y: Axis::logarithmic("ms since the token before"),
-            series: vec![Series::new("a token of an answer", Mark::Points, points)],
+            y: Axis::logarithmic("ms since the previous token"),
+            series: vec![Series::new("a token of a response", Mark::Points, points)],
             guides: vec![
                 guide("the prompt arrives", *from),
                 guide("its first token", *until),

@@ -1,4 +1,4 @@
-//! `triad-lab study synchronization`: how long processors wait for each other, blocked or by predicted times.
+//! `triad-lab study synchronization`: measures how long processors wait for each other, blocking or by predicted times.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -12,14 +12,14 @@ use triad_console::device::DeviceArguments;
 use triad_console::processors::Processors;
 use triad_console::{output, progress};
 
-/// Cuts of all products, unless others are given.
+/// Matmuls that are cut unless others are given.
 const CUTS: [&str; 4] = ["query-key-value", "attention-output", "gate-up", "down"];
 
-/// Measure how long processors wait for each other where products are cut, blocked and by predicted times.
+/// Measure how long processors wait for each other if matmuls are partitioned: blocking, and by predicted times.
 ///
-/// Prompts of one chunk run with each way of waiting in turns, by default with every product in equal parts of its columns.
-/// A join is the time from the end of a part to the beginning of what waited for it. A prompt of one token is what a step
-/// of decode is.
+/// Prompts of one chunk run with each way of waiting in turns; by default, the columns of every matmul are divided into
+/// equal parts. A join is the time from the end of a part to the start of the task that waited for it. A prompt of one
+/// token stands for a decode step.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study synchronization --processors cpu=0,cpu=1
@@ -27,7 +27,7 @@ const CUTS: [&str; 4] = ["query-key-value", "attention-output", "gate-up", "down
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// The processors: cpu=0,cpu=1 keeps each on its cores
+    /// Processors: cpu=0,cpu=1 keeps each on its cores
     #[arg(long, value_name = "LIST")]
     processors: Processors,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub struct Arguments {
     /// Tokens of the prompts
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,16,64,256", value_parser = arguments::tokens)]
     chunk: Vec<usize>,
-    /// Prompts of each length and way
+    /// Prompts per length and way of waiting
     #[arg(long, value_name = "N", default_value = "10", value_parser = arguments::repeats)]
     repeat: usize,
     #[command(flatten)]
@@ -48,12 +48,12 @@ struct Found {
     results: Vec<Measured>,
 }
 
-/// A length with one way of waiting.
+/// Results for one length and one way of waiting.
 #[derive(Serialize)]
 struct Measured {
     tokens: usize,
     wait: Wait,
-    /// How late ends were noticed, all together, as a share of the prompts' time.
+    /// Total delay in noticing ends, as a share of the prompts' time.
     late_share: f64,
     #[serde(flatten)]
     joined: Joined,
@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } = arguments;
     ensure!(
         processors.count() > 1,
-        "nobody waits for another processor: expected more than one in --processors"
+        "no processor waits for another one: expected more than one in --processors"
     );
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared()?;
@@ -94,7 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         equal.to_vec()
     };
     arguments.output.show(name, |cancel| {
-        // An engine at a time: the workers of another one would wake up in between.
+        // One engine at a time: the workers of another one would wake up in between.
         let measure = |(tokens, wait): (usize, Wait)| {
             let devices = DeviceArguments {
                 wait,
@@ -181,8 +181,9 @@ impl Report for Found {
             "late %",
         ];
         format!(
-            "{}: begin is of a part elsewhere, end of what waits for it (medians); the others are means of \
-             a wait, and how late all ends of a prompt were noticed, of its time\n\n{}",
+            "{}: begin and end are the delays until a part starts on another processor, and until the task that waits for \
+             it starts (medians); the others are means per wait; late % is the total delay in noticing ends, relative \
+             to the prompt's time\n\n{}",
             self.model,
             output::table(&names, 2, &rows)
         )
@@ -200,17 +201,17 @@ impl Report for Found {
             };
             Panel::Chart(Chart {
                 title: title.into(),
-                x: Axis::logarithmic("tokens (1: as a step of decode)"),
+                x: Axis::logarithmic("tokens (1: like a decode step)"),
                 y: Axis::linear(axis).covering(0.0, 1.0),
                 series: Wait::ALL.map(series).into(),
                 guides: Vec::new(),
             })
         };
         let panels = vec![
-            chart("A join", "µs from the end of a part to what waits", |one| {
+            chart("A join", "µs from a part's end to the next task", |one| {
                 1e6 * one.joined.joins.end_seconds
             }),
-            chart("All of them", "% of the prompt's time", |one| {
+            chart("All joins", "% of the prompt's time", |one| {
                 100.0 * one.late_share
             }),
         ];

@@ -1,4 +1,4 @@
-//! `triad-lab study thresholds`: where to clip.
+//! `triad-lab study thresholds`: compares clip thresholds.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -12,15 +12,15 @@ use triad_console::arguments::{CalibrationArguments, ModelArguments};
 use triad_console::chart::{At, Axis, Chart, Figure, Guide, Mark, Panel, Series};
 use triad_console::output;
 
-/// Ways that are measured at most: three rules, two kinds of weight scales, with shadows and without.
+/// Maximum number of variants: three rules, two kinds of weight scales, with and without shadows.
 const WAYS: usize = sweep::RULES.len() * 2 * 2;
 
-/// Compare clip thresholds: max-min, percentile and least error, with shadows and without.
+/// Compare clip thresholds (max-min, percentile and least error), with and without shadows.
 ///
-/// For each rule and for weight scales of output channels and of whole matrices: all inputs with their shadow, or none
-/// with it. Max-min clips nothing of the calibration text (the paper's prototype); percentile leaves at most 1 % of the
-/// values beyond; least error has the least expected squared error of what the layers put out, which with a shadow is
-/// the percentile, since what is beyond is no error then. The output matrix is in INT8, too.
+/// Each rule is measured with weight scales per output channel and per matrix, and with all shadows or none. Max-min
+/// clips nothing of the calibration text (the paper's prototype). Percentile leaves at most 1 % of the values beyond
+/// the threshold. Least error has the smallest expected squared error of the layers' outputs; with a shadow it equals
+/// percentile, since values beyond the threshold then cause no error. The output matrix is in INT8, too.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study thresholds --svg thresholds.svg
@@ -40,13 +40,13 @@ pub struct Arguments {
 struct Found {
     #[serde(flatten)]
     heading: Heading,
-    /// What perplexity was measured on.
+    /// Text that perplexity was measured on.
     perplexity_on: String,
     float: Measurement,
     ways: Vec<Clipped<Measurement>>,
 }
 
-/// Measures and shows.
+/// Measures and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (text, measure) = (arguments.calibration.text()?, arguments.measure.read()?);
     let name = &arguments.model.name.model;
@@ -138,7 +138,7 @@ impl Report for Found {
             Panel::Chart(Chart {
                 title: title.into(),
                 x: Axis::categories("", sweep::RULES.map(rule)),
-                // No perplexity is less than 1.
+                // Perplexity is at least 1.
                 y: Axis::logarithmic(format!("perplexity ({})", self.perplexity_on))
                     .covering(1.0, 1.0),
                 series: [WeightScales::Channel, WeightScales::Tensor]

@@ -1,4 +1,4 @@
-//! A game beside it, and energy: figures 18 and 19, Llama-8B at 256 tokens.
+//! Concurrent games, and energy: figures 18 and 19, Llama-8B at 256 tokens.
 
 use super::{GAME, LLAMA_8B, Phone, held_out, paper, repeated, seen};
 use crate::heterollm::rendering::Submission;
@@ -13,24 +13,24 @@ fn run(phone: &Phone, mode: Mode) -> Run {
 pub(super) fn figure_18(phone: &Phone) -> Section {
     let [gpu, layer, tensor] =
         [Mode::GpuOnly, Mode::HeteroLayer, Mode::HeteroTensor].map(|mode| run(phone, mode));
-    // PPL's kernels are in the queue before the first one is done.
+    // PPL's kernels are in the queue before the first one is complete.
     let beside_gpu = GAME.beside(&gpu, Submission::AllAtOnce);
     let [beside_layer, beside_tensor] =
         [&layer, &tensor].map(|run| GAME.beside(run, Submission::OneByOne));
     let frames = paper::FRAMES.value;
     Section::new(
         "heterollm/figure-18",
-        "A game on the same GPU. What it costs Hetero-layer was fitted. Frames in a second are those that were \
-         complete in time while the prompt ran: those beside Hetero-layer nearly follow from the fit, and that PPL's \
-         kernels are all in the queue was chosen since the game stops beside it.",
+        "A game on the same GPU. Hetero-layer's slowdown was fitted. Frames per second count the frames that were \
+         complete in time while the prompt ran. Those with Hetero-layer nearly follow from the fit. PPL's kernels are \
+         assumed to be all in the queue, since the game stops while it runs.",
         vec![
             held_out(
-                "Hetero-tensor, of its speed alone",
+                "Hetero-tensor with a game, relative to without",
                 one(paper::TENSOR_LOSS_BESIDE_GAME.less()),
                 tensor.seconds() / beside_tensor.seconds,
             ),
             held_out(
-                "Hetero-tensor beside it over Hetero-layer alone",
+                "Hetero-tensor with a game over Hetero-layer without",
                 one(paper::TENSOR_BESIDE_GAME_OVER_LAYER.more()),
                 layer.seconds() / beside_tensor.seconds,
             ),
@@ -67,10 +67,10 @@ pub(super) fn figure_19(phone: &Phone) -> Section {
     Section::new(
         "heterollm/figure-19",
         "Power and energy of Llama-8B at 256 tokens; the power of GPU only and of Hetero-layer was fitted. The text \
-         contradicts itself: energy over Hetero-layer is +3.3 %, but 1.232 times the power at 1.244 times the speed is \
-         0.990; efficiency over GPU only is 5.87, but 2.72 by 0.633 is 4.30. Both are here, and the first ones count. 5.87 is what follows where \
-         \"2.72× faster\" is 3.72 times as fast, as 2.99 (§5.2.1) by 1.244 is; that is the first value and a fitted \
-         one once more.",
+         contradicts itself: energy over Hetero-layer is +3.3 %, but 1.232 times the power divided by 1.244 times the \
+         speed is 0.990; efficiency over GPU only is 5.87, but 2.72 divided by 0.633 is 4.30. Both are listed, and \
+         the first ones count. 5.87 results if \"2.72× faster\" means 3.72 times as fast, which is also 2.99 (§5.2.1) \
+         times 1.244; that repeats the first value and a fitted one.",
         vec![
             held_out(
                 "Hetero-tensor over Hetero-layer, speed",

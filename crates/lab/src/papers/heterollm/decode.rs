@@ -34,7 +34,7 @@ pub(super) fn figure_16(phone: &Phone) -> Section {
         );
         let kind = match quotes {
             None => Kind::Simulated,
-            // The bytes of the same run a second nearly follow from the profile's bandwidths: figure 6.
+            // The bytes per second of the same run nearly follow from the profile's bandwidths: figure 6.
             Some(_) if model == LLAMA_8B => Kind::Seen,
             Some(_) => Kind::HeldOut,
         };
@@ -63,8 +63,9 @@ pub(super) fn figure_16(phone: &Phone) -> Section {
     }
     Section::new(
         "heterollm/figure-16",
-        "Decode after 256 tokens. GPU only is PPL in the paper. Hetero-layer keeps all products on the GPU, as there. \
-         The speed of Llama-8B is what figure 6 has in bytes: it nearly follows from the profile's bandwidths.",
+        "Decode after 256 tokens. GPU only is PPL in the paper. Hetero-layer keeps all matmuls on the GPU, as in the \
+         paper. The speed of Llama-8B corresponds to the bandwidth in figure 6, and nearly follows from the profile's \
+         bandwidths.",
         values,
     )
     .citing(
@@ -94,7 +95,7 @@ pub(super) fn figure_17(phone: &Phone) -> Section {
     };
     Section::new(
         "heterollm/figure-17",
-        "Decode by Hetero-tensor with and without fast synchronization, by one plan (§5.4).",
+        "Decode by Hetero-tensor with and without fast synchronization, with the same plan (§5.4).",
         vec![
             of("Llama-8B", LLAMA_8B, paper::FAST_DECODE_LLAMA_8B),
             of("Llama-7B", LLAMA_7B, paper::FAST_DECODE_OTHERS),

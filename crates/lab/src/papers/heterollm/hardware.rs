@@ -1,4 +1,4 @@
-//! The hardware: figures 4, 5, 6 and 9, and what the profile is fitted to.
+//! The hardware: figures 4, 5, 6 and 9, and the values that the profile was fitted to.
 
 use triad_model::family;
 
@@ -16,8 +16,8 @@ pub(super) fn fit(phone: &Phone) -> Section {
     let fitted = |what: &str, paper: f64, ours: f64| value(what, one(paper), ours, Kind::Fitted);
     Section::new(
         "heterollm/fit",
-        "Llama-8B at 256 tokens on the GPU alone and by Hetero-layer: all that numbers of the profile were fitted to. \
-         Hetero-layer is 236.92 tokens/s (§5.4) by 1.244 (§5.6); the GPU alone is that by 2.99 (§5.2.1).",
+        "Llama-8B at 256 tokens, GPU only and Hetero-layer: all values that the profile's parameters were fitted to. \
+         Hetero-layer is 236.92 tokens/s (§5.4) divided by 1.244 (§5.6); GPU only is that divided by 2.99 (§5.2.1).",
         vec![
             fitted(
                 "GPU only, tokens/s",
@@ -36,7 +36,7 @@ pub(super) fn fit(phone: &Phone) -> Section {
                 layer.watts(),
             ),
             fitted(
-                "Hetero-layer beside a game, of its speed alone (§5.5)",
+                "Hetero-layer with a game, relative to without (§5.5)",
                 paper::LAYER_LOSS_BESIDE_GAME.less(),
                 layer.seconds() / beside.seconds,
             ),
@@ -58,8 +58,8 @@ pub(super) fn figure_4(phone: &Phone) -> Section {
     );
     Section::new(
         "heterollm/figure-4",
-        "Stage performance: [4096, 4096] × [4096, rows] on the NPU. The text has no times, but that sizes within the \
-         side of the array take the same; the profile has that side.",
+        "Stage performance: [4096, 4096] × [4096, rows] on the NPU. The text states no times, only that sizes up to \
+         the side of the array take the same time; the profile has that side.",
         values,
     )
 }
@@ -92,8 +92,8 @@ pub(super) fn figure_5(phone: &Phone) -> Section {
     ));
     Section::new(
         "heterollm/figure-5",
-        "Order- and shape-sensitive performance of the NPU. For which K its factor of six is, the text does not have: \
-         it is compared at the 256 of the fit. That the cost depends on the order is this figure.",
+        "Order- and shape-sensitive performance of the NPU. The text does not state the K of its factor of six: it is \
+         compared at 256, as in the fit. That the cost depends on the order was taken from this figure.",
         values,
     )
 }
@@ -108,21 +108,21 @@ pub(super) fn figure_6(phone: &Phone) -> Section {
     let of_profile = |what, paper, ours| value(what, paper, ours, Kind::Fitted);
     Section::new(
         "heterollm/figure-6",
-        "Bandwidth of memory, in GB/s. The profile has the paper's; a simulated token of Llama-8B, with all that is \
-         not reading, has less, and nearly follows.",
+        "Memory bandwidth in GB/s. The profile has the paper's values. A simulated token of Llama-8B reaches less, \
+         since it also includes work other than reading, and nearly follows from them.",
         vec![
             of_profile(
-                "GPU, of the profile",
+                "GPU, profile",
                 one_processor,
                 w4a16.gpu.gigabytes_per_second,
             ),
             of_profile(
-                "NPU, of the profile",
+                "NPU, profile",
                 one_processor,
                 w4a16.npu.gigabytes_per_second,
             ),
             of_profile(
-                "both, of the profile (§5.3)",
+                "both, profile (§5.3)",
                 one(paper::BANDWIDTH_TOGETHER.value),
                 w4a16.gigabytes_per_second,
             ),
@@ -177,7 +177,7 @@ pub(super) fn figure_9(phone: &Phone) -> Section {
     }
     Section::new(
         "heterollm/figure-9",
-        "Time to build graphs of the NPU. The text has two sums, which a line goes through.",
+        "Time to build graphs of the NPU. The text states two totals, which determine a line.",
         values,
     )
 }

@@ -1,10 +1,10 @@
-//! HeteroLLM's figures, as far as its text has numbers.
+//! HeteroLLM's figures, as far as its text states numbers.
 //!
-//! The profile's part for INT4 weights in f16 is fitted to Llama-8B with 256 tokens, on the GPU alone and by Hetero-layer:
-//! speed, power, and what a game costs there ([`hardware`]). Its other numbers are those that the paper measured of the
-//! hardware. It was fixed before [`prefill`], [`decode`] and [`company`] were simulated. [`paper`] has the paper's numbers,
-//! each in the words of its text. What the paper gives in percent is compared as a factor: 23.4 % faster is 1.234 times as
-//! fast.
+//! The profile's part for INT4 weights with f16 activations is fitted to Llama-8B with 256 tokens, for GPU only and
+//! Hetero-layer: speed, power, and the slowdown by a game ([`hardware`]). Its other parameters are the paper's
+//! measurements of the hardware. The profile was fixed before [`prefill`], [`decode`] and [`company`] were simulated.
+//! [`paper`] has the paper's numbers, each in the words of its text. Percentages in the paper are compared as factors:
+//! 23.4 % faster is 1.234 times as fast.
 
 mod company;
 mod decode;
@@ -21,7 +21,7 @@ use crate::papers::{Cited, Kind, Section, Value, one, value};
 use triad_plan::device::DeviceProfile;
 use triad_plan::partition::profile::Waiting;
 
-/// What can be reproduced.
+/// Names of the sections that can be reproduced.
 pub const NAMES: [&str; 12] = [
     "heterollm/fit",
     "heterollm/figure-4",
@@ -42,16 +42,16 @@ const LLAMA_8B: &str = "llama-3-8b";
 const LLAMA_7B: &str = "llama-2-7b";
 const LLAMA_3B: &str = "llama-3.2-3b";
 const INTERNLM: &str = "internlm2-1.8b";
-/// Lengths of prompts in figures 13 and 15.
+/// Prompt lengths in figures 13 and 15.
 const LENGTHS: [usize; 3] = [64, 256, 1024];
 
-/// The game of §5.5, with its default settings. Its frames are fitted to what it costs Hetero-layer.
+/// The game of §5.5, with its default settings. Its frames are fitted to Hetero-layer's slowdown.
 const GAME: Game = Game {
     frames_per_second: 60.0,
     frame_seconds: 5.8599e-3,
 };
 
-/// The section called `name`, simulated on the Snapdragon 8 Gen 3; `None` if there is none.
+/// Returns the section called `name`, simulated on the Snapdragon 8 Gen 3; `None` if there is none.
 pub fn section(name: &str) -> Option<Section> {
     let phone = Phone(DeviceProfile::builtin("snapdragon-8gen3").expect("a profile of ours"));
     let section = match name {
@@ -72,7 +72,7 @@ pub fn section(name: &str) -> Option<Section> {
     Some(section)
 }
 
-/// The profile, and runs of our models on it.
+/// The device's profile. Its methods simulate models on it.
 struct Phone(DeviceProfile);
 
 impl Phone {
@@ -81,7 +81,7 @@ impl Phone {
         run(&Hetero::new(&self.0, &description, waiting).expect("a profile with W4A16"))
     }
 
-    /// A prompt that one plan is made for.
+    /// Simulates a prompt that fits into one plan.
     fn prefill(&self, model: &str, tokens: usize, mode: Mode, waiting: Waiting) -> Run {
         self.run(model, waiting, |hetero| {
             hetero
@@ -90,12 +90,12 @@ impl Phone {
         })
     }
 
-    /// Seconds of a prompt, with fast synchronization.
+    /// Returns the seconds of a prompt, with fast synchronization.
     fn seconds(&self, model: &str, tokens: usize, mode: Mode) -> f64 {
         self.prefill(model, tokens, mode, Waiting::Fast).seconds()
     }
 
-    /// A token behind 256 others: the paper's figures 16 and 17.
+    /// Simulates a token after 256 others, as in the paper's figures 16 and 17.
     fn decode(&self, model: &str, mode: Mode, waiting: Waiting) -> Run {
         self.run(model, waiting, |hetero| {
             hetero.decode(256, mode).expect("a token has a plan")
@@ -103,23 +103,23 @@ impl Phone {
     }
 }
 
-/// The mean of some numbers.
+/// Returns the mean of some numbers.
 fn mean(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let numbers: Vec<_> = numbers.into_iter().collect();
     numbers.iter().sum::<f64>() / numbers.len() as f64
 }
 
-/// A prediction.
+/// Creates a held-out value: a prediction.
 fn held_out(what: impl Into<String>, paper: (f64, f64), ours: f64) -> Value {
     value(what, paper, ours, Kind::HeldOut)
 }
 
-/// What a number or a choice of ours hangs on, or what nearly follows from what was fitted.
+/// Creates a value that informed a choice, or that nearly follows from fitted values.
 fn seen(what: impl Into<String>, paper: (f64, f64), ours: f64) -> Value {
     value(what, paper, ours, Kind::Seen)
 }
 
-/// A second number of the paper for what is compared already.
+/// Creates a second number of the paper for a quantity that is compared already.
 fn repeated(what: impl Into<String>, paper: (f64, f64), ours: f64) -> Value {
     value(what, paper, ours, Kind::Repeated)
 }
@@ -131,8 +131,8 @@ fn cited(what: &str, quote: &Quote) -> Cited {
     }
 }
 
-/// Why what is cited is not simulated.
-const NOT_SIMULATED: &str = "engines whose kernels are in neither paper; MLLM-NPU is llm.npu, which figure-14 simulates with its own costs";
+/// Reason why cited values are not simulated.
+const NOT_SIMULATED: &str = "neither paper describes these engines' kernels; MLLM-NPU is llm.npu, which figure-14 simulates with its own costs";
 
 #[cfg(test)]
 mod tests {

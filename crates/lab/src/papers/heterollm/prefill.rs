@@ -98,9 +98,9 @@ pub(super) fn figure_13(phone: &Phone) -> Section {
     }
     Section::new(
         "heterollm/figure-13",
-        "Prefill by the length of the prompt. Of Hetero-layer over PPL (GPU only) at 64 and 1024 tokens the text has \
-         the range over four engines. The speed of Hetero-tensor at 256 tokens, by 1.244, is what Hetero-layer was \
-         fitted to: what is predicted of it is that 1.244, in figure 19.",
+        "Prefill by prompt length. For Hetero-layer over PPL (GPU only) at 64 and 1024 tokens, the text states the \
+         range over four engines. Hetero-layer was fitted to the speed of Hetero-tensor at 256 tokens divided by \
+         1.244. So the prediction here is that factor of 1.244 (figure 19).",
         values,
     )
     .citing(
@@ -153,7 +153,7 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
             prepared.prepare_seconds / prepared.seconds(),
         ),
     ];
-    // Hetero-tensor takes less than Pipe by this share.
+    // Hetero-tensor takes less time than Pipe by this share.
     let pipe = (
         1.0 / paper::BELOW_PIPE_FROM.less(),
         1.0 / paper::BELOW_PIPE_TO.less(),
@@ -183,9 +183,10 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
     }
     Section::new(
         "heterollm/figure-14",
-        "Llama-8B with prompts of no standard length (§5.2.2), as times of Hetero-tensor's latency. Padding is 2.21 \
-         times in §5.2.2 and 2.12 in §1: both are here, and the first one counts. Pipe takes 1.152 to 1.431 times as \
-         long over all lengths. Times of graphs are fitted (figure 9), so that what hangs on them is seen.",
+        "Llama-8B with prompts of non-standard lengths (§5.2.2), relative to Hetero-tensor's latency. Padding is 2.21 \
+         times in §5.2.2 and 2.12 in §1: both are listed, and the first one counts. Pipe takes 1.152 to 1.431 times \
+         as long over all lengths. Times of graphs are fitted (figure 9), so that values that depend on them are \
+         marked as seen.",
         values,
     )
 }
@@ -211,8 +212,8 @@ pub(super) fn figure_15(phone: &Phone) -> Section {
     };
     Section::new(
         "heterollm/figure-15",
-        "Prefill with and without fast synchronization, by one plan (§5.4). Without it, a join of GPU and NPU costs a \
-         copy there and back (§3.1).",
+        "Prefill with and without fast synchronization, with the same plan (§5.4). Without it, a join of GPU and NPU \
+         costs a copy in each direction (§3.1).",
         vec![
             held_out(
                 "Llama-8B, Hetero-tensor without it at 256 tokens, tokens/s",

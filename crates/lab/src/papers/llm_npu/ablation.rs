@@ -1,4 +1,4 @@
-//! Figure 17: each technique on top of those before it, and the naive port.
+//! Figure 17: each technique in addition to the previous ones, and the naive port.
 
 use super::paper::{LLAMA_CPP, MODELS, engine_seconds};
 use super::{Phone, options, paper, range};
@@ -11,15 +11,15 @@ const PROMPT: usize = 512;
 /// The models of the figure, indices of [`MODELS`].
 const FIGURE: [usize; 3] = [0, 1, 3];
 
-/// What the techniques give one model.
+/// Gains of the techniques for one model.
 struct Steps {
     name: &'static str,
-    /// Times as long as llama.cpp, without any of them.
+    /// Latency relative to llama.cpp, without any technique.
     naive: f64,
-    /// Times faster.
+    /// Speedup factor.
     chunk_sharing: f64,
     shadow: f64,
-    /// Percent less.
+    /// Reduction in percent.
     out_of_order: f64,
 }
 
@@ -61,7 +61,7 @@ fn steps(phone: &Phone, model: usize) -> Steps {
 
 pub(super) fn figure_17(phone: &Phone) -> Section {
     let all = FIGURE.map(|model| steps(phone, model));
-    // Times to build graphs are Gemma-2B's, and the window was lifted in sight of table 4 for the 7B models.
+    // Times to build graphs are Gemma-2B's, and the window was disabled for the 7B models after seeing table 4.
     let kind = |name: &str, builds: bool| match name {
         "llama-2-7b" => Kind::Seen,
         "gemma-2b" if builds => Kind::Seen,
@@ -115,16 +115,17 @@ pub(super) fn figure_17(phone: &Phone) -> Section {
     values.append(&mut ends);
     Section::new(
         "figure-17",
-        "Ablation at 512 tokens, each technique on top of those before it; the text has ranges over three models, and \
-         that chunk-sharing gives Gemma-2B most. The ends of a range are compared with the least and the largest of \
-         ours. llama.cpp is cited, not simulated: its latency at 512 tokens is on the line through 600 and 800 tokens \
-         of table 4, with answers. Times to build graphs are Gemma-2B's (§2.3), and LLaMA-2-7B has no window, as in \
-         table 4: what hangs on either was seen.",
+        "Ablation at 512 tokens, each technique in addition to the previous ones. The text states ranges over three \
+         models, and that chunk-sharing gains the most for Gemma-2B. The ends of a range are compared with the \
+         minimum and the maximum of the simulated values. llama.cpp is cited, not simulated: its latency at 512 \
+         tokens, including answers, is on the line through 600 and 800 tokens of table 4. Times to build graphs are \
+         Gemma-2B's (§2.3), and LLaMA-2-7B has no window, as in table 4: values that depend on either are marked as \
+         seen.",
         values,
     )
 }
 
-/// The least of some values, as the lower end of the paper's range.
+/// Compares the minimum of some values with the lower end of the paper's range.
 fn least(values: &[Value], end: &Quote) -> Value {
     let value = values
         .iter()
@@ -137,7 +138,7 @@ fn least(values: &[Value], end: &Quote) -> Value {
     }
 }
 
-/// The largest, as the upper end.
+/// Compares the maximum of some values with the upper end of the paper's range.
 fn largest(values: &[Value], end: &Quote) -> Value {
     let value = values
         .iter()

@@ -5,7 +5,8 @@ use super::{Phone, QWEN, geometric_mean, options, paper, range};
 use crate::papers::{Cited, Kind, Section, one, value};
 use triad_plan::prefill::Options;
 
-/// Tokens of the answer of a workload, which is not in the paper: what is left of Qwen1.5-1.8B's row behind our prefill.
+/// Returns the tokens of a workload's answer, which the paper does not state: Qwen1.5-1.8B's row minus the simulated
+/// prefill.
 fn answer(phone: &Phone, workload: &Workload, window: usize) -> f64 {
     let options = Options {
         window: Some(window),
@@ -15,7 +16,7 @@ fn answer(phone: &Phone, workload: &Workload, window: usize) -> f64 {
     ((workload.seconds[0] - prefill) / phone.token(QWEN, workload.prompt)).max(0.0)
 }
 
-/// Seconds of a workload on each of [`MODELS`], with `window` bytes that the NPU addresses.
+/// Returns the seconds of a workload on each of [`MODELS`], with an NPU window of `window` bytes.
 fn seconds(phone: &Phone, workload: &Workload, window: usize) -> [f64; 5] {
     let answer = answer(phone, workload, window);
     let options = Options {
@@ -41,8 +42,9 @@ pub(super) fn figure_1(phone: &Phone) -> Section {
     };
     Section::new(
         "figure-1",
-        "§2.1, Qwen1.5-1.8B on llama.cpp: its latency is cited from table 4, what its answer takes is simulated. The \
-         length of answers is that of table 4, fitted to our system's row, so that these values are seen.",
+        "§2.1, Qwen1.5-1.8B on llama.cpp: its latency is cited from table 4, the time of its answer is simulated. The \
+         length of answers is that of table 4, fitted to the row of the paper's system, so that these values are \
+         marked as seen.",
         TABLE_4.iter().map(of).collect(),
     )
 }
@@ -52,7 +54,7 @@ pub(super) fn table_4(phone: &Phone) -> Section {
     let all = TABLE_4.map(|workload| seconds(phone, &workload, usize::MAX));
     for (workload, ours) in TABLE_4.iter().zip(&all) {
         for (place, ours) in ours.iter().enumerate() {
-            // How HeteroLLM's order-sensitivity is read, and that there is no window, was chosen in sight of this table.
+            // HeteroLLM's order-sensitivity was interpreted, and the window was disabled, after seeing this table.
             let kind = if place == 0 { Kind::Fitted } else { Kind::Seen };
             let what = format!(
                 "{}, {} ({} tokens), s",
@@ -73,7 +75,7 @@ pub(super) fn table_4(phone: &Phone) -> Section {
             values.push(value(what, one(printed), mean, Kind::Seen));
         }
     }
-    // With the window as the paper states it there is nothing to compare: see below.
+    // With the window that the paper states, a comparison is not meaningful: see below.
     for (place, ours) in seconds(phone, &TABLE_4[0], phone.0.window())
         .into_iter()
         .enumerate()
@@ -105,13 +107,14 @@ pub(super) fn table_4(phone: &Phone) -> Section {
     });
     Section::new(
         "table-4",
-        "Prefill and answer, end to end, on the Xiaomi 14. The length of answers is not in the paper: it is fitted to \
-         Qwen1.5-1.8B's row. The other models were seen when the cost of a product on the NPU was chosen, and when the \
-         window was lifted: the 7B models have 6.5 and 7 GB of linear layers, and with 4 GiB in the NPU's reach the rest \
-         would run on the CPU, many times slower than the paper's result. How much faster than an engine is its cited \
-         latency by our simulated one; the means follow from the rows above. §4.3 has ranges of the same ratios on \
-         LongBench in which llama.cpp's and MLC's are exchanged: by the table, 23.0 to 46.2 is MLC's.",
+        "Prefill and answer, end to end, on the Xiaomi 14. The paper does not state the length of answers: it is \
+         fitted to Qwen1.5-1.8B's row. The other models were seen when the cost of a matmul on the NPU was chosen, \
+         and when the window was disabled: the 7B models have 6.5 and 7 GB of linear layers, and with a window of 4 \
+         GiB the rest would run on the CPU, many times slower than the paper's result. The speedup over an engine is \
+         its cited latency divided by the simulated one; the means follow from the rows above. §4.3 states ranges of \
+         the same ratios on LongBench in which llama.cpp's and MLC's are swapped: by the table, 23.0 to 46.2 is \
+         MLC's.",
         values,
     )
-    .citing("other engines, whose kernels and formats are in neither paper", cited.collect())
+    .citing("other engines, whose kernels and formats neither paper describes", cited.collect())
 }

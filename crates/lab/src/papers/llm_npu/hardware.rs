@@ -1,4 +1,4 @@
-//! The hardware: products one by one (§2.2, §2.3), and figure 8.
+//! The hardware: single matmuls (§2.2, §2.3), and figure 8.
 
 use triad_model::description::LinearShape;
 
@@ -7,7 +7,7 @@ use crate::papers::{Kind, Section, one, value};
 use triad_plan::device::cost::NpuUse;
 use triad_plan::graph::{Graph, Role};
 
-/// Linear layers of a block of `name` in a subgraph of `role`.
+/// Returns the linear layers of a layer of `name` in a subgraph of `role`.
 fn linears(name: &str, role: Role) -> Vec<LinearShape> {
     let description = model(name);
     let all = description.blocks[0].linears(description.hidden);
@@ -95,14 +95,14 @@ pub(super) fn micro_benchmarks(phone: &Phone) -> Section {
     ));
     Section::new(
         "micro-benchmarks",
-        "Products one by one. Which sizes the paper measured is not in the text: these are products of its models, \
-         with the launch of a subgraph each. The slowdown by groups is a number of the profile, the geometric mean of \
-         the paper's range.",
+        "Single matmuls. The text does not state the measured sizes: these are matmuls of the paper's models, \
+         including the launch of a subgraph each. The slowdown by groups is a parameter of the profile, the geometric \
+         mean of the paper's range.",
         values,
     )
     .citing(
-        "no float runs on the NPU of llm.npu, and the profile has no rate for it; HeteroLLM measured up to 10 TFLOPS \
-         in FP16 on the same chip (its §1), so that 159 is not the hardware's",
+        "llm.npu runs no float on the NPU, and the profile has no rate for it; HeteroLLM measured up to 10 TFLOPS in \
+         FP16 on the same chip (its §1), so that the factor of 159 is not due to the hardware",
         vec![cited(
             "FP16 on the NPU below INT8 on the CPU, at most, times",
             &paper::FP16_BELOW_CPU,
@@ -138,7 +138,7 @@ pub(super) fn figure_8(phone: &Phone) -> Section {
             };
             let products: f64 = linears.iter().map(matmul).sum();
             let mut push = |how: &str, seconds: f64| {
-                let what = format!("{name} {label}, chunks of {chunk}{how}, µs a token");
+                let what = format!("{name} {label}, chunks of {chunk}{how}, µs per token");
                 values.push(value(
                     what,
                     None,
@@ -158,11 +158,11 @@ pub(super) fn figure_8(phone: &Phone) -> Section {
     }
     Section::new(
         "figure-8",
-        "Per-token latency of one block's linear layers by chunk length. The text has no numbers, but that 256 is where \
-         the NPU is used well. By HeteroLLM's rates (its §1, table 1, §3.3) rows stream as long as weights load at 250 \
-         rows, whatever the product: that explains a knee there if an NPU loads weights while rows stream. HeteroLLM has \
-         them preloaded (its §3.2), as the profile does, which makes a smooth curve, and the launch of a subgraph, which is \
-         fitted to whole prefills, bends it at longer chunks.",
+        "Per-token latency of one layer's linear layers by chunk length. The text states no numbers, except that the \
+         NPU is well utilized at 256. At HeteroLLM's rates (its §1, table 1, §3.3), streaming 250 rows takes as long \
+         as loading the weights, for any matmul: that explains a knee there if an NPU loads weights while rows \
+         stream. In HeteroLLM weights are preloaded (its §3.2), as in the profile, which makes a smooth curve. The \
+         launch of a subgraph, which is fitted to whole prefills, bends it at longer chunks.",
         values,
     )
 }

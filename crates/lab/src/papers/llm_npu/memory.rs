@@ -1,4 +1,4 @@
-//! Memory: what sharing graphs saves (§3.2), what hot rows save (§3.3), and figure 16.
+//! Memory: savings of shared graphs (§3.2), savings of hot rows (§3.3), and figure 16.
 
 use super::{Phone, QWEN, model, options, paper, range};
 use crate::papers::quotes::Quote;
@@ -13,8 +13,8 @@ pub(super) fn sharing() -> Section {
     let counted = |what, quote: &Quote, ours| value(what, one(quote.value), ours, Kind::Counted);
     Section::new(
         "sharing",
-        "§3.2, Qwen1.5-1.8B, 1024 tokens in chunks of 256. The paper's 75 % is three graphs of four, as if the graphs \
-         of attention had no buffers.",
+        "§3.2, Qwen1.5-1.8B, 1024 tokens in chunks of 256. The paper's 75 % corresponds to three of four graphs, as \
+         if the graphs of attention had no buffers.",
         vec![
             counted(
                 "subgraphs",
@@ -22,7 +22,7 @@ pub(super) fn sharing() -> Section {
                 graph.subgraphs().len() as f64,
             ),
             counted(
-                "of them shared",
+                "of these, shared",
                 &paper::SHARED,
                 graph.static_subgraphs() as f64,
             ),
@@ -48,16 +48,16 @@ pub(super) fn hot_rows(phone: &Phone) -> Section {
     )
     .memory;
     let hot = memory.shadow_bytes as f64;
-    // A second copy of all weights, in the same bytes a weight: 2.
+    // A second copy of all weights, with as many bytes per weight: 2.
     let copied = hot / HOT_CHANNELS;
     let rest = (memory.graph_bytes + memory.cache_bytes) as f64;
     let saved = |what, percent| value(what, one(paper::HOT_ROWS.value), percent, Kind::Counted);
     Section::new(
         "hot-rows",
-        "§3.3, Qwen1.5-1.8B, 512 tokens: what is saved where the CPU holds 3 % of the weights that shadows read in place of \
-         a copy of all, without pruning. The text has \"the memory overhead of shadow execution\", and no format of the \
-         copy; its 34.3 % is none of these. That it costs \"negligible latency\" is not simulated: a read from disk is in \
-         no profile.",
+        "§3.3, Qwen1.5-1.8B, 512 tokens: savings if the CPU holds 3 % of the weights that shadows read instead of a \
+         copy of all, without pruning. The text mentions \"the memory overhead of shadow execution\", but not the \
+         format of the copy; its 34.3 % matches none of these. Its \"negligible latency\" is not simulated, since no \
+         profile includes disk reads.",
         vec![
             saved("of the shadows' memory, %", 100.0 * (copied - hot) / copied),
             saved(
@@ -89,7 +89,7 @@ pub(super) fn figure_16(phone: &Phone) -> Section {
             .iter()
             .map(|subgraph| subgraph.weight_bytes)
             .sum();
-        // An engine that has all weights in INT8, one set of buffers for a chunk, and the cache.
+        // An engine with all weights in INT8, one set of buffers for a chunk, and the cache.
         let buffers = graph.subgraphs()[..6]
             .iter()
             .map(|subgraph| subgraph.activation_bytes_per_row)
@@ -117,7 +117,7 @@ pub(super) fn figure_16(phone: &Phone) -> Section {
     Section::new(
         "figure-16",
         "Memory at 512 tokens (§4.5): at most 1.32 times that of engines that reuse buffers, 0.6 to 1 % of it for \
-         shadows. The range from 1 on is ours: the text has its upper end.",
+         shadows. The lower end of 1 was added here: the text states only the upper end.",
         values,
     )
 }

@@ -1,8 +1,8 @@
-//! llm.npu's tables and figures, as far as its text has numbers.
+//! llm.npu's tables and figures, as far as its text states numbers.
 //!
-//! The profile of the device is fitted to a few values of Qwen1.5-1.8B. Of figures 8 and 14 to 17 the text has
-//! ranges and single values alone, not the height of each bar. [`paper`] has the paper's numbers, each in the words of its
-//! text, and table 4.
+//! The profile of the device is fitted to a few values of Qwen1.5-1.8B. For figures 8 and 14 to 17, the text states
+//! only ranges and single values, not the height of each bar. [`paper`] has table 4, and the paper's numbers, each in
+//! the words of its text.
 
 mod ablation;
 mod end_to_end;
@@ -21,7 +21,7 @@ use triad_plan::device::DeviceProfile;
 use triad_plan::prefill::{Options, Outcome, Prefill};
 use triad_plan::schedule::Policy;
 
-/// What can be reproduced.
+/// Names of the sections that can be reproduced.
 pub const NAMES: [&str; 12] = [
     "figure-1",
     "micro-benchmarks",
@@ -40,7 +40,7 @@ pub const NAMES: [&str; 12] = [
 /// The first of the paper's models, which the profile is fitted to.
 const QWEN: &str = paper::MODELS[0];
 
-/// The section called `name`, simulated on the Snapdragon 8 Gen 3; `None` if there is none.
+/// Returns the section called `name`, simulated on the Snapdragon 8 Gen 3; `None` if there is none.
 pub fn section(name: &str) -> Option<Section> {
     let phone = Phone(DeviceProfile::builtin("snapdragon-8gen3").expect("a profile of ours"));
     let section = match name {
@@ -61,21 +61,21 @@ pub fn section(name: &str) -> Option<Section> {
     Some(section)
 }
 
-/// The profile, and runs of the paper's system on it.
+/// The device's profile. Its methods simulate the paper's system on it.
 struct Phone(DeviceProfile);
 
 impl Phone {
-    /// A prompt of so many tokens.
+    /// Simulates a prompt of `prompt` tokens.
     fn run(&self, name: &str, prompt: usize, options: &Options) -> Outcome {
         Prefill::new(&self.0, &model(name), prompt, options).run()
     }
 
-    /// Seconds of a prefill as the paper has it.
+    /// Returns the seconds of a prefill by the paper's system.
     fn seconds(&self, name: &str, prompt: usize) -> f64 {
         self.run(name, prompt, &options()).seconds
     }
 
-    /// Seconds of a token of an answer, on the CPU.
+    /// Returns the seconds of a decoded token on the CPU.
     fn token(&self, name: &str, prompt: usize) -> f64 {
         self.0.cpu.decode_token(&model(name), prompt)
     }
@@ -85,7 +85,7 @@ fn model(name: &str) -> ModelDescription {
     family::shape(name).expect("a shape of ours")
 }
 
-/// The paper's system: its policy, and all of a model on the NPU.
+/// Returns the options of the paper's system: its policy, and the whole model on the NPU.
 fn options() -> Options {
     Options {
         window: Some(usize::MAX),
@@ -93,7 +93,7 @@ fn options() -> Options {
     }
 }
 
-/// The paper's system in order.
+/// Returns the options of the paper's system with in-order execution.
 fn in_order() -> Options {
     Options {
         window: Some(usize::MAX),
@@ -101,14 +101,14 @@ fn in_order() -> Options {
     }
 }
 
-/// The geometric mean of some numbers; `None` where there are none.
+/// Returns the geometric mean of some numbers; `None` if there are none.
 fn geometric_mean(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
     let logarithms: Vec<_> = numbers.into_iter().map(f64::ln).collect();
     (!logarithms.is_empty())
         .then(|| (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp())
 }
 
-/// The least and the largest of some numbers.
+/// Returns the minimum and the maximum of some numbers.
 fn ends(numbers: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let start = (f64::INFINITY, f64::NEG_INFINITY);
     numbers.into_iter().fold(start, |(least, largest), number| {
@@ -120,7 +120,7 @@ fn range(from: &Quote, to: &Quote) -> (f64, f64) {
     (from.value, to.value)
 }
 
-/// A range of the paper that stands alone, or one number twice.
+/// Creates a cited range of the paper, or one number twice.
 fn cited(what: impl AsRef<str>, from: &Quote, to: &Quote) -> Cited {
     let section = if from.section == "abstract" {
         "abstract".to_owned()
@@ -262,7 +262,7 @@ mod tests {
             of(Kind::Seen),
             ["figure-1", "figure-8", "figure-14", "table-4", "figure-17"]
         );
-        // The window was lifted for the 7B models, and build times are Gemma-2B's.
+        // The window was disabled for the 7B models, and build times are Gemma-2B's.
         for value in values("figure-17")
             .iter()
             .filter(|value| value.kind == Kind::HeldOut)

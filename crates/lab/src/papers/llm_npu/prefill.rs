@@ -30,18 +30,18 @@ pub(super) fn figure_13(phone: &Phone) -> Section {
     ));
     Section::new(
         "figure-13",
-        "§3.4, bubbles of the NPU, Qwen1.5-1.8B. The paper does not say for how many tokens: all three are compared \
-         with its one number.",
+        "§3.4, bubbles of the NPU, Qwen1.5-1.8B. The paper does not state the number of tokens: all three are \
+         compared with its one number.",
         values,
     )
 }
 
-/// The Redmi K60 Pro.
+/// Returns the Redmi K60 Pro.
 fn redmi() -> Phone {
     Phone(DeviceProfile::builtin("snapdragon-8gen2").expect("a profile of ours"))
 }
 
-/// All of a prompt on the CPU, which stands for MNN: the profile's rate of INT8 there was fitted to it.
+/// Returns options that run a whole prompt on the CPU, which stands for MNN: the profile's INT8 rate was fitted to it.
 fn cpu_alone() -> Options {
     Options {
         window: Some(0),
@@ -159,19 +159,20 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
     let short = |name: &str, from, to| cited(format!("64 tokens, over {name}, times"), from, to);
     Section::new(
         "figure-14",
-        "Prefill speed. Of its bars the text has none, but that one is above 1000. HeteroLLM measured 564 tokens/s of the \
-         same system at 256 tokens with a model of 1.8B (its §5.2.1), and has it that shortening the prompt from 1024 tokens \
-         to 256 halves the speed (its §5.2.2): twice 564 is what the speed at 1024 is fitted to. 564 itself nearly follows \
-         from the two times at 256 tokens that were fitted. MNN is simulated as all of the prompt on the CPU, whose rate was \
-         fitted to it at 1024 tokens on the Xiaomi 14; on the other phone it nearly follows. How much faster than other \
-         engines is their latency at 1024 tokens, on a line between 800 and 1500 tokens of table 4, by our simulated \
-         prefill. It nearly follows from table 4, and is too large by the answers that are in it, most where prefill is \
-         fast; PowerInfer-v2 is there with the 7B models alone.",
+        "Prefill speed. The text states none of the bars, except that one is above 1000. HeteroLLM measured 564 \
+         tokens/s of the same system at 256 tokens with a model of 1.8B (its §5.2.1), and states that shortening the \
+         prompt from 1024 tokens to 256 halves the speed (its §5.2.2): the speed at 1024 is fitted to twice 564. 564 \
+         itself nearly follows from the two times at 256 tokens that were fitted. MNN is simulated as the whole \
+         prompt on the CPU, whose rate was fitted to it at 1024 tokens on the Xiaomi 14; on the other phone it nearly \
+         follows. The speedup over other engines is their latency at 1024 tokens, interpolated between 800 and 1500 \
+         tokens of table 4, divided by the simulated prefill. It nearly follows from table 4, and is too large, since \
+         the table includes answers; the error is largest where prefill is fast. PowerInfer-v2 is compared only with \
+         the 7B models.",
         values,
     )
     .citing(
-        "the bars are not in the text, and table 4, from which the engines' latency is taken above, has neither the \
-         Redmi K60 Pro nor 64 tokens",
+        "the text does not state the bars, and table 4, from which the engines' latency is taken above, has neither \
+         the Redmi K60 Pro nor 64 tokens",
         vec![
             redmi("llama.cpp", &paper::REDMI_LLAMA_CPP_FROM, &paper::REDMI_LLAMA_CPP_TO),
             redmi("MLC", &paper::REDMI_MLC_FROM, &paper::REDMI_MLC_TO),

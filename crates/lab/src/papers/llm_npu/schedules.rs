@@ -1,4 +1,4 @@
-//! The paper's schedule beside those of other systems, on the same tasks and costs.
+//! The paper's schedule and those of other systems, on the same tasks and costs.
 
 use super::{Phone, in_order, model, options};
 use crate::papers::{Kind, Section, value};
@@ -36,9 +36,10 @@ pub(super) fn schedules(phone: &Phone) -> Section {
     }
     Section::new(
         "schedules",
-        "The schedules of MLLM and PowerInfer-2 on the tasks of llm.npu, with its costs, at 1024 tokens: what the order alone \
-         makes of it. PowerInfer-2's clusters are neurons, and its CPU prepares weights; here clusters are chunks, and \
-         weights are ready. How much faster llm.npu is than PowerInfer-2 as a system is in figure 14 and table 4.",
+        "The schedules of MLLM and PowerInfer-2 on the tasks of llm.npu, with its costs, at 1024 tokens: the effect \
+         of the order only. PowerInfer-2's clusters are neurons, and its CPU prepares weights; here clusters are \
+         chunks, and weights are ready. The speedup of llm.npu over PowerInfer-2 as a system is in figure 14 and \
+         table 4.",
         values,
     )
 }

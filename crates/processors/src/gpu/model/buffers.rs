@@ -7,48 +7,49 @@ use super::super::context::Context;
 use crate::error::Result;
 use crate::model::{DeviceModel, DeviceWeight};
 
-/// What a buffer is for. Shapes with `rows` those of a chunk, `outputs` those whose logits are wanted.
+/// Purpose of a buffer. In its shapes, `rows` is the number of rows of a chunk and `outputs` the number of rows whose
+/// logits are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// Residual stream `[rows, hidden]`.
     Stream,
-    /// Its norm `[rows, hidden]`.
+    /// Normed residual stream `[rows, hidden]`.
     Normed,
     /// Queries, keys and values `[rows, heads + 2 · kv_heads, head_dim]`.
     Heads,
-    /// `[rows, heads, head_dim]`.
+    /// Output of attention `[rows, heads, head_dim]`.
     Attended,
-    /// Output of half a block that is normed before it is added `[rows, hidden]`.
+    /// Output of attention or the feed-forward that is normed before it is added `[rows, hidden]`.
     Projected,
-    /// `[rows, width]`, twice where there is a gate.
+    /// `[rows, width]`, twice if there is a gate.
     GateUp,
-    /// `[rows, width]`.
+    /// Activated inner values of the feed-forward `[rows, width]`.
     Inner,
-    /// What layers in W8A8 read, `[rows, in_features]`, four numbers in a word.
+    /// INT8 input of W8A8 layers, `[rows, in_features]`, four numbers per word.
     Quantized,
-    /// Of each row of it its scale and what clipping took, `[rows, 1 + in_features, 2]`.
+    /// Scale and outliers of each row of the INT8 input, `[rows, 1 + in_features, 2]`.
     Outliers,
     /// `[outputs, vocab]`.
     Logits,
-    /// Cosines and sines, of each rotation `[rows, pairs, 2]`.
+    /// Cosines and sines of each rotation, `[rows, pairs, 2]`.
     Angles,
-    /// Keys and values of the chunk, of each block `[2, rows, kv_heads, head_dim]` in f16.
+    /// Keys and values of the chunk in each layer, `[2, rows, kv_heads, head_dim]` in f16.
     Returned,
-    /// Norms and biases.
+    /// Norm weights and biases.
     Parameters,
-    /// The table of a call, as `call.wgsl` describes it.
+    /// Table of a call, described in `call.wgsl`.
     Table,
-    /// What splits of attention found.
+    /// Partial attention results of each split.
     Parts,
-    /// What the CPU reads.
+    /// Staging buffer from which the CPU reads.
     Staging,
 }
 
-/// How many there are.
+/// Number of places.
 const PLACES: usize = 16;
-/// Bytes of a number in f32 and u32.
+/// Bytes of an f32 or u32 number.
 pub(super) const WORD: usize = 4;
-/// Numbers of a quad.
+/// Numbers in a quad.
 pub(super) const QUAD: usize = 4;
 
 impl Place {
@@ -65,16 +66,16 @@ impl Place {
     }
 }
 
-/// The buffers. Those whose size depends on what sequences hold grow.
+/// The buffers. Those whose size depends on the length of sequences grow.
 #[derive(Debug)]
 pub(super) struct Buffers {
-    /// How often one was exchanged for a larger one.
+    /// Number of times that a buffer was replaced by a larger one.
     pub generation: u64,
     list: Vec<wgpu::Buffer>,
 }
 
 impl Buffers {
-    /// For chunks of up to `rows` rows, and logits of up to `outputs` of them.
+    /// Allocates buffers for chunks of up to `rows` rows and logits of up to `outputs` of them.
     ///
     /// # Errors
     /// If there is no memory for them.
@@ -141,7 +142,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Makes room for so many words, and for some more, so that growing is rare.
+    /// Grows a buffer to at least `words` words, and somewhat more, so that growing is rare.
     ///
     /// # Errors
     /// If there is no memory for them.
@@ -161,7 +162,7 @@ impl Buffers {
     }
 }
 
-/// Words of the keys and values of `rows` rows in all blocks.
+/// Returns the number of words of the keys and values of `rows` rows in all layers.
 pub(super) fn returned_words(description: &ModelDescription, rows: usize) -> usize {
     let of_block = |block: &BlockDescription| block.attention.kv_heads * block.attention.head_dim;
     rows * description.blocks.iter().map(of_block).sum::<usize>()

@@ -1,4 +1,4 @@
-//! Whether a model is one that a GPU computes.
+//! Checks whether a GPU can run a model.
 
 use triad_kernels::Matrix;
 use triad_kernels::int8::{Int8Weight, MAX_IN_FEATURES, packed_len};
@@ -11,17 +11,17 @@ use crate::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWei
 use crate::subgraph::is_scale;
 
 impl DeviceLinear<'_> {
-    /// Rows of the weight, which reads so many features.
+    /// Returns the number of rows of the weight, which reads `in_features` features.
     pub(super) fn out_features(&self, in_features: usize) -> usize {
         Layer::from(self.weight).out_features(in_features)
     }
 }
 
 impl DeviceModel<'_> {
-    /// Whether its parts agree, and a GPU computes such shapes.
+    /// Checks that the model's parts are consistent, and that the shaders support its shapes.
     ///
     /// # Errors
-    /// [`Error::GpuModel`], which names the part.
+    /// [`Error::GpuModel`] with the name of the part that does not fit.
     pub(super) fn check(&self, gpu: &str) -> Result<()> {
         let Self {
             description,
@@ -95,7 +95,7 @@ impl Check<'_> {
 }
 
 impl<'a> DeviceBlock<'a> {
-    /// The layers `wanted`, in this order.
+    /// Returns the layers `wanted`, in this order.
     pub(super) fn layers(&self, wanted: &[Linear]) -> Vec<DeviceLinear<'a>> {
         let layer = |name: &Linear| {
             self.linears
@@ -192,13 +192,13 @@ impl<'a> DeviceBlock<'a> {
     }
 }
 
-/// Layers that read one input.
+/// Groups of layers that read the same input.
 const READERS: [&[Linear]; 2] = [
     &[Linear::Query, Linear::Key, Linear::Value],
     &[Linear::Gate, Linear::Up],
 ];
 
-/// How its input becomes INT8, and whether in decode it does not.
+/// Returns how the layer's input is quantized to INT8, and whether decode uses other weights without quantization.
 fn input<'a>(layer: &DeviceLinear<'a>) -> (Option<Int8Input<'a>>, bool) {
     (layer.weight.input(), layer.decode_weight.is_some())
 }

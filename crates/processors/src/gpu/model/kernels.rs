@@ -1,5 +1,5 @@
-//! The compute pipelines of models, compiled when they are first needed; products in variants of which each GPU gets the
-//! first that computes rightly on it.
+//! The compute pipelines of models, compiled on first use. Matmuls come in several variants; each GPU uses the first
+//! one that passes the self-test on it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,42 +12,42 @@ use super::super::context::Context;
 use super::super::kernels::{DEPTH, FUNCTIONS, MULTIPLY, PACKED, SHIFTED};
 use crate::error::{Error, Result};
 
-/// Features that a unit of float weights has: what layers read is a multiple of it.
+/// Float weights in a unit. The input width of a layer is a multiple of it.
 pub(super) const UNIT: usize = 8;
-/// Invocations of a workgroup of `activate.wgsl`.
+/// Invocations in a workgroup of `activate.wgsl`.
 pub(super) const ACTIVATE_THREADS: usize = 64;
 
-/// One way to multiply: float activations by weights of any format with sums in f32, INT8 with sums in i32.
+/// A variant of the matmul shaders: float activations with weights of any format and f32 sums, and INT8 with i32 sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelVariant {
-    /// Its name.
+    /// Name of the variant.
     pub name: &'static str,
-    /// Rows and columns of the outputs that a workgroup computes, of many rows.
+    /// Rows and columns of the output tile of a workgroup, for many rows.
     tile: u32,
-    /// Whether sums of few rows are those of subgroups.
+    /// Whether sums of few rows use subgroup operations.
     subgroups: bool,
-    /// The function that widens two numbers in f16.
+    /// WGSL function that widens two f16 numbers to f32.
     halves: &'static str,
-    /// How products of many rows of float activations are multiplied.
+    /// How matmuls of many rows of float activations are computed.
     many: Many,
-    /// The function that adds the products of four pairs in INT8.
+    /// WGSL function that computes the dot product of four INT8 pairs.
     dot4: &'static str,
 }
 
-/// How products of many rows are multiplied.
+/// How matmuls of many rows are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Many {
-    /// By each invocation, with numbers in f32 in the workgroup's memory.
+    /// Each invocation multiplies f32 numbers in workgroup memory.
     F32,
-    /// The same with numbers in f16.
+    /// Each invocation multiplies f16 numbers in workgroup memory.
     F16,
-    /// By subgroups, as matrices of so many rows and columns in f16.
+    /// Subgroups multiply cooperative matrices of this many rows and columns in f16.
     Matrices(u32),
 }
 
 impl Many {
-    /// The shader of a tile of so many rows and columns. In f16, rows are divided by 16: activations up to 2²⁰ have a number
-    /// there, and what a row loses to the smallest numbers of f16 is 2⁻²¹.
+    /// Returns the shader of a tile of `tile` rows and columns. In f16, rows are divided by 16. Activations up to 2²⁰
+    /// are then representable, and rounding to f16 subnormals loses at most 2⁻²¹ of an activation.
     fn source(self, tile: u32, float: impl Fn(String, &[&str]) -> String) -> String {
         let loads = include_str!("../shaders/model/tile_loads.wgsl");
         let by_invocations = |kept: &str| {
@@ -84,13 +84,13 @@ impl Many {
     }
 }
 
-/// Of rows in f16.
+/// Factor on rows in f16.
 const SHRINK: &str = "const SHRINK = 0.0625;\n";
 
-/// Invocations of a workgroup of `cooperative.wgsl`: four subgroups of 32.
+/// Invocations in a workgroup of `cooperative.wgsl`: four subgroups of 32.
 const THREADS_OF_MATRICES: u32 = 128;
 
-/// The constants of a tile of so many rows and columns, and so many invocations.
+/// Returns the WGSL constants of a tile of `tile` rows and columns and `threads` invocations.
 fn of_tile(tile: u32, threads: u32) -> String {
     format!(
         "const TILE = {tile}u; const SIDE = {}u; const THREADS = {threads}u;\n",
@@ -98,13 +98,13 @@ fn of_tile(tile: u32, threads: u32) -> String {
     )
 }
 
-/// Of a term that is multiplied and summed in f32.
+/// Relative tolerance of a term that is multiplied and summed in f32.
 const TOLERANCE: f32 = 1e-5;
 
-/// In one instruction; some GPUs make zeros of numbers below 2⁻¹⁴.
+/// Widens f16 in one instruction. Some GPUs flush f16 subnormals (below 2⁻¹⁴) to zero.
 const UNPACKED_HALVES: &str =
     "fn halves(word: u32) -> vec2<f32> { return unpack2x16float(word); }\n";
-/// With operations on integers, exact everywhere.
+/// Widens f16 with integer operations. It is exact on every GPU.
 const SHIFTED_HALVES: &str = "fn half(bits: u32) -> f32 {
     let bias = select(0x38000000u, 0x70000000u, (bits & 0x7c00u) == 0x7c00u);
     let magnitude = select(
@@ -118,7 +118,7 @@ fn halves(word: u32) -> vec2<f32> { return vec2<f32>(half(word & 0xffffu), half(
 ";
 
 impl ModelVariant {
-    /// All, the fastest first. Workgroups have one dimension: an Adreno 840 miscomputed others (pytorch/executorch#22328).
+    /// All variants, the fastest first. With 2-D workgroups, an Adreno 840 miscomputed (pytorch/executorch#22328).
     pub const ALL: [Self; 4] = [
         Self {
             name: "subgroups-64",
@@ -140,8 +140,8 @@ impl ModelVariant {
         },
     ];
 
-    /// Those that are used only where they are [named](super::super::VARIANTS): products of many rows with inputs and
-    /// weights rounded to f16, the fastest first.
+    /// Variants that are used only if they are [named](super::super::VARIANTS), the fastest first. They round inputs
+    /// and weights of matmuls of many rows to f16.
     pub const ROUNDED: [Self; 4] = [
         Self {
             name: "matrices-16",
@@ -181,9 +181,9 @@ impl ModelVariant {
         dot4: PACKED,
     };
 
-    /// What a term of a product of many rows, input times weight, may be off by, relative to itself.
+    /// Returns the relative tolerance of a term (input times weight) of a matmul of many rows.
     ///
-    /// In f16, input and weight are rounded by 2⁻¹¹ each; a weight below 2⁻¹⁴, or an input below 2⁻¹⁰, may become zero.
+    /// In f16, input and weight are rounded by 2⁻¹¹ each. A weight below 2⁻¹⁴, or an input below 2⁻¹⁰, may become zero.
     pub(super) fn tolerance(self, input: f32, weight: f32) -> f32 {
         match self.many {
             Many::F32 => TOLERANCE,
@@ -192,12 +192,12 @@ impl ModelVariant {
         }
     }
 
-    /// Whether products are of matrices of a subgroup, which GPUs have as an experiment of their drivers and of `wgpu`.
+    /// Returns whether matmuls use cooperative matrices, an experimental feature of drivers and of `wgpu`.
     pub(in super::super) fn has_matrices(self) -> bool {
         matches!(self.many, Many::Matrices(_))
     }
 
-    /// What a GPU lacks for it, if anything.
+    /// Returns the feature that the GPU lacks for this variant, or `None`.
     pub(super) fn missing(self, context: &Context) -> Option<String> {
         let has = |feature| context.device.features().contains(feature);
         if self.subgroups && !has(wgpu::Features::SUBGROUP) {
@@ -214,13 +214,13 @@ impl ModelVariant {
         }
     }
 
-    /// Rows and columns of a tile.
+    /// Returns the rows and columns of a tile.
     pub(super) fn tile(self) -> usize {
         self.tile as usize
     }
 }
 
-/// The format of a weight, which is multiplied with activations in f32 but in W8A8.
+/// Storage format of a weight. Except for W8A8, weights are multiplied with f32 activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WeightFormat {
     F32,
@@ -228,19 +228,19 @@ pub(super) enum WeightFormat {
     Bf16,
     Int8,
     Int4,
-    /// In INT8, packed as the CPU's kernels read it, with activations in INT8.
+    /// INT8, packed for the CPU's kernels, with INT8 activations.
     W8a8,
 }
 
-/// Where the inputs of a unit of eight neighbours are.
+/// Index of the two input quads of a unit of eight adjacent weights.
 const NEIGHBOURS: &str = "fn first_quad(at: u32) -> u32 { return 2u * at; }
 fn second_quad(at: u32) -> u32 { return 2u * at + 1u; }
 ";
-/// The same in INT4, four of which units make a group.
+/// Index of the two input quads of an INT4 unit. Four units make a group.
 const GROUPED: &str = "fn first_quad(at: u32) -> u32 { return at / 4u * 8u + at % 4u; }
 fn second_quad(at: u32) -> u32 { return at / 4u * 8u + 4u + at % 4u; }
 ";
-/// Weights are what they are.
+/// Scaling for formats without scales.
 const UNSCALED: &str = "fn scaled(sum: f32, column: u32) -> f32 { return sum; }\n";
 
 impl WeightFormat {
@@ -255,7 +255,7 @@ impl WeightFormat {
 
     pub fn of(matrix: Matrix) -> Self {
         match matrix {
-            // Quantized blocks are widened when they are uploaded.
+            // Quantized blocks are widened during upload.
             Matrix::F32(_) | Matrix::Blocks(_) => Self::F32,
             Matrix::F16(_) => Self::F16,
             Matrix::Bf16(_) => Self::Bf16,
@@ -275,12 +275,12 @@ impl WeightFormat {
         }
     }
 
-    /// Weights of a unit: what layers read is a multiple of it.
+    /// Returns the number of weights in a unit. The input width of a layer is a multiple of it.
     pub fn unit(self) -> usize {
         if self == Self::W8a8 { 4 } else { UNIT }
     }
 
-    /// Columns that a workgroup computes of few rows.
+    /// Returns the number of columns that a workgroup computes for few rows.
     pub fn rows_columns(self) -> usize {
         if self == Self::W8a8 {
             Int8Weight::COLUMNS
@@ -289,7 +289,7 @@ impl WeightFormat {
         }
     }
 
-    /// How a shader of products of float activations reads it.
+    /// Returns the WGSL source that reads this format in a float matmul.
     fn source(self) -> [&'static str; 3] {
         match self {
             Self::W8a8 => unreachable!("its products have shaders of their own"),
@@ -358,27 +358,27 @@ fn unit(column: u32, at: u32) -> Unit {
     }
 }
 
-/// Which pipeline.
+/// Selects a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kernel {
-    /// Products of so many rows a workgroup.
+    /// Matmul of few rows; holds the number of rows per workgroup.
     Rows(WeightFormat, u32),
-    /// Products of many rows.
+    /// Matmul of many rows.
     Tile(WeightFormat),
-    /// Rows in INT8.
+    /// Quantization of rows to INT8.
     Quantize,
     Norm,
-    /// Of heads of this width.
+    /// Holds the head dimension.
     Rope(u32),
-    /// Of heads of this width, and so many queries a workgroup.
+    /// Holds the head dimension and the number of queries per workgroup.
     Attention(u32, u32),
-    /// Of heads of this width.
+    /// Holds the head dimension.
     Combine(u32),
     Activate,
 }
 
 impl Kernel {
-    /// How many buffers it reads, and how many it writes.
+    /// Returns the number of buffers that the kernel reads, and the number that it writes.
     fn buffers(self) -> (u32, u32) {
         match self {
             Self::Rows(..) | Self::Tile(_) => (4, 1),
@@ -390,7 +390,7 @@ impl Kernel {
         }
     }
 
-    /// Queries of a tile of attention, at most, and keys that it has in its memory: so that 16 KiB are enough.
+    /// Returns the maximum queries of an attention tile, and the keys loaded at a time; 16 KiB of memory suffice.
     pub fn attention_tile(head_dim: usize) -> (usize, usize) {
         if head_dim <= 128 { (16, 16) } else { (8, 8) }
     }
@@ -482,7 +482,7 @@ impl Kernel {
 }
 
 impl fmt::Display for Kernel {
-    /// The step that it computes.
+    /// Writes the name of the step that the kernel computes.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Rows(format, 1) => write!(f, "product of one row, weights in {}", format.name()),
@@ -503,13 +503,13 @@ impl fmt::Display for Kernel {
 const CALL: &str = include_str!("../shaders/model/call.wgsl");
 const PRODUCT: &str = include_str!("../shaders/model/product.wgsl");
 
-/// Pipelines of a model, and the layouts of what is bound to them.
+/// The compiled pipelines of a model and their bind group layouts.
 #[derive(Debug)]
 pub(super) struct Pipelines {
     pub variant: ModelVariant,
     compiled: HashMap<Kernel, wgpu::ComputePipeline>,
     layouts: HashMap<(u32, u32), wgpu::BindGroupLayout>,
-    /// Code that is replaced, and by what: an error that a test expects to be found.
+    /// Shader code to replace and its replacement: a bug that a test plants and expects the self-test to find.
     #[cfg(test)]
     pub planted: Option<[&'static str; 2]>,
 }
@@ -525,10 +525,10 @@ impl Pipelines {
         }
     }
 
-    /// Compiles a kernel, unless it is compiled.
+    /// Compiles a kernel that is not compiled yet.
     ///
     /// # Errors
-    /// The reason, if the GPU or its driver refuses it.
+    /// If the GPU or its driver refuses it. The error is the reason.
     pub fn compile(
         &mut self,
         context: &Context,
@@ -562,7 +562,7 @@ impl Pipelines {
                     bind_group_layouts: &[Some(&layout)],
                     ..Default::default()
                 });
-            // All of a workgroup's memory is written before it is read.
+            // The shaders write all of a workgroup's memory before they read it.
             let compilation_options = wgpu::PipelineCompilationOptions {
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()
@@ -588,7 +588,7 @@ impl Pipelines {
         Ok(())
     }
 
-    /// A pipeline, compiled now if it was not before.
+    /// Returns a pipeline and compiles it if necessary.
     ///
     /// # Errors
     /// If the GPU or its driver refuses it.
@@ -601,7 +601,7 @@ impl Pipelines {
         Ok(&self.compiled[&kernel])
     }
 
-    /// A bind group: the uniforms of the call, those of the dispatch at `offset`, and buffers.
+    /// Returns a bind group of the uniforms of the call, the uniforms of the dispatch at `offset`, and whole buffers.
     pub fn group(
         &mut self,
         context: &Context,
@@ -627,7 +627,7 @@ impl Pipelines {
         self.group_at(context, kernel, bindings)
     }
 
-    /// The same where buffers are bound from other places on.
+    /// Returns a bind group of `bindings`, which may start at an offset in their buffers.
     pub fn group_at<'a>(
         &mut self,
         context: &Context,

@@ -1,14 +1,14 @@
-//! Whole models on a GPU: rows of embeddings in, logits or the residual stream out.
+//! Whole models on a GPU: embeddings in, logits or residual stream out.
 //!
-//! A [`GpuModel`] has the weights of a [`DeviceModel`] in the GPU's memory, in the formats in which the CPU has them
-//! (`weights`); shaders widen them to f32, in which everything is computed and summed. Layers that read INT8 (W8A8) have
-//! their input quantized and sum in i32; what clipping takes is multiplied beside (llm.npu, §3.3). What sequences hold are pages of
-//! keys and values in f16 that stay on the GPU (`pages`). A chunk of prompts or a step of rows that decode is one submission:
-//! or, where others are to have the GPU in between, several (`slices`):
-//! the same dispatches (`steps`) on the same buffers (`buffers`) every time, of which products have a kernel for few
-//! rows and one for many (`kernels`). Of several variants the first is used that computes every step rightly (`proof`).
+//! A [`GpuModel`] keeps the weights of a [`DeviceModel`] in the GPU's memory, in the same formats as the CPU
+//! (`weights`). Shaders widen them to f32 and compute in f32. W8A8 layers quantize their input to INT8 and sum in i32;
+//! the clipped part of outliers is multiplied separately and added (llm.npu, §3.3). The KV cache of sequences is in f16
+//! pages that stay on the GPU (`pages`). A chunk of a prompt or a decode step is one submission, or several if the
+//! length of submissions is limited (`slices`). Every call runs the same dispatches (`steps`) on the same buffers
+//! (`buffers`). Matmuls have one kernel for few rows and one for many (`kernels`). The first shader variant that
+//! computes every step correctly is used (`proof`).
 //!
-//! A row's values don't depend on the rows beside it but for rounding: kernels for few rows and for many sum in other orders.
+//! A row's values depend on the other rows only by rounding: kernels for few and for many rows sum in different orders.
 
 mod buffers;
 mod description;
@@ -43,16 +43,16 @@ use slices::Chunk;
 use steps::{Step, StepBuffer, Work, steps};
 use weights::MOST_GROUPS;
 
-/// Rows that are multiplied by the kernel for few rows, at most.
+/// Maximum number of rows for the few-rows kernel.
 const FEW_ROWS: usize = 8;
-/// Rows of a workgroup of that kernel, unless there is one alone.
+/// Rows per workgroup of that kernel, unless there is a single row.
 const ROWS_TOGETHER: u32 = 4;
-/// Workgroups that keep a GPU busy: attention splits pages until there are so many.
+/// Workgroups that keep a GPU busy. Attention splits pages among workgroups until there are this many.
 const BUSY: usize = 256;
-/// Pages that a workgroup reads on software: llvmpipe ends all loops of an invocation after 65,535 iterations together.
+/// Pages per workgroup on software: llvmpipe ends all loops of an invocation after 65,535 iterations in total.
 const PAGES_OF_SOFTWARE: usize = 4;
 
-/// A model on a GPU.
+/// A model that is loaded on a GPU.
 #[derive(Debug)]
 pub struct GpuModel {
     context: Arc<Context>,
@@ -62,32 +62,32 @@ pub struct GpuModel {
     variants: Vec<(ModelVariant, VariantState)>,
     pipelines: Pipelines,
     steps: Vec<Step>,
-    /// Uniforms of the call, and of all steps.
+    /// Uniforms of the call, and uniforms of all steps.
     uniforms: (wgpu::Buffer, wgpu::Buffer),
     buffers: Buffers,
     pages: Arc<Pages>,
-    /// Of all steps, for buffers and pages of these generations.
+    /// Bind groups of all steps, and the generations of buffers and pages for which they were made.
     groups: (Option<(u64, u64)>, Vec<wgpu::BindGroup>),
-    /// Frequencies and factor of each rotation.
+    /// Frequencies and attention factor of each rotation.
     rotations: Vec<(Vec<f32>, f32)>,
-    /// Rows of a tile of attention.
+    /// Rows of an attention tile.
     tile_rows: usize,
-    /// How long submissions may be, if not as long as a chunk.
+    /// Cost estimates that limit the length of submissions; `None` for one submission per chunk.
     pace: Option<Pace<Kernel>>,
-    /// Uniforms of the call, and [`UNIFORM`] bytes behind them of the step, for a piece of one.
+    /// Uniforms for a piece of a step: those of the call, and those of the step [`UNIFORM`] bytes later.
     piece: wgpu::Buffer,
 }
 
-/// Rows of one sequence in a chunk, behind what it holds.
+/// Rows of one sequence in a chunk, appended to the positions that the sequence holds.
 #[derive(Debug)]
 pub struct GpuSegment<'a> {
     /// The sequence.
     pub sequence: &'a mut GpuSequence,
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
 }
 
-/// As `Call` in `call.wgsl`.
+/// Matches `Call` in `call.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 struct Call {
@@ -102,11 +102,11 @@ struct Call {
 }
 
 impl GpuModel {
-    /// Copies a model to `gpu` and compiles and proves what computes it. `variants` of the shaders are tried in this order.
+    /// Copies a model to `gpu`, and compiles and tests its kernels. The shader `variants` are tried in this order.
     ///
     /// # Errors
-    /// If the model's parts don't agree or have shapes that no shader computes ([`Error::GpuModel`]), there is no memory for
-    /// it, or no variant of the shaders computes rightly.
+    /// If the model's parts are inconsistent or have shapes that no shader supports ([`Error::GpuModel`]), there is no
+    /// memory for it, or no shader variant passes the self-test.
     pub fn new(
         gpu: &Gpu,
         model: &DeviceModel,
@@ -167,28 +167,28 @@ impl GpuModel {
         Ok(made)
     }
 
-    /// The name of the GPU.
+    /// Returns the name of the GPU.
     pub fn name(&self) -> &str {
         &self.context.name
     }
 
-    /// What came of each variant of the shaders.
+    /// Returns the result of each shader variant.
     pub fn variants(&self) -> &[(ModelVariant, VariantState)] {
         &self.variants
     }
 
-    /// A sequence that holds nothing.
+    /// Returns an empty sequence.
     pub fn sequence(&self) -> GpuSequence {
         self.pages.sequence()
     }
 
-    /// Runs a chunk through all blocks: `x[rows, hidden]`, the embeddings of tokens, each times the description's scale.
-    /// `segments` cover its rows in order; each sequence then holds as many positions more. `read` is called with what is
-    /// `wanted`.
+    /// Runs a chunk through all layers. `x[rows, hidden]` are the token embeddings, already multiplied by the
+    /// description's scale. `segments` cover its rows in order; each sequence grows by the rows of its segment. `read`
+    /// is called with the `wanted` outputs.
     ///
     /// # Errors
-    /// If there are more rows than the model was put there for, there is no memory for keys and values, or the GPU fails
-    /// or takes too long: sequences then hold what they held before.
+    /// If there are more rows than the model was prepared for, there is no memory for keys and values, or the GPU fails
+    /// or takes too long. The sequences then keep their previous state.
     pub fn forward(
         &mut self,
         x: &[f32],
@@ -274,7 +274,7 @@ impl GpuModel {
         Ok(())
     }
 
-    /// The rows of a chunk, if it can be run.
+    /// Checks that a chunk can be run, and returns its number of rows.
     fn check(&self, x: &[f32], segments: &[GpuSegment], wanted: &Wanted) -> Result<usize> {
         let hidden = self.description.hidden;
         let rows: usize = segments.iter().map(|segment| segment.rows).sum();
@@ -321,7 +321,7 @@ impl GpuModel {
         Ok(rows)
     }
 
-    /// Uniforms and table of a call.
+    /// Returns the uniforms and the table of a call.
     fn table(&self, rows: usize, segments: &[GpuSegment], wanted: &Wanted) -> (Call, Vec<u32>) {
         let mut tiles: Vec<[usize; 4]> = Vec::new();
         let tiles_of = |segment: &GpuSegment| segment.rows.div_ceil(self.tile_rows);
@@ -380,7 +380,7 @@ impl GpuModel {
         (call, table)
     }
 
-    /// Cosines and sines of the positions of all rows.
+    /// Writes the cosines and sines of the positions of all rows.
     fn write_angles(&self, rows: usize, table: &[u32]) {
         let mut at = 0;
         for (frequencies, factor) in &self.rotations {
@@ -402,7 +402,7 @@ impl GpuModel {
         }
     }
 
-    /// The bind groups of all steps, made anew where buffers are others than last time.
+    /// Creates the bind groups of all steps, if the buffers have changed since the last call.
     fn bind(&mut self) {
         let pages = self.pages.lock();
         let generation = Some((self.buffers.generation, pages.generation));
@@ -437,7 +437,7 @@ impl GpuModel {
         self.groups = (generation, groups);
     }
 
-    /// The steps that a call has to run.
+    /// Returns the steps that a call has to run.
     fn steps_of(&self, call: &Call, wanted: &Wanted) -> Vec<usize> {
         let is_needed = |index: &usize| {
             let Step {
@@ -471,7 +471,7 @@ impl GpuModel {
         )
     }
 
-    /// The dispatches of some steps, in one pass.
+    /// Encodes the dispatches of some steps in one compute pass.
     fn encode(&mut self, steps: &[usize], chunk: &Chunk) -> Result<wgpu::CommandEncoder> {
         let mut encoder = self
             .context
@@ -490,7 +490,7 @@ impl GpuModel {
         Ok(encoder)
     }
 
-    /// The copies of what the CPU reads.
+    /// Encodes the copies of the outputs that the CPU reads.
     fn copy_outputs(&self, encoder: &mut wgpu::CommandEncoder, call: &Call, wanted: &Wanted) {
         let Self {
             buffers,
@@ -506,7 +506,7 @@ impl GpuModel {
                 encoder.copy_buffer_to_buffer(buffers.get(Place::Logits), 0, staging, 0, at);
             }
         } else {
-            // Neighbours at once.
+            // Copies adjacent rows together.
             for run in wanted.rows.chunk_by(|row, next| row + 1 == *next) {
                 let (first, size) = (
                     bytes(run[0] * description.hidden),
@@ -523,10 +523,10 @@ impl GpuModel {
     }
 }
 
-/// What comes of each variant on the kernels of models with usual heads and weights of any format.
+/// Tests each variant on the kernels of models with usual head dimensions and all weight formats.
 ///
 /// # Errors
-/// If none computes rightly, or the GPU fails.
+/// If no variant passes, or the GPU fails.
 pub(super) fn prove_all(
     context: &Context,
     variants: &[ModelVariant],
@@ -543,7 +543,7 @@ pub(super) fn prove_all(
 }
 
 impl Work {
-    /// The kernels that it may take.
+    /// Returns the kernels that may compute this work.
     fn kernels(self) -> impl Iterator<Item = Kernel> {
         let kernels = match self {
             Self::Norm => vec![Kernel::Norm],
@@ -563,7 +563,7 @@ impl Work {
         kernels.into_iter()
     }
 
-    /// The workgroups of a product with this kernel.
+    /// Returns the number of workgroups of a matmul with this kernel.
     fn groups_of_product(kernel: Kernel, rows: usize, columns: usize, tile: usize) -> [usize; 3] {
         match kernel {
             Kernel::Rows(format, together) => [
@@ -575,7 +575,7 @@ impl Work {
         }
     }
 
-    /// The kernel for so many rows, and the workgroups of a dispatch.
+    /// Returns the kernel for `rows` rows, and the number of workgroups of its dispatch.
     fn dispatch(self, rows: usize, tiles: usize, call: &Call, tile: usize) -> (Kernel, [usize; 3]) {
         match self {
             Self::Norm => (Kernel::Norm, [rows, 1, 1]),
@@ -618,7 +618,7 @@ impl Work {
     }
 }
 
-/// Of one row, few and many.
+/// Returns the kernels for one row, few rows and many rows.
 fn product_kernels(format: WeightFormat) -> [Kernel; 3] {
     [
         Kernel::Rows(format, 1),
@@ -627,7 +627,7 @@ fn product_kernels(format: WeightFormat) -> [Kernel; 3] {
     ]
 }
 
-/// For tiles of one row, as many queries as it has that read one head of keys; for others as many as there can be.
+/// Returns the attention kernel. Tiles of one row only have as many queries as query heads per key head.
 fn attention_kernel(head_dim: usize, of_key_head: usize, tile_rows: usize) -> Kernel {
     let (most, _) = Kernel::attention_tile(head_dim);
     let queries = if tile_rows == 1 {
@@ -638,7 +638,7 @@ fn attention_kernel(head_dim: usize, of_key_head: usize, tile_rows: usize) -> Ke
     Kernel::Attention(head_dim as u32, queries as u32)
 }
 
-/// The kernels that a chunk may need, each once.
+/// Returns the kernels that a chunk may need, without duplicates.
 fn kernels_of(steps: &[Step]) -> Vec<Kernel> {
     let mut kernels = Vec::new();
     for kernel in steps.iter().flat_map(|step| step.work.kernels()) {

@@ -1,4 +1,4 @@
-//! Keys and values on a GPU, in pages that sequences take and give back.
+//! The KV cache on a GPU. Sequences take pages and return them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,38 +9,38 @@ use triad_model::description::ModelDescription;
 use super::super::context::Context;
 use crate::error::{Error, Result};
 
-/// Bytes of a number in f16.
+/// Bytes of an f16 number.
 const HALF: usize = 2;
 
-/// Keys and values of one sequence on a GPU. Its pages go back when it is dropped.
+/// Keys and values of one sequence on a GPU. Dropping it returns its pages.
 #[derive(Debug)]
 pub struct GpuSequence {
     pages: Arc<Pages>,
-    /// Numbers of its pages.
+    /// Indices of its pages.
     list: Vec<u32>,
     length: usize,
 }
 
-/// All pages of a model: in each block a buffer `[pages, keys and values, kv_heads, PAGE, head_dim]` in f16.
+/// All pages of a model. Each layer has a buffer `[pages, keys and values, kv_heads, PAGE, head_dim]` in f16.
 #[derive(Debug)]
 pub(super) struct Pages {
     context: Arc<Context>,
-    /// Bytes of a page in each block.
+    /// Bytes of a page in each layer.
     bytes: Vec<u64>,
-    /// Pages that there can be.
+    /// Maximum number of pages.
     most: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// How often the buffers were exchanged for larger ones.
+    /// Number of times that the buffers were replaced by larger ones.
     pub generation: u64,
-    /// By block.
+    /// One buffer per layer.
     pub buffers: Vec<wgpu::Buffer>,
     /// Pages in the buffers.
     capacity: usize,
-    /// Those that no sequence has.
+    /// Pages that no sequence has.
     free: Vec<u32>,
 }
 
@@ -86,7 +86,7 @@ impl Pages {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for `more` pages beside those that sequences have.
+    /// Grows the buffers until `more` pages are free.
     fn grow(&self, state: &mut State, more: usize) -> Result<()> {
         let needed = state.capacity - state.free.len() + more;
         if needed <= state.capacity {
@@ -104,7 +104,7 @@ impl Pages {
                 reason: format!("its buffers have {} at most", self.context.most_bytes()),
             });
         }
-        // Twice as many, so that growing is rare; as many as are needed where there is no memory for that.
+        // Doubles the capacity, so that growing is rare. Takes only the needed pages if there is no memory for more.
         let doubled = needed.max(2 * state.capacity).min(self.most);
         let (capacity, grown) = match buffers(&self.context, &self.bytes, doubled) {
             Err(_) if doubled > needed => (needed, buffers(&self.context, &self.bytes, needed)?),
@@ -140,12 +140,12 @@ fn buffers(context: &Context, bytes: &[u64], pages: usize) -> Result<Vec<wgpu::B
 }
 
 impl GpuSequence {
-    /// Positions that it holds.
+    /// Returns the number of positions that the sequence holds.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Forgets what is behind the first `length` positions.
+    /// Drops all positions after the first `length`.
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
         let kept = self.length.div_ceil(PAGE);
@@ -153,10 +153,10 @@ impl GpuSequence {
         self.pages.lock().free.extend(given_back);
     }
 
-    /// Takes pages for so many positions in all.
+    /// Takes pages until the sequence has room for `positions` positions in total.
     ///
     /// # Errors
-    /// If there is no memory for them; it then has those that it had.
+    /// If there is no memory for them. The sequence then keeps the pages that it had.
     pub(super) fn reserve(&mut self, positions: usize) -> Result<()> {
         let more = positions.div_ceil(PAGE).saturating_sub(self.list.len());
         if more > 0 {
@@ -168,10 +168,10 @@ impl GpuSequence {
         Ok(())
     }
 
-    /// Holds `length` positions in place of what it held: keys and values of all blocks from the CPU, in f16.
+    /// Replaces the contents of the sequence by `length` positions: keys and values of all layers from the CPU, in f16.
     ///
     /// # Errors
-    /// If there is no memory for them, or they are not in f16 and of the model's shapes.
+    /// If there is no memory for them, or they are not in f16 or don't have the model's shapes.
     pub fn fill(&mut self, length: usize, blocks: &[&dyn Cache]) -> Result<()> {
         self.truncate(0);
         self.reserve(length)?;
@@ -223,7 +223,7 @@ impl GpuSequence {
         &self.list
     }
 
-    /// So many positions more are written.
+    /// Records that `rows` more positions were written.
     pub(super) fn advance(&mut self, rows: usize) {
         self.length += rows;
     }

@@ -1,4 +1,4 @@
-//! A model on a GPU as a device's program: its sequences by number.
+//! A GPU model as a device's program. Sequences are identified by number.
 
 use std::collections::HashMap;
 
@@ -66,7 +66,7 @@ impl ModelProgram for GpuModelProgram {
                 reason,
             });
         }
-        // Out of the table while they run; whatever comes of it, they go back.
+        // Takes the sequences out of the table while they run. They are put back on success and on failure.
         let mut taken: Vec<_> = segments
             .iter()
             .map(|(number, _)| {

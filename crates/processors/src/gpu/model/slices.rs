@@ -1,6 +1,7 @@
-//! A chunk in submissions of at most about a given time, each handed in when the one before is done: steps together as long
-//! as they fit, and a product or an attention that does not fit alone in pieces. Pieces have the kernel of the whole, and
-//! each output is computed by one workgroup of it, so that slices change no bit.
+//! Runs a chunk in submissions of limited length. Each is submitted when the previous one is complete. Steps share a
+//! submission as long as they fit. A matmul or an attention step that does not fit alone is split into pieces. Pieces
+//! use the same kernel as the whole step, and one workgroup computes each output, so that slices change no bit of the
+//! results.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -15,17 +16,17 @@ use super::steps::{NONE, ProductUniforms, StepBuffer, Work};
 use super::{Call, GpuModel, buffers::WORD};
 use crate::error::Result;
 
-/// Rows of a piece of a product, and columns: multiples of these, so that all buffers are bound at offsets that any GPU
-/// allows, 256 bytes, and no tile is cut.
+/// Rows and columns of a piece of a matmul are multiples of these. All buffer offsets are then multiples of 256 bytes,
+/// which every GPU accepts, and no tile is cut.
 const PIECE_ROWS: usize = 64;
 const PIECE_COLUMNS: usize = 128;
 
-/// What a call computes beside its steps.
+/// The call that is being run, without its steps.
 pub(super) struct Chunk<'a> {
     pub call: Call,
     pub table: &'a [u32],
     pub tiles: usize,
-    /// Rows that each tile has room for.
+    /// Maximum number of rows in a tile.
     pub tile_rows: usize,
 }
 
@@ -42,7 +43,8 @@ enum Piece {
 }
 
 impl GpuModel {
-    /// Runs `steps`, by their indices, but the last ones, which are returned: they are handed in with what follows them.
+    /// Runs `steps`, given by index, except the last ones. These are returned, so that they are submitted together with
+    /// the copies of outputs.
     ///
     /// # Errors
     /// If the GPU fails.
@@ -87,7 +89,7 @@ impl GpuModel {
         Ok(())
     }
 
-    /// One step, of so many units of work in all.
+    /// Runs one step of `units` units of work in pieces.
     fn run_in_pieces(
         &mut self,
         pace: &mut Pace<Kernel>,
@@ -130,7 +132,7 @@ impl GpuModel {
                 while tile < chunk.tiles {
                     let first = tile;
                     let mut of_piece = 0.0;
-                    // The first in any case.
+                    // A piece has at least one tile.
                     while tile < chunk.tiles {
                         let more = chunk.units_of_tile(tile, heads * head_dim);
                         if tile > first && !pace.fits(pace.seconds(kernel, of_piece + more)) {
@@ -168,7 +170,7 @@ impl GpuModel {
         Ok(())
     }
 
-    /// Of a piece the uniforms are its own; so are the places in buffers where it begins.
+    /// Encodes a piece. It has its own uniforms and its own offsets into the buffers.
     fn encode_piece(
         &mut self,
         index: usize,
@@ -208,7 +210,7 @@ impl GpuModel {
                 }
                 let (row_bytes, scale_bytes) = format.bytes(in_features);
                 let [input, scales] = match format {
-                    // INT8, and the outliers of each row.
+                    // INT8 numbers, and outliers of each row.
                     WeightFormat::W8a8 => [
                         rows.start * in_features,
                         rows.start * 2 * WORD * (1 + in_features),
@@ -286,7 +288,8 @@ impl GpuModel {
         Ok(encoder)
     }
 
-    /// Multiplications and additions of a step, roughly: what one takes is learnt for each kernel by itself.
+    /// Returns the approximate number of multiplications and additions of a step. The time per unit is learnt for each
+    /// kernel separately.
     fn units(&self, index: usize, chunk: &Chunk) -> f64 {
         let step = &self.steps[index];
         let rows = self.rows_of(index, chunk) as f64;
@@ -312,7 +315,8 @@ impl GpuModel {
 }
 
 impl Chunk<'_> {
-    /// Of a tile of attention: it computes all its rows, whether they are there or not, with every position up to its last.
+    /// Returns the units of an attention tile. A tile computes all its rows, including absent ones, with every position
+    /// up to its last.
     fn units_of_tile(&self, tile: usize, width: usize) -> f64 {
         let at = self.call.tiles_at as usize + 4 * tile;
         let positions = self.table[at + 3] as usize + self.tile_rows;
@@ -327,7 +331,7 @@ impl Work {
 }
 
 impl WeightFormat {
-    /// Bytes of a row of `in_features`, and of its scales.
+    /// Returns the bytes of a row of `in_features` weights, and of its scales.
     fn bytes(self, in_features: usize) -> (usize, usize) {
         match self {
             Self::F32 => (4 * in_features, 0),

@@ -1,5 +1,5 @@
-//! The dispatches of a forward pass: for every block norms, products, RoPE, attention and activation, and quantization
-//! before products in INT8; behind the last block norm and output matrix.
+//! The dispatches of a forward pass. Each layer has norms, matmuls, RoPE, attention and activation, and quantization
+//! before INT8 matmuls. After the last layer come the final norm and the output matrix.
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 use triad_kernels::Phase;
@@ -12,23 +12,23 @@ use super::weights::{Layer, Slab, upload};
 use crate::error::Result;
 use crate::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, Int8Input};
 
-/// Where there is no norm, no bias and no window, as in `call.wgsl`.
+/// Stands for no norm, no bias or no window, as in `call.wgsl`.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// One dispatch, but for what differs from call to call.
+/// One dispatch, without the parts that differ between calls.
 #[derive(Debug)]
 pub(super) struct Step {
     pub work: Work,
     pub uniforms: Vec<u8>,
-    /// What is bound behind the uniforms.
+    /// Buffers that are bound after the uniforms.
     pub buffers: Vec<StepBuffer>,
-    /// Whether it computes the rows whose logits are wanted, and not all.
+    /// Whether the step computes only the rows whose logits are requested.
     pub of_outputs: bool,
-    /// Rows of which phase it computes, if not of either.
+    /// Phase that the step belongs to; `None` if it runs in both.
     pub phase: Option<Phase>,
 }
 
-/// What is computed.
+/// The operation of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
     Norm,
@@ -61,13 +61,13 @@ pub(super) enum Work {
 #[derive(Clone, Debug)]
 pub(super) enum StepBuffer {
     Of(Place),
-    /// Keys and values of a block.
+    /// Keys and values of a layer.
     Cache(usize),
     /// Weights or scales.
     Weights(wgpu::Buffer),
 }
 
-/// As `Product` in `product.wgsl`.
+/// Matches `Product` in `product.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct ProductUniforms {
@@ -81,7 +81,7 @@ pub(super) struct ProductUniforms {
     pub scales_at: u32,
 }
 
-/// As `Quantize` in `quantize.wgsl`.
+/// Matches `Quantize` in `quantize.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct QuantizeUniforms {
@@ -93,7 +93,7 @@ pub(super) struct QuantizeUniforms {
     pub unused: [u32; 3],
 }
 
-/// As `Norm` in `norm.wgsl`.
+/// Matches `Norm` in `norm.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct NormUniforms {
@@ -106,7 +106,7 @@ pub(super) struct NormUniforms {
     pub unused: [u32; 2],
 }
 
-/// As `Rope` in `rope.wgsl`.
+/// Matches `Rope` in `rope.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct RopeUniforms {
@@ -123,7 +123,7 @@ pub(super) struct RopeUniforms {
     pub unused: [u32; 2],
 }
 
-/// As `Attention` in `attention.wgsl`.
+/// Matches `Attention` in `attention.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct AttentionUniforms {
@@ -135,7 +135,7 @@ pub(super) struct AttentionUniforms {
     pub unused: [u32; 3],
 }
 
-/// As `Combine` in `combine.wgsl`.
+/// Matches `Combine` in `combine.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct CombineUniforms {
@@ -143,7 +143,7 @@ pub(super) struct CombineUniforms {
     pub unused: [u32; 3],
 }
 
-/// As `FeedForward` in `activate.wgsl`.
+/// Matches `FeedForward` in `activate.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct ActivateUniforms {
@@ -153,12 +153,12 @@ pub(super) struct ActivateUniforms {
     pub unused: u32,
 }
 
-/// What norms and layers add and multiply with, one after the other, each from a multiple of four on.
+/// Parameters of norms and layers, concatenated. Each starts at a multiple of four.
 #[derive(Default)]
 struct Parameters(Vec<f32>);
 
 impl Parameters {
-    /// Where `values` begin.
+    /// Appends `values` and returns their offset.
     fn push(&mut self, values: &[f32]) -> u32 {
         let at = self.0.len() as u32;
         self.0.extend_from_slice(values);
@@ -167,7 +167,7 @@ impl Parameters {
     }
 }
 
-/// The steps of `model`, whose weights are then on the GPU, and its norms and biases.
+/// Uploads the weights of `model` to the GPU. Returns its steps, and the parameters of its norms and layers.
 ///
 /// # Errors
 /// If there is no memory for the weights.
@@ -208,20 +208,20 @@ pub(super) fn steps(
 struct Builder<'a> {
     context: &'a Context,
     model: &'a DeviceModel<'a>,
-    /// Rows that there is room for.
+    /// Maximum number of rows.
     rows: usize,
     steps: Vec<Step>,
     parameters: Parameters,
-    /// Of the steps that are pushed.
+    /// Phase of the steps that are pushed.
     phase: Option<Phase>,
 }
 
-/// What a norm or product reads and writes.
+/// Input and output of a norm or a matmul.
 #[derive(Clone, Copy)]
 struct Target {
     input: Place,
     output: Place,
-    /// Whether it is added to the output.
+    /// Whether the result is added to the output.
     adds: bool,
     of_outputs: bool,
 }
@@ -302,7 +302,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Adds the output of half a block to the residual stream, normed where there is a norm.
+    /// Adds the output of attention or the feed-forward to the residual stream, after its norm if it has one.
     fn add(
         &mut self,
         layer: &[DeviceLinear],
@@ -355,7 +355,7 @@ impl Builder<'_> {
         self.push(Work::Norm, &uniforms, buffers, of_outputs);
     }
 
-    /// Products of one input with layers whose outputs are side by side: `[in_features, features of all]`.
+    /// Multiplies one input by layers whose outputs are concatenated: `[in_features, features of all]`.
     fn product(
         &mut self,
         layers: &[DeviceLinear],
@@ -382,7 +382,7 @@ impl Builder<'_> {
             .map(|layer| layer.decode_weight.map(Layer::Float))
             .collect();
         self.phase = decoding.as_ref().map(|_| Phase::Prefill);
-        // Layers that read one input have the same.
+        // Layers that read the same input quantize it in the same way.
         let input = match layers.first().and_then(|layer| layer.weight.input()) {
             Some(input) => self.quantize(target.input, in_features, &input),
             None => target.input,
@@ -396,7 +396,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Quantizes `input`; returns where it is then.
+    /// Quantizes `input` and returns the place of the result.
     fn quantize(&mut self, input: Place, in_features: usize, how: &Int8Input) -> Place {
         let quads = in_features / QUAD;
         let uniforms = QuantizeUniforms {
@@ -416,7 +416,7 @@ impl Builder<'_> {
         Place::Quantized
     }
 
-    /// Products with `weights`, all in W8A8 or none, and with the bias that is in the parameters.
+    /// Multiplies by `weights`, which are all W8A8 or all not, and adds the bias at `bias_at` in the parameters.
     fn multiply(
         &mut self,
         weights: &[Layer],

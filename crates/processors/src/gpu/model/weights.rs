@@ -1,4 +1,5 @@
-//! Weights on a GPU: layers that read one input, side by side, in parts that its buffers can hold.
+//! Weights on a GPU. Layers that read the same input are concatenated and split into slabs that fit into the GPU's
+//! buffers.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,18 +12,18 @@ use super::kernels::WeightFormat;
 use crate::error::Result;
 use crate::model::DeviceWeight;
 
-/// Workgroups in one dimension, at most, on every GPU.
+/// Maximum number of workgroups in one dimension on every GPU.
 pub(super) const MOST_GROUPS: usize = 65535;
 
-/// Columns of the output of layers that read one input, whose weights are in one buffer and of one format.
+/// Output columns of layers that read the same input. Their weights have one format and share a buffer.
 #[derive(Debug)]
 pub(super) struct Slab {
     pub format: WeightFormat,
-    /// Where its columns begin among those of all layers.
+    /// Index of its first column among the columns of all layers.
     pub first: usize,
     pub columns: usize,
     pub weight: wgpu::Buffer,
-    /// In W8A8, whose scales are beside norms and biases, nothing.
+    /// Scales of the weights. Empty for W8A8, whose scales are stored with norms and biases.
     pub scales: wgpu::Buffer,
 }
 
@@ -41,14 +42,14 @@ struct Part<'a> {
     in_features: usize,
 }
 
-/// Weights that read one input in one way.
+/// The weights of a layer: with float input or with INT8 input.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Layer<'a> {
     Float(Matrix<'a>),
     W8a8(Int8Weight<'a>),
 }
 
-/// Copies `layers`, which read `in_features` features, to the GPU. The output of each is behind those before it.
+/// Copies `layers`, which read `in_features` features, to the GPU. Their outputs are concatenated in this order.
 ///
 /// # Errors
 /// If there is no memory for them.
@@ -59,7 +60,8 @@ pub(super) fn upload(context: &Context, layers: &[Layer], in_features: usize) ->
         .collect()
 }
 
-/// The slabs of `layers`, of at most `most_bytes` each: as few as there can be with all columns in their order.
+/// Divides `layers` into slabs of at most `most_bytes` each. There are as few as possible, and all columns keep their
+/// order.
 fn plan<'a>(layers: &[Layer<'a>], in_features: usize, most_bytes: u64) -> Vec<Planned<'a>> {
     let mut planned: Vec<Planned> = Vec::new();
     let mut column = 0;
@@ -114,7 +116,7 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// Columns that are never apart.
+    /// Returns the number of columns that can't be separated.
     fn columns_together(&self) -> usize {
         match self {
             Self::Float(_) => 1,
@@ -138,7 +140,7 @@ impl<'a> Layer<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The bytes as the GPU has them, and those of their scales.
+    /// Returns the bytes of the weights in the GPU's format, and the bytes of their scales.
     fn bytes(&self) -> [Cow<'a, [u8]>; 2] {
         let Self {
             layer,
@@ -173,7 +175,7 @@ impl Planned<'_> {
                 .map(|[values, _]| &**values)
                 .collect::<Vec<_>>(),
         )?;
-        // Words must be whole.
+        // The buffer consists of whole words.
         let mut scales = parts
             .iter()
             .map(|[_, scales]| &**scales)
@@ -191,7 +193,7 @@ impl Planned<'_> {
     }
 }
 
-/// Bytes of a row without its scales.
+/// Returns the bytes of a row without its scales.
 pub(super) fn row_bytes(matrix: Matrix, in_features: usize) -> usize {
     match matrix {
         Matrix::F32(_) => 4 * in_features,
@@ -202,7 +204,7 @@ pub(super) fn row_bytes(matrix: Matrix, in_features: usize) -> usize {
     }
 }
 
-/// Bytes of a matrix without its scales.
+/// Returns the bytes of a matrix without its scales.
 pub(super) fn stored_bytes(matrix: Matrix) -> usize {
     match matrix {
         Matrix::F32(values) => size_of_val(values),
@@ -214,7 +216,8 @@ pub(super) fn stored_bytes(matrix: Matrix) -> usize {
     }
 }
 
-/// The bytes of a matrix with rows of `in_features`, and of its scales; quantized blocks are widened to f32.
+/// Returns the bytes of a matrix with rows of `in_features` weights, and the bytes of its scales. Quantized blocks are
+/// widened to f32.
 fn stored(matrix: Matrix<'_>, in_features: usize) -> [Cow<'_, [u8]>; 2] {
     match matrix {
         Matrix::F32(values) => [bytemuck::cast_slice(values).into(), Cow::default()],
@@ -271,7 +274,7 @@ mod tests {
         ];
         let layers = layers.map(Layer::Float);
         let expected: Vec<_> = numbers(23, 0).collect();
-        // Rows of 32 bytes, in f16 of 16.
+        // A row has 32 bytes in f32 and 16 in f16.
         for (most_bytes, columns) in [
             (u64::MAX, vec![14, 6, 3]),
             (14 * 32, vec![14, 6, 3]),
@@ -303,7 +306,7 @@ mod tests {
     }
     #[test]
     fn parts_of_packed_weights_are_whole_blocks_and_layers_share_a_slab_only_behind_whole_blocks() {
-        // Numbers of a column are its index, its blocks are padded with zeros.
+        // Each column consists of its index. Padding of the blocks is zero.
         let weight = |columns: usize, first: usize| {
             let row_major: Vec<i8> = (first..first + columns)
                 .flat_map(|column| [column as i8; FEATURES])

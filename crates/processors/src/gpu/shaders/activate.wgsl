@@ -1,26 +1,28 @@
-// What is between up and down of a feed-forward: both products from their sums, the activation, and INT8 again.
+// The part of a feed-forward between up and down: scales the sums of both matmuls, applies the activation, quantizes to
+// INT8.
 
 struct FeedForward {
     rows: u32,
     width: u32,
-    // Words of a row of what down reads.
+    // Words per row of the quantized output.
     quads: u32,
-    // As `activate` in `functions.wgsl`, which comes before this.
+    // Activation, as in `activate` of `functions.wgsl`, which precedes this file.
     activation: u32,
-    // 1 where there is a gate.
+    // 1 if there is a gate.
     gated: u32,
-    // What one unit of what down reads is worth, inverted.
+    // Inverse of the quantization step of down's input.
     inverse_scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> feed_forward: FeedForward;
-// [rows, width] of up, then of gate where there is one.
+// [rows, width] of up, then of gate if there is one.
 @group(0) @binding(1) var<storage, read> sums: array<i32>;
-// [5, width]: scales and biases of up, the same of gate, smoothing. A scale is that of the input times that of the weight.
+// [5, width]: scales and biases of up, the same of gate, smoothing. A scale is the product of the scales of input and
+// weight.
 @group(0) @binding(2) var<storage, read> parameters: array<f32>;
 // [rows, width].
 @group(0) @binding(3) var<storage, read_write> inner: array<f32>;
-// [rows, quads], four numbers in a word.
+// [rows, quads], four numbers per word.
 @group(0) @binding(4) var<storage, read_write> quantized: array<u32>;
 
 @compute @workgroup_size(64)
@@ -41,7 +43,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
     }
 }
 
-// One of the numbers that down reads.
+// Computes one INT8 number of down's input.
 fn number(row: u32, channel: u32) -> i32 {
     let width = feed_forward.width;
     let index = row * width + channel;

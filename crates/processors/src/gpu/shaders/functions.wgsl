@@ -1,6 +1,6 @@
-// Functions that shaders share.
+// Functions that several shaders use.
 
-// The activation of a feed-forward: 0 is SiLU, 1 GELU in its tanh form, 2 GELU with the error function.
+// Activation of a feed-forward: 0 is SiLU, 1 is GELU in its tanh form, 2 is GELU with the error function.
 fn activate(activation: u32, x: f32) -> f32 {
     switch activation {
         case 0u: {
@@ -16,7 +16,8 @@ fn activate(activation: u32, x: f32) -> f32 {
     }
 }
 
-// eˣ to a few units in the last place, which the function of the language need not be: x = n · ln 2 + r, and eˣ = 2ⁿ · eʳ.
+// Computes eˣ to a few units in the last place, which WGSL's exp does not guarantee: x = n · ln 2 + r, and eˣ = 2ⁿ ·
+// eʳ.
 fn exponential(x: f32) -> f32 {
     let bounded = clamp(x, -87.0, 88.0);
     let n = round(bounded * 1.442695);
@@ -31,7 +32,7 @@ fn exponential(x: f32) -> f32 {
     return series * bitcast<f32>(u32(i32(n) + 127) << 23u);
 }
 
-// To 3e-7: Abramowitz and Stegun, 7.1.26.
+// Computes the error function to 3e-7 (Abramowitz and Stegun, 7.1.26).
 fn error_function(x: f32) -> f32 {
     let t = 1.0 / (1.0 + 0.3275911 * abs(x));
     var series = 1.0614054;
@@ -44,7 +45,7 @@ fn error_function(x: f32) -> f32 {
 }
 
 fn hyperbolic_tangent(x: f32) -> f32 {
-    // Beyond this it is 1 to the last bit.
+    // Beyond ±10 the result is ±1 to the last bit.
     let e = exponential(2.0 * clamp(x, -10.0, 10.0));
     return (e - 1.0) / (e + 1.0);
 }

@@ -1,17 +1,18 @@
-// Products of INT8 rows with INT8 weights, summed in i32, which is exact.
+// INT8 matmuls with i32 sums, which are exact.
 //
-// A workgroup computes a tile of TILE rows by TILE columns: it brings DEPTH quads (four numbers in a word) of both into its
-// memory at a time, and each of its invocations sums 4 × 4 outputs, SIDE apart, so that neighbours write neighbouring columns.
+// A workgroup computes a tile of TILE rows by TILE columns. It loads DEPTH quads (four numbers in a word) of both
+// inputs into its memory at a time. Each invocation sums 4 × 4 outputs, which are SIDE apart, so that adjacent
+// invocations write adjacent columns.
 //
-// Before this come the constants TILE, SIDE = TILE / 4, THREADS = SIDE², DEPTH, and `dot4`; how many `rows`, `columns` and
-// `quads` there are; `input_word`, a word of [rows, quads]; `weight`, [columns / 16][quads][16] words; and `store_row`, which
-// is called with four columns of a row, SIDE apart.
+// These precede this file: the constants TILE, SIDE = TILE / 4, THREADS = SIDE² and DEPTH; `dot4`; the counts `rows`,
+// `columns` and `quads`; `input_word`, which returns a word of [rows, quads]; `weight`, words in [columns /
+// 16][quads][16]; and `store_row`, which is called with four columns of a row that are SIDE apart.
 
 // [DEPTH, TILE].
 var<workgroup> of_rows: array<u32, DEPTH * TILE>;
 var<workgroup> of_columns: array<u32, DEPTH * TILE>;
 
-// Of an invocation, four columns in each of four rows.
+// Sums of an invocation: four columns in each of four rows.
 var<private> sums0: vec4<i32>;
 var<private> sums1: vec4<i32>;
 var<private> sums2: vec4<i32>;
@@ -23,7 +24,7 @@ fn main(@builtin(workgroup_id) tile: vec3<u32>, @builtin(local_invocation_index)
     let first_column = tile.x * TILE;
     let x = thread % SIDE;
     let y = thread / SIDE;
-    // Loops take four steps at once: llvmpipe ends all loops of an invocation after 65,535 iterations together.
+    // Loops take four steps at once: llvmpipe ends all loops of an invocation after 65,535 iterations in total.
     for (var depth = 0u; depth < quads(); depth += DEPTH) {
         for (var index = thread; index < DEPTH * TILE; index += 4u * THREADS) {
             load(index, first_row, first_column, depth);
@@ -46,7 +47,7 @@ fn main(@builtin(workgroup_id) tile: vec3<u32>, @builtin(local_invocation_index)
     store_row(first_row + y + 3u * SIDE, first_column + x, sums3);
 }
 
-// Brings a word of both into the workgroup's memory: zero where there is none.
+// Loads a word of both inputs into workgroup memory; zero if it is out of range.
 fn load(index: u32, first_row: u32, first_column: u32, depth: u32) {
     let row = index / DEPTH;
     let of_input = depth + index % DEPTH;
@@ -66,7 +67,7 @@ fn load(index: u32, first_row: u32, first_column: u32, depth: u32) {
     of_columns[quad * TILE + block * 16u + lane] = word;
 }
 
-// Adds the products of one quad, which begins at these places of the workgroup's memory.
+// Adds the products of one quad, given its offsets in workgroup memory.
 fn multiply(row: u32, column: u32) {
     let w0 = of_columns[column];
     let w1 = of_columns[column + SIDE];

@@ -1,14 +1,14 @@
-// What a GPU does at most: multiply-adds in registers, and reading a large buffer.
+// Measures a GPU's limits: multiply-adds in registers, and reading a large buffer.
 
 const THREADS = 256u;
 const STEPS = 512u;
 
 struct Work {
-    // How often the buffer is read.
+    // Number of times that the buffer is read.
     rounds: u32,
-    // Of the buffer.
+    // Quads in the buffer.
     quads: u32,
-    // All that read it.
+    // Total number of invocations that read it.
     invocations: u32,
     factor: f32,
 }
@@ -18,15 +18,15 @@ struct Work {
 // [quads], a multiple of four times the invocations.
 @group(0) @binding(2) var<storage, read> data: array<vec4<f32>>;
 
-// Stores what nothing ever equals, so that no compiler leaves out what it is computed from.
+// Stores the value if it equals a number that never occurs, so that no compiler removes the computation.
 fn keep(value: vec4<f32>, thread: u32) {
     if value.x == 12345.678 {
         out[thread] = value;
     }
 }
 
-// Eight independent sums of four numbers hide the latency of an instruction. `next`, of which there are several, comes
-// before this.
+// Eight independent sums of four numbers hide the latency of an instruction. One of several functions `next` precedes
+// this file.
 @compute @workgroup_size(THREADS)
 fn multiply(@builtin(local_invocation_index) thread: u32) {
     let factor = vec4<f32>(work.factor);
@@ -51,7 +51,7 @@ fn multiply(@builtin(local_invocation_index) thread: u32) {
     keep(a + b + c + d + e + f + g + h, thread);
 }
 
-// Neighbours read neighbours, all of the buffer in each round.
+// Adjacent invocations read adjacent quads. Each round reads the whole buffer.
 @compute @workgroup_size(THREADS)
 fn read_memory(@builtin(global_invocation_id) at: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let stride = work.invocations;
@@ -70,7 +70,7 @@ fn read_memory(@builtin(global_invocation_id) at: vec3<u32>, @builtin(local_invo
     keep(a + b + c + d, thread);
 }
 
-// Numbers that are not all the same: memory that was never written, or is compressed, would be read faster.
+// Fills the buffer with different numbers: memory that was never written, or is compressed, would be read faster.
 @compute @workgroup_size(THREADS)
 fn fill(@builtin(global_invocation_id) at: vec3<u32>) {
     for (var quad = at.x; quad < work.quads; quad += work.invocations) {

@@ -1,22 +1,22 @@
-// What programs of subgraphs multiply, and where the sums go. `multiply.wgsl` comes behind this.
+// Input, weight and output of the matmuls of subgraphs. `multiply.wgsl` follows this file.
 
 struct Product {
     rows: u32,
-    // Words of a row of the input.
+    // Words per row of the input.
     quads: u32,
     columns: u32,
-    // Where the sums begin.
+    // Offset of the sums.
     first: u32,
-    // Is added to each byte of the input by exclusive or: bytes of the CPU are 128 too large on some machines.
+    // Exclusive-or mask for each word of the input: on some machines, the CPU's bytes are 128 too large.
     flip: u32,
 }
 
 @group(0) @binding(0) var<uniform> product: Product;
 // [rows, quads].
 @group(0) @binding(1) var<storage, read> input: array<u32>;
-// [columns / 16][quads][16], as the CPU's kernels read it.
+// [columns / 16][quads][16], the layout of the CPU's kernels.
 @group(0) @binding(2) var<storage, read> weight: array<u32>;
-// [rows, columns], from `first` on.
+// [rows, columns], starting at `first`.
 @group(0) @binding(3) var<storage, read_write> sums: array<i32>;
 
 fn rows() -> u32 {

@@ -1,4 +1,4 @@
-//! A protection domain and what is opened in it. Each part is released when its value is dropped.
+//! A protection domain and the resources opened in it. Dropping a value releases its resource.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,30 +13,30 @@ use crate::error::{Error, Result};
 use crate::hexagon::protocol::HEADER;
 use crate::hexagon::shared::SharedMemory;
 
-/// The DSP that computes, by its number in `GET_DSP_INFO`.
+/// Number of the compute DSP in `GET_DSP_INFO`.
 const COMPUTE_DSP: u32 = 3;
-/// Attributes of a DSP: how many vector contexts of 128 bytes it has, and its architecture, whose version is the last byte.
+/// DSP attributes: number of 128-byte vector contexts, and architecture, whose last byte is the version.
 const HVX_128_BYTES: u32 = 3;
 const ARCHITECTURE: u32 = 6;
-/// An attribute of the vendor's driver: whether memory for the heap of an unsigned domain has to come from this process.
+/// Attribute of the vendor's driver: whether this process must provide the heap memory of an unsigned domain.
 const MEMORY_OF_PROCESSES: u32 = 258;
 /// The architecture that the device program is built for.
 const OLDEST: u32 = 0x67;
 
-/// Handles that every domain has: of what loads modules, of what the listener calls, and of the domain itself.
+/// Handles that every domain has: the module loader, the listener, and the domain itself.
 const LOADER: u32 = 0;
 pub const LISTENER: u32 = 3;
 const CURRENT_PROCESS: u32 = 4;
-/// Methods of these.
+/// Methods of the loader.
 const OPEN: u32 = 0;
 const CLOSE: u32 = 1;
 const EXIT: u32 = 2;
 /// The method of the device program that serves requests.
 const SERVE: u32 = 0;
-/// The name by which the domain asks for the device program, and the function in it.
+/// The name by which the domain requests the device program, and the function in it.
 pub const MODULE: &str = "libtriad_skel.so";
 const URI: &[u8] = b"file:///libtriad_skel.so?triad_skel_invoke&_modver=1.0\0";
-/// Room for what a loader prints.
+/// Bytes for the loader's message.
 const MOST_PRINTED: usize = 255;
 
 const INVOKE: &str = "FASTRPC_IOCTL_INVOKE";
@@ -47,28 +47,28 @@ const NO_RIGHTS: &str =
 pub const RESTART: &str =
     "restart the phone, and see what its kernel printed (dmesg, or adb logcat)";
 
-/// An open node of the driver, which is one domain once that is created.
+/// An open node of the driver. It corresponds to one domain after [`Domain::create`].
 pub struct Domain {
     driver: Arc<dyn Driver>,
     node: OwnedFd,
     interface: Interface,
     path: PathBuf,
     heap: PathBuf,
-    /// Whether memory for the heap of the domain has to come from this process: known once it was asked for.
+    /// Whether this process must provide memory for the domain's heap; set after the driver was asked.
     gives_memory: OnceLock<bool>,
 }
 
-/// Pages of the heap of a domain.
+/// Pages of a domain's heap.
 pub struct Pages {
-    /// Where they are on the DSP.
+    /// Address on the DSP.
     pub address: u64,
     pub bytes: u64,
-    /// What they are, where this process has given them: they are released with it.
+    /// The dma-buf of the pages, if this process provided it. It is released with the value.
     memory: Option<(File, SharedMemory)>,
 }
 
 impl Pages {
-    /// Where this process has them, or 0.
+    /// Returns the address of the pages in this process, or 0.
     pub fn address_here(&self) -> u64 {
         self.memory
             .as_ref()
@@ -76,12 +76,12 @@ impl Pages {
     }
 }
 
-/// What a call returns.
+/// Result of a call.
 pub type Outcome<T> = std::result::Result<T, Failure>;
 
-/// Why a call failed.
+/// Reason why a call failed.
 pub enum Failure {
-    /// The kernel refused it, or the domain is gone.
+    /// The kernel refused it, or the domain has ended.
     Kernel(io::Error),
     /// The DSP refused it with this status.
     Dsp(i32),
@@ -106,7 +106,7 @@ impl From<Failure> for io::Error {
 }
 
 impl Domain {
-    /// Opens the node of the driver at `path`, which has the calls of `interface`.
+    /// Opens the driver's node at `path`, which supports the calls of `interface`.
     pub fn open(
         driver: Arc<dyn Driver>,
         (path, interface): (PathBuf, Interface),
@@ -126,7 +126,7 @@ impl Domain {
         })
     }
 
-    /// Has a session of the DSP that computes. A node of Linux' driver is one when it is open.
+    /// Begins a session of the compute DSP. An open node of Linux' driver is a session already.
     pub fn begin_session(&self) -> Result<()> {
         if self.interface == Interface::Mainline {
             return Ok(());
@@ -140,7 +140,7 @@ impl Domain {
             .map_err(|failure| refused(failure.into()))?;
         match call.returned() {
             1 => Ok(()),
-            // Then a buffer would have to be one piece of memory.
+            // With other values, a buffer would have to be physically contiguous.
             other => Err(refused(io::Error::other(format!(
                 "it returned {other}, expected 1: a DSP whose memory is mapped for it"
             )))),
@@ -155,18 +155,18 @@ impl Domain {
         }
     }
 
-    /// The node of the driver.
+    /// Returns the path of the driver's node.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The call `name`, with what to do if it fails.
+    /// Makes the call `name`. The error includes `advice`.
     fn require(&self, name: &'static str, call: &mut Call, advice: &'static str) -> Result<()> {
         self.call(call)
             .map_err(|failure| refused(name, &self.path, failure.into(), advice))
     }
 
-    /// Calls a method of what `handle` is.
+    /// Calls a method of the object that `handle` refers to.
     pub fn invoke(
         &self,
         handle: u32,
@@ -182,15 +182,15 @@ impl Domain {
         ))
     }
 
-    /// An attribute of the DSP or of its driver.
+    /// Returns an attribute of the DSP or of its driver.
     fn attribute(&self, attribute: u32) -> Result<u32> {
         let mut call = Call::capability(self.interface, COMPUTE_DSP, attribute);
         self.require(GET_DSP_INFO, &mut call, RESTART)?;
         Ok(call.returned() as u32)
     }
 
-    /// The version of the DSP's instructions, which has to be one that the device program is built for, and how many vector
-    /// contexts it has, at least one.
+    /// Returns the DSP's instruction set version and its number of vector contexts. The device program must support the
+    /// version, and there must be at least one context.
     pub fn architecture(&self) -> Result<(u32, u32)> {
         let (architecture, contexts) = (
             self.attribute(ARCHITECTURE)? & 0xff,
@@ -210,7 +210,7 @@ impl Domain {
         Ok((architecture, contexts))
     }
 
-    /// A dma-buf of at least `bytes`, whole pages, with a map of it.
+    /// Allocates and maps a dma-buf of at least `bytes`, rounded up to whole pages.
     fn allocate(&self, bytes: usize) -> Result<(File, SharedMemory)> {
         const ADVICE: &str = "memory that the DSP shares comes from there: give this user rights to it, or free memory";
         let bytes = bytes.next_multiple_of(HEADER);
@@ -222,7 +222,7 @@ impl Domain {
         Ok((buffer, memory))
     }
 
-    /// Creates the domain, unsigned, with the shell at `path`.
+    /// Creates the unsigned domain with the shell at `path`.
     pub fn create(&self, path: &Path) -> Result<()> {
         let of_shell = |error| {
             refused(
@@ -244,7 +244,7 @@ impl Domain {
             let error = io::Error::from(failure);
             let advice = match error.kind() {
                 io::ErrorKind::ConnectionRefused => {
-                    "this phone lets nobody run unsigned programs on its DSP: use another processor"
+                    "this phone does not allow unsigned programs on its DSP: use another processor"
                 }
                 io::ErrorKind::PermissionDenied => {
                     "this user may run no programs on the DSP: run triad from adb's shell"
@@ -255,13 +255,14 @@ impl Domain {
         })
     }
 
-    /// Adds pages to the heap of the domain: the driver's, or this process' where the vendor's driver wants that.
+    /// Adds pages to the heap of the domain. The driver provides them, or this process if the vendor's driver requires
+    /// that.
     pub fn add_pages(&self, flags: u32, bytes: u64) -> Result<Pages> {
         let gives = match (self.interface, self.gives_memory.get()) {
             (Interface::Mainline, _) => false,
             (Interface::Vendor, Some(gives)) => *gives,
             (Interface::Vendor, None) => {
-                // A driver that does not know the attribute has the memory.
+                // A driver that does not have the attribute provides the memory.
                 let gives = self
                     .attribute(MEMORY_OF_PROCESSES)
                     .is_ok_and(|found| found != 0);
@@ -285,7 +286,7 @@ impl Domain {
         })
     }
 
-    /// Takes pages of the heap back.
+    /// Removes pages from the heap.
     pub fn remove_pages(&self, pages: &Pages) -> Outcome<()> {
         self.call(&mut Call::remove_pages(
             self.interface,
@@ -294,27 +295,27 @@ impl Domain {
         ))
     }
 
-    /// Ends the domain, and with it every call that did not return.
+    /// Ends the domain, which makes all pending calls return.
     pub fn exit(&self) {
-        // It fails where the domain is gone.
+        // This fails if the domain has ended already.
         let _ = self.invoke(CURRENT_PROCESS, EXIT, &[], &mut []);
     }
 }
 
-/// What to do where a node can't be had.
+/// Returns advice for an error of opening a node.
 fn advice(error: &io::Error) -> &'static str {
     match error
         .raw_os_error()
         .map(rustix::io::Errno::from_raw_os_error)
     {
         Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => NO_RIGHTS,
-        // Of Linux' driver, and of the vendor's.
+        // The first is returned by Linux' driver, the second by the vendor's.
         Some(rustix::io::Errno::BUSY | rustix::io::Errno::USERS) => ALL_TAKEN,
         _ => RESTART,
     }
 }
 
-/// There is no shell of unsigned domains.
+/// Returns the error for a phone without a shell for unsigned domains.
 pub fn no_shell(shells: &[PathBuf]) -> Error {
     let reason = io::Error::other(format!("there is none at {}", list(shells)));
     let advice =
@@ -327,7 +328,7 @@ pub fn no_shell(shells: &[PathBuf]) -> Error {
     )
 }
 
-/// A dma-buf that both map.
+/// A dma-buf that this process and the DSP map.
 pub struct Mapped {
     domain: Arc<Domain>,
     buffer: File,
@@ -336,7 +337,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Maps a new one.
+    /// Allocates and maps a buffer.
     pub fn new(domain: &Arc<Domain>, bytes: usize) -> Result<(Self, SharedMemory)> {
         let (buffer, memory) = domain.allocate(bytes)?;
         let mut call = Call::map(domain.interface, buffer.as_fd(), &memory);
@@ -353,7 +354,7 @@ impl Mapped {
             address,
             bytes,
         };
-        // Addresses of the DSP have 32 bits.
+        // The DSP's addresses have 32 bits.
         if address == 0 || address.checked_add(bytes).is_none_or(|end| end > 1 << 32) {
             let reason = io::Error::other(format!(
                 "it returned {address:#x}, which is no address of the DSP"
@@ -368,7 +369,7 @@ impl Mapped {
         Ok((mapped, memory))
     }
 
-    /// Its address on the DSP.
+    /// Returns its address on the DSP.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -376,7 +377,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // Where the domain is gone, its maps are, too.
+        // If the domain has ended, its mappings are gone already.
         let _ = self.domain.call(&mut Call::unmap(
             self.domain.interface,
             self.buffer.as_fd(),
@@ -386,14 +387,14 @@ impl Drop for Mapped {
     }
 }
 
-/// The device program, loaded.
+/// The loaded device program.
 pub struct Module {
     domain: Arc<Domain>,
     handle: u32,
 }
 
 impl Module {
-    /// Loads it, which is the file at `program`.
+    /// Loads the device program from the file at `program`.
     pub fn load(domain: &Arc<Domain>, program: &Path) -> Result<Self> {
         let lengths = words(&[URI.len() as u32, MOST_PRINTED as u32]);
         let (mut outcome, mut printed) = ([0; 8], [0; MOST_PRINTED]);
@@ -423,19 +424,19 @@ impl Module {
         })
     }
 
-    /// Begins the program, with `bytes` of memory at `address` of the DSP, on a thread of its own; `ended` is set, and then the returned
-    /// channel disconnected, when it has returned.
+    /// Starts the program on a new thread, with `bytes` of memory at `address` of the DSP. When the program returns,
+    /// `ended` is set and then the returned channel is disconnected.
     pub fn begin(&self, address: u64, bytes: u64, ended: Ended) -> Result<mpsc::Receiver<()>> {
         let (sender, running) = mpsc::channel();
         let (domain, handle) = (Arc::clone(&self.domain), self.handle);
         let call = move || {
-            // Disconnects when this returns, behind the last use of the domain.
+            // Disconnects when this thread returns, after the last use of the domain.
             let _running: mpsc::Sender<()> = sender;
             let domain = domain;
             let memory = [address, bytes].map(u64::to_le_bytes).concat();
             let reason = match domain.invoke(handle, SERVE, &[&memory], &mut []) {
                 Ok(()) => "its program on the DSP returned".to_owned(),
-                // Status of hexagon/main.c and hexagon/qurt.c.
+                // Status values of hexagon/main.c and hexagon/qurt.c.
                 Err(Failure::Dsp(4)) => {
                     "the memory was not written by this version of triad".to_owned()
                 }
@@ -461,7 +462,7 @@ impl Drop for Module {
     fn drop(&mut self) {
         let lengths = words(&[self.handle, MOST_PRINTED as u32]);
         let (mut outcome, mut printed) = ([0; 4], [0; MOST_PRINTED]);
-        // Where the domain is gone, so is the module.
+        // If the domain has ended, the module is gone already.
         let _ = self.domain.invoke(
             LOADER,
             CLOSE,
@@ -471,12 +472,12 @@ impl Drop for Module {
     }
 }
 
-/// Words of 32 bits as the DSP has them.
+/// Returns 32-bit words in the DSP's byte order.
 pub fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The word at byte `at`.
+/// Returns the word at byte `at`.
 pub fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|index| bytes[at + index]))
 }

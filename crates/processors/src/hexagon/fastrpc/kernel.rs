@@ -1,7 +1,7 @@
-//! The kernel, by the only calls that have addresses in them: those of FastRPC's driver, of which there are two, and of dma-buf heaps.
+//! Kernel calls with addresses in their arguments: those of the two FastRPC drivers, and of dma-buf heaps.
 //!
-//! A [`Call`] borrows the memory whose addresses it has, and nobody outside of this module can change one. So whoever holds a
-//! [`Call`] may have it made.
+//! A [`Call`] borrows the memory whose addresses it contains, and only this module can change a call. So making any
+//! [`Call`] is safe.
 
 use std::fs::File;
 use std::io;
@@ -18,12 +18,12 @@ use super::structures::{
 };
 use crate::hexagon::shared::SharedMemory;
 
-/// Who makes calls.
+/// Makes calls of drivers.
 pub trait Driver: Send + Sync {
-    /// Opens a device node, for reading, which is what phones let everybody do and all that calls need.
+    /// Opens a device node for reading. Phones allow this for every user, and calls need no more.
     fn open(&self, path: &Path) -> io::Result<OwnedFd>;
 
-    /// Makes a call of `file`, and returns what it returns: 0, or a status of the DSP.
+    /// Makes a call on `file`. Returns 0, or a status of the DSP.
     fn call(&self, file: BorrowedFd, call: &mut Call) -> io::Result<i32>;
 }
 
@@ -36,35 +36,35 @@ impl Driver for System {
     }
 
     fn call(&self, file: BorrowedFd, call: &mut Call) -> io::Result<i32> {
-        // SAFETY: a `Call` is a number of the kernel's headers with the structure of that number, and what this points at is borrowed
-        // by it, for writing where the kernel writes. A driver that has no call of this number refuses it: the number has the letter
-        // of the driver and the size of the structure in it.
+        // SAFETY: a `Call` combines a number of the kernel's headers with the structure of that number. It borrows all
+        // memory that the structure points to, mutably if the kernel writes it. A driver without a call of this number
+        // refuses it, since the number contains the driver's letter and the structure's size.
         #[allow(unsafe_code)]
         let status = unsafe { rustix::ioctl::ioctl(file, Pass(call)) }?;
         Ok(status)
     }
 }
 
-/// Whose driver a node belongs to, and so which calls it has.
+/// The driver that a node belongs to. It determines the calls that the node supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interface {
-    /// Linux': `/dev/fastrpc-cdsp`, a node for each DSP.
+    /// Linux' driver: `/dev/fastrpc-cdsp`, one node per DSP.
     Mainline,
-    /// The vendor's, in kernels of Android: `/dev/adsprpc-smd`, one node for all DSPs.
+    /// The vendor's driver in Android kernels: `/dev/adsprpc-smd`, one node for all DSPs.
     Vendor,
 }
 
-/// `enum fastrpc_proc_attr`: programs that nobody has signed.
+/// `enum fastrpc_proc_attr`: the domain runs unsigned programs.
 const FASTRPC_MODE_UNSIGNED_MODULE: u8 = 1 << 3;
-/// The vendor's `enum fastrpc_init_flags`: a domain of this process' own.
+/// The vendor's `enum fastrpc_init_flags`: a domain for this process only.
 const FASTRPC_INIT_CREATE: u32 = 1;
-/// `enum fastrpc_map_flags`: mapped when it is asked for, cached by the DSP, whose program cares for that.
+/// `enum fastrpc_map_flags`: mapped immediately and cached by the DSP. The device program maintains the cache.
 const FASTRPC_MAP_FD: u32 = 2;
-/// The flag with which the driver adds pages to the heap of a domain.
+/// Flag with which the driver adds pages to the heap of a domain.
 pub const ADD_PAGES: u32 = 0x1000;
 
 impl Interface {
-    /// The call that creates a domain.
+    /// Returns the name of the call that creates a domain.
     pub fn name_of_create(self) -> &'static str {
         match self {
             Self::Mainline => "FASTRPC_IOCTL_INIT_CREATE of an unsigned protection domain",
@@ -82,10 +82,10 @@ impl std::fmt::Display for Interface {
     }
 }
 
-/// A call, with the memory that it has the addresses of.
+/// A call and the memory whose addresses it contains.
 pub struct Call<'a> {
     structure: Structure,
-    /// What an invocation points at, of either driver.
+    /// Arguments that an invocation points to, for either driver.
     _arguments: (Vec<InvokeArgument>, Vec<VendorArgument>),
     buffers: PhantomData<&'a mut [u8]>,
 }
@@ -99,12 +99,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Has a session of the DSP `domain`, which a node of the vendor's driver is before all other calls.
+    /// Begins a session of the DSP `domain`. The vendor's driver requires it before all other calls.
     pub fn session(domain: u32) -> Self {
         Self::new(Structure::VendorInfo(domain))
     }
 
-    /// Has the DSP call `method` of what `handle` is: it reads `inputs` and writes `outputs`.
+    /// Makes the DSP call `method` of the object `handle`. The method reads `inputs` and writes `outputs`.
     pub fn invoke(
         interface: Interface,
         (handle, method): (u32, u32),
@@ -157,7 +157,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Creates the protection domain of this process, from the first `bytes` of `shell`, which `memory` maps.
+    /// Creates the protection domain of this process from the first `bytes` of `shell`, which `memory` maps.
     pub fn create(
         interface: Interface,
         shell: BorrowedFd<'a>,
@@ -177,7 +177,7 @@ impl<'a> Call<'a> {
                 signature_length: 0,
                 file,
             }),
-            // The driver has the memory of the domain itself, and refuses any other.
+            // The driver provides the domain's memory itself, and refuses any other.
             Interface::Vendor => Structure::VendorInit(VendorInit {
                 flags: FASTRPC_INIT_CREATE,
                 file,
@@ -192,7 +192,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Adds `size` bytes to the heap of the domain: of `memory`, which is the file beside it, or of the driver.
+    /// Adds `size` bytes to the heap of the domain, from `memory` (a mapping of the given file) or from the driver.
     pub fn add_pages(
         interface: Interface,
         flags: u32,
@@ -219,7 +219,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Takes back what [`Self::add_pages`] added.
+    /// Removes pages that [`Self::add_pages`] added.
     pub fn remove_pages(interface: Interface, address: u64, size: u64) -> Self {
         let unmap = Munmap { address, size };
         Self::new(match interface {
@@ -228,7 +228,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Maps `memory`, which is `file`, for the DSP.
+    /// Maps `memory`, a mapping of `file`, for the DSP.
     pub fn map(interface: Interface, file: BorrowedFd<'a>, memory: &'a SharedMemory) -> Self {
         let (fd, address_in, length) = (file.as_raw_fd(), memory.address(), memory.bytes() as u64);
         let (version, offset, flags, address_out, attributes, reserved) =
@@ -260,7 +260,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Takes back what [`Self::map`] mapped at `address` of the DSP.
+    /// Unmaps memory that [`Self::map`] mapped at `address` of the DSP.
     pub fn unmap(interface: Interface, file: BorrowedFd<'a>, address: u64, length: u64) -> Self {
         let (version, fd) = (0, file.as_raw_fd());
         Self::new(match interface {
@@ -283,7 +283,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Asks for an attribute of the DSP `domain`.
+    /// Queries an attribute of the DSP `domain`.
     pub fn capability(interface: Interface, domain: u32, attribute: u32) -> Self {
         let capability = 0;
         Self::new(match interface {
@@ -301,7 +301,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Allocates a dma-buf of a heap.
+    /// Allocates a dma-buf from a heap.
     fn allocate(length: u64) -> Self {
         let fd_flags = (rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC).bits();
         Self::new(Structure::HeapAllocation(HeapAllocation {
@@ -312,7 +312,7 @@ impl<'a> Call<'a> {
         }))
     }
 
-    /// What came back: the address on the DSP of what was mapped, or the number that was asked for; 0 of other calls.
+    /// Returns the call's result: the DSP address of mapped memory, or the queried number; 0 for other calls.
     pub fn returned(&self) -> u64 {
         match self.structure {
             Structure::Mmap(map) | Structure::VendorMmap(map) => map.address_out,
@@ -325,20 +325,20 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// What is handed over, and what came back.
+    /// Returns the structure that is passed to the kernel, including results.
     #[cfg(test)]
     pub fn structure(&self) -> Structure {
         self.structure
     }
 
-    /// Sets what comes back.
+    /// Sets the structure, including results.
     #[cfg(test)]
     pub fn set_structure(&mut self, structure: Structure) {
         self.structure = structure;
     }
 }
 
-/// Where arguments are, if there are any.
+/// Returns the address of arguments, or 0 if there are none.
 fn address_of<T>(arguments: &[T]) -> u64 {
     if arguments.is_empty() {
         0
@@ -347,7 +347,7 @@ fn address_of<T>(arguments: &[T]) -> u64 {
     }
 }
 
-/// A call as rustix makes it.
+/// Adapts a call for rustix.
 struct Pass<'a, 'b>(&'a mut Call<'b>);
 
 // SAFETY: the number is that of the structure, which the kernel reads and writes.
@@ -383,7 +383,7 @@ pub fn allocate(driver: &dyn Driver, heap: BorrowedFd, bytes: usize) -> io::Resu
     let fd = RawFd::try_from(fd).ok().filter(|fd| *fd > 2);
     let fd =
         fd.ok_or_else(|| io::Error::other("it returned a descriptor that can't be a new one"))?;
-    // SAFETY: the kernel has just made this descriptor, and nobody else has its number.
+    // SAFETY: the kernel has just created this descriptor, and no other code has its number.
     #[allow(unsafe_code)]
     Ok(unsafe { File::from_raw_fd(fd) })
 }

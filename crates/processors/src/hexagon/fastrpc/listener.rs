@@ -1,8 +1,10 @@
-//! What a domain asks this process for while it loads the device program: the file, and memory for its heap.
+//! Serves the requests of a domain while it loads the device program: reading the program's file, and memory for its
+//! heap.
 //!
-//! A thread calls the listener of the domain, whose result is a request; its next call has the response. The interfaces are those that
-//! the open-source library of FastRPC implements: `apps_remotectl`, which opens the others, `apps_std`, files, and `apps_mem`,
-//! memory. Of files there is one, in whatever folder the domain looks for it; everything else is refused.
+//! A thread calls the domain's listener. The result of a call is a request, and the next call carries the response. The
+//! interfaces are those that the open-source library of FastRPC implements: `apps_remotectl` opens the others,
+//! `apps_std` reads files, and `apps_mem` provides memory. There is a single file, the device program, under its name
+//! in any folder; everything else is refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,16 +15,16 @@ use super::kernel::ADD_PAGES;
 use super::{failed, refused};
 use crate::error::Result;
 
-/// Methods of the listener: the first one, and the one that has a response and returns a request.
+/// Methods of the listener: the first one, and the one that takes a response and returns a request.
 const INIT: u32 = 3;
 const NEXT: u32 = 4;
-/// Bytes of the inputs of a request; longer ones are refused.
+/// Maximum number of bytes of a request's inputs. Longer requests are refused.
 const ROOM: usize = 64 << 10;
-/// Bytes that one request may read.
+/// Maximum number of bytes that one request may read.
 const MOST_READ: usize = 16 << 20;
-/// Bytes of memory that one request may be for: as many as a DSP addresses.
+/// Maximum number of bytes of memory that one request may ask for: a DSP's whole address space.
 const MOST_MEMORY: u64 = 1 << 32;
-/// Buffers of numbers begin with multiples of it.
+/// Alignment of buffers in a message.
 const ALIGNMENT: usize = 8;
 
 /// Handles of the interfaces.
@@ -30,7 +32,7 @@ const REMOTECTL: u32 = 0;
 const STD: u32 = 1;
 const MEM: u32 = 2;
 
-/// Why a request is refused, by the numbers of `AEEStdErr.h`.
+/// Reasons for refusing a request, with the numbers of `AEEStdErr.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Refusal {
@@ -41,10 +43,10 @@ enum Refusal {
     NoFile = 0x45,
 }
 
-/// What a request gives.
+/// Result of a request.
 type Outcome<T> = std::result::Result<T, Refusal>;
 
-/// A request: buffers that it has, and lengths of those that it wants.
+/// A request: its input buffers, and the requested lengths of output buffers.
 struct Request<'a> {
     interface: u32,
     method: u32,
@@ -52,14 +54,14 @@ struct Request<'a> {
     outputs: Vec<usize>,
 }
 
-/// The thread that the domain asks for files. The domain ends with it.
+/// The thread that serves the domain's requests. It runs until the domain ends.
 pub struct Listener {
     domain: Arc<Domain>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Listener {
-    /// Starts it, with the device program, the one file that it has.
+    /// Starts the thread with the device program, the only file that it serves.
     pub fn start(domain: &Arc<Domain>, program: Vec<u8>) -> Result<Self> {
         let started = domain.invoke(LISTENER, INIT, &[], &mut []);
         let name = "FASTRPC_IOCTL_INVOKE of the listener";
@@ -83,15 +85,15 @@ impl Drop for Listener {
     }
 }
 
-/// What the thread has.
+/// State of the thread.
 struct Server {
     domain: Arc<Domain>,
     /// The device program.
     program: Vec<u8>,
-    /// Where each open file is read next, by its number.
+    /// Read position of each open file, by its number.
     files: BTreeMap<u32, usize>,
     latest_file: u32,
-    /// The pages at an address.
+    /// Pages by address.
     pages: BTreeMap<u64, Pages>,
 }
 
@@ -133,7 +135,7 @@ impl Server {
         }
     }
 
-    /// The buffers of the response.
+    /// Returns the buffers of the response.
     fn respond(&mut self, request: &Request) -> Outcome<Vec<Vec<u8>>> {
         match request.interface {
             REMOTECTL => remote_control(request),
@@ -143,7 +145,7 @@ impl Server {
         }
     }
 
-    /// `apps_std`, by the numbers of its methods.
+    /// Serves `apps_std`. The numbers are those of its methods.
     fn files(&mut self, request: &Request) -> Outcome<Vec<Vec<u8>>> {
         match request.method {
             // fopen(name, mode), fopen_with_env(variable, delimiter, name, mode)
@@ -208,7 +210,7 @@ impl Server {
         }
     }
 
-    /// Opens the file whose name is the input `name`: the device program, or none.
+    /// Opens the file that the input with index `name` names, if it is the device program.
     fn open(&mut self, request: &Request, name: usize) -> Outcome<Vec<Vec<u8>>> {
         let name = request
             .inputs
@@ -223,18 +225,18 @@ impl Server {
         Ok(vec![words(&[self.latest_file])])
     }
 
-    /// Where the file that a request names is read next.
+    /// Returns the read position of the file that a request names.
     fn file(&mut self, request: &Request) -> Outcome<&mut usize> {
         self.files
             .get_mut(&request.word(0)?)
             .ok_or(Refusal::Request)
     }
 
-    /// `apps_mem`: pages for the heap of the domain, which the driver has.
+    /// Serves `apps_mem`: adds pages to the domain's heap and removes them.
     fn memory(&mut self, request: &Request) -> Outcome<Vec<Vec<u8>>> {
         let wide = request.method >= 2;
         match request.method {
-            // request_map(heap, flags of this process, flags of the domain, address, bytes), and with 64 bits
+            // request_map(heap, flags of this process, flags of the domain, address, bytes), and the same with 64 bits
             0 | 2 => {
                 let bytes = if wide {
                     request.wide(24)?
@@ -258,7 +260,7 @@ impl Server {
                     false => words(&addresses.map(|address| address as u32)),
                 }])
             }
-            // request_unmap(address, bytes), and with 64 bits
+            // request_unmap(address, bytes), and the same with 64 bits
             1 | 3 => {
                 let address = if wide {
                     request.wide(0)?
@@ -277,7 +279,7 @@ impl Server {
     }
 }
 
-/// `apps_remotectl`: opens and closes an interface.
+/// Serves `apps_remotectl`: opens and closes an interface.
 fn remote_control(request: &Request) -> Outcome<Vec<Vec<u8>>> {
     match request.method {
         0 => {
@@ -306,7 +308,7 @@ impl<'a> Request<'a> {
             scalars >> 8 & 0xff,
         );
         if scalars & 0xff != 0 {
-            // Handles.
+            // Handles are not supported.
             return Err(Refusal::Request);
         }
         let length_at = |at: usize| {
@@ -340,7 +342,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The word at byte `at` of the first input, which has the numbers.
+    /// Returns the word at byte `at` of the first input, which has the numbers.
     fn word(&self, at: usize) -> Outcome<u32> {
         let numbers = self
             .inputs
@@ -350,13 +352,13 @@ impl<'a> Request<'a> {
         Ok(word(numbers, at))
     }
 
-    /// The same with 64 bits.
+    /// Returns the 64-bit number at byte `at` of the first input.
     fn wide(&self, at: usize) -> Outcome<u64> {
         Ok(u64::from(self.word(at)?) | u64::from(self.word(at + 4)?) << 32)
     }
 }
 
-/// Buffers of a response, each as long as the request wants it.
+/// Concatenates the buffers of a response. Each has the length that the request asks for.
 fn pack(buffers: &[Vec<u8>], lengths: &[usize]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (index, length) in lengths.iter().enumerate() {

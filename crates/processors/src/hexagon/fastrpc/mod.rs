@@ -1,14 +1,16 @@
-//! The device program on a phone's DSP: FastRPC, by the interface of Linux' driver or of the vendor's in kernels of Android
-//! ([`Interface`](kernel::Interface)). It has never run on a phone.
+//! Runs the device program on a phone's DSP through FastRPC. It supports Linux' driver and the vendor's driver of
+//! Android kernels ([`Interface`](kernel::Interface)). It has never run on a phone.
 //!
-//! A node of the driver is opened, and the DSP creates a *protection domain*, its kind of process, for this process: an unsigned one,
-//! which programs may have that nobody has signed. It begins with a *shell*, a file of the phone's vendor, in a dma-buf. Another
-//! dma-buf is what both map. The domain then loads the device program: it asks this process for the file, by calls that it is given
-//! as results of calls ([`listener`]). One more call begins the program, and returns when it ends; everything else is requests in
-//! memory, as with every other transport.
+//! The host opens a node of the driver, and the DSP creates a *protection domain* (its kind of process) for this
+//! process. The domain is unsigned, so that it may run programs without the vendor's signature. It starts with a
+//! *shell*, a file of the phone's vendor, in a dma-buf. Another dma-buf is the memory that host and DSP share. The
+//! domain then loads the device program: it requests the file from this process, in the results of calls
+//! ([`listener`]). One more call starts the program and returns when the program ends. All further communication goes
+//! through shared memory, as with every other transport.
 //!
-//! A call of a DSP that hangs does not return. So all of them are made on threads of their own, and nobody waits for one longer
-//! than the patience of the options; what such a thread holds is released when it returns, or when this process ends.
+//! A call of a hanging DSP does not return. So each call is made on its own thread, and no caller waits longer than the
+//! patience of the options. The resources of such a thread are released when its call returns, or when this process
+//! ends.
 
 mod domain;
 mod kernel;
@@ -35,17 +37,17 @@ pub(super) use kernel::System;
 use kernel::{Driver, Interface};
 use listener::Listener;
 
-/// How long the end of a program is waited for.
+/// Time that a program has to end.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Where the parts of FastRPC are.
+/// Paths of the parts of FastRPC.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// Nodes by which the DSP that computes is reached, with whose driver's they are. The first one that is there is used.
+    /// Nodes of the compute DSP, with their drivers' interfaces. The first one that exists is used.
     pub nodes: Vec<(PathBuf, Interface)>,
-    /// The heap of dma-bufs.
+    /// The dma-buf heap.
     pub heap: PathBuf,
-    /// Where the shell of unsigned domains may be.
+    /// Possible paths of the shell for unsigned domains.
     pub shells: Vec<PathBuf>,
 }
 
@@ -53,7 +55,7 @@ impl Default for Places {
     fn default() -> Self {
         let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect();
         Self {
-            // The secure ones are for signed programs, too, and are open to fewer.
+            // The secure nodes are for signed programs, too. Fewer users may open them.
             nodes: [
                 ("/dev/fastrpc-cdsp", Interface::Mainline),
                 ("/dev/fastrpc-cdsp-secure", Interface::Mainline),
@@ -74,7 +76,7 @@ impl Default for Places {
 }
 
 impl Places {
-    /// What was found, and what is missing.
+    /// Describes what was found and what is missing.
     pub fn report(&self) -> String {
         let Some((node, interface)) = self.node() else {
             return self.no_node();
@@ -115,7 +117,7 @@ impl Places {
     }
 }
 
-/// Whether there is something, or this user may not see that: then opening it says so.
+/// Returns whether the path exists or can't be checked by this user. In the latter case, opening it reports the error.
 fn may_exist(path: &Path) -> bool {
     path.try_exists().unwrap_or(true)
 }
@@ -132,16 +134,16 @@ fn list(paths: &[PathBuf]) -> String {
 pub struct Session {
     node: PathBuf,
     architecture: u32,
-    /// Everything that is open; `None` once it was released.
+    /// All open resources; `None` once they are released.
     open: Option<Open>,
     ended: Ended,
     grace: Duration,
 }
 
-/// Why the program ended.
+/// Reason why the program ended.
 type Ended = Arc<Mutex<Option<String>>>;
 
-/// What is open, in the order in which it is released.
+/// Open resources, in the order in which they are released.
 struct Open {
     /// Disconnected when the program has returned.
     running: mpsc::Receiver<()>,
@@ -152,7 +154,7 @@ struct Open {
 }
 
 impl Session {
-    /// Starts the program, with memory that both map.
+    /// Starts the program, with memory that host and DSP share.
     pub fn start(
         options: &HexagonOptions,
         driver: Arc<dyn Driver>,
@@ -254,7 +256,8 @@ impl Transport for Session {
     fn end(&mut self) {
         let Some(open) = self.open.take() else { return };
         let grace = self.grace;
-        // A program that does not end in time loses its domain, and the rest is released when its call returns.
+        // If the program does not end in time, its domain is ended. The other resources are released when its call
+        // returns.
         let _ = within(3 * grace, move || open.release(grace));
     }
 
@@ -281,7 +284,7 @@ impl Open {
         let has_ended = |grace| running.recv_timeout(grace) == Err(RecvTimeoutError::Disconnected);
         if !has_ended(grace) {
             domain.exit();
-            // The memory is the program's until it has ended.
+            // The program may use the memory until it has ended.
             let _ = running.recv();
         }
         drop(module);
@@ -290,7 +293,7 @@ impl Open {
     }
 }
 
-/// What `work` returns on a thread of its own; `None` if it does not within `patience`.
+/// Runs `work` on a new thread and returns its result, or `None` after `patience`.
 fn within<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -303,7 +306,7 @@ fn within<T: Send + 'static>(
     receiver.recv_timeout(patience).ok()
 }
 
-/// An error of a processor that this module is.
+/// Returns an error of the processor `npu:hexagon`.
 fn failed(reason: impl std::fmt::Display) -> Error {
     Error::Run {
         processor: NAME.to_owned(),
@@ -311,7 +314,7 @@ fn failed(reason: impl std::fmt::Display) -> Error {
     }
 }
 
-/// The error of a call of `path`, with what to do about it.
+/// Returns the error of a call on `path`, with advice for the user.
 fn refused(call: &'static str, path: &Path, reason: io::Error, advice: &'static str) -> Error {
     Error::HexagonDsp {
         call,

@@ -1,6 +1,6 @@
-//! Calls of the kernel by their numbers and structures: those of FastRPC's driver in Linux (`include/uapi/misc/fastrpc.h`), of the
-//! vendor's driver in kernels of Android (its `adsprpc_shared.h`), whose names have `Vendor` in them here, and of dma-buf heaps
-//! (`include/uapi/linux/dma-heap.h`). Facts about layouts, as a process of 64 bits has them.
+//! Kernel calls by number and structure: those of Linux' FastRPC driver (`include/uapi/misc/fastrpc.h`), of the
+//! vendor's driver in Android kernels (its `adsprpc_shared.h`; these have `Vendor` in their names here), and of dma-buf
+//! heaps (`include/uapi/linux/dma-heap.h`). The layouts are those of a 64-bit process.
 
 /// `struct fastrpc_invoke_args`.
 #[repr(C)]
@@ -87,7 +87,7 @@ pub struct Capability {
     pub reserved: [u32; 4],
 }
 
-/// The vendor's `union remote_arg`, of a buffer.
+/// The vendor's `union remote_arg`, for a buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VendorArgument {
@@ -115,7 +115,7 @@ pub struct VendorInit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VendorMemMap {
     pub version: i32,
-    /// What C leaves unused, so that what follows begins with a multiple of 8.
+    /// Padding of C, so that the following field is aligned to 8 bytes.
     pub unused: u32,
     pub fd: i32,
     pub offset: i32,
@@ -159,29 +159,29 @@ pub struct HeapAllocation {
     pub heap_flags: u64,
 }
 
-/// `_IOWR(letter, number, T)` of Linux' `ioctl.h`, as all architectures have it that have these drivers.
+/// Returns `_IOWR(letter, number, T)` of Linux' `ioctl.h`. It is the same on all architectures that have these drivers.
 const fn read_and_write<T>(letter: u8, number: u8) -> u32 {
     (3 << 30) | ((size_of::<T>() as u32) << 16) | ((letter as u32) << 8) | number as u32
 }
 
-/// Declares [`Structure`] from calls: what each is called here, its structure, and its letter and number in the headers.
+/// Declares [`Structure`] from calls: the variant's name, the structure, and the letter and number in the headers.
 macro_rules! calls {
     ($($name:ident($structure:ty) = $letter:literal $number:literal,)*) => {
-        /// What a call is.
+        /// A call: its structure, tagged with its number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Structure {
             $($name($structure),)*
         }
 
         impl Structure {
-            /// The number of the call.
+            /// Returns the number of the call.
             pub fn number(&self) -> u32 {
                 match self {
                     $(Self::$name(_) => read_and_write::<$structure>($letter, $number),)*
                 }
             }
 
-            /// Where it is.
+            /// Returns a pointer to the structure.
             pub fn pointer(&mut self) -> *mut std::ffi::c_void {
                 match self {
                     $(Self::$name(structure) => std::ptr::from_mut(structure).cast(),)*
@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// As gcc computes them from the headers of Linux 6.12.
+    /// Expected values: computed by gcc from the headers of Linux 6.12.
     #[test]
     fn numbers_and_structures_are_those_of_the_kernels_headers() {
         let numbers = [
@@ -288,7 +288,7 @@ mod tests {
         );
     }
 
-    /// As gcc computes them from the vendor's header, of 2022.
+    /// Expected values: computed by gcc from the vendor's header of 2022.
     #[test]
     fn numbers_and_structures_are_those_of_the_vendors_header() {
         let init = VendorInit {

@@ -1,4 +1,4 @@
-//! Attention over pages, and what brings together the parts that workgroups found.
+//! Self-test of attention over pages, and of the kernel that combines partial results of workgroups.
 
 use bytemuck::Zeroable;
 use half::f16;
@@ -12,25 +12,25 @@ use super::super::steps::{AttentionUniforms, CombineUniforms, NONE};
 use super::{Proof, Trial, ensure, near, numbers};
 
 const KV_HEADS: usize = 2;
-/// Of two sequences, the position of the first query, and where in memory the pages are.
+/// For each of two sequences, the position of the first query, and the indices of its pages in memory.
 const SEQUENCES: [(usize, &[usize]); 2] = [(PAGE + 20, &[2, 0]), (3, &[1])];
 const PAGES: usize = 3;
-/// Of weighted means of numbers up to 1.
+/// Tolerance of weighted means of numbers up to 1.
 const TOLERANCE: f32 = 1e-4;
-/// Less than any score, as in `attention.wgsl`.
+/// Less than any score, equal to `HIDDEN` in `attention.wgsl`.
 const HIDDEN: f32 = -1e30;
 
 struct Case {
     name: &'static str,
-    /// Query heads of a key head.
+    /// Query heads per key head.
     of_key_head: usize,
     window: Option<usize>,
     soft_cap: Option<f32>,
-    /// Whether each page has a workgroup of its own.
+    /// Whether each page has its own workgroup.
     splits: bool,
 }
 
-/// A tile of each of two sequences, one of which has two pages.
+/// Tests one tile of each of two sequences, one of which has two pages.
 pub(super) fn prove(trial: &mut Trial, head_dim: usize, queries: usize) -> Proof {
     let case = |name, of_key_head, window, soft_cap, splits| Case {
         name,
@@ -80,7 +80,7 @@ fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -
         heads,
         kv_heads: KV_HEADS,
         head_dim,
-        // Some scores are far above others.
+        // Makes some scores much larger than others.
         scale: 6.0 / (head_dim as f32).sqrt(),
         window,
         soft_cap,
@@ -88,7 +88,7 @@ fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -
     };
     let (width, of_page) = (heads * head_dim, KV_HEADS * PAGE * head_dim);
     let (mut in_rows, mut expected) = (Vec::new(), Vec::new());
-    // [pages, keys and values, kv_heads, PAGE, head_dim].
+    // Shape: [pages, keys and values, kv_heads, PAGE, head_dim].
     let mut cache = vec![f16::NAN; PAGES * 2 * of_page];
     for (index, (first, pages)) in SEQUENCES.into_iter().enumerate() {
         let seed = 10 * index as u32;
@@ -127,7 +127,7 @@ fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -
         expected.extend(out);
     }
 
-    // Positions of rows, which attention does not read; tiles; pages.
+    // The table: positions of rows, which attention does not read; tiles; pages.
     let tiles_at = 4 * rows;
     let mut table = vec![u32::MAX; tiles_at];
     let mut pages_at = tiles_at + 4 * SEQUENCES.len();
@@ -180,8 +180,8 @@ fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -
     Ok(near(name, found, &expected, |_| TOLERANCE))
 }
 
-/// What `combine.wgsl` computes: of each head of each row, parts that are weighted values, their greatest score and the
-/// sum of weights.
+/// Computes what `combine.wgsl` computes. Each head of each row has parts; a part is the weighted values, their maximum
+/// score and the sum of weights.
 fn combine(parts: &[f32], head_dim: usize, splits: usize) -> Vec<f32> {
     let of_part = head_dim + QUAD;
     let of_head = |parts: &[f32]| {
@@ -213,7 +213,7 @@ fn combine(parts: &[f32], head_dim: usize, splits: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Parts of which some are worth much less than others, and some saw no key.
+/// Tests parts of which some have much smaller weights than others, and some have no key.
 pub(super) fn prove_combine(trial: &mut Trial, head_dim: usize) -> Proof {
     const ROWS: usize = 2;
     const HEADS: usize = 3;

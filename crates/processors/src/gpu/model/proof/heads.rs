@@ -1,5 +1,5 @@
-//! What is between the query, key and value layers and attention: norms of heads, RoPE, and the pages that keys and values
-//! are written to.
+//! Self-test of the kernel between the query, key and value layers and attention: norms of heads, RoPE, and writes of
+//! keys and values to the pages.
 
 use bytemuck::{Zeroable, cast_slice};
 use half::f16;
@@ -14,31 +14,31 @@ use super::{Proof, Trial, ensure, near, numbers};
 const HEADS: usize = 3;
 const KV_HEADS: usize = 2;
 const ALL: usize = HEADS + 2 * KV_HEADS;
-/// Of each row, its position, and which of [`PAGES`] its sequence has: the first two rows are on both sides of the end of
-/// a page, the third is of another sequence.
+/// Position of each row, and where the pages of its sequence begin in [`PAGES`]. The first two rows are on both sides
+/// of a page boundary; the third belongs to another sequence.
 const POSITIONS: [(usize, usize); 3] = [(PAGE - 1, 0), (PAGE, 0), (7, 2)];
 const ROWS: usize = POSITIONS.len();
-/// Where in memory the pages of both sequences are.
+/// Indices of the pages of both sequences in memory.
 const PAGES: [u32; 3] = [2, 0, 1];
-/// Words that blocks before have of a row.
+/// Words per row of the preceding layers.
 const WORDS_BEFORE: usize = 5;
-/// What memory holds that nothing is written to.
+/// Initial contents of memory that nothing is written to.
 const UNTOUCHED: f16 = f16::from_f32_const(3.25);
-/// Of numbers around 1.
+/// Tolerance of numbers around 1.
 const TOLERANCE: f32 = 1e-5;
 
 struct Case {
     name: &'static str,
     pairing: Pairing,
-    /// Pairs that are rotated.
+    /// Rotated pairs.
     pairs: usize,
-    /// Whether heads have norms.
+    /// Whether heads are normed.
     normed: bool,
     /// Whether keys and values are returned.
     returns: bool,
 }
 
-/// All of it, with both layouts of pairs, heads that are rotated in part, and with norms.
+/// Tests all of this with both pair layouts, with partly rotated heads, and with norms.
 pub(super) fn prove(trial: &mut Trial, head_dim: usize) -> Proof {
     let (all, some) = (head_dim / 2, head_dim / 4);
     let case = |name, pairing, pairs, normed| Case {
@@ -170,7 +170,7 @@ fn prove_case(trial: &mut Trial, head_dim: usize, case: &Case) -> Proof {
         }
     }
     let wide = |halves: &[f16]| halves.iter().map(|half| half.to_f32()).collect::<Vec<_>>();
-    // A number between two of f16 may become either.
+    // A number halfway between two f16 numbers may be rounded to either.
     let rounding = |expected: f32| expected.abs() / 512.0 + TOLERANCE;
     ensure!(near(
         &format!("{name}: queries"),

@@ -1,9 +1,10 @@
-//! Whether a GPU computes rightly: every kernel that a model uses runs on small cases beside the CPU's kernels.
+//! Self-test of a GPU: runs every kernel that a model uses on small cases, and compares the results with the CPU's
+//! kernels.
 //!
-//! `products` are compared with sums in f64; quantization and products in INT8 (`w8a8`), norms and activations (`rows`),
-//! RoPE with what it writes to the pages (`heads`), and attention over pages (`attention`) with the CPU's. Cases have
-//! shapes that are multiples of no tile, more pages than one, in another order than they are in memory, and not-a-number
-//! wherever nothing should be read.
+//! `products` compares float matmuls with sums in f64. The other modules compare with the CPU: `w8a8` quantization and
+//! INT8 matmuls, `rows` norms and activations, `heads` RoPE and its writes to the pages, and `attention` attention over
+//! pages. The shapes are not multiples of any tile. There are several pages, in another order than in memory.
+//! Everything that must not be read is NaN.
 
 mod attention;
 mod heads;
@@ -22,10 +23,10 @@ use super::kernels::{Kernel, ModelVariant, Pipelines, WeightFormat};
 use super::steps::Work;
 use crate::error::{Error, Result};
 
-/// The pipelines of the first of `variants` whose `kernels` all compute rightly, and what came of each.
+/// Returns the pipelines of the first of `variants` whose `kernels` all pass, and the result of each variant.
 ///
 /// # Errors
-/// If none does, or the GPU fails.
+/// If no variant passes, or the GPU fails.
 pub(super) fn choose(
     context: &Context,
     variants: &[ModelVariant],
@@ -60,13 +61,13 @@ pub(super) fn choose(
     Ok((pipelines, states))
 }
 
-/// Rows of a product of many: a multiple of no tile, and more than one of the largest.
+/// Rows of a matmul of many rows: not a multiple of any tile, and more than the largest tile.
 const MANY_ROWS: usize = 67;
 
-/// Whether a step computed what it should, or what is wrong; an error where the GPU failed.
+/// Result of a self-test: the inner error describes a wrong result, the outer error a failed GPU.
 type Proof = Result<std::result::Result<(), String>>;
 
-/// Whether all kernels are right, or which one is wrong by how much.
+/// Tests all kernels. Names the wrong kernel and its error, if any.
 fn prove(context: &Context, pipelines: &mut Pipelines, kernels: &[Kernel]) -> Proof {
     for kernel in kernels {
         if let Err(reason) = pipelines.compile(context, *kernel) {
@@ -106,7 +107,8 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Of a kernel of products, as many rows as it is for, and its workgroups for those and `columns`: more than one tile.
+    /// Returns the number of rows that a matmul kernel is tested with, and its workgroups for those rows and `columns`:
+    /// more than one tile.
     fn product(&self, columns: usize) -> (usize, [usize; 3]) {
         let rows = match self.kernel {
             Kernel::Rows(_, 1) => 1,
@@ -119,7 +121,7 @@ impl Trial<'_> {
         )
     }
 
-    /// A buffer that holds `values`.
+    /// Returns a buffer that holds `values`.
     fn buffer<T: NoUninit>(&self, values: &[T]) -> Result<wgpu::Buffer> {
         let usage = wgpu::BufferUsages::STORAGE
             | wgpu::BufferUsages::COPY_SRC
@@ -133,7 +135,7 @@ impl Trial<'_> {
         Ok(buffer)
     }
 
-    /// Runs the kernel in so many workgroups; returns what is then in the last `outputs` of `buffers`.
+    /// Runs the kernel in `groups` workgroups. Returns the contents of the last `outputs` of `buffers`.
     fn run<T: Pod>(
         &mut self,
         call: &Call,
@@ -188,7 +190,7 @@ impl Trial<'_> {
     }
 }
 
-/// Whether `found` is what was `expected`, each number with a tolerance of its own; what is wrong names the `case`.
+/// Compares `found` with `expected`. Each number has its own tolerance. The error names the `case`.
 fn near(
     case: &str,
     found: &[f32],
@@ -212,7 +214,7 @@ fn near(
     Ok(())
 }
 
-/// From −1 to 1, the same every time.
+/// Returns reproducible pseudorandom numbers from −1 to 1.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let next = || {
@@ -222,7 +224,7 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
     std::iter::repeat_with(next).take(count).collect()
 }
 
-/// Returns what is wrong, if anything is.
+/// Returns from the function if the proof found an error.
 macro_rules! ensure {
     ($proof:expr) => {
         if let Err(reason) = $proof {

@@ -1,4 +1,4 @@
-//! Small products with weights of each format a model has, beside sums in f64.
+//! Self-test of small float matmuls with weights of each format. The reference sums in f64.
 
 use bytemuck::Zeroable;
 use half::{bf16, f16};
@@ -12,26 +12,26 @@ use super::super::steps::{NONE, ProductUniforms};
 use super::super::weights::{Layer, upload};
 use super::{Proof, Trial, ensure, near, numbers};
 
-/// A multiple of no tile, and more than one of the largest.
+/// Not a multiple of any tile, and more than the largest tile.
 const COLUMNS: usize = 70;
-/// Where in a row of the output, which has more, they begin.
+/// First column of the results in a row of the output, which is wider.
 const FIRST: usize = 3;
 const STRIDE: usize = COLUMNS + 5;
-/// Features: whole groups of INT4, but no whole number of steps of a workgroup.
+/// Features: whole INT4 groups, but not a whole number of a workgroup's steps.
 const FEATURES: usize = 3 * int4::GROUP;
-/// Every fourth row of the weight is so much smaller, below the normal numbers of f16.
+/// Scale of every fourth row of the weight, below the normal f16 numbers.
 const TINY: f32 = 3.8e-6;
 
-/// A case of each way to read rows and to write sums.
+/// A case: how rows are read and how sums are written.
 struct Case {
     name: &'static str,
-    /// Whether rows are those whose logits are wanted.
+    /// Whether only the rows whose logits are requested are computed.
     of_outputs: bool,
-    /// Whether a bias is added, and what the output has.
+    /// Whether the bias and the previous output are added.
     adds: bool,
 }
 
-/// Products of as many rows as the kernel is for.
+/// Tests matmuls with as many rows as the kernel is for.
 pub(super) fn prove(trial: &mut Trial, format: WeightFormat) -> Proof {
     let (rows, groups) = trial.product(COLUMNS);
     let weight = Weight::new(format);
@@ -73,7 +73,7 @@ fn prove_case(
             .collect::<Vec<_>>()
     };
     let (bias, before) = (of_columns(8, 1), of_columns(9, rows));
-    // Those of few rows multiply in f32 in every variant.
+    // Kernels for few rows multiply in f32 in every variant.
     let variant = match trial.kernel {
         Kernel::Tile(_) => trial.pipelines.variant,
         _ => ModelVariant::ALL[0],
@@ -119,7 +119,7 @@ fn prove_case(
     Ok(near(name, &found[0], &expected, |index| tolerances[index]))
 }
 
-/// How large the weights of a row are.
+/// Returns the magnitude of the weights of a row.
 fn size(row: usize) -> f32 {
     if row % 4 == 3 { TINY } else { 1.0 }
 }

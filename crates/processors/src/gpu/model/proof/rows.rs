@@ -1,4 +1,4 @@
-//! Norms and activations of rows.
+//! Self-test of norms and activations.
 
 use bytemuck::Zeroable;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply};
@@ -11,16 +11,16 @@ use super::{Proof, Trial, ensure, near, numbers};
 
 /// Rows of each case.
 const ROWS: usize = 3;
-/// Features of a norm: more quads than a workgroup has invocations, and not twice as many.
+/// Features of a norm: more quads than a workgroup has invocations, but fewer than twice as many.
 const FEATURES: usize = 4 * 300;
 /// Width of a feed-forward: more quads than a workgroup has invocations.
 const WIDTH: usize = 4 * (ACTIVATE_THREADS + 7);
-/// Of numbers around 1.
+/// Tolerance of numbers around 1.
 const TOLERANCE: f32 = 1e-5;
 
-/// RMS norm and layer norm, of all rows and of those whose logits are wanted, written and added.
+/// Tests RMS norm and layer norm: all rows and only the rows whose logits are requested, written and added.
 pub(super) fn prove_norm(trial: &mut Trial) -> Proof {
-    // A mean that is not 0.
+    // Shifts the mean away from 0.
     let x: Vec<_> = numbers(ROWS * FEATURES, 1)
         .into_iter()
         .map(|x| x + 0.7)
@@ -33,7 +33,7 @@ pub(super) fn prove_norm(trial: &mut Trial) -> Proof {
     let epsilon = 0.01;
     let outputs = [2, 0];
     let input = trial.buffer(&x)?;
-    // Neither weight nor bias is at the beginning.
+    // Padding: neither weight nor bias is at offset 0.
     let parameters = trial.buffer(&[&vec![f32::NAN; QUAD][..], &bias, &weight].concat())?;
     let table = trial.buffer(&[&[u32::MAX; 5][..], &outputs.map(|row| row as u32)].concat())?;
     for (case, is_layer_norm, adds, of_outputs) in [
@@ -89,7 +89,7 @@ pub(super) fn prove_norm(trial: &mut Trial) -> Proof {
     Ok(Ok(()))
 }
 
-/// Each activation, with a gate and without.
+/// Tests each activation, with and without a gate.
 pub(super) fn prove_activation(trial: &mut Trial) -> Proof {
     let mut x: Vec<_> = numbers(2 * ROWS * WIDTH, 5)
         .into_iter()

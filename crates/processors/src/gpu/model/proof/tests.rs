@@ -1,11 +1,11 @@
-//! Every error that is planted in a shader is found.
+//! Tests that the self-test finds every bug that is planted in a shader.
 
 use super::super::super::context::Context;
 use super::super::super::context::tests::context;
 use super::super::kernels::WeightFormat;
 use super::*;
 
-/// What the proof of a kernel finds, with an error in its shader.
+/// Returns the result of a kernel's self-test with a bug in its shader.
 fn found(
     context: &Context,
     kernel: Kernel,
@@ -440,7 +440,7 @@ fn every_kernel_of_every_variant_computes_rightly() {
 fn products_in_f16_are_refused_beyond_their_bound() {
     let Some(context) = context() else { return };
     let kernel = Kernel::Tile(WeightFormat::F32);
-    // Five bits fewer than f16 has.
+    // Clears five mantissa bits of f16.
     let coarse =
         "(bitcast<vec4<f32>>(bitcast<vec4<u32>>(value * SHRINK) & vec4<u32>(0xfffc0000u)))";
     let of_second = [

@@ -1,4 +1,4 @@
-//! Quantization to INT8, and products of INT8 with their shadows, beside the CPU's.
+//! Self-test of quantization to INT8, and of INT8 matmuls with their shadow products. The reference is the CPU.
 
 use bytemuck::Zeroable;
 use triad_kernels::OutputMut;
@@ -12,33 +12,33 @@ use super::super::steps::{NONE, ProductUniforms, QuantizeUniforms};
 use super::super::weights::{Layer, upload};
 use super::{Proof, Trial, ensure, near, numbers};
 
-/// A multiple of no tile, and more than one of the largest.
+/// Not a multiple of any tile, and more than the largest tile.
 const COLUMNS: usize = 70;
-/// Where in a row of the output, which has more, they begin.
+/// First column of the results in a row of the output, which is wider.
 const FIRST: usize = 3;
 const STRIDE: usize = COLUMNS + 5;
-/// Features of products: more than a workgroup brings into its memory at a time, and no multiple of that.
+/// Features of matmuls: more than a workgroup loads at a time, and not a multiple of that.
 const FEATURES: usize = 100;
-/// Features of quantization: more quads than a workgroup has invocations, and not twice as many.
+/// Features of quantization: more quads than a workgroup has invocations, but fewer than twice as many.
 const WIDE: usize = 4 * 100;
-/// What one unit of the input is worth: an eighth of −1 to 1 is beyond the clip threshold.
+/// Quantization step of the input. It puts an eighth of the range −1 to 1 beyond the clip threshold.
 const SCALE: f32 = 0.007;
-/// Of a term that is multiplied and summed in f32.
+/// Relative tolerance of a term that is multiplied and summed in f32.
 const TOLERANCE: f32 = 1e-5;
 
-/// With smoothing and without, with a shadow and without; with rows that are no numbers.
+/// Tests with and without smoothing, with and without a shadow, and with rows that contain NaN or infinity.
 pub(super) fn prove_quantize(trial: &mut Trial) -> Proof {
     let smoothing: Vec<_> = numbers(WIDE, 11)
         .into_iter()
         .map(|x| 1.0 + 0.5 * x)
         .collect();
     let mut x = numbers(4 * WIDE, 12);
-    // Half way between two numbers, zero of either sign.
+    // Values halfway between two INT8 numbers, and zeros of either sign.
     x[..4].copy_from_slice(&[0.5 * SCALE, 1.5 * SCALE, 0.0, -0.0]);
     x[2 * WIDE + 70] = f32::NAN;
     x[3 * WIDE + WIDE - 1] = f32::NEG_INFINITY;
     let input = trial.buffer(&x)?;
-    // Factors are not at the beginning.
+    // Padding: the smoothing factors are not at offset 0.
     let parameters = trial.buffer(&[&[f32::NAN; QUAD][..], &smoothing].concat())?;
     for (case, smoothing, has_shadow) in [
         ("clipped", None, false),
@@ -86,7 +86,7 @@ pub(super) fn prove_quantize(trial: &mut Trial) -> Proof {
     Ok(Ok(()))
 }
 
-/// Whether a row has the numbers of the CPU, where those are used, and its outliers.
+/// Compares the scale and, where they are used, the INT8 numbers and the outliers of a row with the CPU's.
 fn same_row(
     expected: QuantizedView,
     row: usize,
@@ -134,12 +134,12 @@ fn same_row(
     Ok(())
 }
 
-/// Products of as many rows as the kernel is for, added to bias and output, and written alone.
+/// Tests matmuls with as many rows as the kernel is for, added to bias and output, and written alone.
 pub(super) fn prove(trial: &mut Trial) -> Proof {
     let (rows, groups) = trial.product(COLUMNS);
     let weight = Weight::new();
     let mut x = QuantizedRows::default();
-    // Rows without outliers, too.
+    // Makes some rows have no outliers.
     let size = |index: usize| if index / FEATURES % 3 == 1 { 0.8 } else { 1.0 };
     let values: Vec<_> = numbers(rows * FEATURES, 13)
         .into_iter()
@@ -177,7 +177,7 @@ pub(super) fn prove(trial: &mut Trial) -> Proof {
         unreachable!("a small weight is in one part")
     };
     let (input, outliers) = (trial.buffer(&words)?, trial.buffer(&outliers)?);
-    // Scales behind the bias.
+    // The scales follow the bias.
     let parameters = trial.buffer(&[&bias[..], &weight.scales].concat())?;
     for (case, adds) in [("added to bias and output", true), ("alone", false)] {
         let mut expected = before.clone();
@@ -218,7 +218,7 @@ pub(super) fn prove(trial: &mut Trial) -> Proof {
     Ok(Ok(()))
 }
 
-/// A weight `[COLUMNS, FEATURES]` over all of INT8.
+/// A weight `[COLUMNS, FEATURES]` with values over the whole INT8 range.
 struct Weight {
     packed: Vec<i8>,
     scales: Vec<f32>,

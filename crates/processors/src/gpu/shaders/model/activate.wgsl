@@ -1,16 +1,16 @@
-// The activation of a feed-forward. `functions.wgsl` comes before this.
+// Activation of a feed-forward. `functions.wgsl` precedes this file.
 
 struct FeedForward {
-    // Of a row of the output.
+    // Quads per row of the output.
     quads: u32,
-    // 1 where there is a gate.
+    // 1 if there is a gate.
     gated: u32,
     activation: u32,
     unused: u32,
 }
 
 @group(0) @binding(1) var<uniform> feed_forward: FeedForward;
-// [rows, quads] of up; where there is a gate, [rows, 2, quads] of gate and up.
+// [rows, quads] of up; if there is a gate, [rows, 2, quads] of gate and up.
 @group(0) @binding(2) var<storage, read> input: array<vec4<f32>>;
 // [rows, quads].
 @group(0) @binding(3) var<storage, read_write> out: array<vec4<f32>>;

@@ -1,12 +1,12 @@
-// Causal attention over pages of keys and values: a workgroup computes a tile, up to QUERIES queries that read one head of
-// keys, on some pages. It brings KEYS keys into its memory at a time, then their values; weights are those of the online
-// softmax. Where pages are split among workgroups, `combine.wgsl` brings together what each found.
+// Causal attention over pages of keys and values. A workgroup computes a tile of up to QUERIES queries that read one
+// key head, over some pages. It loads KEYS keys into its memory at a time, then their values, and weights them by
+// online softmax. If pages are split among workgroups, `combine.wgsl` combines their results.
 //
-// Before this come DIM, the width of a head, QUERIES, KEYS, PAGE and `functions.wgsl`.
+// DIM (the width of a head), QUERIES, KEYS, PAGE and `functions.wgsl` precede this file.
 
 const THREADS = 64u;
 const QUADS = DIM / 4u;
-// Quads of the output that an invocation sums.
+// Output quads that an invocation sums.
 const SUMS = (QUERIES * QUADS + THREADS - 1u) / THREADS;
 // Less than any score.
 const HIDDEN = -1e30;
@@ -17,7 +17,7 @@ struct Attention {
     // Positions that a query reads; NONE for all.
     window: u32,
     scale: f32,
-    // 0 for none.
+    // 0 for no soft cap.
     soft_cap: f32,
     unused0: u32,
     unused1: u32,
@@ -27,19 +27,19 @@ struct Attention {
 @group(0) @binding(1) var<uniform> attention: Attention;
 // [rows, heads + 2 · kv_heads, QUADS].
 @group(0) @binding(2) var<storage, read> heads: array<vec4<f32>>;
-// [pages, keys and values, kv_heads, PAGE, QUADS], four numbers in f16.
+// [pages, keys and values, kv_heads, PAGE, QUADS], four f16 numbers.
 @group(0) @binding(3) var<storage, read> cache: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read> table: array<u32>;
 // [rows, heads, QUADS].
 @group(0) @binding(5) var<storage, read_write> out: array<vec4<f32>>;
-// [rows, heads, splits, QUADS + 1]: weighted values; their greatest score and the sum of weights.
+// [rows, heads, splits, QUADS + 1]: weighted values; then their maximum score and the sum of weights.
 @group(0) @binding(6) var<storage, read_write> parts: array<vec4<f32>>;
 
 var<workgroup> queries: array<vec4<f32>, QUERIES * QUADS>;
-// [KEYS, QUADS + 1], so that neighbours read different banks.
+// [KEYS, QUADS + 1]. The padding makes adjacent invocations read different banks.
 var<workgroup> keys: array<vec2<u32>, KEYS * (QUADS + 1u)>;
 var<workgroup> scores: array<f32, QUERIES * KEYS>;
-// Of each query: the greatest score so far, the sum of weights, and what earlier weights are worth now.
+// Per query: the maximum score so far, the sum of weights, and the factor that rescales earlier weights.
 var<workgroup> tops: array<f32, QUERIES>;
 var<workgroup> totals: array<f32, QUERIES>;
 var<workgroup> factors: array<f32, QUERIES>;
@@ -48,7 +48,7 @@ var<private> sums: array<vec4<f32>, SUMS>;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    // Query heads of a key head, of which a tile has some or all.
+    // Query heads per key head; a tile has some or all of them.
     let of_key_head = attention.heads / attention.kv_heads;
     let of_tile = min(of_key_head, QUERIES);
     let tiles = (of_key_head + of_tile - 1u) / of_tile;
@@ -135,7 +135,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 }
 
-// Brings KEYS keys or values into the workgroup's memory; behind the last position nobody knows what the cache holds.
+// Loads KEYS keys or values into workgroup memory. After the last position the contents of the cache are undefined.
 fn load(first: u32, position: u32, last: u32, thread: u32) {
     for (var index = thread; index < KEYS * QUADS; index += THREADS) {
         let key = index / QUADS;
@@ -164,7 +164,7 @@ fn score(query: u32, key: u32) -> f32 {
     return sum;
 }
 
-// Makes weights of the scores of a query.
+// Replaces the scores of a query by weights.
 fn weigh(query: u32) {
     var top = tops[query];
     for (var key = 0u; key < KEYS; key++) {

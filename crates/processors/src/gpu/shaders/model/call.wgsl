@@ -1,26 +1,27 @@
-// What all dispatches of a forward pass have in common. It comes before every shader of a model.
+// Inputs that all dispatches of a forward pass share. This file precedes every shader of a model.
 
-// Where there is no norm and no bias.
+// Stands for no norm and no bias.
 const NONE = 0xffffffffu;
 
 struct Call {
     rows: u32,
-    // Rows whose logits are wanted.
+    // Rows whose logits are requested.
     outputs: u32,
-    // The pages of a sequence are read by so many workgroups, each of which reads so many of them.
+    // Number of workgroups that read the pages of a sequence, and pages that each of them reads.
     splits: u32,
     pages_of_split: u32,
-    // Where in the table tiles and outputs are.
+    // Offsets of tiles and outputs in the table.
     tiles_at: u32,
     outputs_at: u32,
-    // 1 where keys and values are returned.
+    // 1 if keys and values are returned.
     returns: u32,
     unused: u32,
 }
 
 // The table of a call is an array of u32:
-// - [rows, 2]: the position of each row, and where in the table the pages of its sequence are.
-// - [tiles, 4] from `tiles_at` on: of a tile of attention, its first row, how many, where the pages are, the first position.
-// - [outputs] from `outputs_at` on: rows.
+// - [rows, 2]: position of each row, and offset of its sequence's pages in the table.
+// - [tiles, 4], starting at `tiles_at`: first row, number of rows, offset of the pages and first position of each
+//   attention tile.
+// - [outputs], starting at `outputs_at`: rows.
 // - Pages of all sequences.
 @group(0) @binding(0) var<uniform> call: Call;

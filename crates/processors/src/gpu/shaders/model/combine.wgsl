@@ -1,6 +1,6 @@
-// Brings together what attention found on the pages of each split. A workgroup computes a head of a row.
+// Combines the attention results of all splits. A workgroup computes one head of one row.
 //
-// Before this come DIM and `functions.wgsl`.
+// DIM and `functions.wgsl` precede this file.
 
 const THREADS = 64u;
 const QUADS = DIM / 4u;
@@ -13,7 +13,7 @@ struct Combine {
 }
 
 @group(0) @binding(1) var<uniform> combine: Combine;
-// [rows, heads, splits, QUADS + 1], as `attention.wgsl` writes them.
+// [rows, heads, splits, QUADS + 1], written by `attention.wgsl`.
 @group(0) @binding(2) var<storage, read> parts: array<vec4<f32>>;
 // [rows, heads, QUADS].
 @group(0) @binding(3) var<storage, read_write> out: array<vec4<f32>>;

@@ -1,28 +1,29 @@
-// Products of many rows with inputs and weights in f16 and sums in f32, by matrices that a subgroup multiplies together. A
-// workgroup computes a tile of TILE rows by TILE columns, four units at a time. Each quarter of it, two matrices by two, is
-// one subgroup's, whatever its width: of wide subgroups, of which there are fewer than four, each computes several quarters,
-// one after the other, and of narrow ones several compute the same.
+// Matmuls of many rows with f16 inputs and weights and f32 sums, by cooperative matrices of a subgroup. A workgroup
+// computes a tile of TILE rows by TILE columns, four units at a time. Each quarter of the tile has two by two matrices
+// and belongs to one subgroup, for any subgroup width. If subgroups are wide, there are fewer than four, and each
+// computes several quarters in turn. If they are narrow, several compute the same quarter.
 //
-// Before this come `tile_loads.wgsl`, SIDE = TILE / 4, rows and columns of a matrix; Left, Right and Sums, its types; and the
-// factor SHRINK on rows, a power of two.
+// These precede this file: `tile_loads.wgsl`; SIDE = TILE / 4, the rows and columns of a matrix; its types Left, Right
+// and Sums; and the factor SHRINK on rows, a power of two.
 
-// Numbers from one row or column to the next: eight more than four units have, so that they do not all begin in one bank.
+// Numbers between consecutive rows or columns: eight more than in four units, so that they do not all start in the same
+// bank.
 const STRIDE = 40u;
 
 // [TILE, STRIDE].
 var<workgroup> of_rows: array<f16, TILE * STRIDE>;
 var<workgroup> of_columns: array<f16, TILE * STRIDE>;
-// A matrix of each quarter.
+// One matrix of each quarter.
 var<workgroup> stored: array<f32, 4u * SIDE * SIDE>;
 
 struct Quarter {
     index: u32,
-    // Whether this subgroup writes its outputs.
+    // Whether this subgroup writes the quarter's outputs.
     is_own: bool,
-    // Of the output.
+    // First row and column in the output.
     first_row: u32,
     first_column: u32,
-    // Of the subgroup.
+    // Index of this invocation in the subgroup, and the subgroup's width.
     lane: u32,
     width: u32,
 }
@@ -88,7 +89,7 @@ fn keep_column(column: u32, quad: u32, value: vec4<f32>) {
     }
 }
 
-// Writes the outputs of a matrix of the quarter, which begins there in it.
+// Writes the outputs of a matrix of the quarter that starts at the given row and column of the quarter.
 fn store_matrix(quarter: Quarter, row: u32, column: u32) {
     workgroupBarrier();
     if quarter.is_own {

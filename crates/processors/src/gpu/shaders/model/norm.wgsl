@@ -1,18 +1,18 @@
-// RMS norm or layer norm of rows: a workgroup computes one.
+// RMS norm or layer norm. A workgroup computes one row.
 
 const THREADS = 256u;
 
 struct Norm {
-    // Of a row.
+    // Quads per row.
     quads: u32,
-    // Quads of the parameters.
+    // Offset of the weight in the parameters, in quads.
     weight_at: u32,
-    // Of a layer norm; NONE of an RMS norm.
+    // Offset of a layer norm's bias; NONE for RMS norm.
     bias_at: u32,
     epsilon: f32,
-    // 1 where the rows are those whose logits are wanted.
+    // 1 if only the rows whose logits are requested are computed.
     of_outputs: u32,
-    // 1 where the norm is added to what the output has.
+    // 1 if the result is added to the output.
     adds: u32,
     unused0: u32,
     unused1: u32,
@@ -63,7 +63,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 }
 
-// The sum of all invocations.
+// Returns the sum over all invocations.
 fn sum(of_thread: f32, thread: u32) -> f32 {
     partial[thread] = of_thread;
     workgroupBarrier();

@@ -1,21 +1,21 @@
-// What all ways to multiply share: rows of the input with a weight, to rows of the output.
+// Definitions that all matmul shaders share. A matmul multiplies rows of the input by a weight.
 
 struct Product {
-    // Of a row of the weight: eight weights each, in W8A8 four.
+    // Units per row of the weight: eight weights each, in W8A8 four.
     units: u32,
-    // Of this part of the weight.
+    // Columns of this slab of the weight.
     columns: u32,
-    // Where in a row of the output they begin.
+    // First column of the slab in a row of the output.
     first: u32,
-    // Of a row of the output.
+    // Columns of a row of the output.
     stride: u32,
-    // Of the first column, or NONE.
+    // Offset of the bias of the first column, or NONE.
     bias_at: u32,
-    // 1 where the product is added to what the output has.
+    // 1 if the result is added to the output.
     adds: u32,
-    // 1 where the rows are those whose logits are wanted.
+    // 1 if only the rows whose logits are requested are computed.
     of_outputs: u32,
-    // In W8A8: of the first column, in the parameters.
+    // For W8A8: offset of the first column's scale in the parameters.
     scales_at: u32,
 }
 
@@ -27,7 +27,7 @@ fn rows() -> u32 {
     return select(call.rows, call.outputs, product.of_outputs == 1u);
 }
 
-// Writes an output that is there: the product, and what is added to it.
+// Writes one output: the matmul's sum plus bias and previous output, if they are added.
 fn finish(row: u32, column: u32, found: f32) {
     var value = found;
     if product.bias_at != NONE {

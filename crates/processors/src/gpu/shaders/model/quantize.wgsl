@@ -1,16 +1,17 @@
-// What layers in INT8 read: rows quantized with a static scale, and what clipping takes of them. A workgroup computes a row.
+// Quantizes the input rows of INT8 layers with a static scale, and extracts the outliers that clipping cuts off. A
+// workgroup computes one row.
 
 const THREADS = 64u;
 
 struct Quantize {
-    // Of a row: four numbers each.
+    // Quads (of four numbers) per row.
     quads: u32,
-    // Factors on the activations, or NONE.
+    // Offset of the smoothing factors of the activations, or NONE.
     smoothing_at: u32,
-    // What one unit is worth, and inverted.
+    // Quantization step, and its inverse.
     scale: f32,
     inverse_scale: f32,
-    // 1 where what is clipped is kept.
+    // 1 if outliers are kept.
     has_shadow: u32,
     unused0: u32,
     unused1: u32,
@@ -21,21 +22,21 @@ struct Quantize {
 // [rows, quads].
 @group(0) @binding(2) var<storage, read> input: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> parameters: array<vec4<f32>>;
-// [rows, quads], four numbers in a word.
+// [rows, quads], four numbers per word.
 @group(0) @binding(4) var<storage, read_write> quantized: array<u32>;
-// [rows, 1 + 4 · quads]: the scale of the row, not-a-number where an activation is none or infinite, and how many outliers
-// it has; then of each, ascending, its channel and what clipping took.
+// [rows, 1 + 4 · quads]: scale of the row (NaN if an activation is NaN or infinite) and number of its outliers; then
+// the channel and the clipped part of each outlier, in ascending order of channels.
 @group(0) @binding(5) var<storage, read_write> outliers: array<vec2<u32>>;
 
 // Outliers of each invocation.
 var<workgroup> counts: array<u32, THREADS>;
-// 1 where an activation of an invocation is not finite.
+// 1 if an activation of the invocation is not finite.
 var<workgroup> broken: array<u32, THREADS>;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let row = group.x;
-    // Neighbouring quads, so that outliers are in the order of their channels.
+    // Each invocation takes adjacent quads, so that outliers are in the order of their channels.
     let share = (quantize.quads + THREADS - 1u) / THREADS;
     let first = min(thread * share, quantize.quads);
     let end = min(first + share, quantize.quads);

@@ -1,40 +1,41 @@
-// What is between the query, key and value layers and attention: norms of heads, RoPE, keys and values to the cache in f16.
-// A workgroup computes one head of one row: of queries, in place, then of keys, then of values.
+// Computes the steps between the query, key and value layers and attention: norms of heads, RoPE, and writing keys and
+// values to the cache in f16. A workgroup computes one head of one row. Heads are ordered queries (computed in place),
+// keys, values.
 //
-// Before this come DIM, the width of a head, and PAGE, the positions of a page.
+// DIM (the width of a head) and PAGE (the positions of a page) precede this file.
 
 const THREADS = 64u;
 
 struct Rope {
     heads: u32,
     kv_heads: u32,
-    // Pairs of a head that are rotated.
+    // Rotated pairs of a head.
     pairs: u32,
-    // 1 where pairs are neighbours, 0 where they are halves of the dimensions that are rotated.
+    // 1 if pairs are adjacent dimensions, 0 if they are split between the two halves of the rotated dimensions.
     adjacent: u32,
-    // Where the angles of the first row are.
+    // Offset of the first row's angles.
     angles_at: u32,
-    // Norms of query and key heads, or NONE.
+    // Offsets of the norms of query and key heads, or NONE.
     query_norm_at: u32,
     key_norm_at: u32,
     query_epsilon: f32,
     key_epsilon: f32,
-    // Words of keys and values of all blocks before, of one row.
+    // Words of one row's keys and values in all preceding layers.
     words_before: u32,
     unused0: u32,
     unused1: u32,
 }
 
 @group(0) @binding(1) var<uniform> rope: Rope;
-// [rows, pairs] from `angles_at` on: cosine and sine.
+// [rows, pairs], starting at `angles_at`: cosine and sine.
 @group(0) @binding(2) var<storage, read> angles: array<vec2<f32>>;
 @group(0) @binding(3) var<storage, read> parameters: array<f32>;
 @group(0) @binding(4) var<storage, read> table: array<u32>;
 // [rows, heads + 2 · kv_heads, DIM].
 @group(0) @binding(5) var<storage, read_write> heads: array<f32>;
-// [pages, keys and values, kv_heads, PAGE, DIM / 2], two numbers in a word.
+// [pages, keys and values, kv_heads, PAGE, DIM / 2], two numbers per word.
 @group(0) @binding(6) var<storage, read_write> cache: array<u32>;
-// Of each block, [keys and values, rows, kv_heads, DIM / 2].
+// For each layer, [keys and values, rows, kv_heads, DIM / 2].
 @group(0) @binding(7) var<storage, read_write> returned: array<u32>;
 
 var<workgroup> head: array<f32, DIM>;
@@ -104,7 +105,7 @@ fn rotated(dim: u32, row: u32) -> f32 {
     return select(a * angle.x - b * angle.y, b * angle.x + a * angle.y, dim >= rope.pairs);
 }
 
-// Writes a word of a head of keys, or of values, which come behind them.
+// Writes a word of a key head or of a value head. Value heads follow the key heads.
 fn keep(row: u32, index: u32, word: u32, packed: u32) {
     let position = table[2u * row];
     let page = table[table[2u * row + 1u] + position / PAGE];

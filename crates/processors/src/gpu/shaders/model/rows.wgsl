@@ -1,6 +1,6 @@
-// Products of few rows: a workgroup computes four columns of ROWS rows, whose weights its invocations read side by side.
+// Matmuls of few rows. A workgroup computes four columns of ROWS rows. Adjacent invocations read adjacent weights.
 //
-// Before this come ROWS, `float.wgsl`, and either of `sum_plain.wgsl` and `sum_subgroups.wgsl`, which has `main`.
+// ROWS, `float.wgsl`, and either `sum_plain.wgsl` or `sum_subgroups.wgsl`, which has `main`, precede this file.
 
 const THREADS = 64u;
 
@@ -8,7 +8,7 @@ var<workgroup> partial: array<vec4<f32>, THREADS * ROWS>;
 
 fn sums_of_thread(row: u32, column: u32, thread: u32) -> array<vec4<f32>, ROWS> {
     var sums: array<vec4<f32>, ROWS>;
-    // Columns beyond the last one are computed as that, and not stored.
+    // Columns beyond the last one repeat it, and are not stored.
     let columns = min(vec4<u32>(0u, 1u, 2u, 3u) + column, vec4<u32>(product.columns - 1u));
     let last_row = rows() - 1u;
     for (var at = thread; at < product.units; at += THREADS) {

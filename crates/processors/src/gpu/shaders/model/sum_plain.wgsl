@@ -1,4 +1,4 @@
-// The sums of a workgroup's invocations through its memory.
+// Sums over the invocations of a workgroup, through workgroup memory.
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {

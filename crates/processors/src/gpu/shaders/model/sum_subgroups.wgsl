@@ -1,4 +1,4 @@
-// The sums of a workgroup's invocations, first those of each subgroup, of whatever width.
+// Sums over the invocations of a workgroup: first within each subgroup, of any width.
 
 @compute @workgroup_size(THREADS)
 fn main(
@@ -11,7 +11,7 @@ fn main(
     let row = group.y * ROWS;
     let column = group.x * 4u;
     let sums = sums_of_thread(row, column, thread);
-    // All invocations meet again behind a loop that some leave earlier.
+    // Invocations leave the preceding loop at different times. The barrier makes them converge.
     workgroupBarrier();
     for (var index = 0u; index < ROWS; index++) {
         let sum = subgroupAdd(sums[index]);

@@ -1,14 +1,14 @@
-// Products of many rows: a workgroup computes a tile of TILE rows by TILE columns, four units at a time, and each of its
-// invocations sums 4 × 4 outputs, SIDE apart, in f32.
+// Matmuls of many rows. A workgroup computes a tile of TILE rows by TILE columns, four units at a time. Each of its
+// invocations sums 4 × 4 outputs, which are SIDE apart, in f32.
 //
-// Before this come `tile_loads.wgsl`, SIDE = TILE / 4, where THREADS = SIDE², and in which numbers rows and columns are in a
-// workgroup's memory: Kept, four of them, and the factor SHRINK on rows, a power of two.
+// These precede this file: `tile_loads.wgsl`; SIDE = TILE / 4, with THREADS = SIDE²; Kept, the type of four numbers of
+// rows and columns in workgroup memory; and the factor SHRINK on rows, a power of two.
 
 // [QUADS, TILE].
 var<workgroup> of_rows: array<Kept, QUADS * TILE>;
 var<workgroup> of_columns: array<Kept, QUADS * TILE>;
 
-// Of an invocation, four columns in each of four rows.
+// Sums of an invocation: four columns in each of four rows.
 var<private> sums0: vec4<f32>;
 var<private> sums1: vec4<f32>;
 var<private> sums2: vec4<f32>;
@@ -43,7 +43,7 @@ fn keep_column(column: u32, quad: u32, value: vec4<f32>) {
     of_columns[quad * TILE + column] = Kept(value);
 }
 
-// Adds the products of one quad, which begins at these places of the workgroup's memory.
+// Adds the products of one quad, given its offsets in workgroup memory.
 fn multiply(row: u32, column: u32) {
     let w0 = vec4<f32>(of_columns[column]);
     let w1 = vec4<f32>(of_columns[column + SIDE]);

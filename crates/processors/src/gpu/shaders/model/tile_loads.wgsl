@@ -1,12 +1,12 @@
-// What products of many rows bring into a workgroup's memory: four units of TILE rows and of TILE columns at a time.
+// Loads for matmuls of many rows: four units of TILE rows and of TILE columns at a time go to workgroup memory.
 //
-// Before this come TILE, THREADS and `float.wgsl`; behind it `keep_row` and `keep_column`, which write four numbers of a row
-// and of a column to that memory.
+// TILE, THREADS and `float.wgsl` precede this file. `keep_row` and `keep_column`, which write four numbers of a row and
+// of a column to workgroup memory, follow it.
 
-// Of a row or column, eight for four units.
+// Quads per row or column: eight for four units.
 const QUADS = 8u;
 
-// Brings units from `at` on, zero where there are none.
+// Loads units starting at `at`, with zeros where there are none.
 fn load(thread: u32, first_row: u32, first_column: u32, at: u32) {
     for (var index = thread; index < QUADS * TILE; index += THREADS) {
         load_row(index / QUADS, index % QUADS, first_row, at);

@@ -1,11 +1,11 @@
-// Products of input rows in INT8 with a weight in INT8, summed in i32, which is exact; and shadows (llm.npu, §3.3): what
-// clipping took of the input, times the same weights. `product.wgsl` comes before this.
+// INT8 matmuls with i32 sums, which are exact, and their shadow products (llm.npu, §3.3): the clipped part of the input
+// times the same weights. `product.wgsl` precedes this file.
 
-// [rows, units], four numbers in a word.
+// [rows, units], four numbers per word.
 @group(0) @binding(2) var<storage, read> input: array<u32>;
-// [columns / 16][units][16], as the CPU's kernels read it.
+// [columns / 16][units][16], the layout of the CPU's kernels.
 @group(0) @binding(3) var<storage, read> weight: array<u32>;
-// [rows, 1 + 4 · units], as `quantize.wgsl` writes it.
+// [rows, 1 + 4 · units], written by `quantize.wgsl`.
 @group(0) @binding(4) var<storage, read> outliers: array<vec2<u32>>;
 
 fn quads() -> u32 {

@@ -1,7 +1,7 @@
-// Products of few rows in W8A8: a workgroup computes the sixteen columns of a block, of ROWS rows. Neighbours read
-// neighbouring columns; slices of sixteen invocations have every so many-th step.
+// W8A8 matmuls of few rows. A workgroup computes the sixteen columns of a block for ROWS rows. Adjacent invocations
+// read adjacent columns. Each slice of sixteen invocations takes every SLICES-th step.
 //
-// Before this come ROWS, `dot4` and `w8a8.wgsl`.
+// ROWS, `dot4` and `w8a8.wgsl` precede this file.
 
 const THREADS = 128u;
 const SLICES = THREADS / 16u;
@@ -14,7 +14,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let lane = thread % 16u;
     let slice = thread / 16u;
     let first_row = group.y * ROWS;
-    // Rows beyond the last one are computed as that, and not stored.
+    // Rows beyond the last one repeat it, and are not stored.
     let last_row = rows() - 1u;
     var sums: array<i32, ROWS>;
     for (var at = slice; at < quads(); at += SLICES) {

@@ -1,4 +1,4 @@
-// The outputs of an invocation of `multiply.wgsl`.
+// Stores the outputs of an invocation of `multiply.wgsl`.
 
 fn store_row(row: u32, column: u32, sums: vec4<i32>) {
     store(row, column, sums.x);

@@ -1,7 +1,9 @@
-//! A driver without a DSP: it checks each call as the kernel and a domain would, and runs the device program under the emulator or
-//! in a thread. It never saw a phone: what it expects is from the kernel's headers and the open-source library.
+//! A driver without a DSP. It checks each call like the kernel and a domain would, and runs the device program under
+//! the emulator or on a thread. It was never compared with a phone: its expectations come from the kernel's headers and
+//! the open-source library.
 //!
-//! Memory is read and written where calls say it is, through `/proc/self/mem`, which refuses what is not mapped, as the kernel does.
+//! The fake accesses memory at the addresses in calls through `/proc/self/mem`, which refuses unmapped memory, like the
+//! kernel.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,37 +25,37 @@ use crate::hexagon::fastrpc::structures::Invoke;
 use crate::hexagon::protocol::{DEVICE_MAGIC, HOST_MAGIC, VERSION, field};
 use crate::hexagon::shared::SharedMemory;
 
-/// Where the DSP maps the shared memory, and the pages of its heap.
+/// DSP addresses of the shared memory, and of the pages of its heap.
 const ADDRESS: u64 = 0x4000_0000;
 const PAGES: u64 = 0x5000_0000;
 /// The handle of the device program.
 const PROGRAM: u32 = 0xbeef;
-/// What the phone's vendor gives a domain.
+/// Contents of the vendor's shell.
 pub const SHELL: &[u8] = b"the shell of unsigned domains, which is no multiple of a word long";
 
-/// What runs the device program.
+/// Implementation of the device program.
 pub enum Runs {
-    /// An emulator, and the program that it runs in place of the one that is loaded.
+    /// The emulator (first path) runs the second path in place of the loaded program.
     Emulator(PathBuf, PathBuf),
-    /// A thread that reports itself and does nothing, until the host ends it.
+    /// A thread that announces itself and then does nothing until the host ends it.
     Nothing,
-    /// The same, but it responds that all was done.
+    /// Like `Nothing`, but it responds to requests as if they were done.
     Claims,
-    /// As a thread that does nothing, but it reports that so many of them compute.
+    /// Like `Nothing`, but it reports this number of compute threads.
     Threads(u64),
     /// It does nothing until its domain is ended.
     NothingForEver,
 }
 
-/// What goes wrong.
+/// An error that the fake injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// The call with this number of the log fails with this error of the system.
+    /// The call with this index in the log fails with this system error.
     Call(usize, i32),
-    /// The same with a status of the DSP.
+    /// The call with this index in the log returns this DSP status.
     Status(usize, i32),
-    /// It does not return until the domain ends or [`Fake::wake`] is called.
+    /// The call with this index does not return until the domain ends or [`Fake::wake`] is called.
     Hangs(usize),
     /// The loader refuses the program.
     NotLoaded,
@@ -61,13 +63,13 @@ pub enum Fault {
     Architecture(u32),
     /// The DSP maps memory here.
     Address(u64),
-    /// Heaps return what can't be mapped.
+    /// Heaps return a file that can't be mapped.
     Unmappable,
-    /// The session of the DSP has no memory that is mapped for it.
+    /// The DSP's session does not have mapped memory.
     Unmapped,
-    /// The vendor's driver has memory for domains itself.
+    /// The vendor's driver provides the heap memory of domains itself.
     OwnMemory,
-    /// The DSP has so many vector contexts.
+    /// The DSP has this number of vector contexts.
     Contexts(u32),
 }
 
@@ -77,13 +79,13 @@ struct State {
     wrong: Vec<String>,
     buffer: Option<RawFd>,
     mapped_bytes: u64,
-    /// Pages of a domain's heap: what they are a buffer of, and their bytes.
+    /// Pages of a domain's heap: descriptor of their buffer, and bytes.
     pages: Option<(RawFd, u64)>,
     has_session: bool,
     is_created: bool,
     is_loaded: bool,
     is_over: bool,
-    /// Requests of the domain, and their responses: a status and buffers.
+    /// Request of the domain, and its response: a status and buffers.
     request: Option<(u32, u32, Vec<u8>)>,
     is_asked: bool,
     response: Option<(u32, Vec<u8>)>,
@@ -107,7 +109,7 @@ impl Fake {
         static LATEST: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        // They are opened by the fake, and only looked for otherwise.
+        // The fake opens them; other code only checks that they exist.
         let node = match interface {
             Interface::Mainline => "fastrpc-cdsp",
             Interface::Vendor => "adsprpc-smd",
@@ -140,7 +142,7 @@ impl Fake {
         }
     }
 
-    /// The node that is there.
+    /// Returns the node that exists.
     pub fn node(&self) -> &Path {
         self.places
             .nodes
@@ -150,17 +152,17 @@ impl Fake {
             .unwrap()
     }
 
-    /// Calls so far.
+    /// Returns the log of calls.
     pub fn log(&self) -> Vec<String> {
         self.state().log.clone()
     }
 
-    /// What was wrong with calls.
+    /// Returns the mistakes in calls.
     pub fn wrong(&self) -> Vec<String> {
         self.state().wrong.clone()
     }
 
-    /// Descriptors and maps of nodes, heaps and buffers that this process has.
+    /// Returns the descriptors and maps of nodes, heaps and buffers that this process has.
     pub fn open(&self) -> Vec<String> {
         let names = fs::read_dir("/proc/self/fd")
             .unwrap()
@@ -174,7 +176,7 @@ impl Fake {
             .collect()
     }
 
-    /// Ends the domain, as a DSP that restarts does.
+    /// Ends the domain, as when a DSP restarts.
     pub fn wake(&self) {
         self.over(&mut self.state());
     }
@@ -209,7 +211,7 @@ impl Fake {
         ))
     }
 
-    /// Notes a call, and whether it is the one that fails.
+    /// Logs a call, and fails if it is the one with the injected fault.
     fn note(&self, call: &str) -> io::Result<i32> {
         let mut state = self.state();
         let index = state.log.len();
@@ -252,7 +254,7 @@ impl Fake {
             .starts_with(&format!("/memfd:{} {kind}", self.name))
     }
 
-    /// Whether `bytes` from `address` on are mapped from the start of the buffer `fd`.
+    /// Returns whether `bytes` bytes at `address` map the start of the buffer `fd`.
     fn maps(&self, fd: RawFd, address: u64, bytes: u64) -> bool {
         let inode = fs::metadata(format!("/proc/self/fd/{fd}"))
             .map(|meta| std::os::unix::fs::MetadataExt::ino(&meta));
@@ -274,7 +276,7 @@ impl Fake {
     }
 }
 
-/// Bytes of this process, or an error where they are not mapped.
+/// Reads bytes of this process. Fails if they are not mapped.
 fn peek(address: u64, bytes: u64) -> io::Result<Vec<u8>> {
     let mut found = vec![0; bytes as usize];
     File::open("/proc/self/mem")?.read_exact_at(&mut found, address)?;
@@ -454,14 +456,14 @@ impl Driver for Fake {
                 )?;
                 Ok(0)
             }
-            // Bytes of an argument.
+            // The numbers are bytes per argument.
             Structure::Invoke(invoke) => self.invocation(invoke, 24),
             Structure::VendorInvoke(invoke) => self.invocation(invoke, 16),
         }
     }
 }
 
-/// Whose call it is, or a heap's, and its number in the kernel's headers.
+/// Returns the driver's interface (none for a heap's call), and the call's number in the kernel's headers.
 fn expected(structure: &Structure) -> (Option<Interface>, u32) {
     let (mainline, vendor) = (Some(Interface::Mainline), Some(Interface::Vendor));
     match structure {
@@ -484,7 +486,7 @@ fn expected(structure: &Structure) -> (Option<Interface>, u32) {
     }
 }
 
-/// A status of the DSP and what it writes.
+/// A DSP status, and the contents of the output buffers.
 type Returned = (i32, Vec<Vec<u8>>);
 
 impl Fake {
@@ -492,7 +494,7 @@ impl Fake {
         self.interface == Interface::Mainline || self.has(|state| state.has_session)
     }
 
-    /// Whether memory for the heap of a domain has to come from the process.
+    /// Returns whether the process must provide memory for the heap of a domain.
     fn takes_memory(&self) -> bool {
         self.interface == Interface::Vendor && self.fault != Fault::OwnMemory
     }
@@ -510,7 +512,7 @@ impl Fake {
             (3, _) => Ok(4),
             (258, _) if self.interface == Interface::Vendor => Ok(self.takes_memory().into()),
             _ => self
-                .expect(false, format!("nobody needs attribute {attribute}"))
+                .expect(false, format!("attribute {attribute} is not needed"))
                 .map(|()| 0),
         }
     }
@@ -575,14 +577,14 @@ impl Fake {
         let arguments: Vec<_> = (0..count)
             .map(|index| (wide(argument * index), wide(argument * index + 8)))
             .collect();
-        // An address and a length are all that the vendor's driver has here.
+        // In the vendor's driver, an argument has only an address and a length.
         let is_plain =
             argument == 16 || (0..count).all(|index| wide(24 * index + 16) == 0xffff_ffff);
         self.expect(
             is_plain,
             "buffers are copied: they have no descriptor and no attributes",
         )?;
-        // All of them are there.
+        // All of them must be mapped.
         let contents = arguments.iter().map(|(at, bytes)| {
             if *bytes == 0 {
                 Ok(Vec::new())
@@ -666,7 +668,7 @@ impl Fake {
         }
     }
 
-    /// The listener's call: takes the response to the latest request, and returns the next.
+    /// Implements the listener's call: takes the response to the latest request, and returns the next request.
     fn next(&self, inputs: &[Vec<u8>], outputs: &[usize]) -> io::Result<Returned> {
         let mut state = self.state();
         let is_right = word(&inputs[0], 8) as usize == inputs[1].len()
@@ -698,7 +700,7 @@ impl Fake {
         }
     }
 
-    /// Has the listener execute a request, and returns the buffers of its response, or its status.
+    /// Sends a request to the listener, and returns the buffers of its response, or its status.
     pub fn ask(
         &self,
         interface: u32,
@@ -744,7 +746,7 @@ impl Fake {
             .collect())
     }
 
-    /// The same in bytes; `None` when the domain is over.
+    /// Sends a request in bytes; returns `None` when the domain is over.
     pub fn ask_bytes(
         &self,
         interface: u32,
@@ -765,7 +767,7 @@ impl Fake {
         }
     }
 
-    /// Reads the program as a loader does, and has memory for it.
+    /// Reads the program like a loader, and requests memory for it.
     fn load(&self) -> io::Result<()> {
         let expected = fs::read(&self.program)?;
         let read = (|| {
@@ -785,7 +787,7 @@ impl Fake {
                     .try_into()
                     .unwrap(),
             );
-            // The head twice, as to see what it is.
+            // Reads the header twice, like a loader that first checks the file type.
             self.ask(std, 4, &[&words(&[file, 20])], &[8, 20])?;
             self.ask(std, 9, &[&words(&[file, 0, 0])], &[])?;
             let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! FastRPC with drivers of both interfaces that check every call: *never run on a phone*.
+//! Tests of FastRPC with fake drivers of both interfaces, which check every call. *It has never run on a phone.*
 
 mod fake;
 #[path = "../../../../tests/conformance/plain.rs"]
@@ -29,7 +29,8 @@ use plain::{Plain, Random, quantized};
 
 const INTERFACES: [Interface; 2] = [Interface::Mainline, Interface::Vendor];
 
-/// The calls of a program that is loaded, begun and ended, in their order. The listener's are on another thread.
+/// Returns the calls of a program that is loaded, started and ended, in order. The listener's calls are on another
+/// thread and not included.
 fn calls(interface: Interface) -> Vec<&'static str> {
     let vendor = |calls: &[&'static str]| {
         if interface == Interface::Vendor {
@@ -56,7 +57,7 @@ fn calls(interface: Interface) -> Vec<&'static str> {
     .concat()
 }
 
-/// Which call in this order is the first one of a name, or the one behind so many of it.
+/// Returns the index of the call `name` that follows `before` other calls of this name.
 fn number_of(interface: Interface, name: &str, before: usize) -> usize {
     let calls = calls(interface);
     let mut found = calls.iter().enumerate().filter(|(_, call)| **call == name);
@@ -66,7 +67,7 @@ fn number_of(interface: Interface, name: &str, before: usize) -> usize {
         .0
 }
 
-/// A file that a DSP loads, to be told from one for the emulator, with options that name it.
+/// Writes a file with the header of a DSP's shared object, and returns options that name it.
 fn loadable(folder: &Path) -> HexagonOptions {
     let program = folder.join("libtriad_skel.so");
     let mut bytes = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\xa4\0".to_vec();
@@ -79,14 +80,14 @@ fn loadable(folder: &Path) -> HexagonOptions {
     }
 }
 
-/// A program on the fake, and the connection to it.
+/// Starts a program on the fake, and returns the connection to it.
 fn start(options: &HexagonOptions, fake: &Arc<Fake>) -> Result<Connection> {
     let (session, shared) =
         Session::start(options, Arc::clone(fake) as Arc<dyn Driver>, &fake.places)?;
     Connection::over(options, Box::new(session), shared)
 }
 
-/// Waits until nothing is open any more, as after a call that returned late.
+/// Waits until no resource is open, since calls may return late.
 fn assert_released(fake: &Fake, what: &str) {
     let start = Instant::now();
     while !fake.open().is_empty() && start.elapsed() < Duration::from_secs(10) {
@@ -119,7 +120,8 @@ fn every_call_is_right_and_in_order_and_everything_is_released() {
             format!("by FastRPC on the DSP of {} (v73)", fake.node().display())
         );
         assert!(connection.process().is_none());
-        // The node, the buffer and its map, and those of the fake's program: heap, shell and pages are needed no more.
+        // The node, the buffer and its map, and those of the fake's program. Heap, shell and pages are not needed any
+        // more.
         assert_eq!(fake.open().len(), 5, "{:?}", fake.open());
         drop(connection);
         assert_eq!(fake.open(), [""; 0]);
@@ -169,7 +171,7 @@ fn every_call_that_fails_is_an_error_that_names_it_and_says_what_to_do_and_relea
                 "FASTRPC_IOCTL_INIT_ATTRS of an unsigned protection domain",
             ),
         };
-        // The call and how many of its name are before it, and the error: what is named, where, and what to do.
+        // A call, the number of calls of its name before it, and the error: what it names, where, and its advice.
         type Case<'a> = ((&'a str, usize), Errno, &'a str, &'a str, &'a str);
         let mut cases: Vec<Case> = vec![
             (("open node", 0), Errno::ACCESS, "open", node, rights),
@@ -197,7 +199,7 @@ fn every_call_that_fails_is_an_error_that_names_it_and_says_what_to_do_and_relea
                 Errno::CONNREFUSED,
                 create,
                 node,
-                "lets nobody run unsigned programs",
+                "does not allow unsigned programs",
             ),
             (("create", 0), Errno::PERM, create, node, rights),
             (("create", 0), Errno::TIMEDOUT, create, node, restart),
@@ -230,7 +232,7 @@ fn every_call_that_fails_is_an_error_that_names_it_and_says_what_to_do_and_relea
                 taken,
             ),
             (("load", 0), Errno::CONNRESET, loader, node, restart),
-            // What the domain asks for itself is its own to report: here as a listener that has no memory.
+            // The domain reports errors of its own requests itself; here as a listener without memory.
             (("add pages", 0), Errno::NOMEM, loader, node, restart),
             (("remove pages", 0), Errno::INVAL, loader, node, restart),
             (
@@ -247,7 +249,8 @@ fn every_call_that_fails_is_an_error_that_names_it_and_says_what_to_do_and_relea
                 (("session", 0), Errno::USERS, session, node, taken),
                 (("session", 0), Errno::ACCESS, session, node, rights),
                 (("session", 0), Errno::CHRNG, session, node, restart),
-                // A driver that does not know what it is asked for would have the memory, and this one wants it.
+                // If a driver does not have the attribute, it is expected to have the memory, but this one requires it
+                // from the process.
                 (("capability 258", 0), Errno::INVAL, loader, node, restart),
                 (("open heap", 2), Errno::ACCESS, loader, node, restart),
                 (("allocate", 2), Errno::NOMEM, loader, node, restart),
@@ -270,7 +273,7 @@ fn every_call_that_fails_is_an_error_that_names_it_and_says_what_to_do_and_relea
             if (number_of(interface, "load", 0) + 1..number_of(interface, "serve", 0))
                 .contains(&index)
             {
-                // The fake finds that its memory is not there.
+                // The fake finds that its memory is missing.
                 let wrong = fake.wrong();
                 assert_eq!(
                     wrong.last().unwrap(),
@@ -421,7 +424,7 @@ fn parts_that_are_not_there_are_named() {
         text.contains("it is for a phone's DSP") && text.contains("fastrpc-none"),
         "{text}"
     );
-    // Of two nodes the first, whoever's it is.
+    // The first of two existing nodes is used, for either interface.
     fs::write(&whole.nodes[2].0, "").unwrap();
     assert_eq!(
         whole.report(),
@@ -485,7 +488,7 @@ fn a_dsp_that_hangs_is_waited_for_no_longer_than_the_patience() {
             error.to_string().contains("did not start it within 0.2 s"),
             "{error}"
         );
-        // What the call holds is released when it returns.
+        // The resources of the call are released when it returns.
         fake.wake();
         assert_released(&fake, &format!("{interface:?}, {hanging}"));
     }
@@ -513,7 +516,7 @@ fn a_program_that_does_not_end_loses_its_domain() {
             Session::start(&patient, Arc::clone(&fake) as Arc<dyn Driver>, &fake.places).unwrap();
         session.grace = Duration::from_millis(50);
         let mut connection = Connection::over(&options, Box::new(session), shared).unwrap();
-        // Nor does it do anything.
+        // The program makes no progress either.
         let error = connection
             .request(crate::hexagon::protocol::Operation::Drop, 0, &[])
             .unwrap_err();
@@ -525,7 +528,7 @@ fn a_program_that_does_not_end_loses_its_domain() {
         );
         drop(connection);
         assert_released(&fake, "it was ended");
-        // The domain first, since the memory was the program's until then.
+        // The domain ends first, since the program may use the memory until then.
         let calls = calls(interface);
         assert_eq!(
             fake.log(),
@@ -538,7 +541,7 @@ fn a_program_that_does_not_end_loses_its_domain() {
     }
 }
 
-/// Options and a fake that runs the device program, which the environment names; `None` where it names none.
+/// Returns options and a fake that runs the device program named by the environment, or `None` if it names none.
 fn emulated(
     interface: Interface,
     fault: Fault,
@@ -578,7 +581,7 @@ fn run(device: &dyn Device, subgraph: &DeviceSubgraph, rows: usize) -> Result<Ve
         .collect())
 }
 
-/// Linear layers side by side, and feed-forwards of all kinds.
+/// Returns concatenated linear layers, and feed-forwards of all kinds.
 fn subgraphs() -> Vec<DeviceSubgraph> {
     let mut random = Random::new(3);
     let mut layer = |out, of| Plain::random(&mut random, out, of, true) as Arc<dyn Layer>;
@@ -627,7 +630,7 @@ fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
         (Interface::Vendor, Between::Host, None, 6),
         (Interface::Mainline, Between::Host, Some(99), 8),
     ] {
-        // A v79 has six contexts; one with more than eight has as many threads as the protocol has.
+        // A v79 has six contexts. With more than eight, the number of threads is the protocol's maximum.
         let fault =
             [Fault::None, Fault::Contexts(6), Fault::Contexts(12)][(threads.max(4) - 4) / 2];
         let Some((options, fake)) = emulated(interface, fault, folder.path()) else {
@@ -650,7 +653,7 @@ fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
             }
         }
         drop(hexagon);
-        // It ended by itself, so that its memory was given back in order.
+        // The program ended in order, and so its memory was released in order.
         assert_eq!(fake.log(), [&calls(interface)[..], &["exit"]].concat());
         assert_released(&fake, "all ran");
     }
@@ -660,7 +663,7 @@ fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
 fn a_program_that_reports_other_threads_than_it_was_told_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let options = loadable(folder.path());
-    // As many as there are contexts were asked for.
+    // The host asked for as many threads as there are contexts.
     for threads in [0, 5, u64::MAX] {
         let fake = Arc::new(Fake::new(
             Interface::Vendor,
@@ -694,7 +697,8 @@ fn sums_that_were_not_written_or_are_not_seen_are_an_error() {
             input_scale: 0.01,
             layers,
         });
-        // So many that the image, which was handed over before, is not where sums are: those are zeros, which add up.
+        // With this many rows, the sums lie beyond the image, which was transferred before. They are zeros, which are
+        // consistent.
         let error = run(&hexagon, &subgraph, 300).map(drop).unwrap_err();
         assert!(
             error
@@ -757,7 +761,7 @@ fn a_domain_gets_the_device_program_and_pages_and_nothing_else() {
     let connection = start(&options, &fake).unwrap();
     let words = domain::words;
     let (request, unsupported, no_module, no_file) = (Err(14), Err(20), Err(0x3e), Err(0x45));
-    // Interfaces, and files by other names.
+    // Opens interfaces, and files with other names.
     assert_eq!(
         fake.ask(0, 0, &[&words(&[5, 8]), b"libc\0"], &[8, 8]),
         no_module
@@ -786,7 +790,7 @@ fn a_domain_gets_the_device_program_and_pages_and_nothing_else() {
         )
         .unwrap();
     let file = domain::word(&file[0], 0);
-    // Reads from where it was set to, up to the end.
+    // Reads from the position that was set, up to the end.
     let number = |method, input: &[u32], out: usize| {
         fake.ask(1, method, &[&words(input)], &[out][..usize::from(out > 0)])
     };
@@ -809,7 +813,8 @@ fn a_domain_gets_the_device_program_and_pages_and_nothing_else() {
     assert_eq!(number(12, &[file], 4), Ok(vec![words(&[1])]));
     assert_eq!(number(11, &[file], 0), Ok(vec![]));
     assert_eq!(number(12, &[file], 4), Ok(vec![words(&[0])]));
-    // Before the beginning and behind the end, from nowhere, more than there is room for, another file, a method that is not there.
+    // Positions before the beginning and after the end, an unknown origin, a read larger than the buffer, another file,
+    // and an unknown method.
     for (offset, whence) in [(-1i32, 0), (1, 2), (i32::MIN, 1), (0, 3)] {
         assert_eq!(
             number(9, &[file, offset.cast_unsigned(), whence], 0),
@@ -821,7 +826,7 @@ fn a_domain_gets_the_device_program_and_pages_and_nothing_else() {
     assert_eq!(number(5, &[file], 0), unsupported);
     assert_eq!(number(3, &[file], 0), Ok(vec![]));
     assert_eq!(number(3, &[file], 0), request);
-    // Memory by other flags, none, and what was not given.
+    // Memory with other flags, memory of no bytes, and removal of memory that was not added.
     assert_eq!(
         fake.ask(2, 0, &[&words(&[0, 0, 3, 0, 4096])], &[8]),
         unsupported
@@ -872,7 +877,7 @@ fn whatever_bytes_a_domain_asks_with_the_listener_responds_and_goes_on() {
             prop_assert!(fake.ask_bytes(interface, scalars, bytes).is_some());
         });
         drop(connection);
-        // Pages that it asked for are the domain's, and were never taken back by another length.
+        // Requested pages belong to the domain, and were never removed with another length.
         assert!(fake.open().is_empty(), "{:?}", fake.open());
         assert!(fake.wrong().is_empty(), "{:?}", fake.wrong());
     }
