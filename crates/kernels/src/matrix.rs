@@ -95,9 +95,7 @@ impl<'a> Matrix<'a> {
     pub(crate) fn check(self, rows: usize, columns: usize) {
         match self {
             Self::F32(_) | Self::F16(_) | Self::Bf16(_) => {}
-            Self::Int8 { scales, .. } => {
-                assert_eq!(scales.len(), rows, "expected one scale per row")
-            }
+            Self::Int8 { scales, .. } => assert_eq!(scales.len(), rows, "one scale per row"),
             Self::Int4 { values, scales } => {
                 assert!(
                     columns.is_multiple_of(int4::GROUP),

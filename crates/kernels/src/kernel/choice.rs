@@ -49,8 +49,7 @@ pub enum ProductKind {
     Int16,
     /// Products in f32.
     F32,
-    /// Products that may be rounded to bf16 or INT16, or stay in f32: attention, and prefill with weights in INT8, INT4
-    /// and blocks.
+    /// Products that may be rounded to bf16 or INT16: attention, and prefill with weights in INT8, INT4 and blocks.
     Rounded,
 }
 
@@ -428,9 +427,8 @@ pub(super) fn chosen() -> Option<&'static Kernels> {
     CHOSEN.get()
 }
 
-/// Makes this process use the kernel of each kind that `name` returns, from now on. Must be called once, before
-/// anything is computed: a later call changes nothing. A kind for which it returns `None` keeps the kernel of the best
-/// tier.
+/// Makes this process use the kernel of each kind that `name` returns. Must be called once, before anything is computed:
+/// a later call changes nothing. A kind for which it returns `None` keeps the kernel of the best tier.
 ///
 /// # Errors
 /// The name of a kernel that this processor does not have; then nothing is changed.
