@@ -10,8 +10,8 @@ use crate::tensor::Format;
 /// dequantize rows of a tensor.
 ///
 /// # Panics
-/// If `bytes` does not have exactly the length for `out.len()` elements: a [`crate::tensor::TensorInfo`] is checked when its file is opened.
-/// when its file is opened.
+/// If `bytes` does not have exactly the length for `out.len()` elements: a [`crate::tensor::TensorInfo`] is checked
+/// when its file is opened. when its file is opened.
 pub fn dequantize(format: Format, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(
         Some(bytes.len()),

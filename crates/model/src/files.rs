@@ -10,7 +10,8 @@ use std::path::Path;
 /// Opens the file at `path`; follows symbolic links.
 ///
 /// # Errors
-/// If it cannot be opened, or is no plain file: a device may never end, and a named pipe blocks until another program closes it.
+/// If it cannot be opened, or is no plain file: a device may never end, and a named pipe blocks until another program
+/// closes it.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true);

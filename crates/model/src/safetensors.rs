@@ -101,7 +101,8 @@ pub struct Header {
 /// tensors by name, all of them inside the file and disjoint.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for a tensor that is not F32, F16 or BF16. The message names the tensor, its value and the expected value.
+/// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for a tensor that is not F32,
+/// F16 or BF16. The message names the tensor, its value and the expected value.
 pub fn read_header(bytes: &[u8], file: usize) -> Result<BTreeMap<String, TensorInfo>> {
     let formats = [
         (Element::F32, Format::F32),
@@ -330,7 +331,8 @@ pub struct Shards {
 /// Reads the parsed content of `model.safetensors.index.json`.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`] if `weight_map` is not an object from tensors to names of files in the folder of the index: a name that leads out of the folder is refused.
+/// [`ErrorKind::Malformed`] if `weight_map` is not an object from tensors to names of files in the folder of the index:
+/// a name that leads out of the folder is refused.
 pub fn shards(index: &serde_json::Value) -> Result<Shards> {
     let weight_map = index
         .get("weight_map")

@@ -427,8 +427,8 @@ pub(super) fn chosen() -> Option<&'static Kernels> {
     CHOSEN.get()
 }
 
-/// Makes this process use the kernel of each kind that `name` returns. Must be called once, before anything is computed:
-/// a later call changes nothing. A kind for which it returns `None` keeps the kernel of the best tier.
+/// Makes this process use the kernel of each kind that `name` returns. Must be called once, before anything is
+/// computed: a later call changes nothing. A kind for which it returns `None` keeps the kernel of the best tier.
 ///
 /// # Errors
 /// The name of a kernel that this processor does not have; then nothing is changed.

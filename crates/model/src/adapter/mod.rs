@@ -56,7 +56,9 @@ impl Adapter {
     /// `adapter_model.safetensors`, or that file.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for a missing file or tensor, [`ErrorKind::Malformed`] for invalid shapes or numbers, [`ErrorKind::Unsupported`] for an adapter of another model or kind. The error names the file and the field.
+    /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for a missing file or tensor,
+    /// [`ErrorKind::Malformed`] for invalid shapes or numbers, [`ErrorKind::Unsupported`] for an adapter of another
+    /// model or kind. The error names the file and the field.
     pub fn open(path: impl Into<PathBuf>, description: &ModelDescription) -> Result<Self> {
         let path = path.into();
         Self::open_any(&path, description).map_err(|error| error.at(path))
@@ -138,7 +140,8 @@ impl Adapter {
     /// Creates an adapter from the changes of linear layers, by block.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] if the number of blocks is not that of the model, a block has no such layer, a matrix has another shape, or a number is not finite.
+    /// [`ErrorKind::Malformed`] if the number of blocks is not that of the model, a block has no such layer, a matrix
+    /// has another shape, or a number is not finite.
     pub fn new(
         description: &ModelDescription,
         blocks: Vec<BTreeMap<Linear, LowRank>>,

@@ -46,7 +46,9 @@ impl Checkpoint {
     /// `config.json`. Checks everything; reads no weights.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for a missing file, [`ErrorKind::Malformed`] and [`ErrorKind::Unsupported`] for invalid or unsupported content. The error names the file and the field.
+    /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for a missing file,
+    /// [`ErrorKind::Malformed`] and [`ErrorKind::Unsupported`] for invalid or unsupported content. The error names the
+    /// file and the field.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let checkpoint = Self::open_any(&path).map_err(|error| error.at(path))?;

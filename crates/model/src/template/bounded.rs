@@ -80,7 +80,7 @@ const FILTERS: [&str; 39] = [
     "unique",
     "upper",
 ];
-/// Those filters, and methods, that convert their arguments to lists, strings included.
+/// Filters and methods that convert their arguments to lists, strings included.
 const LISTS: [&str; 12] = [
     "chain", "list", "map", "max", "min", "reject", "reverse", "select", "sort", "sum", "unique",
     "zip",
@@ -112,7 +112,7 @@ const TESTS: [&str; 22] = [
     "sameas",
     "iterable",
 ];
-/// Those filters that accept lists and maps directly. The others first convert them to text.
+/// Filters that accept lists and maps directly. The others first convert them to text.
 const TAKE_LISTS: [&str; 29] = [
     "attr",
     "bool",

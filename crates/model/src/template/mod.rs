@@ -164,7 +164,8 @@ impl ChatTemplate {
     /// with [`Special::Parsed`](crate::tokenizer::Special::Parsed).
     ///
     /// # Errors
-    /// [`ErrorKind::Template`], with the line, if the template refuses the conversation (many allow only alternating roles), fails, or runs too long; [`ErrorKind::Exhausted`] if the system has no thread for it.
+    /// [`ErrorKind::Template`], with the line, if the template refuses the conversation (many allow only alternating
+    /// roles), fails, or runs too long; [`ErrorKind::Exhausted`] if the system has no thread for it.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         self.render_until(messages, add_generation_prompt, None)
     }
