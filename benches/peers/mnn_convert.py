@@ -61,7 +61,7 @@ def quantized(matrix, bits, block, symmetric):
     block = block or columns
     largest, half = (1 << bits) - 1, 1 << (bits - 1)
     stored, floats = [], []
-    # Not all rows at once: in 32 bits an output matrix has gigabytes.
+    # In parts: an output matrix has gigabytes in 32 bits.
     for start in range(0, rows, 8192):
         values = matrix[start : start + 8192].astype(numpy.float32).reshape(-1, columns // block, block)
         if symmetric:
@@ -113,7 +113,7 @@ class Graph:
         matrix = self.model.values(f"{name}.weight") if matrix is None else matrix
         rows, columns = matrix.shape
         stored, floats = quantized(matrix, self.bits, self.block, self.symmetric)
-        # What MNN calls a weight begins with its shape and the values that a stored number can stand for.
+        # MNN's weight format starts with the shape and the values of stored numbers.
         wide = max(rows, columns) > 65535
         values = range(-(1 << (self.bits - 1)), 1 << (self.bits - 1))
         header = b"\x02" + numpy.array([rows, columns], numpy.uint32 if wide else numpy.uint16).tobytes()
@@ -129,7 +129,7 @@ class Graph:
             },
             "quanParameter": {
                 "type": 1, "quantScale": 1.0, "shapeInt32": wide, "aMaxOrBits": self.bits,
-                # How many blocks have a zero of their own, and whether any has.
+                # Number of blocks with their own zero, and whether there are any.
                 "readType": 0 if self.symmetric else len(floats) // 2,
                 "aMin": int(not self.symmetric),
             },

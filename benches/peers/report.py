@@ -15,7 +15,7 @@ SIXTEEN_OVER_ONE = 8.0
 SCALING = 1.9
 MATMUL = {"smollm2": 0.85, "1.8b": 0.92}
 FIRST_TOKEN_SECONDS = 0.15
-# What tells one test from another.
+# The fields that identify a test.
 TEST = ("test", "tokens", "sequences")
 
 
@@ -210,7 +210,7 @@ def goal_table(entries):
 def matmul_table(entries):
     if not entries:
         return
-    yield "\nINT8 matmul of 256 rows, share of the `vpdpbusd` peak measured beside it, medians\n"
+    yield "\nINT8 matmul of 256 rows, share of the `vpdpbusd` peak measured next to it, medians\n"
     yield table_row(["model", "depth × columns", "threads", "Triad", "ONNX Runtime"])
     yield table_row(["---"] * 5)
     for entry in entries:

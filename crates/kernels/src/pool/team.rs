@@ -207,7 +207,7 @@ impl Team {
     }
 
     fn wake_workers(&self) {
-        // A worker that is counted as sleeping waits before it releases the lock.
+        // Once the lock is free, every worker that is counted as sleeping is waiting.
         drop(lock(&self.sleep));
         self.wake.notify_all();
     }
