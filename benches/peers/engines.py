@@ -35,7 +35,7 @@ class Test:
         return f"{self.kind} {together}{self.tokens}"
 
     def positions(self):
-        """Tokens that all sequences hold at the end."""
+        """Returns the tokens of all sequences at the end."""
         return self.sequences * (self.tokens + (0 if self.kind == "prefill" else CONTEXT))
 
 
@@ -152,7 +152,7 @@ def engines(binary):
 
 
 def cores(count):
-    """The first `count` cores that this process may use, one of each pair of hyperthreads before the others."""
+    """Returns the first `count` cores that this process may use, one of each pair of hyperthreads before the others."""
     allowed = sorted(os.sched_getaffinity(0))
 
     def is_second_thread(core):
@@ -166,7 +166,7 @@ def cores(count):
 
 
 def run(command, threads):
-    """Runs a command on `threads` cores; gives what it prints, JSON or lines of it, and its peak resident memory in bytes."""
+    """Runs a command on `threads` cores; returns its output, JSON or lines of JSON, and its peak resident memory in bytes."""
     command = [str(word) for word in command]
     chosen = cores(threads)
     with tempfile.TemporaryFile() as errors:
@@ -194,7 +194,7 @@ def run(command, threads):
 
 
 def values(printed):
-    """JSON as it is, or a list of what stands in lines of their own among others."""
+    """Parses JSON, or a list of the lines that are JSON among others."""
     try:
         return json.loads(printed)
     except json.JSONDecodeError:

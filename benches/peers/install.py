@@ -37,7 +37,7 @@ PACKAGES = {
 
 
 class Missing(Exception):
-    """Why an engine cannot be measured."""
+    """The reason why an engine cannot be measured."""
 
 
 def say(message):
@@ -60,7 +60,7 @@ def call(*command, **options):
 
 
 def reason(output):
-    """The line of a failed command's output that says most: the first that speaks of an error, else the last."""
+    """Returns the most informative line of a failed command's output: the first that mentions an error, else the last."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no message"]
     return next((line for line in lines if "error" in line.lower()), lines[-1])
 
@@ -173,7 +173,7 @@ def pinned(package):
 
 
 def triad_program(given):
-    """The program that is measured: the one that was given, or this tree's, built now."""
+    """Returns the measured program: the given one, or this tree's, built now."""
     if given:
         return given.resolve()
     say("building triad")
@@ -192,7 +192,7 @@ def versions():
 
 
 class Weights:
-    """One model's weights in every engine's format, each made from the same F16 GGUF file when first asked for."""
+    """One model's weights in every engine's format, each created from the same F16 GGUF file at the first request."""
 
     def __init__(self, model, triad):
         self.model = model
@@ -207,7 +207,7 @@ class Weights:
         return self.cached("f16.gguf", make)
 
     def default_model(self):
-        """The GGUF file of Triad's default model, which is SmolLM2."""
+        """Returns the GGUF file of Triad's default model, which is SmolLM2."""
         cache = BASE / "cache"
         call(self.triad, "pull", "smollm2-135m", env=os.environ | {"TRIAD_CACHE": str(ROOT / cache)})
         (file,) = (ROOT / cache).glob("smollm2-135m/*.gguf")
@@ -241,7 +241,7 @@ class Weights:
         return self.cached(f"mnn-int{bits}", make)
 
     def package(self, decode_weights):
-        """A package of Triad's, with all defaults but the weights that decode uses."""
+        """Returns a package of Triad, with all defaults except the weights that decode uses."""
 
         def make(part):
             call(self.triad, "prepare", self.f16(), "-o", part, "--decode-weights", decode_weights)

@@ -19,7 +19,7 @@ WORDS = (
 
 
 class Failed(Exception):
-    """A request without its whole answer."""
+    """A request that did not receive its complete answer."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def requests(count, words, tokens, seed):
 
 
 def run(port, model, asked, clients):
-    """What became of each request, and the seconds that all of them took."""
+    """Returns the result of each request, and the seconds for all of them."""
     return asyncio.run(all_of(port, model, list(asked), clients))
 
 

@@ -41,7 +41,7 @@ class Model:
         return self.reader.fields[name].contents() if name in self.reader.fields else default
 
     def values(self, name):
-        """A tensor, or None where the model has none; heads of Llama's queries and keys as MNN rotates them."""
+        """Returns a tensor, or None if the model has none; heads of Llama's queries and keys in MNN's order for RoPE."""
         if name not in self.tensors:
             return None
         values = self.tensors[name].data
@@ -79,7 +79,7 @@ def quantized(matrix, bits, block, symmetric):
 
 
 class Graph:
-    """Operators in the order they run, and the file of matrices."""
+    """The operators in the order in which they run, and the file of matrices."""
 
     def __init__(self, model, weights, bits, block, symmetric):
         self.model, self.weights = model, weights
@@ -87,7 +87,7 @@ class Graph:
         self.operators, self.tensors = [], []
 
     def add(self, kind, inputs, outputs, parameter=None, main=None, layout="NC4HW4"):
-        """An operator; gives the index of its only or all outputs. Inputs are indices, outputs names."""
+        """Adds an operator; returns the index of its only output, or of all. Inputs are indices, outputs names."""
         indices = list(range(len(self.tensors), len(self.tensors) + len(outputs)))
         self.tensors += outputs
         operator = {"type": kind, "name": outputs[0], "inputIndexes": inputs, "outputIndexes": indices}
