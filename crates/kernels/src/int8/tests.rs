@@ -12,7 +12,7 @@ use crate::kernel::{Kernels, available, tested};
 use crate::testing::bits;
 use crate::{Matrix, OutputMut};
 
-/// Pseudo-random numbers from −1 to 1.
+/// Returns pseudo-random numbers from −1 to 1.
 fn random(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed | 1;
     let mut next = || {

@@ -26,7 +26,7 @@ pub(super) struct Bounds {
 }
 
 impl Default for Bounds {
-    /// A modem is ten times as fast as this minimum.
+    /// Returns bounds that a modem exceeds ten times.
     fn default() -> Self {
         Self {
             least: 16 << 10,

@@ -54,8 +54,8 @@ impl<T: Tiles> Int8Kernel for Amx<T> {
         "amx-tdpbusd"
     }
 
-    /// Loading weights from memory takes longer than multiplying them, so each load should serve as many rows as
-    /// possible.
+    /// Returns as many rows as fit: loading weights from memory takes longer than multiplying them, so each load should
+    /// serve as many rows as possible.
     fn task_rows(&self, in_features: usize) -> usize {
         (TASK_BYTES / in_features / (2 * ROWS) * (2 * ROWS)).clamp(2 * ROWS, TASK_ROWS)
     }

@@ -49,7 +49,8 @@ impl<T: Tiles> PanelKernel for AmxBf16<T> {
         2 * WORDS
     }
 
-    /// Whole pairs of tiles, with more scores than the first-level cache holds: keys are then loaded fewer times.
+    /// Returns whole pairs of tiles, with more scores than the first-level cache holds: keys are then loaded fewer
+    /// times.
     fn strip(&self) -> usize {
         6 * ROWS
     }
