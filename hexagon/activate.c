@@ -1,6 +1,6 @@
-// What is between the products of a feed-forward, in f32 on the scalar unit, whose arithmetic is IEEE's: the operations of
-// the host's kernels (crates/kernels: `output`, `activate_and_multiply`, `quantize_static`) in their order, so that the
-// results have the same bits. HVX before v73 has no such arithmetic.
+// The middle of a feed-forward, between its products, in f32 on the scalar unit, whose arithmetic follows IEEE 754: the
+// operations of the host's kernels (crates/kernels: `output`, `activate_and_multiply`, `quantize_static`) in their
+// order, so that the results have the same bits. HVX before v73 has no such arithmetic.
 #include "activate.h"
 
 #include "product.h"
@@ -17,10 +17,10 @@ INLINE float from_bits(uint32_t x) {
     return both.number;
 }
 
-// a · b + c, rounded once or twice.
+// Computes a · b + c, rounded once or twice.
 INLINE float multiply_add(float a, float b, float c, int fused) { return fused ? __builtin_fmaf(a, b, c) : a * b + c; }
 
-// a / b bit by bit: for results that are not normal numbers, and what is infinite or no number.
+// Computes a / b bit by bit: for subnormal results, infinities and NaN.
 __attribute__((noinline)) static float divide_slowly(float a, float b) {
     const uint32_t sign = (bits(a) ^ bits(b)) & 0x80000000u;
     const uint32_t infinity = 0x7f800000u, magnitude = 0x7fffffffu;
@@ -35,7 +35,7 @@ __attribute__((noinline)) static float divide_slowly(float a, float b) {
     if (numerator == 0 || denominator == infinity) {
         return from_bits(sign);
     }
-    // Mantissas of 24 bits, and exponents.
+    // 24-bit mantissas, and exponents.
     int32_t exponent = 0;
     uint32_t m[2] = {numerator, denominator};
     for (int index = 0; index < 2; index++) {
@@ -57,7 +57,7 @@ __attribute__((noinline)) static float divide_slowly(float a, float b) {
         m[0] <<= 1;
         exponent--;
     }
-    // 24 bits of the quotient, one to round by, and whether there is more.
+    // 24 bits of the quotient, a rounding bit, and whether there is a remainder.
     uint32_t quotient = 0, rest = m[0];
     for (int bit = 0; bit < 25; bit++) {
         quotient <<= 1;
@@ -71,7 +71,7 @@ __attribute__((noinline)) static float divide_slowly(float a, float b) {
     if (exponent >= 255) {
         return from_bits(sign | infinity);
     }
-    // A number below the normal ones has fewer bits.
+    // A subnormal number has fewer bits.
     uint32_t drop = 1;
     if (exponent <= 0) {
         drop += (uint32_t)(1 - exponent);
@@ -84,18 +84,18 @@ __attribute__((noinline)) static float divide_slowly(float a, float b) {
     uint32_t mantissa = quotient >> drop;
     const int up = (quotient & half) && (below || sticky || (mantissa & 1));
     mantissa += (uint32_t)up;
-    // A carry becomes the next exponent.
+    // A carry increments the exponent.
     return from_bits(sign | (exponent == 0 ? mantissa : ((uint32_t)exponent << 23) + (mantissa - 0x800000u)));
 }
 
-// a / b, rounded to the nearest.
+// Computes a / b, rounded to nearest.
 INLINE float divide(float a, float b) {
     const int32_t of_a = (int32_t)(bits(a) >> 23 & 255), of_b = (int32_t)(bits(b) >> 23 & 255);
     const int32_t exponent = of_a - of_b;
     if (of_a == 0 || of_a == 255 || of_b == 0 || of_b == 255 || exponent < -120 || exponent > 120) {
         return divide_slowly(a, b);
     }
-    // Of the mantissas: 1/b by Newton's steps, then the quotient and what it lacks, which one rounding makes exact.
+    // For the mantissas: 1/b by Newton's steps, then the quotient and its residual, which one rounding makes exact.
     const float numerator = from_bits((bits(a) & 0x807fffffu) | 0x3f800000u);
     const float denominator = from_bits((bits(b) & 0x807fffffu) | 0x3f800000u);
     float inverse = from_bits((0x7ef311c3u - (bits(denominator) & 0x7fffffffu)) | (bits(denominator) & 0x80000000u));
@@ -108,7 +108,7 @@ INLINE float divide(float a, float b) {
     return from_bits(bits(quotient) + ((uint32_t)exponent << 23));
 }
 
-// eˣ: see `exp` in crates/kernels/src/activation.rs.
+// Computes eˣ: see `exp` in crates/kernels/src/activation.rs.
 INLINE float exponential(float x, int fused) {
     const float smallest = -87.33654f, largest = 88.37626f, round = 12582912.0f;
     float bounded = x < smallest ? smallest : x;

@@ -1,5 +1,5 @@
-// What is between the products of a feed-forward in fixed point: the operations of crates/kernels/src/fixed_point/number.rs, in
-// their order, on 32 channels of a row at once. Nothing here is beyond the vectors of v67, which have integers alone.
+// The middle of a feed-forward in fixed point: the operations of crates/kernels/src/fixed_point/number.rs, in their
+// order, on 32 channels of a row at once. Only needs the vector instructions of v67, which has only integers.
 #include "fixed.h"
 
 #include "product.h"
@@ -7,12 +7,12 @@
 #define INLINE static inline __attribute__((always_inline))
 
 typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
-// Where a row of sums begins with channels of another layer.
+// Start of the other layer's channels in a row of sums.
 typedef int32_t Unaligned __attribute__((__vector_size__(VECTOR), __aligned__(4)));
 typedef int32_t Pair __attribute__((__vector_size__(2 * VECTOR)));
 
 enum { LANES = 32, PARTS = FIXED_PARTS };
-// Parameters of a channel, in their order.
+// Parameters of a channel, in order.
 enum { SHIFT, BIAS, LIMIT, LIMIT_SHIFT, ARGUMENT, UP_SHIFT, UP_BIAS, FACTOR, EXPONENT };
 
 #define HVX(name) __builtin_HEXAGON_V6_##name##_128B
@@ -23,15 +23,15 @@ INLINE Vector subtract(Vector a, Vector b) { return HVX(vsubw)(a, b); }
 INLINE Vector and(Vector a, Vector b) { return HVX(vand)(a, b); }
 INLINE Vector least(Vector a, Vector b) { return HVX(vminw)(a, b); }
 INLINE Vector most(Vector a, Vector b) { return HVX(vmaxw)(a, b); }
-// By each lane's number of bits, −32 to 31; the other way where it is negative.
+// Shift by each lane's number of bits, −32 to 31; a negative number shifts the other way.
 INLINE Vector left(Vector x, Vector bits) { return HVX(vaslwv)(x, bits); }
 INLINE Vector right(Vector x, Vector bits) { return HVX(vasrwv)(x, bits); }
 INLINE Vector spare_bits(Vector x) { return HVX(vnormamtw)(x); }
 
-// a · b / 2³¹, rounded to the nearest.
+// Computes a · b / 2³¹, rounded to nearest.
 INLINE Vector times(Vector a, Vector b) { return HVX(vmpyowh_rnd_sacc)(HVX(vmpyewuh)(a, b), a, b); }
 
-// 2⁻ʳ for r from 0 to 1.
+// Computes 2⁻ʳ for r from 0 to 1.
 INLINE Vector power_of_two(Vector r) {
     Vector sum = splat(-2016033);
     sum = add(times(sum, r), splat(19732393));
@@ -41,7 +41,7 @@ INLINE Vector power_of_two(Vector r) {
     return add(times(sum, r), splat(2147483487));
 }
 
-// 1 / (1 + e) for e from 0 to 1.
+// Computes 1 / (1 + e) for e from 0 to 1.
 INLINE Vector reciprocal(Vector e) {
     Vector y = splat(-476391520);
     y = add(times(y, e), splat(1429174560));
@@ -52,13 +52,13 @@ INLINE Vector reciprocal(Vector e) {
     return add(y, times(y, lacks));
 }
 
-// log₂ e · √(8/π) · (x + 0.044715 · x³) with 24 bits behind the point, of x with 27.
+// Computes log₂ e · √(8/π) · (x + 0.044715 · x³) with 24 fractional bits, from x with 27.
 INLINE Vector gelu_argument(Vector x) {
     const Vector twice = add(x, x), square = times(twice, x);
     return times(twice, add(times(square, splat(1768551389)), splat(308997154)));
 }
 
-// Numbers with 16 bits behind the point.
+// Returns numbers with 16 fractional bits.
 INLINE Vector steps(const Vector *of_channels, Vector up, Vector activated, int is_gated, int is_gelu) {
     const Vector x = add(left(activated, of_channels[SHIFT]), of_channels[BIAS]);
     const Vector magnitude = left(least(HVX(vabsw_sat)(x), of_channels[LIMIT]), of_channels[LIMIT_SHIFT]);
@@ -68,7 +68,7 @@ INLINE Vector steps(const Vector *of_channels, Vector up, Vector activated, int 
     }
     const Vector whole = HVX(vasrw)(of_power, 24), power = power_of_two(HVX(vaslw)(and(of_power, splat(0xffffff)), 7));
     const Vector inverse = reciprocal(right(power, least(whole, splat(31))));
-    // All ones where x is negative.
+    // All ones if x is negative.
     const Vector is_below = HVX(vasrw)(x, 31);
     const Vector x_bits = spare_bits(x);
     Vector significand = left(x, x_bits);
@@ -79,7 +79,8 @@ INLINE Vector steps(const Vector *of_channels, Vector up, Vector activated, int 
         bits = add(bits, number_bits);
     }
     significand = times(significand, inverse);
-    // 1 where x is not negative: the largest number, and otherwise the smallest, of which power is the larger.
+    // 1 if x is not negative: `most` then selects the largest number, otherwise power, which exceeds the smallest
+    // number.
     significand = times(significand, most(power, HVX(vxor)(is_below, splat(INT32_MAX))));
     significand = times(significand, of_channels[FACTOR]);
     return right(significand, least(most(bits, splat(2)), splat(31)));
@@ -101,18 +102,20 @@ INLINE void requantize_tile(const int32_t *parameters, uint32_t width, const int
                 const Vector activated = is_gated ? *(const Unaligned *)(of_row + width) : up;
                 found[row] = steps(of_channels, up, activated, is_gated, is_gelu);
             }
-            // Rounded, with rows 0 and 2, 1 and 3 side by side in each channel; then each row's channels one behind the other.
+            // Rounds; rows 0 and 2, and 1 and 3, are interleaved by channel, then the channels of each row become
+            // contiguous.
             const Vector even = HVX(vroundwh)(found[2], found[0]), odd = HVX(vroundwh)(found[3], found[1]);
             half[first / 4] = HVX(vmaxb)(HVX(vdealb)(HVX(vpackhb_sat)(odd, even)), lowest);
         }
-        // From [row][quad] to [quad][row], of 8 by 8 words: each step turns one bit of a word's place from the front to the end.
+        // Transposes [row][quad] to [quad][row], 8 by 8 words: each step moves one bit of a word's index from the front
+        // to the end.
         Pair words = HVX(vshuffvdd)(half[1], half[0], -4);
 #pragma unroll
         for (uint32_t step = 0; step < 2; step++) {
             words = HVX(vshuffvdd)(HVX(hi)(words), HVX(lo)(words), -4);
         }
         to[0] = HVX(lo)(words);
-        // A tile ends with a multiple of 16 channels.
+        // A tile ends at a multiple of 16 channels.
         if (channel + LANES / 2 < width) {
             to[1] = HVX(hi)(words);
         }

@@ -1,5 +1,5 @@
-// The system as Linux has it, without a library: for `qemu-hexagon`, which runs the program as a process of this machine.
-// The shared file is the standard input. A phone's DSP has qurt.c in its place.
+// The system interface on Linux, without a library: for `qemu-hexagon`, which runs the program as a process of this
+// machine. The shared file is the standard input. A phone's DSP uses qurt.c instead.
 #include "protocol.h"
 #include "system.h"
 
@@ -20,7 +20,7 @@ static long call(long number, long a, long b, long c, long d, long e, long f) {
 static void *map(uint32_t bytes, long flags, long file) {
     const long read_and_write = 3;
     const unsigned long address = (unsigned long)call(MMAP2, 0, (long)bytes, read_and_write, flags, file, 0);
-    // The last page of addresses are numbers of errors.
+    // Addresses in the last page are error numbers.
     return address >= (unsigned long)-4096L ? 0 : (void *)address;
 }
 
@@ -31,13 +31,13 @@ void *system_allocate(uint32_t bytes) {
 
 void system_free(void *memory, uint32_t bytes) { call(MUNMAP, (long)memory, (long)bytes, 0, 0, 0, 0); }
 
-// Ordinary memory, so that what is done with it is tested and counted.
+// Ordinary memory, so that the code that uses it is tested and counted.
 uint8_t *system_near(uint32_t *bytes) {
     *bytes = MOST_NEAR;
     return system_allocate(*bytes);
 }
 
-// The process ends.
+// Nothing to do: the process ends.
 void system_free_near(uint8_t *memory) { (void)memory; }
 
 void system_sleep(uint32_t microseconds) {
@@ -46,14 +46,14 @@ void system_sleep(uint32_t microseconds) {
 }
 
 uint32_t system_packets(void) {
-    // qemu-hexagon counts them in a control register of its own, c20, for which the assembler has no name.
+    // qemu-hexagon counts them in its own control register c20, which has no name in the assembler.
     register uint32_t packets __asm__("r0");
     __asm__ volatile(".word 0x6a14c000 // r0 = c20" : "=r"(packets)::"memory");
     return packets;
 }
 
-// Calls clone(flags, stack, 0, 0, 0). The new thread returns from it on its own stack, calls the function whose argument and
-// address are there, and exits.
+// Calls clone(flags, stack, 0, 0, 0). The new thread returns from it on its own stack, calls the function whose
+// argument and address are there, and exits.
 long clone_thread(long flags, uint32_t *stack);
 __asm__(".p2align 4\n"
         ".type clone_thread, @function\n"
@@ -82,7 +82,7 @@ uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *sta
     return number > 0 ? (uint32_t)number : 0;
 }
 
-// The process ends, and its threads with it.
+// Nothing to do: the process ends, and its threads with it.
 void system_join(uint32_t thread) { (void)thread; }
 
 enum { FUTEX_WAIT = 128, FUTEX_WAKE = 129 };
@@ -100,12 +100,12 @@ int system_is_orphan(void) {
     return now != parent;
 }
 
-// Emulated memory is the host's: there is no cache between them.
+// Emulated memory is that of the host: there is no cache in between.
 void system_refresh(const uint8_t *start, uint32_t bytes) { (void)start, (void)bytes; }
 
 void system_publish(const uint8_t *start, uint32_t bytes) { (void)start, (void)bytes; }
 
-// An exit code that the host explains.
+// An exit code that the host explains to the user.
 enum { EXIT_NO_FILE = 3 };
 
 void _start(void) {

@@ -1,25 +1,27 @@
-// The run time: writes into the memory that it shares with the host who it is, and executes requests until the host is gone.
+// The run time: writes its identity to the memory that it shares with the host, and executes requests until the host is
+// gone.
 #include "product.h"
 #include "program.h"
 #include "system.h"
 #include "team.h"
 
-// A hash of the sources, by the script that builds them.
+// A hash of the sources, set by the build script.
 #ifndef BUILD
 #define BUILD 0
 #endif
 
-// Who this is, in one place of the file, where it can be read without running it.
+// The identity of this program, in one place of the file, where it can be read without running it.
 static const volatile struct {
     uint64_t magic, version, build;
 } identity = {DEVICE_MAGIC, VERSION, BUILD};
 
-// Exit codes, which the host explains.
+// Exit codes, which the host explains to the user.
 enum { EXIT_OTHER_HOST = 4 };
 
 static volatile uint64_t *fields;
 
-// Writes the fields from `first` to `last` to memory, and forgets them, so that the host's are read from there.
+// Writes the fields from `first` to `last` to memory, and removes them from the cache, so that the host's fields are
+// read from memory.
 static void exchange(uint32_t first, uint32_t last) {
     system_publish((const uint8_t *)&fields[first], (last - first + 1) * (uint32_t)sizeof(uint64_t));
 }
@@ -29,11 +31,11 @@ static void progress(void) {
     exchange(FIELD_REQUEST, FIELD_HEARTBEAT);
 }
 
-// What was written before is written before what follows.
+// Orders earlier writes before later ones.
 static inline void order(void) { __asm__ volatile("barrier" ::: "memory"); }
 
-// Waits until `latest` is the number of another request: polls for a moment, then sleeps longer and longer. Returns whether
-// there is one; there is none any more where the host ends the device or is gone.
+// Waits until `latest` is the number of a new request: polls briefly, then sleeps for increasing times. Returns whether
+// there is one; there is none if the host ends the device or is gone.
 static int wait(uint64_t *latest) {
     const uint32_t polls = 2000, longest = 500;
     uint32_t pause = 20;
@@ -78,7 +80,7 @@ int serve(uint8_t *start, uint32_t bytes) {
     fields[FIELD_DEVICE_VERSION] = identity.version;
     fields[FIELD_DEVICE_BUILD] = identity.build;
     order();
-    // A host of another version sees ours, and starts nothing.
+    // A host of another version sees our version, and sends no request.
     fields[FIELD_DEVICE_MAGIC] = identity.magic;
     exchange(FIELD_DEVICE_MAGIC, FIELD_DEVICE_THREADS);
     while (wait(&latest)) {

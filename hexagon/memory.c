@@ -1,4 +1,4 @@
-// What the compiler calls by itself, where there is no library.
+// Functions that the compiler calls implicitly, without a C library.
 
 void *memcpy(void *restrict to, const void *restrict from, unsigned long bytes) {
     unsigned char *t = to;

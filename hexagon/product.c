@@ -1,17 +1,18 @@
-// INT8 products on HVX: `vrmpy` adds four products of unsigned bytes of a vector and signed bytes of a register to each of
-// 32 sums. Weights are the vector, 128 too large to be unsigned; activations are the register, as they are. Sums begin with
-// −128 · Σ activations, which takes the 128 away again. Sums wrap around, and those of at most MAX_FEATURES products fit.
+// INT8 products on HVX: `vrmpy` adds four products of unsigned bytes of a vector and signed bytes of a register to each
+// of 32 sums. Weights are in the vector, with 128 added to make them unsigned; activations are in the register,
+// unchanged. Sums start from −128 · Σ activations, which cancels the 128. Sums wrap around; those of at most
+// MAX_FEATURES products fit.
 //
-// A tile is 8 rows by 64 columns: 16 sums of 32 lanes stay in registers; for each quad of features two vectors of weights
-// and four pairs of registers with activations, all read one behind the other, feed 16 `vrmpy`, two a packet. The weights of
-// 64 columns are consecutive and are fetched into L2 while those before are multiplied. The first tile of rows that reads them
-// stores them in near memory, if there is any, from which the others read them.
+// A tile is 8 rows by 64 columns: 16 sums of 32 lanes stay in registers. For each quad of features, two vectors of
+// weights and four pairs of registers with activations, all read sequentially, feed 16 `vrmpy`, two per packet. The
+// weights of 64 columns are contiguous and are prefetched into L2 while the previous ones are multiplied. The first
+// tile of rows that reads them stores them in near memory, if there is any; the other tiles read them from there.
 //
-// Four check columns behind those of the layer hold the digits, in base 256, of the sum of all columns' weights, modulo
-// 2³². So a row's sums must add up to what the check columns give: weights that were overwritten are found by the product
-// itself (algorithm-based fault tolerance; Huang and Abraham, 1984).
+// Four check columns after those of the layer hold the digits, in base 256, of the sum of all columns' weights, modulo
+// 2³². So a row's sums must add up to the value of the check columns: the product itself detects weights that were
+// overwritten (algorithm-based fault tolerance; Huang and Abraham, 1984).
 //
-// HMX, the matrix unit, is not used. It would take the place of `tile`.
+// HMX, the matrix unit, is not used. It would replace `tile`.
 #include "product.h"
 
 #include "team.h"
@@ -19,7 +20,7 @@
 typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
 #define LANES 32u
 
-// Memory near the vector unit: for each thread that computes a part.
+// Memory near the vector unit, divided among the threads.
 static struct {
     uint8_t *start;
     uint32_t bytes;
@@ -30,8 +31,8 @@ void use_near_memory(uint8_t *start, uint32_t bytes) {
     near.bytes = bytes;
 }
 
-// One tile of at least one quad. `bias` is what the sums of each row begin with. Weights are stored in `copy` if it
-// `copies` them.
+// Computes one tile of at least one quad. `bias` is the initial value of each row's sums. Stores weights in `copy` if
+// `copies` is set.
 __attribute__((always_inline)) static inline void tile_of(const Vector *weights, int copies, Vector *restrict copy,
                                                           const int64_t *input, uint32_t quads, const int32_t *bias,
                                                           Vector *sums, uint32_t vectors) {
@@ -75,7 +76,7 @@ __attribute__((noinline)) static void tile_and_copy(const Vector *weights, Vecto
     tile_of(weights, 1, copy, input, quads, bias, sums, vectors);
 }
 
-// Σ of all lanes.
+// Returns Σ of all lanes.
 static int32_t across(Vector sum) {
     for (uint32_t bytes = VECTOR / 2; bytes >= 4; bytes /= 2) {
         sum = __builtin_HEXAGON_V6_vaddw_128B(sum, __builtin_HEXAGON_V6_vror_128B(sum, (int32_t)bytes));
@@ -83,7 +84,7 @@ static int32_t across(Vector sum) {
     return __builtin_HEXAGON_V6_extractw_128B(sum, 0);
 }
 
-// −128 · Σ of the activations of each row of a tile of so many vectors.
+// Computes −128 · Σ of the activations of each row of a tile of `vectors` vectors.
 static void biases(const Vector *input, uint32_t vectors, int32_t bias[TILE_ROWS]) {
     const Vector ones = __builtin_HEXAGON_V6_lvsplatw_128B(0x01010101);
     Vector sum = __builtin_HEXAGON_V6_vd0_128B();
@@ -103,7 +104,7 @@ void fetch(const void *start, uint32_t lines) {
     __builtin_HEXAGON_Y5_l2fetch((void *)start, (long long)(stride << 32 | width << 16 | (lines < 0xffff ? lines : 0xffff)));
 }
 
-// A product, as its threads see it.
+// A product, as its threads share it.
 struct multiplication {
     const struct product *product;
     const uint8_t *weights;
@@ -113,13 +114,13 @@ struct multiplication {
     void (*progress)(void);
 };
 
-// Every `count`-th tile of columns from the `index`-th on.
+// Multiplies every `count`-th tile of columns, starting with the `index`-th.
 static void multiply_columns(void *argument, uint32_t index, uint32_t count) {
     const struct multiplication *of = argument;
     const uint32_t tile_bytes = input_tile(of->product->in_features), columns = sum_stride(of->product);
     const uint32_t quads = (of->product->in_features + 3) / 4, vectors = columns / LANES;
     const uint32_t block = quads * 2 * VECTOR, step = count * TILE_COLUMNS;
-    // Of this thread, where there is room for the weights that a tile of columns has, and another tile of rows to read them.
+    // This thread's part of near memory, if the weights of a tile of columns fit, and another tile of rows reads them.
     const uint32_t part = near.bytes / MOST_THREADS / VECTOR * VECTOR;
     Vector *copy = block <= part && of->rows > TILE_ROWS ? (Vector *)(near.start + index * part) : 0;
     int32_t bias[PASS_ROWS];
@@ -140,7 +141,7 @@ static void multiply_columns(void *argument, uint32_t index, uint32_t count) {
                 tile(copy ? copy : (const Vector *)weights, x, quads, bias + first, sums, vectors);
             }
         }
-        // One thread tells of progress: the others have as much to do.
+        // One thread reports progress: the others have as much work.
         if (index == 0) {
             of->progress();
         }
@@ -155,7 +156,7 @@ void multiply(const struct product *product, const uint8_t *weights, const int8_
     for (uint32_t row = 0; row < rows; row++) {
         int32_t *of_row = sums + row * columns;
         const uint32_t *check = (const uint32_t *)of_row + out_features;
-        // The sum of the last column, whose weights are zeros, is the bias of each check column, too.
+        // The sum of the last column, whose weights are zeros, is also the bias of each check column.
         const uint32_t bias = (uint32_t)of_row[columns - 1];
         uint32_t expected = 0;
         for (uint32_t digit = 0; digit < CHECKS; digit++) {

@@ -13,13 +13,13 @@ struct program {
     uint8_t *image;
     uint32_t bytes;
     uint64_t hash;
-    // Of what is before the weights, which no check sum covers.
+    // Hash of the image before the weights, which no check sum covers.
     uint64_t hash_of_head;
     int is_loaded;
 };
 static struct program programs[MOST_PROGRAMS];
 
-// What a run works in: activations of each product, sums of the first one.
+// Buffers of a run: activations of each product, sums of the first one.
 static struct {
     uint8_t *start;
     uint32_t bytes;
@@ -29,7 +29,7 @@ struct places {
     uint32_t input, inner_input, sums, bytes;
 };
 
-// A hash of whole words, as the host computes it.
+// Computes a hash of whole words, as the host does.
 static uint64_t hash_words(uint64_t hash, const uint64_t *words, uint32_t count) {
     for (uint32_t index = 0; index < count; index++) {
         hash = (hash ^ words[index]) * 0x9e3779b97f4a7c15ull;
@@ -38,7 +38,7 @@ static uint64_t hash_words(uint64_t hash, const uint64_t *words, uint32_t count)
     return hash;
 }
 
-// Whether `bytes` bytes from `offset` on, which is aligned, are within `all`, from `first` on.
+// Returns whether `bytes` bytes from `offset` on, which must be aligned, are within the range from `first` to `all`.
 static int is_within(uint64_t offset, uint64_t bytes, uint64_t first, uint64_t all) {
     return offset % ALIGNMENT == 0 && offset >= first && offset <= all && bytes <= all - offset;
 }
@@ -52,7 +52,7 @@ static int is_product(const struct product *product, uint32_t image_bytes) {
     return is_within(product->weights, bytes, sizeof(struct image), image_bytes);
 }
 
-// Whether the parts of an image agree.
+// Returns whether the parts of an image are consistent.
 static int is_image(const struct image *image, uint32_t bytes) {
     if (bytes < sizeof *image || image->magic != IMAGE_MAGIC || !is_product(&image->product[0], bytes)) {
         return 0;
@@ -71,7 +71,7 @@ static int is_image(const struct image *image, uint32_t bytes) {
            is_within(image->parameters, parameters * sizeof(float), sizeof *image, image->product[0].weights);
 }
 
-// A hash of what an image has before its weights: fields, scales, biases and factors.
+// Computes a hash of the image before its weights: fields, scales, biases and factors.
 static uint64_t hash_head(const struct image *image) {
     return hash_words(0, (const uint64_t *)image, image->product[0].weights / (uint32_t)sizeof(uint64_t));
 }
@@ -148,16 +148,16 @@ static uint64_t load(struct program *program, uint64_t hash) {
     return STATUS_OK;
 }
 
-// The input of a pass, as its threads see it.
+// The input of a pass, as its threads share it.
 struct reading {
     const uint8_t *from;
     uint8_t *to;
     uint32_t rows, tile_bytes;
-    // Of each tile of rows.
+    // Hash of each tile of rows.
     uint64_t hash[PASS_ROWS / TILE_ROWS];
 };
 
-// Copies every `count`-th tile of rows from the `index`-th on into the device's memory, and hashes what it copied.
+// Copies every `count`-th tile of rows, starting with the `index`-th, into the device's memory, and hashes the copy.
 static void read_rows(void *argument, uint32_t index, uint32_t count) {
     struct reading *of = argument;
     const uint32_t words = of->tile_bytes / (uint32_t)sizeof(uint64_t);
@@ -172,28 +172,28 @@ static void read_rows(void *argument, uint32_t index, uint32_t count) {
     }
 }
 
-// What is between the products of a feed-forward, as its threads see it.
+// The middle of a feed-forward, as its threads share it.
 struct between {
     const struct image *image;
-    // Of the image.
+    // Parameters of the image.
     const uint8_t *parameters;
     uint32_t rows;
     const int32_t *sums;
     int8_t *output;
-    // Null where nobody wants it.
+    // Null if it is not requested.
     float *inner;
     uint8_t *not_finite;
-    // Of each tile of rows.
+    // Result of the check for each tile of rows.
     uint8_t adds_up[PASS_ROWS / TILE_ROWS];
 };
 
-// Every `count`-th tile of rows from the `index`-th on.
+// Computes every `count`-th tile of rows, starting with the `index`-th.
 static void activate_rows(void *argument, uint32_t index, uint32_t count) {
     struct between *of = argument;
     const struct product *first = &of->image->product[0];
     const uint32_t width = of->image->product[1].in_features, tile_bytes = input_tile(width);
     if (of->image->arithmetic == ARITHMETIC_FIXED) {
-        // Sums were just written; parameters are the only thing that is far away.
+        // Sums were just written; only the parameters are not in the cache.
         fetch(of->parameters, round_up(width, 32) * FIXED_PARTS * (uint32_t)sizeof(int32_t) / FETCH_LINE + 1);
     }
     for (uint32_t tile = index; tile < tiles(of->rows); tile += count) {
@@ -204,7 +204,7 @@ static void activate_rows(void *argument, uint32_t index, uint32_t count) {
         if (!of->adds_up[tile]) {
             continue;
         }
-        // Behind the features of a row are zeros, whatever ran before.
+        // Zeros the padding after the features of a row, whatever it contained.
         uint64_t *end = (uint64_t *)(output + tile_bytes);
         for (uint32_t word = 1; word <= 16 * TILE_ROWS / sizeof *end; word++) {
             end[-(int32_t)word] = 0;
@@ -222,7 +222,7 @@ static void activate_rows(void *argument, uint32_t index, uint32_t count) {
 static uint64_t run(const struct shared *shared, const struct program *program, const uint64_t arguments[6],
                     uint64_t *result, void (*progress)(void)) {
     const uint64_t rows = arguments[1], input = arguments[2], sums = arguments[4], inner = arguments[5];
-    // The image was checked when it was loaded; what it says is in the device's memory and may have been overwritten since.
+    // The image was checked when it was loaded, but it is in the device's memory and may have been overwritten since.
     const struct image image = *(const struct image *)program->image;
     if (!program->is_loaded || program->hash != arguments[0] || !is_image(&image, program->bytes) ||
         hash_head((const struct image *)program->image) != program->hash_of_head) {
@@ -266,9 +266,9 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
             }
             x = (uint8_t *)down_input;
         }
-        // Whether these sums add up is for the host, which reads them, to see.
+        // The host, which reads these sums, checks whether they add up.
         multiply(last, program->image + last->weights, (const int8_t *)x, pass, out, progress);
-        // Behind the sum of a row, which covers it, is whether what down reads was finite.
+        // After the sum of a row, which covers it, stores whether the input of down was finite.
         for (uint32_t index = 0; index < pass; index++) {
             int32_t *end = out + index * sum_stride(last) + last->out_features;
             end[0] = (int32_t)((uint32_t)end[0] + not_finite[index]);

@@ -5,8 +5,8 @@
 
 #include "protocol.h"
 
-// The file that both map. Nothing in it is trusted: what a request names is checked, and inputs are copied before they are
-// used.
+// The file that both sides map. Nothing in it is trusted: references in a request are checked, and inputs are copied
+// before they are used.
 struct shared {
     uint8_t *start;
     uint32_t bytes;

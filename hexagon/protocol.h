@@ -1,9 +1,9 @@
-// What the host and the device program agree on. The host's side is crates/processors/src/hexagon/protocol.rs: a change
-// here is a change there, and another VERSION.
+// The protocol between the host and the device program. The host's side is crates/processors/src/hexagon/protocol.rs: a
+// change here requires a change there, and another VERSION.
 //
-// Both map the same memory. Its first HEADER bytes are fields of 64 bits; behind them is the transfer area, which holds what a
-// request reads or writes. The host writes a request and then its number; the device writes a response and then the same
-// number. All numbers are little-endian. The host ends the device by another number in place of its magic.
+// Both map the same memory. Its first HEADER bytes are 64-bit fields; after them is the transfer area, with the data
+// that a request reads or writes. The host writes a request and then its number; the device writes a response and then
+// the same number. All numbers are little-endian. The host ends the device by replacing its magic by another number.
 #pragma once
 
 #include <stdint.h>
@@ -12,40 +12,41 @@
 #define DEVICE_MAGIC 0x5053444441495254ull // "TRIADDSP"
 #define VERSION 5ull
 #define HEADER 4096u
-// What the fields take, of which no 128 bytes are written by both at once: a cache may write them back as a whole.
+// Bytes of the fields. No 128 bytes are written by both sides concurrently, since a cache may write them back as a
+// whole.
 #define FIELD_BYTES 512u
 
 // Fields, by index.
 enum {
-    // Of the host, before the device starts; its magic until the device shall end.
+    // Written by the host before the device starts; its magic remains until the device must end.
     FIELD_HOST_MAGIC = 0,
     FIELD_HOST_VERSION = 1,
     FIELD_FILE_BYTES = 2,
-    // Threads that shall compute, 1 to MOST_THREADS.
+    // Number of threads for the computation, 1 to MOST_THREADS.
     FIELD_THREADS = 3,
-    // Of the device, once it has started: who it is, its version, a hash of its sources, and how many threads compute. The magic
-    // is written last.
+    // Written by the device after its start: its identity, its version, a hash of its sources, and the number of
+    // computing threads. The magic is written last.
     FIELD_DEVICE_MAGIC = 8,
     FIELD_DEVICE_VERSION = 9,
     FIELD_DEVICE_BUILD = 10,
     FIELD_DEVICE_THREADS = 11,
-    // Number of the latest request, of the latest response, and a number that grows while the device works.
+    // Number of the latest request, of the latest response, and a number that increases while the device works.
     FIELD_REQUEST = 16,
     FIELD_RESPONSE = 17,
     FIELD_HEARTBEAT = 18,
-    // A request: what to do, the program, and what it takes.
+    // A request: the operation, the program, and the arguments.
     FIELD_OPERATION = 32,
     FIELD_PROGRAM = 33,
     FIELD_ARGUMENTS = 34,
-    // A response: whether it was done, what it returns, and how many packets of instructions it took, if that is known: in all
-    // threads, and one behind the other where each piece of shared work takes as long as the slowest thread.
+    // A response: its status, its result, and the number of executed instruction packets, if known: the total of all
+    // threads, and the critical path, where each piece of shared work counts as that of the slowest thread.
     FIELD_STATUS = 48,
     FIELD_RESULT = 49,
     FIELD_PACKETS = 50,
     FIELD_LONGEST = 51,
 };
 
-// Operations and their arguments. Offsets are of bytes in the file, multiples of ALIGNMENT.
+// Operations and their arguments. Offsets are in bytes of the file, multiples of ALIGNMENT.
 enum {
     // Reserves memory for the image of a program. Arguments: its bytes. Result: the program.
     OPERATION_CREATE = 1,
@@ -63,25 +64,25 @@ enum {
 
 enum {
     STATUS_OK = 0,
-    // An operation, program, length or offset that is none.
+    // An invalid operation, program, length or offset.
     STATUS_REQUEST = 1,
-    // No memory.
+    // Out of memory.
     STATUS_MEMORY = 2,
-    // The image is not what its hash is of, or its parts contradict each other.
+    // The image does not match its hash, or its parts contradict each other.
     STATUS_IMAGE = 3,
-    // The input is not what its hash is of.
+    // The input does not match its hash.
     STATUS_INPUT = 4,
     // A product's check sum is wrong: weights in the device's memory were overwritten.
     STATUS_SUM = 5,
 };
 
 #define ALIGNMENT 128u
-// Threads that compute at once: a v73 has four vector contexts, a v79 six.
+// Maximum number of computing threads: a v73 has four vector contexts, a v79 six.
 #define MOST_THREADS 8u
-// Rows that a tile of a product has: a run has room for so many more.
+// Rows per tile of a product: the buffers of a run have room for a whole tile.
 #define TILE_ROWS 8u
-// Output channels that a tile has. Behind the channels of a layer come CHECKS more, and one or more of zeros up to a multiple
-// of this.
+// Output channels per tile. After the channels of a layer there are CHECKS check columns, and one or more columns of
+// zeros up to a multiple of this.
 #define TILE_COLUMNS 64u
 #define CHECKS 4u
 // Parameters of a channel in fixed point.
@@ -89,38 +90,38 @@ enum {
 #define MAX_FEATURES 133144u
 #define MAX_COLUMNS (1u << 24)
 
-// One product of a program: sums of u8 weights (each 128 too large) times s8 activations.
+// One product of a program: sums of u8 weights (with 128 added) times s8 activations.
 struct product {
     uint32_t in_features;
     uint32_t out_features;
-    // In the image, [columns / TILE_COLUMNS][in_features / 4][TILE_COLUMNS][4] bytes.
+    // Offset in the image of [columns / TILE_COLUMNS][in_features / 4][TILE_COLUMNS][4] bytes.
     uint32_t weights;
     uint32_t reserved;
 };
 
-// The beginning of an image.
+// The start of an image.
 struct image {
     uint32_t magic;
-    // 1, of linear layers side by side, or 2, of a feed-forward: up and gate side by side, and down.
+    // 1 for linear layers next to each other, or 2 for a feed-forward: up and gate next to each other, and down.
     uint32_t products;
-    // Of a feed-forward: whether it has a gate; 0 for SiLU, 1 for GELU in its tanh form; one of the arithmetics below; whether
-    // what down reads is returned in f32, which fixed point does not have.
+    // For a feed-forward: whether it has a gate; 0 for SiLU, 1 for GELU in its tanh form; one of the arithmetics below;
+    // whether the input of down is returned in f32, which fixed point does not support.
     uint32_t gated;
     uint32_t activation;
     uint32_t arithmetic;
     uint32_t returns_inner;
-    // 1 / scale of what down reads.
+    // 1 / scale of the input of down.
     float inverse_scale;
-    // In the image, before all weights, [5][width] f32: scales and biases of up and of gate, factors of smoothing. In fixed point
-    // [width / 32][FIXED_PARTS][32] i32, by crates/kernels/src/fixed_point.
+    // Offset in the image, before all weights, of [5][width] f32: scales and biases of up and of gate, factors of
+    // smoothing. In fixed point, of [width / 32][FIXED_PARTS][32] i32, from crates/kernels/src/fixed_point.
     uint32_t parameters;
     struct product product[2];
     uint32_t reserved[16];
 };
 #define IMAGE_MAGIC 0x50495254u // "TRIP"
 
-// What is between the products of a feed-forward is computed in f32, where a product and a sum are rounded twice, or once, as on
-// the host; or in fixed point.
+// The arithmetic between the products of a feed-forward: f32, where a product and a sum are rounded twice, or once, as
+// on the host; or fixed point.
 enum { ARITHMETIC_TWICE = 0, ARITHMETIC_ONCE = 1, ARITHMETIC_FIXED = 2 };
 
 _Static_assert(sizeof(struct image) == 128, "the image begins with 128 bytes");

@@ -1,8 +1,8 @@
-// The system as Snapdragon's DSP has it, QuRT, in the unsigned protection domain that FastRPC creates: a shared object, which
-// the domain's shell loads and whose one function it calls. It has never run on a phone.
+// The system interface on Snapdragon's DSP, QuRT, in the unsigned protection domain that FastRPC creates: a shared
+// object that the domain's shell loads, and whose only function it calls. It has never run on a phone.
 //
-// The functions of QuRT and of its C library are in the shell and are found when this is loaded. They are declared here as they are
-// publicly documented, since their headers come with an SDK.
+// The functions of QuRT and of its C library are in the shell and are resolved when this object is loaded. They are
+// declared here as publicly documented, since their headers belong to an SDK.
 #include "protocol.h"
 #include "system.h"
 
@@ -13,7 +13,7 @@ extern int qurt_hvx_lock(int mode);
 extern int qurt_hvx_unlock(void);
 extern int qurt_mem_cache_clean(unsigned long start, unsigned long bytes, int operation, int cache);
 
-// Those of threads may be missing in an old shell: then one thread computes.
+// An old shell may lack the thread functions: then one thread computes.
 #define OPTIONAL __attribute__((weak))
 extern OPTIONAL int qurt_thread_create(uint32_t *thread, const void *attributes, void (*body)(void *), void *argument);
 extern OPTIONAL int qurt_thread_join(uint32_t thread, int *status);
@@ -23,7 +23,7 @@ extern OPTIONAL int qurt_futex_wait(void *word, int value);
 extern OPTIONAL int qurt_futex_wake(void *word, int threads);
 extern OPTIONAL int qurt_hvx_try_lock(int mode);
 
-// Those of VTCM, the memory of the vector unit, as Halide declares them, too: where they are missing, there is none.
+// Functions for VTCM, the memory of the vector unit, declared as in Halide: if they are missing, there is none.
 extern OPTIONAL void *HAP_request_VTCM(unsigned int bytes, unsigned int in_one_page);
 extern OPTIONAL int HAP_release_VTCM(void *memory);
 
@@ -42,7 +42,7 @@ void system_free(void *memory, uint32_t bytes) {
     free(memory);
 }
 
-// Others use it, too: all of MOST_NEAR, or half of that, and so on.
+// Other programs also use it: requests MOST_NEAR, then half of that, and so on.
 uint8_t *system_near(uint32_t *bytes) {
     const uint32_t least = 256 << 10;
     for (*bytes = MOST_NEAR; HAP_request_VTCM && HAP_release_VTCM && *bytes >= least; *bytes /= 2) {
@@ -60,8 +60,8 @@ void system_sleep(uint32_t microseconds) { qurt_timer_sleep(microseconds); }
 
 uint32_t system_packets(void) { return 0; }
 
-// Attributes of a thread, as Halide declares them for its own programs on a DSP (src/runtime/mini_qurt.h), and room for what
-// later versions have behind them, where zeros are the default.
+// Attributes of a thread, declared as Halide does for its own programs on a DSP (src/runtime/mini_qurt.h), with room
+// for the fields of later versions, whose default is zero.
 struct attributes {
     char name[16];
     uint8_t partition, affinity;
@@ -74,7 +74,7 @@ struct attributes {
 };
 enum { DEFAULT_BUS_PRIORITY = 255, NO_TEST = 0xfffe, LOWEST_PRIORITY = 254 };
 
-// What a thread is given, and whether it got a vector context.
+// The argument of a thread, and whether it got a vector context.
 static struct start {
     void (*body)(uint32_t index);
     uint32_t index, state;
@@ -122,7 +122,7 @@ uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *sta
     return thread;
 }
 
-// A thread that has ended already is an error, and no reason to wait.
+// Joining a thread that has already ended is an error, which is ignored.
 void system_join(uint32_t thread) {
     int status = 0;
     qurt_thread_join(thread, &status);
@@ -132,10 +132,10 @@ void system_wait(uint32_t *word, uint32_t value) { qurt_futex_wait(word, (int)va
 
 void system_wake(uint32_t *word) { qurt_futex_wake(word, 1); }
 
-// A domain whose process is gone is ended by the kernel.
+// The kernel ends a domain whose process is gone.
 int system_is_orphan(void) { return 0; }
 
-// Whole lines: what is to be forgotten was not written since it was last published.
+// Whole lines: memory to be refreshed was not written since it was last published.
 static void clean(const uint8_t *start, uint32_t bytes) {
     const unsigned long first = (unsigned long)start & ~(LINE - 1ul);
     const unsigned long end = ((unsigned long)start + bytes + LINE - 1) & ~(LINE - 1ul);
@@ -146,17 +146,17 @@ void system_refresh(const uint8_t *start, uint32_t bytes) { clean(start, bytes);
 
 void system_publish(const uint8_t *start, uint32_t bytes) { clean(start, bytes); }
 
-// What FastRPC hands over: buffers, by what `scalars` says of them.
+// An argument from FastRPC: buffers, described by `scalars`.
 struct argument {
     void *start;
     uint32_t bytes;
 };
 
-// Error numbers, which the host explains.
+// Error numbers, which the host explains to the user.
 enum { ERROR_REQUEST = 14, ERROR_NO_HVX = 20 };
 
-// The interface `triad_skel_invoke`: method 0 has the address and the bytes of the shared memory, in two words of 64 bits, and
-// returns when the host ends the device.
+// The interface `triad_skel_invoke`: method 0 receives the address and the bytes of the shared memory, in two 64-bit
+// words, and returns when the host ends the device.
 __attribute__((visibility("default"))) int triad_skel_invoke(uint32_t scalars, struct argument *arguments) {
     const uint32_t one_input_of_method_0 = 1u << 16;
     if (scalars != one_input_of_method_0 || arguments[0].bytes != 2 * sizeof(uint64_t)) {

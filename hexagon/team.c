@@ -3,35 +3,37 @@
 #include "protocol.h"
 #include "system.h"
 
-// A thread computes tiles with 16 vectors, and calls nothing that calls much.
+// A thread computes tiles with 16 vectors, and its call depth is small.
 enum { STACK_BYTES = 32768, POLLS = 200 };
 
-// What a thread of the team does: nothing, work, or end.
+// The state of a thread of the team: idle, working, or ending.
 enum { REST = 0, WORK = 1, LEAVE = 2 };
 
-// Each is a cache line of its own.
+// One cache line per member.
 struct member {
-    // Set by the calling thread to WORK or LEAVE, and by the member back to REST. Whoever waits for it sleeps on it.
+    // Set by the calling thread to WORK or LEAVE, and by the member back to REST. The thread that waits for it sleeps
+    // on it.
     uint32_t state;
     // Packets of its latest work.
     uint32_t packets;
-    // As the system names it.
+    // The system's identifier.
     uint32_t thread;
 } __attribute__((aligned(128)));
 
-// The first one is the calling thread, which has no use for it.
+// The first one belongs to the calling thread, which does not use it.
 static struct member members[MOST_THREADS];
 static uint8_t stacks[MOST_THREADS][STACK_BYTES] __attribute__((aligned(128)));
 static uint32_t threads_of_team = 1;
 
-// What members do, written before their state.
+// The work of the members, written before their state.
 static struct {
     void (*work)(void *argument, uint32_t index, uint32_t count);
     void *argument;
     uint32_t count;
 } job;
 
-// What was executed within team_run: by the calling thread with its waiting, by all, by the longest of each call.
+// Packets within team_run: of the calling thread including its waiting, of all threads, and of the longest part of each
+// call.
 static uint32_t packets_within, packets_of_all, packets_of_longest;
 
 static void set(uint32_t *state, uint32_t value) {
@@ -39,7 +41,7 @@ static void set(uint32_t *state, uint32_t value) {
     system_wake(state);
 }
 
-// Returns what is in place of `value`: polls for a moment, and then sleeps.
+// Waits while the state is `value`, and returns the new one: polls briefly, then sleeps.
 static uint32_t wait_while(uint32_t *state, uint32_t value) {
     for (uint32_t count = 0;; count++) {
         const uint32_t now = __atomic_load_n(state, __ATOMIC_ACQUIRE);
@@ -52,7 +54,7 @@ static uint32_t wait_while(uint32_t *state, uint32_t value) {
     }
 }
 
-// Does the part of a thread, and returns its packets.
+// Runs a thread's part, and returns its packets.
 static uint32_t take_part(uint32_t index) {
     const uint32_t before = system_packets();
     job.work(job.argument, index, job.count);

@@ -14,19 +14,19 @@ from typing import Callable
 
 from install import LLAMA, MNN, PYTHON, ROOT, SCRIPTS, Missing, reason
 
-# Tokens that decode starts behind.
+# Tokens of context before decode.
 CONTEXT = 64
 # The best dynamic quantization group of OpenVINO for each model: as wide as its rows allow.
 OPENVINO_GROUP = {"smollm2": 192, "1.8b": 2048}
 
-# MNN's option of attention for prompts as long as this, and for shorter ones and decode: the fastest for each.
+# MNN's attention option for prompts of at least this length, and for shorter ones and decode: the fastest for each.
 MNN_LONG, MNN_ATTENTION_LONG, MNN_ATTENTION = 512, 9, 8
 
 
 @dataclass(frozen=True)
 class Test:
     kind: str
-    # Of prefill or decode, in each sequence.
+    # Tokens of prefill or decode in each sequence.
     tokens: int
     sequences: int = 1
 
@@ -35,23 +35,23 @@ class Test:
         return f"{self.kind} {together}{self.tokens}"
 
     def positions(self):
-        """Tokens that all sequences hold at the end."""
+        """Returns the tokens of all sequences at the end."""
         return self.sequences * (self.tokens + (0 if self.kind == "prefill" else CONTEXT))
 
 
 @dataclass(frozen=True)
 class Engine:
     name: str
-    # What has to be installed for it; "triad" for our own.
+    # The package that must be installed for it; "triad" for our own.
     needs: str
-    # Bits of a weight in decode.
+    # Bits per weight in decode.
     bits: int
     kinds: tuple
-    # (model's weights) -> path, made when first asked for
+    # (model's weights) -> path, created at the first request
     weights: Callable
     # (model, path, threads, test) -> command
     command: Callable
-    # (what the command printed, as JSON) -> tokens a second, of all sequences together
+    # (the command's output, parsed as JSON) -> tokens per second, of all sequences together
     rate: Callable
 
 
@@ -82,14 +82,14 @@ def llama(quantized, bits, kinds):
         return [LLAMA / "llama-bench", "-m", file, *counts, "-t", threads, "-r", 1, "-fa", 1, "-o", "json"]
 
     def batched(file, threads, test):
-        # Named twice, the batch runs once unmeasured: the warm-up of the program itself is one small prompt.
+        # Named twice, so that the batch runs once unmeasured: the program's own warm-up is one small prompt.
         counts = ["-npp", CONTEXT, "-ntg", test.tokens, "-npl", f"{test.sequences},{test.sequences}"]
-        # Each sequence has a cache of its own: in a unified one, its default for servers, every sequence reads all of it.
+        # Each sequence has its own cache: in a unified one, the default for servers, every sequence reads all of it.
         cache = ["-c", test.positions(), "--no-kv-unified", "-fa", "on"]
         return [LLAMA / "llama-batched-bench", "-m", file, *counts, *cache, "-t", threads, "--output-format", "jsonl"]
 
     def rate(printed):
-        # `tg` tokens in each of `pl` sequences over the seconds of these steps, prompts not among them.
+        # `tg` tokens in each of `pl` sequences divided by the seconds of these steps, without prompts.
         return printed[-1]["speed_tg" if "speed_tg" in printed[-1] else "avg_ts"]
 
     return Engine(
@@ -132,7 +132,7 @@ def mnn(bits, options, kinds):
         kinds=kinds,
         weights=lambda weights: weights.mnn(bits, options),
         command=command,
-        # Behind a line of MNN's own about the processor.
+        # After a line of MNN about the processor.
         rate=lambda printed: printed[-1]["tokens_per_second"],
     )
 
@@ -152,7 +152,7 @@ def engines(binary):
 
 
 def cores(count):
-    """The first `count` cores that this process may use, one of each pair of hyperthreads before the others."""
+    """Returns the first `count` cores that this process may use, one of each pair of hyperthreads before the others."""
     allowed = sorted(os.sched_getaffinity(0))
 
     def is_second_thread(core):
@@ -166,7 +166,7 @@ def cores(count):
 
 
 def run(command, threads):
-    """Runs a command on `threads` cores; gives what it prints, JSON or lines of it, and its peak resident memory in bytes."""
+    """Runs a command on `threads` cores; returns its output, JSON or lines of JSON, and its peak resident memory in bytes."""
     command = [str(word) for word in command]
     chosen = cores(threads)
     with tempfile.TemporaryFile() as errors:
@@ -180,7 +180,7 @@ def run(command, threads):
         )
         printed = process.stdout.read()
         process.stdout.close()
-        # Instead of wait(): it alone says how much memory the process took.
+        # Instead of wait(), since only this call returns the memory of the process.
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         errors.seek(0)
@@ -194,7 +194,7 @@ def run(command, threads):
 
 
 def values(printed):
-    """JSON as it is, or a list of what stands in lines of their own among others."""
+    """Parses JSON, or a list of the lines that are JSON among others."""
     try:
         return json.loads(printed)
     except json.JSONDecodeError:

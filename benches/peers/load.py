@@ -10,7 +10,7 @@ import random
 import time
 from dataclasses import dataclass
 
-# Some common words; what a prompt is about does not matter for speed.
+# Some common words; the topic of a prompt does not matter for speed.
 WORDS = (
     "time year people way day man thing woman life child world school state family student group country problem hand part "
     "place case week company system program question work government number night point home water room mother area money "
@@ -19,7 +19,7 @@ WORDS = (
 
 
 class Failed(Exception):
-    """A request without its whole answer."""
+    """A request that did not receive its complete answer."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def requests(count, words, tokens, seed):
 
 
 def run(port, model, asked, clients):
-    """What became of each request, and the seconds that all of them took."""
+    """Returns the result of each request, and the seconds for all of them."""
     return asyncio.run(all_of(port, model, list(asked), clients))
 
 
@@ -98,7 +98,7 @@ async def answer(port, model, request):
 
 
 async def events(port, path, body):
-    """What a stream of server-sent events has behind `data: `, as it arrives."""
+    """Yields the data of a stream of server-sent events as it arrives."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     try:
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

@@ -1,4 +1,4 @@
-"""What the machine is that measures."""
+"""The description of the measuring machine."""
 
 import os
 import platform

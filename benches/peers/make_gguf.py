@@ -87,7 +87,7 @@ def q4_k(generator, rows, columns):
 
 
 def tokenizer(writer, vocab):
-    # Byte-level BPE writes a byte as a printable character: itself where it is one, else one from 256 on.
+    # Byte-level BPE writes a byte as a printable character: itself if it is printable, else one from 256 on.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     tokens = [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]

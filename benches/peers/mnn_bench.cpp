@@ -1,13 +1,14 @@
-// Measures MNN once: `mnn_bench FOLDER THREADS ATTENTION prefill|decode TOKENS CONTEXT`, a folder of mnn_convert.py.
+// Measures MNN once: `mnn_bench FOLDER THREADS ATTENTION prefill|decode TOKENS CONTEXT`, with a folder of
+// mnn_convert.py.
 //
-// ATTENTION is MNN's option of that name: 8 keeps queries and keys as they are, 9 makes them INT8, both in blocks of keys.
-// Prefill is the time of a prompt of TOKENS random tokens until its most probable next one is known; decode makes TOKENS
-// behind CONTEXT others. Prints tokens a second as JSON. `mnn_bench FOLDER THREADS ATTENTION generate TOKENS ID...`
-// prints the most probable tokens behind a prompt, to see that the model computes what it should.
+// ATTENTION is MNN's option of that name: 8 keeps queries and keys unquantized, 9 converts them to INT8, both in blocks
+// of keys. Prefill is the time of a prompt of TOKENS random tokens until its most probable next one is known; decode
+// generates TOKENS tokens after CONTEXT others. Prints tokens per second as JSON. `mnn_bench FOLDER THREADS ATTENTION
+// generate TOKENS ID...` prints the most probable tokens after a prompt, to check that the model computes correctly.
 //
-// It does what MNN's own class for language models does, which its crate leaves out: a module for prompts, a clone of it
-// for single tokens, and how much is in the KV cache told before each step. Rows of embeddings are looked up, and sines and
-// cosines computed, outside the module.
+// It does the work of MNN's own class for language models, which its crate omits: a module for prompts, a clone of it
+// for single tokens, and setting the size of the KV cache before each step. Rows of embeddings are looked up, and sines
+// and cosines computed, outside the module.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -84,12 +85,12 @@ public:
         single.reset(Module::clone(prompt.get()), Module::destroy);
     }
 
-    // Forgets what it has seen.
+    // Clears the KV cache.
     void reset() {
         position = 0;
     }
 
-    // The most probable token behind these, which follow all that it has seen.
+    // Returns the most probable token after these, which follow all earlier tokens.
     int next(const std::vector<int>& tokens) {
         int count = tokens.size();
         auto rows = _Input({count, hidden, 1, 1}, NCHW, halide_type_of<float>());
@@ -136,7 +137,7 @@ static double seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Tokens a second of one run.
+// Returns the tokens per second of one run.
 static double measure(Model& model, std::mt19937& random, bool prefill, int tokens, int context) {
     std::vector<int> prompt(prefill ? tokens : context);
     for (int& token : prompt) {

@@ -41,7 +41,7 @@ class Model:
         return self.reader.fields[name].contents() if name in self.reader.fields else default
 
     def values(self, name):
-        """A tensor, or None where the model has none; heads of Llama's queries and keys as MNN rotates them."""
+        """Returns a tensor, or None if the model has none; heads of Llama's queries and keys in MNN's order for RoPE."""
         if name not in self.tensors:
             return None
         values = self.tensors[name].data
@@ -61,7 +61,7 @@ def quantized(matrix, bits, block, symmetric):
     block = block or columns
     largest, half = (1 << bits) - 1, 1 << (bits - 1)
     stored, floats = [], []
-    # Not all rows at once: in 32 bits an output matrix has gigabytes.
+    # In parts: an output matrix has gigabytes in 32 bits.
     for start in range(0, rows, 8192):
         values = matrix[start : start + 8192].astype(numpy.float32).reshape(-1, columns // block, block)
         if symmetric:
@@ -79,7 +79,7 @@ def quantized(matrix, bits, block, symmetric):
 
 
 class Graph:
-    """Operators in the order they run, and the file of matrices."""
+    """The operators in the order in which they run, and the file of matrices."""
 
     def __init__(self, model, weights, bits, block, symmetric):
         self.model, self.weights = model, weights
@@ -87,7 +87,7 @@ class Graph:
         self.operators, self.tensors = [], []
 
     def add(self, kind, inputs, outputs, parameter=None, main=None, layout="NC4HW4"):
-        """An operator; gives the index of its only or all outputs. Inputs are indices, outputs names."""
+        """Adds an operator; returns the index of its only output, or of all. Inputs are indices, outputs names."""
         indices = list(range(len(self.tensors), len(self.tensors) + len(outputs)))
         self.tensors += outputs
         operator = {"type": kind, "name": outputs[0], "inputIndexes": inputs, "outputIndexes": indices}
@@ -113,7 +113,7 @@ class Graph:
         matrix = self.model.values(f"{name}.weight") if matrix is None else matrix
         rows, columns = matrix.shape
         stored, floats = quantized(matrix, self.bits, self.block, self.symmetric)
-        # What MNN calls a weight begins with its shape and the values that a stored number can stand for.
+        # MNN's weight format starts with the shape and the values of stored numbers.
         wide = max(rows, columns) > 65535
         values = range(-(1 << (self.bits - 1)), 1 << (self.bits - 1))
         header = b"\x02" + numpy.array([rows, columns], numpy.uint32 if wide else numpy.uint16).tobytes()
@@ -129,7 +129,7 @@ class Graph:
             },
             "quanParameter": {
                 "type": 1, "quantScale": 1.0, "shapeInt32": wide, "aMaxOrBits": self.bits,
-                # How many blocks have a zero of their own, and whether any has.
+                # Number of blocks with their own zero, and whether there are any.
                 "readType": 0 if self.symmetric else len(floats) // 2,
                 "aMin": int(not self.symmetric),
             },

@@ -1,7 +1,7 @@
 """Measures OpenVINO GenAI once: `openvino_bench.py FOLDER THREADS GROUP prefill|decode TOKENS CONTEXT`.
 
-Prefill is the time to the first token of a prompt of TOKENS random tokens; decode makes TOKENS behind CONTEXT others.
-GROUP is the dynamic quantization group: how many activations share one scale. Prints tokens a second as JSON.
+Prefill is the time to the first token of a prompt of TOKENS random tokens; decode generates TOKENS after CONTEXT others.
+GROUP is the dynamic quantization group: how many activations share one scale. Prints tokens per second as JSON.
 """
 
 import json
@@ -25,7 +25,7 @@ random = numpy.random.default_rng(0)
 
 
 def generate(prompt, new):
-    # New tokens each time: a prompt that was seen before is not computed again.
+    # New tokens each time, since a prompt that occurred before is not computed again.
     ids = random.integers(100, 40000, (1, prompt))
     inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(numpy.ones_like(ids)))
     config = openvino_genai.GenerationConfig(max_new_tokens=new, ignore_eos=True, do_sample=False)

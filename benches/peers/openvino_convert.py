@@ -1,6 +1,6 @@
 """Converts an F16 GGUF file for OpenVINO: `openvino_convert.py MODEL.gguf FOLDER`.
 
-GenAI reads GGUF itself and writes what it made of it, tokenizer included, beside the file. NNCF then compresses the
+GenAI reads GGUF itself and writes what it made of it, tokenizer included, next to the file. NNCF then compresses the
 weights to INT8 per channel, as `optimum-cli export openvino --weight-format int8` does: both are equally fast, and
 this way needs no torch.
 """

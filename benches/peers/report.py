@@ -15,7 +15,7 @@ SIXTEEN_OVER_ONE = 8.0
 SCALING = 1.9
 MATMUL = {"smollm2": 0.85, "1.8b": 0.92}
 FIRST_TOKEN_SECONDS = 0.15
-# What tells one test from another.
+# The fields that identify a test.
 TEST = ("test", "tokens", "sequences")
 
 
@@ -32,14 +32,14 @@ def rates(runs):
 
 
 def ratio(ours, theirs, key="tokens_per_second"):
-    """The median over rounds of ours / theirs: what was measured next to each other is compared."""
+    """Returns the median over rounds of ours / theirs: only runs of the same round are compared."""
     theirs = {run["round"]: run[key] for run in theirs}
     pairs = [run[key] / theirs[run["round"]] for run in ours if run["round"] in theirs]
     return median(pairs) if pairs else None
 
 
 def partner(runs, engine_runs):
-    """The runs of Triad that an engine's are compared with: in decode, batched too, those that read as many bits."""
+    """Returns the runs of Triad with which an engine's are compared: in decode and batched decode, those with as many bits."""
     ours = [run for run in runs if run["engine"].startswith("Triad")]
     if engine_runs[0]["test"] != "prefill":
         ours = select(ours, bits=engine_runs[0]["bits"])
@@ -67,7 +67,7 @@ def comparisons(runs):
 
 
 def settings(runs):
-    """Every setting once: what selects its runs or rows."""
+    """Returns every setting once: the fields that select its runs or rows."""
     keys = ("model", "threads", *TEST)
     return [dict(zip(keys, values)) for values in dict.fromkeys(tuple(run[key] for key in keys) for run in runs)]
 
@@ -78,7 +78,7 @@ def test_name(row):
 
 
 def tables(rows, missing):
-    """Markdown: for each model and number of threads, engines down and tests across; batched decode apart."""
+    """Yields Markdown: for each model and number of threads, engines as rows and tests as columns; batched decode separately."""
     for model, threads in dict.fromkeys((row["model"], row["threads"]) for row in rows):
         here = select(rows, model=model, threads=threads)
         single = [row for row in here if row["test"] != "batched"]
@@ -120,7 +120,7 @@ def table_row(cells):
 
 
 def goals(runs, rows, matmuls, first_token, packages):
-    """Every goal that the measurements decide: what, where, the value wanted and measured, and whether it is met."""
+    """Yields every goal that the measurements decide: its name, place, required and measured value, and whether it is met."""
 
     def goal(what, where, wanted, measured, at_least=True):
         met = measured >= wanted if at_least else measured <= wanted
@@ -210,7 +210,7 @@ def goal_table(entries):
 def matmul_table(entries):
     if not entries:
         return
-    yield "\nINT8 matmul of 256 rows, share of the `vpdpbusd` peak measured beside it, medians\n"
+    yield "\nINT8 matmul of 256 rows, share of the `vpdpbusd` peak measured next to it, medians\n"
     yield table_row(["model", "depth × columns", "threads", "Triad", "ONNX Runtime"])
     yield table_row(["---"] * 5)
     for entry in entries:

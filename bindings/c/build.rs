@@ -1,4 +1,4 @@
-//! Names the version of the interface in the shared library: programs find the one that they were linked with.
+//! Sets the version of the interface in the shared library, so that programs find the one that they were linked with.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,5 +1,5 @@
-//! Writes the seed corpora that are the work of code: `cargo run --example seeds` in this folder. The chat
-//! templates in `corpus/template/` are written by hand.
+//! Writes the generated seed corpora: `cargo run --example seeds` in this folder. The chat templates in
+//! `corpus/template/` are written by hand.
 
 use std::fs;
 use std::io::Result;
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     write("package", "tiny-llama", &tiny_package()?)
 }
 
-/// Of rank 2, on the keys of [`tiny_llama`].
+/// Returns an adapter of rank 2 on the keys of [`tiny_llama`].
 fn gguf_adapter() -> GgufBuilder {
     let text = |text: &str| Value::String(text.to_owned());
     GgufBuilder::new()
@@ -62,7 +62,7 @@ fn gguf_adapter() -> GgufBuilder {
         .tensor_f32("blk.0.attn_k.weight.lora_b", &[16, 2], &[0.25; 32])
 }
 
-/// `adapter_config.json`, a zero, the weights: the same, in bf16.
+/// Returns `adapter_config.json`, a zero, and the weights: the same adapter, in bf16.
 fn peft_adapter() -> Vec<u8> {
     let config = json!({
         "peft_type": "LORA", "r": 1, "lora_alpha": 4, "use_rslora": true, "target_modules": ["k_proj"], "bias": "none",
@@ -78,7 +78,7 @@ fn peft_adapter() -> Vec<u8> {
     [config.to_string().as_bytes(), &[0], &weights].concat()
 }
 
-/// `package.json`, a zero, the weights. The tokenizer, which has targets of its own, is no longer named.
+/// Returns `package.json`, a zero, and the weights. The tokenizer, which has its own targets, is not named.
 fn tiny_package() -> Result<Vec<u8>> {
     let folder = std::env::temp_dir().join("triad-fuzz-seeds");
     fs::create_dir_all(&folder)?;
@@ -178,7 +178,8 @@ fn sentence_piece_tokenizer() -> GgufBuilder {
         .field("tokenizer.ggml.unknown_token_id", Value::Integer(0))
 }
 
-/// One configuration for each shape that the mapping of families supports; the first fits `config.rs`'s tensors.
+/// Returns one configuration for each shape that the mapping of families supports; the first fits `config.rs`'s
+/// tensors.
 fn configs() -> Vec<(&'static str, serde_json::Value)> {
     let with = |model_type: &str, more: serde_json::Value| {
         let mut config = json!({

@@ -1,5 +1,5 @@
-//! An adapter of any bytes for the model of the seed corpus: a GGUF file, or the JSON of `adapter_config.json`, a zero, and
-//! a safetensors file. Of what is accepted every number is one.
+//! Reads arbitrary bytes as an adapter for the model of the seed corpus: a GGUF file, or the JSON of
+//! `adapter_config.json`, a zero, and a safetensors file. All numbers of an accepted adapter must be finite.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! A `config.json` of any bytes, with the tensors of the model in the seed corpus.
+//! Reads arbitrary bytes as a `config.json`, with the tensors of the model in the seed corpus.
 #![no_main]
 
 use std::collections::BTreeMap;

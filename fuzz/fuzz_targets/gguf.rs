@@ -1,4 +1,5 @@
-//! A GGUF file of any bytes: what is accepted can be described, dequantized and tokenized with, or is refused.
+//! Reads arbitrary bytes as a GGUF file: an accepted file can be described, dequantized and used for tokenization, or
+//! is refused.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

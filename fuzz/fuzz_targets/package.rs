@@ -1,5 +1,5 @@
-//! A package of any bytes, `package.json` up to the first zero and the weights after it: what opens also loads, or is
-//! refused.
+//! Reads arbitrary bytes as a package, `package.json` up to the first zero and the weights after it: what opens also
+//! loads, or is refused.
 #![no_main]
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! A safetensors file of any bytes: what is accepted can be dequantized.
+//! Reads arbitrary bytes as a safetensors file: an accepted file can be dequantized.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A chat template of any text, rendered for a short conversation.
+//! Compiles arbitrary text as a chat template, and renders it for a short conversation.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-// Two conversations on threads of their own, with one model: each gives what it gives alone.
+// Two conversations on separate threads, with one model: each gives the same answer as alone.
 //
 //     c++ -std=c++11 -pthread sessions.cpp $(pkg-config --cflags --libs triad) -o sessions && ./sessions [MODEL]
 

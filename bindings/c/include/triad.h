@@ -2,14 +2,15 @@
  *
  * Written by cbindgen from bindings/c/src; a test compares both.
  *
- * Threads: a TriadModel and a TriadCancel may be used by many threads at once. A TriadSession is used by one thread at a
- * time: another one gets TRIAD_STATUS_BUSY, and a session must not be freed while it is used. Sessions of one model
- * may compute at the same time.
+ * Threads: several threads may use a TriadModel and a TriadCancel concurrently. Only one thread at a time may use a
+ * TriadSession: another one gets TRIAD_STATUS_BUSY, and a session must not be freed while it is used. Sessions of one
+ * model may compute concurrently.
  *
- * Errors: a function that can fail returns a TriadStatus; triad_last_error has the sentence. What a pointer points to is
- * only written where TRIAD_STATUS_OK is returned, unless a function says otherwise.
+ * Errors: a function that can fail returns a TriadStatus; triad_last_error returns the sentence. A function only
+ * writes to its output pointers if it returns TRIAD_STATUS_OK, unless its comment says otherwise.
  *
- * Texts are UTF-8. What a function gives to the caller names the function that frees it; freeing NULL does nothing.
+ * Texts are UTF-8. A function that returns memory to the caller names the function that frees it; freeing NULL does
+ * nothing.
  */
 
 #ifndef TRIAD_H
@@ -20,23 +21,23 @@
 #include <stdint.h>
 
 /*
- How a call ended.
+ The result of a call.
  */
 typedef enum {
   /*
-   Done.
+   Success.
    */
   TRIAD_STATUS_OK = 0,
   /*
-   An argument is NULL, no UTF-8, or out of its range.
+   An argument is NULL, not UTF-8, or out of range.
    */
   TRIAD_STATUS_INVALID_ARGUMENT = 1,
   /*
-   The model, a file or a run is not as it has to be.
+   The model or a file is invalid, or a run failed.
    */
   TRIAD_STATUS_MODEL = 2,
   /*
-   What was asked for does not fit into memory.
+   There is not enough memory for the request.
    */
   TRIAD_STATUS_MEMORY = 3,
   /*
@@ -52,13 +53,13 @@ typedef enum {
    */
   TRIAD_STATUS_BUSY = 6,
   /*
-   A mistake in Triad: a panic, whose message is on standard error.
+   A bug in Triad: a panic, with its message on standard error.
    */
   TRIAD_STATUS_INTERNAL = 7,
 } TriadStatus;
 
 /*
- Why an answer ended.
+ The reason why an answer ended.
  */
 typedef enum {
   /*
@@ -66,15 +67,15 @@ typedef enum {
    */
   TRIAD_FINISH_END_TOKEN = 0,
   /*
-   A stop text came up.
+   A stop text occurred.
    */
   TRIAD_FINISH_STOP_TEXT = 1,
   /*
-   As many tokens as were asked for.
+   The answer has `max_tokens` tokens.
    */
   TRIAD_FINISH_LENGTH = 2,
   /*
-   No room for another token.
+   The context has no room for another token.
    */
   TRIAD_FINISH_CONTEXT_FULL = 3,
   /*
@@ -84,7 +85,7 @@ typedef enum {
 } TriadFinish;
 
 /*
- Number format of keys and values.
+ The number format of keys and values.
  */
 typedef enum {
   /*
@@ -102,7 +103,7 @@ typedef enum {
 } TriadKvFormat;
 
 /*
- What ends a call from another thread.
+ A flag that cancels calls from another thread.
  */
 typedef struct TriadCancel TriadCancel;
 
@@ -112,13 +113,13 @@ typedef struct TriadCancel TriadCancel;
 typedef struct TriadModel TriadModel;
 
 /*
- One conversation: the tokens that a model has seen, with their keys and values.
+ A conversation: the tokens that a model has processed, with their keys and values.
  */
 typedef struct TriadSession TriadSession;
 
 /*
- How an answer is made; triad_generate_options_default fills it in. Where a number may be NaN or -1, that is what the
- model's authors recommend, else greedy.
+ The options of an answer; triad_generate_options_default fills them in. NaN or -1 in an option that permits it means
+ the value that the model's authors recommend, or else greedy sampling.
  */
 typedef struct {
   /*
@@ -126,39 +127,39 @@ typedef struct {
    */
   size_t struct_size;
   /*
-   Tokens of the answer, at most.
+   Maximum number of tokens of the answer.
    */
   size_t max_tokens;
   /*
-   Divisor of the logits, or NaN; 0 always takes the likeliest token.
+   Divisor of the logits, or NaN; 0 always selects the likeliest token.
    */
   float temperature;
   /*
-   Keep only this many likeliest tokens, or -1; 0 keeps all.
+   Number of likeliest tokens to keep, or -1; 0 keeps all.
    */
   int64_t top_k;
   /*
-   Keep the fewest likeliest tokens whose probabilities add up to this, or NaN.
+   Keeps the fewest likeliest tokens whose probabilities add up to this, or NaN.
    */
   float top_p;
   /*
-   Drop tokens less likely than this share of the likeliest one, or NaN.
+   Drops tokens less likely than this fraction of the likeliest one, or NaN.
    */
   float min_p;
   /*
-   Make tokens that were there before less likely, or NaN; 1 changes nothing.
+   Makes tokens that have occurred less likely, or NaN; 1 has no effect.
    */
   float repetition_penalty;
   /*
-   Subtracted from the logit of a token for each time that it is in the answer so far.
+   Subtracted from the logit of a token for each occurrence in the answer so far.
    */
   float frequency_penalty;
   /*
-   Subtracted from the logits of tokens that are in the answer so far.
+   Subtracted from the logits of tokens that occur in the answer so far.
    */
   float presence_penalty;
   /*
-   Start of the random numbers: the same seed gives the same answer.
+   Seed of the random numbers: the same seed gives the same answer.
    */
   uint64_t seed;
   /*
@@ -166,23 +167,23 @@ typedef struct {
    */
   const char *const *stop;
   /*
-   How many there are.
+   Number of these texts.
    */
   size_t stop_count;
 } TriadGenerateOptions;
 
 /*
- Called with each part of an answer's text, which is valid during the call; anything but 0 ends the answer. It must not
- return by longjmp or an exception, nor call functions with the session that computes.
+ A callback for each part of an answer's text, which is valid during the call; a return value other than 0 ends the
+ answer. It must not return by longjmp or an exception, nor call functions with the session that is computing.
  */
 typedef int32_t (*TriadOnText)(const char *text, void *user);
 
 /*
- What came of an answer.
+ The result of an answer.
  */
 typedef struct {
   /*
-   Why it ended.
+   The reason why it ended.
    */
   TriadFinish finish;
   /*
@@ -190,7 +191,7 @@ typedef struct {
    */
   size_t prompt_tokens;
   /*
-   Tokens of the prompt that were not computed, since they were before.
+   Tokens of the prompt that were reused from the session instead of computed.
    */
   size_t reused_tokens;
   /*
@@ -202,7 +203,7 @@ typedef struct {
    */
   double prefill_seconds;
   /*
-   Seconds for the answer, behind its first token.
+   Seconds for the answer, after its first token.
    */
   double decode_seconds;
   /*
@@ -226,7 +227,7 @@ typedef struct {
 } TriadMessage;
 
 /*
- How a model is opened; triad_open_options_default fills it in.
+ The options for opening a model; triad_open_options_default fills them in.
  */
 typedef struct {
   /*
@@ -234,19 +235,19 @@ typedef struct {
    */
   size_t struct_size;
   /*
-   Run a model file as it is, in float, without preparing it for INT8.
+   Whether to run a model file unchanged, in float, without preparing it for INT8.
    */
   bool run_float;
   /*
-   Threads that compute; 0: one for each core.
+   Number of threads for the computation; 0: one per core.
    */
   size_t threads;
   /*
-   Tokens of a prompt and its answer together, at most; 0: 4096, or what the model was made for if that is less.
+   Maximum number of tokens of a prompt and its answer together; 0: 4096, or the model's context if that is less.
    */
   size_t context;
   /*
-   Tokens of prompts that go through the model at once; 0: 256.
+   Tokens of a prompt per forward pass; 0: 256.
    */
   size_t chunk;
   /*
@@ -254,11 +255,12 @@ typedef struct {
    */
   uint32_t kv_format;
   /*
-   Called with a sentence as each step of opening begins, or NULL. It must not return by longjmp or an exception.
+   Called with a sentence at the start of each step of opening, or NULL. It must not return by longjmp or an
+   exception.
    */
   void (*on_step)(const char *step, void *user);
   /*
-   What `on_step` is called with.
+   The second argument of `on_step`.
    */
   void *user;
 } TriadOpenOptions;
@@ -268,14 +270,14 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Fills in the usual options.
+ Returns the default options.
  */
 TriadGenerateOptions triad_generate_options_default(void);
 
 /*
- Continues a prompt, which is all that there is: what the session has seen of it already is not computed again, and what it
- has seen beyond is forgotten. `options`, `cancel`, `on_text` and `generation` may be NULL. An answer that is cancelled is
- no error: its `finish` tells.
+ Continues a prompt, which is the whole conversation: the part that the session has already processed is not computed
+ again, and processed tokens that differ from it are discarded. `options`, `cancel`, `on_text` and `generation` may
+ be NULL. A cancelled answer is not an error: its `finish` reports it.
  */
 TriadStatus triad_session_generate(const TriadSession *session,
                                    const uint32_t *prompt,
@@ -288,7 +290,7 @@ TriadStatus triad_session_generate(const TriadSession *session,
 
 /*
  Answers the last of `messages`, which are the whole conversation, by the model's chat template; a model without one
- continues the last message. Else as triad_session_generate.
+ continues the last message. Otherwise the same as triad_session_generate.
  */
 TriadStatus triad_session_chat(const TriadSession *session,
                                const TriadMessage *messages,
@@ -300,13 +302,14 @@ TriadStatus triad_session_chat(const TriadSession *session,
                                TriadGeneration *generation);
 
 /*
- Fills in the usual options.
+ Returns the default options.
  */
 TriadOpenOptions triad_open_options_default(void);
 
 /*
- Opens the model called `name`: the path of a package, a GGUF file or a safetensors folder, or a name that can be fetched.
- It is prepared for INT8 once. `options` may be NULL for the usual ones, `cancel` for none. Free it with triad_model_free.
+ Opens the model called `name`: the path of a package, a GGUF file or a safetensors folder, or a name that can be
+ fetched. A model file is prepared for INT8 once. `options` may be NULL for the defaults, `cancel` may be NULL. Free
+ the model with triad_model_free.
  */
 TriadStatus triad_model_open(const char *name,
                              const TriadOpenOptions *options,
@@ -314,22 +317,23 @@ TriadStatus triad_model_open(const char *name,
                              TriadModel **model);
 
 /*
- Frees a model. Its sessions go on, and keep what they need of it.
+ Frees a model. Its sessions remain valid, and keep the data that they need.
  */
 void triad_model_free(TriadModel *model);
 
 /*
- Tokens that a model knows: the number of its logits. 0 if `model` is NULL.
+ Returns the size of a model's vocabulary: the number of its logits. 0 if `model` is NULL.
  */
 size_t triad_model_vocab_size(const TriadModel *model);
 
 /*
- Tokens of a prompt and its answer together, at most. 0 if `model` is NULL.
+ Returns the maximum number of tokens of a prompt and its answer together. 0 if `model` is NULL.
  */
 size_t triad_model_context(const TriadModel *model);
 
 /*
- The tokens of a text. With `special`, texts of special tokens become those tokens. Free them with triad_tokens_free.
+ Returns the tokens of a text. With `special`, texts of special tokens become those tokens. Free them with
+ triad_tokens_free.
  */
 TriadStatus triad_model_tokenize(const TriadModel *model,
                                  const char *text,
@@ -338,7 +342,7 @@ TriadStatus triad_model_tokenize(const TriadModel *model,
                                  size_t *count);
 
 /*
- The text of tokens. Free it with triad_text_free.
+ Returns the text of tokens. Free it with triad_text_free.
  */
 TriadStatus triad_model_detokenize(const TriadModel *model,
                                    const uint32_t *tokens,
@@ -346,7 +350,8 @@ TriadStatus triad_model_detokenize(const TriadModel *model,
                                    char **text);
 
 /*
- The text of a conversation by the model's chat template, up to where the answer begins. Free it with triad_text_free.
+ Returns the text of a conversation by the model's chat template, up to the start of the answer. Free it with
+ triad_text_free.
  */
 TriadStatus triad_model_apply_template(const TriadModel *model,
                                        const TriadMessage *messages,
@@ -354,37 +359,37 @@ TriadStatus triad_model_apply_template(const TriadModel *model,
                                        char **text);
 
 /*
- Frees a text that a function gave.
+ Frees a text that a function returned.
  */
 void triad_text_free(char *text);
 
 /*
- Frees tokens that a function gave, with their number.
+ Frees tokens that a function returned, with their number.
  */
 void triad_tokens_free(uint32_t *tokens, size_t count);
 
 /*
- What cancels calls that are given it. Free it with triad_cancel_free, behind those calls.
+ Creates a flag that cancels the calls that receive it. Free it with triad_cancel_free, after those calls.
  */
 TriadCancel *triad_cancel_new(void);
 
 /*
- Ends calls that were given `cancel`, now and later, until triad_cancel_reset. May be called by a signal handler.
+ Cancels calls with `cancel`, now and later, until triad_cancel_reset. May be called by a signal handler.
  */
 void triad_cancel_set(const TriadCancel *cancel);
 
 /*
- Lets calls with `cancel` through again.
+ Permits calls with `cancel` again.
  */
 void triad_cancel_reset(const TriadCancel *cancel);
 
 /*
- Frees it.
+ Frees a cancel flag.
  */
 void triad_cancel_free(TriadCancel *cancel);
 
 /*
- An empty conversation. Free it with triad_session_free.
+ Creates an empty conversation. Free it with triad_session_free.
  */
 TriadStatus triad_session_new(const TriadModel *model, TriadSession **session);
 
@@ -394,24 +399,23 @@ TriadStatus triad_session_new(const TriadModel *model, TriadSession **session);
 void triad_session_free(TriadSession *session);
 
 /*
- Another conversation that has seen the same; memory is shared until one of the two goes on. Free it with
- triad_session_free.
+ Creates a copy of a conversation; memory is shared until one of the two continues. Free it with triad_session_free.
  */
 TriadStatus triad_session_fork(const TriadSession *session,
                                TriadSession **fork);
 
 /*
- Forgets everything behind the first `length` tokens.
+ Removes all tokens after the first `length` ones.
  */
 TriadStatus triad_session_truncate(const TriadSession *session, size_t length);
 
 /*
- The tokens that were seen. Free them with triad_tokens_free.
+ Returns the tokens of the conversation. Free them with triad_tokens_free.
  */
 TriadStatus triad_session_tokens(const TriadSession *session, uint32_t **tokens, size_t *count);
 
 /*
- Runs tokens behind those that were seen. `cancel` may be NULL. triad_session_logits has the result.
+ Appends tokens and runs them. `cancel` may be NULL. triad_session_logits returns the result.
  */
 TriadStatus triad_session_prefill(const TriadSession *session,
                                   const uint32_t *tokens,
@@ -419,45 +423,46 @@ TriadStatus triad_session_prefill(const TriadSession *session,
                                   const TriadCancel *cancel);
 
 /*
- Runs one token behind those that were seen. `cancel` may be NULL. triad_session_logits has the result.
+ Appends one token and runs it. `cancel` may be NULL. triad_session_logits returns the result.
  */
 TriadStatus triad_session_decode(const TriadSession *session,
                                  uint32_t token,
                                  const TriadCancel *cancel);
 
 /*
- Logits that follow the last token that was computed: triad_model_vocab_size floats in the session's own memory, valid
- until the next call with this session. Where nothing was computed they are 0.
+ Returns the logits after the last computed token: triad_model_vocab_size floats in the session's own memory, valid
+ until the next call with this session. They are 0 if nothing was computed.
  */
 TriadStatus triad_session_logits(const TriadSession *session,
                                  const float **logits,
                                  size_t *count);
 
 /*
- Writes what a conversation has seen to a file, for triad_session_restore.
+ Writes a conversation to a file, for triad_session_restore.
  */
 TriadStatus triad_session_save(const TriadSession *session, const char *path);
 
 /*
- The conversation in a file that triad_session_save wrote with the same model. Free it with triad_session_free.
+ Reads the conversation from a file that triad_session_save wrote with the same model. Free it with
+ triad_session_free.
  */
 TriadStatus triad_session_restore(const TriadModel *model,
                                   const char *path,
                                   TriadSession **session);
 
 /*
- Tokens that a conversation holds, at most. 0 if `session` is NULL or in use.
+ Returns the maximum number of tokens of a conversation. 0 if `session` is NULL or in use.
  */
 size_t triad_session_context(const TriadSession *session);
 
 /*
- A sentence about the calling thread's latest call that failed, with what was expected; empty if none did. Valid until the
- next call of this thread fails.
+ Returns a sentence about the calling thread's latest failed call, with the expected value; empty if none failed.
+ Valid until the next call of this thread fails.
  */
 const char *triad_last_error(void);
 
 /*
- The version of Triad.
+ Returns the version of Triad.
  */
 const char *triad_version(void);
 

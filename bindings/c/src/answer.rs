@@ -1,4 +1,4 @@
-//! Answers.
+//! Generation of answers.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -13,78 +13,78 @@ use crate::pointers::{self, reference, slice, text, write};
 use crate::session::TriadSession;
 use crate::status::{Failure, TriadStatus, c_text, call};
 
-/// How an answer is made; triad_generate_options_default fills it in. Where a number may be NaN or -1, that is what the
-/// model's authors recommend, else greedy.
+/// The options of an answer; triad_generate_options_default fills them in. NaN or -1 in an option that permits it means
+/// the value that the model's authors recommend, or else greedy sampling.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TriadGenerateOptions {
     /// `sizeof(TriadGenerateOptions)` of the header that the caller was compiled with.
     pub struct_size: usize,
-    /// Tokens of the answer, at most.
+    /// Maximum number of tokens of the answer.
     pub max_tokens: usize,
-    /// Divisor of the logits, or NaN; 0 always takes the likeliest token.
+    /// Divisor of the logits, or NaN; 0 always selects the likeliest token.
     pub temperature: f32,
-    /// Keep only this many likeliest tokens, or -1; 0 keeps all.
+    /// Number of likeliest tokens to keep, or -1; 0 keeps all.
     pub top_k: i64,
-    /// Keep the fewest likeliest tokens whose probabilities add up to this, or NaN.
+    /// Keeps the fewest likeliest tokens whose probabilities add up to this, or NaN.
     pub top_p: f32,
-    /// Drop tokens less likely than this share of the likeliest one, or NaN.
+    /// Drops tokens less likely than this fraction of the likeliest one, or NaN.
     pub min_p: f32,
-    /// Make tokens that were there before less likely, or NaN; 1 changes nothing.
+    /// Makes tokens that have occurred less likely, or NaN; 1 has no effect.
     pub repetition_penalty: f32,
-    /// Subtracted from the logit of a token for each time that it is in the answer so far.
+    /// Subtracted from the logit of a token for each occurrence in the answer so far.
     pub frequency_penalty: f32,
-    /// Subtracted from the logits of tokens that are in the answer so far.
+    /// Subtracted from the logits of tokens that occur in the answer so far.
     pub presence_penalty: f32,
-    /// Start of the random numbers: the same seed gives the same answer.
+    /// Seed of the random numbers: the same seed gives the same answer.
     pub seed: u64,
     /// Texts that end the answer and are not part of it.
     pub stop: *const *const c_char,
-    /// How many there are.
+    /// Number of these texts.
     pub stop_count: usize,
 }
 
-/// Why an answer ended.
+/// The reason why an answer ended.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TriadFinish {
     /// The model ended it.
     EndToken = 0,
-    /// A stop text came up.
+    /// A stop text occurred.
     StopText = 1,
-    /// As many tokens as were asked for.
+    /// The answer has `max_tokens` tokens.
     Length = 2,
-    /// No room for another token.
+    /// The context has no room for another token.
     ContextFull = 3,
     /// It was cancelled, or `on_text` ended it.
     Cancelled = 4,
 }
 
-/// What came of an answer.
+/// The result of an answer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TriadGeneration {
-    /// Why it ended.
+    /// The reason why it ended.
     pub finish: TriadFinish,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens of the prompt that were not computed, since they were before.
+    /// Tokens of the prompt that were reused from the session instead of computed.
     pub reused_tokens: usize,
     /// Tokens of the answer.
     pub answer_tokens: usize,
     /// Seconds for the prompt.
     pub prefill_seconds: f64,
-    /// Seconds for the answer, behind its first token.
+    /// Seconds for the answer, after its first token.
     pub decode_seconds: f64,
     /// Seconds to the first token of the answer.
     pub time_to_first_token_seconds: f64,
 }
 
-/// Called with each part of an answer's text, which is valid during the call; anything but 0 ends the answer. It must not
-/// return by longjmp or an exception, nor call functions with the session that computes.
+/// A callback for each part of an answer's text, which is valid during the call; a return value other than 0 ends the
+/// answer. It must not return by longjmp or an exception, nor call functions with the session that is computing.
 pub type TriadOnText = Option<extern "C" fn(text: *const c_char, user: *mut c_void) -> i32>;
 
-/// Fills in the usual options.
+/// Returns the default options.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_generate_options_default() -> TriadGenerateOptions {
     TriadGenerateOptions {
@@ -138,7 +138,7 @@ impl TriadGenerateOptions {
     }
 }
 
-/// Who is called while an answer comes, and where its numbers go.
+/// The callback and the result of an answer.
 struct Listener {
     cancel: *const TriadCancel,
     on_text: TriadOnText,
@@ -146,9 +146,9 @@ struct Listener {
     generation: *mut TriadGeneration,
 }
 
-/// Continues a prompt, which is all that there is: what the session has seen of it already is not computed again, and what it
-/// has seen beyond is forgotten. `options`, `cancel`, `on_text` and `generation` may be NULL. An answer that is cancelled is
-/// no error: its `finish` tells.
+/// Continues a prompt, which is the whole conversation: the part that the session has already processed is not computed
+/// again, and processed tokens that differ from it are discarded. `options`, `cancel`, `on_text` and `generation` may
+/// be NULL. A cancelled answer is not an error: its `finish` reports it.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_generate(
     session: *const TriadSession,
@@ -178,7 +178,7 @@ pub extern "C" fn triad_session_generate(
 }
 
 /// Answers the last of `messages`, which are the whole conversation, by the model's chat template; a model without one
-/// continues the last message. Else as triad_session_generate.
+/// continues the last message. Otherwise the same as triad_session_generate.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_chat(
     session: *const TriadSession,
@@ -224,7 +224,7 @@ fn generate(
     let options = pointers::options(options, usual, "triad_generate_options_default")?
         .read(session.model())?;
     let prompt = encode(session.model(), session.context())?;
-    // What ends this answer alone leaves the caller's flag as it is.
+    // Ending only this answer must not change the caller's flag.
     let cancel = cancel_of(listener.cancel).child();
     let made = triad_engine::generate(&mut session, &prompt, &options, &cancel, &mut |event| {
         if let (Event::Text(text), Some(on_text)) = (event, listener.on_text)

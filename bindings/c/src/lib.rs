@@ -1,7 +1,7 @@
-//! The C interface, whose header is `include/triad.h`.
+//! The C interface; its header is `include/triad.h`.
 //!
-//! [`status`] turns errors and panics into codes, [`pointers`] is where pointers of the caller are looked at; [`model`],
-//! [`session`] and [`answer`] have the functions, by what they are about.
+//! [`status`] converts errors and panics to codes, and [`pointers`] reads the caller's pointers; [`model`], [`session`]
+//! and [`answer`] have the functions, by subject.
 #![allow(unsafe_code, reason = "pointers of another language")]
 
 pub mod answer;

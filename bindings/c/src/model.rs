@@ -1,4 +1,4 @@
-//! Models: opening, tokens, templates.
+//! Models: opening, tokenization, templates.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -22,10 +22,10 @@ pub struct TriadModel {
     pub(crate) engine: Engine,
 }
 
-/// What ends a call from another thread.
+/// A flag that cancels calls from another thread.
 pub struct TriadCancel(pub(crate) Cancel);
 
-/// Number format of keys and values.
+/// The number format of keys and values.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TriadKvFormat {
@@ -37,25 +37,26 @@ pub enum TriadKvFormat {
     F32 = 2,
 }
 
-/// How a model is opened; triad_open_options_default fills it in.
+/// The options for opening a model; triad_open_options_default fills them in.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TriadOpenOptions {
     /// `sizeof(TriadOpenOptions)` of the header that the caller was compiled with.
     pub struct_size: usize,
-    /// Run a model file as it is, in float, without preparing it for INT8.
+    /// Whether to run a model file unchanged, in float, without preparing it for INT8.
     pub run_float: bool,
-    /// Threads that compute; 0: one for each core.
+    /// Number of threads for the computation; 0: one per core.
     pub threads: usize,
-    /// Tokens of a prompt and its answer together, at most; 0: 4096, or what the model was made for if that is less.
+    /// Maximum number of tokens of a prompt and its answer together; 0: 4096, or the model's context if that is less.
     pub context: usize,
-    /// Tokens of prompts that go through the model at once; 0: 256.
+    /// Tokens of a prompt per forward pass; 0: 256.
     pub chunk: usize,
     /// A TriadKvFormat.
     pub kv_format: u32,
-    /// Called with a sentence as each step of opening begins, or NULL. It must not return by longjmp or an exception.
+    /// Called with a sentence at the start of each step of opening, or NULL. It must not return by longjmp or an
+    /// exception.
     pub on_step: Option<extern "C" fn(step: *const c_char, user: *mut c_void)>,
-    /// What `on_step` is called with.
+    /// The second argument of `on_step`.
     pub user: *mut c_void,
 }
 
@@ -69,7 +70,7 @@ pub struct TriadMessage {
     pub content: *const c_char,
 }
 
-/// Fills in the usual options.
+/// Returns the default options.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_open_options_default() -> TriadOpenOptions {
     TriadOpenOptions {
@@ -109,8 +110,9 @@ impl TriadOpenOptions {
     }
 }
 
-/// Opens the model called `name`: the path of a package, a GGUF file or a safetensors folder, or a name that can be fetched.
-/// It is prepared for INT8 once. `options` may be NULL for the usual ones, `cancel` for none. Free it with triad_model_free.
+/// Opens the model called `name`: the path of a package, a GGUF file or a safetensors folder, or a name that can be
+/// fetched. A model file is prepared for INT8 once. `options` may be NULL for the defaults, `cancel` may be NULL. Free
+/// the model with triad_model_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_model_open(
     name: *const c_char,
@@ -143,25 +145,26 @@ pub extern "C" fn triad_model_open(
     })
 }
 
-/// Frees a model. Its sessions go on, and keep what they need of it.
+/// Frees a model. Its sessions remain valid, and keep the data that they need.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_model_free(model: *mut TriadModel) {
     take_back(model);
 }
 
-/// Tokens that a model knows: the number of its logits. 0 if `model` is NULL.
+/// Returns the size of a model's vocabulary: the number of its logits. 0 if `model` is NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_model_vocab_size(model: *const TriadModel) -> usize {
     optional(model).map_or(0, |model| model.engine.model().description().vocab)
 }
 
-/// Tokens of a prompt and its answer together, at most. 0 if `model` is NULL.
+/// Returns the maximum number of tokens of a prompt and its answer together. 0 if `model` is NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_model_context(model: *const TriadModel) -> usize {
     optional(model).map_or(0, |model| model.engine.context())
 }
 
-/// The tokens of a text. With `special`, texts of special tokens become those tokens. Free them with triad_tokens_free.
+/// Returns the tokens of a text. With `special`, texts of special tokens become those tokens. Free them with
+/// triad_tokens_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_model_tokenize(
     model: *const TriadModel,
@@ -186,7 +189,7 @@ pub extern "C" fn triad_model_tokenize(
     })
 }
 
-/// The text of tokens. Free it with triad_text_free.
+/// Returns the text of tokens. Free it with triad_text_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_model_detokenize(
     model: *const TriadModel,
@@ -211,7 +214,8 @@ pub extern "C" fn triad_model_detokenize(
     })
 }
 
-/// The text of a conversation by the model's chat template, up to where the answer begins. Free it with triad_text_free.
+/// Returns the text of a conversation by the model's chat template, up to the start of the answer. Free it with
+/// triad_text_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_model_apply_template(
     model: *const TriadModel,
@@ -239,7 +243,7 @@ pub extern "C" fn triad_model_apply_template(
     })
 }
 
-/// The messages of a conversation.
+/// Reads the messages of a conversation.
 pub(crate) fn conversation(
     messages: *const TriadMessage,
     count: usize,
@@ -256,25 +260,25 @@ pub(crate) fn conversation(
     messages.iter().enumerate().map(each).collect()
 }
 
-/// Frees a text that a function gave.
+/// Frees a text that a function returned.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_text_free(text: *mut c_char) {
     take_text_back(text);
 }
 
-/// Frees tokens that a function gave, with their number.
+/// Frees tokens that a function returned, with their number.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_tokens_free(tokens: *mut u32, count: usize) {
     take_values_back(tokens, count);
 }
 
-/// What cancels calls that are given it. Free it with triad_cancel_free, behind those calls.
+/// Creates a flag that cancels the calls that receive it. Free it with triad_cancel_free, after those calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_cancel_new() -> *mut TriadCancel {
     Box::into_raw(Box::new(TriadCancel(Cancel::new())))
 }
 
-/// Ends calls that were given `cancel`, now and later, until triad_cancel_reset. May be called by a signal handler.
+/// Cancels calls with `cancel`, now and later, until triad_cancel_reset. May be called by a signal handler.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_cancel_set(cancel: *const TriadCancel) {
     if let Some(TriadCancel(cancel)) = optional(cancel) {
@@ -282,7 +286,7 @@ pub extern "C" fn triad_cancel_set(cancel: *const TriadCancel) {
     }
 }
 
-/// Lets calls with `cancel` through again.
+/// Permits calls with `cancel` again.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_cancel_reset(cancel: *const TriadCancel) {
     if let Some(TriadCancel(cancel)) = optional(cancel) {
@@ -290,13 +294,13 @@ pub extern "C" fn triad_cancel_reset(cancel: *const TriadCancel) {
     }
 }
 
-/// Frees it.
+/// Frees a cancel flag.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_cancel_free(cancel: *mut TriadCancel) {
     take_back(cancel);
 }
 
-/// The caller's, or one that nobody sets.
+/// Returns the caller's flag, or a flag that is never set.
 pub(crate) fn cancel_of(cancel: *const TriadCancel) -> Cancel {
     optional(cancel).map_or_else(Cancel::new, |TriadCancel(cancel)| cancel.clone())
 }

@@ -1,26 +1,26 @@
-//! Pointers of the caller.
+//! The caller's pointers.
 //!
-//! Each function here trusts what `triad.h` demands of callers: a pointer that is not NULL points to as many valid values
-//! as it has to, for as long as the call lasts.
+//! Each function here relies on the requirements of `triad.h`: a pointer that is not NULL points to the required number
+//! of valid values for the duration of the call.
 
 use std::ffi::{CStr, CString, c_char};
 
 use crate::status::{Failure, c_text};
 
-/// What `pointer` points to.
+/// Returns the target of `pointer`, which must not be NULL.
 pub fn reference<'a, T>(name: &str, pointer: *const T) -> Result<&'a T, Failure> {
-    // SAFETY: a pointer of the caller, which is valid for the call if it is not NULL (see above).
+    // SAFETY: the caller's pointer is valid for the call if it is not NULL (see above).
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::argument(name, "a pointer that is not NULL"))
 }
 
-/// What `pointer` points to, or nothing.
+/// Returns the target of `pointer`; `None` if it is NULL.
 pub fn optional<'a, T>(pointer: *const T) -> Option<&'a T> {
     // SAFETY: as in `reference`.
     unsafe { pointer.as_ref() }
 }
 
-/// The options of a caller, which may be NULL for the usual ones: a structure that begins with its own size, of which no more
-/// is looked at where that is another one. `default` is the name of the function that fills it in.
+/// Returns the caller's options; NULL means the `usual` ones. The structure begins with its own size; if that is a
+/// different one, nothing else in it is read. `default` is the name of the function that fills it in.
 pub fn options<T: Copy>(pointer: *const T, usual: T, default: &str) -> Result<T, Failure> {
     let Some(size) = optional(pointer.cast::<usize>()) else {
         return Ok(usual);
@@ -32,7 +32,7 @@ pub fn options<T: Copy>(pointer: *const T, usual: T, default: &str) -> Result<T,
     reference("options", pointer).copied()
 }
 
-/// `count` values.
+/// Returns `count` values.
 pub fn slice<'a, T>(name: &str, pointer: *const T, count: usize) -> Result<&'a [T], Failure> {
     if count == 0 {
         return Ok(&[]);
@@ -44,11 +44,11 @@ pub fn slice<'a, T>(name: &str, pointer: *const T, count: usize) -> Result<&'a [
     {
         return Err(Failure::argument(name, "fewer values"));
     }
-    // SAFETY: as in `reference`, with a size that is possible.
+    // SAFETY: as in `reference`, with a possible size.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// A text that ends with NUL.
+/// Returns a text that ends with NUL.
 pub fn text<'a>(name: &str, pointer: *const c_char) -> Result<&'a str, Failure> {
     reference(name, pointer)?;
     // SAFETY: as in `reference`; texts end with NUL.
@@ -57,29 +57,29 @@ pub fn text<'a>(name: &str, pointer: *const c_char) -> Result<&'a str, Failure> 
         .map_err(|_| Failure::argument(name, "a text in UTF-8"))
 }
 
-/// Writes `value` to where the caller wants it.
+/// Writes `value` to the caller's `pointer`.
 pub fn write<T>(name: &str, pointer: *mut T, value: T) -> Result<(), Failure> {
     reference(name, pointer)?;
-    // SAFETY: as in `reference`; what is there is not read, so that it may be of no value yet.
+    // SAFETY: as in `reference`; the old value is not read, so it may be uninitialized.
     unsafe { pointer.write(value) };
     Ok(())
 }
 
-/// Gives a value to the caller.
+/// Moves a value to the caller.
 pub fn give<T>(name: &str, pointer: *mut *mut T, value: T) -> Result<(), Failure> {
     reference(name, pointer)?;
     write(name, pointer, Box::into_raw(Box::new(value)))
 }
 
-/// Takes back what [`give`] gave, and drops it.
+/// Takes a value of [`give`] back, and drops it.
 pub fn take_back<T>(pointer: *mut T) {
     if !pointer.is_null() {
-        // SAFETY: the caller had it from `give`, and uses it no more.
+        // SAFETY: the pointer is from `give`, and the caller does not use it again.
         drop(unsafe { Box::from_raw(pointer) });
     }
 }
 
-/// Gives values to the caller: where they are, and how many.
+/// Moves values to the caller: a pointer to them, and their number.
 pub fn give_values<T>(
     name: &str,
     pointer: *mut *mut T,
@@ -93,24 +93,24 @@ pub fn give_values<T>(
     write(name, pointer, Box::into_raw(values).cast())
 }
 
-/// Takes back what [`give_values`] gave, and drops it.
+/// Takes values of [`give_values`] back, and drops them.
 pub fn take_values_back<T>(pointer: *mut T, count: usize) {
     if !pointer.is_null() {
-        // SAFETY: the caller had both from `give_values`, and uses them no more.
+        // SAFETY: both are from `give_values`, and the caller does not use them again.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(pointer, count)) });
     }
 }
 
-/// Gives a text to the caller.
+/// Moves a text to the caller.
 pub fn give_text(name: &str, pointer: *mut *mut c_char, text: &str) -> Result<(), Failure> {
     reference(name, pointer)?;
     write(name, pointer, c_text(text).into_raw())
 }
 
-/// Takes back what [`give_text`] gave, and drops it.
+/// Takes a text of [`give_text`] back, and drops it.
 pub fn take_text_back(text: *mut c_char) {
     if !text.is_null() {
-        // SAFETY: the caller had it from `give_text`, and uses it no more.
+        // SAFETY: the pointer is from `give_text`, and the caller does not use it again.
         drop(unsafe { CString::from_raw(text) });
     }
 }

@@ -10,7 +10,7 @@ use crate::model::{TriadCancel, TriadModel, cancel_of};
 use crate::pointers::{give, give_values, optional, reference, slice, take_back, text, write};
 use crate::status::{Failure, TriadStatus, call};
 
-/// One conversation: the tokens that a model has seen, with their keys and values.
+/// A conversation: the tokens that a model has processed, with their keys and values.
 pub struct TriadSession {
     pub(crate) name: Arc<str>,
     session: Mutex<Session>,
@@ -24,11 +24,11 @@ impl TriadSession {
         }
     }
 
-    /// The session for one call.
+    /// Locks the session for one call.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Session>, Failure> {
         match self.session.try_lock() {
             Ok(session) => Ok(session),
-            // A call that panicked left it as it was between two steps.
+            // After a panic, the session is in a valid state between two steps.
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
                 let text =
@@ -39,7 +39,7 @@ impl TriadSession {
     }
 }
 
-/// An empty conversation. Free it with triad_session_free.
+/// Creates an empty conversation. Free it with triad_session_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_new(
     model: *const TriadModel,
@@ -61,8 +61,7 @@ pub extern "C" fn triad_session_free(session: *mut TriadSession) {
     take_back(session);
 }
 
-/// Another conversation that has seen the same; memory is shared until one of the two goes on. Free it with
-/// triad_session_free.
+/// Creates a copy of a conversation; memory is shared until one of the two continues. Free it with triad_session_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_fork(
     session: *const TriadSession,
@@ -75,7 +74,7 @@ pub extern "C" fn triad_session_fork(
     })
 }
 
-/// Forgets everything behind the first `length` tokens.
+/// Removes all tokens after the first `length` ones.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_truncate(
     session: *const TriadSession,
@@ -87,7 +86,7 @@ pub extern "C" fn triad_session_truncate(
     })
 }
 
-/// The tokens that were seen. Free them with triad_tokens_free.
+/// Returns the tokens of the conversation. Free them with triad_tokens_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_tokens(
     session: *const TriadSession,
@@ -100,7 +99,7 @@ pub extern "C" fn triad_session_tokens(
     })
 }
 
-/// Runs tokens behind those that were seen. `cancel` may be NULL. triad_session_logits has the result.
+/// Appends tokens and runs them. `cancel` may be NULL. triad_session_logits returns the result.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_prefill(
     session: *const TriadSession,
@@ -120,7 +119,7 @@ pub extern "C" fn triad_session_prefill(
     })
 }
 
-/// Runs one token behind those that were seen. `cancel` may be NULL. triad_session_logits has the result.
+/// Appends one token and runs it. `cancel` may be NULL. triad_session_logits returns the result.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_decode(
     session: *const TriadSession,
@@ -135,8 +134,8 @@ pub extern "C" fn triad_session_decode(
     })
 }
 
-/// Logits that follow the last token that was computed: triad_model_vocab_size floats in the session's own memory, valid
-/// until the next call with this session. Where nothing was computed they are 0.
+/// Returns the logits after the last computed token: triad_model_vocab_size floats in the session's own memory, valid
+/// until the next call with this session. They are 0 if nothing was computed.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_logits(
     session: *const TriadSession,
@@ -150,7 +149,7 @@ pub extern "C" fn triad_session_logits(
     })
 }
 
-/// Writes what a conversation has seen to a file, for triad_session_restore.
+/// Writes a conversation to a file, for triad_session_restore.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_save(
     session: *const TriadSession,
@@ -163,7 +162,8 @@ pub extern "C" fn triad_session_save(
     })
 }
 
-/// The conversation in a file that triad_session_save wrote with the same model. Free it with triad_session_free.
+/// Reads the conversation from a file that triad_session_save wrote with the same model. Free it with
+/// triad_session_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_restore(
     model: *const TriadModel,
@@ -177,7 +177,7 @@ pub extern "C" fn triad_session_restore(
     })
 }
 
-/// Tokens that a conversation holds, at most. 0 if `session` is NULL or in use.
+/// Returns the maximum number of tokens of a conversation. 0 if `session` is NULL or in use.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_session_context(session: *const TriadSession) -> usize {
     optional(session)

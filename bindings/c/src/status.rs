@@ -1,4 +1,4 @@
-//! Errors as codes and texts. Nothing unwinds into the caller.
+//! Conversion of errors to codes and texts. No panic unwinds into the caller.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -8,17 +8,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use triad_engine::Error as EngineError;
 use triad_frontend::Error as FrontendError;
 
-/// How a call ended.
+/// The result of a call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TriadStatus {
-    /// Done.
+    /// Success.
     Ok = 0,
-    /// An argument is NULL, no UTF-8, or out of its range.
+    /// An argument is NULL, not UTF-8, or out of range.
     InvalidArgument = 1,
-    /// The model, a file or a run is not as it has to be.
+    /// The model or a file is invalid, or a run failed.
     Model = 2,
-    /// What was asked for does not fit into memory.
+    /// There is not enough memory for the request.
     Memory = 3,
     /// A prompt has more tokens than the context.
     PromptTooLong = 4,
@@ -26,18 +26,18 @@ pub enum TriadStatus {
     Cancelled = 5,
     /// Another thread uses the session.
     Busy = 6,
-    /// A mistake in Triad: a panic, whose message is on standard error.
+    /// A bug in Triad: a panic, with its message on standard error.
     Internal = 7,
 }
 
-/// Why a call failed.
+/// The reason why a call failed.
 pub struct Failure {
     status: TriadStatus,
     text: String,
 }
 
 impl Failure {
-    /// A failure with a sentence of its own.
+    /// Creates a failure with its own sentence.
     pub fn new(status: TriadStatus, text: impl Into<String>) -> Self {
         Self {
             status,
@@ -45,7 +45,7 @@ impl Failure {
         }
     }
 
-    /// An argument that cannot be used: its name, and what was expected.
+    /// Creates a failure for an invalid argument, from its name and the expected value.
     pub fn argument(name: &str, expected: &str) -> Self {
         Self::new(
             TriadStatus::InvalidArgument,
@@ -69,7 +69,7 @@ impl From<FrontendError> for Failure {
         let (mut text, mut source) = (error.to_string(), error.source());
         while let Some(cause) = source {
             let cause_text = cause.to_string();
-            // Some errors print their cause themselves.
+            // Some errors already print their cause.
             if !text.ends_with(&cause_text) {
                 text = format!("{text}: {cause_text}");
             }
@@ -95,12 +95,12 @@ thread_local! {
     static LATEST: RefCell<CString> = RefCell::default();
 }
 
-/// A text for C, where NUL ends one: tokens may be of it, too.
+/// Converts a text for C, where NUL ends it: tokens may contain NUL.
 pub fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "\u{fffd}")).expect("there is no NUL left")
 }
 
-/// Runs a call, and keeps why it failed.
+/// Runs a call, and stores the reason if it fails.
 pub fn call(work: impl FnOnce() -> Result<(), Failure>) -> TriadStatus {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return TriadStatus::Ok,
@@ -114,14 +114,14 @@ pub fn call(work: impl FnOnce() -> Result<(), Failure>) -> TriadStatus {
     failure.status
 }
 
-/// A sentence about the calling thread's latest call that failed, with what was expected; empty if none did. Valid until the
-/// next call of this thread fails.
+/// Returns a sentence about the calling thread's latest failed call, with the expected value; empty if none failed.
+/// Valid until the next call of this thread fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_last_error() -> *const c_char {
     LATEST.with_borrow(|latest| latest.as_ptr())
 }
 
-/// The version of Triad.
+/// Returns the version of Triad.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_version() -> *const c_char {
     const VERSION: &CStr =

@@ -127,7 +127,7 @@ static void answers(const TriadModel *model) {
     CHECK(strncmp(whole.text, cut.text, strlen(cut.text)) == 0);
     OK(triad_session_chat(session, &message, 1, &options, cancel, on_text, &again, NULL));
     CHECK(strcmp(again.text, whole.text) == 0);
-    /* A text of the answer, which ends it. */
+    /* A part of the answer as the stop text. */
     const char *stop[] = {"\x01", NULL};
     char middle[8] = {0};
     memcpy(middle, whole.text + strlen(whole.text) / 2, 3);
@@ -194,7 +194,7 @@ int main(int argc, char **argv) {
     FAILS(triad_model_open("/nowhere.gguf", NULL, NULL, &model), TRIAD_STATUS_MODEL, "/nowhere.gguf");
     FAILS(triad_model_open(NULL, NULL, NULL, &model), TRIAD_STATUS_INVALID_ARGUMENT, "name: expected");
     FAILS(triad_model_open(argv[1], NULL, NULL, NULL), TRIAD_STATUS_INVALID_ARGUMENT, "model: expected");
-    /* Of the options of another version no more than their size is there to look at. */
+    /* If the options are of another version, only their size may be read. */
     FAILS(triad_model_open(argv[1], (const TriadOpenOptions *)&(size_t){8}, NULL, &model), TRIAD_STATUS_INVALID_ARGUMENT, "struct_size");
     options.kv_format = 7;
     FAILS(triad_model_open(argv[1], &options, NULL, &model), TRIAD_STATUS_INVALID_ARGUMENT, "kv_format");

@@ -1,4 +1,4 @@
-//! The header is that of the sources.
+//! Checks that the header matches the sources.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Programs in C and C++ with the header and the libraries that were built beside this test, on the default model.
+//! Programs in C and C++ with the header and the libraries that were built next to this test, on the default model.
 #![cfg(unix)]
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// Where cargo puts the libraries that tests depend on: beside this test.
+/// Returns the folder in which cargo puts the libraries that tests depend on: that of this test.
 fn libraries() -> PathBuf {
     std::env::current_exe()
         .unwrap()
@@ -46,7 +46,7 @@ fn compile(
     program
 }
 
-/// The options that link the shared library, which is given names in `folder`, or the static one.
+/// Returns the options that link the static library, or the shared one, which gets its names in `folder`.
 fn linked(shared: bool, folder: &Path) -> Vec<String> {
     if !shared {
         return vec![libraries().join("libtriad.a").display().to_string()];

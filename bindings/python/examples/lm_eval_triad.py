@@ -20,7 +20,7 @@ import triad
 
 
 class Triad(LM):
-    """Scores continuations and generates answers, one request behind the other."""
+    """Scores continuations and generates answers, one request after the other."""
 
     def __init__(self, model):
         super().__init__()

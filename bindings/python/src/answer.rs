@@ -1,4 +1,4 @@
-//! Answers, whole and as they come.
+//! Answers, complete and streamed.
 
 use std::sync::Mutex;
 
@@ -9,10 +9,10 @@ use crate::error::{self, Busy, TriadError};
 use crate::lent::Lent;
 use crate::running::Running;
 
-/// The probability of a token, and the likeliest ones at its place, each with the logarithm of its probability.
+/// The probability of a token, and the likeliest ones at its position, each with the logarithm of its probability.
 type TokenProbability = (u32, f32, Vec<(u32, f32)>);
 
-/// What a model wrote.
+/// The answer of a model.
 #[pyclass(frozen, module = "triad")]
 pub struct Answer {
     generation: Generation,
@@ -22,19 +22,19 @@ pub struct Answer {
 
 #[pymethods]
 impl Answer {
-    /// Its text, without a stop string.
+    /// Returns the text, without a stop string.
     #[getter]
     fn text(&self) -> &str {
         &self.generation.text
     }
 
-    /// Its tokens, an end token last if there was one.
+    /// Returns the tokens, including a final end token.
     #[getter]
     fn tokens(&self) -> Vec<u32> {
         self.generation.tokens.clone()
     }
 
-    /// Why it ended: `end-token`, `stop-string`, `length`, `context-full` or `cancelled`.
+    /// Returns the reason why it ended: `end-token`, `stop-string`, `length`, `context-full` or `cancelled`.
     #[getter]
     fn finish(&self) -> &'static str {
         match self.generation.finish {
@@ -46,8 +46,8 @@ impl Answer {
         }
     }
 
-    /// Of each token, if `logprobs` asked for it: the token, the natural logarithm of its probability, and the likeliest
-    /// tokens of its place with theirs.
+    /// Returns, for each token, if `logprobs` requests it: the token, the natural logarithm of its probability, and the
+    /// likeliest tokens at its position with theirs.
     #[getter]
     fn logprobs(&self) -> Option<Vec<TokenProbability>> {
         let each = |one: &LogProbabilities| (one.token, one.log_probability, one.likeliest.clone());
@@ -56,43 +56,43 @@ impl Answer {
             .map(|all| all.iter().map(each).collect())
     }
 
-    /// Tokens of the prompt.
+    /// Returns the number of tokens of the prompt.
     #[getter]
     fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// Tokens of the prompt that were not computed, since they were before.
+    /// Returns the number of prompt tokens that were reused from the session instead of computed.
     #[getter]
     fn reused_tokens(&self) -> usize {
         self.generation.timing.reused_tokens
     }
 
-    /// Seconds for the prompt.
+    /// Returns the seconds for the prompt.
     #[getter]
     fn prefill_seconds(&self) -> f64 {
         self.generation.timing.prefill_seconds
     }
 
-    /// Seconds for the answer, behind its first token.
+    /// Returns the seconds for the answer, after its first token.
     #[getter]
     fn decode_seconds(&self) -> f64 {
         self.generation.timing.decode_seconds
     }
 
-    /// Seconds to the first token of the answer.
+    /// Returns the seconds to the first token of the answer.
     #[getter]
     fn time_to_first_token_seconds(&self) -> f64 {
         self.generation.timing.time_to_first_token_seconds
     }
 
-    /// Prompt tokens a second, of those that were computed.
+    /// Returns the computed prompt tokens per second.
     #[getter]
     fn prefill_tokens_per_second(&self) -> f64 {
         self.generation.timing.prefill_tokens_per_second()
     }
 
-    /// Answer tokens a second.
+    /// Returns the answer tokens per second.
     #[getter]
     fn decode_tokens_per_second(&self) -> f64 {
         self.generation.timing.decode_tokens_per_second()
@@ -111,11 +111,11 @@ impl Answer {
     }
 }
 
-/// An answer as it comes: an iterator over the parts of its text.
+/// A streamed answer: an iterator over the parts of its text.
 #[pyclass(frozen, module = "triad")]
 pub struct Stream {
     state: Mutex<State>,
-    /// Beside the state, which belongs to the thread that waits.
+    /// Outside the state, which the waiting thread locks.
     cancel: Cancel,
 }
 
@@ -129,7 +129,7 @@ enum State {
     Failed,
 }
 
-/// What comes of an answer.
+/// A part of an answer.
 enum Part {
     Text(String),
     Token(LogProbabilities),
@@ -138,7 +138,7 @@ enum Part {
 type Parts = Vec<LogProbabilities>;
 
 impl Stream {
-    /// Begins the answer to `prompt` behind what `session` has seen.
+    /// Starts the answer to `prompt`, as a continuation of `session`.
     pub fn start(
         mut session: Lent,
         prompt: Vec<u32>,
@@ -146,7 +146,7 @@ impl Stream {
     ) -> Self {
         let (prompt_tokens, parts) = (prompt.len(), options.log_probabilities.map(|_| Vec::new()));
         let running = Running::start(move |cancel, sender| {
-            // Nobody may listen any more: the answer is cancelled then.
+            // If the receiver is gone, the answer is cancelled.
             triad_frontend::answer::stream(session.get(), &prompt, &options, cancel, &mut |event| {
                 match event {
                     Event::Text(text) => drop(sender.send(Part::Text(text.to_owned()))),
@@ -170,7 +170,7 @@ impl Stream {
         }
     }
 
-    /// The next part of the text.
+    /// Returns the next part of the text.
     fn next(&self, py: Python) -> PyResult<Option<String>> {
         let mut state = self
             .state
@@ -214,10 +214,10 @@ impl Stream {
         Ok(None)
     }
 
-    /// Waits for the whole answer.
+    /// Waits for the complete answer.
     ///
     /// # Errors
-    /// If it cannot be made, and `KeyboardInterrupt`.
+    /// If the answer fails; also `KeyboardInterrupt`.
     pub fn whole(&self, py: Python) -> PyResult<Py<Answer>> {
         while self.next(py)?.is_some() {}
         match &*self
@@ -243,12 +243,12 @@ impl Stream {
         self.next(py)
     }
 
-    /// Ends the answer where it is, also from another thread; the iterator ends behind it.
+    /// Ends the answer at its present length, also from another thread; the iterator then ends.
     fn cancel(&self) {
         self.cancel.cancel();
     }
 
-    /// The whole answer; waits for it.
+    /// Returns the complete answer, after waiting for it.
     #[getter]
     fn answer(&self, py: Python) -> PyResult<Py<Answer>> {
         self.whole(py)

@@ -1,5 +1,5 @@
-//! Errors as exceptions: `ValueError` for an option out of range, `MemoryError` for what does not fit, else `triad.Error` or
-//! one of its subclasses, with all causes in the message.
+//! Conversion of errors to exceptions: `ValueError` for an option out of range, `MemoryError` if memory does not
+//! suffice, else `triad.Error` or one of its subclasses, with all causes in the message.
 
 use pyo3::exceptions::{PyException, PyKeyboardInterrupt, PyMemoryError, PyValueError};
 use pyo3::{PyErr, create_exception};
@@ -10,7 +10,7 @@ create_exception!(
     triad,
     TriadError,
     PyException,
-    "A model, a file or a run is not as it has to be."
+    "A model or a file is invalid, or a run failed."
 );
 create_exception!(
     triad,
@@ -25,12 +25,12 @@ create_exception!(
     "A session is computing something else."
 );
 
-/// The exception for an error of the engine.
+/// Returns the exception for an error of the engine.
 pub fn engine(error: EngineError) -> PyErr {
     frontend(error.into())
 }
 
-/// The exception for any error that a user may cause.
+/// Returns the exception for any error that a user may cause.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "it is called with the error of a failed call"
@@ -50,13 +50,13 @@ pub fn frontend(error: FrontendError) -> PyErr {
     }
 }
 
-/// An error and what caused it, in one line.
+/// Returns an error with its causes in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
-        // Some errors print their cause themselves.
+        // Some errors already print their cause.
         if !text.ends_with(&cause_text) {
             text = format!("{text}: {cause_text}");
         }

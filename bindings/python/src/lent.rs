@@ -1,4 +1,4 @@
-//! Who has a session: it computes one thing at a time, perhaps on another thread.
+//! Exclusive use of a session: it computes one thing at a time, possibly on another thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,26 +7,26 @@ use triad_engine::Session;
 
 use crate::error::Busy;
 
-/// Where a session is while nothing is computed; empty otherwise.
+/// The place of a session while it is idle; empty otherwise.
 #[derive(Clone)]
 pub struct Home(Arc<Mutex<Option<Session>>>);
 
-/// A session that is in use; given back when dropped.
+/// A session in use; returned to its place when dropped.
 pub struct Lent {
     home: Home,
     session: Option<Session>,
 }
 
 impl Home {
-    /// With a session in it.
+    /// Creates a place with a session in it.
     pub fn new(session: Session) -> Self {
         Self(Arc::new(Mutex::new(Some(session))))
     }
 
-    /// Takes the session for as long as something is computed.
+    /// Takes the session for a computation.
     ///
     /// # Errors
-    /// [`Busy`] if somebody else has it.
+    /// [`Busy`] if the session is in use.
     pub fn lend(&self) -> PyResult<Lent> {
         let session = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let session = session.ok_or_else(|| {
@@ -40,11 +40,11 @@ impl Home {
 }
 
 impl Lent {
-    /// The session.
+    /// Returns the session.
     pub fn get(&mut self) -> &mut Session {
         self.session
             .as_mut()
-            .expect("it is there until this is dropped")
+            .expect("the session is present until this is dropped")
     }
 }
 

@@ -1,8 +1,9 @@
-//! The Python module `triad._triad`, which the package in `python/triad` gives its face.
+//! The Python module `triad._triad`, which the package in `python/triad` re-exports.
 //!
-//! [`model`] and [`session`] are the classes that a user meets, [`answer`] what they return, [`options`] and [`prompt`]
-//! how arguments are read. [`lent`] keeps two from using one session. [`running`] computes on a thread of its own without Python's lock, while the calling thread waits
-//! for it and for Ctrl-C. [`tools`] prepares and evaluates, and [`error`] turns errors into exceptions.
+//! [`model`] and [`session`] are the classes for users, [`answer`] has their results, and [`options`] and [`prompt`]
+//! read arguments. [`lent`] prevents concurrent use of one session. [`running`] computes on its own thread without
+//! Python's lock, while the calling thread waits for it and for Ctrl-C. [`tools`] prepares and evaluates models, and
+//! [`error`] converts errors to exceptions.
 #![forbid(unsafe_code)]
 
 mod answer;

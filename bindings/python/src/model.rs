@@ -38,8 +38,9 @@ impl Model {
 
 #[pymethods]
 impl Model {
-    /// Opens a model: the path of a package, a GGUF file or a safetensors folder, or a name that can be fetched. It is
-    /// prepared for INT8 once, unless `float` is set. `progress` is called with a sentence as each step begins.
+    /// Opens a model: the path of a package, a GGUF file or a safetensors folder, or a name that can be fetched. A
+    /// model file is prepared for INT8 once, unless `float` is set. `progress` is called with a sentence at the start
+    /// of each step.
     #[new]
     #[pyo3(signature = (name=None, *, float=false, threads=None, context=None, chunk=256, kv="f16", progress=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keyword arguments")]
@@ -72,25 +73,25 @@ impl Model {
         Ok(Self { name, engine })
     }
 
-    /// What it was opened by.
+    /// Returns the name or path with which it was opened.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// Tokens of a prompt and its answer together, at most.
+    /// Returns the maximum number of tokens of a prompt and its answer together.
     #[getter]
     fn context(&self) -> usize {
         self.engine.context()
     }
 
-    /// Tokens that it knows.
+    /// Returns the size of the vocabulary.
     #[getter]
     fn vocab_size(&self) -> usize {
         self.model().description().vocab
     }
 
-    /// Tokens that end an answer.
+    /// Returns the tokens that end an answer.
     #[getter]
     fn end_tokens(&self) -> PyResult<Vec<u32>> {
         Ok(self
@@ -101,7 +102,7 @@ impl Model {
             .to_vec())
     }
 
-    /// The tokens of a text. With `special`, texts of special tokens become those tokens.
+    /// Returns the tokens of a text. With `special`, texts of special tokens become those tokens.
     #[pyo3(signature = (text, *, special=false))]
     fn tokenize(&self, text: &str, special: bool) -> PyResult<Vec<u32>> {
         let special = if special {
@@ -115,7 +116,7 @@ impl Model {
             .map_err(|source| error::frontend(source.into()))
     }
 
-    /// The text of tokens.
+    /// Returns the text of tokens.
     #[expect(clippy::needless_pass_by_value, reason = "a list of Python is copied")]
     fn detokenize(&self, tokens: Vec<u32>) -> PyResult<String> {
         let vocab = self.vocab_size();
@@ -131,7 +132,7 @@ impl Model {
             .decode(&tokens))
     }
 
-    /// The text of a conversation by the model's chat template.
+    /// Returns the text of a conversation by the model's chat template.
     #[pyo3(signature = (messages, *, add_generation_prompt=true))]
     fn apply_template(
         &self,
@@ -151,12 +152,12 @@ impl Model {
         .map_err(error::frontend)
     }
 
-    /// An empty conversation.
+    /// Returns an empty conversation.
     fn session(&self) -> Session {
         self.new_session()
     }
 
-    /// A conversation that `Session.save` wrote.
+    /// Reads a conversation that `Session.save` wrote.
     fn restore(&self, py: Python, path: PathBuf) -> PyResult<Session> {
         let engine = self.engine.clone();
         let session = wait(py, None, move |_, _| {
@@ -165,7 +166,7 @@ impl Model {
         Ok(Session::new(Arc::clone(&self.name), session))
     }
 
-    /// Continues `prompt`, a text or tokens, in a session of its own.
+    /// Continues `prompt`, a text or tokens, in a new session.
     #[pyo3(signature = (prompt, **options))]
     fn generate(
         &self,
@@ -176,13 +177,13 @@ impl Model {
         self.new_session().start(prompt, options)?.whole(py)
     }
 
-    /// As `generate`; the text comes part by part.
+    /// Does the same as `generate`, and returns the text part by part.
     #[pyo3(signature = (prompt, **options))]
     fn stream(&self, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
         self.new_session().start(prompt, options)
     }
 
-    /// Answers the last of `messages` by the model's chat template, in a session of its own.
+    /// Answers the last of `messages` by the model's chat template, in a new session.
     #[pyo3(signature = (messages, **options))]
     fn chat(
         &self,
@@ -195,7 +196,7 @@ impl Model {
             .whole(py)
     }
 
-    /// As `chat`; the text comes part by part.
+    /// Does the same as `chat`, and returns the text part by part.
     #[pyo3(signature = (messages, **options))]
     fn chat_stream(
         &self,
@@ -206,8 +207,8 @@ impl Model {
             .start(Prompt::Chat(conversation(messages)?), options)
     }
 
-    /// How well the model does on the benchmark `task`, whose rows are in the file `data`: what `triad eval --json` prints
-    /// of one.
+    /// Evaluates the model on the benchmark `task`, with the rows of the file `data`; returns what `triad eval --json`
+    /// prints for one task.
     #[pyo3(signature = (task, data, *, few_shot=None, limit=None, window=1024, chunk=512))]
     #[expect(clippy::too_many_arguments, reason = "they are keyword arguments")]
     fn evaluate<'py>(

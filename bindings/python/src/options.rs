@@ -14,7 +14,7 @@ use triad_grammar::{GrammarSource, Grammars};
 
 use crate::error::{TriadError, chain};
 
-/// Tokens of an answer, unless another number is given.
+/// Default maximum number of tokens of an answer.
 const MAX_TOKENS: usize = 512;
 
 /// The names of [`generate_options`].
@@ -37,17 +37,18 @@ const NAMES: [&str; 16] = [
     "grammar",
 ];
 
-/// A text or several.
+/// One text or several.
 #[derive(FromPyObject)]
 enum Texts {
     One(String),
     Many(Vec<String>),
 }
 
-/// How an answer of `model` is made. What is not given is as the model's authors recommend, else greedy.
+/// Reads the options of an answer of `model`. Options that are not given have the values that the model's authors
+/// recommend, or else mean greedy sampling.
 ///
 /// # Errors
-/// `TypeError` for a name that is not known or a value of another type, `ValueError` for one out of range.
+/// `TypeError` for an unknown name or a value of another type, `ValueError` for a value out of range.
 pub fn generate_options(
     model: &Arc<Model>,
     options: Option<&Bound<'_, PyDict>>,
@@ -112,7 +113,7 @@ pub fn generate_options(
     })
 }
 
-/// The form that an answer must have, if one is given.
+/// Returns the grammar that constrains the answer, if one is given.
 fn source(options: &Bound<'_, PyDict>) -> PyResult<Option<GrammarSource>> {
     let schema = match options.get_item("schema")?.filter(|value| !value.is_none()) {
         None => None,
@@ -135,7 +136,7 @@ fn source(options: &Bound<'_, PyDict>) -> PyResult<Option<GrammarSource>> {
     Ok(first)
 }
 
-/// The value called `name`, unless it is not there or `None`.
+/// Returns the value called `name`; `None` if it is absent or `None`.
 fn get<T: for<'a, 'py> FromPyObject<'a, 'py, Error: Into<PyErr>>>(
     options: &Bound<'_, PyDict>,
     name: &str,
@@ -154,7 +155,7 @@ fn get<T: for<'a, 'py> FromPyObject<'a, 'py, Error: Into<PyErr>>>(
     })
 }
 
-/// What Python's `json` writes of a value.
+/// Returns the text that Python's `json` writes for a value.
 pub fn json_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
     value
         .py()
@@ -163,24 +164,24 @@ pub fn json_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
         .extract()
 }
 
-/// A value as Python's `json` writes it.
+/// Converts a value by Python's `json`.
 pub fn json_value(value: &Bound<'_, PyAny>) -> PyResult<Value> {
     serde_json::from_str(&json_text(value)?)
         .map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// What Python's `json` reads of a value.
+/// Parses a value by Python's `json`.
 pub fn from_json<'py>(py: Python<'py>, value: &impl ToString) -> PyResult<Bound<'py, PyAny>> {
     py.import("json")?
         .call_method1("loads", (value.to_string(),))
 }
 
-/// That many threads, or as many as there are fast cores.
+/// Returns the given number of threads, or one per fast core.
 pub fn threads(count: Option<usize>) -> Threads {
     count.map_or(Threads::Automatic, Threads::Count)
 }
 
-/// Number format of keys and values.
+/// Returns the number format of keys and values with this name.
 pub fn kv_format(name: &str) -> PyResult<KvFormat> {
     match name {
         "f16" => Ok(KvFormat::F16),

@@ -1,4 +1,4 @@
-//! What a model is called, and what it is to continue.
+//! The names of models, and their prompts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use triad_model::tokenizer::Special;
 use crate::error;
 use crate::options::json_value;
 
-/// What the user calls a model.
+/// The user's name for a model.
 pub type Name = Arc<str>;
 
-/// What a model is to continue.
+/// The input of a model.
 pub enum Prompt {
     /// A text.
     Text(String),
@@ -30,7 +30,7 @@ pub enum Prompt {
 impl<'a, 'py> FromPyObject<'a, 'py> for Prompt {
     type Error = PyErr;
 
-    /// A text or tokens; conversations are for other methods.
+    /// Reads a text or tokens; conversations are for other methods.
     fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         if let Ok(text) = value.extract() {
             return Ok(Self::Text(text));
@@ -43,7 +43,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Prompt {
 }
 
 impl Prompt {
-    /// Its tokens, at most `context`.
+    /// Returns the tokens, at most `context` of them.
     pub fn encode(self, model: &Model, name: &str, context: usize) -> PyResult<Vec<u32>> {
         match self {
             Self::Text(text) => {
@@ -58,7 +58,7 @@ impl Prompt {
     }
 }
 
-/// The messages of a conversation, each an object with `role` and `content`.
+/// Reads the messages of a conversation, each an object with `role` and `content`.
 pub fn conversation(messages: &Bound<'_, PyAny>) -> PyResult<Vec<Value>> {
     match json_value(messages)? {
         Value::Array(messages) => Ok(messages),
@@ -68,7 +68,7 @@ pub fn conversation(messages: &Bound<'_, PyAny>) -> PyResult<Vec<Value>> {
     }
 }
 
-/// What a user calls a model by a text or a path; the default model if by nothing.
+/// Returns the name of a model from a text or a path; that of the default model if there is none.
 pub fn model_name(name: Option<PathBuf>) -> PyResult<String> {
     let Some(name) = name else {
         return Ok(fetch::DEFAULT_MODEL.to_owned());

@@ -1,4 +1,4 @@
-//! Work that takes long, without Python's lock, and with Ctrl-C.
+//! Long-running work, without Python's lock, and with Ctrl-C.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -9,10 +9,10 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use triad_engine::Cancel;
 
-/// How often a waiting thread looks for Ctrl-C; what it waits for wakes it at once.
+/// Interval at which a waiting thread checks for Ctrl-C; events wake it immediately.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Work on a thread of its own, which sends `E` while it goes on. Dropped, it is cancelled.
+/// Work on its own thread, which sends events `E`. Dropping this value cancels it.
 pub struct Running<E, R> {
     events: Receiver<E>,
     thread: Option<JoinHandle<R>>,
@@ -20,7 +20,7 @@ pub struct Running<E, R> {
 }
 
 impl<E: Send + 'static, R: Send + 'static> Running<E, R> {
-    /// Starts `work`.
+    /// Starts `work` on a new thread.
     pub fn start(work: impl FnOnce(&Cancel, &Sender<E>) -> R + Send + 'static) -> Self {
         let (sender, events) = channel();
         let cancel = Cancel::new();
@@ -32,10 +32,10 @@ impl<E: Send + 'static, R: Send + 'static> Running<E, R> {
         }
     }
 
-    /// Its next event; `None` at its end.
+    /// Waits for the next event; returns `None` at the end.
     ///
     /// # Errors
-    /// `KeyboardInterrupt`, and what else a signal handler raises; the work is cancelled then, and has ended.
+    /// `KeyboardInterrupt`, and any other exception of a signal handler; the work is then cancelled, and has ended.
     pub fn next(&mut self, py: Python) -> PyResult<Option<E>> {
         loop {
             let events = &mut self.events;
@@ -52,12 +52,12 @@ impl<E: Send + 'static, R: Send + 'static> Running<E, R> {
         }
     }
 
-    /// What asks the work to end.
+    /// Returns the flag that cancels the work.
     pub fn canceller(&self) -> Cancel {
         self.cancel.clone()
     }
 
-    /// The result, behind the last event.
+    /// Returns the result, after the last event.
     ///
     /// # Errors
     /// `RuntimeError` if the work panicked.
@@ -74,7 +74,7 @@ impl<E: Send + 'static, R: Send + 'static> Running<E, R> {
 
 impl<E, R> Drop for Running<E, R> {
     fn drop(&mut self) {
-        // It ends by itself within one block of the model, and needs nothing of Python for that.
+        // The work ends within one layer of the model, and needs no Python for that.
         self.cancel.cancel();
     }
 }
@@ -83,10 +83,10 @@ fn panicked() -> PyErr {
     PyRuntimeError::new_err("a thread of triad panicked; its message is on standard error")
 }
 
-/// The result of `work`, which may send sentences for `progress`.
+/// Returns the result of `work`, which may send sentences for `progress`.
 ///
 /// # Errors
-/// Those of `work`, of `progress`, and `KeyboardInterrupt`.
+/// Those of `work` and of `progress`, and `KeyboardInterrupt`.
 pub fn wait<R: Send + 'static>(
     py: Python,
     progress: Option<&Bound<'_, PyAny>>,

@@ -14,7 +14,7 @@ use crate::options::generate_options;
 use crate::prompt::{Name, Prompt, conversation};
 use crate::running::wait;
 
-/// One conversation: the tokens that a model has seen, with their keys and values.
+/// A conversation: the tokens that a model has processed, with their keys and values.
 #[pyclass(frozen, module = "triad")]
 pub struct Session {
     name: Name,
@@ -22,7 +22,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes over a session of the engine, for the model that the user calls `name`.
+    /// Wraps a session of the engine, for the model that the user calls `name`.
     pub fn new(name: Name, session: EngineSession) -> Self {
         Self {
             name,
@@ -30,7 +30,7 @@ impl Session {
         }
     }
 
-    /// Begins an answer.
+    /// Starts an answer.
     pub fn start(&self, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
         let mut session = self.home.lend()?;
         let engine = session.get();
@@ -40,27 +40,27 @@ impl Session {
     }
 }
 
-/// A row of logits.
+/// Converts a row of logits.
 fn row<'py>(py: Python<'py>, logits: Vec<f32>) -> Bound<'py, PyArray1<f32>> {
     PyArray1::from_vec(py, logits)
 }
 
 #[pymethods]
 impl Session {
-    /// Tokens that it has seen.
+    /// Returns the tokens that the session has processed.
     #[getter]
     fn tokens(&self) -> PyResult<Vec<u32>> {
         Ok(self.home.lend()?.get().tokens().to_vec())
     }
 
-    /// Tokens that it holds, at most.
+    /// Returns the maximum number of tokens of the session.
     #[getter]
     fn context(&self) -> PyResult<usize> {
         Ok(self.home.lend()?.get().context())
     }
 
-    /// Continues `prompt`, a text or tokens, which is all that there is: what the session has seen of it already is not
-    /// computed again, and what it has seen beyond is forgotten.
+    /// Continues `prompt`, a text or tokens, which is the whole conversation: the part that the session has already
+    /// processed is not computed again, and processed tokens that differ from it are discarded.
     #[pyo3(signature = (prompt, **options))]
     fn generate(
         &self,
@@ -71,7 +71,7 @@ impl Session {
         self.start(prompt, options)?.whole(py)
     }
 
-    /// As `generate`; the text comes part by part.
+    /// Does the same as `generate`, and returns the text part by part.
     #[pyo3(signature = (prompt, **options))]
     fn stream(&self, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
         self.start(prompt, options)
@@ -89,7 +89,7 @@ impl Session {
             .whole(py)
     }
 
-    /// As `chat`; the text comes part by part.
+    /// Does the same as `chat`, and returns the text part by part.
     #[pyo3(signature = (messages, **options))]
     fn chat_stream(
         &self,
@@ -99,8 +99,8 @@ impl Session {
         self.start(Prompt::Chat(conversation(messages)?), options)
     }
 
-    /// Runs `tokens` behind those that were seen. Returns the logits of the last one, `[vocab]`, or with `all` those of all
-    /// of them, `[tokens, vocab]`, in the memory into which they were computed.
+    /// Appends `tokens` and runs them. Returns the logits of the last one, `[vocab]`, or with `all` those of all of
+    /// them, `[tokens, vocab]`, in the memory into which they were computed.
     #[pyo3(signature = (tokens, *, all=false))]
     fn prefill<'py>(
         &self,
@@ -129,7 +129,7 @@ impl Session {
         Ok(logits.into_any())
     }
 
-    /// Runs one token behind those that were seen, and returns its logits, `[vocab]`.
+    /// Appends one token and runs it; returns its logits, `[vocab]`.
     fn decode<'py>(&self, py: Python<'py>, token: u32) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let mut session = self.home.lend()?;
         let logits = wait(py, None, move |cancel, _| {
@@ -142,14 +142,15 @@ impl Session {
         Ok(row(py, logits))
     }
 
-    /// Logits that follow the last token that was computed, `[vocab]`: a copy.
+    /// Returns a copy of the logits after the last computed token, `[vocab]`.
     #[getter]
     fn logits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<f32>>> {
         Ok(row(py, self.home.lend()?.get().logits().to_vec()))
     }
 
-    /// Natural logarithms of the probabilities of `tokens[scored_from:]` for each pair `(tokens, scored_from)`, as a
-    /// continuation of what the session has seen, which stays as it is; and whether each token is the likeliest one.
+    /// Returns, for each pair `(tokens, scored_from)`, the natural logarithms of the probabilities of
+    /// `tokens[scored_from:]` as a continuation of the session, which does not change; and whether each token is the
+    /// likeliest one.
     fn score(
         &self,
         py: Python,
@@ -175,18 +176,18 @@ impl Session {
         })
     }
 
-    /// Forgets everything behind the first `length` tokens.
+    /// Removes all tokens after the first `length` ones.
     fn truncate(&self, length: usize) -> PyResult<()> {
         self.home.lend()?.get().truncate(length);
         Ok(())
     }
 
-    /// Another session that has seen the same; memory is shared until one of the two goes on.
+    /// Returns a copy of the session; memory is shared until one of the two continues.
     fn fork(&self) -> PyResult<Self> {
         Ok(Self::new(self.name.clone(), self.home.lend()?.get().fork()))
     }
 
-    /// Writes what the session has seen to a file, for `Model.restore`.
+    /// Writes the session to a file, for `Model.restore`.
     fn save(&self, py: Python, path: PathBuf) -> PyResult<()> {
         let mut session = self.home.lend()?;
         wait(py, None, move |_, _| {

@@ -1,4 +1,4 @@
-//! Packages.
+//! Preparation of packages.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::options::threads as chosen_threads;
 use crate::prompt::model_name;
 use crate::running::wait;
 
-/// What loses its shadow: a share, or a word.
+/// The shadows to prune: a share, or a word.
 #[derive(FromPyObject)]
 pub enum PruneArgument {
-    /// That share of the inputs.
+    /// This share of the inputs.
     Share(f64),
     /// `auto` or `none`.
     Word(String),
 }
 
-/// Prepares a model, as `triad prepare` does, and returns the path of its package. Without `output` it is kept in the cache,
-/// where `Model` finds it if all other options are left out.
+/// Prepares a model, as `triad prepare` does, and returns the path of its package. Without `output`, the package is
+/// stored in the cache, where `Model` finds it if no other option is given.
 #[pyfunction]
 #[pyo3(signature = (model=None, output=None, *, weights="channel", prune=None, calibrate=Vec::new(), tokens=16384,
     force=false, threads=None, progress=None))]

@@ -1,9 +1,9 @@
-//! The quantized blocks of GGUF: how many bytes and elements they have, the integers in them, and their values.
+//! The quantized blocks of GGUF: their bytes and elements, the integers in them, and their values.
 //!
-//! A quantized row is a sequence of blocks: integers of few bits, and one or two scales in f16 for all of them. Blocks of
-//! [`simple`] formats have 32 elements, those of the K-quants ([`super_block`]) 256, whose parts of 16 or 32 have integer
-//! scales of their own. Both are unpacked to integers of 16 bits, from which [`dequantize`] computes the values, and
-//! products their sums.
+//! A quantized row is a sequence of blocks: integers of few bits, with one or two scales in f16. Blocks of [`simple`]
+//! formats have 32 elements, those of the K-quants ([`super_block`]) 256, whose parts of 16 or 32 have their own
+//! integer scales. Both are unpacked to 16-bit integers, from which [`dequantize`] computes the values, and kernels
+//! their sums of products.
 
 pub mod simple;
 pub mod super_block;
@@ -30,7 +30,7 @@ pub enum BlockFormat {
     Q6_K,
 }
 
-/// Evaluates an expression with a type that stands for the layout of a format: one for those that implement [`Block`],
+/// Evaluates an expression with a type for the layout of a format: one expression for types that implement [`Block`],
 /// another for those that implement [`SuperBlock`].
 #[macro_export]
 macro_rules! with_layout {
@@ -95,7 +95,7 @@ impl BlockFormat {
         Self::Q6_K,
     ];
 
-    /// Name as GGUF writes it.
+    /// Returns the name in GGUF.
     pub fn name(self) -> &'static str {
         match self {
             Self::Q4_0 => "Q4_0",
@@ -111,7 +111,7 @@ impl BlockFormat {
         }
     }
 
-    /// Elements of a block: a row is a whole number of blocks.
+    /// Returns the elements per block: a row is a whole number of blocks.
     pub fn elements(self) -> usize {
         match self {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => ELEMENTS,
@@ -119,15 +119,15 @@ impl BlockFormat {
         }
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes per block.
     pub fn bytes(self) -> usize {
         with_layout!(self, Block B => B::BYTES, SuperBlock B => B::BYTES)
     }
 
-    /// Bytes of so many elements.
+    /// Returns the bytes of `elements` elements.
     ///
     /// # Panics
-    /// If they are no whole number of blocks.
+    /// If `elements` is no whole number of blocks.
     #[inline]
     pub fn bytes_for(self, elements: usize) -> usize {
         assert!(
@@ -145,10 +145,10 @@ impl fmt::Display for BlockFormat {
     }
 }
 
-/// Writes the values of some blocks to `out`: the bits of GGUF's reference, but for the sign of zeros.
+/// Writes the values of some blocks to `out`, with the bits of GGUF's reference except for the sign of zeros.
 ///
 /// # Panics
-/// If `bytes` is not exactly what `out.len()` elements take.
+/// If `bytes` does not have exactly the length for `out.len()` elements.
 #[inline(always)]
 pub fn dequantize(format: BlockFormat, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(
@@ -167,7 +167,7 @@ fn dequantize_simple<B: Block>(bytes: &[u8], out: &mut [f32]) {
         .chunks_exact(B::BYTES)
         .zip(out.as_chunks_mut::<ELEMENTS>().0)
     {
-        // LLVM would else put one number of each of sixteen blocks into a register, byte by byte.
+        // Without this, LLVM would gather one number of each of sixteen blocks into a register, byte by byte.
         let [scale, minimum] = B::unpack(std::hint::black_box(block), &mut integers).map(widen);
         for (out, integer) in out.iter_mut().zip(integers) {
             let value = scale * f32::from(integer);
@@ -180,7 +180,8 @@ fn dequantize_simple<B: Block>(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// `scale · integer` has at most 24 significant bits, so that the order of the factors changes nothing.
+/// Dequantizes super-blocks. `scale · integer` has at most 24 significant bits, so the order of the factors does not
+/// matter.
 #[inline(always)]
 fn dequantize_super_blocks<B: SuperBlock>(bytes: &[u8], out: &mut [f32]) {
     let (mut integers, mut minimums) = ([0; SUPER_BLOCK], [0; PARTS]);
@@ -207,20 +208,20 @@ fn dequantize_super_blocks<B: SuperBlock>(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The bits of the f16 at a place of a block.
+/// Returns the bits of the f16 at a place of a block.
 #[inline(always)]
 pub fn bits_at(block: &[u8], place: usize) -> u16 {
     u16::from_le_bytes([block[place], block[place + 1]])
 }
 
-/// The value of an f16 with these bits. In plain integers, so that it is inlined: the library's conversion is a call, which
-/// checks what the processor has.
+/// Returns the value of an f16 with these bits. Uses plain integers, so that it is inlined: the library's conversion is
+/// a function call that checks the processor's features.
 #[inline(always)]
 pub fn widen(bits: u16) -> f32 {
     const SMALLEST_NORMAL: u32 = 113 << 23;
     let bits = u32::from(bits);
     let magnitude = (bits & 0x7fff) << 13;
-    // Exponents of f32 are 112 larger; those of infinities and what is not a number are 255.
+    // Exponents of f32 are larger by 112; those of infinities and NaN are 255.
     let wide = match bits & 0x7c00 {
         0 => (f32::from_bits(magnitude | SMALLEST_NORMAL) - f32::from_bits(SMALLEST_NORMAL))
             .to_bits(),

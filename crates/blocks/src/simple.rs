@@ -1,24 +1,24 @@
 //! Blocks of 32 elements with one scale `d`: `x = d · q`, or `x = d · q + m` with a minimum.
 //!
-//! Four-bit numbers are packed two to a byte: element `i` in the low half of byte `i`, element `i + 16` in the high
+//! Four-bit numbers are packed two per byte: element `i` in the low half of byte `i`, element `i + 16` in the high
 //! half. The fifth bit of element `i` is bit `i` of a little-endian `u32`.
 
 use crate::bits_at;
 
-/// Elements of a block.
+/// Elements per block.
 pub const ELEMENTS: usize = 32;
 
 /// The layout of a block.
 pub trait Block {
-    /// Its bytes.
+    /// Bytes per block.
     const BYTES: usize;
-    /// Whether there is a minimum.
+    /// Whether blocks have a minimum.
     const HAS_MINIMUM: bool;
-    /// The byte where the fifth bits of all numbers begin, before the other four, where numbers have five.
+    /// For numbers of five bits, the first byte of their fifth bits, which precede the other four.
     const FIFTH_BITS: Option<usize> = None;
 
-    /// Writes the numbers `q` of a block of [`Block::BYTES`], and returns the bits of `d` and `m`, in f16; `m` is 0
-    /// where there is none.
+    /// Writes the numbers `q` of a block of [`Block::BYTES`], and returns the bits of `d` and `m`, in f16; `m` is 0 if
+    /// there is none.
     fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2];
 }
 

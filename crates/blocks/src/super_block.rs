@@ -1,35 +1,35 @@
 //! K-quants: super-blocks of 256 elements in 16 parts of 16 (Q2_K, Q3_K, Q6_K) or 8 parts of 32 (Q4_K, Q5_K). A part's
-//! scale is itself an integer of few bits, times the super-block's scale `d`; where there is a minimum, it is likewise an
+//! scale is an integer of few bits, times the super-block's scale `d`; a minimum, if there is one, is likewise an
 //! integer times `dmin`: `x = d · scale · q − dmin · minimum`.
 //!
-//! Two-bit numbers are packed four to a byte, 32 bytes for 128 elements: the lowest bits of all 32 bytes first.
+//! Two-bit numbers are packed four per byte, 32 bytes for 128 elements: the lowest bits of all 32 bytes first.
 
 #![expect(non_camel_case_types, reason = "GGUF writes them so")]
 
 use crate::{BlockFormat, bits_at};
 
-/// Elements of a super-block.
+/// Elements per super-block.
 pub const SUPER_BLOCK: usize = 256;
-/// Parts of 16 elements.
+/// Parts of 16 elements per super-block.
 pub const PARTS: usize = 16;
 /// The largest magnitude of `scale · q` of any format: −128 · −32 of [`Q6_K`].
 pub const LARGEST: i16 = 4096;
 
 /// The layout of a super-block.
 pub trait SuperBlock {
-    /// Its bytes.
+    /// Bytes per super-block.
     const BYTES: usize;
-    /// Its format.
+    /// The format.
     const FORMAT: BlockFormat;
     /// Whether parts have minimums.
     const HAS_MINIMUMS: bool;
 
-    /// Writes the scale and, where there are minimums, the minimum of each 16 elements of a super-block of
+    /// Writes the scale and, if there are minimums, the minimum of each 16 elements of a super-block of
     /// [`SuperBlock::BYTES`]; returns the bits of `d` and `dmin`, in f16. Without minimums, `dmin` is 0.
     fn scales(block: &[u8], scales: &mut [i16; PARTS], minimums: &mut [i32; PARTS]) -> [u16; 2];
 
-    /// Writes `scale · q` of each element, at most [`LARGEST`], and what [`scales`](Self::scales) does but for the scales;
-    /// returns the same.
+    /// Writes `scale · q` of each element, at most [`LARGEST`], and the minimums; returns the same as
+    /// [`scales`](Self::scales).
     fn unpack(
         block: &[u8],
         integers: &mut [i16; SUPER_BLOCK],
@@ -80,8 +80,8 @@ impl SuperBlock for Q2_K {
     }
 }
 
-/// `high: [u1; 256], q: [u2; 256], scales: [u6; 16], d: f16`; a number is stored with 4 added (its third bit in `high`),
-/// a scale with 32.
+/// `high: [u1; 256], q: [u2; 256], scales: [u6; 16], d: f16`; a number is stored with 4 added (its third bit in
+/// `high`), a scale with 32.
 pub struct Q3_K;
 
 impl SuperBlock for Q3_K {
@@ -92,7 +92,8 @@ impl SuperBlock for Q3_K {
     #[inline(always)]
     fn scales(block: &[u8], scales: &mut [i16; PARTS], _: &mut [i32; PARTS]) -> [u16; 2] {
         let word = |index: usize| u32::from_le_bytes(array(block, 96 + 4 * index));
-        // Of eight parts each, four bits of a byte; of four parts each, two bits above them.
+        // The low four bits of eight parts' scales are in a byte each; the upper two bits of four parts' scales share a
+        // byte.
         let [first, second, top] = [word(0), word(1), word(2)];
         let low = [first, second, first >> 4, second >> 4].map(|word| word & 0x0f0f_0f0f);
         let top = [top, top >> 2, top >> 4, top >> 6].map(|word| (word & 0x0303_0303) << 4);
@@ -232,7 +233,7 @@ impl SuperBlock for Q6_K {
         let mut scales = [0; PARTS];
         let bits = Self::scales(block, &mut scales, minimums);
         let (low, high) = (array::<128>(block, 0), array::<64>(block, 128));
-        // 128 elements share 64 bytes: the low halves of all of them first, then the high halves.
+        // 128 elements share 64 bytes: the low halves of all bytes first, then the high halves.
         let low = low.as_chunks::<64>().0;
         for (half, (integers, high)) in halves(integers, &high).enumerate() {
             for (pair, integers) in integers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -249,7 +250,7 @@ impl SuperBlock for Q6_K {
     }
 }
 
-/// The halves of a super-block, each with the 32 bytes that hold its two-bit numbers.
+/// Returns the halves of a super-block, each with the 32 bytes of its two-bit numbers.
 #[inline(always)]
 fn halves<'a>(
     integers: &'a mut [i16; SUPER_BLOCK],
@@ -272,15 +273,15 @@ fn scale(integers: &mut [i16; 32], scales: [i16; 2]) {
     }
 }
 
-/// So many bytes of a block.
+/// Returns `BYTES` bytes of a block.
 #[inline(always)]
 fn array<const BYTES: usize>(block: &[u8], first: usize) -> [u8; BYTES] {
     *block[first..].first_chunk().expect("a whole block")
 }
 
-/// Scales of the eight parts of Q4_K and Q5_K, and their minimums, twice each. Six-bit numbers are in twelve bytes, three
-/// words: scales and minimums of the first four parts in the low bits of the first and second word; of the others four bits
-/// in the third, and the upper two above the first ones.
+/// Writes the scales and minimums of the eight parts of Q4_K and Q5_K, twice each. The six-bit numbers are in twelve
+/// bytes, three words. The low bits of the first and second word have the scales and minimums of the first four parts.
+/// The third word has four bits of the others, whose upper two bits are above those of the first parts.
 #[inline(always)]
 fn six_bits(packed: &[u8], scales: &mut [i16; PARTS], minimums: &mut [i32; PARTS]) {
     let word = |index: usize| u32::from_le_bytes(array(packed, 4 * index));

@@ -1,4 +1,4 @@
-//! A task and the file that holds its questions, read and checked before a model is.
+//! A task and the file with its questions, which is read and checked before a model is loaded.
 
 use std::path::{Path, PathBuf};
 
@@ -8,26 +8,26 @@ use super::question::Question;
 use super::rows::{self, DataError, Row};
 use super::tasks::{hellaswag, lambada, mmlu, openbookqa, winogrande};
 
-/// The task of a model.
+/// An evaluation task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Task {
-    /// The last word of a passage.
+    /// Predicts the last word of a passage.
     Lambada,
-    /// Which ending continues a scene.
+    /// Selects the ending that continues a scene.
     HellaSwag,
-    /// The meaning of a blank in a sentence.
+    /// Selects the meaning of a blank in a sentence.
     WinoGrande,
-    /// Which choice completes a statement of elementary science.
+    /// Selects the choice that completes a statement of elementary science.
     OpenBookQa,
-    /// The letter of the right choice, after five solved examples of the subject.
+    /// Selects the letter of the right choice, after five solved examples of the subject.
     Mmlu,
-    /// How well a plain text is predicted.
+    /// Measures how well a plain text is predicted.
     Perplexity,
 }
 
 impl Task {
-    /// All of them.
+    /// All tasks.
     pub const ALL: [Self; 6] = [
         Self::Lambada,
         Self::HellaSwag,
@@ -37,7 +37,7 @@ impl Task {
         Self::Perplexity,
     ];
 
-    /// The name, in lower case.
+    /// Returns the name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lambada => "lambada",
@@ -65,12 +65,12 @@ pub(super) enum Content {
 }
 
 impl Dataset {
-    /// Reads the file of a task: one JSON object a line, or plain text for [`Task::Perplexity`]. MMLU has its solved
-    /// examples in a file of its own: `few_shot`, or `mmlu_fewshot.jsonl` beside the data.
+    /// Reads the file of a task: one JSON object per line, or plain text for [`Task::Perplexity`]. The solved examples
+    /// of MMLU are in a separate file: `few_shot`, or `mmlu_fewshot.jsonl` in the folder of the data.
     ///
     /// # Errors
-    /// If a file cannot be read, is empty, or has a row that is not one of this task; the error names file, line and
-    /// field.
+    /// If a file cannot be read, is empty, or has a row that does not belong to this task; the error names file, line
+    /// and field.
     pub fn read(task: Task, file: &Path, few_shot: Option<&Path>) -> Result<Self, DataError> {
         let each = |question: &dyn Fn(&Row) -> Result<Question, DataError>| {
             rows::rows(file)?
@@ -98,7 +98,7 @@ impl Dataset {
         })
     }
 
-    /// What it is for.
+    /// Returns the task.
     pub fn task(&self) -> Task {
         self.task
     }

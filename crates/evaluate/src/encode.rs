@@ -1,4 +1,4 @@
-//! Texts to tokens and the place where scores begin, as the harness does it.
+//! Converts texts to tokens and finds the first scored token, as the harness does.
 
 use triad_engine::{Branch, Model};
 use triad_model::tokenizer::{Special, Tokenizer};
@@ -20,13 +20,13 @@ impl Encoded {
         }
     }
 
-    /// Context that a session needs for it: the last token is not run.
+    /// Returns the context that a session needs: the last token is not run.
     pub(super) fn context(&self) -> usize {
         self.tokens.len() - 1
     }
 }
 
-/// A tokenizer and what it puts around a text.
+/// A tokenizer and its rules for the start and end of a text.
 pub(super) struct Encoder<'a> {
     tokenizer: &'a Tokenizer,
     ends_with_eos: bool,
@@ -42,7 +42,7 @@ impl<'a> Encoder<'a> {
         })
     }
 
-    /// The tokens of `text` with BOS before it if the model expects that, but no EOS: the text goes on.
+    /// Returns the tokens of `text`, with BOS if the model expects it, but without EOS: the text continues.
     pub(super) fn text(&self, text: &str) -> Result<Vec<u32>> {
         let mut tokens = self.tokenizer.encode(text, Special::AsText)?;
         if self.ends_with_eos {
@@ -51,20 +51,20 @@ impl<'a> Encoder<'a> {
         Ok(tokens)
     }
 
-    /// The token before a text that has nothing else before it: BOS, or EOS where a model has no BOS.
+    /// Returns the token before a text that has no context: BOS, or EOS if the model has no BOS.
     pub(super) fn start(&self) -> Option<u32> {
         self.tokenizer.bos().or(self.tokenizer.eos())
     }
 
-    /// True if [`Encoder::text`] begins with BOS.
+    /// Returns whether [`Encoder::text`] starts with BOS.
     pub(super) fn adds_bos(&self) -> bool {
         self.tokenizer.adds_bos()
     }
 
-    /// `context` and `continuation` encoded as one text, cut behind the tokens of `context` alone. Spaces at the end of
-    /// the context belong to the continuation, since most vocabularies join a space to the word behind it.
+    /// Encodes `context` and `continuation` as one text, split after the tokens of `context` alone. Spaces at the end
+    /// of the context belong to the continuation, since most vocabularies join a space to the following word.
     ///
-    /// `None` if the continuation has no tokens of its own, or there is no token that it could follow.
+    /// Returns `None` if the continuation has no tokens of its own, or no token precedes it.
     pub(super) fn pair(&self, context: &str, continuation: &str) -> Result<Option<Encoded>> {
         let mut tokens = self.text(&[context, continuation].concat())?;
         let mut scored_from = match context.trim_end() {

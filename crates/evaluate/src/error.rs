@@ -1,21 +1,21 @@
-//! What can go wrong while a model is evaluated.
+//! The errors of an evaluation.
 
 use crate::rows::DataError;
 
-/// Why a model could not be evaluated.
+/// The reason why a model could not be evaluated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model or its run.
+    /// An error of the model or its run.
     #[error(transparent)]
     Engine(#[from] triad_engine::Error),
-    /// A data file.
+    /// An error of a data file.
     #[error(transparent)]
     Data(#[from] DataError),
 }
 
 impl Error {
-    /// The engine's error, where that is what is wrong.
+    /// Returns the engine's error, if this is one.
     pub fn engine(&self) -> Option<&triad_engine::Error> {
         match self {
             Self::Engine(error) => Some(error),
@@ -30,5 +30,5 @@ impl From<triad_model::Error> for Error {
     }
 }
 
-/// Result of this crate's functions.
+/// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use super::dataset::Task;
 use super::rows::DataError;
 
-/// Files whose names have one of these words are not what a model is evaluated on.
+/// Files with one of these words in their names are not evaluation data.
 const OTHER_PARTS: [&str; 2] = ["train", "fewshot"];
 
 impl Task {
-    /// The file of this task in `folder`: the only one whose name begins with that of the task and ends in `.jsonl`, for
-    /// [`Task::Perplexity`] the only one that ends in `.txt`. Names with `train` or `fewshot` in them don't count.
+    /// Returns the file of this task in `folder`: the only one whose name starts with that of the task and ends in
+    /// `.jsonl`; for [`Task::Perplexity`], the only one that ends in `.txt`. Names that contain `train` or `fewshot`
+    /// don't count.
     ///
     /// # Errors
     /// If the folder cannot be read, or has no such file or several.

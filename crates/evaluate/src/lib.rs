@@ -1,9 +1,10 @@
-//! How well a model does on the usual benchmarks, scored as `lm-evaluation-harness` defines them.
+//! Evaluation of a model on the usual benchmarks, scored as `lm-evaluation-harness` defines them.
 //!
 //! A [`Dataset`] has the questions of a file, which [`folder`] finds: [`rows`] reads its lines, and each of [`tasks`]
-//! turns one into a [`question`], the texts whose likelihoods decide it; [`perplexity`] cuts a whole text into windows.
-//! [`evaluate`] ([`run`]) encodes them ([`encode`]), scores them with [`Session::score`](triad_engine::Session::score),
-//! and judges ([`report`]). `docs/accuracy.md` describes what is scored how, with references to the harness.
+//! converts one to a [`question`], the texts whose likelihoods decide it; [`perplexity`] divides a whole text into
+//! windows. [`evaluate`] ([`run`]) encodes them ([`encode`]), scores them with
+//! [`Session::score`](triad_engine::Session::score), and computes the metrics ([`report`]). `docs/accuracy.md`
+//! describes how each task is scored, with references to the harness.
 #![forbid(unsafe_code)]
 
 mod dataset;

@@ -1,15 +1,15 @@
-//! A whole text in windows, every token scored once.
+//! A whole text in windows, with every token scored once.
 
 use super::encode::{Encoded, Encoder};
 use crate::error::Result;
 
-/// A text as tokens, and what its perplexities are counted in.
+/// A text as tokens, with the units in which its perplexities are counted.
 pub(super) struct Text {
-    /// Without BOS.
+    /// The tokens, without BOS.
     tokens: Vec<u32>,
-    /// What precedes the first token.
+    /// The token before the first one.
     start: Option<u32>,
-    /// Every window begins with `start`, not only the first one.
+    /// Whether every window starts with `start`, rather than only the first one.
     starts_windows: bool,
     pub(super) words: usize,
     pub(super) bytes: usize,
@@ -35,9 +35,9 @@ impl Text {
         self.tokens.len()
     }
 
-    /// The text in windows of `length` tokens, which are all scored; the last one may be shorter.
+    /// Returns the text in windows of `length` tokens, which are all scored; the last one may be shorter.
     ///
-    /// A window is preceded by BOS where the model expects one, else the token before the window: the harness's
+    /// A window is preceded by BOS if the model expects one, else by the token before the window: the harness's
     /// `loglikelihood_rolling` with one token of context. A first token with nothing before it is not scored.
     pub(super) fn windows(&self, length: usize) -> Vec<Encoded> {
         let mut before = self.start;

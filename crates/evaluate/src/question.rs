@@ -17,7 +17,7 @@ pub(super) struct Question {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Preamble {
     pub(super) description: String,
-    /// Left out from the last on where all do not fit the context.
+    /// Solved examples; the last ones are omitted if all of them do not fit in the context.
     pub(super) examples: Vec<String>,
 }
 
@@ -28,19 +28,19 @@ pub(super) struct Choice {
     pub(super) continuation: String,
 }
 
-/// How likelihoods become right or wrong.
+/// The rule that decides from likelihoods whether the model is right.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Judgement {
-    /// The only choice is the likeliest text for the model.
+    /// The only choice must be the likeliest text for the model.
     Greedy,
-    /// The right choice is the likeliest.
+    /// The right choice must be the likeliest.
     Likeliest { right: usize },
-    /// The right choice is the likeliest, and per character too: the latter is the score.
+    /// The right choice must be the likeliest, and also the likeliest per character; the latter is the score.
     LikeliestPerCharacter { right: usize },
 }
 
 impl Question {
-    /// A question without a preamble.
+    /// Creates a question without a preamble.
     pub(super) fn new(line: usize, choices: Vec<Choice>, judgement: Judgement) -> Self {
         Self {
             line,
@@ -52,7 +52,7 @@ impl Question {
 }
 
 impl Choice {
-    /// `continuation` behind `context`, and the space between them.
+    /// Creates a choice of `continuation` after `context` and a space.
     pub(super) fn after_space(context: impl Into<String>, continuation: &str) -> Self {
         Self {
             context: context.into(),
@@ -60,7 +60,7 @@ impl Choice {
         }
     }
 
-    /// Characters that the likelihood per character is divided by: those behind the space.
+    /// Returns the number of characters for the likelihood per character: those after the space.
     pub(super) fn characters(&self) -> usize {
         self.continuation.chars().count().saturating_sub(1).max(1)
     }

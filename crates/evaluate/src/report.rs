@@ -1,4 +1,4 @@
-//! From likelihoods to numbers that can be compared, each with its standard error.
+//! Computes comparable metrics from likelihoods, each with its standard error.
 
 use serde::Serialize;
 use triad_engine::Score;
@@ -6,31 +6,31 @@ use triad_engine::Score;
 use super::dataset::Task;
 use super::question::{Judgement, Question};
 
-/// How a model did.
+/// The result of an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
     /// Its task.
     pub task: Task,
-    /// What came out; the first is the score of the task.
+    /// The metrics; the first is the score of the task.
     pub metrics: Vec<Metric>,
     /// Rows or windows that were scored.
     pub count: usize,
-    /// Tokens that went through the model. What texts share is run once.
+    /// Tokens that went through the model. Parts that texts share are run once.
     pub tokens: usize,
     /// Time of the forward passes.
     pub seconds: f64,
     /// `tokens / seconds`.
     pub tokens_per_second: f64,
-    /// What deserves to be known about the run.
+    /// Remarks about the run.
     pub notes: Vec<String>,
-    /// Each row, in the order of the file.
+    /// The result of each row, in the order of the file.
     pub rows: Rows,
 }
 
-/// One number.
+/// One metric.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metric {
-    /// `acc`, `acc_norm` and `perplexity` as the harness calls them.
+    /// `acc`, `acc_norm` or `perplexity`, as in the harness.
     pub name: &'static str,
     /// The estimate.
     pub value: f64,
@@ -38,25 +38,25 @@ pub struct Metric {
     pub standard_error: f64,
 }
 
-/// What came out for each row or window, so that two methods can be compared row by row.
+/// The results of each row or window, so that two methods can be compared row by row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Rows {
-    /// Of questions.
+    /// The results of questions.
     Questions {
-        /// Answered right.
+        /// Whether each was answered right.
         correct: Vec<bool>,
         /// Natural logarithm of the likelihood of each choice.
         log_likelihoods: Vec<Vec<f64>>,
     },
-    /// Of windows of a text.
+    /// The results of windows of a text.
     Windows {
         /// Mean negative natural logarithm of the probability of a token.
         losses: Vec<f64>,
     },
 }
 
-/// Metrics and rows of questions, whose choices have the given scores one after the other.
+/// Returns the metrics and rows of questions; `scores` has the scores of all their choices in order.
 pub(super) fn questions(questions: &[&Question], scores: &[Score]) -> (Vec<Metric>, Rows) {
     let mut scores = scores.iter();
     let (mut right, mut right_per_character, mut last_words) = (Vec::new(), Vec::new(), Vec::new());
@@ -106,7 +106,7 @@ pub(super) fn questions(questions: &[&Question], scores: &[Score]) -> (Vec<Metri
     )
 }
 
-/// Metrics and rows of windows of a text that has so many tokens for each of its words and bytes.
+/// Returns the metrics and rows of windows of a text with the given tokens per word and per byte.
 pub(super) fn windows(
     scores: &[Score],
     tokens_per_word: f64,
@@ -135,7 +135,7 @@ pub(super) fn windows(
     (metrics, Rows::Windows { losses })
 }
 
-/// The first of the largest.
+/// Returns the index of the first of the largest values.
 fn likeliest(values: &[f64]) -> usize {
     let mut best = 0;
     for (index, value) in values.iter().enumerate() {
@@ -158,7 +158,7 @@ fn accuracy(name: &'static str, right: &[bool]) -> Metric {
     }
 }
 
-/// e to the power of `factor` losses, and its error to first order.
+/// Returns e to the power of `factor` losses, and its error to first order.
 fn exponential(name: &'static str, loss: f64, error: f64, factor: f64) -> Metric {
     let value = (loss * factor).exp();
     Metric {
@@ -172,7 +172,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Of the mean: √(Σ(x − mean)² / (n − 1) / n), which for shares is √(p(1 − p) / (n − 1)).
+/// Returns the standard error of the mean: √(Σ(x − mean)² / (n − 1) / n), which for shares is √(p(1 − p) / (n − 1)).
 fn standard_error(values: &[f64]) -> f64 {
     let (mean, count) = (mean(values), values.len() as f64);
     if values.len() < 2 {
@@ -215,7 +215,7 @@ mod tests {
             Choice::after_space("x", "abcdefgh"),
         ];
         let question = Question::new(1, choices, Judgement::LikeliestPerCharacter { right: 1 });
-        // The first is likelier; for each of its characters the second is.
+        // The first is likelier; per character, the second is.
         let scores = [
             score(&[-2.0], false),
             score(&[-1.0, -3.0], false),

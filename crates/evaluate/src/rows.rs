@@ -1,4 +1,4 @@
-//! Reads data files: one JSON object a line, or plain text. Every error names the file, the line and the field.
+//! Reads data files: one JSON object per line, or plain text. Every error names the file, the line and the field.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-/// Longer files are refused unread: no evaluation would end, and a device file never does.
+/// Maximum bytes of a file; longer files are refused unread: no evaluation would end, and a device file never does.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// What is wrong with a data file.
+/// An error in a data file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {message}", file.display(), line.map(|line| format!(", line {line}")).unwrap_or_default())]
 pub struct DataError {
-    /// Where.
+    /// The file.
     pub file: PathBuf,
-    /// On which line, the first being 1.
+    /// The line, counted from 1.
     pub line: Option<usize>,
-    /// What, and what was expected.
+    /// The problem and the expected content.
     pub message: String,
-    /// The system's error, where that is the reason.
+    /// The system's error, if it is the reason.
     pub source: Option<std::io::Error>,
 }
 
@@ -42,7 +42,7 @@ impl DataError {
     }
 }
 
-/// The text of a file.
+/// Returns the text of a file.
 pub(super) fn text(path: &Path) -> Result<String, DataError> {
     let error = |message: String| DataError::new(path, None, message);
     let cannot_read = |reason| error("cannot read the data file".into()).caused_by(reason);
@@ -63,7 +63,7 @@ pub(super) fn text(path: &Path) -> Result<String, DataError> {
             wrong.utf8_error().valid_up_to()
         ))
     })?;
-    // It would be a token of the text, and no line of JSON may begin with it.
+    // It would become a token of the text, and no JSON line may start with it.
     if text.starts_with('\u{feff}') {
         return Err(error(
             "begins with a byte order mark: expected UTF-8 without one".into(),
@@ -76,7 +76,7 @@ pub(super) fn text(path: &Path) -> Result<String, DataError> {
     }
 }
 
-/// The rows of a file with one JSON object a line; empty lines are passed over.
+/// Returns the rows of a file with one JSON object per line; empty lines are skipped.
 pub(super) fn rows(path: &Path) -> Result<Vec<Row>, DataError> {
     let text = text(path)?;
     let lines = (1..)
@@ -109,7 +109,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// That `field` is not what it should be.
+    /// Returns the error that `field` has a wrong value.
     pub(super) fn wrong(&self, field: &str, is: impl Display, expected: impl Display) -> DataError {
         DataError::new(
             &self.file,
@@ -128,7 +128,7 @@ impl Row {
             .ok_or_else(|| self.wrong(field, "is missing", expected))
     }
 
-    /// A text that is not empty.
+    /// Returns a string that is not blank.
     pub(super) fn text(&self, field: &str) -> Result<&str, DataError> {
         match self.field(field, "a text")? {
             Value::String(text) if text.trim().is_empty() => {
@@ -139,7 +139,7 @@ impl Row {
         }
     }
 
-    /// A list of `count` texts.
+    /// Returns a list of `count` strings.
     pub(super) fn texts(&self, field: &str, count: usize) -> Result<Vec<&str>, DataError> {
         let expected = format!("a list of {count} texts");
         let Value::Array(values) = self.field(field, &expected)? else {
@@ -160,7 +160,7 @@ impl Row {
         }
     }
 
-    /// Which of `names` the field is, as a text or a number.
+    /// Returns which of `names` the field contains, as a string or a number.
     pub(super) fn one_of(&self, field: &str, names: &[&str]) -> Result<usize, DataError> {
         let expected = format!("one of {}", names.join(", "));
         let value = match self.field(field, &expected)? {
@@ -188,7 +188,7 @@ fn kind(value: &Value) -> &'static str {
 pub(super) mod tests {
     use super::*;
 
-    /// The first row of a file with this content.
+    /// Returns the first row of a file with this content.
     pub fn row(content: &str) -> Row {
         let Value::Object(fields) = serde_json::from_str(content).unwrap() else {
             panic!("{content}")

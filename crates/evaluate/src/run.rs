@@ -1,4 +1,4 @@
-//! Encodes a dataset, scores it, and judges.
+//! Encodes a dataset, scores it, and computes the metrics.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,20 +15,18 @@ use super::report::{self, Evaluation, Metric, Rows};
 use super::rows::DataError;
 use crate::error::Result;
 
-/// How a model is evaluated.
+/// The options of an evaluation.
 #[derive(Clone, Debug)]
 pub struct EvaluateOptions {
-    /// Rows or windows at most, taken evenly over the file; `None`: all.
+    /// Maximum number of rows or windows, taken evenly over the file; `None`: all.
     pub limit: Option<usize>,
-    /// Tokens of a window of [`Task::Perplexity`](super::Task::Perplexity), or the model's context where that is
-    /// shorter.
+    /// Tokens per window of [`Task::Perplexity`](super::Task::Perplexity), or the model's context if that is shorter.
     pub window: usize,
-    /// Tokens that go through the model at once.
+    /// Tokens per forward pass.
     pub chunk: usize,
     /// Number format of the KV cache.
     pub kv_format: KvFormat,
-    /// Whether feed-forwards are computed in fixed point between their products, as
-    /// [`EngineOptions::fixed_point`] describes it.
+    /// Whether feed-forwards are computed in fixed point between their products: see [`EngineOptions::fixed_point`].
     pub fixed_point: bool,
 }
 
@@ -44,8 +42,8 @@ impl Default for EvaluateOptions {
     }
 }
 
-/// Evaluates `model` on `dataset`. `progress` is called after each pass with the number of tokens that are done and of
-/// all.
+/// Evaluates `model` on `dataset`. `progress` is called after each pass with the number of processed tokens and the
+/// total.
 ///
 /// # Errors
 /// If an option is 0, the model has no tokenizer, a row does not fit its context, or `cancel` is set.
@@ -147,7 +145,7 @@ impl Run<'_> {
         Ok(report::questions(&questions, &of_question.concat()))
     }
 
-    /// The choices of one question, and with how many solved examples they fit the model's context.
+    /// Encodes the choices of one question, with as many solved examples as fit in the model's context.
     fn encode(
         &self,
         dataset: &Dataset,
@@ -212,7 +210,7 @@ impl Run<'_> {
         ))
     }
 
-    /// As many of `all` as the limit allows, taken evenly: a file is often in order of its subjects.
+    /// Returns as many of `all` as the limit allows, taken evenly, since a file is often ordered by subject.
     fn some<'b, T>(&self, all: &'b [T]) -> impl Iterator<Item = &'b T> + use<'b, T> {
         let count = self
             .options
@@ -221,7 +219,7 @@ impl Run<'_> {
         (0..count).map(move |index| &all[index * all.len() / count])
     }
 
-    /// Scores all in one go, so that passes are full and what neighbours share is run once.
+    /// Scores all in one call, so that passes are full and parts that neighbours share are run once.
     fn score(&mut self, encoded: &[&Encoded]) -> Result<Vec<Score>> {
         let branches: Vec<Branch> = encoded.iter().map(|encoded| encoded.branch()).collect();
         let context = encoded
@@ -235,7 +233,7 @@ impl Run<'_> {
             fixed_point,
             ..
         } = *self.options;
-        // A chunk may be longer than the longest text: it holds several.
+        // A chunk may be longer than the longest text, since it holds several.
         let context = context.max(chunk).min(self.model.description().context);
         let session = SessionOptions {
             context,

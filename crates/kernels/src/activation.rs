@@ -1,4 +1,4 @@
-//! Elementwise operators: activations, soft cap, addition; and the exponentials that they use.
+//! Elementwise operators: activations, soft cap and addition, with the exponentials that they use.
 
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
@@ -13,7 +13,7 @@ pub enum Activation {
     Gelu,
 }
 
-/// `x = activation(x)`.
+/// Computes `x = activation(x)`.
 pub fn activate(x: &mut [f32], activation: Activation) {
     vectorize_fused(
         #[inline(always)]
@@ -25,10 +25,10 @@ pub fn activate(x: &mut [f32], activation: Activation) {
     );
 }
 
-/// `gate = activation(gate) · up`.
+/// Computes `gate = activation(gate) · up`.
 ///
 /// # Panics
-/// If they are not equally long.
+/// If the lengths differ.
 pub fn activate_and_multiply(gate: &mut [f32], up: &[f32], activation: Activation) {
     assert_eq!(gate.len(), up.len(), "gate and up have one shape");
     vectorize_fused(
@@ -41,10 +41,10 @@ pub fn activate_and_multiply(gate: &mut [f32], up: &[f32], activation: Activatio
     );
 }
 
-/// `out = activation(gate) · up`: the bits of [`activate_and_multiply`].
+/// Computes `out = activation(gate) · up`, with the same bits as [`activate_and_multiply`].
 ///
 /// # Panics
-/// If they are not equally long.
+/// If the lengths differ.
 pub fn activated_product(gate: &[f32], up: &[f32], activation: Activation, out: &mut [f32]) {
     assert!(
         gate.len() == up.len() && gate.len() == out.len(),
@@ -60,8 +60,8 @@ pub fn activated_product(gate: &[f32], up: &[f32], activation: Activation, out: 
     );
 }
 
-/// Whether a product and a sum are rounded once in activations on this processor, or twice: what another processor has to
-/// know to compute the same bits.
+/// Returns whether activations on this processor round a product and a sum once (fused), rather than twice. Another
+/// processor needs this to compute the same bits.
 pub fn rounds_once() -> bool {
     vectorize_fused(Fused::rounds_once)
 }
@@ -87,17 +87,17 @@ fn product(gate: &[f32], up: &[f32], out: &mut [f32], of: impl Fn(f32) -> f32) {
     }
 }
 
-/// `x = cap · tanh(x / cap)`.
+/// Computes `x = cap · tanh(x / cap)`.
 pub fn soft_cap(x: &mut [f32], cap: f32) {
     for x in x {
         *x = cap * (*x / cap).tanh();
     }
 }
 
-/// `x += y`.
+/// Computes `x += y`.
 ///
 /// # Panics
-/// If they are not equally long.
+/// If the lengths differ.
 pub fn add(x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "summands have one shape");
     vectorize(
@@ -111,7 +111,7 @@ fn silu(x: f32, fused: Fused) -> f32 {
     x / (1.0 + exp(-x, fused))
 }
 
-/// ½ · x · (1 + tanh(u)) with u = √(2/π) · (x + 0.044715 · x³), which is x · sigmoid(2u).
+/// Computes ½ · x · (1 + tanh(u)) with u = √(2/π) · (x + 0.044715 · x³), which is x · sigmoid(2u).
 #[inline(always)]
 fn gelu_tanh(x: f32, fused: Fused) -> f32 {
     const SQRT_2_OVER_PI: f32 = 0.797_884_6;
@@ -123,9 +123,9 @@ fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// eˣ to within a few units in the last place, without branches, so that the compiler can vectorize it:
-/// x = n · ln 2 + r with |r| ≤ ½ ln 2, and eˣ = 2ⁿ · eʳ. Zero below the smallest normal number; saturates at the largest
-/// finite one.
+/// Computes eˣ to within a few units in the last place, without branches, so that the compiler can vectorize it: x = n
+/// · ln 2 + r with |r| ≤ ½ ln 2, and eˣ = 2ⁿ · eʳ. Returns zero below the smallest normal number; saturates at the
+/// largest finite one.
 #[inline(always)]
 pub(crate) fn exp(x: f32, fused: Fused) -> f32 {
     const LN_2_HIGH: f32 = 0.693_359_4;
@@ -143,7 +143,7 @@ pub(crate) fn exp(x: f32, fused: Fused) -> f32 {
     }
 }
 
-/// 2ˣ, as [`exp`] is eˣ; zero below the smallest normal number, for x up to 127.
+/// Computes 2ˣ in the same way as [`exp`]. Returns zero below the smallest normal number; x is at most 127.
 #[inline(always)]
 pub(crate) fn exp2(x: f32, fused: Fused) -> f32 {
     const SMALLEST: f32 = -126.0;
@@ -157,10 +157,10 @@ pub(crate) fn exp2(x: f32, fused: Fused) -> f32 {
     }
 }
 
-/// Adding 1.5 · 2²³ to a number leaves it, rounded to an integer, in the lowest bits.
+/// Adding 1.5 · 2²³ to a number leaves its rounded integer in the lowest bits.
 const ROUND: f32 = 12_582_912.0;
 
-/// eʳ for |r| ≤ ½ ln 2, from its Taylor polynomial.
+/// Computes eʳ for |r| ≤ ½ ln 2 by its Taylor polynomial.
 #[inline(always)]
 fn exp_of_rest(r: f32, fused: Fused) -> f32 {
     let mut series = 1.0 / 720.0;
@@ -170,7 +170,7 @@ fn exp_of_rest(r: f32, fused: Fused) -> f32 {
     series
 }
 
-/// 2ⁿ for n + [`ROUND`].
+/// Computes 2ⁿ from n + [`ROUND`].
 #[inline(always)]
 fn power_of_two(shifted: f32) -> f32 {
     f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))

@@ -1,9 +1,9 @@
-//! What kernels of several formats need of AMX (Sapphire Rapids and later): tiles of 16 rows of 64 bytes, and products of
-//! two of them that are added to a third one.
+//! AMX (Sapphire Rapids and later), as kernels of several formats use it: tiles of 16 rows of 64 bytes, and an
+//! instruction that adds the product of two tiles to a third one.
 //!
-//! [`Tiles`] is the matrix unit: everything else about these kernels runs in tests on any processor, on a unit in plain
-//! Rust. The instructions themselves can only be tested where they exist; there, `kernel::proof` compares them
-//! before they are used.
+//! [`Tiles`] is the matrix unit. Tests run everything else about these kernels on any processor, with a matrix unit in
+//! plain Rust. The instructions themselves can only be tested on a processor that has them; there, `kernel::proof`
+//! checks them before they are used.
 
 use std::arch::asm;
 use std::sync::LazyLock;
@@ -12,14 +12,14 @@ use crate::lines::Lines;
 
 /// Rows of a tile.
 pub(crate) const ROWS: usize = 16;
-/// Sums of a row of a tile.
+/// Sums per row of a tile.
 pub(crate) const LANES: usize = 16;
-/// Bytes of a row of a tile.
+/// Bytes per row of a tile.
 pub(crate) const BYTES: usize = 64;
-/// Bytes that each step of products of INT8 fetches ahead.
+/// Bytes that each step of INT8 products prefetches.
 pub(crate) const AHEAD: usize = 4 * BYTES;
 
-/// Sums of two by two tiles, in i32 or f32.
+/// The sums of two by two tiles, in i32 or f32.
 #[derive(Clone)]
 #[repr(align(64))]
 pub(crate) struct Sums<T>(pub [[T; 2 * LANES]; 2 * ROWS]);
@@ -38,23 +38,23 @@ impl<T: Copy + Default> Sums<T> {
     }
 }
 
-/// Where sums of two by two tiles are. Tiles may share rows, whose sums are then the same.
+/// The location of the sums of two by two tiles. Tiles may share rows; both then compute the same sums for them.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<T> {
-    /// The first sum of each tile of rows; the second tile of columns is [`LANES`] behind.
+    /// The first sum of each tile of rows; the second tile of columns starts [`LANES`] later.
     pub tiles: [*mut T; 2],
     /// Sums from one row to the next.
     pub stride: usize,
 }
 
-/// What is multiplied: two tiles of rows by two tiles of columns, `steps` times, each time [`BYTES`] further in every row.
+/// The operands: two tiles of rows by two tiles of columns, in `steps` steps, each [`BYTES`] further along every row.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands {
     /// The first byte of each tile of rows.
     pub rows: [*const u8; 2],
     /// Bytes from one row to the next.
     pub row_stride: usize,
-    /// The first byte of each tile of columns, whose rows have four bytes of each column.
+    /// The first byte of each tile of columns; a row of such a tile has four bytes of each column.
     pub columns: [*const u8; 2],
     /// Bytes from one row of a tile of columns to the next.
     pub column_stride: usize,
@@ -63,28 +63,28 @@ pub(crate) struct Operands {
 
 /// A matrix unit.
 pub(crate) trait Tiles: Copy + Send + Sync + 'static {
-    /// Makes the unit of this thread ready, until the returned value is dropped.
+    /// Configures the unit for this thread until the returned value is dropped.
     fn ready(self) -> Ready<Self> {
         self.configure();
         Ready(self)
     }
 
-    /// Makes all tiles 16 rows of 64 bytes.
+    /// Configures all tiles as 16 rows of 64 bytes.
     fn configure(self);
 
-    /// Frees the unit: a thread that has tiles is slower to suspend.
+    /// Frees the unit: the system takes longer to suspend a thread that has tiles.
     fn release(self);
 
-    /// Adds products of unsigned bytes of rows and signed bytes of columns, or, where `first`, sums up from zero. Meanwhile
-    /// [`AHEAD`] bytes for each step come from `ahead` into the second-level cache.
+    /// Adds products of unsigned bytes of rows and signed bytes of columns to the sums; if `first`, the sums start from
+    /// zero. Each step also prefetches [`AHEAD`] bytes from `ahead` into the second-level cache.
     ///
     /// # Safety
-    /// The unit of this thread is ready, all bytes of `operands` can be read, and all sums read and written; there is a step at
-    /// least.
+    /// The unit of this thread must be ready, all bytes of `operands` readable, and all sums readable and writable;
+    /// there must be at least one step.
     #[allow(unsafe_code)]
     unsafe fn add_int8(self, operands: &Operands, ahead: *const u8, sums: Place<i32>, first: bool);
 
-    /// The same with pairs of bf16 for four bytes. Numbers that are not normal count as zero.
+    /// Does the same with pairs of bf16 instead of four bytes. Subnormal numbers count as zero.
     ///
     /// # Safety
     /// As for [`Self::add_int8`].
@@ -92,14 +92,14 @@ pub(crate) trait Tiles: Copy + Send + Sync + 'static {
     unsafe fn add_bf16(self, operands: &Operands, sums: Place<f32>, first: bool);
 }
 
-/// A unit that is ready.
+/// A unit that is configured for this thread.
 pub(crate) struct Ready<T: Tiles>(T);
 
 impl<T: Tiles> Ready<T> {
-    /// [`Tiles::add_int8`].
+    /// Calls [`Tiles::add_int8`].
     ///
     /// # Safety
-    /// All bytes of `operands` can be read, and all sums read and written; there is a step at least.
+    /// All bytes of `operands` must be readable, and all sums readable and writable; there must be at least one step.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn add_int8(
         &self,
@@ -112,7 +112,7 @@ impl<T: Tiles> Ready<T> {
         unsafe { self.0.add_int8(operands, ahead, sums, first) };
     }
 
-    /// [`Tiles::add_bf16`].
+    /// Calls [`Tiles::add_bf16`].
     ///
     /// # Safety
     /// As for [`Self::add_int8`].
@@ -129,19 +129,19 @@ impl<T: Tiles> Drop for Ready<T> {
     }
 }
 
-/// The processor's own unit; having one proves that this process may use it.
+/// The processor's own unit. A value of this type proves that this process may use it.
 #[derive(Clone, Copy)]
 pub(crate) struct Native(());
 
 impl Native {
-    /// Asks the system for the use of tiles, once. They are there on Linux alone; bf16 and INT8 come together.
+    /// Requests the use of tiles from the system, once. Only Linux offers it; bf16 and INT8 come together.
     pub(crate) fn new() -> Option<Self> {
         static PERMITTED: LazyLock<bool> = LazyLock::new(|| has_instructions() && permit());
         PERMITTED.then_some(Self(()))
     }
 }
 
-/// Whether the processor has tiles, and products of INT8 and of bf16.
+/// Returns whether the processor has tiles, and products of INT8 and of bf16.
 fn has_instructions() -> bool {
     const BF16: u32 = 1 << 22;
     const TILE: u32 = 1 << 24;
@@ -151,7 +151,8 @@ fn has_instructions() -> bool {
         && std::arch::x86_64::__cpuid_count(7, 0).edx & (BF16 | TILE | INT8) == BF16 | TILE | INT8
 }
 
-/// Asks Linux to keep the tiles of this process's threads (`arch_prctl` with `ARCH_REQ_XCOMP_PERM`).
+/// Requests that Linux saves and restores the tiles of this process's threads (`arch_prctl` with
+/// `ARCH_REQ_XCOMP_PERM`).
 #[cfg(target_os = "linux")]
 fn permit() -> bool {
     const ARCH_PRCTL: i64 = 158;
@@ -177,7 +178,7 @@ fn permit() -> bool {
     false
 }
 
-/// What `ldtilecfg` reads.
+/// The operand of `ldtilecfg`.
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -187,7 +188,7 @@ struct Configuration {
     rows: [u8; 16],
 }
 
-/// All steps of two by two tiles. `$load` fills the tiles of sums; `$fetch` is done in each step.
+/// Runs all steps of two by two tiles. `$load` fills the tiles of sums; `$fetch` prefetches in each step.
 macro_rules! products {
     ($instruction:literal, $operands:expr, $ahead:expr, $sums:expr, [$($fetch:literal),*], [$($load:literal),*]) => {
         asm!(
@@ -231,13 +232,13 @@ macro_rules! products {
     };
 }
 
-/// [`products`] from zero where `$first`, else from what the sums are.
+/// Runs [`products`] from zero if `$first`, else from the present sums.
 macro_rules! add_products {
     ($instruction:literal, $operands:expr, $ahead:expr, $sums:expr, $first:expr, $fetch:tt) => {{
         let (operands, sums) = ($operands, $sums);
-        debug_assert!(operands.steps > 0, "a step at least");
-        // SAFETY: having this value proves that the instructions may be used; the caller promises that the unit is ready
-        // and that operands can be read, and sums read and written.
+        debug_assert!(operands.steps > 0, "at least one step");
+        // SAFETY: having this value proves that the instructions may be used; the caller guarantees that the unit is
+        // ready, operands are readable, and sums are readable and writable.
         #[allow(unsafe_code)]
         unsafe {
             if $first {
@@ -305,7 +306,7 @@ impl Tiles for Native {
 
     #[allow(unsafe_code)]
     unsafe fn add_int8(self, operands: &Operands, ahead: *const u8, sums: Place<i32>, first: bool) {
-        // Fetching ahead reads nothing, wherever it points.
+        // A prefetch never faults, wherever it points.
         add_products!(
             "tdpbusd",
             operands,
@@ -335,38 +336,40 @@ impl Tiles for Native {
     }
 }
 
-/// Rounds of a measured peak.
+/// Rounds per measurement of a peak.
 const ROUNDS: usize = 1_000;
-/// Steps between which sums leave the tiles: as many as the first-level cache holds operands for.
+/// Steps after which sums are stored: as many as the first-level cache holds operands for.
 const STEPS: usize = 32;
 
-/// Multiplies tiles that the first-level cache holds, as often as a round of a peak should. Returns the number of operations.
+/// Multiplies tiles that the first-level cache holds, for one round of a peak measurement. Returns the number of
+/// operations.
 pub(crate) fn int8_operations(unit: Native) -> f64 {
     let mut sums = Sums::new();
-    // SAFETY: `operations` passes what can be read.
+    // SAFETY: `operations` passes readable operands.
     #[allow(unsafe_code)]
     operations(unit, BYTES, |ready, operands| unsafe {
         ready.add_int8(operands, operands.columns[0], sums.place(), true);
     })
 }
 
-/// The same in bf16.
+/// Does the same in bf16.
 pub(crate) fn bf16_operations(unit: Native) -> f64 {
     let mut sums = Sums::new();
-    // SAFETY: `operations` passes what can be read.
+    // SAFETY: `operations` passes readable operands.
     #[allow(unsafe_code)]
     operations(unit, BYTES / 2, |ready, operands| unsafe {
         ready.add_bf16(operands, sums.place(), true)
     })
 }
 
-/// `depth` products of a row of a tile and a column.
+/// Calls `multiply` with tiles in the cache and returns the number of operations; `depth` is the number of products per
+/// row of a tile and column.
 fn operations(
     unit: Native,
     depth: usize,
     mut multiply: impl FnMut(&Ready<Native>, &Operands),
 ) -> f64 {
-    // Rows overlap: those of a step begin a line behind those of the one before.
+    // Rows overlap: each step's rows start one line after those of the previous step.
     let [mut rows, mut columns] = [Lines::<u8>::default(), Lines::default()];
     rows.resize((ROWS + STEPS) * BYTES);
     columns.resize(STEPS * ROWS * BYTES);
@@ -384,18 +387,19 @@ fn operations(
     (2 * 4 * ROWS * LANES * depth * STEPS * ROUNDS) as f64
 }
 
-/// A unit in plain Rust, by the definitions of the instructions, with which everything around them is tested.
+/// A matrix unit in plain Rust, written after the definitions of the instructions; tests run everything around them on
+/// it.
 #[cfg(test)]
 #[derive(Clone, Copy)]
 pub(crate) struct Emulated;
 
 #[cfg(test)]
 impl Emulated {
-    /// Adds to each sum, or where `first` to zero, what `add` makes of four bytes of a row and of a column, in the order of the
-    /// rows of a tile.
+    /// Adds to each sum (or to zero if `first`) the result of `add` for four bytes of a row and of a column, in the
+    /// order of the rows of a tile.
     ///
     /// # Safety
-    /// All bytes of `operands` can be read, and all sums read and written.
+    /// All bytes of `operands` must be readable, and all sums readable and writable.
     #[allow(unsafe_code)]
     unsafe fn add<T: Copy + Default>(
         operands: &Operands,
@@ -416,7 +420,7 @@ impl Emulated {
                 unsafe { *sum(at) }
             }
         };
-        // Tiles may share rows: all are read before one is written.
+        // Tiles may share rows, so all sums are read before any is written.
         let mut after: Vec<T> = places().map(before).collect();
         for (after, (row, place)) in after.iter_mut().zip(places()) {
             let (rows, row) = (operands.rows[row / ROWS], row % ROWS);

@@ -1,23 +1,23 @@
-//! Slices cut into chunks of one length, on the threads of the pool that is installed.
+//! Slices cut into chunks of equal length, which the threads of the installed pool process.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::pool;
 
-/// Data in chunks that several threads write at once: [`chunks_mut`], and tuples of them.
+/// Data in chunks that several threads write concurrently: [`chunks_mut`], and tuples of them.
 #[allow(unsafe_code)]
 pub trait Chunks: Sync {
     /// One chunk.
     type Chunk;
 
-    /// Number of chunks.
+    /// Returns the number of chunks.
     fn count(&self) -> usize;
 
-    /// The chunk at `index`.
+    /// Returns the chunk at `index`.
     ///
     /// # Safety
-    /// It is called at most once with each index; all are below the count.
+    /// Each index may be passed at most once and must be below the count.
     unsafe fn chunk(&self, index: usize) -> Self::Chunk;
 }
 
@@ -33,12 +33,12 @@ pub struct ChunksMut<'a, T> {
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Sync for ChunksMut<'_, T> {}
 
-/// `values` in chunks of `length`; the last one may be shorter.
+/// Splits `values` into chunks of `length`; the last one may be shorter.
 ///
 /// # Panics
 /// If `length` is zero.
 pub fn chunks_mut<T: Send>(values: &mut [T], length: usize) -> ChunksMut<'_, T> {
-    assert!(length > 0, "chunks of something");
+    assert!(length > 0, "expected a positive chunk length");
     ChunksMut {
         pointer: values.as_mut_ptr(),
         values: values.len(),
@@ -58,7 +58,7 @@ impl<'a, T: Send> Chunks for ChunksMut<'a, T> {
     unsafe fn chunk(&self, index: usize) -> &'a mut [T] {
         assert!(index < self.count());
         let start = index * self.length;
-        // SAFETY: in bounds; no other chunk overlaps it, and the caller takes each once.
+        // SAFETY: in bounds; no other chunk overlaps it, and the caller passes each index once.
         unsafe {
             std::slice::from_raw_parts_mut(
                 self.pointer.add(start),
@@ -68,7 +68,7 @@ impl<'a, T: Send> Chunks for ChunksMut<'a, T> {
     }
 }
 
-/// So many chunks of nothing.
+/// The given number of empty chunks.
 pub struct Nothing(pub usize);
 
 #[allow(unsafe_code)]
@@ -96,7 +96,7 @@ impl<A: Chunks, B: Chunks> Chunks for (A, B) {
     }
 }
 
-/// Calls `work` with the index of each chunk and the chunk; threads take `grain` of them at a time, as in
+/// Calls `work` with each chunk's index and the chunk. A thread takes `grain` chunks at a time, as in
 /// [`pool::for_each`].
 #[allow(
     clippy::needless_pass_by_value,
@@ -123,7 +123,7 @@ pub fn map<R: Send>(tasks: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
         .collect()
 }
 
-/// Cuts `count` into parts of at most `most`, as even as can be.
+/// Cuts `count` into parts of at most `most`, as evenly as possible.
 pub(crate) fn parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let parts = count.div_ceil(most);
     (0..parts).map(move |part| part * count / parts..(part + 1) * count / parts)

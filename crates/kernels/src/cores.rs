@@ -1,25 +1,25 @@
-//! The cores of this machine: which a thread may run on, and which are fast.
+//! The cores of this machine: which ones a thread may run on, and which are fast.
 
 use std::io;
 
-/// Most cores of a set.
+/// Maximum number of cores in a set.
 const MOST: usize = 1024;
 const BITS: usize = u64::BITS as usize;
 
-/// A set of cores, by the system's numbers. Copied without an allocation.
+/// A set of cores, by the system's numbers. Copying needs no allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Cores([u64; MOST / BITS]);
 
 impl Cores {
-    /// One core.
+    /// Returns a set of one core.
     pub(crate) fn one(core: usize) -> Self {
         Self::from_iter([core])
     }
 
-    /// Reads numbers and ranges as the system writes them: `0-3,6`.
+    /// Parses numbers and ranges as the system writes them: `0-3,6`.
     ///
     /// # Errors
-    /// What was expected, if it is no such list, or names a core twice or one beyond 1023.
+    /// A description of the expected format, if `text` is no such list, or names a core twice or one above 1023.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
@@ -53,19 +53,20 @@ impl Cores {
         self.0[core / BITS] >> (core % BITS) & 1 == 1
     }
 
-    /// Number of cores.
+    /// Returns the number of cores.
     #[allow(clippy::len_without_is_empty, reason = "a set of cores has some")]
     pub fn len(&self) -> usize {
         self.0.iter().map(|bits| bits.count_ones() as usize).sum()
     }
 
-    /// Their numbers, ascending.
+    /// Returns the cores' numbers, ascending.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
         (0..MOST).filter(|core| self.contains(*core))
     }
 
-    /// The fast ones of those that this thread may run on: at least four fifths as fast as the fastest, by
-    /// the system's capacities or else highest clocks. `None` if all are, or if the system does not report them.
+    /// Returns the fast cores among those that this thread may run on: at least four fifths as fast as the fastest, by
+    /// the system's capacities or else the highest clocks. `None` if all are fast, or if the system does not report
+    /// speeds.
     pub fn fast() -> Option<Self> {
         let all = Self::of_this_thread()?;
         let speeds = ["cpu_capacity", "cpufreq/cpuinfo_max_freq"]
@@ -88,7 +89,7 @@ impl Cores {
 
 impl FromIterator<usize> for Cores {
     /// # Panics
-    /// If a number is beyond 1023.
+    /// If a number is above 1023.
     fn from_iter<I: IntoIterator<Item = usize>>(numbers: I) -> Self {
         let mut cores = Self([0; MOST / BITS]);
         numbers.into_iter().for_each(|core| cores.add(core));
@@ -102,7 +103,7 @@ impl std::fmt::Debug for Cores {
     }
 }
 
-/// A speed of each core, from a file in its folder; `None` if one has none.
+/// Reads the speed of each core from a file in its folder; `None` if any core has none.
 fn speeds(cores: &Cores, file: &str) -> Option<Vec<u64>> {
     let speed = |core| {
         let text =
@@ -114,16 +115,16 @@ fn speeds(cores: &Cores, file: &str) -> Option<Vec<u64>> {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 impl Cores {
-    /// Those that this thread may run on, if the system reports them.
+    /// Returns the cores that this thread may run on, if the system reports them.
     pub fn of_this_thread() -> Option<Self> {
         let set = rustix::thread::sched_getaffinity(None).ok()?;
         Some((0..MOST).filter(|core| set.is_set(*core)).collect())
     }
 
-    /// Keeps this thread on these cores.
+    /// Pins this thread to these cores.
     ///
     /// # Errors
-    /// If the system does not let it run on any of them.
+    /// If the system does not let the thread run on any of them.
     pub fn keep_this_thread(&self) -> io::Result<()> {
         let mut set = rustix::thread::CpuSet::new();
         self.iter().for_each(|core| set.set(core));
@@ -139,12 +140,12 @@ impl Cores {
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 impl Cores {
-    /// Those that this thread may run on, if the system reports them.
+    /// Returns the cores that this thread may run on, if the system reports them.
     pub fn of_this_thread() -> Option<Self> {
         None
     }
 
-    /// Keeps this thread on these cores.
+    /// Pins this thread to these cores.
     ///
     /// # Errors
     /// Always: this system has no call for it.

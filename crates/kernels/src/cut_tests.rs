@@ -1,5 +1,5 @@
-//! A product that is cut by rows and columns has the bits of the whole, in every number format and on every kernel: what
-//! several processors compute of one matrix does not depend on who computes which part.
+//! A product that is cut by rows and columns has the bits of the whole, in every number format and with every kernel:
+//! when several processors compute parts of one matrix, the result does not depend on the division.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ use crate::{
 /// Rows and columns of a part.
 type Part = (Range<usize>, Range<usize>);
 
-/// Cuts `count` at random multiples of `step`.
+/// Cuts `count` at pseudo-random multiples of `step`.
 fn cut(count: usize, step: usize, places: &[usize]) -> Vec<Range<usize>> {
     let mut ends: Vec<_> = places
         .iter()
@@ -31,7 +31,7 @@ fn cut(count: usize, step: usize, places: &[usize]) -> Vec<Range<usize>> {
     ends.windows(2).map(|ends| ends[0]..ends[1]).collect()
 }
 
-/// The parts of `[rows, columns]` that both cuts make, some columns of all rows behind each other.
+/// Returns the parts of `[rows, columns]` that both cuts make; the parts of one range of columns follow each other.
 fn parts(rows: &[Range<usize>], columns: &[Range<usize>]) -> Vec<Part> {
     columns
         .iter()
@@ -39,7 +39,7 @@ fn parts(rows: &[Range<usize>], columns: &[Range<usize>]) -> Vec<Part> {
         .collect()
 }
 
-/// Has `compute` write each part of `[rows, columns]` in its place, and returns the bits.
+/// Calls `compute` to write each part of `[rows, columns]` in place, and returns the bits.
 fn in_parts(
     before: &[f32],
     columns: usize,
@@ -101,7 +101,7 @@ impl Owned {
     }
 }
 
-/// Numbers of which some are beyond 1.
+/// Returns numbers of which some exceed 1.
 fn activations(count: usize, seed: u64) -> Vec<f32> {
     let beyond = values(count, seed ^ 0x99);
     values(count, seed)

@@ -1,20 +1,20 @@
-//! Scalar products, for matmuls with too few rows to pay for packing.
+//! Scalar products, for matmuls with too few rows for packing to pay off.
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use crate::vectorize::Fused;
 
-/// Independent partial sums: enough to fill four AVX-512 registers, the same on every processor, so that results differ
-/// at most by whether products are rounded before they are added.
+/// Number of independent partial sums. They fill four AVX-512 registers and are the same on every processor, so that
+/// results differ at most by whether products are rounded before they are added.
 const LANES: usize = 64;
 
-/// Σ a·b of two f32 slices of one length.
+/// Computes Σ a·b of two f32 slices of equal length.
 #[inline(always)]
 pub(crate) fn dot(a: &[f32], b: &[f32], fused: Fused) -> f32 {
     dot_with(a, b, fused, |b| b)
 }
 
-/// Σ a·b with `b` in bf16.
+/// Computes Σ a·b with `b` in bf16.
 #[inline(always)]
 pub(crate) fn dot_bf16(a: &[f32], b: &[bf16], fused: Fused) -> f32 {
     dot_with(a, b, fused, |b| {
@@ -37,7 +37,8 @@ fn dot_with<T: Copy>(a: &[f32], b: &[T], fused: Fused, widen: impl Fn(T) -> f32)
     sum(sums) + rest
 }
 
-/// Sum of a power of two of numbers, halves first: in a vector register as long as it lasts.
+/// Sums a power of two of numbers pairwise, adding one half to the other, so that the sums stay in vector registers as
+/// long as possible.
 #[inline(always)]
 pub(crate) fn sum<const LANES: usize>(mut sums: [f32; LANES]) -> f32 {
     let mut width = LANES;
@@ -61,12 +62,12 @@ pub(crate) fn widen_bf16(from: &[bf16], to: &mut [f32]) {
 /// Widens f16 to f32.
 ///
 /// # Panics
-/// If they are not equally long.
+/// If the lengths differ.
 pub(crate) fn widen_f16(from: &[f16], to: &mut [f32]) {
-    assert_eq!(from.len(), to.len(), "as many numbers as before");
+    assert_eq!(from.len(), to.len(), "expected slices of equal length");
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
-        // The library converts eight at a time, each time in a function of its own.
+        // The library converts eight at a time, each time by a function call.
         let (blocks, rest) = from.as_chunks::<16>();
         let (wide, wide_rest) = to.as_chunks_mut::<16>();
         // SAFETY: the processor has the instructions.
@@ -95,15 +96,15 @@ fn widen_blocks(from: &[[f16; 16]], to: &mut [[f32; 16]]) {
     }
 }
 
-/// Rounds to f16, to the nearest, half to even.
+/// Rounds f32 to f16, to nearest, ties to even.
 ///
 /// # Panics
-/// If they are not equally long.
+/// If the lengths differ.
 pub fn narrow_f16(from: &[f32], to: &mut [f16]) {
-    assert_eq!(from.len(), to.len(), "as many numbers as before");
+    assert_eq!(from.len(), to.len(), "expected slices of equal length");
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
-        // As for `widen_f16`.
+        // The library calls a function for every eight, as in `widen_f16`.
         let (blocks, rest) = from.as_chunks::<16>();
         let (narrow, narrow_rest) = to.as_chunks_mut::<16>();
         // SAFETY: the processor has the instructions.
@@ -139,7 +140,8 @@ mod tests {
 
     #[test]
     fn every_float_becomes_the_nearest_f16() {
-        // Every sign and exponent, with fractions on, below and above what f16 has and the middle between two of them.
+        // Every sign and exponent with various fractions, below and above the range of f16, and ties between two f16
+        // numbers.
         let fractions = (0..1u32 << 10)
             .flat_map(|high| [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff].map(|low| high << 13 | low));
         let fractions: Vec<u32> = fractions.step_by(7).collect();

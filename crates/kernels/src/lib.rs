@@ -1,12 +1,14 @@
-//! Operators on the CPU over slices: the float path, which is the oracle of everything faster, and INT8.
+//! CPU operators over slices: the float path, which is the oracle for all faster ones, and INT8.
 //!
-//! [`matmul`](mod@matmul) multiplies float activations by a weight [`Matrix`] of any format, in the arithmetic of a [`Phase`]; [`attention`](mod@attention) reads keys and
-//! values from a cache; [`norm`], [`rope`] and [`activation`] are the operators between them; [`log_softmax`] scores logits.
-//! [`int8`] multiplies quantized activations by quantized weights; [`int4`] quantizes weights that float activations are multiplied with.
-//! [`peak`] measures peak rates of this processor; [`tier`] selects the instructions that kernels may use. All matrices are row-major;
-//! outputs are views, [`OutputMut`], whose rows may lie apart, and [`lease`] shares a buffer between threads that write parts of it.
+//! [`matmul`](mod@matmul) multiplies float activations by a weight [`Matrix`] of any format, in the arithmetic of a
+//! [`Phase`]. [`attention`](mod@attention) reads keys and values from a cache. [`norm`], [`rope`] and [`activation`]
+//! are the operators between them. [`log_softmax`] scores logits. [`int8`] multiplies quantized activations by
+//! quantized weights. [`int4`] quantizes weights for float activations. [`peak`] measures peak rates of this processor.
+//! [`tier`] selects the instructions that kernels may use. All matrices are row-major; outputs are views,
+//! [`OutputMut`], whose rows need not be contiguous. [`lease`] shares a buffer between threads that write parts of it.
 //!
-//! Parallel operators run on the [`pool`] that is installed where they are called. However work is cut, every output is summed in the same order, so that the number of threads changes no bit of it.
+//! Parallel operators run on the [`pool`] that the caller has installed. Every output is summed in the same order
+//! however work is divided, so the number of threads changes no bit.
 //!
 //! ```
 //! use triad_kernels::{Matrix, OutputMut, Phase, matmul};

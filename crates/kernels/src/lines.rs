@@ -1,35 +1,35 @@
-//! Buffers that begin at a cache line.
+//! Buffers that start at a cache line.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use bytemuck::{Pod, Zeroable};
 
-/// Bytes of a cache line, and of the widest registers: a load of such a register that straddles two lines takes twice as long.
+/// Bytes of a cache line, and of the widest registers: a load that straddles two lines takes twice as long.
 const LINE: usize = 64;
 
-/// The bytes of one.
+/// The bytes of one cache line.
 #[derive(Clone, Copy, Debug, Zeroable, Pod)]
 #[repr(C, align(64))]
 struct Line([u8; LINE]);
 
-/// Numbers that begin at a cache line, in memory that is used again.
+/// A buffer of numbers that starts at a cache line; it keeps its memory when it is resized.
 #[derive(Debug, Default)]
 pub(crate) struct Lines<T> {
     lines: Vec<Line>,
-    /// Numbers.
+    /// Number of elements.
     length: usize,
     of: PhantomData<T>,
 }
 
 impl<T: Pod> Lines<T> {
-    /// Allocates memory for so many numbers.
+    /// Reserves memory for `length` numbers.
     pub(crate) fn reserve(&mut self, length: usize) {
         let lines = (length * size_of::<T>()).div_ceil(LINE);
         self.lines.reserve(lines.saturating_sub(self.lines.len()));
     }
 
-    /// Changes how many numbers there are. Those that stay are what they were; what new ones are is not specified.
+    /// Changes the number of elements. Remaining elements keep their values; those of new elements are unspecified.
     pub(crate) fn resize(&mut self, length: usize) {
         let lines = (length * size_of::<T>()).div_ceil(LINE);
         self.lines

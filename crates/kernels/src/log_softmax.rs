@@ -8,8 +8,8 @@ use crate::vectorize::{Fused, vectorize_fused};
 const BLOCK: usize = 1024;
 const LANES: usize = 16;
 
-/// ln Σ eˣ over `x`; the log-probability of a logit is the logit minus this. Not finite if a logit is infinite or not
-/// a number.
+/// Computes ln Σ eˣ over `x`; a logit minus this is its log-probability. The result is not finite if a logit is
+/// infinite or NaN.
 pub fn log_sum_exp(x: &[f32]) -> f64 {
     vectorize_fused(
         #[inline(always)]
@@ -24,7 +24,7 @@ pub fn log_sum_exp(x: &[f32]) -> f64 {
     )
 }
 
-/// The largest value that is not NaN; minus infinity if there is none.
+/// Returns the largest value that is not NaN; minus infinity if there is none.
 #[inline(always)]
 pub(crate) fn largest(x: &[f32]) -> f32 {
     let mut largest = [f32::NEG_INFINITY; LANES];
@@ -34,7 +34,7 @@ pub(crate) fn largest(x: &[f32]) -> f32 {
             *largest = if *x > *largest { *x } else { *largest };
         }
     }
-    // Halves first, in a register as long as it lasts; none of them is NaN.
+    // Reduces by halves, in registers as long as possible; no lane is NaN.
     let mut width = LANES;
     while width > 1 {
         width /= 2;

@@ -2,7 +2,7 @@
 
 use crate::vectorize::vectorize;
 
-/// The largest magnitude; NaN if there is one.
+/// Returns the largest magnitude; NaN if there is a NaN.
 pub(crate) fn largest_magnitude(values: &[f32]) -> f32 {
     vectorize(
         #[inline(always)]
@@ -10,7 +10,7 @@ pub(crate) fn largest_magnitude(values: &[f32]) -> f32 {
     )
 }
 
-/// As [`largest_magnitude`], for a loop that is vectorized.
+/// Does the same as [`largest_magnitude`], for callers that are already vectorized.
 #[inline(always)]
 pub(crate) fn largest_magnitude_inline(values: &[f32]) -> f32 {
     // Magnitudes order as their bits do, with NaN above infinity; integers have a vector maximum.

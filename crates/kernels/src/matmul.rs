@@ -1,10 +1,11 @@
-//! `out = x · Wᵀ + bias`, the work of every linear layer.
+//! `out = x · Wᵀ + bias`, the operation of every linear layer.
 //!
-//! The [`Phase`] of a call decides how it is computed, whatever the number of rows. Prefill has many rows: the output is
-//! cut into blocks of columns, one task each, and the block's weights are packed for a `product`; beside weights in INT8,
-//! INT4 and blocks of GGUF activations are rounded to bf16 or INT16 where the processor multiplies that faster, and so are
-//! these weights, but for INT8, which bf16 represents exactly. Decode has few rows: each output is one scalar product, with weights in INT8, INT4 and blocks one of integers, and memory bandwidth
-//! is the limit, so that each weight is read from memory once for all rows. [`BlockArithmetic::Exact`] keeps to f32.
+//! The [`Phase`] of a call decides how it is computed, whatever the number of rows. Prefill has many rows: each task
+//! computes a block of output columns, and packs the block's weights for a `product`. With weights in INT8, INT4 and
+//! blocks of GGUF, activations are rounded to bf16 or INT16 if the processor multiplies that faster. These weights are
+//! rounded too, except INT8, which bf16 represents exactly. Decode has few rows: each output is one scalar product, of
+//! integers with weights in INT8, INT4 and blocks. Memory bandwidth limits its speed, so each weight is read from
+//! memory once for all rows. [`BlockArithmetic::Exact`] keeps to f32.
 
 use std::cell::RefCell;
 
@@ -17,7 +18,7 @@ use crate::product::{RoundedRows, Write, product};
 use crate::vectorize::vectorize_fused;
 use crate::{BlockArithmetic, Blocks, Matrix, Phase, pool};
 
-/// Weights read by one task of scalar products, at least.
+/// Minimum number of weights that one task of scalar products reads.
 const DOT_WEIGHTS: usize = 1 << 17;
 
 thread_local! {
@@ -25,7 +26,7 @@ thread_local! {
     static FORMS: RefCell<Forms> = RefCell::default();
 }
 
-/// `out[rows, out_features] = x[rows, in_features] · weightᵀ + bias`, in the arithmetic of `phase`.
+/// Computes `out[rows, out_features] = x[rows, in_features] · weightᵀ + bias`, in the arithmetic of `phase`.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
@@ -41,9 +42,11 @@ pub struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    /// With a weight `[out_features, in_features]` and a bias `[out_features]`, for `out[rows, out_features]`.
+    /// Creates a product with a weight `[out_features, in_features]` and a bias `[out_features]`, for `out[rows,
+    /// out_features]`.
     ///
-    /// A product of any range of output features ([`Matrix::rows`]) and of any rows has the bits of these in the whole.
+    /// A product of a range of output features ([`Matrix::rows`]) or of some rows has the same bits as that part of the
+    /// whole product.
     pub fn new(weight: Matrix<'a>, bias: Option<&'a [f32]>, out: OutputMut<'a>) -> Self {
         Self {
             weight,
@@ -66,20 +69,20 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Columns of one task.
+    /// Returns the columns per task.
     fn task_columns(&self, phase: Phase, in_features: usize) -> usize {
         if phase == Phase::Prefill {
             return PANEL;
         }
-        // Long stretches, which the processor fetches ahead, and two for each thread, in case one has less of its core.
+        // Long stretches, which the processor prefetches; two per thread, in case a thread gets less time on its core.
         DOT_WEIGHTS
             .max(self.weight.len() / (2 * pool::threads()))
             .div_ceil(in_features)
     }
 }
 
-/// [`matmul`] of `x[rows, in_features]` with several weights as one operator: activations are made ready once, and
-/// threads meet once.
+/// Computes [`matmul`] of `x[rows, in_features]` with several weights as one operator: activations are converted once,
+/// and threads synchronize once.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
@@ -93,7 +96,7 @@ pub fn matmul_each(x: &[f32], rows: usize, phase: Phase, products: &mut [Product
         x.len()
     );
     let in_features = x.len() / rows;
-    assert!(in_features > 0, "a linear layer reads something");
+    assert!(in_features > 0, "expected at least one input feature");
     products
         .iter()
         .for_each(|product| product.check(rows, in_features));
@@ -129,22 +132,22 @@ pub fn matmul_each(x: &[f32], rows: usize, phase: Phase, products: &mut [Product
             task.add_bias(bias);
         }
     });
-    // As large as a prompt's activations: not kept.
+    // Not kept, since it is as large as a prompt's activations.
     forms.rounded = None;
     FORMS.set(forms);
 }
 
-/// Activations in the forms that products want them in.
+/// Activations in the formats that products need.
 #[derive(Default)]
 struct Forms {
-    /// For a prefill with weights beside which they are rounded, where the processor multiplies that faster.
+    /// For prefill with weights that require rounded activations, if the processor multiplies these faster.
     rounded: Option<RoundedRows>,
-    /// For a decode with these.
+    /// For decode with these weights.
     int16: Int16Rows,
 }
 
 impl Forms {
-    /// Takes `x`, `[rows, in_features]`.
+    /// Converts `x`, `[rows, in_features]`.
     fn fill(&mut self, x: &[f32], phase: Phase, in_features: usize, products: &[Product]) {
         let any = |is: fn(&Matrix) -> bool| products.iter().any(|product| is(&product.weight));
         if !any(|weight| weight.rounds_activations()) {
@@ -244,7 +247,7 @@ impl Task<'_> {
                             weight => weight,
                         };
                         for (row, x) in self.x.chunks_exact(self.in_features).enumerate() {
-                            // SAFETY: this column belongs to this task alone.
+                            // SAFETY: only this task writes this column.
                             #[allow(unsafe_code)]
                             let out = unsafe { self.out.row(row, column..column + 1) };
                             out[0] = match weight {
@@ -267,7 +270,7 @@ impl Task<'_> {
             .as_ref()
             .filter(|_| self.weight.rounds_activations())
         else {
-            // SAFETY: these columns belong to this task alone.
+            // SAFETY: only this task writes these columns.
             #[allow(unsafe_code)]
             return unsafe {
                 product(
@@ -291,7 +294,7 @@ impl Task<'_> {
     fn add_bias(&self, bias: &[f32]) {
         let bias = &bias[self.columns.clone()];
         for row in 0..self.rows {
-            // SAFETY: these columns belong to this task alone.
+            // SAFETY: only this task writes these columns.
             #[allow(unsafe_code)]
             let out = unsafe { self.out.row(row, self.columns.clone()) };
             out.iter_mut()

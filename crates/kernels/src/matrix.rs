@@ -1,4 +1,4 @@
-//! Weight matrices in the formats in which they are stored.
+//! Weight matrices in their storage formats.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::dot::{widen_bf16, widen_f16};
 use crate::int4;
 use crate::vectorize::vectorize;
 
-/// A weight matrix `[out_features, in_features]`, row-major, in the format in which it is stored.
+/// A weight matrix `[out_features, in_features]`, row-major, in its storage format.
 #[derive(Clone, Copy, Debug)]
 pub enum Matrix<'a> {
     /// 32-bit floats.
@@ -19,54 +19,56 @@ pub enum Matrix<'a> {
     F16(&'a [f16]),
     /// Brain floats.
     Bf16(&'a [bf16]),
-    /// INT8 with one scale for each row. Activations are rounded to INT16 or bf16; for INT8 activations see [`int8`](crate::int8).
+    /// INT8 with one scale per row. Activations are rounded to INT16 or bf16; for INT8 activations see
+    /// [`int8`](crate::int8).
     Int8 {
         /// `[out_features, in_features]`, row-major.
         values: &'a [i8],
-        /// `[out_features]`.
+        /// Scale of each row, `[out_features]`.
         scales: &'a [f32],
     },
-    /// INT4 with one scale for each group of 32 neighbours of a row, as [`quantize_int4`](int4::quantize_int4)
-    /// makes it. Rows have a multiple of 32 columns. Activations are rounded to INT16 or bf16, and in prefill so are the weights.
+    /// INT4 with one scale for each group of 32 consecutive numbers of a row, as quantized by
+    /// [`quantize_int4`](int4::quantize_int4). Rows have a multiple of 32 columns. Activations are rounded to INT16 or
+    /// bf16, and in prefill so are the weights.
     Int4 {
-        /// `[out_features, in_features / 2]`, two numbers a byte.
+        /// `[out_features, in_features / 2]`, two numbers per byte.
         values: &'a [u8],
-        /// `[out_features, in_features / 32]`.
+        /// Scale of each group, `[out_features, in_features / 32]`.
         scales: &'a [f16],
     },
     /// Quantized blocks of GGUF.
     Blocks(Blocks<'a>),
 }
 
-/// A weight matrix in quantized blocks of GGUF, as its file has them.
+/// A weight matrix in quantized blocks of GGUF, with the bytes of its file.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks<'a> {
-    /// Of all blocks; rows are whole blocks.
+    /// Format of all blocks; rows are whole blocks.
     pub format: BlockFormat,
     /// `[out_features, in_features / elements of a block]` blocks.
     pub bytes: &'a [u8],
-    /// How products with them are computed.
+    /// The arithmetic of products with these blocks.
     pub arithmetic: BlockArithmetic,
 }
 
-/// How products with quantized blocks are computed.
+/// The arithmetic of products with quantized blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockArithmetic {
-    /// Activations are rounded to INT16 in decode, and in prefill to INT16 or bf16, as the weights are, where the processor
-    /// multiplies that faster than f32: as beside INT4.
+    /// Activations are rounded to INT16 in decode. In prefill, activations and weights are rounded to INT16 or bf16 if
+    /// the processor multiplies that faster than f32, as with INT4.
     #[default]
     Rounded,
-    /// In f32, as if the weights were widened to it: slower, and the reference.
+    /// f32, as if the weights were widened to it: slower, and the reference.
     Exact,
 }
 
 impl Blocks<'_> {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(self) -> usize {
         self.bytes.len() / self.format.bytes() * self.format.elements()
     }
 
-    /// Some blocks; starts and ends in elements.
+    /// Returns some blocks; the range, in elements, consists of whole blocks.
     fn part(self, elements: Range<usize>) -> Self {
         let place = |elements: usize| elements / self.format.elements() * self.format.bytes();
         Self {
@@ -77,7 +79,7 @@ impl Blocks<'_> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub(crate) fn len(self) -> usize {
         match self {
             Self::F32(values) => values.len(),
@@ -89,12 +91,11 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Asserts that scales and columns fit the elements; that the elements are as many as they should be is left to
-    /// the caller.
+    /// Asserts that scales and columns match the elements. The caller must check the number of elements.
     pub(crate) fn check(self, rows: usize, columns: usize) {
         match self {
             Self::F32(_) | Self::F16(_) | Self::Bf16(_) => {}
-            Self::Int8 { scales, .. } => assert_eq!(scales.len(), rows, "one scale for each row"),
+            Self::Int8 { scales, .. } => assert_eq!(scales.len(), rows, "one scale per row"),
             Self::Int4 { values, scales } => {
                 assert!(
                     columns.is_multiple_of(int4::GROUP),
@@ -118,7 +119,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Whether activations are rounded beside it.
+    /// Returns whether activations are rounded for products with this matrix.
     pub fn rounds_activations(self) -> bool {
         match self {
             Self::F32(_) | Self::F16(_) | Self::Bf16(_) => false,
@@ -127,11 +128,11 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Returns a range of rows, of a matrix with this many columns, without a copy: of a weight, the output features that
-    /// are these columns of the output.
+    /// Returns a range of rows of a matrix with this many columns, without a copy. Rows of a weight are output
+    /// features, that is, columns of the output.
     ///
     /// # Panics
-    /// If there are no such rows.
+    /// If the range exceeds the rows.
     pub fn rows(self, rows: Range<usize>, columns: usize) -> Self {
         let per = |divisor: usize| rows.start * columns / divisor..rows.end * columns / divisor;
         match self {
@@ -150,7 +151,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Columns of one row, of a matrix with this many; groups of INT4 and blocks must be whole.
+    /// Returns columns of one row of a matrix with this many columns; groups of INT4 and blocks must be whole.
     pub(crate) fn part(self, row: usize, part: Range<usize>, columns: usize) -> Self {
         let range = |divisor: usize| {
             (row * columns + part.start) / divisor..(row * columns + part.end) / divisor
@@ -171,7 +172,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Writes one row, as f32, to `wide`, which is as long as the row.
+    /// Writes one row, as f32, to `wide`, which has the length of a row.
     ///
     /// # Panics
     /// If the matrix has no such row of this length.
@@ -179,7 +180,7 @@ impl<'a> Matrix<'a> {
         self.rows(row..row + 1, wide.len()).widen_into(wide);
     }
 
-    /// The values as f32: in place, or widened into `scratch`.
+    /// Returns the values as f32: in place, or widened into `scratch`.
     pub(crate) fn as_f32<'s>(self, scratch: &'s mut Vec<f32>) -> &'s [f32]
     where
         'a: 's,
@@ -192,7 +193,7 @@ impl<'a> Matrix<'a> {
         wide
     }
 
-    /// The values as f32.
+    /// Writes the values as f32.
     pub(crate) fn widen_into(self, wide: &mut [f32]) {
         match self {
             Self::F32(values) => wide.copy_from_slice(values),
@@ -230,7 +231,7 @@ fn widen_int8(values: &[i8], scales: &[f32], wide: &mut [f32]) {
     }
 }
 
-/// The first `count` elements of `scratch`, grown if need be.
+/// Returns the first `count` elements of `scratch`, after extending it if needed.
 fn first(scratch: &mut Vec<f32>, count: usize) -> &mut [f32] {
     if scratch.len() < count {
         scratch.resize(count, 0.0);

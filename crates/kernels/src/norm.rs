@@ -2,9 +2,13 @@
 
 use crate::vectorize::vectorize;
 
-/// `out = x / √(mean(x²) + ε) · weight`, for every row of `weight.len()` values.
+/// Computes `out = x / √(mean(x²) + ε) · weight` for every row of `weight.len()` values.
 pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    assert_eq!(x.len(), out.len(), "input and output have one shape");
+    assert_eq!(
+        x.len(),
+        out.len(),
+        "input and output must have the same shape"
+    );
     vectorize(
         #[inline(always)]
         || {
@@ -21,7 +25,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     );
 }
 
-/// [`rms_norm`] in place.
+/// Computes [`rms_norm`] in place.
 pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], epsilon: f32) {
     vectorize(
         #[inline(always)]
@@ -36,10 +40,18 @@ pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], epsilon: f32) {
     );
 }
 
-/// `out = (x − mean) / √(variance + ε) · weight + bias`, for every row of `weight.len()` values.
+/// Computes `out = (x − mean) / √(variance + ε) · weight + bias` for every row of `weight.len()` values.
 pub fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]) {
-    assert_eq!(x.len(), out.len(), "input and output have one shape");
-    assert_eq!(weight.len(), bias.len(), "weight and bias have one shape");
+    assert_eq!(
+        x.len(),
+        out.len(),
+        "input and output must have the same shape"
+    );
+    assert_eq!(
+        weight.len(),
+        bias.len(),
+        "weight and bias must have the same shape"
+    );
     vectorize(
         #[inline(always)]
         || {
@@ -63,7 +75,7 @@ fn inverse_rms(x: &[f32], epsilon: f32) -> f32 {
     1.0 / (sum(x, |x| x * x) / x.len() as f32 + epsilon).sqrt()
 }
 
-/// Sum of `term` over `x` in many partial sums: as fast as some vector registers and more exact than one running sum.
+/// Sums `term` over `x` in many partial sums: as fast as several vector registers, and more exact than one running sum.
 #[inline(always)]
 fn sum(x: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0f32; 64];

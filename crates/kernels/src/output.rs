@@ -1,13 +1,13 @@
-//! Views of output matrices: [`OutputMut`], which can be cut into views that different threads write, and
-//! [`SharedOutput`], of which the tasks of one operator write rectangles of their own.
+//! Views of output matrices: [`OutputMut`], which can be split into views that different threads write, and
+//! [`SharedOutput`], of which each task of an operator writes its own rectangles.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A mutable view of a matrix `[rows, columns]` in f32, whose rows may be apart: between the end of one and the start
-/// of the next there may be columns of other views.
+/// A mutable view of a matrix `[rows, columns]` in f32. Its rows need not be contiguous: columns of other views may lie
+/// between them.
 ///
-/// Views that come from splitting one share no element, so that each can be written by another thread:
+/// Views that come from splitting one share no element, so different threads can write them:
 ///
 /// ```
 /// use triad_kernels::OutputMut;
@@ -22,7 +22,7 @@ use std::ops::Range;
 /// ```
 #[derive(Debug)]
 pub struct OutputMut<'a> {
-    /// Of which this view has the only one, so that it may hand out slices of its elements.
+    /// The only copy for these elements, so that the view may return slices of them.
     shared: SharedOutput<'a>,
 }
 
@@ -30,17 +30,17 @@ impl<'a> OutputMut<'a> {
     /// Returns a view of all of `values`, as rows of `columns` numbers.
     ///
     /// # Panics
-    /// If `columns` is zero, or `values` are no whole rows.
+    /// If `columns` is zero, or `values` is no whole number of rows.
     pub fn new(values: &'a mut [f32], columns: usize) -> Self {
         Self {
             shared: SharedOutput::new(values, columns),
         }
     }
 
-    /// Returns a view of `[rows, columns]` values at `pointer`, each row `stride` values behind the one before it.
+    /// Returns a view of `[rows, columns]` values at `pointer`, with rows `stride` values apart.
     ///
     /// # Safety
-    /// As long as `'a` lasts, these values can be read and written, and nobody but the view does.
+    /// During `'a`, these values must be readable and writable, and nothing but the view may access them.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn from_raw(
         pointer: *mut f32,
@@ -59,24 +59,24 @@ impl<'a> OutputMut<'a> {
         }
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.shared.rows
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn columns(&self) -> usize {
         self.shared.columns
     }
 
-    /// Returns the view for a shorter time, after which this one can be used again.
+    /// Returns the view with a shorter lifetime, after which this one can be used again.
     pub fn reborrow(&mut self) -> OutputMut<'_> {
         OutputMut {
             shared: self.shared,
         }
     }
 
-    /// Returns the columns before `at` and the others, of all rows.
+    /// Splits the view into the columns before `at` and the others, for all rows.
     ///
     /// # Panics
     /// If there are fewer columns.
@@ -87,7 +87,7 @@ impl<'a> OutputMut<'a> {
             columns: at,
             ..shared
         };
-        // Without rows the pointer may be anywhere, and is not used.
+        // Without rows, the pointer may point anywhere, and is not used.
         let right = SharedOutput {
             pointer: shared.pointer.wrapping_add(at),
             columns: shared.columns - at,
@@ -96,7 +96,7 @@ impl<'a> OutputMut<'a> {
         (Self { shared: left }, Self { shared: right })
     }
 
-    /// Returns the rows before `at` and the others.
+    /// Splits the view into the rows before `at` and the others.
     ///
     /// # Panics
     /// If there are fewer rows.
@@ -104,7 +104,7 @@ impl<'a> OutputMut<'a> {
         let shared = self.shared;
         assert!(at <= shared.rows, "row {at} of {}", shared.rows);
         let top = SharedOutput { rows: at, ..shared };
-        // Behind the last row there may be nothing; the pointer is not used then.
+        // After the last row there may be no memory; the pointer is not used then.
         let pointer = shared.pointer.wrapping_add(at * shared.stride);
         let bottom = SharedOutput {
             pointer,
@@ -119,14 +119,14 @@ impl<'a> OutputMut<'a> {
     /// # Panics
     /// If there is no such row.
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
-        // SAFETY: the view is borrowed exclusively, so that it has no other slice.
+        // SAFETY: the view is borrowed exclusively, so no other slice of it exists.
         #[allow(unsafe_code)]
         unsafe {
             self.shared.row(row, 0..self.shared.columns)
         }
     }
 
-    /// Returns all values, `[rows, columns]`, if no others are between them.
+    /// Returns all values, `[rows, columns]`, if the rows are contiguous.
     pub fn as_contiguous(&mut self) -> Option<&mut [f32]> {
         let SharedOutput {
             pointer,
@@ -138,18 +138,19 @@ impl<'a> OutputMut<'a> {
         if rows == 0 || columns == 0 {
             return Some(&mut []);
         }
-        // SAFETY: rows follow each other, all of them in this view, which is borrowed exclusively.
+        // SAFETY: rows are contiguous, all of them in this view, which is borrowed exclusively.
         #[allow(unsafe_code)]
         (rows == 1 || stride == columns)
             .then(|| unsafe { std::slice::from_raw_parts_mut(pointer, rows * columns) })
     }
 
-    /// Sets all values.
+    /// Sets all values to `value`.
     pub fn fill(&mut self, value: f32) {
         (0..self.rows()).for_each(|row| self.row_mut(row).fill(value));
     }
 
-    /// Copies all rows from `values`, whose rows begin at multiples of `stride`. What `values` has behind them is ignored.
+    /// Copies all rows from `values`, whose rows start at multiples of `stride`. Further values of these rows are
+    /// ignored.
     ///
     /// # Panics
     /// If `values` has fewer rows, or shorter ones.
@@ -162,13 +163,13 @@ impl<'a> OutputMut<'a> {
         });
     }
 
-    /// Returns the view as tasks write it.
+    /// Returns the view in the form that tasks write to.
     pub(crate) fn into_shared(self) -> SharedOutput<'a> {
         self.shared
     }
 }
 
-/// A matrix of which every task writes rectangles of its own. Rows are `stride` values apart.
+/// A matrix of which each task writes its own rectangles. Rows are `stride` values apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedOutput<'a, T = f32> {
     pointer: *mut T,
@@ -178,8 +179,8 @@ pub(crate) struct SharedOutput<'a, T = f32> {
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the pointer comes from an exclusive borrow that lives as long as this value, and `row` requires
-// its callers to keep concurrent rectangles apart.
+// SAFETY: the pointer comes from an exclusive borrow that lives as long as this value, and callers of `row` must keep
+// concurrent rectangles disjoint.
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Send for SharedOutput<'_, T> {}
 // SAFETY: as for Send.
@@ -187,10 +188,10 @@ unsafe impl<T: Send> Send for SharedOutput<'_, T> {}
 unsafe impl<T: Send> Sync for SharedOutput<'_, T> {}
 
 impl<'a, T> SharedOutput<'a, T> {
-    /// Returns all of `values`, as rows of `columns`.
+    /// Returns a view of all of `values`, as rows of `columns`.
     ///
     /// # Panics
-    /// If `columns` is zero, or `values` are no whole rows.
+    /// If `columns` is zero, or `values` is no whole number of rows.
     pub(crate) fn new(values: &'a mut [T], columns: usize) -> Self {
         assert!(
             columns > 0 && values.len().is_multiple_of(columns),
@@ -214,7 +215,7 @@ impl<'a, T> SharedOutput<'a, T> {
     #[allow(unsafe_code)]
     pub(crate) unsafe fn row(&self, row: usize, columns: Range<usize>) -> &'a mut [T] {
         assert!(row < self.rows && columns.start <= columns.end && columns.end <= self.columns);
-        // SAFETY: in bounds by the assertion; not aliased by the caller's promise.
+        // SAFETY: in bounds by the assertion; the caller guarantees that it is not aliased.
         unsafe {
             let start = self.pointer.add(row * self.stride + columns.start);
             std::slice::from_raw_parts_mut(start, columns.len())
@@ -223,18 +224,19 @@ impl<'a, T> SharedOutput<'a, T> {
 }
 
 impl SharedOutput<'_> {
-    /// Prefetches some cache lines of one row, from `column` on, for writing. Lines beyond the matrix are harmless.
+    /// Prefetches some cache lines of one row, from `column` on, for writing. Lines past the end of the matrix are
+    /// harmless.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn prefetch<const LINES: usize>(&self, row: usize, column: usize) {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        /// Numbers of a cache line.
+        /// Numbers per cache line.
         const LINE: usize = 16;
         for line in 0..LINES {
             let place = self
                 .pointer
                 .wrapping_add(row * self.stride + column + line * LINE);
-            // SAFETY: fetching ahead reads nothing, wherever it points.
+            // SAFETY: a prefetch never faults, wherever it points.
             #[allow(unsafe_code)]
             unsafe {
                 _mm_prefetch::<_MM_HINT_ET0>(place.cast());
@@ -242,7 +244,7 @@ impl SharedOutput<'_> {
         }
     }
 
-    /// Asserts that it is `[rows, columns]`.
+    /// Asserts that the shape is `[rows, columns]`.
     pub(crate) fn check(&self, rows: usize, columns: usize) {
         assert_eq!(
             [self.rows, self.columns],
@@ -251,24 +253,24 @@ impl SharedOutput<'_> {
         );
     }
 
-    /// Returns where a number is, which is only valid if it is there.
+    /// Returns a pointer to a number; it is only valid if the matrix has that number.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn pointer(&self, row: usize, column: usize) -> *mut f32 {
         self.pointer.wrapping_add(row * self.stride + column)
     }
 
-    /// Numbers from one row to the next.
+    /// Returns the distance between rows in numbers.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn stride(&self) -> usize {
         self.stride
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub(crate) fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }

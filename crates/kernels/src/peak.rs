@@ -1,4 +1,4 @@
-//! Peak rates of this processor: the limits that measurements are compared with.
+//! Measures peak rates of this processor: the limits with which measurements are compared.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,24 +19,25 @@ use x86::{bf16_round, int8_round, int16_round};
 
 /// Independent accumulators: enough to hide the latency of a fused multiply-add on two ports.
 const ACCUMULATORS: usize = 16;
-/// Of sixteen registers, those that can hold sums next to operands. More are kept in memory, and what is measured is that.
+/// Number of accumulators that fit, with operands, in sixteen registers. More would spill to memory, which would then
+/// be measured.
 const NARROW_ACCUMULATORS: usize = 12;
-/// Iterations of one timed round, about a millisecond.
+/// Iterations per timed round, about a millisecond.
 const ITERATIONS: usize = 200_000;
 const ROUNDS: usize = 30;
-/// How often a thread that waits for the others looks before it lets another one run.
+/// Number of checks by a waiting thread before it yields.
 const LOOKS: u32 = 4096;
 
-/// Peak f32 arithmetic of `threads` threads at once, in operations a second (a fused multiply-add counts
-/// two): multiply-adds in registers, the best of thirty rounds.
+/// Measures the peak f32 arithmetic of `threads` concurrent threads, in operations per second (a fused multiply-add
+/// counts two): multiply-adds in registers, the best of thirty rounds.
 pub fn f32_operations_per_second(threads: usize) -> f64 {
     best(threads, ROUNDS, || {
         || pulp::Arch::new().dispatch(MultiplyAdd)
     })
 }
 
-/// What some threads do together in a second in the best of many rounds, which all of them begin at once. Each thread
-/// prepares a round, which returns the number of its operations (or bytes).
+/// Returns the combined rate per second of some threads in the best of many rounds, which all threads start together.
+/// Each thread prepares a round, which returns its number of operations (or bytes).
 pub(crate) fn best<R: FnMut() -> f64>(
     threads: usize,
     rounds: usize,
@@ -47,12 +48,12 @@ pub(crate) fn best<R: FnMut() -> f64>(
         let mut round = prepare();
         let run = |index: usize| {
             arrived.fetch_add(1, Ordering::SeqCst);
-            // Spins: waking up would take a considerable part of a round.
+            // Spins: waking a thread would take a considerable part of a round.
             let mut looks = 0u32;
             while arrived.load(Ordering::SeqCst) < (index + 1) * threads {
                 looks = looks.wrapping_add(1);
                 if looks.is_multiple_of(LOOKS) {
-                    // Another one may be waiting for this core.
+                    // Another thread may be waiting for this core.
                     std::thread::yield_now();
                 }
                 std::hint::spin_loop();
@@ -79,8 +80,7 @@ pub(crate) fn best<R: FnMut() -> f64>(
     rates.fold(0.0, f64::max)
 }
 
-/// Runs the loop of fused multiply-adds at the widest registers of this processor. Returns the number of
-/// operations.
+/// The loop of fused multiply-adds in the widest registers of this processor. It returns the number of operations.
 struct MultiplyAdd;
 
 impl pulp::WithSimd for MultiplyAdd {
@@ -116,27 +116,27 @@ fn multiply_add<S: pulp::Simd, const SUMS: usize>(
     (2 * S::F32_LANES * SUMS * ITERATIONS) as f64
 }
 
-/// Peak INT8 arithmetic of `threads` threads at once, in operations a second (a product and its addition
-/// count two), in registers, as [`f32_operations_per_second`] measures: tiles where x86-64 has AMX, dot-product instructions
-/// where it has AVX-512 with VNNI or AVX-VNNI, products of 16-bit numbers and their additions where it has AVX2; matrix
-/// products or dot products where ARM has these and no SME. `None` on other processors, which are not measured.
+/// Measures the peak INT8 arithmetic of `threads` concurrent threads, in operations per second (a product and its
+/// addition count two), in registers, as [`f32_operations_per_second`] does. On x86-64 it uses tiles with AMX,
+/// dot-product instructions with AVX-512 VNNI or AVX-VNNI, and products of 16-bit numbers and additions with AVX2. On
+/// ARM without SME it uses matrix products or dot products. Returns `None` on other processors, which are not measured.
 pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
     let round = int8_round()?;
     Some(best(threads, ROUNDS, || round))
 }
 
-/// Peak INT16 arithmetic of `threads` threads at once, in operations a second (a product and its addition count two), in
-/// registers, as [`f32_operations_per_second`] measures: dot-product instructions where x86-64 has AVX-512 with VNNI or
-/// AVX-VNNI, products and their additions where it has AVX2. `None` on other processors, where no kernel multiplies pairs of
-/// INT16.
+/// Measures the peak INT16 arithmetic of `threads` concurrent threads, in operations per second (a product and its
+/// addition count two), in registers, as [`f32_operations_per_second`] does. On x86-64 it uses dot-product instructions
+/// with AVX-512 VNNI or AVX-VNNI, and products and additions with AVX2. Returns `None` on other processors, where no
+/// kernel multiplies pairs of INT16.
 pub fn int16_operations_per_second(threads: usize) -> Option<f64> {
     let round = int16_round()?;
     Some(best(threads, ROUNDS, || round))
 }
 
-/// Peak bf16 arithmetic of `threads` threads at once, in operations a second (a product and its addition count two):
-/// tiles or dot-product instructions in registers, as [`f32_operations_per_second`] measures. `None` where no kernel uses such
-/// an instruction of this processor.
+/// Measures the peak bf16 arithmetic of `threads` concurrent threads, in operations per second (a product and its
+/// addition count two): tiles or dot-product instructions in registers, as [`f32_operations_per_second`] does. Returns
+/// `None` if no kernel uses such an instruction of this processor.
 pub fn bf16_operations_per_second(threads: usize) -> Option<f64> {
     let round = bf16_round()?;
     Some(best(threads, ROUNDS, || round))
@@ -151,21 +151,22 @@ mod none {
     pub(super) use {int8_round as bf16_round, int8_round as int16_round};
 }
 
-/// Bytes that are more than caches hold.
+/// More bytes than caches hold.
 pub const MEMORY: usize = 256 << 20;
-/// Rounds of reading, the fastest of which counts.
+/// Rounds of reading; the fastest counts.
 const READS: usize = 48;
-/// Bytes that a thread reads in a round, at most, so that it takes a millisecond or few and is seldom interrupted.
+/// Maximum number of bytes that a thread reads per round, so that it takes a few milliseconds and is seldom
+/// interrupted.
 const READ: usize = 16 << 20;
-/// Bytes that it reads again and again in a round, in all.
+/// Total number of bytes that a thread reads per round if it reads a small buffer repeatedly.
 const READ_AGAIN: usize = 128 << 20;
 
-/// Bandwidth of `threads` threads at once, in bytes a second: each sums up its share of `bytes`, again and again for
-/// small ones, or in large ones stretch after stretch, in the fastest of 48 rounds. With [`MEMORY`] it is that of the
-/// memory, with fewer that of the cache that holds them.
+/// Measures the bandwidth of `threads` concurrent threads, in bytes per second, by the fastest of 48 rounds. Each
+/// thread sums its share of `bytes`: a small one repeatedly, a large one in successive stretches. With [`MEMORY`], this
+/// is the bandwidth of the memory; with fewer bytes, that of the cache that holds them.
 pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
     best(threads, READS, || {
-        // Written, so that it is memory and not the system's one page of zeros.
+        // Written to, so that it is backed by memory rather than the system's single page of zeros.
         let buffer = vec![black_box(1u64); (bytes / threads.max(1) / size_of::<u64>()).max(64)];
         let stretch = buffer.len().min(READ / size_of::<u64>());
         let times = if buffer.len() > stretch {

@@ -1,8 +1,8 @@
-//! Rotary position embedding: pairs of a head's dimensions, rotated by an angle that grows with position.
+//! Rotary position embedding: rotates pairs of a head's dimensions by an angle that grows with position.
 
 use crate::vectorize::vectorize;
 
-/// Which two dimensions form a pair.
+/// The two dimensions that form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
     /// `i` and `i + dims/2`.
@@ -20,7 +20,7 @@ pub struct Angles {
 }
 
 impl Angles {
-    /// Replaces the angles by those of `positions`: position · frequency, cosine and sine times `factor`.
+    /// Replaces the angles by those of `positions`: position · frequency. Cosines and sines are multiplied by `factor`.
     pub fn fill(
         &mut self,
         positions: impl IntoIterator<Item = usize>,
@@ -40,8 +40,8 @@ impl Angles {
     }
 }
 
-/// Rotates every head of every row of `x[rows, heads, head_dim]`; row `r` by row `first + r` of
-/// `angles`. Dimensions of a head beyond `2 · pairs` stay as they are.
+/// Rotates every head of every row of `x[rows, heads, head_dim]`; row `r` by row `first + r` of `angles`. Dimensions of
+/// a head after the first `2 · pairs` do not change.
 ///
 /// # Panics
 /// If `angles` has fewer rows than that, or a head fewer dimensions than `2 · pairs`.

@@ -1,5 +1,5 @@
-//! The synchronization primitives of pools and leases: those of the standard library, or loom's where their protocols are
-//! checked (`--cfg loom`).
+//! The synchronization primitives of pools and leases: those of the standard library or, to check the protocols, loom's
+//! (`--cfg loom`).
 
 use std::sync::PoisonError;
 
@@ -38,12 +38,12 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Locks, also after a panic: what these locks guard is replaced as a whole, never left half-written.
+/// Locks, even after a panic: the guarded values are replaced as a whole, never left half-written.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// [`Condvar::wait`], also after a panic.
+/// Calls [`Condvar::wait`], and ignores poisoning.
 pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condition
         .wait(guard)

@@ -1,8 +1,8 @@
-//! What tests of several kernels share.
+//! Helpers that tests of several kernels share.
 
 use triad_blocks::BlockFormat;
 
-/// Numbers from -1 to 1 that look random, the same for the same seed.
+/// Returns pseudo-random numbers from -1 to 1.
 pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
     (0..count)
         .map(|i| {
@@ -12,12 +12,12 @@ pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
         .collect()
 }
 
-/// The bits of numbers, which tell −0 from 0 and are equal for NaN.
+/// Returns the bits of numbers, which distinguish −0 from 0 and compare equal for NaN.
 pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// So many quantized blocks of numbers that look random, with scales and minimums from −1/16 to 1/16.
+/// Returns `count` quantized blocks of pseudo-random numbers, with scales and minimums from −1/16 to 1/16.
 pub(crate) fn blocks(format: BlockFormat, count: usize, seed: u64) -> Vec<u8> {
     let bytes = values(count * format.bytes(), seed)
         .iter()
@@ -26,7 +26,7 @@ pub(crate) fn blocks(format: BlockFormat, count: usize, seed: u64) -> Vec<u8> {
     with_scales(format, bytes, seed ^ 9)
 }
 
-/// Quantized blocks with such scales and minimums in place of what is there.
+/// Replaces the scales and minimums of quantized blocks by such numbers.
 pub(crate) fn with_scales(format: BlockFormat, mut bytes: Vec<u8>, seed: u64) -> Vec<u8> {
     let places: &[usize] = match format {
         BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::Q8_0 => &[0],

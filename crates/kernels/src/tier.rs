@@ -1,26 +1,26 @@
-//! Selects the kernels that multiply matrices: the best that this processor can run, or none better than a requested tier.
-//! Plain loops (norms, activations, scalar products of floats) are always compiled for the best.
+//! Selects the kernels that multiply matrices: the best that this processor can run, or none better than a requested
+//! tier. Plain loops (norms, activations, scalar products of floats) are always compiled for the best tier.
 
 use std::sync::LazyLock;
 
-/// The environment variable that requests a tier by name: to compare the speed of others, or to exclude one that may be
+/// The environment variable that requests a tier by name: to compare the speed of tiers, or to exclude one that may be
 /// faulty.
 pub const VARIABLE: &str = "TRIAD_KERNELS";
 
-/// A set of instructions that kernels are written for. Of one architecture the better ones come first.
+/// A set of instructions that kernels are written for. Within an architecture, better ones come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
-    /// x86-64 with the matrix unit AMX, for products of many rows in INT8 and bf16, beside AVX-512.
+    /// x86-64 with AVX-512 and the matrix unit AMX, for products of many rows in INT8 and bf16.
     Amx,
-    /// x86-64 with AVX-512; VNNI and BF16 where a kernel multiplies INT8 and bf16.
+    /// x86-64 with AVX-512; kernels for INT8 and bf16 also need VNNI and BF16.
     Avx512,
-    /// x86-64 with AVX2 and AVX-VNNI, whose dot products are of 256 bits.
+    /// x86-64 with AVX2 and AVX-VNNI, with 256-bit dot products.
     AvxVnni,
     /// x86-64 with AVX2 and fused multiply-adds.
     Avx2,
     /// ARM with the Scalable Matrix Extension.
     Sme,
-    /// ARM with 8-bit matrix products, and those of bf16 where it has them.
+    /// ARM with 8-bit matrix products, and those of bf16 if it has them.
     I8mm,
     /// ARM with 8-bit dot products.
     Dotprod,
@@ -31,7 +31,7 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// All of them.
+    /// All tiers.
     pub const ALL: [Self; 9] = [
         Self::Amx,
         Self::Avx512,
@@ -44,7 +44,7 @@ impl Tier {
         Self::Reference,
     ];
 
-    /// Its name in [`VARIABLE`].
+    /// Returns the name in [`VARIABLE`].
     pub fn name(self) -> &'static str {
         match self {
             Self::Amx => "amx",
@@ -59,7 +59,7 @@ impl Tier {
         }
     }
 
-    /// Whether this processor has its instructions.
+    /// Returns whether this processor has the tier's instructions.
     pub fn is_supported(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -84,8 +84,8 @@ impl Tier {
         }
     }
 
-    /// Whether this processor has, with [`Tier::Avx512`], the products of bytes and of 16-bit numbers that are added to
-    /// 32-bit ones (VNNI), and what their kernels need besides.
+    /// Returns whether this processor has, in addition to [`Tier::Avx512`], VNNI (products of bytes and of 16-bit
+    /// numbers that are added to 32-bit ones) and the further instructions that VNNI kernels need.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn has_vnni() -> bool {
         is_x86_feature_detected!("avx512f")
@@ -96,44 +96,44 @@ impl Tier {
             && is_x86_feature_detected!("popcnt")
     }
 
-    /// The tiers that this processor has, best first.
+    /// Returns the tiers that this processor has, best first.
     pub fn supported() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|tier| tier.is_supported())
     }
 
-    /// The tier called `name`.
+    /// Returns the tier called `name`.
     ///
     /// # Errors
-    /// If there is none, or this processor lacks its instructions: the names that it could have been.
+    /// If there is none, or this processor lacks its instructions; the error lists the possible names.
     pub fn named(name: &str) -> Result<Self, String> {
         Self::supported()
             .find(|tier| tier.name() == name)
             .ok_or_else(|| {
                 let names: Vec<_> = Self::supported().map(Self::name).collect();
                 format!(
-                    "{VARIABLE} is {name:?}, expected what this processor has: {}",
+                    "{VARIABLE} is {name:?}, expected a tier that this processor has: {}",
                     names.join(", ")
                 )
             })
     }
 }
 
-/// Whether this processor has the Scalable Matrix Extension, whose detection in the standard library is unstable, and the
-/// system lets programs use it.
+/// Returns whether this processor has the Scalable Matrix Extension and the system lets programs use it. The standard
+/// library's detection of it is unstable.
 #[cfg(all(
     target_arch = "aarch64",
     any(target_os = "linux", target_os = "android")
 ))]
 fn has_sme() -> bool {
-    /// Of `AT_HWCAP2`: the extension, and its outer products of bytes that are added to 32-bit sums.
+    /// Bits of `AT_HWCAP2`: the extension, and its outer products of bytes that are added to 32-bit sums.
     const SME: usize = 1 << 23;
     const SME_I8I32: usize = 1 << 26;
     let (_, capabilities) = rustix::param::linux_hwcap();
     capabilities & SME != 0 && capabilities & SME_I8I32 != 0
 }
 
-/// As on Linux; outer products of bytes are in every implementation of the extension. Never run: no developer has such a
-/// machine.
+/// Does the same as on Linux; every implementation of the extension has outer products of bytes. Never run: no
+/// developer has such a machine.
 #[cfg(all(target_arch = "aarch64", target_os = "macos"))]
 fn has_sme() -> bool {
     use std::ffi::{c_char, c_int, c_void};
@@ -148,7 +148,7 @@ fn has_sme() -> bool {
         ) -> c_int;
     }
     let (mut found, mut len): (c_int, usize) = (0, size_of::<c_int>());
-    // SAFETY: the system's function, which writes at most `len` bytes to `found`, and changes nothing without a new value.
+    // SAFETY: the system's function writes at most `len` bytes to `found`, and changes nothing without a new value.
     #[allow(unsafe_code)]
     let error = unsafe {
         let name = c"hw.optional.arm.FEAT_SME".as_ptr();
@@ -163,7 +163,7 @@ fn has_sme() -> bool {
     error == 0 && found != 0
 }
 
-/// Other systems are not asked.
+/// Returns false: there is no detection for other systems.
 #[cfg(all(
     target_arch = "aarch64",
     not(any(target_os = "linux", target_os = "android", target_os = "macos"))
@@ -172,10 +172,10 @@ fn has_sme() -> bool {
     false
 }
 
-/// The tier that [`VARIABLE`] requests; `None` if it is not set or empty.
+/// Returns the tier that [`VARIABLE`] requests; `None` if it is not set or empty.
 ///
 /// # Errors
-/// As [`Tier::named`].
+/// As for [`Tier::named`].
 pub fn requested() -> Result<Option<Tier>, String> {
     let name = std::env::var_os(VARIABLE).unwrap_or_default();
     let name = name.to_string_lossy();
@@ -186,8 +186,8 @@ pub fn requested() -> Result<Option<Tier>, String> {
     }
 }
 
-/// Whether a kernel of `tier` may be used: none better than the requested one. An invalid request counts as none: programs
-/// report it by [`requested`].
+/// Returns whether a kernel of `tier` may be used: it must not be better than the requested tier. An invalid request is
+/// ignored here; programs report it by [`requested`].
 pub(crate) fn may_be_used(tier: Tier) -> bool {
     static REQUESTED: LazyLock<Option<Tier>> = LazyLock::new(|| requested().unwrap_or_default());
     REQUESTED.is_none_or(|requested| tier >= requested)
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_tier_that_tests_are_run_for_is_one_that_this_processor_has() {
-        // `.ci/aarch64` requests one, so that its tests are not run without it.
+        // `.ci/aarch64` requests a tier; this test ensures that its tests do not run without it.
         assert_eq!(requested().err(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Times of runs: the loop that repeats them, and the value in the middle.
+//! Timing of runs: the loop that repeats them, and the median.
 
 use std::time::Instant;
 
@@ -9,8 +9,8 @@ pub fn seconds_of(run: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Runs several things in turn, and returns their times: at least `runs` turns that take at least `seconds` for each thing,
-/// after one turn that does not count. A turn returns the seconds of each thing.
+/// Runs several things in turn, and returns their times: at least `runs` turns that take at least `seconds` for each
+/// thing, after one warm-up turn. A turn returns the seconds of each thing.
 pub fn turns<const N: usize>(
     runs: usize,
     seconds: f64,
@@ -27,7 +27,7 @@ pub fn turns<const N: usize>(
     times
 }
 
-/// Returns the value in the middle, or the mean of the two there; 0 of no values.
+/// Returns the median: the value in the middle, or the mean of the two there; 0 if there are no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

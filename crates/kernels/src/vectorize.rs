@@ -1,8 +1,8 @@
-//! Plain loops in the widest registers that this processor has.
+//! Plain loops in the widest registers of this processor.
 
-/// Runs `work` as compiled for the best instruction set of this processor: what is inlined into it, and only
-/// that, is vectorized for it. Mark closures and the functions that they call `#[inline(always)]`, and write loops as
-/// loops: the closure of a `map` or `fold` may stay outside, where a fused multiply-add is a call of a function.
+/// Runs `work`, compiled for the best instruction set of this processor. Only code that is inlined into it is
+/// vectorized for that set. Mark closures and the functions that they call `#[inline(always)]`, and write loops as
+/// loops: the closure of a `map` or `fold` may not be inlined, and a fused multiply-add in it is then a function call.
 #[inline(always)]
 pub(crate) fn vectorize<R>(mut work: impl FnMut() -> R) -> R {
     vectorize_fused(
@@ -11,7 +11,7 @@ pub(crate) fn vectorize<R>(mut work: impl FnMut() -> R) -> R {
     )
 }
 
-/// [`vectorize`], where `work` is called with the way to multiply and add.
+/// Does the same as [`vectorize`], and passes `work` the operation that multiplies and adds.
 #[inline(always)]
 pub(crate) fn vectorize_fused<R>(work: impl FnMut(Fused) -> R) -> R {
     // Called as `FnMut`: as `FnOnce`, a closure would be called through a shim that need not be inlined.
@@ -29,18 +29,18 @@ pub(crate) fn vectorize_fused<R>(work: impl FnMut(Fused) -> R) -> R {
     pulp::Arch::new().dispatch(Work(work))
 }
 
-/// Whether the instruction set multiplies and adds in one instruction that rounds once. All those of `pulp` do but the
-/// scalar one, where such a product would be a function call.
+/// Whether the instruction set multiplies and adds in one instruction that rounds once. All of `pulp`'s sets do, except
+/// the scalar one, where such a product would be a function call.
 #[derive(Clone, Copy)]
 pub(crate) struct Fused(bool);
 
 impl Fused {
-    /// Whether it does.
+    /// Returns whether the instruction set rounds once.
     pub(crate) fn rounds_once(self) -> bool {
         self.0
     }
 
-    /// `a · b + c`.
+    /// Computes `a · b + c`.
     #[inline(always)]
     pub(crate) fn multiply_add(self, a: f32, b: f32, c: f32) -> f32 {
         if self.0 { a.mul_add(b, c) } else { a * b + c }

@@ -1,4 +1,4 @@
-//! The folder for what Triad keeps outside of models: those that it fetched, what it measured, the secret of its seals.
+//! The folder for data that Triad keeps outside of models: fetched models, measurements, and the secret of its seals.
 
 use std::env;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ fn folder_from(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf> {
         } else if cfg!(target_os = "macos") {
             variable("HOME").map(|home| home.join("Library/Caches"))
         } else {
-            // The XDG specification has relative paths ignored.
+            // By the XDG specification, relative paths are ignored.
             let xdg = variable("XDG_CACHE_HOME").filter(|path| path.is_absolute());
             xdg.or_else(|| variable("HOME").map(|home| home.join(".cache")))
         }

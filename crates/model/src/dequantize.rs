@@ -1,4 +1,4 @@
-//! Stored formats to f32.
+//! Conversion of stored formats to f32.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -6,12 +6,12 @@ use triad_blocks::dequantize as dequantize_blocks;
 
 use crate::tensor::Format;
 
-/// Writes the elements stored in `bytes` to `out`. Any whole number of blocks will do, so that rows of
-/// a tensor can be dequantized apart, on several threads.
+/// Writes the elements stored in `bytes` to `out`. Any whole number of blocks is possible, so that several threads can
+/// dequantize rows of a tensor.
 ///
 /// # Panics
-/// If `bytes` is not exactly what `out.len()` elements take: a [`crate::tensor::TensorInfo`] is checked
-/// when its file is opened.
+/// If `bytes` does not have exactly the length for `out.len()` elements: a [`crate::tensor::TensorInfo`] is checked
+/// when its file is opened. when its file is opened.
 pub fn dequantize(format: Format, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(
         Some(bytes.len()),
@@ -35,7 +35,7 @@ pub fn dequantize(format: Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Converted many at a time: whether the CPU has an instruction for it is checked once a call.
+/// Converts many at a time, so that the check for a CPU instruction runs once per call.
 fn f16_values(bytes: &[u8], out: &mut [f32]) {
     let mut values = [f16::ZERO; 256];
     for (bytes, out) in bytes

@@ -1,7 +1,7 @@
-//! What a transformer is, as data: every family that Triad runs is one value of [`ModelDescription`].
+//! The description of a transformer as data: every family that Triad runs is one value of [`ModelDescription`].
 //!
-//! The engine reads only this; it never checks which family a model belongs to. A new family is a new
-//! mapping in [`crate::family`], not new code in the engine.
+//! The engine reads only this; it never checks which family a model belongs to. A new family is a new mapping in
+//! [`crate::family`], not new code in the engine.
 
 mod check;
 
@@ -12,9 +12,9 @@ pub(crate) use check::limits;
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelDescription {
-    /// Family as the field names it: `llama`, `mistral`, `qwen2`, `qwen3`, `gemma`, `gemma2`, `gemma3`, `phi2`, `phi3`.
+    /// Family name as commonly used: `llama`, `mistral`, `qwen2`, `qwen3`, `gemma`, `gemma2`, `gemma3`, `phi2`, `phi3`.
     pub family: String,
-    /// Name given by the model's author, where the file has one.
+    /// Name from the model's author, if the file has one.
     pub name: Option<String>,
     /// Width of the residual stream.
     pub hidden: usize,
@@ -28,11 +28,11 @@ pub struct ModelDescription {
     pub blocks: Vec<BlockDescription>,
     /// Norm between the last block and the output matrix.
     pub output_norm: Norm,
-    /// True if the output matrix is the embedding.
+    /// Whether the output matrix is the embedding.
     pub tied_output: bool,
-    /// True if the output matrix has a bias (Phi-2).
+    /// Whether the output matrix has a bias (Phi-2).
     pub output_bias: bool,
-    /// Logits become `cap · tanh(logits / cap)` (Gemma 2).
+    /// The soft cap: logits become `cap · tanh(logits / cap)` (Gemma 2).
     pub logit_soft_cap: Option<f32>,
 }
 
@@ -43,7 +43,7 @@ pub struct BlockDescription {
     pub attention: Attention,
     /// Feed-forward.
     pub feed_forward: FeedForward,
-    /// Norm of every place below, same kind throughout a block.
+    /// The kind of all norms of a block.
     pub norm: Norm,
     /// The places of norms and residual additions.
     pub residual: Residual,
@@ -64,11 +64,12 @@ pub enum Residual {
 /// A normalization over the last dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Norm {
-    /// Which one.
+    /// The kind of normalization.
     pub kind: NormKind,
-    /// Added to the mean square or the variance.
+    /// The number that is added to the mean square or the variance.
     pub epsilon: f32,
-    /// Added to the stored weight: 1 where a checkpoint stores `weight - 1` (Gemma safetensors), else 0.
+    /// The number that is added to the stored weight: 1 if a checkpoint stores `weight - 1` (Gemma safetensors), else
+    /// 0.
     pub weight_offset: f32,
 }
 
@@ -93,15 +94,15 @@ pub struct Attention {
     pub head_dim: usize,
     /// Factor on query · key.
     pub scale: f32,
-    /// Query, key and value linears have a bias.
+    /// Whether query, key and value linears have a bias.
     pub qkv_bias: bool,
-    /// The output linear has a bias.
+    /// Whether the output linear has a bias.
     pub output_bias: bool,
     /// RMS norm on every query and key head before RoPE (Qwen3, Gemma 3).
     pub qk_norm: Option<Norm>,
-    /// A query reads this many most recent positions, its own among them; `None`: all of them.
+    /// The sliding window: a query reads this many most recent positions, including its own; `None`: all of them.
     pub window: Option<usize>,
-    /// Scores become `cap · tanh(scores / cap)` (Gemma 2).
+    /// The soft cap: scores become `cap · tanh(scores / cap)` (Gemma 2).
     pub soft_cap: Option<f32>,
     /// Rotary position embedding.
     pub rope: Rope,
@@ -114,13 +115,13 @@ pub struct Rope {
     pub dims: usize,
     /// Base of the frequencies: `base^(−2i / dims)`.
     pub base: f32,
-    /// Which two dimensions form a pair.
+    /// The two dimensions that form a pair.
     pub pairing: RopePairing,
-    /// Change of the frequencies for long contexts.
+    /// The change of the frequencies for long contexts.
     pub scaling: RopeScaling,
 }
 
-/// Which two dimensions RoPE rotates together.
+/// The two dimensions that RoPE rotates together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RopePairing {
@@ -130,24 +131,24 @@ pub enum RopePairing {
     Adjacent,
 }
 
-/// Change of RoPE's frequencies for contexts longer than those of pre-training.
+/// The change of RoPE's frequencies for contexts longer than those of pre-training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RopeScaling {
-    /// As pre-trained.
+    /// The frequencies of pre-training.
     None,
-    /// Every frequency divided by `factor`.
+    /// Every frequency is divided by `factor`.
     Linear {
         /// Divisor of the frequencies.
         factor: f32,
     },
-    /// Frequency `i` divided by `factors[i]`: Llama 3, whose factors are computed from four numbers or
-    /// stored in the file.
+    /// Frequency `i` is divided by `factors[i]`: Llama 3, whose factors are computed from four numbers or stored in the
+    /// file.
     Factors {
-        /// One divisor a pair: `dims / 2` of them.
+        /// One divisor per pair: `dims / 2` of them.
         factors: Vec<f32>,
     },
-    /// Phi-3's LongRoPE: one set of divisors for sessions up to `original_context`, one beyond.
+    /// Phi-3's LongRoPE: one set of divisors for sessions up to `original_context`, and one for longer ones.
     LongRope {
         /// Divisors in a session whose context is at most `original_context`.
         short: Vec<f32>,
@@ -169,7 +170,7 @@ pub struct FeedForward {
     pub gated: bool,
     /// The nonlinearity.
     pub activation: Activation,
-    /// Up and down linears have a bias.
+    /// Whether up and down linears have a bias.
     pub bias: bool,
 }
 
@@ -186,7 +187,7 @@ pub enum Activation {
 }
 
 impl ModelDescription {
-    /// Parameters of the model: every weight, bias and norm, a tied output counted once.
+    /// Returns the parameters of the model: every weight, bias and norm; a tied output counts once.
     pub fn parameters(&self) -> usize {
         let norm = |norm: &Norm| match norm.kind {
             NormKind::Rms => self.hidden,
@@ -222,8 +223,8 @@ impl ModelDescription {
         self.vocab * self.hidden + blocks + norm(&self.output_norm) + output + output_bias
     }
 
-    /// Bytes of keys and values for one token of context, where `bytes_per_head` returns what one key or value of a
-    /// head's width takes (twice the width in f16).
+    /// Returns the bytes of keys and values per token of context. `bytes_per_head` returns the bytes of one key or
+    /// value of a head's width (twice the width in f16).
     pub fn kv_bytes_per_token(&self, bytes_per_head: impl Fn(usize) -> usize) -> usize {
         let of_block = |block: &BlockDescription| {
             2 * block.attention.kv_heads * bytes_per_head(block.attention.head_dim)
@@ -232,7 +233,7 @@ impl ModelDescription {
     }
 }
 
-/// Which linear layer of a block.
+/// One of the linear layers of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Linear {
@@ -255,25 +256,25 @@ pub enum Linear {
 /// Shape of one linear layer: weight `[out_features, in_features]`, row-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearShape {
-    /// Which one.
+    /// The linear layer.
     pub linear: Linear,
     /// Rows of the weight.
     pub out_features: usize,
     /// Columns of the weight.
     pub in_features: usize,
-    /// Has a bias of `out_features` values.
+    /// Whether it has a bias of `out_features` values.
     pub bias: bool,
 }
 
 impl LinearShape {
-    /// Weights and bias.
+    /// Returns the number of weights and biases.
     pub fn parameters(&self) -> usize {
         self.out_features * self.in_features + if self.bias { self.out_features } else { 0 }
     }
 }
 
 impl BlockDescription {
-    /// The linear layers in the order in which they run, with their shapes.
+    /// Returns the linear layers in the order in which they run, with their shapes.
     pub fn linears(&self, hidden: usize) -> Vec<LinearShape> {
         let attention = &self.attention;
         let query = attention.heads * attention.head_dim;

@@ -1,8 +1,8 @@
-//! The one error of this crate: which file, what is wrong there, what was expected.
+//! The error type of this crate: the file, the problem, and the expected content.
 
 use std::path::{Path, PathBuf};
 
-/// Why a model could not be read, understood or fetched.
+/// The reason why a model could not be read, understood or fetched.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{message}", location(.path.as_deref()))]
 pub struct Error {
@@ -12,25 +12,25 @@ pub struct Error {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What sort of failure an [`Error`] is, for callers that react to it.
+/// The kind of an [`Error`], for callers that react to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The file could not be opened, mapped, read or written.
     Io,
-    /// The bytes are not what the format demands: truncated, wrong magic, impossible sizes.
+    /// The bytes do not follow the format: truncated, wrong magic, impossible sizes.
     Malformed,
-    /// The file is well-formed, but Triad does not run what it holds.
+    /// The file is well-formed, but Triad does not support its content.
     Unsupported,
-    /// Something that a model needs is not there: a tensor, a tokenizer, a configuration field.
+    /// A model lacks something that it needs: a tensor, a tokenizer, a configuration field.
     Missing,
     /// A model could not be found under its name or fetched.
     Fetch,
     /// A chat template could not be parsed or rendered.
     Template,
-    /// Text could not be turned into tokens or back.
+    /// Text could not be converted to tokens or back.
     Tokenizer,
-    /// The system has no thread or memory left for it.
+    /// The system has no thread or memory left.
     Exhausted,
 }
 
@@ -39,7 +39,7 @@ fn location(path: Option<&Path>) -> String {
 }
 
 impl Error {
-    /// An error of `kind`; `message` names the field and what was expected of it.
+    /// Creates an error of `kind`; `message` names the field and the expected value.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -49,14 +49,14 @@ impl Error {
         }
     }
 
-    /// The same error for the file at `path`, unless it already names one.
+    /// Returns the same error for the file at `path`, unless it already names one.
     #[must_use]
     pub fn at(mut self, path: impl Into<PathBuf>) -> Self {
         self.path.get_or_insert_with(|| path.into());
         self
     }
 
-    /// The same error with what caused it, which the message need not repeat.
+    /// Returns the same error with its cause, which the message need not repeat.
     #[must_use]
     pub fn caused_by(
         mut self,
@@ -66,16 +66,16 @@ impl Error {
         self
     }
 
-    /// What sort of failure this is.
+    /// Returns the kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The file concerned, if there is one.
+    /// Returns the file concerned, if there is one.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 }
 
-/// Result of this crate's functions.
+/// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,15 +1,17 @@
-//! Files that are read as a whole or from their beginning: plain ones, of a bounded size, and none that a thread would wait for.
+//! Reading of plain files of bounded size, whole or from their start, without a read that could block a thread.
 //!
-//! What users pipe into a command (`-f /dev/stdin`) is no such file: commands read that themselves, as far as they allow.
+//! This is not for input that users pipe into a command (`-f /dev/stdin`): commands read that themselves, within their
+//! limits.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Opens the file at `path`; symbolic links are followed.
+/// Opens the file at `path`; follows symbolic links.
 ///
 /// # Errors
-/// If it cannot be opened, or is no plain file: a device may never end, and a named pipe has no end until another program gives it one.
+/// If it cannot be opened, or is no plain file: a device may never end, and a named pipe blocks until another program
+/// closes it.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true);
@@ -33,7 +35,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Reads the file at `path`, of at most `most` bytes.
 ///
 /// # Errors
-/// As [`open`]; if there are more bytes.
+/// As for [`open`]; if the file is longer.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let length = file.metadata()?.len();
@@ -58,7 +60,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// Reads the text file at `path`, of at most `most` bytes.
 ///
 /// # Errors
-/// As [`read`]; if it is not UTF-8.
+/// As for [`read`]; if it is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "expected UTF-8 text"))

@@ -1,12 +1,11 @@
-//! What a model is: its file, its description, its tokenizer, its chat template.
+//! Model files: their weights, description, tokenizer and chat template.
 //!
-//! Start at [`checkpoint`]: it opens a GGUF file ([`gguf`]) or a safetensors folder ([`safetensors`]),
-//! memory-mapped ([`mapped`]), and has [`family`] turn names and flags into one
-//! [`description::ModelDescription`], the only thing the engine reads. [`dequantize`] turns stored
-//! formats into f32. [`tokenizer`] and [`template`] turn a conversation into tokens and back;
-//! [`fetch`] finds a model by name. [`adapter`] reads what a model was fine-tuned by, where that is kept apart from it.
-//! All of them open their files by [`files`]. [`output`] is how every file of Triad is written,
-//! [`seal`] how a machine recognizes what it made itself.
+//! Start at [`checkpoint`]: it opens a GGUF file ([`gguf`]) or a safetensors folder ([`safetensors`]), memory-mapped
+//! ([`mapped`]), and uses [`family`] to convert names and flags to a [`description::ModelDescription`], the only thing
+//! that the engine reads. [`dequantize`] converts stored formats to f32. [`tokenizer`] and [`template`] convert a
+//! conversation to tokens and back. [`fetch`] finds a model by name. [`adapter`] reads LoRA adapters. All of them open
+//! their files by [`files`]. [`output`] writes every file of Triad, and [`seal`] lets a machine recognize files that it
+//! made itself.
 
 pub mod adapter;
 mod cache_folder;

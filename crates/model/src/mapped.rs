@@ -1,12 +1,12 @@
-//! Memory-mapped files: weights are used in place, and the system keeps or drops their pages. Where there is memory for it,
-//! a copy in huge pages takes their place ([`MappedFile::in_huge_pages`]).
+//! Memory-mapped files: weights are used in place, and the system keeps or drops their pages. If there is enough
+//! memory, a copy in huge pages replaces the mapping ([`MappedFile::in_huge_pages`]).
 //!
-//! Mapping a file is unsafe because the bytes of a `&[u8]` must not change, and another process that writes to the file
-//! changes them; one that truncates it turns a read past the new end into a signal (`SIGBUS`). [`crate::fetch`] and the writers of
-//! packages write another file and rename it, which leaves an existing mapping on the old file, and all checks of a file's structure are made on these
-//! same bytes. Where another program changes a file in place, the signal is caught ([`lost_pages`]), and
-//! [`MappedFile::check_unchanged`] fails: it is called before a result that was computed with a file is given out. This module and
-//! the one within it are the only places of the crate with `unsafe`.
+//! Mapping a file is unsafe because the bytes of a `&[u8]` must not change, but another process may write to the file.
+//! If it truncates the file, a read past the new end raises a signal (`SIGBUS`). [`crate::fetch`] and the writers of
+//! packages write another file and rename it, so an existing mapping keeps the old file, and all checks of a file's
+//! structure use these same bytes. If another program changes a file in place, the signal is caught ([`lost_pages`]),
+//! and [`MappedFile::check_unchanged`] fails: it is called before a result that was computed with a file is returned.
+//! This module and its submodule are the only places of the crate with `unsafe`.
 #![allow(unsafe_code)]
 
 #[cfg(unix)]
@@ -25,14 +25,14 @@ use memmap2::MmapMut;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
-/// Threads that read a file into memory, at most.
+/// Maximum number of threads that read a file into memory.
 #[cfg(unix)]
 const MOST_READERS: usize = 4;
-/// Bytes that each of them reads, at least: of some huge pages.
+/// Minimum bytes per thread: several huge pages.
 #[cfg(unix)]
 const LEAST_READ: usize = 16 << 20;
 
-/// A file mapped read-only into memory, or a copy of it there. Clones are handles on one of them.
+/// A file mapped read-only into memory, or a copy of it. Clones are handles to the same bytes.
 #[derive(Clone, Debug)]
 pub struct MappedFile {
     shared: Arc<Mapping>,
@@ -42,7 +42,7 @@ pub struct MappedFile {
 struct Mapping {
     path: PathBuf,
     file: File,
-    /// The length and the time of the last change of what was mapped; none of a copy, which nothing changes.
+    /// Length and modification time of the mapped file; `None` for a copy, which cannot change.
     mapped: Option<State>,
     /// Dropped before the bytes are unmapped.
     #[cfg(unix)]
@@ -80,8 +80,8 @@ impl MappedFile {
         };
         let file = files::open(&path).map_err(|error| failed("open", error))?;
         let mapped = State::of(&file).map_err(|error| failed("open", error))?;
-        // SAFETY: the mapping is read-only, and what is computed with a file that is changed while it is mapped is not given out (see the
-        // module's documentation).
+        // SAFETY: the mapping is read-only, and a result that was computed with a file that changed while it was mapped
+        // is not returned (see the module's documentation).
         let bytes = unsafe { Mmap::map(&file) }.map_err(|error| failed("map", error))?;
         #[cfg(unix)]
         let watched = (!bytes.is_empty()).then(|| {
@@ -101,12 +101,12 @@ impl MappedFile {
         })
     }
 
-    /// The same bytes, read into memory in huge pages (2 MiB on most processors) where the system has them. Pages of a
-    /// file mostly have 4 KiB, and a processor that reads all weights for each token looks up the place of every page and
-    /// begins to read ahead anew in each.
+    /// Reads the same bytes into memory, in huge pages (2 MiB on most processors) if the system has them. Pages of a
+    /// file mostly have 4 KiB; a processor that reads all weights for each token has to translate the address of every
+    /// page, and its prefetcher starts again in each.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if there is no room, or the file cannot be read.
+    /// [`ErrorKind::Io`] if there is not enough memory, or the file cannot be read.
     pub fn in_huge_pages(&self) -> Result<Self> {
         #[cfg(unix)]
         {
@@ -133,7 +133,7 @@ impl MappedFile {
                 tracing::debug!(path = %path.display(), %error, "no huge pages");
             }
             read_all(file, &mut copy).map_err(failed)?;
-            // Tables that were read of the mapping are those of the copy.
+            // Tables that were read from the mapping are then also valid for the copy.
             self.check_unchanged()?;
             let bytes = copy.make_read_only().map_err(failed)?;
             let file = file.try_clone().map_err(failed)?;
@@ -151,11 +151,11 @@ impl MappedFile {
         Ok(self.clone())
     }
 
-    /// Checks that the bytes are still those that were mapped: a file that another program changed in place, or whose pages could not
-    /// be read, gives others. A copy in huge pages never changes.
+    /// Checks that the bytes are still those that were mapped: they differ if another program changed the file in
+    /// place, or if pages could not be read. A copy in huge pages never changes.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if they are not.
+    /// [`ErrorKind::Io`] if they differ.
     pub fn check_unchanged(&self) -> Result<()> {
         let Mapping {
             path,
@@ -196,17 +196,17 @@ impl MappedFile {
         }
     }
 
-    /// The whole file.
+    /// Returns the whole file.
     pub fn bytes(&self) -> &[u8] {
         &self.shared.bytes
     }
 
-    /// Where the file was when it was opened.
+    /// Returns the path at which the file was opened.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
 
-    /// A part of the file that keeps the mapping alive.
+    /// Returns a part of the file that keeps the mapping alive.
     ///
     /// # Panics
     /// If `range` reaches outside the file: callers check ranges when they read a file's tables.
@@ -221,9 +221,9 @@ impl MappedFile {
         }
     }
 
-    /// Tells the system that the pages under `range` are not needed in memory for now. Their content
-    /// is unchanged: the next read takes them from the file again. It is advice; where the system has
-    /// no such call or declines, and of a copy in huge pages, nothing happens.
+    /// Advises the system that the pages of `range` are not needed in memory for now. Their content does not change:
+    /// the next read loads them from the file again. Nothing happens if the system has no such call or ignores the
+    /// advice, or for a copy in huge pages.
     pub fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
         {
@@ -249,12 +249,12 @@ impl MappedFile {
     }
 }
 
-/// Reads a file from its beginning until `bytes` are full, parts of it at the same time.
+/// Reads a file from its start until `bytes` is full, in concurrent parts.
 #[cfg(unix)]
 fn read_all(file: &File, bytes: &mut [u8]) -> std::io::Result<()> {
     use std::os::unix::fs::FileExt;
 
-    // Pages are cleared before they are read into: one thread does not keep up with the memory.
+    // The system clears pages before data is read into them, so one thread does not saturate the memory.
     let threads = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(MOST_READERS);
@@ -275,7 +275,7 @@ fn read_all(file: &File, bytes: &mut [u8]) -> std::io::Result<()> {
     })
 }
 
-/// Bytes of a [`MappedFile`], which stays in memory as long as they live.
+/// Bytes of a [`MappedFile`], which they keep in memory.
 #[derive(Clone, Debug)]
 pub struct MappedBytes {
     file: MappedFile,
@@ -283,10 +283,10 @@ pub struct MappedBytes {
 }
 
 impl MappedBytes {
-    /// Some of these bytes.
+    /// Returns some of these bytes.
     ///
     /// # Panics
-    /// If `range` leaves them.
+    /// If `range` exceeds them.
     pub fn part(&self, range: Range<usize>) -> Self {
         assert!(
             range.start <= range.end && range.end <= self.range.len(),
@@ -300,7 +300,7 @@ impl MappedBytes {
         }
     }
 
-    /// As [`MappedFile::release`].
+    /// Calls [`MappedFile::release`].
     pub fn release(&self) {
         self.file.release(self.range.clone());
     }
@@ -412,7 +412,7 @@ mod tests {
             );
             assert!(error.to_string().contains("truncated"), "{error}");
         }
-        // It stays so when the file is as long as it was.
+        // The error remains after the file has its old length again.
         files[0].as_file().set_len(LENGTH as u64).unwrap();
         mapped.check_unchanged().unwrap_err();
         drop(mapped);
@@ -443,7 +443,7 @@ mod tests {
             let watched = temporary(&[1; 10_000]);
             let _watched = MappedFile::open(watched.path()).unwrap();
             let file = temporary(&[1; 10_000]);
-            // SAFETY: the process ends by reading it.
+            // SAFETY: the process ends at this read.
             let bytes = unsafe { Mmap::map(file.as_file()) }.unwrap();
             file.as_file().set_len(0).unwrap();
             std::process::exit(i32::from(std::hint::black_box(bytes[5_000])));

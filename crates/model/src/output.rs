@@ -1,12 +1,13 @@
-//! Files that are written, all in one way: replaced when they are whole, or written through.
+//! Writing of files, which is done in one of two ways: a file is replaced when the new one is complete, or written
+//! directly.
 //!
-//! A plain file is written under a random name in the folder of its place and gets its own name at the end
-//! ([`OutputFile::finish`]): a reader finds the old content or the new one. What is no plain file (a device, a pipe,
+//! A plain file is written under a random name in the same folder and gets its own name at the end
+//! ([`OutputFile::finish`]), so a reader finds either the old content or the new one. Anything else (a device, a pipe,
 //! a terminal, `/dev/stdout`) is opened and written, and never replaced.
 //!
-//! [`OutputFile::create`] is for a name that a user chose: links are followed, and what they point to is written, as most
-//! programs do. [`OutputFile::own`] is for a name that the program chose, as in its cache or in a package: whatever has
-//! that name is replaced, and a link is not followed. [`open_own`] is for the few files that later runs go on with.
+//! [`OutputFile::create`] is for a name that a user chose: it follows links and writes their target, as most programs
+//! do. [`OutputFile::own`] is for a name that the program chose, as in its cache or in a package: it replaces whatever
+//! has that name, and does not follow a link. [`open_own`] is for the few files that later runs continue.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -16,15 +17,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::{NamedTempFile, TempPath};
 
-/// What the names of unfinished files begin and end with.
+/// Prefix and suffix of the names of unfinished files.
 const UNFINISHED: [&str; 2] = [".triad-", ".part"];
-/// Most links that are followed one after the other, as the system does it.
+/// Maximum number of successive links, as in the system.
 const MOST_LINKS: usize = 40;
-/// Who may read and write a new file, less what the user's mask forbids: everybody, or the user alone.
+/// Permissions of a new file, before the user's mask: for everyone, or for the user only.
 const PUBLIC: u32 = 0o666;
 const PRIVATE: u32 = 0o600;
 
-/// Unfinished files of this process.
+/// The unfinished files of this process.
 static PARTS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn parts() -> MutexGuard<'static, BTreeSet<PathBuf>> {
@@ -38,13 +39,13 @@ pub fn remove_unfinished() {
     }
 }
 
-/// Returns whether a file is called as unfinished files are.
+/// Returns whether a file has the name of an unfinished file.
 pub fn is_unfinished(name: &str) -> bool {
     name.starts_with(UNFINISHED[0]) && name.ends_with(UNFINISHED[1])
 }
 
-/// A file that is being written. Dropped before it is [finished](Self::finish), it leaves no trace, unless it is written
-/// through.
+/// A file that is being written. If it is dropped before it is [finished](Self::finish), it leaves no trace, unless it
+/// is written directly.
 #[derive(Debug)]
 pub struct OutputFile(Sink);
 
@@ -71,7 +72,7 @@ impl Drop for Unfinished {
 }
 
 impl OutputFile {
-    /// Opens the output at `path`, which a user named: follows links, and keeps the permissions of a file that is there.
+    /// Opens the output at `path`, which a user named: follows links, and keeps the permissions of an existing file.
     ///
     /// # Errors
     /// If the system does not let this user write there.
@@ -79,15 +80,15 @@ impl OutputFile {
         Self::named(path, PUBLIC)
     }
 
-    /// As [`Self::create`]; a new file can be read by its owner alone.
+    /// Does the same as [`Self::create`], but only the owner can read a new file.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Self::create`].
     pub fn create_private(path: &Path) -> io::Result<Self> {
         Self::named(path, PRIVATE)
     }
 
-    /// Opens a file that replaces whatever is at `path`, other than a folder.
+    /// Opens a file that replaces whatever is at `path`, except a folder.
     ///
     /// # Errors
     /// If the system does not let this user write there.
@@ -95,10 +96,10 @@ impl OutputFile {
         Self::replacing(path.to_owned(), PUBLIC)
     }
 
-    /// As [`Self::own`]; the file can be read by its owner alone.
+    /// Does the same as [`Self::own`], but only the owner can read the file.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Self::own`].
     pub fn own_private(path: &Path) -> io::Result<Self> {
         Self::replacing(path.to_owned(), PRIVATE)
     }
@@ -107,7 +108,8 @@ impl OutputFile {
         if let Some(descriptor) = descriptor(path) {
             return Ok(Self(Sink::Through(descriptor?)));
         }
-        // Opened first and looked at after: the system decides whether a link may be followed, and nothing changes between.
+        // The file is opened first and checked afterwards: the system decides whether a link may be followed, and
+        // nothing can change in between.
         match File::options().write(true).open(path) {
             Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => {
                 Self::replacing(path.canonicalize()?, mode)
@@ -123,7 +125,7 @@ impl OutputFile {
     fn replacing(target: PathBuf, mode: u32) -> io::Result<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(UNFINISHED[0]).suffix(UNFINISHED[1]);
-        // Opened here: errors of `tempfile_in` name the random path.
+        // Opened by this closure, since errors of `tempfile_in` name the random path.
         let (file, part) = builder
             .make_in(folder(&target), |path| new_file(path, mode))?
             .into_parts();
@@ -133,17 +135,17 @@ impl OutputFile {
         Ok(Self(Sink::Replacing { part, file, target }))
     }
 
-    /// The file to write to.
+    /// Returns the file to write to.
     pub fn file(&mut self) -> &mut File {
         match &mut self.0 {
             Sink::Replacing { file, .. } | Sink::Through(file) => file,
         }
     }
 
-    /// Gives the file its name, once all of it is on the disk.
+    /// Renames the file after all of it has been written to the disk.
     ///
     /// # Errors
-    /// If the disk is full or fails, or a folder has the name: what was there before stays.
+    /// If the disk is full or fails, or a folder has the name: the previous file then remains.
     pub fn finish(mut self) -> io::Result<()> {
         if matches!(self.0, Sink::Replacing { .. }) {
             self.file().sync_all()?;
@@ -151,10 +153,11 @@ impl OutputFile {
         self.finish_early().map(drop)
     }
 
-    /// As [`Self::finish`], without waiting for the disk: if the power fails, the file may be there without its content.
+    /// Does the same as [`Self::finish`] without waiting for the disk: after a power failure, the file may exist
+    /// without its content.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Self::finish`].
     pub fn finish_early(self) -> io::Result<File> {
         match self.0 {
             Sink::Through(mut file) => file.flush().map(|()| file),
@@ -183,17 +186,17 @@ impl Write for OutputFile {
     }
 }
 
-/// Replaces whatever is at `path` by a file with this content: [`OutputFile::own`].
+/// Replaces whatever is at `path` by a file with this content, as [`OutputFile::own`] does.
 ///
 /// # Errors
-/// If it cannot be written; what was there before then stays.
+/// If it cannot be written; the previous file then remains.
 pub fn write_own(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OutputFile::own(path)?;
     file.write_all(content)?;
     file.finish()
 }
 
-/// Makes a file at `path` with this content, which its owner alone can read.
+/// Creates a file at `path` with this content, which only its owner can read.
 ///
 /// # Errors
 /// [`ErrorKind::AlreadyExists`] if there is one; if it cannot be written.
@@ -214,15 +217,15 @@ pub(crate) fn write_new_private(path: &Path, content: &[u8]) -> io::Result<()> {
                 .map(drop)
                 .map_err(|failed| failed.error)
         }
-        Sink::Through(_) => unreachable!("files of the program replace what is there"),
+        Sink::Through(_) => unreachable!("the program's own files are never written directly"),
     }
 }
 
-/// Opens the file at `path` for reading and writing; makes it if there is none. What is no plain file of this user with
-/// this name alone, as a link, is replaced by an empty file.
+/// Opens the file at `path` for reading and writing; creates it if there is none. Anything other than a plain file of
+/// this user with only this name, such as a link, is replaced by an empty file.
 ///
 /// # Errors
-/// If the file cannot be opened or made, or a folder has the name.
+/// If the file cannot be opened or created, or a folder has the name.
 pub fn open_own(path: &Path) -> io::Result<File> {
     let is_there = fs::symlink_metadata(path);
     if is_there.as_ref().is_ok_and(is_own) {
@@ -244,29 +247,30 @@ pub fn open_own(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Opens the file at `path` to be locked; makes it if there is none. It may be another user's, but no link.
+/// Opens the file at `path` to be locked; creates it if there is none. It may belong to another user, but must not be a
+/// link.
 ///
 /// # Errors
-/// If it cannot be opened or made, or is a link.
+/// If it cannot be opened or created, or is a link.
 pub fn open_lock(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.create(true).write(true).truncate(false);
     without_links(&mut options).open(path)
 }
 
-/// Returns whether what has this metadata is this user's; true where the system does not tell.
+/// Returns whether the file with this metadata belongs to this user; true if the system does not report it.
 #[cfg(unix)]
 pub fn is_of_this_user(metadata: &fs::Metadata) -> bool {
     std::os::unix::fs::MetadataExt::uid(metadata) == rustix::process::geteuid().as_raw()
 }
 
-/// Returns whether what has this metadata is this user's; true where the system does not tell.
+/// Returns whether the file with this metadata belongs to this user; true if the system does not report it.
 #[cfg(not(unix))]
 pub fn is_of_this_user(_: &fs::Metadata) -> bool {
     true
 }
 
-/// Returns whether this is a plain file of this user that has one name.
+/// Returns whether this is a plain file of this user that has only one name.
 #[cfg(unix)]
 fn is_own(metadata: &fs::Metadata) -> bool {
     metadata.is_file()
@@ -279,7 +283,7 @@ fn is_own(metadata: &fs::Metadata) -> bool {
     metadata.is_file()
 }
 
-/// Returns whether this is a plain file of this user, which others cannot read.
+/// Returns whether this is a plain file of this user that others cannot read.
 #[cfg(unix)]
 pub(crate) fn is_private(metadata: &fs::Metadata) -> bool {
     is_own(metadata)
@@ -292,7 +296,7 @@ pub(crate) fn is_private(metadata: &fs::Metadata) -> bool {
     is_own(metadata)
 }
 
-/// Has the file opened only if its name is no link, and without waiting for the reader of a pipe.
+/// Sets options that refuse a link, and do not wait for the reader of a pipe.
 #[cfg(unix)]
 fn without_links(options: &mut OpenOptions) -> &mut OpenOptions {
     use rustix::fs::OFlags;
@@ -305,7 +309,7 @@ fn without_links(options: &mut OpenOptions) -> &mut OpenOptions {
     options
 }
 
-/// Makes the file at `path`, where there must be none, with the permissions of `mode` that the user's mask leaves.
+/// Creates a new file at `path` with the permissions of `mode` that the user's mask leaves; fails if a file exists.
 #[cfg(unix)]
 fn new_file(path: &Path, mode: u32) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -343,14 +347,14 @@ fn keep_permissions(_: &Path, _: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The folder of the file at `path`.
+/// Returns the folder of the file at `path`.
 fn folder(path: &Path) -> &Path {
     path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
 }
 
-/// The path where a file that is not there yet is to be made: where links end.
+/// Returns the path at which a missing file is to be created: the end of the links.
 fn followed(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -359,11 +363,11 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
         };
         path = folder(&path).join(next);
     }
-    Err(io::Error::other("too many links, one after the other"))
+    Err(io::Error::other("too many successive links"))
 }
 
-/// Opens what this process has open already, if that is what `path` names (`/dev/stdout`, `/dev/fd/3`): a file there is
-/// written where it ends, and not replaced. `None` if the path names something else.
+/// Opens a file that this process already has open, if `path` names one (`/dev/stdout`, `/dev/fd/3`): such a file is
+/// written at its current position, and not replaced. `None` if the path names something else.
 #[cfg(unix)]
 fn descriptor(path: &Path) -> Option<io::Result<File>> {
     use std::os::fd::AsFd;
@@ -374,7 +378,7 @@ fn descriptor(path: &Path) -> Option<io::Result<File>> {
             .iter()
             .any(|own| fs::canonicalize(own).is_ok_and(|own| own == parent));
         if is_own {
-            // The same open file, and the same place in it.
+            // The same open file, at the same position.
             return Some(match path.file_name()?.to_str()? {
                 "1" => io::stdout()
                     .flush()
@@ -469,7 +473,7 @@ mod tests {
                     .file_type()
                     .is_char_device()
             );
-            // By a link, too.
+            // Also through a link.
             let folder = tempfile::tempdir().unwrap();
             let link = folder.path().join("null");
             symlink("/dev/null", &link).unwrap();
@@ -557,7 +561,7 @@ mod tests {
                 assert_eq!(
                     open_own(&path(name)).unwrap().metadata().unwrap().len(),
                     4,
-                    "a later run goes on with it"
+                    "a later run continues it"
                 );
             }
             symlink("mine", path("lock")).unwrap();

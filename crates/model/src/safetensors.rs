@@ -1,8 +1,8 @@
 //! safetensors: a JSON header, then the tensors' bytes.
 //!
 //! [`read_header`] checks the header of a model's file, [`read`] that of any file; [`shards`] reads the index of a
-//! model that is cut into several files; [`write`](mod@write) makes headers. The header is parsed here and not by the
-//! `safetensors` crate, whose errors don't name the tensor, which takes the last of two tensors of one name, and whose
+//! model in several files; [`write`](mod@write) creates headers. The header is parsed here rather than by the
+//! `safetensors` crate, whose errors don't name the tensor, which uses the last of two tensors with one name, and whose
 //! sum of sizes can overflow.
 
 pub mod write;
@@ -18,12 +18,12 @@ use serde::{Deserialize, Deserializer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{Format, TensorInfo};
 
-/// Longest header, as the format sets it.
+/// Maximum bytes of a header, as the format defines it.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Entry of the header that holds remarks, not a tensor.
+/// Entry of the header that holds metadata rather than a tensor.
 const REMARKS: &str = "__metadata__";
 
-/// What one number of a tensor is.
+/// The type of a tensor's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are the format's own")]
 pub enum Element {
@@ -47,7 +47,7 @@ impl Element {
         Self::U8,
     ];
 
-    /// Name as headers write it.
+    /// Returns the name in headers.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -60,7 +60,7 @@ impl Element {
         }
     }
 
-    /// Bytes of one.
+    /// Returns the bytes per number.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 | Self::I32 | Self::U32 => 4,
@@ -69,7 +69,7 @@ impl Element {
         }
     }
 
-    /// Bytes of a tensor of this shape; `None` if they exceed `usize`.
+    /// Returns the bytes of a tensor of this shape; `None` if they exceed `usize`.
     pub fn bytes_of(self, shape: &[usize]) -> Option<usize> {
         shape
             .iter()
@@ -77,10 +77,10 @@ impl Element {
     }
 }
 
-/// A tensor of a safetensors file: its length is what shape and element demand, and it is inside the file.
+/// A tensor of a safetensors file: its length matches its shape and element type, and it is inside the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// What its numbers are.
+    /// The type of its numbers.
     pub element: Element,
     /// Row-major, outermost dimension first.
     pub shape: Vec<usize>,
@@ -91,18 +91,18 @@ pub struct Tensor {
 /// The header of a safetensors file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The tensors by name, apart from each other.
+    /// The tensors by name; they are disjoint.
     pub tensors: BTreeMap<String, Tensor>,
-    /// The texts in `__metadata__`.
+    /// The strings in `__metadata__`.
     pub remarks: BTreeMap<String, String>,
 }
 
-/// Reads the header of the safetensors file whose content is `bytes`, the `file`-th of its checkpoint:
-/// the tensors by name, all of them inside the file and apart from each other.
+/// Reads the header of the safetensors file with the content `bytes`, the `file`-th of its checkpoint: returns the
+/// tensors by name, all of them inside the file and disjoint.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`] where the bytes break the format, [`ErrorKind::Unsupported`] for a tensor
-/// that is not F32, F16 or BF16. The message names the tensor, what it holds, what was expected.
+/// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for a tensor that is not F32,
+/// F16 or BF16. The message names the tensor, its value and the expected value.
 pub fn read_header(bytes: &[u8], file: usize) -> Result<BTreeMap<String, TensorInfo>> {
     let formats = [
         (Element::F32, Format::F32),
@@ -133,10 +133,10 @@ pub fn read_header(bytes: &[u8], file: usize) -> Result<BTreeMap<String, TensorI
     Ok(header.tensors.into_iter().filter_map(info).collect())
 }
 
-/// Reads the header of the safetensors file whose content is `bytes`, with tensors of `elements` alone.
+/// Reads the header of the safetensors file with the content `bytes`, whose tensors may only have `elements`.
 ///
 /// # Errors
-/// As [`read_header`], [`ErrorKind::Unsupported`] for a tensor of another element.
+/// As for [`read_header`]; [`ErrorKind::Unsupported`] for a tensor of another element type.
 pub fn read(bytes: &[u8], elements: &[Element]) -> Result<Header> {
     let Some((length, rest)) = bytes.split_first_chunk() else {
         return Err(malformed(format!(
@@ -178,7 +178,7 @@ fn malformed(message: impl Into<String>) -> Error {
 struct Entry {
     dtype: String,
     shape: Vec<usize>,
-    /// First byte and the byte past the last one, counted from the header's end.
+    /// First byte and the byte after the last one, counted from the header's end.
     data_offsets: (usize, usize),
 }
 
@@ -233,7 +233,7 @@ impl Entry {
     }
 }
 
-/// The header's tensors in their order; two of one name are an error.
+/// The header's tensors in their order; two with the same name are an error.
 #[derive(Default)]
 struct Entries {
     entries: Vec<(String, Entry)>,
@@ -260,7 +260,7 @@ impl<'de> Visitor<'de> for EntriesVisitor {
         let mut names = BTreeSet::new();
         while let Some(name) = map.next_key::<String>()? {
             if name == REMARKS {
-                // Remarks of other types than the format's are remarks still, of no use here.
+                // Metadata values of other types than strings are accepted and ignored.
                 let remarks = map.next_value::<serde_json::Value>()?;
                 let texts = remarks.as_object().into_iter().flatten();
                 header.remarks = texts
@@ -270,7 +270,7 @@ impl<'de> Visitor<'de> for EntriesVisitor {
             }
             if !names.insert(name.clone()) {
                 return Err(A::Error::custom(format_args!(
-                    "tensor {name:?} is there twice"
+                    "tensor {name:?} occurs twice"
                 )));
             }
             let entry = map
@@ -282,7 +282,7 @@ impl<'de> Visitor<'de> for EntriesVisitor {
     }
 }
 
-/// The format allows neither gaps nor overlaps nor bytes after the last tensor.
+/// Checks the tensors' ranges: the format allows no gaps, no overlaps and no bytes after the last tensor.
 fn check_coverage(
     tensors: &BTreeMap<String, Tensor>,
     data_start: usize,
@@ -319,10 +319,10 @@ fn check_coverage(
     Ok(())
 }
 
-/// The content of `model.safetensors.index.json`: the files of a sharded model, and the place of every tensor.
+/// The content of `model.safetensors.index.json`: the files of a sharded model, and the file of every tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    /// Names of the files, all beside the index.
+    /// Names of the files, all in the folder of the index.
     pub files: Vec<String>,
     /// Position in `files` for every tensor by name.
     pub file_of: BTreeMap<String, usize>,
@@ -331,8 +331,8 @@ pub struct Shards {
 /// Reads the parsed content of `model.safetensors.index.json`.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`] if `weight_map` is not an object from tensors to names of files beside the
-/// index: a name that leads out of the folder is refused.
+/// [`ErrorKind::Malformed`] if `weight_map` is not an object from tensors to names of files in the folder of the index:
+/// a name that leads out of the folder is refused.
 pub fn shards(index: &serde_json::Value) -> Result<Shards> {
     let weight_map = index
         .get("weight_map")
@@ -345,7 +345,7 @@ pub fn shards(index: &serde_json::Value) -> Result<Shards> {
     let mut file_of = BTreeMap::new();
     for (tensor, shard) in weight_map {
         let shard = shard.as_str().filter(|name| is_file_name(name)).ok_or_else(|| {
-            malformed(format!("`weight_map` puts tensor {tensor:?} in {shard}, expected the name of a file beside it"))
+            malformed(format!("`weight_map` puts tensor {tensor:?} in {shard}, expected the name of a file next to it"))
         })?;
         let position = *positions.entry(shard).or_insert_with(|| {
             files.push(shard.to_owned());
@@ -356,7 +356,7 @@ pub fn shards(index: &serde_json::Value) -> Result<Shards> {
     Ok(Shards { files, file_of })
 }
 
-/// True for a name that stays in its folder on every system.
+/// Returns whether a name stays in its folder on every system.
 fn is_file_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!(

@@ -1,9 +1,10 @@
-//! Seals: how a machine recognizes what it made itself.
+//! Seals: a machine recognizes by them the files that it made itself.
 //!
-//! What runs make from a package and keep next to it (compiled graphs, rows of shadows, measurements) is in no hash that the
-//! package has. A program that can write there could exchange it, with a hash that needs no secret. So it is sealed: with
-//! an HMAC-SHA256 by a secret that only this user's programs can read, in a file of the cache folder that is made once. What
-//! has no seal of this secret is made again. Where no secret can be kept, each process has one of its own.
+//! Runs create files from a package and store them next to it (compiled graphs, rows of shadows, measurements). These
+//! files are not covered by a hash of the package, and a program that can write there could replace them together with
+//! any hash that needs no secret. So they are sealed: with an HMAC-SHA256 by a secret that only this user's programs
+//! can read, in a file of the cache folder that is created once. A file without a seal of this secret is created again.
+//! If no secret can be stored, each process uses its own.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -22,10 +23,10 @@ pub type Seal = [u8; BYTES];
 const BYTES: usize = 32;
 /// The file with the secret, in the cache folder.
 const SECRET: &str = "machine.key";
-/// How often the secret is looked for: it may be another process that makes it.
+/// Number of attempts to read the secret: another process may be creating it.
 const TRIES: usize = 3;
 
-/// Returns the seal of `parts`, in their order. A seal for one `purpose` is none for another.
+/// Returns the seal of `parts`, in their order. A seal for one `purpose` is invalid for another.
 pub fn seal(purpose: &str, parts: &[&[u8]]) -> Seal {
     mac(purpose, parts).finalize().into_bytes().into()
 }
@@ -35,12 +36,12 @@ pub fn is_sealed(purpose: &str, parts: &[&[u8]], found: &[u8]) -> bool {
     mac(purpose, parts).verify_slice(found).is_ok()
 }
 
-/// Returns whether later processes recognize the seals of this one: what is not recognized need not be kept.
+/// Returns whether later processes recognize the seals of this one: otherwise sealed files need not be stored.
 pub fn lasts() -> bool {
     secret().1
 }
 
-/// The secret, and whether it is kept.
+/// Returns the secret, and whether it is stored.
 fn secret() -> &'static (Seal, bool) {
     static OF_THIS_MACHINE: OnceLock<(Seal, bool)> = OnceLock::new();
     OF_THIS_MACHINE.get_or_init(|| {
@@ -54,14 +55,14 @@ fn secret() -> &'static (Seal, bool) {
 fn mac(purpose: &str, parts: &[&[u8]]) -> Hmac<Sha256> {
     let mut mac = Hmac::new_from_slice(&secret().0).expect("a secret of any length will do");
     for part in [purpose.as_bytes()].iter().chain(parts) {
-        // Lengths keep parts apart.
+        // Lengths delimit the parts.
         mac.update(&(part.len() as u64).to_le_bytes());
         mac.update(part);
     }
     mac
 }
 
-/// Returns the secret in `folder`, which is made if it is not there. One that others can read is made again.
+/// Returns the secret in `folder`, and creates it if there is none. A secret that others can read is replaced.
 fn kept(folder: &Path) -> io::Result<Seal> {
     fs::create_dir_all(folder)?;
     let path = folder.join(SECRET);
@@ -77,10 +78,10 @@ fn kept(folder: &Path) -> io::Result<Seal> {
             _ => {}
         }
     }
-    Err(io::Error::other("the secret changes all the time"))
+    Err(io::Error::other("the secret keeps changing"))
 }
 
-/// Reads the secret at `path`; `None` if it is no secret of this user.
+/// Reads the secret at `path`; `None` if it is no private secret of this user.
 fn read(path: &Path) -> io::Result<Option<Seal>> {
     if !output::is_private(&fs::symlink_metadata(path)?) {
         return Ok(None);

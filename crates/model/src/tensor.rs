@@ -36,7 +36,7 @@ impl Format {
         Self::Blocks(BlockFormat::Q6_K),
     ];
 
-    /// Name as GGUF writes it.
+    /// Returns the name as GGUF writes it.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -46,7 +46,7 @@ impl Format {
         }
     }
 
-    /// Elements that are stored together: a row holds a whole number of blocks.
+    /// Returns the elements per block: a row has a whole number of blocks.
     pub fn block_elements(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
@@ -54,7 +54,7 @@ impl Format {
         }
     }
 
-    /// Bytes of one block.
+    /// Returns the bytes per block.
     pub fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -63,7 +63,7 @@ impl Format {
         }
     }
 
-    /// Bytes of `elements` elements; `None` if they are no whole number of blocks or the bytes exceed
+    /// Returns the bytes of `elements` elements; `None` if they are no whole number of blocks or the bytes exceed
     /// `usize`.
     pub fn bytes_for(self, elements: usize) -> Option<usize> {
         if !elements.is_multiple_of(self.block_elements()) {
@@ -79,8 +79,8 @@ impl fmt::Display for Format {
     }
 }
 
-/// The place of a tensor in a checkpoint and what it is. Checked when the file is opened: `bytes` is
-/// inside the file and its length is what `shape` and `format` demand.
+/// The description of a tensor and its place in a checkpoint. Checked when the file is opened: `bytes` is inside the
+/// file and its length matches `shape` and `format`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Name in the file.
@@ -89,14 +89,14 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// Element format.
     pub format: Format,
-    /// Which file of the checkpoint (more than one if sharded).
+    /// Index of the file in the checkpoint (there are several if it is sharded).
     pub file: usize,
     /// Byte range in that file.
     pub bytes: Range<usize>,
 }
 
 impl TensorInfo {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }

@@ -1,4 +1,4 @@
-//! Which stored tensor plays which part: the answer of [`crate::family`] beside the description.
+//! The role of each stored tensor: the second result of [`crate::family`], next to the description.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub struct TensorSlice {
 pub struct LinearTensors {
     /// The weight.
     pub weight: TensorSlice,
-    /// The bias; present exactly if the description has it.
+    /// The bias; present exactly if the description has one.
     pub bias: Option<TensorSlice>,
 }
 
@@ -29,20 +29,20 @@ pub struct LinearTensors {
 pub struct NormTensors {
     /// The weight's name in the file.
     pub weight: String,
-    /// The bias's name in the file; there exactly for a layer norm.
+    /// The bias's name in the file; present exactly for a layer norm.
     pub bias: Option<String>,
 }
 
 /// The tensors of one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockTensors {
-    /// Norm before attention; with a parallel residual before the feed-forward too.
+    /// Norm before attention; with a parallel residual, also before the feed-forward.
     pub attention_norm: NormTensors,
-    /// Norm on attention's output, where [`crate::description::Residual::SerialPostNorm`].
+    /// Norm on attention's output, with [`crate::description::Residual::SerialPostNorm`].
     pub attention_post_norm: Option<NormTensors>,
     /// Norm before the feed-forward, unless the residual is parallel.
     pub feed_forward_norm: Option<NormTensors>,
-    /// Norm on the feed-forward's output, where [`crate::description::Residual::SerialPostNorm`].
+    /// Norm on the feed-forward's output, with [`crate::description::Residual::SerialPostNorm`].
     pub feed_forward_post_norm: Option<NormTensors>,
     /// Norm `[head_dim]` on every query head.
     pub query_norm: Option<NormTensors>,

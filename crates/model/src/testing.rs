@@ -1,4 +1,4 @@
-//! For tests only (feature `testing`): writes GGUF files, right ones and wrong ones.
+//! For tests only (feature `testing`): writes valid and invalid GGUF files.
 //!
 //! ```
 //! use triad_model::gguf::{self, Value};
@@ -14,7 +14,7 @@
 use crate::gguf::{MAGIC, Value};
 use crate::tensor::{BlockFormat, Format};
 
-/// A GGUF file in the making. What is public can be set to anything, for files that must be refused.
+/// Builds a GGUF file. Public fields can be set to anything, for files that must be refused.
 #[derive(Clone, Debug)]
 pub struct GgufBuilder {
     /// Version of the format.
@@ -23,7 +23,7 @@ pub struct GgufBuilder {
     pub tensor_count: Option<u64>,
     /// Written instead of the true number of metadata fields.
     pub field_count: Option<u64>,
-    /// To what tensors are aligned; a field `general.alignment` must say so if it isn't 32.
+    /// Alignment of tensors; if it isn't 32, a field `general.alignment` must state it.
     pub alignment: usize,
     /// The tensor table.
     pub entries: Vec<TableEntry>,
@@ -52,7 +52,7 @@ impl Default for GgufBuilder {
 }
 
 impl GgufBuilder {
-    /// A file of version 3 with nothing in it.
+    /// Creates an empty file of version 3.
     pub fn new() -> Self {
         Self {
             version: 3,
@@ -66,7 +66,7 @@ impl GgufBuilder {
         }
     }
 
-    /// Adds a metadata field, integers and floats in the narrowest of the usual widths.
+    /// Adds a metadata field; integers and floats have the narrowest of the usual widths.
     #[must_use]
     pub fn field(self, key: &str, value: Value) -> Self {
         let (value_type, bytes) = match value {
@@ -126,7 +126,7 @@ impl GgufBuilder {
         self.tensor(name, shape, Format::F32, &bytes)
     }
 
-    /// The file's bytes.
+    /// Returns the file's bytes.
     pub fn build(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.version.to_le_bytes());
@@ -154,7 +154,7 @@ impl GgufBuilder {
     }
 }
 
-/// A string as GGUF writes it: its length, then its bytes.
+/// Returns a string in GGUF's format: its length, then its bytes.
 pub fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
@@ -171,13 +171,13 @@ fn array<Element: AsRef<[u8]>>(
     bytes
 }
 
-/// A safetensors file: its header as given, then `data`.
+/// Returns a safetensors file: the header with its length, then `data`.
 pub fn safetensors_file(header: &str, data: &[u8]) -> Vec<u8> {
     [string(header).as_slice(), data].concat()
 }
 
-/// A right model of the smallest size, without a tokenizer: one block of width 32, four tokens, norms of
-/// 1, linear weights of 0.
+/// Returns a valid model of the smallest size, without a tokenizer: one block of width 32, four tokens, norms of 1,
+/// linear weights of 0.
 pub fn tiny_llama() -> GgufBuilder {
     let numbers = [
         ("embedding_length", 32),

@@ -1,4 +1,4 @@
-//! A checkpoint is the same model whatever form its files have.
+//! A checkpoint gives the same model for every file format.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ const TENSORS: [(&str, &[usize]); 12] = [
     ("model.norm.weight", &[8]),
 ];
 
-/// The bytes of tensor number `index` in F16: `index` + 0, 1, 2, ….
+/// Returns the bytes of tensor number `index` in F16: `index` + 0, 1, 2, ….
 fn stored(index: usize) -> Vec<u8> {
     let elements: usize = TENSORS[index].1.iter().product();
     (0..elements)
@@ -173,7 +173,7 @@ fn a_tied_output_matrix_is_taken_if_its_numbers_are_the_embeddings_in_whatever_f
 #[test]
 fn a_gguf_file_is_described_and_its_tensors_lie_in_place() {
     let folder = tempfile::tempdir().unwrap();
-    // A file from a download cache may have any name.
+    // A file in a download cache may have any name.
     let path = folder.path().join("5f7ac9");
     let builder = tiny_llama().field("tokenizer.ggml.eos_token_id", Value::Integer(3));
     fs::write(&path, builder.build()).unwrap();
@@ -202,7 +202,7 @@ fn released_tensors_read_the_same_and_outlive_their_checkpoint() {
     assert_eq!(*mapped, before);
 }
 
-/// A folder with the text files of the model at `path` alone reads and writes text as the model does.
+/// Checks that a folder with only the text files of the model at `path` tokenizes and renders as the model does.
 fn text_files_are_enough(path: &Path, files: usize) {
     let checkpoint = Checkpoint::open(path).unwrap();
     let copy = tempfile::tempdir().unwrap();
@@ -249,7 +249,7 @@ fn the_text_files_of_a_folder_give_the_same_tokenizer_and_template() {
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         fs::copy(golden.join(name), model.path().join(name)).unwrap();
     }
-    // A package has no folders in it.
+    // A package has no subfolders.
     fs::create_dir(model.path().join("additional_chat_templates")).unwrap();
     fs::write(
         model

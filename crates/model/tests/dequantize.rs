@@ -1,11 +1,11 @@
-//! Every stored format against the values that the `gguf` package computes (`tests/golden/quant/make.py`).
+//! Compares every stored format with the values that the `gguf` package computes (`tests/golden/quant/make.py`).
 
 use std::path::PathBuf;
 
 use triad_model::dequantize::dequantize;
 use triad_model::tensor::Format;
 
-/// Stored bytes and expected elements of one golden file.
+/// Returns the stored bytes and expected elements of one golden file.
 fn golden(format: Format) -> (Vec<u8>, Vec<f32>) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/quant");
     let content = std::fs::read(folder.join(format!("{format}.bin"))).unwrap();
@@ -22,7 +22,7 @@ fn golden(format: Format) -> (Vec<u8>, Vec<f32>) {
     )
 }
 
-/// The bits of the values; of zeros without their sign, which is that of one of several factors.
+/// Returns the bits of the values, with zeros unsigned, since their sign is that of one of several factors.
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| (value + 0.0).to_bits()).collect()
 }

@@ -1,7 +1,7 @@
-//! Every field of every family's `config.json` and GGUF header, changed one by one: what leaves the reference's logits as
-//! they are leaves the description as it is, what changes them changes it, and what two versions of the reference read
-//! differently is refused. `tests/reference/fields/sweep.py` asked the references and wrote `tests/golden/fields`; it
-//! compares the logits too.
+//! Changes every field of every family's `config.json` and GGUF header, one by one. If a change leaves the reference's
+//! logits unchanged, the description must not change; if it changes the logits, the description must change; if two
+//! versions of the reference interpret it differently, it must be refused. `tests/reference/fields/sweep.py` ran the
+//! references and wrote `tests/golden/fields`; it also compares the logits.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,11 +19,11 @@ fn golden(part: &str) -> PathBuf {
         .join(part)
 }
 
-/// A model to change, in a folder of its own.
+/// A model to change, in its own folder.
 struct Base<'a> {
     name: &'a str,
     fields: Fields,
-    /// Tokens of the prompt that the reference was given.
+    /// Tokens in the reference's prompt.
     tokens: usize,
     folder: tempfile::TempDir,
 }
@@ -91,7 +91,7 @@ impl<'a> Base<'a> {
         }
     }
 
-    /// The description less what the prompt is too short to tell.
+    /// Returns the description without properties that the prompt is too short to show.
     fn seen(&self, description: &ModelDescription) -> ModelDescription {
         let mut seen = ModelDescription {
             context: self.tokens,
@@ -107,7 +107,8 @@ impl<'a> Base<'a> {
     }
 }
 
-/// A GGUF file's fields and tensors, but those that `without` names: fields without their architecture.
+/// Returns a GGUF file's fields and tensors, except those that `without` names; field names are without their
+/// architecture.
 fn gguf_fields(file: &str, without: &Json) -> Fields {
     let bytes = fs::read(golden("families").join(file)).expect(file);
     let read = gguf::read(&bytes).expect(file);
@@ -145,7 +146,7 @@ fn gguf_fields(file: &str, without: &Json) -> Fields {
     Fields::Gguf { fields, tensors }
 }
 
-/// A value with its kind, as the golden file has it.
+/// Converts a value with its kind from the golden file.
 fn gguf_value(value: &Json) -> Value {
     let (kind, value) = (value[0].as_str().expect("a kind"), &value[1]);
     let list = || value.as_array().expect("a list").iter();
@@ -185,7 +186,7 @@ fn a_changed_field_changes_the_description_as_it_changes_the_references_logits_o
     let mut wrong = Vec::new();
     for one in cases["bases"].as_array().expect("a list") {
         let base = Base::new(one);
-        // Descriptions with the logits that the reference gives for them.
+        // Descriptions with the reference's logits for them.
         let mut known: Vec<(ModelDescription, u64)> = Vec::new();
         let (mut taken, mut refused) = (0, 0);
         for case in one["cases"].as_array().expect("a list") {

@@ -1,4 +1,4 @@
-//! Chat templates against `transformers`, and against those who write them with bad intent.
+//! Compares chat templates with `transformers`, and tests malicious ones.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn golden() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/templates")
 }
 
-/// The template of a golden case: one beside it, or a real model's.
+/// Returns the template of a golden case: a file next to it, or a real model's.
 fn template(case: &Value) -> Option<ChatTemplate> {
     let name = case["template"].as_str().unwrap();
     if name.ends_with(".jinja") {
@@ -58,7 +58,7 @@ fn templates_render_as_in_transformers() {
                 template.render(&messages, case["add_generation_prompt"].as_bool().unwrap());
             let agrees = match (&rendered, case["text"].as_str(), case["error"].as_str()) {
                 (Ok(rendered), Some(text), _) => rendered == text,
-                // A template's own words; Jinja's differ.
+                // The template's own message; Jinja's differ.
                 (Err(error), _, Some(message)) => {
                     error.to_string().contains(message) || message.contains("has no element")
                 }
@@ -82,7 +82,7 @@ fn message(value: &Value) -> Message {
     )
 }
 
-/// What becomes of a hostile or broken template on a short conversation.
+/// Returns the result of a hostile or broken template on a short conversation.
 fn outcome(source: &str) -> Result<String, triad_model::Error> {
     ChatTemplate::new(source, None, None)?.render(&[Message::new("user", "hi")], true)
 }
@@ -164,7 +164,7 @@ fn a_template_that_builds_without_end_is_stopped_before_memory_is() {
     ] {
         too_much(&doubled(step));
     }
-    // Each list has the one before twice and takes little memory; its text does not.
+    // Each list contains the previous one twice and takes little memory; its text does not.
     let nested = "{% set ns = namespace(x=['a']) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
     for use_of_it in [
         "{{ ns.x }}",
@@ -175,7 +175,7 @@ fn a_template_that_builds_without_end_is_stopped_before_memory_is() {
     ] {
         too_much(&format!("{nested}{use_of_it}"));
     }
-    // Nothing doubles, and all is kept.
+    // Nothing doubles, but everything is kept.
     let kept = |step: &str| {
         let text = "{% set ns = namespace(all=[]) %}{% set text = 'a ' * 1000000 %}{% for i in range(9999) %}";
         format!("{text}{{% set ns.all = ns.all + [{step}] %}}{{% endfor %}}")
@@ -199,7 +199,8 @@ fn a_template_that_builds_without_end_is_stopped_before_memory_is() {
     ));
 }
 
-/// A list that holds itself `depth` times over: it takes little memory, and has 2 to the power of `depth` elements.
+/// Returns a template with a list nested `depth` times: it takes little memory, and has 2 to the power of `depth`
+/// elements.
 fn doubled(depth: usize) -> String {
     format!(
         "{{% set ns = namespace(x=[1], y=[1]) %}}{{% for i in range({depth}) %}}{{% set ns.x = [ns.x, ns.x] %}}\
@@ -233,7 +234,7 @@ fn a_step_of_a_template_is_short_whatever_it_compares() {
             "{use_of_it}: {error}"
         );
     }
-    // Each of them is light, and all together are not.
+    // Each of them is light, but together they are not.
     for many in [
         "[ns.x] * 9999",
         "[[ns.x] * 99] * 999",
@@ -291,7 +292,7 @@ fn a_rendering_that_is_not_wanted_any_more_ends() {
 #[test]
 fn no_value_of_a_template_is_deeper_than_the_stack() {
     let many = vec![Message::new("user", "hi"); 64];
-    // What becomes no deeper is done less often.
+    // Cases that do not become deeper run fewer times.
     for (begin, step, end) in [
         ("[]", "[ns.a]", ""),
         ("[]", "(ns.a,)", ""),
@@ -340,7 +341,7 @@ fn no_value_of_a_template_is_deeper_than_the_stack() {
             }
         }
     }
-    // A variable of one's own is none of another one's: a namespace may be an argument.
+    // A parameter is a separate variable, so a namespace may be an argument.
     let passed = "{% macro f(state) %}{{ state.x }}{% endmacro %}{% set ns = namespace(x=3) %}{{ f(state=ns) }}{{ f(ns) }}";
     assert_eq!(outcome(passed).unwrap(), "33");
 }
@@ -352,7 +353,7 @@ fn a_tag_of_more_words_than_any_is_an_error_that_names_the_line() {
     let elifs = format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(600));
     assert!(error(&elifs).contains("600 tags elif"));
     assert!(error("{{ f(*[1]) }}").contains("(*list)"));
-    // Text has no words, nor has a string.
+    // Text outside tags has no words, nor has a string.
     assert_eq!(outcome(&"a b c ".repeat(5000)).unwrap().len(), 30_000);
     assert_eq!(
         outcome(&format!("{{{{ '{}' }}}}", "a b ".repeat(5000)))
@@ -413,7 +414,7 @@ fn the_deepest_template_that_is_accepted_does_not_overflow_the_stack() {
         ("", "{'a':", "1"),
         ("", "1 if 1 else ", "1"),
     ] {
-        // Longer than any that is accepted, and as long as it may be.
+        // Longer than any accepted length, and as long as possible.
         for length in [LONGEST / link.len(), 2040, 1020, 510] {
             let _ = outcome(&format!(
                 "{{{{ {before}{}{after} }}}}",

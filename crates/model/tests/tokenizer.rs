@@ -1,4 +1,4 @@
-//! Tokenizers against the reference engines on 1,000 mixed lines (tests/golden/tokenizer), and against themselves.
+//! Compares tokenizers with the reference engines on 1,000 mixed lines (tests/golden/tokenizer), and with themselves.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn from_gguf(name: &str) -> Tokenizer {
     Tokenizer::from_gguf(&metadata(&golden().join(format!("{name}.gguf")))).unwrap()
 }
 
-/// The byte-level vocabulary with another pre-tokenizer.
+/// Returns the byte-level vocabulary with another pre-tokenizer.
 fn byte_level(pre: &str) -> Tokenizer {
     let mut metadata = metadata(&golden().join("bpe.gguf"));
     metadata.insert("tokenizer.ggml.pre", Value::String(pre.into()));
@@ -48,10 +48,10 @@ fn from_folder(name: &str) -> Tokenizer {
     .unwrap()
 }
 
-/// Stands in `NAME.expected` where the reference has no answer.
+/// The entry in `NAME.expected` if the reference has no result.
 const NO_REFERENCE: &str = "-";
 
-/// The first eight digits of SHA-256 over ids as little-endian u32.
+/// Returns the first eight digits of SHA-256 over ids as little-endian u32.
 fn digest(tokens: &[u32]) -> String {
     let bytes: Vec<u8> = tokens
         .iter()

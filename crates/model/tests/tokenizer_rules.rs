@@ -1,4 +1,4 @@
-//! What every tokenizer keeps to, and its errors for files that are wrong.
+//! The rules of every tokenizer, and its errors for invalid files.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn metadata(name: &str) -> Metadata {
         .metadata
 }
 
-/// The tokenizer of a golden vocabulary with some fields changed.
+/// Returns the tokenizer of a golden vocabulary with some fields changed.
 fn with(name: &str, fields: &[(&str, Value)]) -> triad_model::Result<Tokenizer> {
     let mut metadata = metadata(name);
     for (field, value) in fields {
@@ -46,7 +46,7 @@ fn a_text_of_more_tokens_than_are_wanted_is_not_encoded_to_its_end() {
     let spaces = " ".repeat(8_000_000);
     let words = "word ".repeat(100_000);
     for tokenizer in [byte_level(), sentence_piece()] {
-        let unread = || panic!("it was begun");
+        let unread = || panic!("encoding was started");
         let outcome = tokenizer
             .encode_within(&spaces, (Special::AsText, true), 1000, &unread)
             .unwrap();
@@ -306,7 +306,7 @@ fn a_character_that_never_ends_is_replaced_at_the_end() {
     assert_eq!(stream.push(byte(0xF0)), None);
     assert_eq!(stream.push(byte(0x9F)), None);
     assert_eq!(stream.finish(), "\u{FFFD}");
-    // Bytes that can't go on are replaced as soon as that is known.
+    // Bytes that can't become a character are replaced as soon as that is known.
     let mut stream = tokenizer.stream(&[]);
     assert_eq!(stream.push(byte(0xF0)), None);
     assert_eq!(stream.push(byte(b'a')).as_deref(), Some("\u{FFFD}a"));
@@ -661,7 +661,7 @@ proptest! {
         for name in ["spm.gguf", "spm-no-prefix.gguf", "unigram.gguf"] {
             let tokenizer = with(name, &[]).unwrap();
             let tokens = tokenizer.encode(&text, Special::AsText).unwrap();
-            // A user-defined token is followed by a space, as the beginning is.
+            // A user-defined token is followed by a space, as the start of the text is.
             if tokens.iter().all(|&token| tokenizer.token_kind(token) != TokenKind::UserDefined) {
                 prop_assert_eq!(tokenizer.decode(&tokens), &text[..], "{}", name);
             }

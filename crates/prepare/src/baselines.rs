@@ -1,4 +1,4 @@
-//! The quantization methods that shadow outliers are compared with, on the same weights and kernels.
+//! The quantization methods with which shadow outliers are compared, on the same weights and kernels.
 
 use triad_engine::LinearInput;
 use triad_engine::quantization::{
@@ -9,12 +9,12 @@ use super::calibration::Calibration;
 use super::calibration::statistics::InputStatistics;
 use super::weight_statistics::ChannelWeights;
 
-/// How far SmoothQuant moves the difficulty from activations to weights (Xiao et al. 2023, equation 4).
+/// Strength with which SmoothQuant moves the difficulty from activations to weights (Xiao et al. 2023, equation 4).
 pub const SMOOTHING_STRENGTH: f32 = 0.5;
-/// Magnitude from which a channel is an outlier for LLM.int8() (Dettmers et al. 2022, §3.2).
+/// Magnitude above which a channel is an outlier for LLM.int8() (Dettmers et al. 2022, §3.2).
 pub const LLM_INT8_THRESHOLD: f32 = 6.0;
 
-/// Naive W8A8: activations per tensor, scaled by the largest magnitude of the calibration text.
+/// Returns naive W8A8: activations per tensor, scaled by the largest magnitude of the calibration text.
 pub fn w8a8(calibration: &Calibration) -> Quantization {
     plan(calibration, |_, _, statistics| InputQuantization::Static {
         clip: usable_clip(statistics.largest_of_all()),
@@ -23,9 +23,9 @@ pub fn w8a8(calibration: &Calibration) -> Quantization {
     })
 }
 
-/// SmoothQuant with static activations per tensor (its O3): what norms put out is divided channel by channel by
-/// max|x|^α / max|w|^(1−α), which the weights are multiplied with. The inputs of attention's output and of down don't
-/// follow a norm, and stay as they are, as in the paper.
+/// Returns SmoothQuant with static activations per tensor (its O3): outputs of norms are divided channel by channel by
+/// max|x|^α / max|w|^(1−α), and the weights are multiplied by it. The inputs of attention's output and of down don't
+/// follow a norm, and are not changed, as in the paper.
 pub fn smooth_quant(calibration: &Calibration, weights: &[[ChannelWeights; 4]]) -> Quantization {
     plan(calibration, |block, input, statistics| {
         if !matches!(input, LinearInput::Attention | LinearInput::FeedForward) {
@@ -60,7 +60,7 @@ pub fn smooth_quant(calibration: &Calibration, weights: &[[ChannelWeights; 4]]) 
     })
 }
 
-/// LLM.int8(): one scale for each token, outlier channels in float with the weights as they were.
+/// Returns LLM.int8(): one scale per token, outlier channels in float with the original weights.
 pub fn llm_int8(blocks: usize) -> Quantization {
     let input = InputQuantization::Dynamic {
         outlier_threshold: LLM_INT8_THRESHOLD,
@@ -86,7 +86,7 @@ fn plan(
     quantization(blocks.collect())
 }
 
-/// The baselines leave the output matrix as it is.
+/// Returns a quantization of these blocks; the baselines do not change the output matrix.
 fn quantization(blocks: Vec<[InputQuantization; 4]>) -> Quantization {
     Quantization {
         weight_scales: WeightScales::Channel,

@@ -1,21 +1,21 @@
-//! What can go wrong while a model is prepared.
+//! The errors of a preparation.
 
 use std::path::PathBuf;
 
-/// Why a model could not be prepared.
+/// The reason why a model could not be prepared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model, its run, or a file of the package.
+    /// An error of the model, its run, or a file of the package.
     #[error(transparent)]
     Engine(#[from] triad_engine::Error),
-    /// A calibration text.
+    /// An error of a calibration text.
     #[error(transparent)]
     Text(#[from] TextError),
 }
 
 impl Error {
-    /// The engine's error, where that is what is wrong.
+    /// Returns the engine's error, if this is one.
     pub fn engine(&self) -> Option<&triad_engine::Error> {
         match self {
             Self::Engine(error) => Some(error),
@@ -30,19 +30,19 @@ impl From<triad_model::Error> for Error {
     }
 }
 
-/// A file that holds no calibration text.
+/// An error of a file with calibration text.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {problem}", .path.display(), .line.map_or_else(String::new, |line| format!(", line {line}")))]
 pub struct TextError {
-    /// Which file.
+    /// The file.
     pub path: PathBuf,
     /// The line concerned, counted from one.
     pub line: Option<usize>,
-    /// What is wrong there, and what was expected.
+    /// The problem and the expected content.
     pub problem: String,
-    /// What found it, where that was not this crate.
+    /// The cause, if it is an error of another library.
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// Result of this crate's functions.
+/// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,4 +1,4 @@
-//! How well a model predicts text that it was not calibrated on.
+//! Measures how well a model predicts text that it was not calibrated on.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use triad_engine::{Branch, Cancel, Int8Statistics, Model, Score, Session, Sessio
 use super::calibration::PIECE_TOKENS;
 use crate::error::Result;
 
-/// What a model makes of held-out text.
+/// The result of a model on held-out text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct HeldOut {
     /// Mean negative natural logarithm of the probability of a token.
@@ -17,19 +17,19 @@ pub struct HeldOut {
     pub standard_error: f64,
     /// Tokens that were predicted.
     pub tokens: usize,
-    /// Where the time of the INT8 layers went; nothing for a model in float.
+    /// Timing of the INT8 layers; zeros for a model in float.
     pub int8: Int8Statistics,
 }
 
 impl HeldOut {
-    /// e to the power of the loss.
+    /// Returns e to the power of the loss.
     pub fn perplexity(&self) -> f64 {
         self.loss.exp()
     }
 }
 
-/// Has `model` predict every token of each of `pieces` but its first. `progress` is called with the number of tokens
-/// that are done.
+/// Computes the loss of `model` on every token of each of `pieces` except its first. `progress` is called with the
+/// number of processed tokens.
 ///
 /// # Errors
 /// If `cancel` is set, or the model cannot run.
@@ -69,7 +69,7 @@ pub fn held_out(
         });
     }
     let loss = losses.iter().sum::<f64>() / tokens as f64;
-    // Pieces differ in length: what each adds to the mean is its distance from what its length lets expect.
+    // Pieces differ in length: the deviation of a piece is the difference from the value expected for its length.
     let lengths = pieces
         .iter()
         .map(|piece| piece.len().saturating_sub(1))

@@ -1,13 +1,13 @@
-//! Preparation: from a float model to a plan for INT8 (llm.npu, §3.1 and §3.3), or to weights in INT4 (HeteroLLM, §5.1).
+//! Preparation of a float model: plans for INT8 (llm.npu, §3.1 and §3.3), or weights in INT4 (HeteroLLM, §5.1).
 //!
-//! [`calibration`] runs the float model over a text and counts magnitudes; [`threshold`] finds where to clip;
-//! [`plan`] decides what is an outlier, which shadows are kept, which channels are hot; [`smoothing`] makes up for the
-//! shadows that are not kept; [`prune`] searches how many
-//! shadows a budget needs on [`held_out`] text. [`baselines`] are the methods to compare with, and
-//! [`Method`] quantizes a model in memory by any of them; a [`Quantization`](triad_engine::quantization::Quantization)
-//! holds what comes out. [`package`] writes a package of it.
+//! [`calibration`] runs the float model over a text and counts magnitudes; [`threshold`] finds the clip thresholds;
+//! [`plan`] decides which values are outliers, which shadows are kept, and which channels are hot; [`smoothing`]
+//! compensates for shadows that are not kept; [`prune`] searches for the number of shadows that a budget needs on
+//! [`held_out`] text. [`baselines`] are the methods for comparison, and [`Method`] quantizes a model in memory by any
+//! of them; a [`Quantization`](triad_engine::quantization::Quantization) holds the result. [`package`] writes a package
+//! of it.
 //!
-//! What a package contains of its preparation, and how it is read, is in [`triad_engine::package`].
+//! [`triad_engine::package`] defines what a package contains of its preparation, and reads it.
 #![forbid(unsafe_code)]
 
 pub mod baselines;
@@ -32,8 +32,8 @@ pub use triad_engine::package::preparation::{Preparation, PrepareOptions, Prune}
 use triad_engine::quantization::LinearFormat;
 use triad_engine::{Cancel, Model};
 
-/// Decides how `model`, in float, is quantized, from what calibration saw. `held_out` are pieces of text that it did
-/// not see, for [`Prune::Auto`].
+/// Decides how to quantize `model`, in float, from calibration. `held_out` are pieces of text that calibration did not
+/// use, for [`Prune::Auto`].
 ///
 /// # Errors
 /// If `cancel` is set, or the model cannot run.
@@ -57,7 +57,7 @@ pub fn decide(
     })
 }
 
-/// The share of the inputs whose shadow is left out, and what is decided for each.
+/// Returns the share of the inputs whose shadow is omitted, and the decisions for each input.
 fn decide_int8(
     model: &Arc<Model>,
     calibration: &Calibration,

@@ -1,4 +1,4 @@
-//! A float model in INT8 or INT4, in memory, by any of the methods that are compared.
+//! Quantizes a float model to INT8 or INT4 in memory, by any of the compared methods.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use super::plan::PlanOptions;
 use super::{Preparation, PrepareOptions, baselines, decide, plan, weight_statistics};
 use crate::error::Result;
 
-/// How linear layers are brought to INT8 or INT4.
+/// A method to quantize linear layers to INT8 or INT4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Activations per tensor, scaled by the largest magnitude.
     W8a8,
-    /// Clipped, with shadow outliers (llm.npu, §3.3).
+    /// Clipped activations, with shadow outliers (llm.npu, §3.3).
     Shadow,
-    /// Difficult channels scaled down before quantizing.
+    /// Difficult channels scaled down before quantization.
     SmoothQuant,
-    /// One scale for each token, outlier channels in float.
+    /// One scale per token, outlier channels in float.
     LlmInt8,
-    /// Weights in INT4 with scales for groups, activations in float.
+    /// Weights in INT4 with a scale per group, activations in float.
     W4a16,
 }
 
@@ -29,17 +29,17 @@ pub enum Method {
 pub struct Quantized {
     /// The model, ready to run.
     pub model: Arc<Model>,
-    /// What was decided; there exactly for [`Method::Shadow`].
+    /// The decisions of the preparation; present exactly for [`Method::Shadow`].
     pub preparation: Option<Preparation>,
 }
 
 impl Method {
-    /// Whether it needs statistics of a calibration text.
+    /// Returns whether the method needs statistics of a calibration text.
     pub fn calibrates(self) -> bool {
         self != Self::LlmInt8
     }
 
-    /// Quantizes the float `model` by what calibration saw of it; `held_out` are pieces of text that it did not see, for
+    /// Quantizes the float `model` by the calibration; `held_out` are pieces of text that calibration did not use, for
     /// [`Prune::Auto`](super::Prune::Auto).
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! From calibration to a plan: clip thresholds, outliers, importance, which shadows to keep, hot channels.
+//! Computes a plan from a calibration: clip thresholds, outliers, importance, which shadows to keep, hot channels.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ pub use triad_engine::package::preparation::{
     InputSummary, OUTLIER_SHARE, PlanOptions, quantization,
 };
 
-/// Everything that calibration decides, before pruning.
+/// Returns everything that calibration decides, before pruning.
 ///
 /// The inputs are in the order of the blocks and of [`LinearInput::ALL`].
 pub fn summarize(
@@ -45,7 +45,7 @@ pub fn summarize(
         let (smoothed, smoothed_energy) = match smoothing.factors() {
             None => (Cow::Borrowed(statistics), Cow::Borrowed(energy)),
             Some(factors) => {
-                // Weights are divided by what activations are multiplied by.
+                // Weights are divided by the factors that activations are multiplied by.
                 let energy = energy
                     .iter()
                     .zip(&factors)
@@ -87,13 +87,13 @@ pub fn summarize(
     calibration.inputs().map(of_input).collect()
 }
 
-/// The fewest channels that give `share` of all outliers, ascending.
+/// Returns the fewest channels that have `share` of all outliers, ascending.
 pub fn hot_channels(outliers: &[u64], share: f64) -> Vec<u32> {
     let enough = outliers.iter().sum::<u64>() as f64 * share;
     let mut channels: Vec<u32> = (0..outliers.len() as u32)
         .filter(|channel| outliers[*channel as usize] > 0)
         .collect();
-    // By count; equal counts by place, so that the choice is the same every time.
+    // By count; equal counts by index, so that the choice is deterministic.
     channels.sort_by_key(|channel| (std::cmp::Reverse(outliers[*channel as usize]), *channel));
     let mut given = 0;
     let needed = channels.iter().position(|channel| {
@@ -105,7 +105,7 @@ pub fn hot_channels(outliers: &[u64], share: f64) -> Vec<u32> {
     channels
 }
 
-/// Takes the shadow from the least important `rate` of the inputs (0: none, 1: all), and gives it to the others.
+/// Removes the shadow from the least important `rate` of the inputs (0: none, 1: all); the others get one.
 pub fn prune(inputs: &mut [InputSummary], rate: f64) {
     let mut by_importance: Vec<usize> = (0..inputs.len()).collect();
     by_importance.sort_by(|a, b| inputs[*a].importance.total_cmp(&inputs[*b].importance));

@@ -1,4 +1,4 @@
-//! Which inputs lose their shadow: most outliers can be left out without loss (llm.npu, §3.3).
+//! Selects the inputs that lose their shadow: most outliers can be omitted without loss (llm.npu, §3.3).
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use super::plan::{self, InputSummary};
 use super::{PrepareOptions, Prune};
 use crate::error::{Error, Result};
 
-/// Steps of [`Prune::Auto`]: rates are tried to 1/16, a step of which costs less than the noise of a loss.
+/// Bisection steps of [`Prune::Auto`]: rates are searched to 1/16; such a step changes the loss by less than its noise.
 const STEPS: u32 = 4;
 
-/// Weights of linear layers up to which [`Prune::Auto`] searches: it holds them in INT8 in memory, some of them twice, and
-/// reads the held-out text with them [`STEPS`] + 1 times.
+/// Maximum number of weights of linear layers for [`Prune::Auto`]: the search holds them in INT8 in memory, some of
+/// them twice, and processes the held-out text with them [`STEPS`] + 1 times.
 const SEARCHED: usize = 1 << 30;
 
-/// Prunes `inputs` as `options` say; the share that was pruned. With [`Prune::Auto`], where nothing is held out or the model is
-/// too large to search, every shadow is kept.
+/// Prunes `inputs` by `options`; returns the pruned share. With [`Prune::Auto`], every shadow is kept if nothing is
+/// held out or the model is too large for the search.
 pub(super) fn prune(
     model: &Arc<Model>,
     inputs: &mut [InputSummary],
@@ -52,7 +52,7 @@ pub(super) fn prune(
     Ok(rate)
 }
 
-/// Whether the model is small enough to search.
+/// Returns whether the model is small enough for the search.
 fn is_searched(description: &ModelDescription) -> bool {
     let linears = description
         .blocks
@@ -61,8 +61,8 @@ fn is_searched(description: &ModelDescription) -> bool {
     linears.map(|linear| linear.parameters()).sum::<usize>() <= SEARCHED
 }
 
-/// The highest rate for which `within` holds, to 1/16, by bisection: losses grow with the rate but for noise. 0 if there
-/// is none: all shadows are kept, and that is the best there is.
+/// Returns the highest rate for which `within` holds, to 1/16, by bisection: apart from noise, losses grow with the
+/// rate. Returns 0 if there is none: all shadows are kept, which is the best possible.
 fn highest(within: &mut dyn FnMut(f64) -> Result<bool>) -> Result<f64> {
     if within(1.0)? {
         return Ok(1.0);

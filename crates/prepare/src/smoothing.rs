@@ -1,17 +1,18 @@
-//! Smoothing of inputs without a shadow: channels with outliers are scaled down, and the weights that read them up.
+//! Smoothing of inputs without a shadow: channels with outliers are scaled down, and the weights for them are scaled
+//! up.
 //!
-//! An input that keeps its shadow computes outliers beside the clipped rest. One that loses it would cut them off, or
-//! clip so far out that everything else gets coarse steps; the paper takes that loss. Here each channel that reaches
-//! beyond the clip threshold is scaled down first, and the weights that read it are scaled up, as SmoothQuant does with
-//! all channels (Xiao et al. 2023).
+//! An input with a shadow computes outliers separately from the clipped rest. Without a shadow, outliers are cut off,
+//! or the clip threshold is so large that all other values get coarse steps; the paper accepts that loss. Here each
+//! channel that exceeds the clip threshold is scaled down first, and the weights for it are scaled up, as SmoothQuant
+//! does with all channels (Xiao et al. 2023).
 
 use triad_engine::package::preparation::Smoothing;
 
 use super::calibration::statistics::InputStatistics;
 
-/// So that a channel reaching n octaves beyond `clip` is brought back by `strength` · n.
+/// Returns the smoothing that reduces a channel n octaves above `clip` by `strength` · n octaves.
 pub fn smoothing(statistics: &InputStatistics, clip: f32, strength: f32) -> Smoothing {
-    // A channel within the threshold comes out below zero, and stays.
+    // A channel within the threshold gives a negative number, and does not change.
     Smoothing::by_octaves(
         statistics
             .largest()

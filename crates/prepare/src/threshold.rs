@@ -1,7 +1,8 @@
-//! Where to clip: the largest activation that INT8 represents (llm.npu, §3.3).
+//! Selects clip thresholds: the largest activation that INT8 represents (llm.npu, §3.3).
 //!
-//! A small clip threshold gives fine steps and many outliers, a large one coarse steps and few. What an outlier costs
-//! depends on whether the input keeps its shadow: with one it is exact and costs time, without it is cut off.
+//! A small clip threshold gives fine steps and many outliers, a large one coarse steps and few outliers. The cost of an
+//! outlier depends on whether the input keeps its shadow: with a shadow, it is exact and takes time; without one, it is
+//! cut off.
 
 use triad_engine::quantization::{INT8_MAX, usable_clip};
 
@@ -9,20 +10,20 @@ use super::calibration::statistics::{BINS, InputStatistics, edge};
 
 pub use triad_engine::package::preparation::ThresholdRule;
 
-/// How a clip threshold is found.
+/// The options for selecting a clip threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClipOptions {
-    /// By which rule.
+    /// The rule.
     pub rule: ThresholdRule,
-    /// The input keeps its shadow.
+    /// Whether the input keeps its shadow.
     pub shadow: bool,
-    /// Values beyond the threshold that a shadow may have, of all values.
+    /// Maximum share of all values that may exceed the threshold if there is a shadow.
     pub outlier_share: f64,
 }
 
-/// The clip threshold of one input: the lower edge of a histogram bin, or the largest magnitude.
+/// Returns the clip threshold of one input: the lower edge of a histogram bin, or the largest magnitude.
 ///
-/// `energy[channel]` is the sum of the squared weights that read the channel: what its error is multiplied by.
+/// `energy[channel]` is the sum of the squared weights of the channel, by which its squared error is multiplied.
 pub fn clip(statistics: &InputStatistics, energy: &[f64], options: ClipOptions) -> f32 {
     let largest = statistics.largest_of_all();
     let percentile = || {
@@ -53,9 +54,9 @@ pub fn clip(statistics: &InputStatistics, energy: &[f64], options: ClipOptions) 
     usable_clip(clip)
 }
 
-/// Expected squared error of what the layers put out, summed over the calibration text, if this input is clipped
-/// at `clip`: rounding of what is within, and unless there is a shadow the cut of what is beyond. Errors of
-/// different channels are taken as independent.
+/// Returns the expected squared error of the layers' outputs, summed over the calibration text, if this input is
+/// clipped at `clip`: the rounding error of values within, and, without a shadow, the clipping error of values beyond.
+/// Errors of different channels are assumed independent.
 pub fn squared_error(statistics: &InputStatistics, energy: &[f64], clip: f32, shadow: bool) -> f64 {
     let scale = f64::from(clip / INT8_MAX);
     let clip = f64::from(clip);
@@ -78,7 +79,8 @@ pub fn squared_error(statistics: &InputStatistics, energy: &[f64], clip: f32, sh
     counts.iter().enumerate().map(error).sum()
 }
 
-/// Sum of squares of what the layers put out over the calibration text, in the terms of [`squared_error`].
+/// Returns the sum of squares of the layers' outputs over the calibration text, under the assumptions of
+/// [`squared_error`].
 pub fn output_energy(statistics: &InputStatistics, energy: &[f64]) -> f64 {
     let counts = statistics.weighed_counts(energy);
     let square =

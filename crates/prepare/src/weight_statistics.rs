@@ -1,19 +1,20 @@
-//! What the weights say about the channels that they read.
+//! Statistics of the weights by input channel.
 
 use triad_engine::LinearInput;
 use triad_engine::weights::{Block, Linear, Weight, Weights};
 use triad_kernels::chunks::map;
 
-/// The weights that read each channel of one linear input.
+/// The weights of each channel of one linear input.
 #[derive(Clone, Debug)]
 pub struct ChannelWeights {
-    /// Sum of their squares `[channels]`: what a squared error of the channel is multiplied by.
+    /// Sum of their squares `[channels]`, by which a squared error of the channel is multiplied.
     pub energy: Vec<f64>,
-    /// The largest magnitude `[channels]`.
+    /// Largest magnitude `[channels]`.
     pub largest: Vec<f32>,
 }
 
-/// For each block and each of its inputs in the order of [`LinearInput::ALL`], on the threads that are installed.
+/// Computes the statistics of each input of each block, in the order of [`LinearInput::ALL`], on the threads of the
+/// installed pool.
 ///
 /// # Panics
 /// If the weights are not in float.
@@ -55,7 +56,7 @@ fn of_linear(linear: &Linear) -> ChannelWeights {
         panic!("the weights are in float")
     };
     let channels = matrix.in_features();
-    // Columns are summed by task in an order that does not depend on the number of threads.
+    // Column sums are combined by task in an order that does not depend on the number of threads.
     const TASK_ROWS: usize = 64;
     let tasks = map(matrix.out_features().div_ceil(TASK_ROWS), |task| {
         let rows = task * TASK_ROWS..((task + 1) * TASK_ROWS).min(matrix.out_features());

@@ -1,4 +1,4 @@
-//! Rules of INT8 models: what their shadows give back, and what must not change them.
+//! Rules of INT8 models: what their shadows restore, and what must not affect them.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ fn logits(model: &Arc<Model>, tokens: &[u32], chunk: usize) -> Vec<f32> {
         .unwrap()
 }
 
-/// Root of the mean squared difference, relative to the root of the mean square.
+/// Returns the root of the mean squared difference, relative to the root of the mean square.
 fn difference(a: &[f32], b: &[f32]) -> f64 {
     let square =
         |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
@@ -89,13 +89,13 @@ fn with_all_shadows_every_family_stays_close_to_float() {
 fn how_a_prompt_is_cut_changes_an_int8_model_no_more_than_a_float_one() {
     for family in FAMILIES {
         let model = model(family, 2);
-        // Without shadows a rounding step could tip an activation over to the next integer; the bound allows a few.
+        // Without shadows, a rounding step could change an activation to the next integer; the bound allows a few.
         let int8 = Arc::new(model.quantize(&plan(&model, 0.5, &PlanOptions::default())));
         let tokens = &pieces(&model, 8)[7];
         let whole = logits(&int8, tokens, 64);
         for chunk in [1, 7, 16] {
             let difference = difference(&logits(&int8, tokens, chunk), &whole);
-            // A row alone has its attention in f32 and its logits from INT16, others have both from bf16.
+            // A single row has its attention in f32 and its logits from INT16; several rows have both from bf16.
             let bound = if chunk == 1 { 0.05 } else { 0.02 };
             assert!(
                 difference < bound,

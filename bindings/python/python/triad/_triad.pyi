@@ -16,7 +16,7 @@ Messages = Sequence[Mapping[str, Any]]
 Path = str | PathLike[str]
 
 class TriadError(Exception):
-    """A model, a file or a run is not as it has to be."""
+    """A model or a file is invalid, or a run failed."""
 
 class PromptTooLong(TriadError):
     """A prompt has more tokens than the context."""
@@ -25,7 +25,7 @@ class Busy(TriadError):
     """A session is computing something else."""
 
 class Options(TypedDict, total=False):
-    """How an answer is made. What is left out is as the model's authors recommend, else greedy."""
+    """The options of an answer. Defaults are those of the model's authors, or else greedy sampling."""
 
     max_tokens: int
     temperature: float
@@ -45,7 +45,7 @@ class Options(TypedDict, total=False):
     grammar: str
 
 class Answer:
-    """What a model wrote."""
+    """The answer of a model."""
 
     @property
     def text(self) -> str: ...
@@ -71,7 +71,7 @@ class Answer:
     def decode_tokens_per_second(self) -> float: ...
 
 class Stream(Iterator[str]):
-    """An answer as it comes: an iterator over the parts of its text."""
+    """A streamed answer: an iterator over the parts of its text."""
 
     def __next__(self) -> str: ...
     def cancel(self) -> None: ...
@@ -79,7 +79,7 @@ class Stream(Iterator[str]):
     def answer(self) -> Answer: ...
 
 class Session:
-    """One conversation: the tokens that a model has seen, with their keys and values."""
+    """A conversation: the tokens that a model has processed, with their keys and values."""
 
     @property
     def tokens(self) -> list[int]: ...

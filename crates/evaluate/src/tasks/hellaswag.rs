@@ -1,12 +1,12 @@
-//! HellaSwag: which ending continues a scene. The harness's `hellaswag`.
+//! HellaSwag: select the ending that continues a scene. The harness's `hellaswag`.
 
 use super::super::question::{Choice, Judgement, Question};
 use super::super::rows::{DataError, Row};
 
-/// The activity and the scene, then each of four endings.
+/// Returns a question with the activity and the scene, followed by each of four endings.
 ///
-/// Where a row has the scene in two parts, `ctx_a` and `ctx_b`, the second is capitalized, as the harness does it; a
-/// file that has only the joined `ctx` is taken as it is.
+/// If a row has the scene in two parts, `ctx_a` and `ctx_b`, the second is capitalized, as in the harness; a file with
+/// only the joined `ctx` is used unchanged.
 pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     let scene = if row.has("ctx_a") && row.has("ctx_b") {
         // The second part is empty in the rows from WikiHow.
@@ -32,19 +32,19 @@ pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     ))
 }
 
-/// First letter upper case, the others lower case.
+/// Converts the first letter to upper case and the others to lower case.
 fn capitalize(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().into_iter().flat_map(char::to_uppercase);
     first.chain(letters.flat_map(char::to_lowercase)).collect()
 }
 
-/// Removes what the WikiHow part of the set left in brackets.
+/// Removes the bracketed markup of the WikiHow part of the dataset.
 fn clean(text: &str) -> String {
     let text = text.trim().replace(" [title]", ". ");
     let mut kept = String::with_capacity(text.len());
     let mut rest = text.as_str();
-    // As the harness's `\[.*?\]`, in which a dot is no newline.
+    // Like the harness's `\[.*?\]`, in which a dot matches no newline.
     while let Some(start) = rest.find('[') {
         let inside = &rest[start..];
         let end = inside

@@ -3,7 +3,7 @@
 use super::super::question::{Choice, Judgement, Question};
 use super::super::rows::{DataError, Row};
 
-/// The passage up to its last space, and what follows.
+/// Returns a question with the passage up to its last space, and the rest as the continuation.
 pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     let text = row.text("text")?;
     let expected = "a passage that ends in the word to predict";

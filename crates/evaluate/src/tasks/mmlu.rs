@@ -1,4 +1,4 @@
-//! MMLU: the letter of the right choice, after five solved examples of the subject. The harness's `mmlu`.
+//! MMLU: select the letter of the right choice, after five solved examples of the subject. The harness's `mmlu`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(in super::super) struct FewShot {
 }
 
 impl FewShot {
-    /// Reads the solved examples: rows like those of the questions, the first five of each subject.
+    /// Reads the solved examples: rows in the format of the questions, the first five of each subject.
     pub(in super::super) fn read(path: &Path) -> Result<Self, DataError> {
         let mut preambles: HashMap<String, Preamble> = HashMap::new();
         for row in rows::rows(path)? {
@@ -57,7 +57,7 @@ impl FewShot {
         })
     }
 
-    /// The question, then each letter.
+    /// Returns a question with each letter as a continuation.
     pub(in super::super) fn question(&self, row: &Row) -> Result<Question, DataError> {
         let subject = row.text("subject")?;
         let Some(preamble) = self.preambles.get(subject) else {

@@ -1,4 +1,4 @@
-//! From a row to a question: one file a task, each by the harness's definition of it.
+//! Conversion of a row to a question: one file per task, each by the harness's definition.
 
 pub(super) mod hellaswag;
 pub(super) mod lambada;

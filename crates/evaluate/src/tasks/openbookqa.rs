@@ -1,11 +1,11 @@
-//! OpenBookQA: which choice completes a statement of elementary science. The harness's `openbookqa`.
+//! OpenBookQA: select the choice that completes a statement of elementary science. The harness's `openbookqa`.
 
 use super::super::question::{Choice, Judgement, Question};
 use super::super::rows::{DataError, Row};
 
 const LETTERS: [&str; 4] = ["A", "B", "C", "D"];
 
-/// The stem, then each of the choices that one field lists: `(A) … (B) … (C) … (D) …`.
+/// Returns a question with the stem, followed by each of the choices in one field: `(A) … (B) … (C) … (D) …`.
 pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     let stem = row.text("Question Stem")?;
     let Some(choices) = split(row.text("Choices")?) else {
@@ -27,7 +27,7 @@ pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     ))
 }
 
-/// The texts behind `(A)`, `(B)`, `(C)` and `(D)`.
+/// Returns the texts after `(A)`, `(B)`, `(C)` and `(D)`.
 fn split(choices: &str) -> Option<[&str; 4]> {
     let mut rest = choices.trim_start().strip_prefix("(A)")?;
     let mut texts = [""; 4];

@@ -1,16 +1,16 @@
-//! WinoGrande: the meaning of a blank. The harness's `winogrande`, by partial evaluation: the text behind the blank is
-//! scored after each option.
+//! WinoGrande: the meaning of a blank. The harness's `winogrande`, by partial evaluation: the text after the blank is
+//! scored for each option.
 
 use super::super::question::{Choice, Judgement, Question};
 use super::super::rows::{DataError, Row};
 
-/// The sentence up to the blank with each option in its place, and the rest of the sentence.
+/// Returns a question with the sentence up to the blank, each option in its place, and the rest of the sentence.
 pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     let Some((before, after)) = row.text("sentence")?.split_once('_') else {
         return Err(row.wrong("sentence", "has no blank", "a sentence with \"_\""));
     };
     if after.trim().is_empty() {
-        return Err(row.wrong("sentence", "ends in the blank", "a text behind \"_\""));
+        return Err(row.wrong("sentence", "ends in the blank", "a text after \"_\""));
     }
     let choice = |option| {
         Ok(Choice::after_space(

@@ -1,15 +1,16 @@
-//! Causal attention over a cache of keys and values in pages: [`attention`] for the rows of a prompt,
+//! Causal attention over a paged cache of keys and values: [`attention`] for the rows of a prompt,
 //! [`attention_of_rows`] for rows that are decoded.
 //!
-//! Which of the two computes a row is the caller's choice and part of the result: their sums differ in order and format.
-//! Within each, a row gets the same bits whatever rows are beside it, however a prompt is cut into chunks, and on any
-//! number of threads.
+//! The caller chooses which of the two computes a row, and the choice affects the result: their sums differ in order
+//! and format. Each of them gives a row the same bits whatever other rows are in the batch, however a prompt is cut
+//! into chunks, and on any number of threads.
 //!
-//! For a prompt, one task is one key-value head and a tile of query rows. Page by page, keys and values are brought
-//! into the form that kernels multiply, once for all strips of the tile. Every strip gets its scores, the online softmax
-//! makes weights of them (`softmax`), and the weighted values are added to what earlier pages gave: never more scores at
-//! once than a strip of query rows has with one page of keys. (A value that is not a number may make every row of its page
-//! not a number: what is hidden is multiplied by zero.) Decoded rows are computed one by one (`row`), in f32.
+//! For a prompt, one task is one key-value head and a tile of query rows. Page by page, the task packs keys and values
+//! for the kernels, once for all strips of the tile. For every strip it computes the scores, turns them into weights by
+//! the online softmax (`softmax`), and adds the weighted values to those of earlier pages. So the task never stores
+//! more scores at once than those of one strip of query rows with one page of keys. (A value that is NaN or infinite
+//! may make every row of its page NaN, since masked positions are multiplied by zero.) Decoded rows are computed one by
+//! one (`row`), in f32.
 
 mod row;
 mod row_f16;
@@ -28,26 +29,26 @@ use crate::{Matrix, pool};
 pub use row::{Row, attention_of_rows};
 use softmax::Running;
 
-/// Positions of a page: keys and values are in pages of so many, the last of which may be filled in part.
+/// Positions per page of keys and values. The last page may be partly filled.
 pub const PAGE: usize = 256;
 
-/// The keys and values of one sequence in one block of a model, page by page. Those of pages have the number format of
-/// the first one.
+/// The keys and values of one sequence in one layer of a model, page by page. All pages have the number format of the
+/// first one.
 pub trait Cache: Sync {
-    /// Keys of one page `[kv_heads, PAGE, head_dim]`.
+    /// Returns the keys of one page `[kv_heads, PAGE, head_dim]`.
     fn keys(&self, page: usize) -> Matrix<'_>;
-    /// Values of one page `[kv_heads, PAGE, head_dim]`.
+    /// Returns the values of one page `[kv_heads, PAGE, head_dim]`.
     fn values(&self, page: usize) -> Matrix<'_>;
 }
 
-/// Pages that follow each other in memory: `[pages, kv_heads, PAGE, head_dim]`.
+/// Pages that are contiguous in memory: `[pages, kv_heads, PAGE, head_dim]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Slab<'a> {
     /// Keys of all pages.
     pub keys: Matrix<'a>,
     /// Values of all pages.
     pub values: Matrix<'a>,
-    /// Heads of keys and values.
+    /// Number of key-value heads.
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
@@ -70,7 +71,7 @@ impl Cache for Slab<'_> {
     }
 }
 
-/// The properties of a block that attention reads.
+/// The properties of a layer that attention reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Query heads.
@@ -79,19 +80,19 @@ pub struct Shape {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// Factor on query · key.
+    /// The factor on query · key.
     pub scale: f32,
-    /// A query reads this many most recent positions, its own among them.
+    /// The sliding window: a query reads this many most recent positions, including its own.
     pub window: Option<usize>,
-    /// Scores become `cap · tanh(scores / cap)`.
+    /// The soft cap: scores become `cap · tanh(scores / cap)`.
     pub soft_cap: Option<f32>,
-    /// What is multiplied.
+    /// The number format of the products.
     pub precision: Precision,
 }
 
 impl Shape {
-    /// Factor on queries that makes scores exponents of two; of those with a soft cap, which comes first, it leaves that
-    /// to [`softmax::cap`].
+    /// Returns the factor on queries that makes scores exponents of two. With a soft cap, which applies first,
+    /// [`softmax::cap`] does this conversion instead.
     fn query_scale(&self) -> f32 {
         self.scale
             * if self.soft_cap.is_some() {
@@ -105,16 +106,16 @@ impl Shape {
 /// Number format of queries, keys, weights and values in attention's products; sums are in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Everything in f32.
+    /// f32 throughout.
     Exact,
-    /// bf16, or INT16 with a scale for each row, where the processor multiplies one of these faster than f32; f32 on others, and
-    /// for rows that are decoded.
+    /// bf16, or INT16 with a scale per row, if the processor multiplies one of these faster than f32; f32 on other
+    /// processors and for decoded rows.
     Fast,
 }
 
-/// Strips of a tile, at most.
+/// Maximum number of strips per tile.
 const STRIPS: usize = 16;
-/// Tiles for each thread, at least.
+/// Minimum number of tiles per thread.
 const TASKS: usize = 2;
 
 /// Buffers of a task.
@@ -124,19 +125,19 @@ struct Scratch {
     scaled: Vec<f32>,
     /// All queries of the tile `[rows, heads of the group, words of a head]`.
     queries: Lines<u32>,
-    /// The units of these rows.
+    /// The scale of each of these rows.
     query_units: Vec<f32>,
     keys: Operand,
     values: Operand,
-    /// Of a strip `[rows, heads of the group, PAGE]`.
+    /// Scores of a strip `[rows, heads of the group, PAGE]`.
     scores: Lines<f32>,
-    /// Those scores as weights, in words.
+    /// The weights computed from these scores, in words.
     weights: Lines<u32>,
-    /// The units of these rows.
+    /// The scale of each of these rows.
     weight_units: Vec<f32>,
     /// Weighted values of the tile `[rows, heads of the group, head_dim]`.
     output: Vec<f32>,
-    /// Of the tile `[rows, heads of the group]`.
+    /// State of the softmax `[rows, heads of the group]` of the tile.
     softmax: Vec<Running>,
 }
 
@@ -144,11 +145,11 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Attention of a prompt's `queries[rows, heads, head_dim]`, the first at `first_position`, over the keys and values in
-/// `cache`, into `out[rows, heads, head_dim]`.
+/// Computes attention of a prompt's `queries[rows, heads, head_dim]`, the first at `first_position`, over the keys and
+/// values in `cache`, into `out[rows, heads, head_dim]`.
 ///
-/// Positions `0 .. first_position + rows` of the cache must be filled. Row `r` reads positions up to
-/// `first_position + r`, and no further back than the window.
+/// Positions `0 .. first_position + rows` of the cache must be filled. Row `r` reads positions up to `first_position +
+/// r`, and within the window.
 ///
 /// # Panics
 /// If a slice's length or a page contradicts the shapes.
@@ -164,7 +165,7 @@ pub fn attention(
     assert_eq!(
         queries.len(),
         out.len(),
-        "queries and output have one shape"
+        "queries and output must have the same shape"
     );
     let group = shape.heads / shape.kv_heads;
     let arithmetic = match shape.precision {
@@ -172,8 +173,8 @@ pub fn attention(
         Precision::Fast => Arithmetic::rounded(),
     };
     let strip = (arithmetic.strip() / group).max(1);
-    // Large tiles share the work on keys and values, as long as every thread has some; of one size, so that none waits long for
-    // the others.
+    // Large tiles share the packing of keys and values, so tiles are as large as they can be while every thread has
+    // some. They have equal size, so that no thread waits long for the others.
     let strips = rows.div_ceil(strip);
     let tiles = (TASKS * pool::threads())
         .div_ceil(shape.kv_heads)
@@ -191,8 +192,8 @@ pub fn attention(
         arithmetic,
         out,
     };
-    // In the order of rows, so that a thread has those that it has in other operators. The last see the most keys; threads that
-    // have finished theirs take from these first.
+    // Tasks are in the order of rows, so that each thread gets the rows that it has in other operators. The last rows
+    // see the most keys; threads that finish early take tasks from these first.
     pool::for_each(shape.kv_heads * tiles, 1, |task| {
         let (tile, kv_head) = (task / shape.kv_heads, task % shape.kv_heads);
         let rows = tile * tile_rows..((tile + 1) * tile_rows).min(rows);
@@ -200,22 +201,22 @@ pub fn attention(
     });
 }
 
-/// What all tasks share.
+/// The data that all tasks share.
 struct Pass<'a> {
     queries: &'a [f32],
     first_position: usize,
     cache: &'a dyn Cache,
     shape: &'a Shape,
-    /// Query heads for each key head.
+    /// Query heads per key head.
     group: usize,
-    /// Rows of a strip, each with the heads of a group.
+    /// Rows per strip, each with all heads of a group.
     strip: usize,
     arithmetic: Arithmetic,
     out: SharedOutput<'a>,
 }
 
 impl Pass<'_> {
-    /// Query rows `rows` of the heads that read `kv_head`.
+    /// Computes query rows `rows` of the heads that read `kv_head`.
     fn tile(&self, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
         let (dim, group) = (self.shape.head_dim, self.group);
         self.gather(kv_head, rows.clone(), scratch);
@@ -227,7 +228,7 @@ impl Pass<'_> {
             .resize(rows.len() * group, Running::default());
         let seen = self.visible(rows.start).start..self.visible(rows.end - 1).end;
         for page in seen.start / PAGE..seen.end.div_ceil(PAGE) {
-            // From the start of the page, so that pairs of keys are the same for every tile.
+            // From the start of the page, so that keys form the same pairs in every tile.
             let keys = page * PAGE..((page + 1) * PAGE).min(seen.end);
             let first = kv_head * PAGE;
             scratch.keys.pack_transposed(
@@ -255,14 +256,14 @@ impl Pass<'_> {
             .enumerate();
         for (index, (output, softmax)) in heads {
             let (row, head) = (rows.start + index / group, kv_head * group + index % group);
-            // SAFETY: this task alone writes these rows of these heads.
+            // SAFETY: only this task writes these rows of these heads.
             #[allow(unsafe_code)]
             let out = unsafe { self.out.row(row, head * dim..(head + 1) * dim) };
             softmax.finish(output, out);
         }
     }
 
-    /// Adds what query rows `strip`, of which `before` others are in the tile, read of `keys` of one page.
+    /// Adds the attention of query rows `strip` to `keys` of one page; the tile has `before` rows ahead of these.
     fn strip(&self, strip: Range<usize>, before: usize, keys: Range<usize>, scratch: &mut Scratch) {
         let Scratch {
             queries,
@@ -276,7 +277,7 @@ impl Pass<'_> {
             softmax,
             ..
         } = scratch;
-        // What is behind the keys is not visible.
+        // `visible` hides the padding after the keys.
         let (dim, count) = (
             self.shape.head_dim,
             keys.len().next_multiple_of(self.arithmetic.step()),
@@ -328,7 +329,7 @@ impl Pass<'_> {
         );
     }
 
-    /// The positions that a query row looks at.
+    /// Returns the positions that a query row reads.
     fn visible(&self, row: usize) -> Range<usize> {
         let end = self.first_position + row + 1;
         self.shape
@@ -336,7 +337,7 @@ impl Pass<'_> {
             .map_or(0, |window| end.saturating_sub(window))..end
     }
 
-    /// Queries of a tile, times what makes scores exponents of two.
+    /// Copies the queries of a tile, multiplied by [`Shape::query_scale`], and converts them for the kernel.
     fn gather(&self, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
         let dim = self.shape.head_dim;
         let words = self.arithmetic.words(dim);

@@ -1,7 +1,7 @@
-//! Attention of rows that are decoded, each a token of some sequence: bound by reading keys and values.
+//! Attention of decoded rows, each a token of some sequence. Reading keys and values limits its speed.
 //!
-//! One task is one row, one key-value head and one page of keys; the parts of a row are put together in the order of the
-//! pages, so that a row gets the same bits alone and beside any others.
+//! One task is one row, one key-value head and one page of keys. The parts of a row are joined in the order of the
+//! pages, so that a row gets the same bits whatever other rows are in the batch.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::kernel::panel::powers_of_two;
 use crate::product::{Arithmetic, Left, Operand};
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
-/// Rows of values that are added at once.
+/// Rows of values that are added in one pass.
 const TOGETHER: usize = 4;
 
 /// Buffers of a task.
@@ -23,27 +23,27 @@ const TOGETHER: usize = 4;
 struct Scratch {
     keys: Operand,
     values: Vec<f32>,
-    /// `[heads of the group, keys]`, and then weights.
+    /// `[heads of the group, keys]`: scores, then weights in their place.
     scores: Vec<f32>,
 }
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
-    /// For each task and head of its group: weighted values `[head_dim]`, sum of the weights, largest score.
+    /// For each task and head of its group: the weighted values `[head_dim]`, the sum of the weights, and the largest
+    /// score.
     static PARTS: RefCell<Vec<f32>> = RefCell::default();
-    /// For each row the number of its first task, and behind them the number of all tasks.
+    /// The number of each row's first task, followed by the number of all tasks.
     static FIRSTS: RefCell<Vec<usize>> = RefCell::default();
-    /// The queries, times what makes scores exponents of two.
+    /// The queries, multiplied by [`Shape::query_scale`].
     static QUERIES: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// The place of a row: its sequence's keys and values, of which it reads positions `0 ..= position`, and no further
-/// back than the window.
+/// One decoded row of a sequence: it reads positions `0 ..= position` of the cache, and within the window.
 #[derive(Clone, Copy)]
 pub struct Row<'a> {
     /// Keys and values of its sequence.
     pub cache: &'a dyn Cache,
-    /// Its own position, whose key and value are in the cache.
+    /// Position of the row; its key and value are in the cache.
     pub position: usize,
 }
 
@@ -59,7 +59,8 @@ impl Row<'_> {
     }
 }
 
-/// Attention of `queries[rows, heads, head_dim]`, each the query of one of `rows`, into `out[rows, heads, head_dim]`.
+/// Computes attention of `queries[rows, heads, head_dim]`, each the query of one of `rows`, into `out[rows, heads,
+/// head_dim]`.
 ///
 /// # Panics
 /// If a slice's length or a page contradicts the shapes.
@@ -69,12 +70,12 @@ pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut
     assert_eq!(
         queries.len(),
         rows.len() * width,
-        "a query of each head for each row"
+        "expected a query of each head for each row"
     );
     assert_eq!(
         queries.len(),
         out.len(),
-        "queries and output have one shape"
+        "queries and output must have the same shape"
     );
     let part = group * (dim + 2);
     let (mut parts, mut scaled, mut firsts) = (PARTS.take(), QUERIES.take(), FIRSTS.take());
@@ -84,7 +85,7 @@ pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut
         firsts.push(firsts[firsts.len() - 1] + shape.kv_heads * row.pages(shape).len());
     }
     let tasks = firsts[rows.len()];
-    // For twice as many, so that a context may grow for a while without an allocation.
+    // Reserves twice as much, so that a context may grow for a while without an allocation.
     parts.reserve((2 * tasks * part).saturating_sub(parts.len()));
     parts.resize(tasks * part, 0.0);
     let scale = shape.query_scale();
@@ -115,8 +116,9 @@ pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut
     FIRSTS.set(firsts);
 }
 
-/// What the heads of a group with scaled `queries[heads, head_dim]` see of some positions of a page, whose `keys` and
-/// `values` are `[positions, head_dim]`: for each head the weighted values, the sum of the weights and the largest score.
+/// Computes the attention of a group's heads, with scaled `queries[heads, head_dim]`, to some positions of a page, with
+/// `keys` and `values` `[positions, head_dim]`. Writes for each head the weighted values, the sum of the weights and
+/// the largest score.
 fn attend_page(
     queries: &[f32],
     keys: Matrix,
@@ -177,7 +179,7 @@ fn attend_page(
     }
 }
 
-/// `out[dim] = Σ weights[key] · values[key, dim]`.
+/// Computes `out[dim] = Σ weights[key] · values[key, dim]`.
 #[inline(always)]
 fn add_weighted(weights: &[f32], values: &[f32], out: &mut [f32], fused: Fused) {
     let dim = out.len();
@@ -205,14 +207,14 @@ fn add_weighted(weights: &[f32], values: &[f32], out: &mut [f32], fused: Fused) 
     }
 }
 
-/// The weighted mean over all pages of one head.
+/// Computes the weighted mean over all pages of one head.
 fn join<'a>(parts: &(impl Iterator<Item = &'a [f32]> + Clone), out: &mut [f32]) {
     let dim = out.len();
     let largest = parts
         .clone()
         .map(|part| part[dim + 1])
         .fold(HIDDEN, f32::max);
-    // Without a score that is a number, or all minus infinity, there is no mean.
+    // If all scores are NaN or minus infinity, the mean is NaN.
     let mut total = if largest == HIDDEN { f32::NAN } else { 0.0 };
     out.fill(0.0);
     vectorize(

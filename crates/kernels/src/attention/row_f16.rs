@@ -1,6 +1,6 @@
-//! Scores and weighted sums of one query row with keys and values in f16: they are widened in registers, once for three
-//! heads of a group, and only scores and sums are written. Written once for the registers of AVX-512, of AVX2 with F16C and
-//! of NEON.
+//! Scores and weighted sums of one query row with keys and values in f16. Kernels widen these in registers, once for
+//! three heads of a group, and store only scores and sums. The code is generic over the registers of AVX-512, of AVX2
+//! with F16C, and of NEON.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -14,48 +14,48 @@ use crate::tier::{self, Tier};
 
 /// Keys whose scores are summed at once.
 const KEYS: usize = 4;
-/// Registers of a head's sums of values.
+/// Registers with the sums of values of a head.
 const WIDE: usize = 4;
 
-/// Instructions that widen f16.
+/// A set of instructions that can widen f16.
 ///
 /// # Safety
-/// All functions need a processor that has them, and are inlined into one that is compiled for them; those with pointers
-/// read or write a register there.
+/// All functions require a processor that has the instructions, and must be inlined into a function that is compiled
+/// for them. Those with pointers read or write one register there.
 #[allow(unsafe_code)]
 trait Halves {
-    /// Numbers of a register.
+    /// Numbers per register.
     const LANES: usize;
-    /// Numbers in f32.
+    /// A register of numbers in f32.
     type Floats: Copy;
 
-    /// One number everywhere.
+    /// Returns a register with one number in all lanes.
     unsafe fn splat(number: f32) -> Self::Floats;
-    /// A register of numbers in f32.
+    /// Loads a register of numbers in f32.
     unsafe fn load(from: *const f32) -> Self::Floats;
-    /// As many in f16.
+    /// Loads as many numbers in f16 and widens them.
     unsafe fn widen(from: *const f16) -> Self::Floats;
-    /// `a · b + c`, rounded once.
+    /// Computes `a · b + c`, rounded once.
     unsafe fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
-    /// Writes a register.
+    /// Stores a register.
     unsafe fn store(numbers: Self::Floats, to: *mut f32);
-    /// The sum of each register.
+    /// Returns the sum of each register.
     unsafe fn totals(registers: [Self::Floats; KEYS]) -> [f32; KEYS];
 }
 
-/// What one set of instructions computes.
+/// The functions for one set of instructions.
 #[derive(Clone, Copy)]
 struct Functions {
     tier: Tier,
-    /// Numbers that heads are a multiple of.
+    /// `head_dim` must be a multiple of this.
     lanes: usize,
-    /// See [`scores`].
+    /// [`scores`].
     scores: fn(&Strip, &mut [f32]),
-    /// See [`weighted`].
+    /// [`weighted`].
     weighted: fn(&Strip, &mut [f32], usize),
 }
 
-/// The sets of instructions that this processor has, best first.
+/// Returns the sets of instructions that this processor has, best first.
 fn supported() -> impl Iterator<Item = Functions> {
     #[cfg(target_arch = "x86_64")]
     return [x86::avx512(), x86::avx2()].into_iter().flatten();
@@ -65,7 +65,7 @@ fn supported() -> impl Iterator<Item = Functions> {
     return std::iter::empty();
 }
 
-/// Heads of queries, or their weights, beside keys or values in f16.
+/// Heads of queries, or their weights, with keys or values in f16.
 struct Strip<'a> {
     /// `[heads, head_dim]` or `[heads, positions]`.
     heads: &'a [f32],
@@ -74,7 +74,8 @@ struct Strip<'a> {
     dim: usize,
 }
 
-/// Keys and values of some positions, each `[positions, head_dim]`; having one proves that the processor can read them.
+/// Keys and values of some positions, each `[positions, head_dim]`. A value of this type proves that the processor has
+/// the instructions.
 pub(super) struct F16Rows<'a> {
     keys: &'a [f16],
     values: &'a [f16],
@@ -83,7 +84,8 @@ pub(super) struct F16Rows<'a> {
 }
 
 impl<'a> F16Rows<'a> {
-    /// `None` if they are no f16, if heads are no multiple of a register, or if the processor lacks the instructions.
+    /// Returns `None` if keys or values are not f16, if `head_dim` is no multiple of a register, or if the processor
+    /// lacks the instructions.
     pub(super) fn new(keys: Matrix<'a>, values: Matrix<'a>, dim: usize) -> Option<Self> {
         let functions = supported().find(|functions| tier::may_be_used(functions.tier))?;
         Self::with(functions, keys, values, dim)
@@ -106,7 +108,7 @@ impl<'a> F16Rows<'a> {
         })
     }
 
-    /// `scores[heads, positions]` = queries · keys, of `queries[heads, head_dim]`.
+    /// Computes `scores[heads, positions]` = queries · keys, for `queries[heads, head_dim]`.
     ///
     /// # Panics
     /// If a slice's length contradicts the others.
@@ -128,8 +130,8 @@ impl<'a> F16Rows<'a> {
         );
     }
 
-    /// The sums of the values times `weights[heads, positions]`: the first `head_dim` of each `stride` numbers of `out`, a
-    /// head each.
+    /// Computes the sums of the values times `weights[heads, positions]` into the first `head_dim` of each `stride`
+    /// numbers of `out`, one head each.
     ///
     /// # Panics
     /// If a slice's length contradicts the others.
@@ -150,10 +152,10 @@ impl<'a> F16Rows<'a> {
     }
 }
 
-/// Scores of all heads.
+/// Computes the scores of all heads.
 ///
 /// # Safety
-/// The processor has the instructions; lengths are those of [`F16Rows::scores`].
+/// The processor must have the instructions, and lengths must be those of [`F16Rows::scores`].
 #[inline(always)]
 #[allow(unsafe_code)]
 unsafe fn scores<H: Halves>(strip: &Strip, scores: &mut [f32]) {
@@ -175,7 +177,7 @@ unsafe fn scores<H: Halves>(strip: &Strip, scores: &mut [f32]) {
     }
 }
 
-/// Scores of the first heads. Returns their number.
+/// Computes the scores of the first heads. Returns their number.
 ///
 /// # Safety
 /// As [`scores`].
@@ -198,11 +200,12 @@ unsafe fn scores_of<H: Halves, const HEADS: usize>(
     for first in (0..count).step_by(KEYS) {
         let mut rows = [keys.as_ptr(); KEYS];
         for (key, row) in rows.iter_mut().enumerate() {
-            // The last one again where there are no more.
+            // Past the end, the last key is used again.
             *row = keys[(first + key).min(count - 1) * dim..][..dim].as_ptr();
         }
         let left = KEYS.min(count - first);
-        // SAFETY: the processor has the instructions; `dim` numbers, a multiple of a register's, begin at each row and head.
+        // SAFETY: the processor has the instructions; each row and head has `dim` numbers, a multiple of a register's
+        // lanes.
         unsafe {
             let mut sums = [[H::splat(0.0); KEYS]; HEADS];
             for lane in (0..dim).step_by(H::LANES) {
@@ -225,10 +228,10 @@ unsafe fn scores_of<H: Halves, const HEADS: usize>(
     HEADS
 }
 
-/// Sums of all heads.
+/// Computes the weighted sums of all heads.
 ///
 /// # Safety
-/// The processor has the instructions; lengths are those of [`F16Rows::weighted`].
+/// The processor must have the instructions, and lengths must be those of [`F16Rows::weighted`].
 #[inline(always)]
 #[allow(unsafe_code)]
 unsafe fn weighted<H: Halves>(strip: &Strip, out: &mut [f32], stride: usize) {
@@ -247,7 +250,7 @@ unsafe fn weighted<H: Halves>(strip: &Strip, out: &mut [f32], stride: usize) {
     }
 }
 
-/// Sums of the first heads. Returns their number.
+/// Computes the weighted sums of the first heads. Returns their number.
 ///
 /// # Safety
 /// As [`weighted`].
@@ -274,7 +277,7 @@ unsafe fn weighted_of<H: Halves, const HEADS: usize>(
     HEADS
 }
 
-/// Some registers of the sums of some heads, from `lane` on. Returns the number of registers.
+/// Computes some registers of the sums of some heads, from `lane` on. Returns the number of registers.
 ///
 /// # Safety
 /// As [`weighted`].
@@ -294,7 +297,7 @@ unsafe fn lanes_of<H: Halves, const HEADS: usize, const REGISTERS: usize>(
     assert!(
         weights.len() >= HEADS * count && end <= dim && out.len() >= (HEADS - 1) * stride + end
     );
-    // SAFETY: the processor has the instructions; registers are within a position's values and a head's sums.
+    // SAFETY: the processor has the instructions; all registers lie within a position's values and a head's sums.
     unsafe {
         let mut sums = [[H::splat(0.0); REGISTERS]; HEADS];
         for key in 0..count {

@@ -1,4 +1,4 @@
-//! The online softmax: weights of one block of keys after the other, relative to the largest score so far.
+//! The online softmax: computes the weights of one block of keys after the other, relative to the largest score so far.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::kernel::panel::Powers;
 use crate::product::Operand;
 use crate::vectorize::vectorize;
 
-/// Below every score: the largest score of no blocks.
+/// Less than every score: the largest score before the first block.
 pub(super) const HIDDEN: f32 = f32::MIN;
 
 /// The state of the softmax after some blocks, for one query of one head.
@@ -15,7 +15,7 @@ pub(super) const HIDDEN: f32 = f32::MIN;
 pub(super) struct Running {
     /// The largest score.
     largest: f32,
-    /// Sum of the weights, each 2 to the power of its score less the largest.
+    /// Sum of the weights, each 2^(score − largest).
     sum: f32,
 }
 
@@ -37,9 +37,9 @@ pub(super) fn cap(scores: &mut [f32], cap: f32) {
 }
 
 impl Running {
-    /// Computes `weights` of `values` from those of a block's `scores` that are in `visible`, and scales `output`, the weighted sum
-    /// of earlier blocks, to the largest score so far. Scores are exponents of two, or of e where there is a soft cap. Returns the
-    /// weights' unit.
+    /// Computes `weights` of `values` from a block's `scores` in `visible`, and rescales `output`, the weighted sum of
+    /// earlier blocks, to the largest score so far. Scores are exponents of two, or of e if there is a soft cap.
+    /// Returns the scale of the weights.
     pub(super) fn add(
         &mut self,
         scores: &mut [f32],
@@ -78,7 +78,7 @@ impl Running {
         unit
     }
 
-    /// The weighted mean of the values whose weighted sum is `output`.
+    /// Writes the weighted mean of the values, given their weighted sum `output`.
     pub(super) fn finish(&self, output: &[f32], out: &mut [f32]) {
         let factor = self.sum.recip();
         vectorize(

@@ -1,4 +1,4 @@
-//! Attention against its definition.
+//! Compares attention with its definition.
 
 use super::*;
 use crate::int8::quantize_weight_rows;
@@ -7,7 +7,7 @@ use crate::testing::values;
 use half::f16;
 use proptest::prelude::*;
 
-/// The definition, in f64, one query at a time, over pages that follow each other.
+/// Computes attention by definition, in f64, one query at a time, over contiguous pages.
 fn reference(
     queries: &[f32],
     first: usize,
@@ -49,7 +49,7 @@ fn reference(
     out
 }
 
-/// Numbers of the pages that hold `context` positions.
+/// Returns the count of numbers in the pages that hold `context` positions.
 fn paged(context: usize, kv_heads: usize, dim: usize) -> usize {
     context.div_ceil(PAGE) * kv_heads * PAGE * dim
 }
@@ -63,7 +63,7 @@ fn slab<'a>(keys: Matrix<'a>, values: Matrix<'a>, shape: &Shape) -> Slab<'a> {
     }
 }
 
-/// Every query as a row that is decoded, the first at position `first` of one sequence.
+/// Computes every query as a decoded row, the first at position `first` of one sequence.
 fn decode(queries: &[f32], first: usize, cache: &dyn Cache, shape: &Shape) -> Vec<f32> {
     let count = queries.len() / (shape.heads * shape.head_dim);
     let rows: Vec<_> = (first..first + count)
@@ -80,7 +80,7 @@ fn prefill(queries: &[f32], first: usize, cache: &dyn Cache, shape: &Shape) -> V
     out
 }
 
-/// Keys or values in f16, and the same in f32.
+/// Returns keys or values in f16, and the same numbers in f32.
 fn cache(count: usize, seed: u64) -> (Vec<f16>, Vec<f32>) {
     let halves: Vec<f16> = values(count, seed)
         .iter()
@@ -90,7 +90,7 @@ fn cache(count: usize, seed: u64) -> (Vec<f16>, Vec<f32>) {
     (halves, floats)
 }
 
-/// Keys or values in INT8, with a scale for each.
+/// Returns keys or values in INT8, with a scale for each row.
 fn int8_cache(wide: &[f32], dim: usize) -> (Vec<i8>, Vec<f32>) {
     let (mut values, mut scales) = (vec![0; wide.len()], vec![0.0; wide.len() / dim]);
     quantize_weight_rows(wide, dim, &mut scales, &mut values);
@@ -134,7 +134,7 @@ proptest! {
         let expected = reference(&queries, first, &widened(keys, dim), &widened(values, dim), &shape);
         let cache = slab(keys, values, &shape);
         for kernels in tested() {
-            // In bf16 scores of up to 3 are off by 2⁻⁷ at most, and weights and values by 2⁻⁹ each.
+            // In bf16, scores up to 3 are off by at most 2⁻⁷, and weights and values by 2⁻⁹ each.
             let tolerance = match (fast, kernels.rounded_pairs(), kernels.bf16) {
                 (false, ..) | (true, None, None) => 1e-5,
                 (true, Some(_), _) => 2e-3,
@@ -290,7 +290,7 @@ fn the_number_of_threads_changes_no_bit() {
                 )
             })
         };
-        // One thread takes tiles of four strips, sixteen of one.
+        // One thread computes tiles of four strips; sixteen threads compute tiles of one.
         let alone = run(1);
         assert!(
             [3, 16].into_iter().all(|threads| run(threads) == alone),
@@ -378,7 +378,7 @@ fn int16_is_ten_times_nearer_than_numbers_rounded_to_bf16_with_outliers_too() {
             let of_int16 = error(&out.into_iter().map(f64::from).collect::<Vec<_>>());
             assert!(
                 of_int16 * 10.0 < of_bf16,
-                "{:?}: {of_int16} beside {of_bf16}",
+                "{:?}: {of_int16} compared with {of_bf16}",
                 kernels.tier
             );
         }

@@ -1,24 +1,26 @@
-//! What is between the products of a feed-forward in integers: from sums of gate and up to the INT8 numbers that down reads.
-//! The definition that devices without floating point follow bit for bit, the same on every machine.
+//! The middle of a feed-forward in integers: from the sums of gate and up to the INT8 numbers that down reads. Devices
+//! without floating point follow this definition bit for bit; it is the same on every machine.
 //!
-//! [`FixedPoint`] is prepared once from the scales of a feed-forward, in f64, and then reads and writes integers alone. With the
-//! sums of gate and up, both in i32, a channel's number is, in steps of the scale of what down reads,
+//! [`FixedPoint`] is prepared once from the scales of a feed-forward, in f64; after that it reads and writes integers
+//! only. From the sums of gate and up, both in i32, it computes for each channel the number, in steps of the scale of
+//! down's input,
 //!
 //! ```text
 //! y = activation(g) · u · smoothing / inner_scale      g = input_scale · scale · sum + bias, u as g
 //! ```
 //!
-//! **How.** Sums are shifted left as far as they fit, and biases added in that unit, so that nothing is rounded but the bias. The
-//! activation is g · sigmoid(t), where t is g for SiLU and √(8/π) · (g + 0.044715 · g³) for GELU in its tanh form, and
-//! sigmoid(t) is 1 or e⁻ᵗ over 1 + e⁻ᵗ for |t|: a power of two by a polynomial, a reciprocal by a polynomial and one step of
-//! Halley's. All factors of y are multiplied as significands of 31 bits ([`multiply`](number::multiply)), their exponents added, and one shift
-//! leaves 16 bits behind the point (dropping what is less), which are rounded to the nearest integer, ties upwards, and clamped
-//! to ±127.
+//! **Method.** Sums are shifted left as far as they fit, and biases are added in that unit, so that only the bias is
+//! rounded. The activation is g · sigmoid(t), where t is g for SiLU and √(8/π) · (g + 0.044715 · g³) for GELU in its
+//! tanh form. sigmoid(t) is 1 or e⁻ᵗ over 1 + e⁻ᵗ for |t|: a power of two by a polynomial, and a reciprocal by a
+//! polynomial and one step of Halley's method. All factors of y are multiplied as significands of 31 bits
+//! ([`multiply`](number::multiply)), and their exponents added. One shift leaves 16 fractional bits (lower bits are
+//! dropped). The result is rounded to the nearest integer, ties upwards, and clamped to ±127.
 //!
-//! **Error.** Before it is rounded, the number differs from y by at most [`RELATIVE_ERROR`] · |y| + [`DROPPED`] steps, at
-//! most 2⁻¹³ of a step where it isn't clamped, which is less than 2⁻²⁰ of the range of INT8. So the INT8 number differs from y rounded only where y is within
-//! 2⁻¹³ steps of a tie, and then by 1. Two things are beside that. A bias is rounded to 2⁻³⁰ of the most that a sum may be. And
-//! SiLU below −41, GELU below −7.5, is taken as g · 2⁻⁶⁰ or so, which is 0 unless g · u is 2⁴⁵ times what INT8 holds.
+//! **Error.** Before rounding, the number differs from y by at most [`RELATIVE_ERROR`] · |y| + [`DROPPED`] steps. This
+//! is at most 2⁻¹³ of a step where the number isn't clamped, which is less than 2⁻²⁰ of the range of INT8. So the INT8
+//! number differs from the rounded y only where y is within 2⁻¹³ steps of a tie, and then by 1. There are two further
+//! errors. A bias is rounded to 2⁻³⁰ of the largest possible sum. SiLU below −41 and GELU below −7.5 are computed as
+//! about g · 2⁻⁶⁰, which is 0 unless g · u is 2⁴⁵ times the range of INT8.
 
 mod number;
 #[cfg(test)]
@@ -28,49 +30,49 @@ use crate::activation::Activation;
 use crate::vectorize::vectorize;
 use number::{ARGUMENT_MOST, Number, Parameters};
 
-/// Lanes of a vector unit of 1,024 bits: channels whose parameters are stored together.
+/// Lanes of a vector unit of 1,024 bits: the parameters of this many channels are stored together.
 const LANES: usize = 32;
-/// Parameters of a channel.
+/// Parameters per channel.
 const PARTS: usize = 9;
 /// Bits of a significand.
 const BITS: i32 = 31;
-/// Bits behind the point of the argument of the power of two, and of GELU's number.
+/// Fractional bits of the argument of the power of two, and of GELU's input.
 const ARGUMENT_BITS: [i32; 2] = [24, 27];
 
-/// How much a number may differ from the exact one before it is rounded, of its magnitude.
+/// Maximum relative error of a number before it is rounded.
 pub const RELATIVE_ERROR: f64 = 1.0 / (1 << 21) as f64;
-/// And how much beside that, in steps: what is behind the point is dropped after 16 bits.
+/// Maximum additional error, in steps: fractional bits after the 16th are dropped.
 pub const DROPPED: f64 = 1.0 / (1 << 16) as f64;
 
-/// The middle of a feed-forward, as [`FixedPoint::new`] takes it.
+/// The middle of a feed-forward: the input of [`FixedPoint::new`].
 #[derive(Clone, Copy, Debug)]
 pub struct Middle<'a> {
-    /// Of what gate and up read.
+    /// Scale of the input of gate and up.
     pub input_scale: f32,
-    /// The layer whose output is multiplied by the activation, or is activated where there is no gate.
+    /// The layer whose output is multiplied by the activation, or is activated if there is no gate.
     pub up: Scales<'a>,
     /// The layer whose output is activated.
     pub gate: Option<Scales<'a>>,
-    /// Between them.
+    /// The activation function.
     pub activation: Activation,
-    /// Factors `[width]` on what down reads.
+    /// Factors `[width]` on the input of down.
     pub smoothing: Option<&'a [f32]>,
-    /// Static scale of what down reads.
+    /// Static scale of the input of down.
     pub inner_scale: f32,
 }
 
-/// What turns the sums of an INT8 layer into numbers.
+/// The numbers that convert an INT8 layer's sums to its outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Scales<'a> {
-    /// Products of a sum.
+    /// Products per sum.
     pub in_features: usize,
-    /// Of each output channel.
+    /// Scale of each output channel.
     pub scales: &'a [f32],
-    /// `[out_features]`, if it has one.
+    /// Bias `[out_features]`, if the layer has one.
     pub bias: Option<&'a [f32]>,
 }
 
-/// Why a feed-forward has no middle in fixed point.
+/// The reason why a feed-forward has no middle in fixed point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// GELU with the error function.
@@ -82,7 +84,7 @@ pub enum Unfit {
 impl std::fmt::Display for Unfit {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Activation => "GELU with the error function is computed in float alone",
+            Self::Activation => "GELU with the error function is computed only in float",
             Self::Numbers => "a scale is not positive and finite, or a bias or a factor of smoothing is not finite",
         })
     }
@@ -90,13 +92,13 @@ impl std::fmt::Display for Unfit {
 
 impl std::error::Error for Unfit {}
 
-/// The middle of a feed-forward in fixed point.
+/// The prepared middle of a feed-forward in fixed point.
 #[derive(Clone, Debug)]
 pub struct FixedPoint {
     width: usize,
     is_gated: bool,
     is_gelu: bool,
-    /// `[width / LANES][PARTS][LANES]`, with zeros behind the last channel, which make zeros.
+    /// `[width / LANES][PARTS][LANES]`. Parameters after the last channel are zeros, which produce zeros.
     parameters: Vec<i32>,
 }
 
@@ -107,7 +109,7 @@ impl FixedPoint {
     /// If fixed point has no such activation, or a number is not finite.
     ///
     /// # Panics
-    /// If slices are not equally long.
+    /// If the slices' lengths differ.
     pub fn new(middle: &Middle) -> Result<Self, Unfit> {
         let is_gelu = match middle.activation {
             Activation::Silu => false,
@@ -117,7 +119,7 @@ impl FixedPoint {
         let width = middle.up.scales.len();
         let layers = [Some(middle.up), middle.gate];
         for Scales { scales, bias, .. } in layers.into_iter().flatten() {
-            assert_eq!(scales.len(), width, "gate and up are equally wide");
+            assert_eq!(scales.len(), width, "expected gate and up of equal width");
             assert!(
                 bias.is_none_or(|bias| bias.len() == width),
                 "bias is [{width}]"
@@ -147,23 +149,23 @@ impl FixedPoint {
         })
     }
 
-    /// Channels.
+    /// Returns the number of channels.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Whether there is a gate.
+    /// Returns whether there is a gate.
     pub fn is_gated(&self) -> bool {
         self.is_gated
     }
 
-    /// What a device needs to know of each channel, `[width / 32][9][32]`: see `hexagon/fixed.c`.
+    /// Returns the parameters that a device needs for each channel, `[width / 32][9][32]`: see `hexagon/fixed.c`.
     pub fn parameters(&self) -> &[i32] {
         &self.parameters
     }
 
-    /// The INT8 numbers of one row, `out[width]`, from the sums `up[width]` and, of a gated feed-forward, `gate[width]`. What is
-    /// stored is their bits, with those of `zero` flipped.
+    /// Computes the INT8 numbers of one row, `out[width]`, from the sums `up[width]` and, for a gated feed-forward,
+    /// `gate[width]`. Stores their bits XOR `zero`.
     ///
     /// # Panics
     /// If a slice's length contradicts the shape.
@@ -194,7 +196,7 @@ impl FixedPoint {
     }
 }
 
-/// All channels of a row, by one of the four programs.
+/// Computes all channels of a row by one of the four variants.
 #[inline(always)]
 fn each<const GATED: bool, const GELU: bool>(
     parameters: &[i32],
@@ -210,7 +212,7 @@ fn each<const GATED: bool, const GELU: bool>(
         .zip(sums.zip(out.chunks_mut(LANES)));
     for (parameters, ((up, activated), out)) in blocks {
         let parameters: &[[i32; LANES]; PARTS] =
-            parameters.try_into().expect("all parts of a block");
+            parameters.try_into().expect("a block has all parts");
         let mut numbers = [0; LANES];
         match (up.try_into(), activated.try_into()) {
             (Ok(up), Ok(activated)) => {
@@ -235,7 +237,8 @@ fn each<const GATED: bool, const GELU: bool>(
     }
 }
 
-/// Channels whose parameters are stored together: arrays of one length, without a check, so that the loop becomes vectors.
+/// Computes the channels whose parameters are stored together. The arrays have a fixed length, so that the loop is
+/// vectorized without bounds checks.
 #[inline(always)]
 fn block<const GATED: bool, const GELU: bool>(
     parameters: &[[i32; LANES]; PARTS],
@@ -251,7 +254,7 @@ fn block<const GATED: bool, const GELU: bool>(
     }
 }
 
-/// The parameters of a channel, in the order of [`Parameters`]; `None` if a number is not finite.
+/// Returns the parameters of a channel, in the order of [`Parameters`]; `None` if a number is not finite.
 fn of_channel(middle: &Middle, is_gelu: bool, channel: usize) -> Option<[i32; PARTS]> {
     let Middle {
         input_scale,
@@ -274,7 +277,7 @@ fn of_channel(middle: &Middle, is_gelu: bool, channel: usize) -> Option<[i32; PA
     if !(inner.is_finite() && inner > 0.0 && smoothing.is_finite()) {
         return None;
     }
-    // Of the argument: what a unit is in it, from where on it stays the same, and what is left to shift.
+    // For the argument: the value of one unit, the sum from which it saturates, and the remaining shift.
     let bits = ARGUMENT_BITS[usize::from(is_gelu)];
     let rate = activated.unit
         * if is_gelu {
@@ -290,7 +293,7 @@ fn of_channel(middle: &Middle, is_gelu: bool, channel: usize) -> Option<[i32; PA
     let argument = (rate * power_of_two(BITS - limit_shift))
         .round()
         .min(2.0 * f64::from(ARGUMENT_MOST)) as i32;
-    // Behind the point there are 16 bits; a second significand takes its 31 bits along.
+    // There are 16 fractional bits; a second significand adds its own 31 bits.
     let (of_up, bits) = if gate.is_some() {
         (up.unit, 16 + BITS)
     } else {
@@ -310,16 +313,16 @@ fn of_channel(middle: &Middle, is_gelu: bool, channel: usize) -> Option<[i32; PA
     ])
 }
 
-/// What a sum is, shifted, and the bias beside it.
+/// The unit of a shifted sum, and the bias in that unit.
 struct Unit {
     unit: f64,
-    /// To the left.
+    /// Number of bits by which sums are shifted left.
     shift: i32,
     bias: i32,
 }
 
 impl Unit {
-    /// So that the largest sum and the bias stay below 2³⁰.
+    /// Chooses the shift so that the largest sum plus the bias stays below 2³⁰.
     fn new(scale: f64, layer: Scales, channel: usize) -> Option<Self> {
         let bias = layer.bias.map_or(0.0, |bias| f64::from(bias[channel]));
         if !(scale.is_finite() && scale > 0.0 && bias.is_finite()) {
@@ -328,7 +331,7 @@ impl Unit {
         let most = layer.in_features as f64 * f64::from(127 * 127) + bias.abs() / scale;
         let shift = BITS - 1 - exponent(most);
         let unit = scale * power_of_two(-shift);
-        // A sum that is no unit is 0 or −1.
+        // A sum below one unit becomes 0 or −1.
         Some(Self {
             unit,
             shift: shift.max(-BITS),
@@ -337,7 +340,7 @@ impl Unit {
     }
 }
 
-/// x = s · 2ᵉ, |s| from ½ to 1, as s · 2³¹ and e.
+/// Returns s · 2³¹ and e of x = s · 2ᵉ with |s| from ½ to 1.
 fn significand(x: f64) -> (i32, i32) {
     if x == 0.0 {
         return (0, 0);
@@ -352,12 +355,12 @@ fn significand(x: f64) -> (i32, i32) {
     )
 }
 
-/// e of |x| = s · 2ᵉ, s from ½ to 1, of a normal number.
+/// Returns e of a normal number |x| = s · 2ᵉ with s from ½ to 1.
 fn exponent(x: f64) -> i32 {
     (x.to_bits() >> 52 & 0x7ff) as i32 - 1022
 }
 
-/// 2ⁿ, for n from −1022 to 1023.
+/// Computes 2ⁿ for n from −1022 to 1023.
 fn power_of_two(n: i32) -> f64 {
     f64::from_bits(((n.clamp(-1022, 1023) + 1023) as u64) << 52)
 }

@@ -37,7 +37,7 @@ impl Channel {
         }
     }
 
-    /// What is found before rounding, in steps, what it is exactly, and how far a rounded bias may be from it.
+    /// Returns the number before rounding, in steps, its exact value, and the maximum error due to rounded biases.
     fn steps(&self, gated: bool, activation: Activation, [up, gate]: [i32; 2]) -> [f64; 3] {
         let biases = self.biases.unwrap_or_default().map(|bias| [bias]);
         let middle = self.middle(&biases, gated, activation);
@@ -59,7 +59,7 @@ impl Channel {
         ];
         let factor = f64::from(self.smoothing) / f64::from(self.inner_scale);
         let (x, other) = if gated { (gate, up) } else { (up, 1.0) };
-        // Half a unit of each.
+        // Half a unit for each bias.
         let half = |scale: f32, bias: f32| {
             let most = self.in_features as f64 * 16129.0 * f64::from(self.input_scale * scale)
                 + f64::from(bias.abs());
@@ -77,7 +77,7 @@ impl Channel {
         } else {
             (half(self.up_scale, biases[0][0]), 0.0)
         };
-        // No slope of an activation is beyond 1.13.
+        // No activation's slope exceeds 1.13.
         let of_biases = factor.abs()
             * (1.13 * of_x * (other.abs() + of_other) + exact(x, activation).abs() * of_other);
         [
@@ -95,7 +95,7 @@ impl Channel {
     ) -> Result<(), TestCaseError> {
         let [found, exact, of_biases] = self.steps(gated, activation, sums);
         if exact.abs() >= 256.0 {
-            // As far as it may be there.
+            // Clamped numbers may be larger.
             let beyond = found.abs() > 127.5 && found.signum() == exact.signum();
             prop_assert!(
                 beyond,
@@ -112,7 +112,7 @@ impl Channel {
     }
 }
 
-/// By definition.
+/// Computes the activation by definition.
 fn exact(x: f64, activation: Activation) -> f64 {
     let t = match activation {
         Activation::Silu => x,
@@ -121,7 +121,8 @@ fn exact(x: f64, activation: Activation) -> f64 {
     x / (1.0 + (-t).exp())
 }
 
-/// Scales as models have them: of a layer whose sums, of so many features, have the magnitude of `number` where they are typical.
+/// Returns a typical scale of a model: with it, typical sums of a layer with so many features have the magnitude of
+/// `number`.
 fn scale(number: f32, in_features: usize) -> f32 {
     number / ((in_features as f32).sqrt() * 40.0 * 40.0)
 }
@@ -149,7 +150,7 @@ fn channels() -> impl Strategy<Value = (Channel, [i32; 2])> {
                     inner_scale: inner.exp2() / 30.0,
                     in_features,
                 };
-                // Of all sizes, as large as there are.
+                // Sums of all magnitudes up to the largest possible.
                 let most = (in_features * 127 * 127) as f64;
                 let size = most.min(f64::from(1 << size));
                 (channel, sums.map(|sum| (sum * size) as i32))
@@ -180,7 +181,7 @@ proptest! {
     #[test]
     fn a_product_of_significands_is_rounded_to_the_nearest(a: i32, b: i32) {
         let exact = (f64::from(a) * f64::from(b) / f64::from(1u32 << 31) + 0.5).floor();
-        // Of 62 bits f64 has 53.
+        // f64 has 53 of the 62 bits.
         prop_assert!((f64::from(multiply(a, b)) - exact).abs() <= 1.0);
         prop_assert_eq!(multiply(a, b), multiply(b, a));
     }
@@ -210,7 +211,7 @@ proptest! {
             let expected = steps.round_ties_even().clamp(-127.0, 127.0) as i8;
             let [_, exact, _] = channel.steps(gated, activation, sums);
             let to_tie = ((exact + 0.5).rem_euclid(1.0)).min(1.0 - (exact + 0.5).rem_euclid(1.0));
-            // f32 has errors of its own, which grow with the argument of its exponential.
+            // f32 has its own errors, which grow with the argument of its exponential.
             let layer = middle.gate.unwrap_or(middle.up);
             let argument = number(if gated { sums[1] } else { sums[0] }, layer).abs().min(90.0);
             let of_float = f64::from(f32::EPSILON) * (4.0 + 4.0 * f64::from(argument)) * exact.abs();
@@ -223,7 +224,7 @@ proptest! {
 
 #[test]
 fn activations_are_near_at_every_argument() {
-    // Through all of where SiLU and GELU are neither 0 nor x, on both sides, in fine steps.
+    // Covers the whole range where SiLU and GELU are neither 0 nor x, on both sides, in fine steps.
     let channel = |scale| Channel {
         input_scale: 1.0,
         up_scale: 1.0,
@@ -240,7 +241,7 @@ fn activations_are_near_at_every_argument() {
     {
         let channel = channel(most / 200_000.0);
         for sum in (-200_000..=200_000).filter(|sum| *sum != 0) {
-            // So that the product is about 100 steps, as far as up may be.
+            // Makes the product about 100 steps, as far as the range of up allows.
             let alone = channel.steps(true, activation, [1, sum])[1].abs();
             let up = (100.0 / alone).min(f64::from(1 << 27)) as i32;
             let [found, exact, _] = channel.steps(true, activation, [up, sum]);
@@ -252,7 +253,7 @@ fn activations_are_near_at_every_argument() {
             );
         }
     }
-    // The bound is no larger than it need be.
+    // The bound is tight.
     assert!(
         worst.iter().all(|worst| *worst > RELATIVE_ERROR / 8.0),
         "{worst:?}"
@@ -271,7 +272,7 @@ fn reciprocals_are_near_over_all_of_their_range() {
     }
 }
 
-/// What all processors compute, of numbers of all sizes.
+/// All processors must compute this, for numbers of all magnitudes.
 #[test]
 fn the_bits_are_the_same_on_every_machine() {
     let width = 70;
@@ -390,7 +391,7 @@ fn what_has_no_fixed_point_is_refused() {
 
 #[test]
 fn scales_of_any_size_give_what_they_would_in_floating_point() {
-    // A row of zeros has the scale 1; the largest and the smallest are those of f32.
+    // A row of zeros has the scale 1; the largest and smallest scales are those of f32.
     for scales in [
         [1.0, 1.0],
         [1e30, 1e-30],
@@ -423,7 +424,7 @@ fn scales_of_any_size_give_what_they_would_in_floating_point() {
                 [3, 1 << 25],
             ] {
                 let [found, exact, of_biases] = channel.steps(true, Activation::Silu, sums);
-                // Nothing that a step is small against may be wrong.
+                // Compares values far above one step by their sign and clamp only.
                 let is_right = if exact.abs() > 256.0 {
                     found.abs() > 127.5
                 } else {

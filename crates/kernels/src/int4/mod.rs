@@ -1,11 +1,11 @@
-//! Weights in INT4: symmetric, one f16 scale for each group of 32 neighbours of a row.
+//! Weights in INT4: symmetric, with one f16 scale for each group of 32 consecutive weights of a row.
 //!
-//! A group is sixteen bytes. Byte j holds element j in its low four bits and element j + 16 in its high
-//! four; sixteen neighbours come out of sixteen bytes by one mask or shift. Four bits hold the number plus
-//! eight, so that numbers go from −8 to 7.
+//! A group is sixteen bytes. Byte j holds element j in its low four bits and element j + 16 in its high four bits, so
+//! that one mask or shift of sixteen bytes yields sixteen consecutive elements. Four bits hold the number plus eight;
+//! numbers go from −8 to 7.
 //!
-//! [`quantize_int4`] chooses the scale of a group by the squared error of its weights, [`quantize_int4_for`] by the squared
-//! error of what a layer computes with them (in `search`).
+//! [`quantize_int4`] chooses a group's scale by the squared error of its weights, [`quantize_int4_for`] by the squared
+//! error of a layer's output (in `search`).
 
 mod search;
 
@@ -14,20 +14,20 @@ use half::f16;
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::vectorize::vectorize;
 
-/// Neighbours of a row that share a scale.
+/// Consecutive weights of a row that share a scale.
 pub const GROUP: usize = 32;
-/// Bytes of a group.
+/// Bytes per group.
 pub(crate) const HALF: usize = GROUP / 2;
-/// Groups quantized by a thread at a time.
+/// Groups that a thread quantizes at a time.
 const TASK_GROUPS: usize = 1024;
-/// What is added to a number to store it.
+/// The offset that is added to a number to store it.
 const OFFSET: u8 = 8;
 
-/// Magnitudes to which a group's largest number is mapped in turn; the one with the smallest squared error wins.
+/// Magnitudes to which a group's largest number is mapped in turn; the one with the least squared error is used.
 const EXTREMES: [f32; 6] = [8.0, 7.75, 7.5, 7.25, 7.0, 6.75];
 
-/// Quantizes `weight`, rows of a multiple of 32 numbers, into `values`, half as many bytes, and `scales`, one
-/// for each group. Numbers that are not finite make the scale of their group NaN.
+/// Quantizes `weight`, rows of a multiple of 32 numbers, into `values`, half as many bytes, and `scales`, one per
+/// group. A number that is not finite makes the scale of its group NaN.
 ///
 /// # Panics
 /// If a slice's length contradicts the others.
@@ -41,11 +41,10 @@ pub fn quantize_int4(weight: &[f32], values: &mut [u8], scales: &mut [f16]) {
     );
 }
 
-/// Quantizes `weight[out_features, in_features]` as [`quantize_int4`] does, for activations whose mean squares over some
-/// text are `mean_squares[in_features]`: the scale of each group is the one of several with the least
-/// Σ `mean_squares[i]` · (w\[i\] − ŵ\[i\])², where ŵ is the quantized weight; never more than with the scale that
-/// [`quantize_int4`] chooses. This is the expected squared error of an output, if errors of different channels are taken
-/// as independent.
+/// Quantizes `weight[out_features, in_features]` as [`quantize_int4`] does, but for activations with the mean squares
+/// `mean_squares[in_features]` over some text. Each group gets the candidate scale with the least Σ `mean_squares[i]` ·
+/// (w\[i\] − ŵ\[i\])², where ŵ is the quantized weight; the sum never exceeds that of the scale that [`quantize_int4`]
+/// chooses. It is the expected squared error of an output, if errors of different channels are independent.
 ///
 /// # Panics
 /// If a slice's length contradicts the others, or `in_features` is no multiple of 32.
@@ -76,7 +75,7 @@ pub fn quantize_int4_for(
     );
 }
 
-/// Quantizes each group by the scale that `scale` returns for the group's index and weights.
+/// Quantizes each group with the scale that `scale_of` returns for its index and weights.
 fn quantize_groups(
     weight: &[f32],
     values: &mut [u8],
@@ -84,7 +83,11 @@ fn quantize_groups(
     scale_of: impl Fn(usize, &[f32; GROUP]) -> f16 + Sync,
 ) {
     check(values, scales);
-    assert_eq!(weight.len(), values.len() * 2, "two weights a byte");
+    assert_eq!(
+        weight.len(),
+        values.len() * 2,
+        "expected two weights per byte"
+    );
     let weight = weight.as_chunks::<GROUP>().0;
     for_each_chunk(
         (chunks_mut(values, HALF), chunks_mut(scales, 1)),
@@ -106,7 +109,7 @@ fn quantize_groups(
     );
 }
 
-/// Among the scales that map the largest magnitude near ±8, the one that fits the group best.
+/// Returns the best of the scales that map the largest magnitude near ±8, by squared error.
 #[inline(always)]
 fn best_scale(weight: &[f32; GROUP]) -> f16 {
     let largest = largest(weight);
@@ -120,7 +123,7 @@ fn best_scale(weight: &[f32; GROUP]) -> f16 {
             .map(|x| x - (f32::from(nibble(x * inverse)) - f32::from(OFFSET)) * wide);
         errors.map(|error| error * error).sum::<f32>()
     };
-    // The largest becomes −8, the only number without a counterpart, so its sign is that of −scale.
+    // The largest number becomes −8, the only one without a positive counterpart, so its sign is that of −scale.
     let candidates = EXTREMES.map(|extreme| f16::from_f32(-largest / extreme));
     let errors = candidates.map(error);
     let best = (1..EXTREMES.len()).fold(0, |best, index| {
@@ -133,7 +136,7 @@ fn best_scale(weight: &[f32; GROUP]) -> f16 {
     candidates[best]
 }
 
-/// The number with the largest magnitude, with its sign.
+/// Returns the number with the largest magnitude, with its sign.
 #[inline(always)]
 fn largest(weight: &[f32; GROUP]) -> f32 {
     weight.iter().fold(
@@ -142,7 +145,7 @@ fn largest(weight: &[f32; GROUP]) -> f32 {
     )
 }
 
-/// 1 / scale, or 0 for a scale of 0, whose group is all zeros.
+/// Returns 1 / scale, or 0 for a scale of 0, where the group is all zeros.
 #[inline(always)]
 fn inverse(scale: f16) -> f32 {
     if scale.to_f32() == 0.0 {
@@ -184,7 +187,7 @@ pub(crate) fn widen(values: &[u8], scales: &[f16], wide: &mut [f32]) {
     }
 }
 
-/// The numbers of a group without their scale.
+/// Returns the numbers of a group without their scale: low halves and high halves of the bytes.
 #[inline(always)]
 fn halves(bytes: &[u8; HALF]) -> ([f32; HALF], [f32; HALF]) {
     let (mut low, mut high) = ([0.0; HALF], [0.0; HALF]);
@@ -200,7 +203,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// One element, by the definition of the format.
+    /// Returns one element, by the definition of the format.
     fn at(values: &[u8], scales: &[f16], index: usize) -> f32 {
         let (group, place) = (index / GROUP, index % GROUP);
         let byte = values[group * HALF + place % HALF];

@@ -1,9 +1,9 @@
-//! The scale of a group by what a layer computes with it: each weight counts by the mean square of the activation that it
-//! is multiplied with.
+//! Chooses a group's scale by the error of the layer's output: each weight's error is weighted by the mean square of
+//! the activation that it is multiplied by.
 //!
 //! The error as a function of the scale has many local minima, since each change of it rounds some weights to other
-//! numbers. So all scales of a grid are tried, and the best is improved by least squares: for the numbers that it gives,
-//! the scale of the least error is known, which may give other numbers in turn.
+//! numbers. So all scales of a grid are tried, and the best is improved by least squares: for fixed quantized numbers
+//! the best scale has a closed form, and it may give other numbers in turn.
 
 use std::array::from_fn;
 
@@ -11,16 +11,16 @@ use half::f16;
 
 use super::{GROUP, HALF, OFFSET, inverse, largest, nibble};
 
-/// The largest weight of a group becomes ±`EXTREMES[0]` to ±`EXTREMES[1]` before it is cut off at −8 or 7, in steps of
-/// [`STEP`].
+/// The largest weight of a group is mapped to ±`EXTREMES[0]` to ±`EXTREMES[1]`, in steps of [`STEP`], and then clamped
+/// to −8 to 7.
 const EXTREMES: [f32; 2] = [5.0, 12.0];
 const STEP: f32 = 0.25;
 const STEPS: usize = ((EXTREMES[1] - EXTREMES[0]) / STEP) as usize + 1;
-/// Times that least squares improves a scale, at most.
+/// Maximum number of least-squares improvements of a scale.
 const ROUNDS: usize = 4;
 
-/// Of many scales, among them that of [`quantize_int4`](super::quantize_int4), the one with the least
-/// Σ `mean_squares` · (weight − quantized weight)².
+/// Returns the scale with the least Σ `mean_squares` · (weight − quantized weight)² among many candidates, including
+/// the scale of [`quantize_int4`](super::quantize_int4).
 #[inline(always)]
 pub(super) fn best_scale(weight: &[f32; GROUP], mean_squares: &[f32; GROUP]) -> f16 {
     let mut best = super::best_scale(weight);
@@ -31,7 +31,7 @@ pub(super) fn best_scale(weight: &[f32; GROUP], mean_squares: &[f32; GROUP]) -> 
         for scale in [-largest / extreme, largest / extreme] {
             let scale = f16::from_f32(scale);
             let error = error(weight, mean_squares, scale);
-            // Never so for weights that are not finite, whose scale is NaN.
+            // Always false for weights that are not finite, whose scale is NaN.
             if error < least {
                 (best, least) = (scale, error);
             }
@@ -49,7 +49,7 @@ pub(super) fn best_scale(weight: &[f32; GROUP], mean_squares: &[f32; GROUP]) -> 
     best
 }
 
-/// Σ `mean_squares` · (weight − quantized weight)² with this scale.
+/// Computes Σ `mean_squares` · (weight − quantized weight)² for this scale.
 #[inline(always)]
 fn error(weight: &[f32; GROUP], mean_squares: &[f32; GROUP], scale: f16) -> f32 {
     let numbers = numbers(weight, scale);
@@ -60,7 +60,7 @@ fn error(weight: &[f32; GROUP], mean_squares: &[f32; GROUP], scale: f16) -> f32 
     }))
 }
 
-/// The scale with the least error for the numbers that `scale` gives.
+/// Returns the scale with the least error for the quantized numbers of `scale`.
 #[inline(always)]
 fn least_squares(weight: &[f32; GROUP], mean_squares: &[f32; GROUP], scale: f16) -> f16 {
     let numbers = numbers(weight, scale);
@@ -73,14 +73,14 @@ fn least_squares(weight: &[f32; GROUP], mean_squares: &[f32; GROUP], scale: f16)
     f16::from_f32(products / squares)
 }
 
-/// What each weight is rounded to, from −8 to 7.
+/// Returns the rounded number of each weight, from −8 to 7.
 #[inline(always)]
 fn numbers(weight: &[f32; GROUP], scale: f16) -> [f32; GROUP] {
     let inverse = inverse(scale);
     from_fn(|index| f32::from(nibble(weight[index] * inverse)) - f32::from(OFFSET))
 }
 
-/// In lanes, so that it becomes vector instructions.
+/// Sums in lanes, so that the compiler vectorizes it.
 #[inline(always)]
 fn sum(terms: [f32; GROUP]) -> f32 {
     let mut lanes: [f32; HALF] = from_fn(|lane| terms[lane] + terms[lane + HALF]);
@@ -101,7 +101,7 @@ mod tests {
     use super::super::{quantize_int4, quantize_int4_for, widen};
     use super::*;
 
-    /// The objective, in f64, for whole rows.
+    /// Computes the objective, in f64, for whole rows.
     fn objective(mean_squares: &[f32], weight: &[f32], values: &[u8], scales: &[f16]) -> f64 {
         let mut wide = vec![f32::NAN; weight.len()];
         widen(values, scales, &mut wide);

@@ -1,4 +1,4 @@
-//! Activations in INT8, with those that INT8 cannot hold beside them.
+//! Activations in INT8, with the outliers that INT8 cannot hold.
 
 mod gated;
 
@@ -18,45 +18,45 @@ use crate::vectorize::vectorize;
 
 pub use gated::Gated;
 
-/// Fewer activations than this are quantized before another thread wakes up.
+/// With fewer activations than this, one thread quantizes all.
 const PARALLEL: usize = 1 << 15;
-/// The input of linear layers, `[rows, in_features]`, quantized to INT8: symmetric, with a scale for each
-/// row and a list of outliers. Its memory is used again by the next input.
+/// The input of linear layers, `[rows, in_features]`, quantized to INT8: symmetric, with a scale per row and a list of
+/// outliers. Quantizing the next input reuses its memory.
 ///
 /// A row with an activation that is not finite gets the scale NaN, which makes all outputs of the row NaN.
 #[derive(Debug, Default)]
 pub struct QuantizedRows {
     in_features: usize,
-    /// `[rows, stride]`, where the stride is the next multiple of four. Tiles of a matrix unit are read from it in place, much
-    /// slower where they straddle cache lines.
+    /// `[rows, stride]`, where the stride is the next multiple of four. A matrix unit loads tiles from it in place,
+    /// which is much slower if they straddle cache lines.
     values: Lines<u8>,
     scales: Vec<f32>,
     parts: Vec<Part>,
     outlier_columns: OutlierColumns,
-    /// Of each part, what tasks that make some columns of its rows found.
+    /// For each part, the outliers found by tasks that compute some columns of its rows.
     found: Vec<Mutex<Vec<gated::Outlier>>>,
 }
 
 /// Columns that LLM.int8() keeps in float.
 #[derive(Debug, Default)]
 struct OutlierColumns {
-    /// For each column the bits of an activation that stay: all, or none where it is an outlier.
+    /// For each column, a mask of the bits of an activation that are kept: all, or none if the column is an outlier.
     keep: Vec<u32>,
     channels: Vec<u32>,
 }
 
 impl QuantizedRows {
-    /// The byte that represents zero: 128 where numbers are stored unsigned, 0 where they are stored as they are.
+    /// The byte that represents zero: 128 if numbers are stored unsigned, 0 if they are stored signed.
     pub const ZERO: u8 = OFFSET;
 
     /// Quantizes `x`, `[rows, in_features]`, with the static scale of the layer:
     /// `clamp(round(x · (1 / scale)), −127, 127)`, rounding half to even.
     ///
-    /// `smoothing`, `[in_features]`, is multiplied to `x` first. With `shadow`, what clipping
-    /// takes from each |x| > 127 · scale, x − sign(x) · 127 · scale, is recorded as an outlier.
+    /// `x` is first multiplied by `smoothing`, `[in_features]`. With `shadow`, the clipped remainder of each |x| > 127
+    /// · scale, x − sign(x) · 127 · scale, is recorded as an outlier.
     ///
     /// # Panics
-    /// If a slice's length contradicts the shapes, or the scale is not a positive number to divide by.
+    /// If a slice's length contradicts the shapes, or the scale is not positive, or its reciprocal not finite.
     pub fn quantize_static(
         &mut self,
         x: &[f32],
@@ -72,12 +72,12 @@ impl QuantizedRows {
         });
     }
 
-    /// Rows that one task of [`QuantizedRows::quantize_made`] makes.
+    /// Rows per task of [`QuantizedRows::quantize_made`].
     pub const TASK_ROWS: usize = PART_ROWS;
 
-    /// As [`QuantizedRows::quantize_static`], of rows that `make` makes one by one, so that each is quantized while it is in
-    /// a core's cache: it is called with what a task takes of `source`, whose chunks are of
-    /// [`TASK_ROWS`](Self::TASK_ROWS) rows, with the number of a row among all, and with `[in_features]` numbers to write.
+    /// Does the same as [`QuantizedRows::quantize_static`] for rows that `make` computes one by one, so that each row
+    /// is quantized while it is in a core's cache. `make` is called with the task's chunk of `source` (chunks are of
+    /// [`TASK_ROWS`](Self::TASK_ROWS) rows), the row's index among all rows, and `[in_features]` numbers to write.
     ///
     /// # Panics
     /// If there are fewer chunks than rows need, or as [`QuantizedRows::quantize_static`].
@@ -90,7 +90,7 @@ impl QuantizedRows {
     ) {
         assert!(
             source.count() >= rows.div_ceil(PART_ROWS),
-            "something to make {rows} rows of"
+            "expected chunks for {rows} rows"
         );
         let row = StaticRow::new(in_features, scale, smoothing, shadow);
         self.outlier_columns.channels.clear();
@@ -104,10 +104,10 @@ impl QuantizedRows {
         });
     }
 
-    /// Quantizes `x`, `[rows, in_features]`, with a scale for each row, its largest magnitude / 127.
+    /// Quantizes `x`, `[rows, in_features]`, with a scale per row: its largest magnitude / 127.
     ///
-    /// With a threshold, a column in which any |x| of this call exceeds it is left out, as in LLM.int8():
-    /// zero in the quantized numbers, and in full among the outliers of each row.
+    /// With a threshold, a column in which any |x| of this call exceeds it is an outlier, as in LLM.int8(): it is zero
+    /// in the quantized numbers, and its full values are among the outliers of each row.
     ///
     /// # Panics
     /// If the length of `x` contradicts the shape.
@@ -139,7 +139,7 @@ impl QuantizedRows {
                 inverse: scale.recip(),
                 limit: f32::MAX,
             };
-            // What is no number, if anything: allocates only then.
+            // Collects NaN and infinity, if there are any; allocates only then.
             let mut none = Outliers::default();
             row.quantize(values, &mut none);
             none.channels
@@ -151,8 +151,9 @@ impl QuantizedRows {
         self.outlier_columns = columns;
     }
 
-    /// Takes the numbers of `fixed`, with the static scale of what reads them, from the sums of up and, of a gated feed-forward, of
-    /// gate, both `[rows, width]`. A row whose input has the scale NaN, in `of_input`, `[rows]`, has it, too.
+    /// Stores the INT8 numbers that `fixed` computes from the sums of up and, for a gated feed-forward, of gate, both
+    /// `[rows, width]`. `scale` is the static scale of the next layer. A row whose input scale in `of_input`, `[rows]`,
+    /// is NaN gets the scale NaN.
     ///
     /// # Panics
     /// If a slice's length contradicts the shapes.
@@ -171,7 +172,7 @@ impl QuantizedRows {
         );
         assert!(
             !fixed.is_gated() || gate.len() == up.len(),
-            "as many sums of gate as of up"
+            "expected as many sums of gate as of up"
         );
         self.outlier_columns.channels.clear();
         self.fill(rows, width, |row, values, _| {
@@ -190,22 +191,22 @@ impl QuantizedRows {
         });
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.scales.len()
     }
 
-    /// Number of features of a row.
+    /// Returns the number of features per row.
     pub fn in_features(&self) -> usize {
         self.in_features
     }
 
-    /// Number of outliers in all rows.
+    /// Returns the number of outliers in all rows.
     pub fn outliers(&self) -> usize {
         self.view().outliers()
     }
 
-    /// Returns all rows.
+    /// Returns a view of all rows.
     pub fn view(&self) -> QuantizedView<'_> {
         QuantizedView {
             in_features: self.in_features,
@@ -217,15 +218,15 @@ impl QuantizedRows {
         }
     }
 
-    /// Returns some rows, which the view counts from zero.
+    /// Returns a view of some rows, which it counts from zero.
     ///
     /// # Panics
-    /// If there are no such rows.
+    /// If the range exceeds the rows.
     pub fn rows_view(&self, rows: Range<usize>) -> QuantizedView<'_> {
         self.view().rows_view(rows)
     }
 
-    /// Has `quantize` fill each row's numbers and outliers and return its scale.
+    /// Calls `quantize` for each row, which fills its numbers and outliers and returns its scale.
     fn each_row(
         &mut self,
         x: &[f32],
@@ -246,7 +247,7 @@ impl QuantizedRows {
         });
     }
 
-    /// Has `fill` write each row's numbers and outliers and return its scale.
+    /// Calls `fill` for each row, which writes its numbers and outliers and returns its scale.
     fn fill(
         &mut self,
         rows: usize,
@@ -261,7 +262,8 @@ impl QuantizedRows {
         );
     }
 
-    /// As [`QuantizedRows::each_row`], where `quantize` is called with a part's chunk of `source` and the number of a row.
+    /// Does the same as [`QuantizedRows::each_row`], but calls `quantize` with a part's chunk of `source` and the index
+    /// of a row.
     fn each<C: Chunks>(
         &mut self,
         rows: usize,
@@ -296,7 +298,7 @@ impl QuantizedRows {
         );
     }
 
-    /// Makes room for rows; those that stay have the numbers that they had. Returns their stride.
+    /// Resizes the buffers; rows that remain keep their numbers. Returns the stride.
     fn resize(&mut self, rows: usize, in_features: usize) -> usize {
         assert!(
             (1..=MAX_IN_FEATURES).contains(&in_features),
@@ -314,7 +316,7 @@ impl QuantizedRows {
     }
 }
 
-/// How rows are quantized with a static scale.
+/// The parameters of quantization with a static scale.
 struct StaticRow<'a> {
     scale: f32,
     clip: f32,
@@ -352,8 +354,8 @@ impl<'a> StaticRow<'a> {
         self.end(first, values, &mut part.outliers)
     }
 
-    /// Writes the numbers of some columns of a row, and adds those that are beyond the limit or no numbers to `outliers`, their
-    /// channels counted from the first column.
+    /// Writes the numbers of some columns of a row, and adds to `outliers` the activations that exceed the limit or are
+    /// NaN, with channels counted from the first column.
     fn quantize_columns(
         &self,
         x: &[f32],
@@ -381,7 +383,8 @@ impl<'a> StaticRow<'a> {
         );
     }
 
-    /// Makes outliers from the one at `first` on, which are those of a row, what clipping took from them. Returns the row's scale.
+    /// Converts the activations of a row in `outliers`, from `first` on, to what clipping took from them. Returns the
+    /// row's scale.
     fn end(&self, first: usize, values: &mut [u8], outliers: &mut Outliers) -> f32 {
         let Self { scale, clip, .. } = *self;
         if outliers.numbers[first..].iter().all(|x| x.is_finite()) {
@@ -390,7 +393,7 @@ impl<'a> StaticRow<'a> {
                 .for_each(|x| *x -= clip.copysign(*x));
             return scale;
         }
-        // The whole row is no number.
+        // The whole row becomes NaN.
         outliers.channels[first..]
             .iter()
             .for_each(|channel| values[*channel as usize] = OFFSET);
@@ -400,7 +403,7 @@ impl<'a> StaticRow<'a> {
 }
 
 impl OutlierColumns {
-    /// The columns of `x` with a magnitude beyond `threshold`, or that is not a number.
+    /// Finds the columns of `x` that contain a magnitude above `threshold` or a NaN.
     fn find(&mut self, x: &[f32], in_features: usize, threshold: Option<f32>) {
         self.keep.clear();
         self.keep.resize(in_features, u32::MAX);

@@ -1,4 +1,4 @@
-//! Brings INT8 weights into the layout that kernels read, and back.
+//! Converts INT8 weights to the layout that kernels read, and back.
 
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::kernel::int8::weight::{BLOCK, Int8Weight, QUAD, STEP, block_len, packed_len};
@@ -6,7 +6,7 @@ use crate::kernel::int8::weight::{BLOCK, Int8Weight, QUAD, STEP, block_len, pack
 /// The name of the packed layout, as packages store it.
 pub const LAYOUT: &str = "n16k4";
 
-/// Brings `row_major`, `[out_features, in_features]`, into the packed layout.
+/// Packs `row_major`, `[out_features, in_features]`.
 ///
 /// # Panics
 /// If a slice's length contradicts the shape.
@@ -28,7 +28,7 @@ pub fn pack(row_major: &[i8], out_features: usize, in_features: usize, packed: &
     );
 }
 
-/// The inverse of [`pack`].
+/// Inverts [`pack`].
 ///
 /// # Panics
 /// If a slice's length contradicts the shape.

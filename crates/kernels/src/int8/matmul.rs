@@ -1,4 +1,4 @@
-//! `out = x · Wᵀ + bias` in INT8: checks the shapes and cuts the output into tasks.
+//! `out = x · Wᵀ + bias` in INT8: checks the shapes and divides the output into tasks.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ use crate::kernel::int8::shadow::ShadowColumns;
 use crate::output::{OutputMut, SharedOutput};
 use crate::pool;
 
-/// Output columns of the widest tile of a kernel.
+/// Output columns of a kernel's widest tile.
 const PANEL: usize = 64;
-/// With so many rows for each thread, each has rows of its own, for which it reads all weights.
+/// With at least so many rows per thread, each thread gets its own rows, and reads all weights for them.
 const GROUP_ROWS: usize = 64;
 /// Up to so many rows, reading the weights takes longer than multiplying.
 const FEW_ROWS: usize = 16;
-/// Tasks of each thread with few rows, in case one has less of its core.
+/// Tasks per thread with few rows, in case a thread gets less time on its core.
 const STRETCHES: usize = 4;
-/// Products of one task, at least; waking a thread costs as much as some ten thousand.
+/// Minimum number of products per task; waking a thread costs as much as about ten thousand.
 const TASK_PRODUCTS: usize = 1 << 17;
 
-/// `out[rows, out_features] = scale(row) · scales[o] · Σ x · w + bias`, with the sums in i32.
+/// Computes `out[rows, out_features] = scale(row) · scales[o] · Σ x · w + bias`, with the sums in i32.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
@@ -39,10 +39,11 @@ pub struct Int8Product<'a> {
 }
 
 impl<'a> Int8Product<'a> {
-    /// With a bias `[out_features]`, for `out[rows, out_features]`.
+    /// Creates a product with a bias `[out_features]`, for `out[rows, out_features]`.
     ///
-    /// A product of a range of output channels ([`Int8Weight::columns`]) and of any rows
-    /// ([`QuantizedRows::rows_view`](super::QuantizedRows::rows_view)) has the bits of these in the whole.
+    /// A product of a range of output channels ([`Int8Weight::columns`]) or of some rows
+    /// ([`QuantizedRows::rows_view`](super::QuantizedRows::rows_view)) has the same bits as that part of the whole
+    /// product.
     pub fn new(weight: Int8Weight<'a>, bias: Option<&'a [f32]>, out: OutputMut<'a>) -> Self {
         Self {
             weight,
@@ -52,7 +53,8 @@ impl<'a> Int8Product<'a> {
         }
     }
 
-    /// Adds what [`shadow`](super::shadow) does, the same bits, while outputs and weights are in a core's caches.
+    /// Also adds what [`shadow`](super::shadow) adds, with the same bits, while outputs and weights are in a core's
+    /// caches.
     pub fn with_shadow(self) -> Self {
         Self {
             has_shadow: true,
@@ -67,7 +69,7 @@ impl<'a> Int8Product<'a> {
         assert_eq!(
             x.in_features(),
             self.weight.in_features,
-            "activations of as many features as the weight reads"
+            "expected as many features per activation row as the weight has"
         );
         if let Some(bias) = self.bias {
             assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
@@ -75,7 +77,7 @@ impl<'a> Int8Product<'a> {
     }
 }
 
-/// [`matmul_int8`] with several weights as one operator: threads meet once.
+/// Computes [`matmul_int8`] with several weights as one operator, so that threads synchronize once.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
@@ -114,8 +116,8 @@ pub fn matmul_int8_each(x: QuantizedView, products: &mut [Int8Product]) {
     });
 }
 
-/// Calls `compute` with rectangles that together are the outputs of products of `x`, so many output features each: with the
-/// number of the product, rows and columns. Columns begin at multiples of [`Int8Weight::COLUMNS`].
+/// Calls `compute` with rectangles that together cover the outputs of products of `x`, one for each of `out_features`.
+/// The arguments are the index of the product, rows and columns. Columns start at multiples of [`Int8Weight::COLUMNS`].
 pub(super) fn for_each_rectangle(
     x: QuantizedView,
     out_features: &[usize],
@@ -125,7 +127,7 @@ pub(super) fn for_each_rectangle(
     if rows == 0 {
         return;
     }
-    // Many rows are cut for the threads first, each of which then has the same rows in all operators.
+    // With many rows, each thread gets a group of rows, the same in all operators.
     let groups = if rows >= GROUP_ROWS * pool::threads() {
         pool::threads()
     } else {
@@ -136,7 +138,8 @@ pub(super) fn for_each_rectangle(
     let down = group_rows.div_ceil(task_rows);
     let least_columns = PANEL * (TASK_PRODUCTS / (PANEL * x.in_features() * task_rows)).max(1);
     let task_columns = |out_features: usize| {
-        // Few rows are bound by memory: long stretches of weights, which the processor and the kernels fetch ahead.
+        // With few rows, memory limits the speed: tasks read long stretches of weights, which the processor and the
+        // kernels prefetch.
         let stretch = out_features / (STRETCHES * pool::threads()) / PANEL * PANEL;
         if rows <= FEW_ROWS {
             least_columns.max(stretch)
@@ -144,7 +147,7 @@ pub(super) fn for_each_rectangle(
             least_columns
         }
     };
-    // Of each product, columns of a task and a group's tasks: once, not for every task.
+    // Columns per task and tasks per group of each product, computed once rather than for every task.
     let tasks = out_features.iter().map(|out_features| {
         let columns = task_columns(*out_features);
         (columns, down * out_features.div_ceil(columns))
@@ -154,13 +157,13 @@ pub(super) fn for_each_rectangle(
     pool::for_each_of(&counts, |index, task| {
         let (group, index) = (index / tasks.len(), index % tasks.len());
         let (task_columns, _) = tasks[index];
-        // Neighbouring tasks share their weights, which the cache of the thread may still hold.
+        // Neighbouring tasks share weights that the thread's cache may still hold.
         let (row, column) = (
             group * group_rows + task % down * task_rows,
             task / down * task_columns,
         );
         let rows = row.min(rows)..(row + task_rows).min((group + 1) * group_rows).min(rows);
-        // Groups are rounded up, so that the last ones of very many have fewer.
+        // Group sizes are rounded up, so the last groups may have fewer rows or none.
         if !rows.is_empty() {
             compute(
                 index,

@@ -1,13 +1,12 @@
-//! W8A8: linear layers in INT8, and the shadow that gives back what clipping took away.
+//! W8A8: linear layers in INT8, and the shadow that restores what clipping removed.
 //!
-//! A weight is quantized once, symmetric, with one scale for each output channel ([`quantize_weight_rows`]),
-//! and laid out for the kernels ([`pack`], [`LAYOUT`]). Activations are quantized as they come
-//! ([`QuantizedRows`]): with the static scale of the layer, whose clip threshold is 127 · scale, or with a
-//! scale for each row. [`matmul_int8`] multiplies both in i32 and scales the sums back to f32.
-//! Activations beyond the clip threshold are outliers: their remainders times the same weights, added by
-//! [`shadow()`], make the product that of the unclipped activations.
+//! A weight is quantized once, symmetric, with one scale per output channel ([`quantize_weight_rows`]), and packed for
+//! the kernels ([`pack`], [`LAYOUT`]). Activations are quantized at run time ([`QuantizedRows`]): with the static scale
+//! of the layer, whose clip threshold is 127 · scale, or with a scale per row. [`matmul_int8`] multiplies both in i32
+//! and scales the sums back to f32. Activations beyond the clip threshold are outliers: [`shadow()`] adds their
+//! remainders times the same weights, which gives the product of the unclipped activations.
 //!
-//! All kernels give the same bits, and neither the number of threads nor how rows are batched changes one.
+//! All kernels give the same bits, for any number of threads and any batching of rows.
 
 mod activations;
 mod layout;

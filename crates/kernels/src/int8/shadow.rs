@@ -1,4 +1,5 @@
-//! What the quantized activations lack, times the weights: added to the outputs of the INT8 matmul.
+//! The shadow: what quantization removed from activations, times the weights. It is added to the outputs of the INT8
+//! matmul.
 
 use super::{Int8Weight, QuantizedView};
 use crate::activation::add;
@@ -11,19 +12,19 @@ use crate::product::{Write, product};
 use crate::vectorize::vectorize;
 use crate::{Matrix, pool};
 
-/// Output channels of one task.
+/// Output channels per task.
 const COLUMNS: usize = 8 * BLOCK;
-/// Output channels of one task with weights in float.
+/// Output channels per task with weights in float.
 const FLOAT_COLUMNS: usize = PANEL;
-/// Output channels that are summed at once where weights come by channel.
+/// Output channels that are summed at once if weights are read by channel.
 const CHANNEL_COLUMNS: usize = 512;
-/// Fewer products than this are computed before another thread wakes up.
+/// With fewer products than this, one thread computes all.
 const PARALLEL: usize = 1 << 16;
 
-/// `out[row, o] += scales[o] · Σ remainder · w[o, channel]` over the outliers of each row, channels ascending.
+/// Computes `out[row, o] += scales[o] · Σ remainder · w[o, channel]` over the outliers of each row, channels ascending.
 ///
-/// With the outliers that [`quantize_static`](super::QuantizedRows::quantize_static) records this makes the product of clipped
-/// activations that of unclipped ones. The weights are read in place, in the packed layout.
+/// With the outliers that [`quantize_static`](super::QuantizedRows::quantize_static) records, the product of clipped
+/// activations becomes that of unclipped ones. The weights are read in place, in the packed layout.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
@@ -31,8 +32,8 @@ pub fn shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut) {
     write_shadow(x, weight, out, true);
 }
 
-/// As [`shadow`], but for a product that is not there yet: writes what there is to add to the rows that have outliers, and
-/// leaves the others as they are. [`join_shadow`] adds it.
+/// Computes the same as [`shadow`] separately from the product: writes the addends for rows that have outliers, and
+/// leaves other rows as they are. [`join_shadow`] adds them.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
@@ -40,8 +41,8 @@ pub fn shadow_apart(x: QuantizedView, weight: Int8Weight, out: OutputMut) {
     write_shadow(x, weight, out, false);
 }
 
-/// As [`shadow_apart`], with weights that are not packed, of the channels that have outliers alone: `weights` returns those
-/// that read a channel, `[out_features]`, as if a row of the transposed matrix. The same bits.
+/// Computes the same bits as [`shadow_apart`] from weights that are not packed, of only the channels that have
+/// outliers. `weights` returns the weights of a channel, `[out_features]`, which is a row of the transposed matrix.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
@@ -69,7 +70,7 @@ pub fn shadow_of_channels<'w>(
         let weights: Vec<&[i8]> = channels.iter().map(|channel| weights(*channel)).collect();
         assert!(
             weights.iter().all(|weights| weights.len() == out_features),
-            "the weights of a channel"
+            "expected [out_features] weights of each channel"
         );
         vectorize(
             #[inline(always)]
@@ -78,11 +79,12 @@ pub fn shadow_of_channels<'w>(
     });
 }
 
-/// Writes what channels add to a row, `scale · Σ remainder · weight`, each product and each sum rounded. `weights` are
-/// `[channels, out_features]`.
+/// Writes the contribution of some channels to a row, `scale · Σ remainder · weight`, with each product and each sum
+/// rounded. `weights` are `[channels, out_features]`.
 #[inline(always)]
 fn sum_channels(weights: &[&[i8]], remainders: &[f32], scales: &[f32], out: &mut [f32]) {
-    // By as many columns as stay in the first cache, each summed in the order of the channels, as in a kernel.
+    // As many columns at a time as stay in the first-level cache, each summed in the order of the channels, as in a
+    // kernel.
     for (block, out) in out.chunks_mut(CHANNEL_COLUMNS).enumerate() {
         let columns = block * CHANNEL_COLUMNS..block * CHANNEL_COLUMNS + out.len();
         let mut sums = [0.0f32; CHANNEL_COLUMNS];
@@ -98,7 +100,8 @@ fn sum_channels(weights: &[&[i8]], remainders: &[f32], scales: &[f32], out: &mut
     }
 }
 
-/// Adds what [`shadow_apart`] wrote of `x`, `[rows, out_features]`, to a product: `out` gets the bits that [`shadow`] gives.
+/// Adds the addends of `x`, `[rows, out_features]`, that [`shadow_apart`] wrote: `out` gets the bits that [`shadow`]
+/// gives.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
@@ -108,7 +111,7 @@ pub fn join_shadow(x: QuantizedView, shadow: &[f32], out: OutputMut) {
     assert_eq!(
         shadow.len(),
         rows * out_features,
-        "a shadow of every output"
+        "expected a shadow of every output"
     );
     pool::for_each(rows, PARALLEL.div_ceil(out_features.max(1)), |row| {
         if !x.outliers_of(row).0.is_empty() {
@@ -120,7 +123,7 @@ pub fn join_shadow(x: QuantizedView, shadow: &[f32], out: OutputMut) {
     });
 }
 
-/// Shadows of the rows that have outliers; they are added, or take the place of what is there.
+/// Computes the shadows of the rows that have outliers; adds them to `out` or overwrites it.
 fn write_shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut, add: bool) {
     weight.check();
     let (out_features, out) = (weight.out_features, out.into_shared());
@@ -132,7 +135,7 @@ fn write_shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut, add: bool)
     assert_eq!(
         x.in_features(),
         weight.in_features,
-        "activations of as many features as the weight reads"
+        "expected as many features per activation row as the weight has"
     );
     let kernel = best().int8;
     pool::for_each(
@@ -152,9 +155,9 @@ fn write_shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut, add: bool)
     );
 }
 
-/// `out[row, o] += Σ x[row, channel] · w[o, channel]` over the outlier columns of
-/// [`quantize_dynamic`](super::QuantizedRows::quantize_dynamic), with weights in float, `[out_features, in_features]`: the full-precision
-/// part of LLM.int8().
+/// Computes `out[row, o] += Σ x[row, channel] · w[o, channel]` over the outlier columns of
+/// [`quantize_dynamic`](super::QuantizedRows::quantize_dynamic), with weights in float, `[out_features, in_features]`:
+/// the full-precision part of LLM.int8().
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes, or the rows have outliers that are not whole columns.
@@ -186,7 +189,7 @@ pub fn shadow_float(x: QuantizedView, weight: Matrix, out: OutputMut) {
             right.extend(channels.iter().map(|channel| weight[*channel as usize]));
         }
         let right = Matrix::F32(&right);
-        // SAFETY: these columns belong to this task alone.
+        // SAFETY: only this task writes these columns.
         #[allow(unsafe_code)]
         unsafe {
             product(kernel, &left, depth, right, out, columns, Write::Add);

@@ -1,4 +1,4 @@
-//! Sums of products in i32: outputs from those that a device computed, and those of our own kernels.
+//! Sums of products in i32: converts a device's sums to outputs, and computes sums by our own kernels.
 
 use super::{Int8Weight, QuantizedView, matmul_int8};
 use crate::chunks::{chunks_mut, for_each_chunk};
@@ -8,11 +8,11 @@ use crate::output::OutputMut;
 use crate::pool;
 use crate::vectorize::vectorize;
 
-/// Outputs that are worth a task.
+/// Minimum number of outputs per task.
 const PARALLEL: usize = 1 << 14;
 
-/// `out[row, o] = sums[row, o] · (scale(row) · scales[o]) + bias[o]`: what [`matmul_int8`](super::matmul_int8) makes of the
-/// same sums, bit for bit. `sums` is `[rows, out_features]`.
+/// Computes `out[row, o] = sums[row, o] · (scale(row) · scales[o]) + bias[o]`, with the same bits as
+/// [`matmul_int8`](super::matmul_int8) has for these sums. `sums` is `[rows, out_features]`.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
@@ -24,9 +24,17 @@ pub fn scale_sums(
     out: OutputMut,
 ) {
     let (rows, columns, out) = (out.rows(), out.columns(), out.into_shared());
-    assert_eq!(sums.len(), rows * columns, "a sum for every output");
+    assert_eq!(
+        sums.len(),
+        rows * columns,
+        "expected a sum for every output"
+    );
     let scales = weight.scales;
-    assert_eq!(scales.len(), columns, "one scale for each output channel");
+    assert_eq!(
+        scales.len(),
+        columns,
+        "expected one scale per output channel"
+    );
     assert!(
         bias.is_none_or(|bias| bias.len() == columns),
         "bias is [{columns}]"
@@ -56,13 +64,13 @@ pub fn scale_sums(
     });
 }
 
-/// The largest number up to which f32 has every integer.
+/// The largest number up to which f32 represents every integer.
 const EXACT: f32 = (1 << f32::MANTISSA_DIGITS) as f32;
 
-/// The sums of products themselves, `sums[rows, out_features]`, in i32, whatever the scales are. `numbers` is scratch memory.
+/// Computes the sums of products without scales, `sums[rows, out_features]`, in i32. `numbers` is scratch memory.
 ///
-/// Kernels end each sum by making it a number in f32, which is the sum as long as that is below 2²⁴. Others, of more than a
-/// thousand large products, are summed once more.
+/// Kernels convert each sum to f32, which is exact below 2²⁴. Larger ones, sums of more than a thousand large products,
+/// are computed again.
 ///
 /// # Panics
 /// If the shapes contradict each other.
@@ -114,7 +122,7 @@ pub fn matmul_sums(
     );
 }
 
-/// One sum, by definition.
+/// Computes one sum, by definition.
 fn sum_of(x: QuantizedView, row: usize, weight: Int8Weight, column: usize) -> i32 {
     let quads = weight.in_features.div_ceil(QUAD);
     let of_block = &weight.packed[column / BLOCK * quads * BLOCK * QUAD..];
@@ -181,7 +189,7 @@ mod tests {
 
     #[test]
     fn sums_that_f32_does_not_have_are_exact() {
-        // 1,101 products of up to 127 and 127 are beyond 2²⁴ and odd; others are below it, or negative, or in another block.
+        // 1,101 products of 127 by 127 exceed 2²⁴ and are odd; other sums are below it, negative, or in another block.
         let (rows, inputs, outputs) = (3, 1101, 19);
         let weight: Vec<i8> = (0..outputs * inputs)
             .map(|index| [127, -125, 1, 126][index / inputs % 4] - (index % inputs % 2) as i8 * 2)

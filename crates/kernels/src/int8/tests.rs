@@ -1,4 +1,4 @@
-//! Rules that every kernel keeps.
+//! Rules that every kernel must keep.
 
 use half::f16;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use crate::kernel::{Kernels, available, tested};
 use crate::testing::bits;
 use crate::{Matrix, OutputMut};
 
-/// Pseudo-random numbers from −1 to 1.
+/// Returns pseudo-random numbers from −1 to 1.
 fn random(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed | 1;
     let mut next = || {
@@ -24,7 +24,7 @@ fn random(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Random numbers of which one in sixteen is up to a hundred times as large.
+/// Returns random numbers of which one in sixteen is up to a hundred times as large.
 fn with_outliers(count: usize, seed: u64) -> Vec<f32> {
     let choice = random(count, seed ^ 0x5555);
     let size = choice.iter().map(|choice| {
@@ -83,12 +83,12 @@ impl Owned {
         }
     }
 
-    /// `out[rows, out_features]`.
+    /// Returns a view of `out[rows, out_features]`.
     fn output<'a>(&self, out: &'a mut [f32]) -> OutputMut<'a> {
         OutputMut::new(out, self.scales.len())
     }
 
-    /// The weights that the numbers represent, row-major.
+    /// Returns the weights that the numbers represent, row-major.
     fn dequantized(&self) -> Vec<f32> {
         let rows = self.row_major.chunks(self.in_features).zip(&self.scales);
         rows.flat_map(|(row, scale)| row.iter().map(move |value| f32::from(*value) * scale))
@@ -102,12 +102,12 @@ fn quantized(x: &[f32], in_features: usize, scale: f32, shadow: bool) -> Quantiz
     rows
 }
 
-/// The last row of the table.
+/// Returns the last row of the table.
 fn plain_rust() -> &'static Kernels {
     available().last().unwrap()
 }
 
-/// `matmul_int8` and `shadow` on so many threads.
+/// Computes `matmul_int8` and `shadow` on the given number of threads.
 fn product(
     x: &QuantizedRows,
     weight: Int8Weight,
@@ -124,7 +124,7 @@ fn product(
     out
 }
 
-/// x · Wᵀ in f64, and the sum of the magnitudes of its terms.
+/// Computes x · Wᵀ in f64, and the sum of the magnitudes of its terms.
 fn exact(x: &[f64], weight: &[f32], in_features: usize) -> Vec<(f64, f64)> {
     let mut out = Vec::new();
     for x in x.chunks(in_features) {
@@ -208,11 +208,11 @@ proptest! {
             limit: if keeps_shadow { 127.0 * scale } else { f32::MAX },
         };
         let run = |kernels: &Kernels| {
-            // Behind an outlier of the row before.
+            // The list already has an outlier of the previous row.
             let mut outliers = Outliers { channels: vec![3], numbers: vec![1.0] };
             let mut stored = vec![7; in_features];
             kernels.int8.quantize(&row, &mut stored, &mut outliers);
-            // What represents an outlier that is no number is not defined.
+            // The stored byte of an outlier that is NaN or infinite is unspecified.
             for (channel, x) in outliers.channels[1..].iter().zip(&outliers.numbers[1..]) {
                 stored[*channel as usize] = if x.is_finite() { stored[*channel as usize] } else { 0 };
             }
@@ -285,7 +285,7 @@ proptest! {
     ) {
         let x = quantized(&with_outliers(rows * in_features, seed), in_features, 1.0 / 127.0, true);
         let weight = Owned::quantized(&random(out_features * in_features, seed ^ 7), in_features);
-        // Products of which some are −0, which adding 0 would change.
+        // Some products are −0, which adding 0 would change.
         let products: Vec<f32> = random(rows * out_features, seed ^ 9).iter().map(|x| x * 0.0).collect();
         let (mut expected, mut joined) = (products.clone(), products);
         let mut apart = vec![f32::NAN; joined.len()];
@@ -334,7 +334,7 @@ proptest! {
         let smoothing: Vec<f32> = random(width, seed ^ 3).iter().map(|x| x.abs() + 0.1).collect();
         let how = (0.01, is_smoothed.then_some(&smoothing[..]), shadow);
         let activation = Activation::Silu;
-        // Used before, for more rows.
+        // The buffers held more rows before.
         let mut together = quantized(&random(300 * 70, seed), 70, 0.001, true);
         for kernels in tested() {
             let mut expected = QuantizedRows::default();
@@ -398,7 +398,7 @@ proptest! {
         shadow_float(rounded.view(), Matrix::F32(&weight), OutputMut::new(&mut out, out_features));
         let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
         for (out, (sum, _)) in out.iter().zip(exact(&wide, &weight, in_features)) {
-            // Half a step of 6/127 at most for each activation, of 1/127 for each weight.
+            // The error is at most half a step of 6/127 for each activation and of 1/127 for each weight.
             let bound = in_features as f64 * (3.0 / 127.0 + 3.0 / 127.0 + 1e-3);
             prop_assert!((f64::from(*out) - sum).abs() <= bound, "{} is not {}", out, sum);
         }
@@ -600,7 +600,7 @@ proptest! {
         let factors: Vec<f32> = random(in_features, seed).iter().map(|factor| factor.abs() + 0.1).collect();
         let smoothing = smoothed.then_some(&factors[..]);
         let (mut expected, mut made) = (QuantizedRows::default(), QuantizedRows::default());
-        // What was there before leaves nothing behind.
+        // Earlier contents must leave no trace.
         made.quantize_dynamic(&with_outliers(90, seed ^ 1), 9, Some(0.5));
         expected.quantize_static(&x, in_features, 0.01, smoothing, shadow);
         let mut sums = vec![1.0; rows * in_features];

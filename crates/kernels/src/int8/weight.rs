@@ -5,9 +5,8 @@ use crate::kernel::int8::LARGEST;
 use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
 
-/// Quantizes `weight`, `[out_features, in_features]`, with one scale for each output channel: the row's
-/// largest magnitude / 127, or 1 for a row of zeros. Rounds half to even. A row with a number that is not
-/// finite gets the scale NaN.
+/// Quantizes `weight`, `[out_features, in_features]`, with one scale per output channel: the row's largest magnitude /
+/// 127, or 1 for a row of zeros. Rounds half to even. A row with a number that is not finite gets the scale NaN.
 ///
 /// # Panics
 /// If a slice's length contradicts the shape.
@@ -26,7 +25,7 @@ pub fn quantize_weight_rows(
     });
 }
 
-/// [`quantize_weight_rows`] with one scale for the whole matrix, repeated in `scales`.
+/// Does the same as [`quantize_weight_rows`] with one scale for the whole matrix, repeated in `scales`.
 ///
 /// # Panics
 /// If a slice's length contradicts the shape.
@@ -49,7 +48,8 @@ pub fn quantize_weight_tensor(
     });
 }
 
-/// The sum of each row of `row_major`, `[out_features, in_features]`, for [`Int8Weight::sums`](super::Int8Weight::sums).
+/// Computes the sum of each row of `row_major`, `[out_features, in_features]`, for
+/// [`Int8Weight::sums`](super::Int8Weight::sums).
 ///
 /// # Panics
 /// If a slice's length contradicts the shape.
@@ -66,7 +66,7 @@ pub fn row_sums(row_major: &[i8], in_features: usize, sums: &mut [i32]) {
 }
 
 fn check(weight: &[f32], in_features: usize, scales: &[f32], row_major: &[i8]) {
-    assert!(in_features > 0, "a linear layer reads something");
+    assert!(in_features > 0, "expected at least one input feature");
     let out_features = scales.len();
     assert_eq!(
         Some(weight.len()),
@@ -80,8 +80,8 @@ fn wider(a: f32, b: f32) -> f32 {
     f32::from_bits(a.to_bits().max(b.to_bits()))
 }
 
-/// The scale that maps `largest` to 127. NaN if that is not finite; 1 where it is too small to divide by,
-/// so that everything becomes zero.
+/// Returns the scale that maps `largest` to 127. NaN if `largest` is not finite; 1 if it is too small to divide by, so
+/// that all weights become zero.
 pub(super) fn scale_for(largest: f32) -> f32 {
     let scale = largest / LARGEST;
     if !largest.is_finite() {

@@ -1,13 +1,13 @@
-//! What kernels of several formats need of AVX-512.
+//! AVX-512 helpers that kernels of several formats use.
 
 use std::arch::x86_64::{__m512, __mmask16, _mm512_maskz_loadu_ps};
 
-/// The mask of the first `count` lanes, at most sixteen.
+/// Returns the mask of the first `count` lanes, at most sixteen.
 pub(super) fn lanes(count: usize) -> __mmask16 {
     ((1u32 << count) - 1) as u16
 }
 
-/// At most sixteen numbers, and zeros.
+/// Loads at most sixteen numbers; the other lanes are zero.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn load(values: &[f32]) -> __m512 {

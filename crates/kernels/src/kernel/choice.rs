@@ -1,9 +1,9 @@
-//! Which kernels are fastest on this machine: instructions that a processor has may be slower than older ones.
+//! Chooses the fastest kernels of this machine: newer instructions of a processor may be slower than older ones.
 //!
-//! Every kernel that may be used is timed on products of the size of a language model's, and the fastest of each kind is
-//! [used](use_kernels). A kernel of a lower tier has to be a quarter faster, so that noise changes nothing: kernels of floats
-//! round differently, and a model should have the same bits on two machines of a kind. Kernels take turns several times, and
-//! the fastest rounds count, since other programs may run meanwhile.
+//! Every permitted kernel is timed on products of a language model's size, and the fastest of each kind is
+//! [used](use_kernels). A kernel of a lower tier must be a quarter faster, so that noise changes nothing: float kernels
+//! round differently, and a model should give the same bits on two machines of a kind. Kernels take turns several
+//! times, and the fastest rounds count, since other programs may run at the same time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,34 +27,34 @@ const FEATURES: usize = 1024;
 const COLUMNS: usize = 256;
 /// Rows of a prefill's products.
 const MANY: usize = 96;
-/// Rows from which on INT8 has the kernel for many.
+/// Minimum number of rows for the INT8 kernel for many rows.
 const MANY_FROM: usize = 16;
-/// Weights that calls take turns on to read them from memory: more than most caches hold.
+/// Bytes of weights that calls cycle through so that they come from memory: more than most caches hold.
 const COLD: usize = 48 << 20;
-/// Calls of a round, rounds of a turn, and turns: the fastest round of all counts.
+/// Calls per round, rounds per turn, and turns; the fastest of all rounds counts.
 const CALLS: usize = 4;
 const ROUNDS: usize = 3;
 const TURNS: usize = 4;
-/// How much faster than that of a better tier a kernel must be.
+/// Factor by which a kernel must be faster than one of a better tier.
 const MARGIN: f64 = 1.25;
 
 /// A kind of product that has a kernel of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProductKind {
-    /// Activations in INT8 by weights in INT8, of one row or few.
+    /// INT8 activations by INT8 weights, one row or few.
     Int8Few,
-    /// The same of many rows.
+    /// INT8 activations by INT8 weights, many rows.
     Int8Many,
-    /// A decode's activations in INT16 by weights in INT8, INT4 and blocks.
+    /// INT16 activations of decode by weights in INT8, INT4 and blocks.
     Int16,
-    /// f32.
+    /// Products in f32.
     F32,
-    /// What may be rounded, to bf16 or INT16, or stay in f32: beside weights in INT8, INT4 and blocks, and attention.
+    /// Products that may be rounded to bf16 or INT16: attention, and prefill with weights in INT8, INT4 and blocks.
     Rounded,
 }
 
 impl ProductKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::Int8Few,
         Self::Int8Many,
@@ -63,7 +63,7 @@ impl ProductKind {
         Self::Rounded,
     ];
 
-    /// Its name.
+    /// Returns the kind's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Int8Few => "INT8, few rows",
@@ -75,39 +75,39 @@ impl ProductKind {
     }
 }
 
-/// The kernels that may multiply products of a kind, and which of them does.
+/// The permitted kernels for products of a kind, and the one that is used.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// What is multiplied.
+    /// The kind of product.
     pub kind: ProductKind,
-    /// Those that were timed, of the best tier first. Plain Rust is not among them where there is another.
+    /// The kernels that were timed, best tier first. Plain Rust is only timed if there is no other.
     pub timed: Vec<TimedKernel>,
-    /// The one that is used.
+    /// The kernel that is used.
     pub chosen: &'static str,
 }
 
 /// The speed of a kernel.
 #[derive(Clone, Debug)]
 pub struct TimedKernel {
-    /// Its name.
+    /// The kernel's name.
     pub kernel: &'static str,
-    /// In each of the same settings: numbers of threads, weights in a cache or in memory.
+    /// Its rates in the same settings for every kernel: numbers of threads, weights in a cache or in memory.
     pub rates: Vec<Rate>,
 }
 
-/// What a kernel does in a second.
+/// The speed of a kernel in one setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Threads at once.
+    /// Number of concurrent threads.
     pub threads: usize,
     /// Whether weights come from memory.
     pub from_memory: bool,
-    /// A product and its addition count two.
+    /// Operations per second; a product and its addition count two.
     pub operations_per_second: f64,
 }
 
 impl TimedKernel {
-    /// The geometric mean of its rates.
+    /// Returns the geometric mean of the rates.
     pub fn mean(&self) -> f64 {
         let logarithms = self
             .rates
@@ -118,12 +118,12 @@ impl TimedKernel {
 }
 
 impl Choice {
-    /// The kernel of the best tier, which would be used if nothing were timed.
+    /// Returns the kernel of the best tier, which is used if nothing is timed.
     pub fn by_tier(&self) -> &'static str {
         self.timed.first().map_or(self.chosen, |timed| timed.kernel)
     }
 
-    /// How much faster the chosen kernel is than that of the best tier: 1 if it is the same.
+    /// Returns how many times faster the chosen kernel is than that of the best tier: 1 if it is the same.
     pub fn gain(&self) -> f64 {
         let mean = |name| {
             self.timed
@@ -136,7 +136,7 @@ impl Choice {
             .map_or(1.0, |(chosen, by_tier)| chosen / by_tier)
     }
 
-    /// Chooses among kernels, of the best tier first.
+    /// Chooses among kernels that are sorted by tier, best first.
     fn new(kind: ProductKind, timed: Vec<TimedKernel>) -> Self {
         let mut chosen = 0;
         for (index, candidate) in timed.iter().enumerate() {
@@ -154,7 +154,7 @@ impl Choice {
     }
 }
 
-/// Times every kernel that may be used, on one thread and on `threads` at once: about half a second.
+/// Times every permitted kernel, on one thread and on `threads` threads. This takes about half a second.
 pub fn choose_kernels(threads: usize) -> Vec<Choice> {
     let bench = Bench::new(threads);
     let int8 = |rows| {
@@ -206,7 +206,7 @@ pub fn choose_kernels(threads: usize) -> Vec<Choice> {
     ]
 }
 
-/// The kernels of a format that may be used, each once, with what `time` returns in the best of several turns.
+/// Returns each permitted kernel of a format once, with the best result of `time` over several turns.
 fn time_each<K: ?Sized + 'static>(
     kernel: impl Fn(&Kernels) -> Option<&'static K>,
     name: impl Fn(&K) -> &'static str,
@@ -238,7 +238,7 @@ fn time_each<K: ?Sized + 'static>(
     timed
 }
 
-/// What kernels are timed on.
+/// The data on which kernels are timed.
 struct Bench {
     threads: usize,
     /// Weights of any format: bytes that are finite numbers in f16.
@@ -246,12 +246,12 @@ struct Bench {
     scales: Vec<f32>,
     sums: Vec<i32>,
     halves: Vec<f16>,
-    /// Activations of all rows, in INT8, and as words of f32 or of pairs of bf16.
+    /// Activations of all rows: in INT8, and as words of f32 or of pairs of bf16.
     numbers: Vec<u8>,
     words: Vec<u32>,
     parts: Vec<Part>,
     row: Int16Rows,
-    /// The share of the weights that the next thread begins with.
+    /// Index of the share of the weights that the next thread starts with.
     next: AtomicUsize,
 }
 
@@ -269,7 +269,7 @@ impl Bench {
             sums: vec![0; COLUMNS],
             halves: vec![f16::from_f32(0.01); COLUMNS * FEATURES / GROUP],
             numbers: vec![127; MANY * FEATURES],
-            // 0.5 in f32; in bf16 a pair of 0.5 and 0.
+            // 0.5 in f32; a pair of 0.5 and 0 in bf16.
             words: vec![0.5f32.to_bits(); MANY * FEATURES],
             parts: vec![Part::default()],
             row,
@@ -277,8 +277,8 @@ impl Bench {
         }
     }
 
-    /// The rates of `call`, which multiplies by the weights at an offset and returns their bytes; each call counts so many
-    /// operations.
+    /// Measures `call`, which multiplies by the weights at an offset and returns their bytes. Each call counts as
+    /// `operations`.
     fn rates(
         &self,
         operations: usize,
@@ -298,14 +298,14 @@ impl Bench {
                         for _ in 0..CALLS {
                             let bytes = call(offset, &mut out);
                             let next = if from_memory { offset + bytes } else { offset };
-                            // The next call reads as many.
+                            // The next call reads the same number of bytes.
                             offset = if next + bytes > COLD { 0 } else { next };
                         }
                         (CALLS * operations) as f64
                     }
                 };
                 let measured = peak::best(threads, ROUNDS, round);
-                // Several threads do no less than one: else one of them was interrupted in every round.
+                // Several threads are no slower than one: if they seem so, one was interrupted in every round.
                 let of_one = rates
                     .iter()
                     .find(|rate: &&Rate| rate.threads == 1 && rate.from_memory == from_memory);
@@ -359,7 +359,7 @@ impl Bench {
         )
     }
 
-    /// All formats together, as often each.
+    /// Times all formats together, each equally often.
     fn int16(&self, kernel: &dyn Int16Kernel) -> Vec<Rate> {
         self.rates(3 * 2 * FEATURES * COLUMNS, &[false, true], |offset, out| {
             let (x, weights) = (&self.row, &self.bytes[offset..]);
@@ -397,7 +397,7 @@ impl Bench {
         })
     }
 
-    /// A panel, which operators pack for the second-level cache, with so many numbers a word.
+    /// Times a panel, which operators pack into the second-level cache; each word holds `numbers` numbers.
     fn words(&self, kernel: &dyn PanelKernel, numbers: usize) -> Vec<Rate> {
         let right = vec![0.5f32.to_bits(); FEATURES * PANEL];
         self.rates(2 * numbers * MANY * FEATURES * PANEL, &[false], |_, out| {
@@ -421,14 +421,14 @@ impl Bench {
 
 static CHOSEN: OnceLock<Kernels> = OnceLock::new();
 
-/// The kernels that were chosen, once they were.
+/// Returns the chosen kernels, if they were set.
 #[inline]
 pub(super) fn chosen() -> Option<&'static Kernels> {
     CHOSEN.get()
 }
 
-/// Uses the kernel of each kind that `name` returns, from now on and in all of this process. To be called before anything is
-/// computed, and once: a later call changes nothing. A kind for which it returns `None` keeps the kernel of the best tier.
+/// Makes this process use the kernel of each kind that `name` returns. Must be called once, before anything is
+/// computed: a later call changes nothing. A kind for which it returns `None` keeps the kernel of the best tier.
 ///
 /// # Errors
 /// The name of a kernel that this processor does not have; then nothing is changed.
@@ -438,7 +438,7 @@ pub fn use_kernels<'n>(name: impl Fn(ProductKind) -> Option<&'n str>) -> Result<
     Ok(())
 }
 
-/// The kernels with these names among those of `rows`.
+/// Selects the kernels with these names among those of `rows`.
 fn named<'n>(
     rows: &[Kernels],
     name: impl Fn(ProductKind) -> Option<&'n str>,
@@ -488,7 +488,7 @@ fn named<'n>(
     Ok(chosen)
 }
 
-/// One kernel for few rows, another for many; both give the same bits.
+/// One kernel for few rows and another for many; both give the same bits.
 struct ByRows {
     few: &'static dyn Int8Kernel,
     many: &'static dyn Int8Kernel,

@@ -1,14 +1,14 @@
-//! The kernels of all number formats, and the one table of those that this processor can run.
+//! The kernels of all number formats, and the table of those that this processor can run.
 //!
-//! A kernel multiplies matrices of one format by one set of instructions. Each format has a trait: [`Int8Kernel`] for INT8
-//! activations and weights, [`Int16Kernel`] for INT16 activations beside weights in INT8 and INT4, [`PanelKernel`] for f32,
-//! and [`Bf16Kernel`] and [`PairKernel`] for pairs of bf16 and of INT16. [`available`] has a row for each [`Tier`] that may be
-//! used, best first, with a kernel for each format: that of the tier, or where it has none, of the best tier below it. The
-//! last row is plain Rust, which the others are tested against.
+//! A kernel multiplies matrices of one format with one set of instructions. Each format has a trait: [`Int8Kernel`] for
+//! INT8 activations and weights, [`Int16Kernel`] for INT16 activations with weights in INT8 and INT4, [`PanelKernel`]
+//! for f32, and [`Bf16Kernel`] and [`PairKernel`] for pairs of bf16 and of INT16. [`available`] has a row for each
+//! permitted [`Tier`], best first, with a kernel for each format: that of the tier or, if the tier has none, of the
+//! best tier below it. The last row is plain Rust, with which the others are compared in tests.
 //!
-//! A new kernel is a file beside those of its format, with a type whose `new` returns `None` where the processor lacks its
-//! instructions, and a place in [`compiled`]. It [proves](proof) itself before it is used. Operators use the kernels of
-//! [`best`]; tests go through all rows by `Kernels::install`.
+//! To add a kernel, add a file next to those of its format, with a type whose `new` returns `None` if the processor
+//! lacks its instructions, and an entry in [`compiled`]. It is [tested](proof) at run time before it is used. Operators
+//! use the kernels of [`best`]; tests run all rows by `Kernels::install`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -30,22 +30,22 @@ use panel::{Bf16Kernel, PairKernel, PanelKernel};
 /// A kernel for each format.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernels {
-    /// The best tier that one of them may belong to.
+    /// The best tier that these kernels may belong to.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests name it"))]
     pub tier: Tier,
     pub int8: &'static dyn Int8Kernel,
     pub int16: &'static dyn Int16Kernel,
     pub float: &'static dyn PanelKernel,
-    /// `None` without instructions for bf16.
+    /// `None` if the processor has no bf16 instructions.
     pub bf16: Option<&'static dyn Bf16Kernel>,
-    /// Pairs of INT16; `None` without instructions for them.
+    /// Pairs of INT16; `None` if the processor has no instructions for them.
     pub pairs: Option<&'static dyn PairKernel>,
-    /// Whether products that need not be exact are those of `pairs`, or else of `bf16`, or without that of `float`.
+    /// Whether products that may be rounded use `pairs`. If not, they use `bf16` or, without it, `float`.
     pub rounds_to_pairs: bool,
 }
 
 impl Kernels {
-    /// Pairs of INT16, where products that need not be exact are made with them.
+    /// Returns the kernel for pairs of INT16, if products that may be rounded use it.
     pub fn rounded_pairs(&self) -> Option<&'static dyn PairKernel> {
         self.pairs.filter(|_| self.rounds_to_pairs)
     }
@@ -62,29 +62,29 @@ struct OfTier {
 }
 
 impl OfTier {
-    /// Whether products are rounded to pairs of INT16, if this tier has kernels for it: they are twice as fast as f32, and bf16
-    /// takes less to convert to.
+    /// Returns whether products are rounded to pairs of INT16, if this tier has kernels for it. Pairs are twice as fast
+    /// as f32; bf16 takes precedence, since the conversion to it is cheaper.
     fn rounds_to_pairs(&self) -> Option<bool> {
         let has_any = self.bf16.is_some() || self.pairs.is_some() || self.float.is_some();
         has_any.then_some(self.bf16.is_none() && self.pairs.is_some())
     }
 }
 
-/// A kernel as its format's trait, if this processor can run it.
+/// Converts a kernel to its format's trait object, if this processor can run it.
 macro_rules! kernel {
     ($kernel:expr) => {
         $kernel.map(|kernel| &*Box::leak(Box::new(kernel)) as _)
     };
 }
 
-/// All kernels that this processor can run, best tier first.
+/// Returns all kernels that this processor can run, best tier first.
 fn tiers() -> Vec<(Tier, OfTier)> {
     let mut tiers = compiled();
     tiers.retain(|(tier, _)| tier.is_supported());
     tiers
 }
 
-/// All kernels that are compiled for this architecture and that this processor can run, and every tier.
+/// Returns every tier of this architecture, with the kernels that this processor can run.
 fn compiled() -> Vec<(Tier, OfTier)> {
     vec![
         #[cfg(target_arch = "x86_64")]
@@ -175,16 +175,16 @@ fn compiled() -> Vec<(Tier, OfTier)> {
     ]
 }
 
-/// A kernel that computes wrongly on this processor, which is not used.
+/// A kernel that computes wrong results on this processor and is therefore not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedKernel {
-    /// Its name, as in [`KernelNames`].
+    /// The name, as in [`KernelNames`].
     pub kernel: &'static str,
-    /// What it computed, and what was expected.
+    /// The computed and the expected result.
     pub reason: String,
 }
 
-/// A row for each of `tiers`, best first, without kernels that a [`proof`] refuses, and these.
+/// Returns a row for each of `tiers`, best first, without kernels that a [`proof`] refuses, and the refused kernels.
 fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
     let mut refused = Vec::new();
     let mut refuse = |kernel, reason| refused.push(RefusedKernel { kernel, reason });
@@ -204,7 +204,7 @@ fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
     }
     let row = |first: usize| {
         let below = &tiers[first..];
-        // Plain Rust, the last tier, has a kernel for each format but bf16 and pairs of INT16, which may have none.
+        // Plain Rust, the last tier, has a kernel for each format except the optional bf16 and pairs of INT16.
         Kernels {
             tier: below[0].0,
             int8: below
@@ -230,7 +230,7 @@ fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
     ((0..tiers.len()).map(row).collect(), refused)
 }
 
-/// The table of this processor: its tiers that may be used, and the kernels that are refused.
+/// Returns the table of this processor's permitted tiers, and the kernels that are refused.
 fn proven() -> &'static (Vec<Kernels>, Vec<RefusedKernel>) {
     static PROVEN: LazyLock<(Vec<Kernels>, Vec<RefusedKernel>)> = LazyLock::new(|| {
         let mut tiers = tiers();
@@ -240,12 +240,12 @@ fn proven() -> &'static (Vec<Kernels>, Vec<RefusedKernel>) {
     &PROVEN
 }
 
-/// The table: a row for each tier that this processor has and that may be used, best first.
+/// Returns the table: a row for each tier that this processor has and that may be used, best first.
 pub(crate) fn available() -> &'static [Kernels] {
     &proven().0
 }
 
-/// Returns the kernels that computed a small product wrongly on this processor, and are not used.
+/// Returns the kernels that computed a small product wrongly on this processor and are therefore not used.
 pub fn refused_kernels() -> &'static [RefusedKernel] {
     &proven().1
 }
@@ -260,8 +260,8 @@ pub(crate) fn best() -> &'static Kernels {
     choice::chosen().unwrap_or_else(|| &available()[0])
 }
 
-/// The rows that tests go through: those of the table, one whose matrix unit is emulated, and one of AVX-VNNI whose
-/// instructions are those of AVX-512.
+/// Returns the rows that tests run: those of the table, one with an emulated matrix unit, and one of AVX-VNNI with
+/// AVX-512's encoding of the instructions.
 #[cfg(test)]
 pub(crate) fn tested() -> impl Iterator<Item = &'static Kernels> {
     #[cfg(target_arch = "x86_64")]
@@ -307,9 +307,9 @@ thread_local! {
 
 #[cfg(test)]
 impl Kernels {
-    /// Runs `work`, whose operators use these kernels where they are called on this thread.
+    /// Runs `work`; operators that it calls on this thread use these kernels.
     pub(crate) fn install<R>(&'static self, work: impl FnOnce() -> R) -> R {
-        /// Installs what was installed before, also after a panic.
+        /// Restores the kernels that were installed before, even after a panic.
         struct Restore(Option<&'static Kernels>);
         impl Drop for Restore {
             fn drop(&mut self) {
@@ -321,19 +321,19 @@ impl Kernels {
     }
 }
 
-/// The names of the kernels that this processor uses: the set of instructions and, where several could, the one that
-/// multiplies.
+/// The names of the kernels that this processor uses: the set of instructions and, where several are possible, the one
+/// that multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelNames {
     /// Products of INT8 activations and weights.
     pub int8: &'static str,
-    /// A decode's products with weights in INT8 and INT4.
+    /// Products of decode with weights in INT8 and INT4.
     pub int16: &'static str,
-    /// A prefill's products in f32.
+    /// Products of prefill in f32.
     pub f32: &'static str,
-    /// A prefill's products that may be rounded: with weights in INT8, INT4 and blocks, and attention's.
+    /// Products of prefill that may be rounded: those with weights in INT8, INT4 and blocks, and those of attention.
     pub rounded: &'static str,
-    /// What they are rounded to: `INT16` or `bf16`; `f32` if they are not.
+    /// The format to which these are rounded: `INT16` or `bf16`; `f32` if they are not rounded.
     pub rounded_to: &'static str,
 }
 
@@ -372,7 +372,7 @@ mod tests {
         );
         assert!(last.bf16.is_none() && last.pairs.is_none() && !last.rounds_to_pairs);
         for (above, below) in available().iter().zip(&available()[1..]) {
-            // A format without a kernel of a tier has that of the row below it.
+            // A format without a kernel of its own in a tier has that of the row below.
             let has_its_own = |name: &str| name.starts_with(above.tier.name());
             assert!(has_its_own(above.int8.name()) || above.int8.name() == below.int8.name());
             assert!(has_its_own(above.float.name()) || above.float.name() == below.float.name());

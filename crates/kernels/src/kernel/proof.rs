@@ -1,8 +1,8 @@
-//! Small products by which every kernel proves itself before this process uses it: instructions may be there and compute
-//! wrongly, and some that kernels are written for no developer's machine has had.
+//! Small products that test every kernel before this process uses it: a processor may report instructions and compute
+//! wrongly with them, and some kernels use instructions that no developer's machine has.
 //!
-//! Products are compared with the plain kernels, conversions with their definition. A kernel that differs is refused, and
-//! the next tier's takes its place. All of them together take some three milliseconds.
+//! Products are compared with the plain kernels, conversions with their definition. A kernel that differs is refused,
+//! and that of the next tier is used instead. All tests together take about three milliseconds.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -22,32 +22,32 @@ use crate::BlockFormat;
 use crate::int4::GROUP;
 use crate::output::{OutputMut, SharedOutput};
 
-/// What a kernel computes wrongly.
+/// The result of a test: an error describes what a kernel computes wrongly.
 type Proof = Result<(), String>;
 
 /// Rows of products: one, few, a tile of a matrix unit, and some more.
 const ROWS: [usize; 4] = [1, 3, 16, 37];
-/// Rows of a decode's products: one, and a tile beside one.
+/// Rows of products in decode: one, and a tile plus one.
 const FEW_ROWS: [usize; 2] = [1, 5];
-/// Output features of these, which are computed one by one.
+/// Output features of these products, which are computed one by one.
 const FEW_COLUMNS: usize = 10;
-/// Output features: no whole number of any tile.
+/// Output features: not a multiple of any tile.
 const COLUMNS: usize = 72;
-/// Input features of products in INT8 and float: no whole number of any step.
+/// Input features of products in INT8 and float: not a multiple of any step.
 const FEATURES: usize = 154;
 /// Input features of products with groups and blocks.
 const BLOCK_FEATURES: usize = 512;
-/// How far sums in another order may be from each other, of the sum of all magnitudes.
+/// Maximum difference of sums in another order, relative to the sum of all magnitudes.
 const ROUNDING: f32 = 1e-5;
 
-/// Products and shadows, which have the bits of the plain kernel, and quantization.
+/// Tests products and shadows, which must have the bits of the plain kernel, and quantization.
 pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
     let plain = &int8::reference::Reference;
     let x = numbers(ROWS[3] * FEATURES, 1);
     let quantize = |kernel: &dyn Int8Kernel| {
         let (mut bytes, mut part) = (Vec::new(), Part::default());
         for x in x.chunks_exact(FEATURES) {
-            // One in ten is beyond the limit.
+            // One in ten exceeds the limit.
             let row = ActivationRow {
                 x,
                 smoothing: None,
@@ -156,7 +156,7 @@ pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
     near("a shadow", &shadow(plain), &shadow(kernel), 30.0)
 }
 
-/// Products of activations in INT16 with weights in INT8, INT4 and every kind of block.
+/// Tests products of activations in INT16 with weights in INT8, INT4 and every kind of block.
 pub(super) fn int16(kernel: &dyn Int16Kernel) -> Proof {
     let plain = &int16::reference::Reference;
     for rows in &FEW_ROWS {
@@ -215,7 +215,7 @@ pub(super) fn int16(kernel: &dyn Int16Kernel) -> Proof {
         )?;
 
         for format in BlockFormat::ALL {
-            // Numbers in f16 of such bytes are finite and less than one.
+            // Such bytes are finite numbers in f16, less than one.
             let count = FEW_COLUMNS * format.bytes_for(BLOCK_FEATURES);
             let bytes: Vec<u8> = (0..count).map(|index| (index * 37 % 0x3b) as u8).collect();
             let product = |kernel: &dyn Int16Kernel| {
@@ -242,14 +242,14 @@ pub(super) fn int16(kernel: &dyn Int16Kernel) -> Proof {
     Ok(())
 }
 
-/// Products in f32, and transposing.
+/// Tests products in f32, and transposition.
 pub(super) fn float(kernel: &dyn PanelKernel) -> Proof {
     let (left, right) = (words(ROWS[3] * FEATURES, 10), words(FEATURES * PANEL, 11));
     products(kernel, &Portable, &left, &right, near_products)?;
     transposes(kernel)
 }
 
-/// Products of pairs of bf16, against sums of their exact products, and conversions.
+/// Tests products of pairs of bf16, against sums of exact products, and conversions.
 pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Proof {
     let x = numbers(2 * (ROWS[3] + PANEL) * FEATURES, 12);
     let mut pairs = vec![0; x.len() / 2];
@@ -290,9 +290,9 @@ pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Proof {
     })
 }
 
-/// Products of pairs of INT16, exactly, and transposing.
+/// Tests products of pairs of INT16, which must be exact, and transposition.
 pub(super) fn pairs(kernel: &dyn PairKernel) -> Proof {
-    // So small that no sum overflows, the output's bits among them.
+    // Small enough that no sum overflows, including the output's bits.
     let words = |count: usize, seed: usize| {
         let integers: Vec<i16> = numbers(2 * count, seed)
             .iter()
@@ -333,8 +333,8 @@ pub(super) fn pairs(kernel: &dyn PairKernel) -> Proof {
     })
 }
 
-/// Powers of two of exponents of which some are visible, and with the largest one before them. `compute` returns them rounded, and how
-/// far they may be off for that.
+/// Tests powers of two of exponents of which some are visible, with the previous maximum. `compute` returns them
+/// rounded, and the maximum error of that rounding.
 fn powers(compute: impl FnOnce(&mut [f32], Range<usize>, f32) -> (Powers, Vec<f32>, f32)) -> Proof {
     let exponents: Vec<f32> = numbers(FEATURES, 13).iter().map(|x| 8.0 * x).collect();
     let visible = 5..FEATURES - 7;
@@ -370,7 +370,7 @@ fn powers(compute: impl FnOnce(&mut [f32], Range<usize>, f32) -> (Powers, Vec<f3
     Ok(())
 }
 
-/// Products of all numbers of rows, and added to those before, beside `plain`'s, as `compare` does.
+/// Tests products of all rows, also added to previous outputs, against `plain` by `compare`.
 fn products(
     kernel: &dyn PanelKernel,
     plain: &dyn PanelKernel,
@@ -433,7 +433,7 @@ impl PanelKernel for Pairs {
                 f32::from_bits(word & 0xffff_0000),
             ]
         };
-        // Even and odd numbers apart: twice as many products in f32.
+        // Separates even and odd numbers, which doubles the products in f32.
         let apart = |words: &[u32]| {
             words
                 .iter()
@@ -471,7 +471,7 @@ impl PanelKernel for Integers {
     fn multiply(&self, panel: &Panel) {
         let halves = |word: u32| [i32::from(word as i16), i32::from((word >> 16) as i16)];
         for row in 0..panel.out.rows() {
-            // SAFETY: no other slice of it lives.
+            // SAFETY: no other slice of it exists.
             #[allow(unsafe_code)]
             let out = unsafe { panel.out.row(row, panel.columns.clone()) };
             for (column, out) in out.iter_mut().enumerate() {
@@ -491,7 +491,7 @@ impl PanelKernel for Integers {
     }
 }
 
-/// What `write` makes of `[rows, COLUMNS]` ones.
+/// Returns the result of `write` on `[rows, COLUMNS]` ones.
 fn output(rows: usize, write: impl FnOnce(SharedOutput)) -> Vec<f32> {
     let mut out = vec![1.0; rows * COLUMNS];
     write(OutputMut::new(&mut out, COLUMNS).into_shared());
@@ -509,7 +509,7 @@ fn same(what: &str, expected: &[f32], found: &[f32]) -> Proof {
         })
 }
 
-/// Compares sums of magnitudes up to `largest`.
+/// Compares sums of magnitude up to `largest`.
 fn near(what: &str, expected: &[f32], found: &[f32], largest: f32) -> Proof {
     let differs = |(expected, found): &(&f32, &f32)| {
         let distance = (*expected - *found).abs();
@@ -524,7 +524,7 @@ fn near(what: &str, expected: &[f32], found: &[f32], largest: f32) -> Proof {
         })
 }
 
-/// Compares sums of products of two numbers from −1 to 1, two for each feature at most.
+/// Compares sums of products of two numbers from −1 to 1, at most two products per feature.
 fn near_products(what: &str, expected: &[f32], found: &[f32]) -> Proof {
     near(what, expected, found, 2.0 * FEATURES as f32)
 }
@@ -533,14 +533,14 @@ fn difference(what: &str, expected: impl Display, found: impl Display) -> String
     format!("{what} has {found}, expected {expected}")
 }
 
-/// Numbers from −1 to 1 without meaning, both of them among these.
+/// Returns arbitrary numbers from −1 to 1, both included.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count)
         .map(|index| ((index + seed) * 7919 % 2003) as f32 / 1001.0 - 1.0)
         .collect()
 }
 
-/// The bits of such numbers.
+/// Returns the bits of such numbers.
 fn words(count: usize, seed: usize) -> Vec<u32> {
     numbers(count, seed).into_iter().map(f32::to_bits).collect()
 }

@@ -1,27 +1,28 @@
-//! Which rectangles of a buffer are leased.
+//! The set of leased rectangles of a buffer.
 //!
-//! One lease of whole rows is a word, which is taken and given back by one compare-exchange each: the usual case. Where
-//! there are several, or a rectangle, all of them are in a list under a lock, and the word has a value that means this until the list is
-//! empty again. A lease that finds the word changed when it is given back is in the list.
+//! In the usual case there is one lease, of whole rows. It is a single word, acquired and released by one
+//! compare-exchange each. If there are several leases, or a rectangle, all of them are in a list under a lock, and the
+//! word is [`LISTED`] until the list is empty again. If the word has changed when a lease is released, that lease is in
+//! the list.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
-/// Bits of the place of a value.
+/// Bits of the index of a value.
 const PLACE_BITS: u32 = 31;
-/// The most values of a buffer.
+/// Maximum number of values in a buffer.
 pub(super) const MOST_VALUES: usize = (1 << PLACE_BITS) - 1;
 
-/// The word where there is no lease.
+/// The word if there is no lease.
 const FREE: u64 = 0;
-/// The word where leases are in the list.
+/// The word if leases are in the list.
 const LISTED: u64 = 3 << (2 * PLACE_BITS);
-/// Leases that the list has room for from the start.
+/// Initial capacity of the list.
 const CAPACITY: usize = 16;
 
-/// What a lease is for.
+/// The access that a lease permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Read = 1,
@@ -37,7 +38,7 @@ impl Access {
     }
 }
 
-/// Some columns of some rows, which are `width` values each.
+/// Some columns of some rows of `width` values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rectangle {
     pub width: usize,
@@ -46,7 +47,7 @@ pub(super) struct Rectangle {
 }
 
 impl Rectangle {
-    /// Asserts that a buffer of `len` values has it.
+    /// Asserts that a buffer of `len` values contains the rectangle.
     pub fn check(&self, len: usize) {
         let Self {
             width,
@@ -63,7 +64,7 @@ impl Rectangle {
         );
     }
 
-    /// Returns the same rectangle as rows of `width` values where it is whole ones of these.
+    /// Returns the same rectangle in rows of `width` values if it consists of whole such rows.
     pub fn in_rows_of(&self, width: usize) -> Self {
         match &self.columns {
             values
@@ -81,7 +82,7 @@ impl Rectangle {
         }
     }
 
-    /// Whether both have a value in common.
+    /// Returns whether the rectangles have a value in common.
     fn overlaps(&self, other: &Self) -> bool {
         let disjoint = |a: &Range<usize>, b: &Range<usize>| a.end <= b.start || b.end <= a.start;
         if self.is_empty() || other.is_empty() {
@@ -97,7 +98,7 @@ impl Rectangle {
         };
         few.rows.clone().any(|row| {
             let values = row * few.width + few.columns.start..row * few.width + few.columns.end;
-            // The first row that ends behind the start of these values.
+            // The first row that ends after the start of these values.
             let row = (values.start + 1)
                 .saturating_sub(many.columns.end)
                 .div_ceil(many.width)
@@ -136,13 +137,13 @@ impl Entry {
     }
 }
 
-/// A lease of whole rows, however wide: an access and a range of values in one word, which is neither [`FREE`] nor
+/// A lease of whole rows, of any width: an access and a range of values in one word, which is neither [`FREE`] nor
 /// [`LISTED`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows(u64);
 
 impl Rows {
-    /// `values` are in a buffer of at most [`MOST_VALUES`].
+    /// Creates a lease of `values` in a buffer of at most [`MOST_VALUES`].
     pub fn new(access: Access, values: Range<usize>) -> Self {
         debug_assert!(values.start <= values.end && values.end <= MOST_VALUES);
         Self(
@@ -180,7 +181,7 @@ impl Rows {
 pub(super) struct Leases {
     /// [`FREE`], [`LISTED`], or the only lease.
     word: AtomicU64,
-    /// Empty unless the word is [`LISTED`]; the word changes from and to that under this lock.
+    /// Empty unless the word is [`LISTED`]; the word changes to and from that value under this lock.
     list: Mutex<Vec<Entry>>,
 }
 
@@ -195,9 +196,8 @@ impl Default for Leases {
 
 impl Leases {
     /// Adds a lease of whole rows.
-    ///
     /// # Errors
-    /// If another one excludes it, that one.
+    /// The lease that excludes it, if there is one.
     #[inline]
     pub fn acquire_rows(&self, rows: Rows) -> Result<(), Entry> {
         match self
@@ -222,14 +222,13 @@ impl Leases {
     }
 
     /// Adds a lease to the list.
-    ///
     /// # Errors
-    /// If another one excludes it, that one.
+    /// The lease that excludes it, if there is one.
     pub fn acquire(&self, entry: Entry) -> Result<(), Entry> {
         let mut list = lock(&self.list);
         let mut word = self.word.load(Ordering::Relaxed);
         while word != LISTED {
-            // Acquire: whoever changed the word before may have released what is leased now.
+            // Acquire: the previous change of the word may have released the values that are leased now.
             match self
                 .word
                 .compare_exchange(word, LISTED, Ordering::Acquire, Ordering::Relaxed)
@@ -252,14 +251,14 @@ impl Leases {
     /// Removes a lease from the list.
     pub fn release(&self, entry: &Entry) {
         let mut list = lock(&self.list);
-        // Equal ones may replace each other.
+        // Equal entries are interchangeable.
         let place = list
             .iter()
             .position(|held| held == entry)
             .expect("a lease is in the list until it is dropped");
         list.swap_remove(place);
         if list.is_empty() {
-            // Release: whoever takes the word sees what was written under all the leases that were in the list.
+            // Release: the next thread that acquires the word sees all writes under the leases of the list.
             self.word.store(FREE, Ordering::Release);
         }
     }

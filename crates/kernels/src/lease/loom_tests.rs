@@ -1,5 +1,5 @@
-//! The protocol in every order of its steps, checked by loom: an access that is not ordered behind another one is
-//! reported as a race on the cell that represents the values.
+//! Checks the protocol in every order of its steps by loom. If two accesses are not ordered, loom reports a race on the
+//! cell that represents the values.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::leases::{Access, Entry, Leases, Rectangle, Rows};
 
-/// Values by the lease of each of which a thread may use a cell.
+/// Values with one cell each; the lease of a value permits a thread to use its cell.
 struct Leased {
     leases: Leases,
     cells: [UnsafeCell<usize>; 2],
@@ -60,7 +60,7 @@ impl Leased {
     }
 }
 
-/// Runs two threads, and after them a writer of all values, which nothing may keep from it.
+/// Runs two threads, and after them a writer of all values, which must succeed.
 fn check(one: fn(&Leased) -> bool, other: fn(&Leased) -> bool, both_can: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(4);
@@ -83,7 +83,7 @@ fn check(one: fn(&Leased) -> bool, other: fn(&Leased) -> bool, both_can: bool) {
         });
         assert!(
             leased.rows(Access::Write, 0..2),
-            "all leases were given back"
+            "all leases must be released"
         );
     });
 }

@@ -1,9 +1,9 @@
-//! One buffer that several threads use at once, by leases that are checked while they run.
+//! A buffer that several threads use concurrently, by leases that are checked at run time.
 //!
-//! A [`LeasedMatrix`] is a row-major buffer in f32 whose readers and writers each name the rows, or the rectangle, that they
-//! use, and the width of a row. Any number of readers share values, and writers write values of their own. Whoever
-//! requests for values that another one writes, or to write values that another one uses, has a bug, and panics with a
-//! message that names both rectangles. Nothing waits: that threads take turns where they must is up to the caller.
+//! A [`LeasedMatrix`] is a row-major buffer in f32. Readers and writers each state the rows, or the rectangle, that
+//! they use, and the width of a row. Any number of readers may share values; a writer must be the only user of its
+//! values. A conflicting request is a bug, and panics with a message that names both rectangles. Nothing waits: the
+//! caller must order conflicting accesses.
 //!
 //! ```
 //! use triad_kernels::lease::LeasedMatrix;
@@ -29,17 +29,17 @@ use std::ops::{Deref, DerefMut, Range};
 use crate::OutputMut;
 use leases::{Access, Entry, Leases, Rectangle, Rows};
 
-/// A row-major buffer of f32 that threads lease rows and rectangles of. Each lease has a width of rows of its own.
+/// A row-major buffer of f32 of which threads lease rows and rectangles. Each lease has its own width of rows.
 #[derive(Debug)]
 pub struct LeasedMatrix {
-    /// From a box, `len` values.
+    /// The `len` values of a leaked box.
     values: *mut f32,
     len: usize,
     leases: Leases,
 }
 
-// SAFETY: values are used through leases alone, or by the owner of the only reference. Leases for writing share no value with
-// any other, and those that follow each other synchronize, as `leases` does.
+// SAFETY: values are only used through leases, or by the owner of the only reference. A lease for writing shares no
+// value with any other, and successive leases synchronize, as `leases` does.
 #[allow(unsafe_code)]
 unsafe impl Send for LeasedMatrix {}
 // SAFETY: as for Send.
@@ -47,13 +47,13 @@ unsafe impl Send for LeasedMatrix {}
 unsafe impl Sync for LeasedMatrix {}
 
 impl LeasedMatrix {
-    /// The most values of a buffer.
+    /// Maximum number of values in a buffer.
     pub const MOST_VALUES: usize = leases::MOST_VALUES;
 
     /// Returns a buffer of `len` zeros.
     ///
     /// # Panics
-    /// If these are 2³¹ or more.
+    /// If `len` is 2³¹ or more.
     pub fn new(len: usize) -> Self {
         assert!(
             len <= leases::MOST_VALUES,
@@ -68,7 +68,7 @@ impl LeasedMatrix {
         }
     }
 
-    /// Returns all values, of which there are no leases then.
+    /// Returns all values; the exclusive borrow excludes leases.
     pub fn get_mut(&mut self) -> &mut [f32] {
         // SAFETY: these are the values of the box, and the matrix is borrowed exclusively.
         #[allow(unsafe_code)]
@@ -80,7 +80,7 @@ impl LeasedMatrix {
     /// Leases rows of `width` values for reading.
     ///
     /// # Panics
-    /// If the matrix has no such rows, or a part of them is leased for writing.
+    /// If the matrix has no such rows, or some of them are leased for writing.
     pub fn read(&self, width: usize, rows: Range<usize>) -> ReadLease<'_> {
         ReadLease {
             rows: self.lease_rows(Access::Read, width, rows),
@@ -91,7 +91,7 @@ impl LeasedMatrix {
     /// Leases rows of `width` values for writing.
     ///
     /// # Panics
-    /// If the matrix has no such rows, or a part of them is leased.
+    /// If the matrix has no such rows, or some of them are leased.
     pub fn write(&self, width: usize, rows: Range<usize>) -> WriteLease<'_> {
         WriteLease {
             rows: self.lease_rows(Access::Write, width, rows),
@@ -102,7 +102,7 @@ impl LeasedMatrix {
     /// Leases some columns of rows of `width` values for writing.
     ///
     /// # Panics
-    /// If the matrix has no such rows, the rows no such columns, or a part of these is leased.
+    /// If the matrix has no such rows, the rows no such columns, or some of these are leased.
     pub fn write_part(
         &self,
         width: usize,
@@ -171,32 +171,32 @@ fn refuse(requested: &Entry, held: &Entry) -> ! {
 
 impl Drop for LeasedMatrix {
     fn drop(&mut self) {
-        // SAFETY: this is the box that `new` made, and leases don't outlive the matrix.
+        // SAFETY: this is the box of `new`, and leases don't outlive the matrix.
         #[allow(unsafe_code)]
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.values, self.len)) });
     }
 }
 
-/// Rows of a [`LeasedMatrix`] that can be read, until it is dropped.
+/// A lease of rows of a [`LeasedMatrix`] for reading.
 #[derive(Debug)]
 pub struct ReadLease<'a> {
     matrix: &'a LeasedMatrix,
     rows: Rows,
 }
 
-/// Rows of a [`LeasedMatrix`] that can be written, until it is dropped.
+/// A lease of rows of a [`LeasedMatrix`] for writing.
 #[derive(Debug)]
 pub struct WriteLease<'a> {
     matrix: &'a LeasedMatrix,
     rows: Rows,
 }
 
-/// A rectangle of a [`LeasedMatrix`] that can be written, until it is dropped.
+/// A lease of a rectangle of a [`LeasedMatrix`] for writing.
 #[derive(Debug)]
 pub struct PartLease<'a> {
     matrix: &'a LeasedMatrix,
     rectangle: Rectangle,
-    /// Where it is whole rows, leased as these.
+    /// The lease as rows, if the rectangle is whole rows.
     rows: Option<Rows>,
 }
 
@@ -208,7 +208,7 @@ impl PartLease<'_> {
             rows,
             columns,
         } = &self.rectangle;
-        // SAFETY: the rectangle is in the matrix, and this lease alone has it.
+        // SAFETY: the rectangle is in the matrix, and no other lease has its values.
         #[allow(unsafe_code)]
         unsafe {
             let first = self.matrix.pointer(rows.start * width + columns.start);
@@ -222,7 +222,7 @@ impl Deref for ReadLease<'_> {
 
     fn deref(&self) -> &[f32] {
         let values = self.rows.values();
-        // SAFETY: the values are in the matrix, and nobody writes them.
+        // SAFETY: the values are in the matrix, and nothing writes them.
         #[allow(unsafe_code)]
         unsafe {
             std::slice::from_raw_parts(self.matrix.pointer(values.start), values.len())
@@ -235,7 +235,7 @@ impl Deref for WriteLease<'_> {
 
     fn deref(&self) -> &[f32] {
         let values = self.rows.values();
-        // SAFETY: the values are in the matrix, and this lease alone has them.
+        // SAFETY: the values are in the matrix, and no other lease has them.
         #[allow(unsafe_code)]
         unsafe {
             std::slice::from_raw_parts(self.matrix.pointer(values.start), values.len())

@@ -1,4 +1,4 @@
-//! Leases against the definition of an overlap, and in several threads.
+//! Compares leases with the definition of an overlap, and tests them in several threads.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ struct Request {
 const LEN: usize = 48;
 
 impl Request {
-    /// The values by definition.
+    /// Returns the values by definition.
     fn values(&self) -> BTreeSet<usize> {
         let of_row = |row: usize| {
             self.columns
@@ -83,7 +83,7 @@ fn lease<'a>(matrix: &'a LeasedMatrix, request: &Request) -> Any<'a> {
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> String {
     panic.downcast_ref::<String>().cloned().unwrap_or_default()
 }
@@ -102,7 +102,7 @@ proptest! {
             let refused = held.iter().find(|(held, _)| held.excludes(&request));
             match catch_unwind(AssertUnwindSafe(|| lease(&matrix, &request))) {
                 Ok(lease) => {
-                    prop_assert!(refused.is_none(), "{:?} beside {:?}", request, refused.map(|(held, _)| held));
+                    prop_assert!(refused.is_none(), "{:?} together with {:?}", request, refused.map(|(held, _)| held));
                     if let Any::Read(lease) = &lease {
                         prop_assert_eq!(lease.len(), request.rows.len() * request.width);
                     }
@@ -115,7 +115,7 @@ proptest! {
             }
         }
         drop(held);
-        // All were given back.
+        // All leases were released.
         drop(matrix.write(LEN, 0..1));
         prop_assert_eq!(matrix.get_mut().len(), LEN);
     }
@@ -163,7 +163,7 @@ proptest! {
 
     #[test]
     fn threads_that_take_turns_see_what_others_wrote(threads in 2usize..5, turns in 1usize..50) {
-        // Each adds one to all values, when it is its turn.
+        // Each thread adds one to all values in its turn.
         let matrix = LeasedMatrix::new(16);
         let turn = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -171,7 +171,7 @@ proptest! {
                 let (matrix, turn) = (&matrix, &turn);
                 scope.spawn(move || {
                     for index in (thread..threads * turns).step_by(threads) {
-                        // Relaxed: the leases alone order what is written.
+                        // Relaxed: only the leases order the writes.
                         while turn.load(std::sync::atomic::Ordering::Relaxed) != index {
                             std::thread::yield_now();
                         }
@@ -223,7 +223,7 @@ fn a_message_names_both_rectangles() {
 fn a_lease_that_a_panic_drops_is_released() {
     let matrix = LeasedMatrix::new(64);
     for other in [None, Some(7..8)] {
-        // With another lease beside it, and without.
+        // With and without another lease.
         let beside = other.map(|rows| matrix.read(8, rows));
         for kind in 0..3 {
             let outcome = catch_unwind(AssertUnwindSafe(|| {

@@ -1,4 +1,4 @@
-//! Both phases, against the definition in f64 and against themselves.
+//! Compares both phases with the definition in f64 and with themselves.
 
 use super::*;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::{BlockArithmetic, BlockFormat};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-/// The definition, in f64.
+/// Computes the definition, in f64.
 fn reference(
     x: &[f32],
     rows: usize,
@@ -67,11 +67,11 @@ struct Owned {
     half: Vec<f16>,
     brain: Vec<bf16>,
     bytes: Vec<i8>,
-    /// `[columns]`.
+    /// Scale of each column, `[columns]`.
     scales: Vec<f32>,
     packed: Vec<u8>,
     group_scales: Vec<f16>,
-    /// In Q5_1.
+    /// Blocks in Q5_1.
     blocks: Vec<u8>,
 }
 
@@ -131,19 +131,19 @@ impl Owned {
     }
 }
 
-/// What is left of `x` in INT16.
+/// Returns `x` after rounding to INT16.
 fn in_int16(x: &[f32], depth: usize) -> Vec<f32> {
     let mut rows = Int16Rows::default();
     rows.fill(x, depth);
     rows.to_f32()
 }
 
-/// What is left of `x`, rows of activations or columns of a weight, in prefill.
+/// Returns `x`, rows of activations or columns of a weight, after the rounding of prefill.
 fn in_prefill(x: &[f32], depth: usize) -> Vec<f32> {
     RoundedRows::new(x, depth).map_or_else(|| x.to_vec(), |rows| rows.to_f32())
 }
 
-/// Whether prefill rounds to INT16.
+/// Returns whether prefill rounds to INT16.
 fn to_int16() -> bool {
     RoundedRows::new(&[1.0], 1).is_some_and(|rows| rows.are_int16())
 }
@@ -172,7 +172,8 @@ proptest! {
                 compare(&x, &x, rows, matrix, &exact, bias.as_deref(), phase)?;
             }
         }
-        // With INT8, activations are rounded to INT16 in decode and, perhaps, to something in prefill; bf16 has weights as they are.
+        // With INT8, activations are rounded to INT16 in decode and, depending on the processor, also in prefill; bf16
+        // represents these weights exactly.
         let (matrix, exact) = (Matrix::Int8 { values: &bytes, scales: &scales }, scaled.collect::<Vec<_>>());
         let weight = if to_int16() { in_prefill(&exact, depth) } else { exact.clone() };
         compare(&x, &in_prefill(&x, depth), rows, matrix, &weight, bias.as_deref(), Phase::Prefill)?;
@@ -256,7 +257,7 @@ proptest! {
             let rounded = kernels.install(|| in_prefill(&x, depth));
             for (rounded, x) in rounded.chunks_exact(depth).zip(x.chunks_exact(depth)) {
                 for (rounded, x) in rounded.chunks(PART).zip(x.chunks(PART)) {
-                    // A unit is at most a 32,000th of a part's length as a vector, by which sums are bounded.
+                    // A unit is at most 1/32,000 of a part's length as a vector, which bounds the sums.
                     let length = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
                     for (rounded, x) in rounded.iter().zip(x) {
                         prop_assert!(f64::from(rounded - x).abs() <= length / 64_000.0, "{} is not {}", rounded, x);

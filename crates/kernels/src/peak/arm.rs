@@ -1,4 +1,4 @@
-//! Rounds of ARM's products in registers.
+//! Timed rounds of ARM's products in registers.
 
 use std::arch::aarch64::{vdupq_n_f32, vdupq_n_s8, vdupq_n_s32, vdupq_n_u32};
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use super::{ACCUMULATORS, ITERATIONS};
 use crate::arm::{bfmmla, sdot, smmla};
 use crate::tier::Tier;
 
-/// A round of an instruction that makes so many products.
+/// Defines a round of an instruction with this many products.
 macro_rules! round {
     ($name:ident, $features:literal, $products:literal, $sum:expr, $operand:expr, $instruction:expr) => {
         #[target_feature(enable = $features)]
@@ -49,12 +49,13 @@ round!(
     bfmmla
 );
 
-/// `None` with SME, whose outer products are not measured, and where there are neither matrix nor dot products.
+/// Returns `None` with SME, whose outer products are not measured, and on processors with neither matrix nor dot
+/// products.
 pub(super) fn int8_round() -> Option<fn() -> f64> {
     if Tier::Sme.is_supported() {
         return None;
     }
-    // SAFETY (of both closures): they exist only where the instructions do.
+    // SAFETY (of both closures): they exist only if the processor has the instructions.
     #[allow(unsafe_code)]
     match () {
         () if Tier::I8mm.is_supported() => Some(|| unsafe { matrix_products() }),
@@ -63,14 +64,14 @@ pub(super) fn int8_round() -> Option<fn() -> f64> {
     }
 }
 
-/// `None`: products of 16-bit numbers are no more an instruction than those of f32.
+/// Returns `None`: an instruction has no more products of 16-bit numbers than of f32.
 pub(super) fn int16_round() -> Option<fn() -> f64> {
     None
 }
 
 pub(super) fn bf16_round() -> Option<fn() -> f64> {
     std::arch::is_aarch64_feature_detected!("bf16").then_some(|| {
-        // SAFETY: this closure exists only where the instructions do.
+        // SAFETY: this closure exists only if the processor has the instructions.
         #[allow(unsafe_code)]
         unsafe {
             bf16_products()

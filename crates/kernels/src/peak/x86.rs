@@ -1,4 +1,4 @@
-//! Rounds of x86's products in registers.
+//! Timed rounds of x86's products in registers.
 
 use std::arch::x86_64::{
     _mm256_add_epi32, _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32, _mm256_madd_epi16,
@@ -11,7 +11,7 @@ use super::{ACCUMULATORS, ITERATIONS, NARROW_ACCUMULATORS};
 use crate::amx;
 use crate::tier::Tier;
 
-/// A round of an instruction that makes so many products, with so many sums.
+/// Defines a round of an instruction with this many products and this many sums.
 macro_rules! round {
     ($name:ident, $features:literal, $products:literal, $accumulators:ident, $sum:expr, [$a:expr, $b:expr], $instruction:expr) => {
         #[target_feature(enable = $features)]
@@ -76,7 +76,7 @@ round!(
     ],
     _mm256_dpwssd_avx_epi32
 );
-// Each product reads its sum, so that none can be left out.
+// Each product depends on its sum, so the compiler can remove none.
 round!(
     products_and_additions,
     "avx2",
@@ -105,11 +105,11 @@ round!(
     _mm512_dpbf16_ps
 );
 
-/// A round whose instructions this processor has.
+/// Returns a round whose instructions this processor has.
 macro_rules! of {
     ($round:ident) => {
         Some(|| {
-            // SAFETY: this closure exists only where the instructions do.
+            // SAFETY: this closure exists only if the processor has the instructions.
             #[allow(unsafe_code)]
             unsafe {
                 $round()

@@ -1,4 +1,4 @@
-//! Which pool is installed on a thread, and the loops that use it.
+//! The pool that is installed on a thread, and the loops that use it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,32 +6,32 @@ use std::sync::Arc;
 use super::team::Team;
 
 thread_local! {
-    /// The team of the pool that is installed on this thread; none on workers and inside tasks.
+    /// The team of the pool that is installed on this thread; `None` on workers and inside tasks.
     static TEAM: Cell<Option<Arc<Team>>> = const { Cell::new(None) };
-    /// Threads of that pool, also on workers and inside tasks.
+    /// Number of threads of that pool; also set on workers and inside tasks.
     static THREADS: Cell<usize> = const { Cell::new(1) };
     /// Whether this thread runs a task of some pool.
     static IN_TASK: Cell<bool> = const { Cell::new(false) };
     static THIS_THREAD: u8 = const { 0 };
 }
 
-/// An identity of this thread that no other living thread has; not zero.
+/// Returns an identity of this thread that no other living thread has; not zero.
 pub(super) fn this_thread() -> usize {
     THIS_THREAD.with(|place| std::ptr::from_ref(place).addr())
 }
 
-/// Whether this thread runs a task of some pool.
+/// Returns whether this thread runs a task of some pool.
 pub(super) fn in_task() -> bool {
     IN_TASK.get()
 }
 
-/// Makes this thread a worker of a pool of `threads` threads: all that it runs are tasks.
+/// Makes this thread a worker of a pool of `threads` threads: everything that it runs is a task.
 pub(super) fn become_worker(threads: usize) {
     THREADS.set(threads);
     IN_TASK.set(true);
 }
 
-/// A pool as it is installed on a thread.
+/// The pool that is installed on a thread.
 pub(super) struct Current {
     team: Option<Arc<Team>>,
     threads: usize,
@@ -45,7 +45,7 @@ impl Current {
         }
     }
 
-    /// Installs it on this thread. Returns what was installed before.
+    /// Installs the pool on this thread. Returns the previously installed one.
     pub(super) fn replace(self) -> Self {
         Self {
             team: TEAM.replace(self.team),
@@ -54,14 +54,14 @@ impl Current {
     }
 }
 
-/// Number of threads of the pool that is installed here; 1 if there is none.
+/// Returns the number of threads of the pool that is installed on this thread; 1 if there is none.
 pub fn threads() -> usize {
     THREADS.get()
 }
 
-/// Calls `work` with each number below `tasks`, on the threads of the pool that is installed here. Each thread has a share
-/// of numbers that follow each other, the caller the lowest ones, and takes `grain` of them at a time (at least one); a
-/// thread that has none left takes those of others.
+/// Calls `work` with each number below `tasks`, on the threads of the installed pool. Each thread has a share of
+/// consecutive numbers (the caller has the lowest ones) and takes `grain` of them at a time (at least one). A thread
+/// without remaining numbers takes those of others.
 ///
 /// # Panics
 /// If a call panics, with the same payload.
@@ -77,8 +77,8 @@ pub fn for_each(tasks: usize, grain: usize, work: impl Fn(usize) + Sync) {
     }
 }
 
-/// [`for_each`] over the tasks of several parts as one operator: `counts` are the tasks of each part, and `work` is called
-/// with the part and the task's number in it. The tasks of a part come before those of the next.
+/// Runs [`for_each`] over the tasks of several parts as one operator. `counts` are the numbers of tasks of each part;
+/// `work` is called with the part and the index of the task in it. The tasks of a part come before those of the next.
 ///
 /// # Panics
 /// If a call panics, with the same payload.
@@ -96,12 +96,12 @@ pub fn for_each_of(
     });
 }
 
-/// While it exists, this thread runs the tasks of its team as the caller, and has no pool installed, so that operators
-/// inside the tasks are loops.
+/// A guard: while it exists, this thread runs the tasks of its team as the caller, and has no pool installed, so that
+/// operators inside the tasks are loops.
 struct InTask(Option<Arc<Team>>);
 
 impl InTask {
-    /// `None` if no pool is installed here, or inside a task.
+    /// Returns `None` if no pool is installed on this thread, or inside a task.
     fn of_installed() -> Option<Self> {
         let team = TEAM.take()?;
         IN_TASK.set(true);

@@ -1,8 +1,8 @@
-//! The protocol in every order of its steps with few preemptions, and with every value that a load may return, checked by
-//! loom.
+//! Checks the protocol by loom in every order of its steps with few preemptions, and with every value that a load may
+//! return.
 //!
-//! A model has a caller and one or two workers. loom finds a lost wake-up as a deadlock, and an access that is not
-//! ordered behind another one as a race on the cells that represent what tasks read and write.
+//! A model has a caller and one or two workers. loom reports a lost wake-up as a deadlock, and two accesses that are
+//! not ordered as a race on the cells that represent the data of tasks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,7 +14,7 @@ use loom::thread;
 use super::team::Team;
 use crate::sync::{lock, wait};
 
-/// Runs `caller` with a team of so many workers in all interleavings in which threads are preempted at most so often.
+/// Runs `caller` with a team of `workers` workers in all interleavings with at most `preemptions` preemptions.
 fn check(workers: usize, preemptions: usize, caller: impl Fn(&Team) + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -47,7 +47,7 @@ impl Values {
     }
 
     fn add_one(&self, index: usize) {
-        // SAFETY: loom reports a second access at the same time.
+        // SAFETY: loom reports a concurrent access.
         #[allow(unsafe_code)]
         self.0[index].with_mut(|value| unsafe { *value += 1 });
     }
@@ -62,11 +62,11 @@ impl Values {
     }
 }
 
-/// Two jobs whose tasks write the same values, with the closure of each gone before the next.
+/// Runs two jobs whose tasks write the same values; the closure of each is dropped before the next.
 fn two_jobs(team: &Team, tasks: usize, grain: usize) {
     let values = Values::zeros(tasks);
     for job in 1..=2 {
-        // What the closure borrows is freed with this iteration.
+        // The data that the closure borrows is freed with this iteration.
         let captured = Values::zeros(tasks);
         team.run(tasks, grain, &|task| {
             captured.add_one(task);
@@ -96,7 +96,7 @@ fn every_task_runs_once_where_threads_take_several() {
 fn a_worker_that_sleeps_or_is_about_to_takes_part_in_the_next_job() {
     check(1, 3, |team| {
         for _ in 0..2 {
-            // Each task waits for the other one: without the worker the job never ends.
+            // Each task waits for the other one: without the worker, the job never ends.
             let (arrived, both) = (Mutex::new(0), Condvar::new());
             team.run(2, 1, &|_| {
                 let mut arrived = lock(&arrived);
@@ -117,7 +117,7 @@ fn a_panic_reaches_the_caller_when_all_have_left_and_the_next_job_runs() {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             team.run(2, 1, &|task| {
                 ran.fetch_add(1, Ordering::Relaxed);
-                // Without the output of the panic hook, which would be printed thousands of times.
+                // Avoids the output of the panic hook, which would be printed thousands of times.
                 std::panic::resume_unwind(Box::new(task));
             });
         }));

@@ -1,14 +1,15 @@
-//! Threads that compute the tasks of one operator together.
+//! A thread pool that computes the tasks of one operator.
 //!
-//! A [`Pool`] is entered by [`Pool::install`]. Inside, [`for_each`] runs the tasks of an operator, its *job*, on the calling
-//! thread, the *caller*, and on the *workers* of the pool. Each thread has a share of the tasks, takes the next of it when it
-//! has finished one, and at the end those that are left of others' shares. So rows that a thread has computed in one operator
-//! are in its cache in the next, where tasks are in the order of rows.
-//! Outside a pool, and inside a task, [`for_each`] is a loop. Operators follow each other within microseconds: a worker
-//! without a job spins for a while, since waking a thread takes longer, and then sleeps. Nothing is allocated for a job.
+//! [`Pool::install`] makes a pool current. Inside it, [`for_each`] runs the tasks of an operator, its *job*, on the
+//! calling thread, the *caller*, and on the *workers* of the pool. Each thread has a share of the tasks and takes them
+//! one after the other; then it takes the remaining tasks of other shares. If tasks are in the order of rows, the rows
+//! that a thread has computed in one operator are therefore in its cache in the next. Outside a pool, and inside a
+//! task, [`for_each`] is a loop. Operators follow each other within microseconds: a worker without a job spins for a
+//! while, since waking a thread takes longer, and then sleeps. Jobs need no allocation.
 //!
-//! `current` holds the pool that is installed on a thread, `team` runs jobs, `state` is the word that its threads share,
-//! and `spin` is how long they spin. Primitives are those of the standard library or, where the protocol is checked, of loom.
+//! `current` holds the pool that is installed on a thread, `team` runs jobs, `state` is the word that its threads
+//! share, and `spin` defines how long they spin. Primitives are those of the standard library or, to check the
+//! protocol, of loom.
 //!
 //! # The protocol
 //!
@@ -33,20 +34,20 @@
 //! worker:  ─────────────────────────────▶ takes tasks ────────▶ spins ──▶ sleeps
 //! ```
 //!
-//! What holds, and why:
+//! The invariants, and why they hold:
 //!
-//! - *A job is written while no worker reads it.* Workers read it between enter and leave. The caller writes the next one
-//!   after it closed the last, from when on none enters, and saw that none is active. Publish releases to enter, and leave
-//!   to the caller, so that a job and its results are seen; all transitions are read-modify-writes, which continue
-//!   each other's release sequences.
+//! - *A job is written while no worker reads it.* Workers read it between enter and leave. The caller writes the next
+//!   one after it has closed the last, after which none enters, and has seen that none is active. Publish releases to
+//!   enter, and leave releases to the caller, so that a job and its results are visible; all transitions are
+//!   read-modify-writes, which continue each other's release sequences.
 //! - *Closures live long enough*, for the same reason: `run` returns, or panics, after all workers have left.
 //! - *Each task runs once*: threads take the numbers of a share from one counter, which is set between jobs.
 //! - *No wake-up is lost.* Publish and begin sleep change the same word, so one of the two sees the other. If begin
-//!   sleep comes second, it returns the new job, and the worker does not wait. If publish comes second, it returns that a
-//!   worker is asleep, and the caller takes the lock, which the worker holds until it waits, before it notifies.
-//! - *A worker that comes late costs nothing*: it misses the job. Nobody waits for workers that did not enter.
+//!   sleep comes second, it returns the new job, and the worker does not wait. If publish comes second, it returns that
+//!   a worker is asleep, and the caller takes the lock before it notifies; the worker holds that lock until it waits.
+//! - *A late worker costs nothing*: it misses the job. The caller does not wait for workers that did not enter.
 //!
-//! `loom_tests` has loom try the orders of these steps (with up to three preemptions), and every value that a load may
+//! `loom_tests` checks the orders of these steps (with up to three preemptions), and every value that a load may
 //! return, for a caller and up to two workers: `.ci/run loom`.
 
 mod current;
@@ -70,21 +71,21 @@ use current::{Current, this_thread};
 pub use current::{for_each, for_each_of, threads};
 use team::Team;
 
-/// Threads that compute together: one that calls [`Pool::install`], and workers. Dropping the pool ends the workers.
+/// A thread pool: the thread that calls [`Pool::install`], and workers. Dropping the pool ends the workers.
 pub struct Pool {
     team: Arc<Team>,
     workers: Vec<JoinHandle<()>>,
-    /// The cores of the installing thread while it is installed, if they are restricted.
+    /// The cores for the installing thread while the pool is installed, if they are restricted.
     cores: Option<Cores>,
-    /// Held by the installed thread.
+    /// The lock that the installing thread holds.
     installed: Mutex<()>,
-    /// [`this_thread`] of the installed thread; zero if there is none.
+    /// [`this_thread`] of the installing thread; zero if there is none.
     owner: AtomicUsize,
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the one that installs among them. Where the machine has cores of several speeds, they
-    /// stay on the fast ones if there are enough of those; the system chooses the core of each thread.
+    /// Creates a pool of `threads` threads, including the installing one. If the machine has cores of several speeds,
+    /// threads stay on the fast ones if there are enough of these; the system chooses the core of each thread.
     ///
     /// # Errors
     /// If the system refuses a thread, or there are more than 32,768.
@@ -96,10 +97,10 @@ impl Pool {
         Self::start(threads, |_| fast)
     }
 
-    /// A pool of `threads` threads on any cores; the thread that installs keeps its own.
+    /// Creates a pool of `threads` threads on any cores; the installing thread keeps its own.
     ///
     /// # Errors
-    /// As [`Pool::new`].
+    /// As for [`Pool::new`].
     ///
     /// # Panics
     /// If `threads` is zero.
@@ -107,7 +108,8 @@ impl Pool {
         Self::start(threads, |_| None)
     }
 
-    /// A pool of one thread on each of `cores`; the thread that installs is on the first of them while it is installed.
+    /// Creates a pool of one thread on each of `cores`; the installing thread runs on the first of them while the pool
+    /// is installed.
     ///
     /// # Errors
     /// If the system refuses a thread, or does not let this process run on one of the cores.
@@ -117,7 +119,7 @@ impl Pool {
     pub fn pinned(cores: &Cores) -> io::Result<Self> {
         let cores: Vec<_> = cores.iter().collect();
         for core in &cores {
-            // Tried here, where the error can be returned.
+            // Checked here, where the error can be returned.
             let unknown = || {
                 io::Error::other("the system does not report the cores that this thread may run on")
             };
@@ -128,9 +130,10 @@ impl Pool {
         Self::start(cores.len(), |index| Some(Cores::one(cores[index])))
     }
 
-    /// Thread 0 is the one that installs; `cores` are those of each thread, if they are restricted.
+    /// Starts the threads. Thread 0 is the installing one; `cores` returns the cores of each thread, if they are
+    /// restricted.
     fn start(threads: usize, cores: impl Fn(usize) -> Option<Cores>) -> io::Result<Self> {
-        assert!(threads > 0, "a pool has at least one thread");
+        assert!(threads > 0, "expected at least one thread");
         if threads - 1 > state::MOST_WORKERS {
             let reason = format!(
                 "{threads} threads in a pool of at most {}",
@@ -150,7 +153,7 @@ impl Pool {
             let worker = std::thread::Builder::new()
                 .name(format!("triad-{index}"))
                 .spawn(move || {
-                    // Where the system refuses, the thread runs on any core.
+                    // If the system refuses, the thread runs on any core.
                     let _ = cores.map_or(Ok(()), |cores| cores.keep_this_thread());
                     current::become_worker(threads);
                     team.serve(index);
@@ -160,14 +163,14 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Number of threads, the one that installs among them.
+    /// Returns the number of threads, including the installing one.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Runs `work` on this thread, where every [`for_each`] then uses the pool's workers. Any thread may call it, also
-    /// several at once: each waits until no other thread has the pool installed. Inside an `install` of the same pool,
-    /// and inside a task of any pool, it only calls `work`.
+    /// Runs `work` on this thread, where every [`for_each`] then uses the pool's workers. Several threads may call it
+    /// concurrently: each waits until no other thread has the pool installed. Inside an `install` of the same pool, and
+    /// inside a task of any pool, it only calls `work`.
     ///
     /// Two threads that install two pools in opposite order, one inside the other, can deadlock.
     ///
@@ -183,8 +186,8 @@ impl Pool {
         work()
     }
 
-    /// Runs `first` on this thread and `second` on a worker at the same time; returns the result of `first` when both are
-    /// done. Where no worker is free in time, `second` runs after `first` on this thread.
+    /// Runs `first` on this thread and `second` concurrently on a worker; returns the result of `first` when both are
+    /// done. If no worker is free in time, `second` runs after `first` on this thread.
     ///
     /// # Panics
     /// If one of the two panics, with the same payload.
@@ -199,7 +202,8 @@ impl Pool {
             Mutex::new(Some(second)),
             Mutex::new(None),
         );
-        // Two tasks that run one of the two functions each: the caller `first`, a worker `second`, unless it is taken.
+        // Two tasks that run one of the two functions each: the caller prefers `first`, a worker `second`, unless it is
+        // taken.
         let task = |_| {
             let is_caller = this_thread() == caller;
             for prefers_first in [is_caller, !is_caller] {
@@ -245,13 +249,13 @@ impl Drop for Pool {
     }
 }
 
-/// While it exists, this thread has the pool installed.
+/// A guard: while it exists, this thread has the pool installed.
 struct Installed<'a> {
     pool: &'a Pool,
     _lock: MutexGuard<'a, ()>,
-    /// What was installed on this thread before.
+    /// The previously installed pool of this thread.
     outer: Option<Current>,
-    /// The cores that this thread could run on before, if that was changed.
+    /// The cores of this thread before, if they were changed.
     cores: Option<Cores>,
 }
 

@@ -1,14 +1,14 @@
-//! How long threads spin: the only part of the protocol that depends on time. Under loom, which has no clock, a worker
-//! looks once before it sleeps.
+//! The spinning of threads: the only part of the protocol that depends on time. Under loom, which has no clock, a
+//! worker checks once before it sleeps.
 
 use crate::sync::{spin_loop, yield_now};
 
-/// Iterations between two looks at the clock, or two calls of `yield_now`.
+/// Iterations between two reads of the clock, or two calls of `yield_now`.
 const ITERATIONS: u32 = 64;
 /// Iterations before a thread that waits for another one's task first calls `yield_now`.
 const ITERATIONS_BEFORE_YIELD: u32 = 64 * ITERATIONS;
 
-/// How long a worker without a job spins before it sleeps: longer than the time between two operators of a pass.
+/// Time that a worker without a job spins before it sleeps: longer than the time between two operators of a pass.
 #[cfg(not(loom))]
 pub(super) const SPIN: std::time::Duration = std::time::Duration::from_micros(200);
 
@@ -28,7 +28,7 @@ impl SpinBeforeSleep {
         }
     }
 
-    /// One iteration; false when the time is over.
+    /// Spins once; returns false when the time is over.
     #[inline]
     pub(super) fn again(&mut self) -> bool {
         spin_loop();
@@ -48,7 +48,7 @@ pub(super) fn spin_until(is_done: impl Fn() -> bool) {
     while !is_done() {
         iterations = iterations.saturating_add(1);
         if iterations > ITERATIONS_BEFORE_YIELD && iterations.is_multiple_of(ITERATIONS) {
-            // The thread that is waited for may have no core but this one.
+            // The other thread may have no core but this one.
             yield_now();
         }
         spin_loop();

@@ -9,22 +9,22 @@ use crate::sync::{AtomicU64, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(u64);
 
-/// One worker in the number of active ones, in the lowest 15 bits.
+/// One active worker; the lowest 15 bits count them.
 const ACTIVE: u64 = 1;
-/// One worker in the number of sleeping ones, in the next 15 bits.
+/// One sleeping worker; the next 15 bits count them.
 const SLEEPING: u64 = 1 << 15;
-/// The pool is being dropped.
+/// Flag: the pool is being dropped.
 const SHUT_DOWN: u64 = 1 << 30;
-/// The job accepts workers.
+/// Flag: the job accepts workers.
 const OPEN: u64 = 1 << 31;
-/// One in the job's number, in the upper 32 bits, which wraps around.
+/// One job; the upper 32 bits are the job's number, which wraps around.
 const JOB: u64 = 1 << 32;
 
-/// Workers that a state can count.
+/// Maximum number of workers that a state can count.
 pub(super) const MOST_WORKERS: usize = (SLEEPING / ACTIVE) as usize - 1;
 
 impl State {
-    /// The job's number; before the first one, zero.
+    /// Returns the job's number; zero before the first one.
     pub(super) fn job(self) -> u64 {
         self.0 / JOB
     }
@@ -37,12 +37,12 @@ impl State {
         self.0 & SHUT_DOWN != 0
     }
 
-    /// Workers that sleep or are about to.
+    /// Returns the number of workers that sleep or are about to.
     fn sleeping(self) -> u64 {
         self.0 % SHUT_DOWN / SLEEPING
     }
 
-    /// Workers that entered the job and have not left it.
+    /// Returns the number of workers that have entered the job and not left it.
     fn active(self) -> u64 {
         self.0 % SLEEPING
     }
@@ -52,32 +52,32 @@ impl State {
 pub(super) struct AtomicState(AtomicU64);
 
 impl AtomicState {
-    /// Closed, before the first job.
+    /// Creates a closed state, before the first job.
     pub(super) fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// The state, without ordering: whoever acts on it does so by a transition.
+    /// Returns the state, without ordering: any action on it must be a transition.
     #[inline]
     pub(super) fn load(&self) -> State {
         State(self.0.load(Ordering::Relaxed))
     }
 
-    /// Opens the next job. Returns whether a worker sleeps, which must then be woken. The job before is closed and has no
-    /// active workers.
+    /// Opens the next job. Returns whether a worker sleeps, which must then be woken. The previous job must be closed
+    /// and have no active workers.
     ///
-    /// Releases what describes the job to workers that enter.
+    /// Releases the job's description to workers that enter.
     #[inline]
     pub(super) fn publish(&self) -> bool {
         let before = State(self.0.fetch_add(JOB | OPEN, Ordering::Release));
         debug_assert!(
             !before.is_open() && before.active() == 0,
-            "one job at a time"
+            "expected one job at a time"
         );
         before.sleeping() > 0
     }
 
-    /// A worker enters the job of `seen`; false if that is closed by now.
+    /// Enters the job of `seen` as a worker; returns false if it is already closed.
     #[inline]
     pub(super) fn enter(&self, seen: State) -> bool {
         let mut now = seen;
@@ -95,36 +95,36 @@ impl AtomicState {
         false
     }
 
-    /// A worker leaves the job. Releases what its tasks wrote to the caller.
+    /// Leaves the job as a worker. Releases the writes of its tasks to the caller.
     #[inline]
     pub(super) fn leave(&self) {
         self.0.fetch_sub(ACTIVE, Ordering::Release);
     }
 
-    /// No worker enters the job any more.
+    /// Closes the job, so that no further worker enters it.
     #[inline]
     pub(super) fn close(&self) {
         self.0.fetch_and(!OPEN, Ordering::Relaxed);
     }
 
-    /// Whether all workers have left; if so, acquires what their tasks wrote.
+    /// Returns whether all workers have left; if so, acquires the writes of their tasks.
     #[inline]
     pub(super) fn all_left(&self) -> bool {
         State(self.0.load(Ordering::Acquire)).active() == 0
     }
 
-    /// A worker is about to sleep, while it holds the lock that wakers take. Returns the latest state: if that has a new
-    /// job the worker must not wait, since whoever published it did not count this worker.
+    /// Registers a worker that is about to sleep and holds the lock that wakers take. Returns the latest state: if that
+    /// has a new job, the worker must not wait, since its publisher did not count this worker.
     pub(super) fn begin_sleep(&self) -> State {
         State(self.0.fetch_add(SLEEPING, Ordering::Relaxed))
     }
 
-    /// A worker no longer sleeps.
+    /// Registers that a worker no longer sleeps.
     pub(super) fn end_sleep(&self) {
         self.0.fetch_sub(SLEEPING, Ordering::Relaxed);
     }
 
-    /// Workers return; there is no job, and there will be none.
+    /// Makes workers return; there must be no job, now or later.
     pub(super) fn shut_down(&self) {
         self.0.fetch_or(SHUT_DOWN, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! What the threads of a pool share: the current job, and [the protocol](super#the-protocol) by which a caller and its
-//! workers compute it.
+//! The data that the threads of a pool share: the current job, and [the protocol](super#the-protocol) by which a caller
+//! and its workers compute it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -8,33 +8,33 @@ use super::spin::{SpinBeforeSleep, spin_until};
 use super::state::{AtomicState, State};
 use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, UnsafeCell, lock, wait};
 
-/// The caller's place among the threads of a team.
+/// Index of the caller among the threads of a team.
 const CALLER: usize = 0;
 
-/// A caller and its workers. At most one thread at a time is the caller: [`Pool::install`](super::Pool::install) sees to
-/// it.
+/// A caller and its workers. [`Pool::install`](super::Pool::install) ensures that at most one thread at a time is the
+/// caller.
 pub(super) struct Team {
     state: AtomicState,
-    /// Written by the caller while no worker is active, read by active workers.
+    /// The job: written by the caller while no worker is active, read by active workers.
     job: UnsafeCell<Option<Job>>,
-    /// For each thread, the caller first, the first task of its share of the job that none has taken.
+    /// For each thread, the caller first: the first remaining task of its share of the job.
     next_tasks: Box<[NextTask]>,
     /// Held by a worker from before it is counted as sleeping until it waits; taken by wakers before they notify.
     sleep: Mutex<()>,
     wake: Condvar,
-    /// What the first task of the job that panicked did so with.
+    /// The payload of the first panic in a task of the job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `job` is written by the one caller while no worker is active, and read by active workers; entering and leaving
-// order these accesses.
+// SAFETY: `job` is written by the one caller while no worker is active, and read by active workers; entering and
+// leaving order these accesses.
 #[allow(unsafe_code)]
 unsafe impl Sync for Team {}
-// SAFETY: what `job` points to is used by active workers only, while the caller waits for them.
+// SAFETY: only active workers use the target of `job`, while the caller waits for them.
 #[allow(unsafe_code)]
 unsafe impl Send for Team {}
 
-/// On a cache line of its own, since its thread alone counts it up, but at the end of a job.
+/// On its own cache line, since only its thread increments it, except at the end of a job.
 #[repr(align(64))]
 struct NextTask(AtomicUsize);
 
@@ -44,19 +44,19 @@ struct Job {
     tasks: usize,
     /// Tasks that a thread takes at a time.
     grain: usize,
-    /// Valid while a worker is active.
+    /// The function; valid while a worker is active.
     work: *const (dyn Fn(usize) + Sync),
 }
 
 impl Job {
-    /// The first task of a thread's share: as many tasks, to a grain, as each other thread's.
+    /// Returns the first task of a thread's share; shares are equal up to a grain.
     fn share(&self, thread: usize, threads: usize) -> usize {
         let grains = self.tasks.div_ceil(self.grain);
         (grains * thread / threads * self.grain).min(self.tasks)
     }
 }
 
-/// A published job. Dropping it closes it and waits until all workers have left.
+/// A guard for a published job. Dropping it closes the job and waits until all workers have left.
 struct Published<'a>(&'a AtomicState);
 
 impl Drop for Published<'_> {
@@ -68,7 +68,7 @@ impl Drop for Published<'_> {
 }
 
 impl Team {
-    /// A team of so many threads, the caller among them.
+    /// Creates a team of `threads` threads, including the caller.
     pub(super) fn new(threads: usize) -> Self {
         Self {
             state: AtomicState::new(),
@@ -82,13 +82,13 @@ impl Team {
         }
     }
 
-    /// Runs all tasks of an operator, on this thread, the caller, and on the workers that enter in time.
+    /// Runs all tasks of an operator on this thread, the caller, and on the workers that enter in time.
     ///
     /// # Panics
     /// With the payload of the first task that panics, after all threads have left the job.
     pub(super) fn run(&self, tasks: usize, grain: usize, work: &(dyn Fn(usize) + Sync)) {
-        // SAFETY: only the lifetime changes. Active workers use the pointer, and `Published` waits for them, also when
-        // something panics.
+        // SAFETY: only the lifetime changes. Active workers use the pointer, and `Published` waits for them, even after
+        // a panic.
         #[allow(unsafe_code)]
         let work = unsafe {
             std::mem::transmute::<
@@ -98,7 +98,7 @@ impl Team {
         };
         let job = Job { tasks, grain, work };
         self.job.with_mut(|place| {
-            // SAFETY: no worker is active: the previous job was closed and left by all of them.
+            // SAFETY: no worker is active: the previous job was closed, and all workers left it.
             #[allow(unsafe_code)]
             unsafe {
                 *place = Some(job);
@@ -121,13 +121,13 @@ impl Team {
         }
     }
 
-    /// Runs the worker that is this thread of the team: takes part in jobs until [`Team::shut_down`].
+    /// Runs the worker with index `thread`: takes part in jobs until [`Team::shut_down`].
     pub(super) fn serve(&self, thread: usize) {
         let mut last = 0;
         while let Some(state) = self.wait_for_job(last) {
             last = state.job();
             if self.state.enter(state) {
-                // SAFETY: this worker is active, so nobody writes the job.
+                // SAFETY: this worker is active, so nothing writes the job.
                 #[allow(unsafe_code)]
                 let job = self.job.with(|job| unsafe { *job });
                 self.take_tasks(job.expect("a published job"), thread);
@@ -136,14 +136,14 @@ impl Team {
         }
     }
 
-    /// Ends the workers. There is no job.
+    /// Ends the workers. There must be no job.
     pub(super) fn shut_down(&self) {
         self.state.shut_down();
         self.wake_workers();
     }
 
-    /// Takes tasks until none is left: those of this thread's share, then of the others', from the one before backwards and
-    /// around. Does not panic: the first payload is kept, and ends the job.
+    /// Takes tasks until none is left: first those of this thread's share, then those of the others, going backwards
+    /// and around from the previous thread. Does not panic: the first payload is stored, and ends the job.
     fn take_tasks(&self, job: Job, thread: usize) {
         let threads = self.next_tasks.len();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -157,7 +157,7 @@ impl Team {
                         break;
                     }
                     for task in first..(first + job.grain).min(end) {
-                        // SAFETY: this thread is active or the caller, so the closure exists.
+                        // SAFETY: this thread is active or the caller, so the closure still exists.
                         #[allow(unsafe_code)]
                         unsafe {
                             (*job.work)(task);
@@ -179,7 +179,7 @@ impl Team {
         }
     }
 
-    /// The state as soon as a job other than `last` is open; `None` after [`Team::shut_down`].
+    /// Returns the state as soon as a job other than `last` is open; `None` after [`Team::shut_down`].
     fn wait_for_job(&self, last: u64) -> Option<State> {
         let is_new = |state: State| state.is_open() && state.job() != last;
         let mut spin = SpinBeforeSleep::new();
@@ -199,7 +199,7 @@ impl Team {
         let mut state = self.state.begin_sleep();
         while !state.is_shut_down() && !is_new(state) {
             guard = wait(&self.wake, guard);
-            // The latest state: wakers take the lock after their transition.
+            // Reads the latest state: wakers take the lock after their transition.
             state = self.state.load();
         }
         self.state.end_sleep();
@@ -207,7 +207,7 @@ impl Team {
     }
 
     fn wake_workers(&self) {
-        // A worker that was counted as sleeping waits once it has released the lock.
+        // Once the lock is free, every worker that is counted as sleeping is waiting.
         drop(lock(&self.sleep));
         self.wake.notify_all();
     }

@@ -1,4 +1,4 @@
-//! Pools from outside: what callers rely on. The protocol itself is checked by loom, in `loom_tests`.
+//! Tests pools from the caller's side. `loom_tests` checks the protocol itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,7 +10,7 @@ fn add_one(count: &AtomicUsize) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often each task ran.
+/// Returns how often each task ran.
 fn runs(pool: &Pool, tasks: usize, grain: usize) -> Vec<usize> {
     let counts: Vec<_> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
     pool.install(|| for_each(tasks, grain, |task| add_one(&counts[task])));
@@ -31,7 +31,7 @@ proptest! {
 fn a_thread_takes_the_tasks_of_its_share_before_those_of_others() {
     let pool = Pool::anywhere(2).unwrap();
     for _ in 0..20 {
-        // Two tasks at a time, one of each thread.
+        // Two tasks run at a time, one on each thread.
         let (barrier, threads) = (std::sync::Barrier::new(2), Mutex::new(vec![0; 6]));
         pool.install(|| {
             for_each(6, 1, |task| {
@@ -54,7 +54,7 @@ fn sleeping_workers_wake_up() {
     let pool = Pool::new(3).unwrap();
     for _ in 0..3 {
         std::thread::sleep(10 * SPIN);
-        // Each task waits for the two others: it ends only if all three threads work.
+        // Each task waits for the two others, so the job ends only if all three threads work.
         let (barrier, seen) = (std::sync::Barrier::new(3), Mutex::new(Vec::new()));
         pool.install(|| {
             for_each(3, 1, |_| {
@@ -90,7 +90,7 @@ fn tasks_inside_a_task_and_an_install_inside_an_install_are_calls() {
     let count = AtomicUsize::new(0);
     pool.install(|| {
         pool.install(|| for_each(4, 1, |_| for_each(5, 1, |_| add_one(&count))));
-        // Both threads are in a task.
+        // Both threads run a task.
         let (barrier, other) = (std::sync::Barrier::new(2), Pool::new(2).unwrap());
         for_each(2, 1, |_| {
             barrier.wait();
@@ -147,7 +147,7 @@ fn any_threads_may_install_at_once_and_each_waits_for_the_others() {
     let pool = Pool::new(2).unwrap();
     let inside = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        // None of these threads made the pool, and each has results of its own.
+        // None of these threads created the pool, and each has its own results.
         for tasks in 2..6 {
             let (pool, inside) = (&pool, &inside);
             scope.spawn(move || {

@@ -1,9 +1,9 @@
 //! `out = left · right` with sums in f32, on the calling thread: the building block of matmul and attention.
 //!
-//! Kernels multiply words of 32 bits: numbers in f32, or pairs of bf16 or INT16. The right operand is packed (`pack`) in panels
-//! of 64 columns, a depth of [`DEPTH`] words at a time, which a core's second-level cache holds while all rows of the
-//! left operand pass by. Every output is the sum of its products in
-//! the order of the depth, whatever the number of rows and columns.
+//! Kernels multiply 32-bit words: numbers in f32, or pairs of bf16 or INT16. The right operand is packed (`pack`) in
+//! panels of 64 columns and a depth of [`DEPTH`] words, which a core's second-level cache holds while all rows of the
+//! left operand are multiplied. Every output is the sum of its products in the order of the depth, whatever the number
+//! of rows and columns.
 
 mod operand;
 mod pack;
@@ -22,22 +22,22 @@ use pack::{Source, Wide};
 pub(crate) use rounded::PART;
 pub(crate) use rounded::RoundedRows;
 
-/// Rows of a panel, at most: 256 KiB of packed words.
+/// Maximum number of rows per panel: 256 KiB of packed words.
 const DEPTH: usize = 1024;
 
-/// How a product is written to the output.
+/// The way in which a product is written to the output.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Write {
-    /// Replaces it.
+    /// The product replaces the output.
     Replace,
-    /// Is added to it.
+    /// The product is added to the output.
     Add,
 }
 
 #[derive(Default)]
 struct Scratch {
     wide: Wide,
-    /// A panel `[DEPTH, PANEL]`.
+    /// The packed panel, `[DEPTH, PANEL]`.
     panel: Lines<u32>,
 }
 
@@ -45,10 +45,11 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// `out[.., columns] = left[rows, depth] · weightᵀ`, or `+=`, for all rows of `out`, with `weight[columns, depth]`.
+/// Computes `out[.., columns] = left[rows, depth] · weightᵀ`, or `+=`, for all rows of `out`, with `weight[columns,
+/// depth]`.
 ///
 /// # Safety
-/// No other thread reads or writes these columns of `out` meanwhile.
+/// No other thread may access these columns of `out` during the call.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
@@ -76,7 +77,7 @@ pub(crate) unsafe fn product(
     };
 }
 
-/// One panel after the other; `depth` in words.
+/// Computes one panel after the other; `depth` is in words.
 ///
 /// # Safety
 /// As for [`product`].
@@ -90,7 +91,7 @@ unsafe fn panels(
     columns: Range<usize>,
     write: Write,
 ) {
-    assert!(depth > 0, "a product of something");
+    assert!(depth > 0, "expected a positive depth");
     assert_eq!(
         left.len(),
         out.rows() * depth,
@@ -153,7 +154,7 @@ mod tests {
             for kernel in tested().map(|kernels| kernels.float) {
                 let width = before + count + after;
                 let mut out = vec![7.0; rows * width];
-                // SAFETY: `out` is this thread's alone.
+                // SAFETY: only this thread has `out`.
                 #[allow(unsafe_code)]
                 unsafe {
                     let out = OutputMut::new(&mut out, width).into_shared();
@@ -186,7 +187,7 @@ mod tests {
                 let run = |left: &[f32], right: &[f32]| {
                     let count = right.len() / depth;
                     let mut out = vec![0.0; left.len() / depth * count];
-                    // SAFETY: `out` is this thread's alone.
+                    // SAFETY: only this thread has `out`.
                     #[allow(unsafe_code)]
                     unsafe {
                         let out = OutputMut::new(&mut out, count).into_shared();
@@ -219,7 +220,7 @@ mod tests {
                     for write in [Write::Replace, Write::Add].into_iter().take(1 + usize::from(twice)) {
                         let out = OutputMut::new(&mut out, count).into_shared();
                         let source = Source::Bf16(kernel, Matrix::F32(&right), 2 * depth);
-                        // SAFETY: `out` is this thread's alone.
+                        // SAFETY: only this thread has `out`.
                         #[allow(unsafe_code)]
                         unsafe { panels(kernel, left, depth, source, out, 0..count, write) };
                     }
@@ -247,7 +248,7 @@ mod tests {
         fn every_kernel_of_int16_makes_exact_sums(
             rows in 1usize..30, depth in 1usize..150, count in 1usize..140, twice: bool, seed: u64,
         ) {
-            // No sum of so many overflows.
+            // Small enough that no sum overflows.
             let words = |count: usize, seed: u64| -> Vec<u32> {
                 let numbers: Vec<i16> = values(2 * count, seed).iter().map(|x| (x * 1800.0) as i16).collect();
                 bytemuck::cast_slice(&numbers).to_vec()
@@ -261,7 +262,7 @@ mod tests {
                 let mut out = vec![7.0; rows * count];
                 for write in [Write::Replace, Write::Add].into_iter().take(1 + usize::from(twice)) {
                     let out = OutputMut::new(&mut out, count).into_shared();
-                    // SAFETY: `out` is this thread's alone.
+                    // SAFETY: only this thread has `out`.
                     #[allow(unsafe_code)]
                     unsafe { panels(kernel, &left, depth, Source::Words(&right), out, 0..count, write) };
                 }
@@ -278,7 +279,7 @@ mod tests {
         #[test]
         fn bf16_is_the_nearest_with_the_even_of_two_as_near(row in prop::collection::vec(any::<f32>(), 1..80)) {
             let Some(kernel) = best().bf16 else { return Ok(()) };
-            // Numbers too small to be normal become zero.
+            // Subnormal numbers become zero.
             let row: Vec<f32> = row.into_iter().filter(|x| x.is_normal()).chain([1.5]).collect();
             let expected: Vec<u16> = row.iter().map(|x| half::bf16::from_f32(*x).to_bits()).collect();
             let mut words = vec![7; row.len().div_ceil(2)];

@@ -1,4 +1,4 @@
-//! Right operands that several products share, packed once for all of them.
+//! Right operands that several products share, packed once for all.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::kernel::panel::{
 use crate::lines::Lines;
 use crate::output::OutputMut;
 
-/// The number format of a product's operands, with the kernel that multiplies it. Operands of every format are words of 32
-/// bits: numbers in f32, or pairs. Every row that is rounded to INT16 has a unit, what the number 1 is worth there.
+/// The number format of a product's operands, with the kernel that multiplies it. Operands of every format are 32-bit
+/// words: numbers in f32, or pairs. Every row that is rounded to INT16 has a unit, its scale.
 #[derive(Clone, Copy)]
 pub(crate) enum Arithmetic {
     /// f32.
@@ -30,17 +30,17 @@ pub(crate) enum Arithmetic {
 pub(crate) struct Left<'a> {
     /// `[rows, words]`.
     pub words: &'a [u32],
-    /// Of each row.
+    /// The unit of each row.
     pub units: &'a [f32],
 }
 
 impl Arithmetic {
-    /// f32.
+    /// Returns f32 arithmetic.
     pub(crate) fn exact() -> Self {
         Self::F32(best().float)
     }
 
-    /// What this processor computes products with that may be rounded.
+    /// Returns the arithmetic of this processor for products that may be rounded.
     pub(crate) fn rounded() -> Self {
         let kernels = best();
         match (kernels.rounded_pairs(), kernels.bf16) {
@@ -50,12 +50,12 @@ impl Arithmetic {
         }
     }
 
-    /// Numbers of the depth that kernels multiply at once: more keys up to a multiple cost nothing.
+    /// Returns how many numbers of the depth kernels multiply at once: up to a multiple, more keys cost nothing.
     pub(crate) fn step(self) -> usize {
         self.kernel().step()
     }
 
-    /// Rows of the left operand that attention multiplies at once: their scores stay in a core's caches.
+    /// Returns how many rows of the left operand attention multiplies at once: their scores stay in a core's caches.
     pub(crate) fn strip(self) -> usize {
         self.kernel().strip()
     }
@@ -68,7 +68,7 @@ impl Arithmetic {
         }
     }
 
-    /// Number of words for a row of `numbers` numbers.
+    /// Returns the number of words for a row of `numbers` numbers.
     pub(crate) fn words(self, numbers: usize) -> usize {
         if matches!(self, Self::F32(_)) {
             numbers
@@ -77,8 +77,8 @@ impl Arithmetic {
         }
     }
 
-    /// Converts rows of `width` numbers to words, for a product with what is [packed transposed](Operand::pack_transposed), and
-    /// replaces `units` by their units, 1 but in INT16.
+    /// Converts rows of `width` numbers to words, for a product with a [transposed](Operand::pack_transposed) operand,
+    /// and replaces `units` by their units, which are 1 except in INT16.
     ///
     /// # Panics
     /// If the number of words is not that of [`Arithmetic::words`] for all rows.
@@ -93,7 +93,7 @@ impl Arithmetic {
         assert_eq!(
             words.len(),
             rows.len() / width * words_of_row,
-            "words of rows"
+            "expected words for all rows"
         );
         match self {
             Self::F32(_) => words.copy_from_slice(bytemuck::cast_slice(rows)),
@@ -115,23 +115,23 @@ impl Arithmetic {
 pub(crate) struct Operand {
     arithmetic: Option<Arithmetic>,
     words: Lines<u32>,
-    /// Words of the depth.
+    /// Depth in words.
     depth: usize,
     columns: usize,
     wide: Wide,
     widened: Vec<f32>,
-    /// Rows in INT16, an even number of them.
+    /// Rows in INT16, padded to an even number.
     rounded: Vec<u32>,
-    /// Units of these rows, which are columns of an operand that is packed transposed.
+    /// Units of these rows, which are the columns of a transposed operand.
     units: Vec<f32>,
-    /// The largest of the units of each row and those before it.
+    /// For each row, the largest unit of it and all rows before it.
     largest_units: Vec<f32>,
     /// Sums in i32, as kernels write them.
     sums: Lines<f32>,
 }
 
 impl Operand {
-    /// Allocates the memory that [`Operand::pack_transposed`] needs for so many columns.
+    /// Reserves the memory that [`Operand::pack_transposed`] needs for this many columns.
     pub(crate) fn reserve(&mut self, arithmetic: Arithmetic, columns: usize, depth: usize) {
         let words = columns.next_multiple_of(PANEL) * arithmetic.words(depth);
         self.words.reserve(words);
@@ -167,7 +167,7 @@ impl Operand {
         }
     }
 
-    /// Packs `matrix[depth, columns]`, and zeros up to a multiple of [`Arithmetic::step`], for products with
+    /// Packs `matrix[depth, columns]`, padded with zeros to a multiple of [`Arithmetic::step`], for products with
     /// [powers](Operand::exp2_and_sum).
     pub(crate) fn pack(&mut self, arithmetic: Arithmetic, matrix: Matrix, columns: usize) {
         let depth = (matrix.len() / columns).next_multiple_of(arithmetic.step());
@@ -205,7 +205,7 @@ impl Operand {
         let mut largest = 0.0f32;
         self.largest_units.clear();
         self.largest_units.extend(self.units.iter().map(|unit| {
-            // NaN stays.
+            // Keeps NaN.
             largest = if largest.is_nan() || *unit <= largest {
                 largest
             } else {
@@ -235,16 +235,17 @@ impl Operand {
         );
         matrix.widen_into(wide);
         kernel.round(wide, width, purpose, rounded, &mut self.units);
-        // Behind an odd number of rows.
+        // Padding for an odd number of rows.
         rest[..(rows.next_multiple_of(2) - rows) * words].fill(0);
     }
 
-    /// Writes, as words for a product with the first rows of this operand, 2^(x − m) for each x of the exponents in `visible`,
-    /// and zero for all others, where m is the largest of those exponents and of `before`, and never NaN. Powers are exact to
-    /// 2⁻¹³ but in f32. Returns the unit of the words as well, 1 but in INT16. Overwrites the exponents.
+    /// Writes, as words for a product with the first rows of this operand, 2^(x − m) for each exponent x in `visible`,
+    /// and zero for all others, where m is the maximum of `before` and these exponents, and never NaN. Powers are exact
+    /// to 2⁻¹³, or to f32 in f32 arithmetic. Also returns the unit of the words, which is 1 except in INT16. Overwrites
+    /// the exponents.
     ///
     /// # Panics
-    /// If the number of words is not that of [`Arithmetic::words`], or `visible` reaches beyond the exponents.
+    /// If the number of words is not that of [`Arithmetic::words`], or `visible` exceeds the exponents.
     pub(crate) fn exp2_and_sum(
         &self,
         exponents: &mut [f32],
@@ -252,11 +253,11 @@ impl Operand {
         before: f32,
         words: &mut [u32],
     ) -> (Powers, f32) {
-        let arithmetic = self.arithmetic.expect("a packed operand");
+        let arithmetic = self.arithmetic.expect("the operand is packed");
         assert_eq!(
             words.len(),
             arithmetic.words(exponents.len()),
-            "words of a row"
+            "expected the words of a row"
         );
         match arithmetic {
             Arithmetic::F32(_) => {
@@ -286,9 +287,9 @@ impl Operand {
         }
     }
 
-    /// `out[rows, columns] = left[rows, depth] · self`, of what is [packed transposed](Operand::pack_transposed). Reads the first
-    /// `columns` columns of this operand; of columns beyond those of its matrix, up to a multiple of [`Arithmetic::step`], the
-    /// outputs are not specified.
+    /// Computes `out[rows, columns] = left[rows, depth] · self` for a [transposed](Operand::pack_transposed) operand.
+    /// Reads the first `columns` columns of this operand. Columns may exceed those of its matrix, up to a multiple of
+    /// [`Arithmetic::step`]; their outputs are unspecified.
     ///
     /// # Panics
     /// If a slice's length contradicts the shapes.
@@ -299,8 +300,8 @@ impl Operand {
         }
     }
 
-    /// `out[rows, columns] += left[rows, depth] · self`, of what is [packed](Operand::pack) in rows. If the rows of `left` are
-    /// shorter, reads the first rows of this operand.
+    /// Computes `out[rows, columns] += left[rows, depth] · self` for an operand [packed](Operand::pack) in rows. If the
+    /// rows of `left` are shorter, reads the first rows of this operand.
     ///
     /// # Panics
     /// If a slice's length contradicts the shapes.
@@ -316,9 +317,9 @@ impl Operand {
         self.sums = sums;
     }
 
-    /// Products of words.
+    /// Multiplies words.
     fn multiply_words(&self, left: &[u32], columns: usize, out: &mut [f32], add: bool) {
-        let arithmetic = self.arithmetic.expect("a packed operand");
+        let arithmetic = self.arithmetic.expect("the operand is packed");
         let most = self.columns.next_multiple_of(arithmetic.step());
         assert!(
             (1..=most).contains(&columns),

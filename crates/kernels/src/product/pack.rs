@@ -1,4 +1,4 @@
-//! Words in the order in which kernels read them: panels of the right operand `[steps, PANEL]`.
+//! Packs words in the order in which kernels read them: panels of the right operand `[steps, PANEL]`.
 
 use std::ops::Range;
 
@@ -6,21 +6,21 @@ use crate::Matrix;
 use crate::kernel::panel::{Bf16Kernel, LANES, PANEL, PanelKernel};
 use crate::vectorize::vectorize;
 
-/// The matrix that is packed: `[columns, depth]`, the transpose of the right operand.
+/// The matrix to pack: `[columns, depth]`, the transpose of the right operand.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
-    /// As f32.
+    /// Numbers, as f32.
     F32(Matrix<'a>),
-    /// Words as they are.
+    /// Words, without conversion.
     Words(&'a [u32]),
-    /// Rounded to bf16, in pairs; rows of this many numbers.
+    /// Numbers, rounded to pairs of bf16; rows of this many numbers.
     Bf16(&'static dyn Bf16Kernel, Matrix<'a>, usize),
-    /// INT8, without a scale, as pairs of bf16, which represent it exactly; rows of this many numbers.
+    /// INT8 without a scale, as pairs of bf16, which represent it exactly; rows of this many numbers.
     Int8(&'a [i8], usize),
 }
 
 impl Source<'_> {
-    /// Words of all columns and the whole depth.
+    /// Returns the number of words in all columns and the whole depth.
     pub(super) fn len(self) -> usize {
         let pairs = |len: usize, in_features: usize| len / in_features * in_features.div_ceil(2);
         match self {
@@ -67,12 +67,12 @@ pub(super) fn pack(
 #[derive(Default)]
 pub(super) struct Wide {
     words: Vec<u32>,
-    /// One of them in f32, before it is rounded to bf16.
+    /// One row in f32, before it is rounded to bf16.
     row: Vec<f32>,
 }
 
-/// Returns words `steps` of rows `first..first + count`, and the distance between rows; those of f32 and words in place,
-/// others converted in `wide`.
+/// Returns words `steps` of rows `first..first + count`, and the distance between rows. F32 and words are returned in
+/// place, other sources are converted in `wide`.
 fn words<'w>(
     source: Source<'w>,
     first: usize,
@@ -114,7 +114,7 @@ fn words<'w>(
     (words, stride)
 }
 
-/// `panel[step * PANEL + row] = words[row * stride + step]`.
+/// Writes `panel[step * PANEL + row] = words[row * stride + step]`.
 fn transpose(
     kernel: &dyn PanelKernel,
     words: &[u32],

@@ -1,8 +1,8 @@
-//! Activations rounded for products with weights in INT8, INT4 and blocks, on processors that multiply bf16 or INT16 faster
-//! than f32.
+//! Rounded activations for products with weights in INT8, INT4 and blocks, on processors that multiply bf16 or INT16
+//! faster than f32.
 //!
-//! In INT16 a row has a unit for each [`PART`] of it, so that a few large numbers cost only their neighbours precision, and
-//! the weights of a column have them, too: sums over a part are exact, and are added up in f32.
+//! In INT16, each [`PART`] of a row has its own unit, so that a few large numbers only reduce the precision of their
+//! neighbours. Columns of a weight have units in the same way: sums over a part are exact, and are added in f32.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::vectorize::vectorize;
 pub(crate) const PART: usize = 512;
 /// Rows of sums that the first-level cache holds until they are added to the output.
 const ROWS: usize = 64;
-/// Rows rounded by one task.
+/// Rows that one task rounds.
 const TASK_ROWS: usize = 16;
 
 /// Rows in bf16 or INT16.
@@ -30,7 +30,7 @@ pub(crate) struct RoundedRows {
     arithmetic: Arithmetic,
     /// `[rows, in_features / 2]`, rounded up.
     words: Lines<u32>,
-    /// `[rows, parts]`: what the number 1 is worth in INT16; in bf16 it is 1.
+    /// `[rows, parts]`: the scale of each part in INT16; 1 in bf16.
     units: Vec<f32>,
     in_features: usize,
 }
@@ -38,16 +38,16 @@ pub(crate) struct RoundedRows {
 #[derive(Default)]
 struct Scratch {
     wide: Wide,
-    /// Weights of a part in f32, of some columns.
+    /// Weights of a part and some columns, in f32.
     widened: Vec<f32>,
-    /// The same as pairs, `[columns, words]`.
+    /// The same weights as pairs, `[columns, words]`.
     words: Vec<u32>,
-    /// Of columns.
+    /// Unit of each column.
     units: Vec<f32>,
     units_of_some: Vec<f32>,
-    /// `[words, PANEL]`.
+    /// The packed panel, `[words, PANEL]`.
     panel: Lines<u32>,
-    /// In i32 `[ROWS, columns]`.
+    /// Sums in i32, `[ROWS, columns]`.
     sums: Lines<f32>,
 }
 
@@ -55,7 +55,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// The numbers of each part of a row.
+/// Returns the range of each part of a row.
 fn parts(in_features: usize) -> impl Iterator<Item = Range<usize>> {
     (0..in_features)
         .step_by(PART)
@@ -63,7 +63,7 @@ fn parts(in_features: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl RoundedRows {
-    /// `x[rows, in_features]`; `None` where products with it are made in f32.
+    /// Rounds `x[rows, in_features]`; returns `None` if products with it are computed in f32.
     pub(crate) fn new(x: &[f32], in_features: usize) -> Option<Self> {
         let arithmetic = Arithmetic::rounded();
         if let Arithmetic::F32(_) = arithmetic {
@@ -101,11 +101,11 @@ impl RoundedRows {
         })
     }
 
-    /// `out[.., columns] = self[rows, in_features] · weightᵀ` for all rows of `out`, with a weight
-    /// `[columns, in_features]`, which is rounded as the rows are; INT8 is in bf16 what it is.
+    /// Computes `out[.., columns] = self[rows, in_features] · weightᵀ` for all rows of `out`, with a weight `[columns,
+    /// in_features]`, which is rounded as the rows are; bf16 represents INT8 exactly.
     ///
     /// # Safety
-    /// No other thread reads or writes these columns of `out` meanwhile.
+    /// No other thread may access these columns of `out` during the call.
     ///
     /// # Panics
     /// If a slice's length contradicts the shapes.
@@ -147,10 +147,10 @@ impl RoundedRows {
         }
     }
 
-    /// [`product`](Self::product) in INT16, one panel of one part after the other.
+    /// Computes [`product`](Self::product) in INT16, one panel of one part after the other.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`product`](Self::product).
     #[allow(unsafe_code)]
     unsafe fn by_parts(
         &self,
@@ -197,7 +197,7 @@ impl RoundedRows {
         });
     }
 
-    /// Packs a part of some columns of a weight, which fit into a panel.
+    /// Packs a part of some columns of a weight, which fit in a panel.
     fn pack(
         &self,
         kernel: &dyn PairKernel,
@@ -247,7 +247,7 @@ impl RoundedRows {
     /// Adds the products of a part of `rows` with the packed panel to `out`; those of the first part replace it.
     ///
     /// # Safety
-    /// No other thread reads or writes these columns of `out` meanwhile.
+    /// No other thread may access these columns of `out` during the call.
     #[allow(unsafe_code)]
     unsafe fn add_part(
         &self,
@@ -301,7 +301,7 @@ impl RoundedRows {
         );
     }
 
-    /// What is left of the rows.
+    /// Returns the rows after rounding.
     #[cfg(test)]
     pub(crate) fn to_f32(&self) -> Vec<f32> {
         let rows = self.words.chunks_exact(self.in_features.div_ceil(2));
@@ -321,7 +321,7 @@ impl RoundedRows {
         rows.zip(units).flat_map(row).collect()
     }
 
-    /// Whether rows are in INT16.
+    /// Returns whether rows are in INT16.
     #[cfg(test)]
     pub(crate) fn are_int16(&self) -> bool {
         matches!(self.arithmetic, Arithmetic::Int16(_))
@@ -336,7 +336,7 @@ fn add_scaled(sums: &[f32], of_row: f32, of_columns: &[f32], out: &mut [f32]) {
     }
 }
 
-/// Rounds one row to INT16: its whole parts, and what is left.
+/// Rounds one row to INT16: its whole parts, and the rest.
 fn round_row(
     kernel: &dyn PairKernel,
     x: &[f32],

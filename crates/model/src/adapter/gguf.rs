@@ -34,7 +34,7 @@ pub(super) fn read(bytes: &[u8], description: &ModelDescription) -> Result<Adapt
     let invocation = "adapter.alora.invocation_tokens";
     if metadata.get(invocation).is_some() {
         return Err(unsupported(format!(
-            "metadata has the field `{invocation}`: an adapter that begins within the text is not supported"
+            "metadata has the field `{invocation}`: an adapter that starts in the middle of the text is not supported"
         )));
     }
     let architecture = text("general.architecture")?;
@@ -57,7 +57,7 @@ pub(super) fn read(bytes: &[u8], description: &ModelDescription) -> Result<Adapt
             let factor = |end, factor| Some((name.strip_suffix(end)?, factor));
             factor(".weight.lora_a", Factor::A).or_else(|| factor(".weight.lora_b", Factor::B))
         },
-        // As in llama.cpp, 0 means that the numbers are scaled already.
+        // As in llama.cpp, 0 means that the numbers are already scaled.
         scale: &|_, rank| {
             Ok(if alpha == 0.0 {
                 1.0

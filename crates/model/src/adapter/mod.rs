@@ -1,9 +1,9 @@
-//! LoRA adapters ([Hu et al.](https://arxiv.org/abs/2106.09685)): what fine-tuning added to linear layers of a model, as
-//! products of two narrow matrices that are kept apart from it.
+//! LoRA adapters ([Hu et al.](https://arxiv.org/abs/2106.09685)): what fine-tuning added to linear layers of a model,
+//! stored separately as products of two narrow matrices.
 //!
-//! [`Adapter::open`] reads one for a model: a GGUF file as llama.cpp makes it ([`gguf`]), or a folder as PEFT writes it
-//! ([`peft`]). Whatever the file, what comes out is in the layout of the model that it is for: one [`LowRank`] for each
-//! linear layer that it changes, with rows of queries and keys in the order of the model's RoPE.
+//! [`Adapter::open`] reads one for a model: a GGUF file as written by llama.cpp ([`gguf`]), or a folder as written by
+//! PEFT ([`peft`]). In both cases, the result has the layout of the model: one [`LowRank`] for each linear layer that
+//! the adapter changes, with rows of queries and keys in the order of the model's RoPE.
 
 mod gguf;
 mod peft;
@@ -23,13 +23,13 @@ use crate::gguf as gguf_file;
 use crate::mapped::MappedFile;
 use crate::tensor::TensorInfo;
 
-/// The largest rank that is read.
+/// Maximum rank.
 const MOST_RANK: usize = 4096;
-/// What an adapter can be opened from, for error messages.
+/// The files that an adapter can be opened from, for error messages.
 const EXPECTED: &str = "expected a .gguf file with an adapter, or a folder with adapter_config.json and \
                         adapter_model.safetensors";
 
-/// What an adapter adds to one linear layer: `scale · B · A` to its weight.
+/// The change of one linear layer: adds `scale · B · A` to its weight.
 #[derive(Clone, Debug)]
 pub struct LowRank {
     /// Rows of A and columns of B.
@@ -38,7 +38,7 @@ pub struct LowRank {
     pub a: Arc<[f32]>,
     /// B, `[out_features, rank]`.
     pub b: Arc<[f32]>,
-    /// Factor that the file states: alpha / rank, or alpha / √rank.
+    /// Factor from the file: alpha / rank, or alpha / √rank.
     pub scale: f32,
 }
 
@@ -56,8 +56,8 @@ impl Adapter {
     /// `adapter_model.safetensors`, or that file.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for a file or tensor that isn't there,
-    /// [`ErrorKind::Malformed`] for shapes or numbers that can't be, [`ErrorKind::Unsupported`] for an adapter of another
+    /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for a missing file or tensor,
+    /// [`ErrorKind::Malformed`] for invalid shapes or numbers, [`ErrorKind::Unsupported`] for an adapter of another
     /// model or kind. The error names the file and the field.
     pub fn open(path: impl Into<PathBuf>, description: &ModelDescription) -> Result<Self> {
         let path = path.into();
@@ -117,18 +117,18 @@ impl Adapter {
         })
     }
 
-    /// The adapter in the GGUF file whose content is `bytes`.
+    /// Reads the adapter from the content `bytes` of a GGUF file.
     ///
     /// # Errors
-    /// As [`Adapter::open`].
+    /// As for [`Adapter::open`].
     pub fn from_gguf(bytes: &[u8], description: &ModelDescription) -> Result<Self> {
         gguf::read(bytes, description)
     }
 
-    /// The adapter in the safetensors file whose content is `bytes`, with the content of `adapter_config.json`.
+    /// Reads the adapter from the content `bytes` of a safetensors file and the content of `adapter_config.json`.
     ///
     /// # Errors
-    /// As [`Adapter::open`].
+    /// As for [`Adapter::open`].
     pub fn from_peft(
         config: &serde_json::Value,
         bytes: &[u8],
@@ -137,11 +137,11 @@ impl Adapter {
         peft::read(&peft::Config::read(config)?, bytes, description)
     }
 
-    /// An adapter that adds this to linear layers of a model, by block.
+    /// Creates an adapter from the changes of linear layers, by block.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] if there are other blocks than the model's, a layer that a block does not have, a matrix of
-    /// another shape, or a number that is not finite.
+    /// [`ErrorKind::Malformed`] if the number of blocks is not that of the model, a block has no such layer, a matrix
+    /// has another shape, or a number is not finite.
     pub fn new(
         description: &ModelDescription,
         blocks: Vec<BTreeMap<Linear, LowRank>>,
@@ -174,32 +174,32 @@ impl Adapter {
         })
     }
 
-    /// What was opened: a file or a folder; nothing if it was made in memory.
+    /// Returns the file or folder that was opened; empty if the adapter was made in memory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The description of the models that it is for.
+    /// Returns the description of the models that the adapter is for.
     pub fn description(&self) -> &ModelDescription {
         &self.description
     }
 
-    /// What it adds to each linear layer of each block that it changes.
+    /// Returns the changes of linear layers, by block.
     pub fn blocks(&self) -> &[BTreeMap<Linear, LowRank>] {
         &self.blocks
     }
 
-    /// What it adds to a layer, if it does.
+    /// Returns the change of a layer, if there is one.
     pub fn low_rank(&self, block: usize, linear: Linear) -> Option<&LowRank> {
         self.blocks.get(block)?.get(&linear)
     }
 
-    /// A hash of all that it adds: two files with the same numbers have the same one.
+    /// Returns a hash of all changes: two files with the same numbers have the same hash.
     pub fn fingerprint(&self) -> &[u8; 32] {
         &self.fingerprint
     }
 
-    /// The smallest and the largest rank.
+    /// Returns the smallest and the largest rank.
     pub fn ranks(&self) -> (usize, usize) {
         let ranks = || {
             self.blocks
@@ -209,7 +209,7 @@ impl Adapter {
         (ranks().min().unwrap_or(0), ranks().max().unwrap_or(0))
     }
 
-    /// Numbers of all matrices, those that layers share counted once for each.
+    /// Returns the count of numbers in all matrices; a matrix that several layers share counts once for each.
     pub fn parameters(&self) -> usize {
         self.blocks
             .iter()
@@ -220,7 +220,7 @@ impl Adapter {
 }
 
 impl LowRank {
-    /// Whether it fits a layer; or what is wrong.
+    /// Checks that the change fits a layer; the error describes the mismatch.
     fn check(&self, shape: &LinearShape) -> Result<(), String> {
         let Self { rank, a, b, scale } = self;
         let LinearShape {
@@ -260,26 +260,26 @@ impl std::fmt::Debug for Adapter {
     }
 }
 
-/// Which of the two matrices.
+/// One of the two matrices of a module.
 #[derive(Clone, Copy)]
 enum Factor {
     A,
     B,
 }
 
-/// An adapter's file, with what its format says of names and scales.
+/// An adapter's file, with its format's conventions for names and scales.
 struct Content<'a> {
     bytes: &'a [u8],
     tensors: &'a BTreeMap<String, TensorInfo>,
     modules: Modules,
-    /// The module of a tensor's name, and which of its matrices; `None` for another tensor.
+    /// Splits a tensor's name into its module and matrix; `None` for another tensor.
     split: &'a dyn Fn(&str) -> Option<(&str, Factor)>,
-    /// The factor of a module with a rank.
+    /// Returns the factor of a module with the given rank.
     scale: &'a dyn Fn(&str, usize) -> Result<f32>,
 }
 
 impl Content<'_> {
-    /// The adapter, each number of it checked.
+    /// Returns the adapter after checking every number.
     fn adapter(&self, description: &ModelDescription) -> Result<Adapter> {
         let mut found: BTreeMap<&str, [Option<&TensorInfo>; 2]> = BTreeMap::new();
         for (name, tensor) in self.tensors {
@@ -315,7 +315,7 @@ impl Content<'_> {
         Adapter::new(description, blocks)
     }
 
-    /// What is added to each layer of a module.
+    /// Returns the changes of each layer of a module.
     fn module(
         &self,
         module: &str,
@@ -411,8 +411,8 @@ impl Content<'_> {
         }
     }
 
-    /// Rows of `b[out_features, rank]` in the order of the model's. Where RoPE rotates neighbours, row `2i + half` of a
-    /// query or key head is what is row `half · head_dim / 2 + i` where it rotates halves.
+    /// Returns the rows of `b[out_features, rank]` in the model's order. If RoPE rotates adjacent dimensions, row `2i +
+    /// half` of a query or key head is row `half · head_dim / 2 + i` of the order for halves.
     fn in_order_of(
         &self,
         attention: &Attention,

@@ -1,4 +1,4 @@
-//! An adapter in a folder, as [PEFT](https://huggingface.co/docs/peft) writes it: `adapter_config.json` and
+//! An adapter in a folder as written by [PEFT](https://huggingface.co/docs/peft): `adapter_config.json` and
 //! `adapter_model.safetensors`.
 
 use regex::Regex;
@@ -10,10 +10,10 @@ use crate::error::Result;
 use crate::family::Modules;
 use crate::safetensors;
 
-/// In front of every tensor's name.
+/// Prefix of every tensor's name.
 const PREFIX: &str = "base_model.model.";
-/// Fields that are read, or that tell how an adapter was trained and change nothing that is computed with it. Any other one
-/// must be absent, null, false or empty, `bias` may be `none`: it changes what is computed, or may.
+/// Fields that are read, or that describe the training and do not affect the computation. Any other field must be
+/// absent, null, false or empty (`bias` may be `none`), since it changes the computation, or may do so.
 const HARMLESS: [&str; 26] = [
     "alpha_pattern",
     "auto_mapping",
@@ -42,23 +42,23 @@ const HARMLESS: [&str; 26] = [
     "unsloth_fixed",
     "use_rslora",
 ];
-/// Ways to begin training that leave the model's own weights as they are; others would need them changed.
+/// Initializations that leave the model's own weights unchanged; others would require changed weights.
 const INITIAL: [&str; 4] = ["gaussian", "orthogonal", "eva", "mica"];
 
-/// What `adapter_config.json` says of the numbers.
+/// The numbers of `adapter_config.json`.
 pub(super) struct Config {
     rank: usize,
     alpha: f64,
-    /// Divides by the root of the rank.
+    /// Whether the scale is alpha divided by the root of the rank.
     rank_stabilized: bool,
     ranks: Vec<(Regex, f64)>,
     alphas: Vec<(Regex, f64)>,
-    /// Ends of the names of modules that must be there.
+    /// Suffixes of the names of modules that must exist.
     targets: Vec<String>,
 }
 
 impl Config {
-    /// Reads the content of `adapter_config.json`.
+    /// Parses the content of `adapter_config.json`.
     pub(super) fn read(config: &Value) -> Result<Self> {
         let Some(config) = config.as_object() else {
             return Err(malformed("it is no object, expected one"));
@@ -133,7 +133,7 @@ impl Config {
         })
     }
 
-    /// The factor of a module whose matrices have `rank`.
+    /// Returns the factor of a module whose matrices have `rank`.
     fn scale(&self, module: &str, rank: usize) -> Result<f32> {
         let expected = of_module(&self.ranks, module).unwrap_or(self.rank as f64);
         if rank as f64 != expected {
@@ -158,7 +158,7 @@ impl Config {
     }
 }
 
-/// Reads the adapter in the safetensors file whose content is `bytes`.
+/// Reads the adapter from the content `bytes` of a safetensors file.
 pub(super) fn read(
     config: &Config,
     bytes: &[u8],
@@ -174,7 +174,7 @@ pub(super) fn read(
         };
         if !tensors.keys().any(is_target) {
             return Err(missing(format!(
-                "field `target_modules` of adapter_config.json names `{}`, of which there is no tensor",
+                "field `target_modules` of adapter_config.json names `{}`, but no tensor has that name",
                 target.chars().take(80).collect::<String>()
             )));
         }
@@ -189,7 +189,7 @@ pub(super) fn read(
     content.adapter(description)
 }
 
-/// The module of a tensor, and which of its matrices it is.
+/// Splits a tensor's name into its module and matrix.
 fn split(name: &str) -> Option<(&str, Factor)> {
     let name = name.strip_prefix(PREFIX)?;
     let factor = |end, factor| Some((name.strip_suffix(end)?, factor));
@@ -221,7 +221,8 @@ fn number(config: &Map<String, Value>, field: &str) -> Result<f64> {
     })
 }
 
-/// Numbers by names of modules, which PEFT takes as regular expressions for the end of a name, the first that fits.
+/// Returns numbers by module. PEFT interprets the names as regular expressions for the end of a module's name and uses
+/// the first match.
 fn pattern(config: &Map<String, Value>, field: &str) -> Result<Vec<(Regex, f64)>> {
     let patterns = match config.get(field) {
         None | Some(Value::Null) => return Ok(Vec::new()),
@@ -243,7 +244,7 @@ fn pattern(config: &Map<String, Value>, field: &str) -> Result<Vec<(Regex, f64)>
         })?;
         let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{key})$")).map_err(|error| {
             unsupported(format!(
-                "field `{field}` holds a name that is no regular expression"
+                "field `{field}` has a name that is not a regular expression"
             ))
             .caused_by(error)
         })?;
@@ -259,7 +260,7 @@ fn of_module(patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
         .map(|(_, number)| *number)
 }
 
-/// A value for an error message, cut off where it is long.
+/// Returns a value for an error message, truncated if it is long.
 fn shown(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }

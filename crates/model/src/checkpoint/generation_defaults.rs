@@ -1,4 +1,4 @@
-//! How a model's author intends text to be generated.
+//! The model author's defaults for text generation.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,26 +6,26 @@ use serde_json::Value;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
 
-/// Settings of the sampler and the tokens that end an answer, where the source states them.
+/// Settings of the sampler and the tokens that end an answer, as far as the source states them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GenerationDefaults {
-    /// Divisor of the logits; 0 takes the likeliest token.
+    /// Divisor of the logits; 0 selects the likeliest token.
     pub temperature: Option<f32>,
-    /// Sample among this many likeliest tokens.
+    /// The sampler chooses among this many likeliest tokens.
     pub top_k: Option<usize>,
-    /// Sample among the likeliest tokens that together have this probability.
+    /// The sampler chooses among the likeliest tokens that together have this probability.
     pub top_p: Option<f32>,
-    /// Sample among tokens at least this fraction as likely as the likeliest.
+    /// The sampler chooses among tokens at least this fraction as likely as the likeliest.
     pub min_p: Option<f32>,
-    /// Divisor of the logits of tokens that have occurred; 1 changes nothing.
+    /// Divisor of the logits of tokens that have occurred; 1 has no effect.
     pub repetition_penalty: Option<f32>,
     /// Ids of the tokens that end an answer, in the source's order, each once.
     pub end_tokens: Vec<u32>,
 }
 
 impl GenerationDefaults {
-    /// From a GGUF file's `general.sampling.*` and its end-of-sequence, -turn and -message tokens.
+    /// Reads a GGUF file's `general.sampling.*` and its end-of-sequence, -turn and -message tokens.
     pub(super) fn from_gguf(metadata: &Metadata) -> Result<Self> {
         let mut end_tokens = Vec::new();
         for key in ["eos", "eot", "eom"].map(|name| format!("tokenizer.ggml.{name}_token_id")) {
@@ -49,8 +49,8 @@ impl GenerationDefaults {
         })
     }
 
-    /// From `generation_config.json`. With `"do_sample": false` the temperature is 0, whatever else is
-    /// written there, as in `transformers`.
+    /// Reads `generation_config.json`. With `"do_sample": false` the temperature is 0, whatever value the file states,
+    /// as in `transformers`.
     pub(super) fn from_generation_config(config: &Value) -> Result<Self> {
         let greedy = stated(config, "do_sample").and_then(Value::as_bool) == Some(false);
         Ok(Self {
@@ -68,7 +68,7 @@ impl GenerationDefaults {
     }
 }
 
-/// `eos_token_id` of `generation_config.json` or `config.json`: an id or an array of ids.
+/// Returns `eos_token_id` of `generation_config.json` or `config.json`: an id or an array of ids.
 pub(super) fn end_tokens(config: &Value) -> Result<Vec<u32>> {
     let key = "eos_token_id";
     let Some(value) = stated(config, key) else {
@@ -94,7 +94,7 @@ fn push_new(ids: &mut Vec<u32>, id: u32) {
     }
 }
 
-/// The value of `key`, unless it is absent or null.
+/// Returns the value of `key`, unless it is absent or null.
 fn stated<'a>(config: &'a Value, key: &str) -> Option<&'a Value> {
     config.get(key).filter(|value| !value.is_null())
 }

@@ -1,15 +1,14 @@
-//! The JSON files beside a model's weights.
+//! The JSON files next to a model's weights.
 
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
-/// Largest JSON file read whole into memory. The largest real ones are tokenizers of about 35 MB.
+/// Maximum size of a JSON file, which is read whole into memory. The largest real ones are tokenizers of about 35 MB.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The parsed content of the file at `path`, `None` if there is no such file. A syntax error names line
-/// and column.
+/// Parses the file at `path`; returns `None` if there is no such file. A syntax error names line and column.
 pub(crate) fn read(path: &Path) -> Result<Option<serde_json::Value>> {
     if !path.exists() {
         return Ok(None);

@@ -1,8 +1,8 @@
-//! A model on disk, opened: its tensors in place, and what its source contains beside them.
+//! An opened model file or folder: its tensors, mapped in place, and the other contents of the source.
 //!
-//! [`Checkpoint::open`] takes a GGUF file, or a Hugging Face folder (`config.json` and safetensors).
-//! Whatever the source, what comes out is the same: tensors by name with a place in a mapped file, and a
-//! [`ModelDescription`] with the part that each tensor plays in it.
+//! [`Checkpoint::open`] accepts a GGUF file, or a Hugging Face folder (`config.json` and safetensors). The result has
+//! the same form for every source: tensors by name with a place in a mapped file, and a [`ModelDescription`] with the
+//! role of each tensor in it.
 
 mod generation_defaults;
 pub(crate) mod json;
@@ -25,9 +25,9 @@ use crate::safetensors;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::TensorMap;
 
-/// What a checkpoint can be opened from, for error messages.
+/// The files that a checkpoint can be opened from, for error messages.
 const EXPECTED: &str = "expected a .gguf file, a folder with config.json and safetensors, or a .safetensors file \
-                        beside its config.json";
+                        next to its config.json";
 
 /// An opened model.
 #[derive(Debug)]
@@ -42,13 +42,13 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the model at `path`: a GGUF file, a folder with `config.json`, or a `.safetensors` file
-    /// beside its `config.json`. Checks everything; reads no weights.
+    /// Opens the model at `path`: a GGUF file, a folder with `config.json`, or a `.safetensors` file next to its
+    /// `config.json`. Checks everything; reads no weights.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for one that isn't there,
-    /// [`ErrorKind::Malformed`] and [`ErrorKind::Unsupported`] for what is wrong inside one. The error
-    /// names the file and the field.
+    /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for a missing file,
+    /// [`ErrorKind::Malformed`] and [`ErrorKind::Unsupported`] for invalid or unsupported content. The error names the
+    /// file and the field.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let checkpoint = Self::open_any(&path).map_err(|error| error.at(path))?;
@@ -59,12 +59,12 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Returns the files of weights, or copies of them in memory.
+    /// Returns the files of weights, or their copies in memory.
     pub fn mapped_files(&self) -> &[MappedFile] {
         &self.files
     }
 
-    /// Bytes of all files of weights.
+    /// Returns the bytes of all files of weights.
     pub fn weight_bytes(&self) -> u64 {
         self.files
             .iter()
@@ -72,10 +72,10 @@ impl Checkpoint {
             .sum()
     }
 
-    /// Reads all files of weights into huge pages: [`MappedFile::in_huge_pages`].
+    /// Reads all files of weights into huge pages by [`MappedFile::in_huge_pages`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`MappedFile::in_huge_pages`].
     pub fn read_into_huge_pages(&mut self) -> Result<()> {
         self.files = self
             .files
@@ -126,7 +126,7 @@ impl Checkpoint {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         if metadata.string("general.type")? == Some("adapter") {
-            let message = "this is an adapter, expected a model: give it beside its model, as with `triad run --lora`";
+            let message = "this is an adapter, expected a model: pass it together with its model, as with `triad run --lora`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let read_f32 =
@@ -181,32 +181,32 @@ impl Checkpoint {
         })
     }
 
-    /// What was opened: a file or a folder.
+    /// Returns the path that was opened: a file or a folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where tokenizer and chat template come from.
+    /// Returns the source of tokenizer and chat template.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// What the model is.
+    /// Returns the description of the model.
     pub fn description(&self) -> &ModelDescription {
         &self.description
     }
 
-    /// Which tensor plays which part.
+    /// Returns the role of each tensor.
     pub fn tensor_map(&self) -> &TensorMap {
         &self.tensor_map
     }
 
-    /// Every tensor by name.
+    /// Returns every tensor by name.
     pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
         &self.tensors
     }
 
-    /// The tensor called `name`.
+    /// Returns the tensor called `name`.
     ///
     /// # Errors
     /// [`ErrorKind::Missing`] if there is none.
@@ -216,33 +216,33 @@ impl Checkpoint {
         })
     }
 
-    /// The bytes of one of this checkpoint's tensors, in its format.
+    /// Returns the bytes of one of this checkpoint's tensors, in its format.
     pub fn bytes(&self, tensor: &TensorInfo) -> &[u8] {
         &self.files[tensor.file].bytes()[tensor.bytes.clone()]
     }
 
-    /// As [`Self::bytes`], in a handle that keeps the file mapped without the checkpoint.
+    /// Does the same as [`Self::bytes`] with a handle that keeps the file mapped without the checkpoint.
     pub fn mapped(&self, tensor: &TensorInfo) -> MappedBytes {
         self.files[tensor.file].part(tensor.bytes.clone())
     }
 
-    /// Lets the system drop a tensor's bytes from memory, once they have been turned into another form;
-    /// reading them again works and takes longer.
+    /// Lets the system drop a tensor's bytes from memory, for example after they have been converted. Reading them
+    /// again works but takes longer.
     pub fn release(&self, tensor: &TensorInfo) {
         self.files[tensor.file].release(tensor.bytes.clone());
     }
 
-    /// The files with the tensors.
+    /// Returns the files with the tensors.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(MappedFile::path)
     }
 
-    /// Bytes of all tensors as they are stored.
+    /// Returns the bytes of all tensors in their stored formats.
     pub fn stored_bytes(&self) -> usize {
         self.tensors.values().map(|tensor| tensor.bytes.len()).sum()
     }
 
-    /// How the model's author intends text to be generated, as far as the source has settings.
+    /// Returns the author's settings for text generation, as far as the source has any.
     pub fn generation_defaults(&self) -> &GenerationDefaults {
         &self.generation_defaults
     }
@@ -251,11 +251,11 @@ impl Checkpoint {
 /// The safetensors files of a folder.
 struct Weights {
     files: Vec<MappedFile>,
-    /// From the index of a sharded model: the position in `files` for every tensor.
+    /// For a sharded model, from its index: the position in `files` for every tensor.
     file_of: Option<BTreeMap<String, usize>>,
 }
 
-/// `model.safetensors`, or the files that `model.safetensors.index.json` names.
+/// Opens `model.safetensors`, or the files that `model.safetensors.index.json` names.
 fn weight_files(folder: &Path) -> Result<Weights> {
     let single = folder.join("model.safetensors");
     if single.exists() {
@@ -311,7 +311,7 @@ impl Weights {
     }
 }
 
-/// Whether two tensors of the same shape hold the same numbers, in whatever format.
+/// Returns whether two tensors of the same shape hold the same numbers, in any formats.
 fn are_equal(
     (one, bytes): (&TensorInfo, &[u8]),
     (other, other_bytes): (&TensorInfo, &[u8]),
@@ -319,7 +319,7 @@ fn are_equal(
     if one.format == other.format {
         return bytes == other_bytes;
     }
-    // Row by row: all numbers of both at once may not fit into memory.
+    // Row by row: all numbers of both at once may not fit in memory.
     let width = one.shape.last().copied().unwrap_or(1);
     let rows = (one.elements() / width.max(1)).max(1);
     let row = |format, bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Where a model's tokenizer and chat template come from; what of it a package takes along.
+//! The source of a model's tokenizer and chat template, and the part of it that a package copies.
 
 use std::path::{Path, PathBuf};
 
@@ -8,42 +8,42 @@ use crate::files;
 use crate::gguf::{self, Metadata};
 use crate::mapped::MappedFile;
 
-/// What a checkpoint contains beside the tensors: tokenizer and chat template are read from it.
+/// The contents of a checkpoint other than tensors: tokenizer and chat template are read from it.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// One GGUF file.
     Gguf(Metadata),
     /// A folder in the layout of `transformers`.
     HuggingFace {
-        /// The folder: `tokenizer.json` and `chat_template.jinja` are there, if anywhere.
+        /// The folder that may contain `tokenizer.json` and `chat_template.jinja`.
         folder: PathBuf,
         /// `tokenizer_config.json`.
         tokenizer_config: Option<serde_json::Value>,
     },
 }
 
-/// The head of a GGUF file with all metadata and no tensors.
+/// The head of a GGUF file: all metadata and no tensors.
 const GGUF: &str = "tokenizer.gguf";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-/// What tokenizer and template are read from in a folder.
+/// The files in a folder from which tokenizer and template are read.
 const FOLDER: [&str; 3] = ["tokenizer.json", TOKENIZER_CONFIG, "chat_template.jinja"];
-/// The template for conversations with functions, as packages and as folders in the layout of `transformers` have it.
+/// The template for conversations with functions: its names in packages and in folders in the layout of `transformers`.
 pub(crate) const TOOL_TEMPLATES: [&str; 2] = [
     "chat_template.tool_use.jinja",
     "additional_chat_templates/tool_use.jinja",
 ];
 
-/// Longest of these files in bytes.
+/// Maximum bytes of each of these files.
 const MAX_TEXT_FILE: u64 = 1 << 28;
 
 impl Source {
     /// Every file that [`Checkpoint::text_files`] may name.
     pub const TEXT_FILES: [&str; 5] = [GGUF, FOLDER[0], FOLDER[1], FOLDER[2], TOOL_TEMPLATES[0]];
 
-    /// From a folder with the files of [`Checkpoint::text_files`].
+    /// Opens a folder with the files of [`Checkpoint::text_files`].
     ///
     /// # Errors
-    /// If one of them cannot be read or is not what its name promises.
+    /// If a file cannot be read or its content does not match its name.
     pub fn open_text(folder: &Path) -> Result<Self> {
         let gguf = folder.join(GGUF);
         if gguf.exists() {
@@ -67,8 +67,8 @@ impl Source {
 }
 
 impl Checkpoint {
-    /// Files that say how text becomes tokens, by name with their content: a folder with these alone gives
-    /// the same tokenizer and template ([`Source::open_text`]).
+    /// Returns the files that define tokenization, by name with their content. A folder with only these files gives the
+    /// same tokenizer and template ([`Source::open_text`]).
     ///
     /// # Errors
     /// If one of them cannot be read.

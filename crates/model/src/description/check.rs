@@ -1,12 +1,12 @@
-//! What every description must keep to, whichever file it comes from: the engine relies on it.
+//! The checks of every description, whichever file it comes from: the engine relies on them.
 
 use std::ops::RangeInclusive;
 
 use super::{Attention, BlockDescription, FeedForward, ModelDescription, Norm, RopeScaling};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bounds on what a file may claim, far above every published model. They keep every product of two
-/// of these numbers within 64 bits, and what is allocated for a description within a few megabytes.
+/// Limits for the numbers of a file, far above every published model. They keep every product of two of these numbers
+/// within 64 bits, and the memory of a description within a few megabytes.
 pub(crate) mod limits {
     pub const BLOCKS: usize = 1024;
     pub const HEADS: usize = 1024;
@@ -17,13 +17,13 @@ pub(crate) mod limits {
     pub const CONTEXT: usize = 1 << 30;
 }
 
-/// Bounds on the numbers that are computed with, far around those of every published model. They keep the products and quotients
-/// of one of them with a number that a model computes finite and apart from zero: with an epsilon near the largest f32 every norm
-/// puts out zeros, and so does one with a denormal factor.
+/// Ranges of the numbers that enter computations, much wider than those of every published model. They keep products
+/// and quotients of such a number with a number of the model finite and nonzero: with an epsilon near the largest f32,
+/// or a subnormal factor, every norm would output zeros.
 mod ranges {
     use std::ops::RangeInclusive;
 
-    /// Real ones are 1e-12 to 1e-3.
+    /// Real values are 1e-12 to 1e-3.
     pub const EPSILON: RangeInclusive<f32> = 1e-20..=1.0;
     pub const FACTOR: RangeInclusive<f32> = 1e-6..=1e6;
     pub const SOFT_CAP: RangeInclusive<f32> = 1e-3..=1e9;
@@ -32,10 +32,10 @@ mod ranges {
 }
 
 impl ModelDescription {
-    /// Whether the numbers make sense together.
+    /// Checks that the numbers are valid and consistent.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] naming the first number that does not, and what was expected.
+    /// [`ErrorKind::Malformed`] naming the first invalid number and the expected range.
     pub fn check(&self) -> Result<()> {
         size("the number of blocks", self.blocks.len(), limits::BLOCKS)?;
         size(
@@ -81,7 +81,7 @@ impl Norm {
         match (-16.0..=16.0).contains(&offset) {
             true => Ok(()),
             false => Err(malformed(format!(
-                "what is added to a norm's weight is {offset}, expected a number from -16 to 16"
+                "the offset of a norm's weight is {offset}, expected a number from -16 to 16"
             ))),
         }
     }
@@ -129,7 +129,7 @@ impl Attention {
 }
 
 impl RopeScaling {
-    /// `pairs` is how many frequencies there are.
+    /// Checks the scaling for `pairs` frequencies.
     fn check(&self, pairs: usize) -> Result<()> {
         let divisors = |what: &str, divisors: &[f32]| {
             if divisors.len() != pairs {

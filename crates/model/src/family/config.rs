@@ -1,11 +1,11 @@
-//! Typed access to the fields of a `config.json`, none of which is trusted.
+//! Typed access to the fields of an untrusted `config.json`.
 
 use serde_json::{Map, Value};
 
 use super::{malformed, missing};
 use crate::error::Result;
 
-/// One JSON object of a configuration. `null` counts as absent everywhere: `transformers` writes it so.
+/// One JSON object of a configuration. `null` always counts as absent, since `transformers` writes absent values so.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Config<'a> {
     fields: &'a Map<String, Value>,
@@ -14,7 +14,7 @@ pub(super) struct Config<'a> {
 }
 
 impl<'a> Config<'a> {
-    /// The file's outermost value.
+    /// Wraps the file's outermost value.
     pub fn new(value: &'a Value) -> Result<Self> {
         let fields = value
             .as_object()
@@ -22,23 +22,23 @@ impl<'a> Config<'a> {
         Ok(Self { fields, place: "" })
     }
 
-    /// The object under `key`, whose fields errors call `place` + name.
+    /// Returns the object under `key`, for whose fields errors use `place` + name.
     pub fn object(&self, key: &str, place: &'a str) -> Result<Option<Self>> {
         self.get(key, "an object", Value::as_object)
             .map(|fields| fields.map(|fields| Self { fields, place }))
     }
 
-    /// True if this object has no fields.
+    /// Returns whether this object has no fields.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// True if the file has `key`, be it null.
+    /// Returns whether the file has `key`, even if it is null.
     pub fn has(&self, key: &str) -> bool {
         self.fields.contains_key(key)
     }
 
-    /// The value under `key`, not converted.
+    /// Returns the value under `key`, without conversion.
     pub fn raw(&self, key: &str) -> Option<&'a Value> {
         self.fields.get(key).filter(|value| !value.is_null())
     }
@@ -61,7 +61,7 @@ impl<'a> Config<'a> {
         })
     }
 
-    /// An integer from 1 to `most`.
+    /// Returns an integer from 1 to `most`.
     pub fn size(&self, key: &str, most: usize) -> Result<Option<usize>> {
         self.get(key, &format!("an integer from 1 to {most}"), |value| {
             value
@@ -71,14 +71,14 @@ impl<'a> Config<'a> {
         })
     }
 
-    /// A non-negative integer.
+    /// Returns a non-negative integer.
     pub fn count(&self, key: &str) -> Result<Option<usize>> {
         self.get(key, "a non-negative integer", |value| {
             value.as_u64().and_then(|count| usize::try_from(count).ok())
         })
     }
 
-    /// A finite number above 0.
+    /// Returns a finite number above 0.
     pub fn positive(&self, key: &str) -> Result<Option<f64>> {
         self.get(key, "a number above 0", |value| {
             value
@@ -87,24 +87,24 @@ impl<'a> Config<'a> {
         })
     }
 
-    /// A boolean.
+    /// Returns a boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>> {
         self.get(key, "true or false", Value::as_bool)
     }
 
-    /// A text.
+    /// Returns a string.
     pub fn string(&self, key: &str) -> Result<Option<&'a str>> {
         self.get(key, "a string", Value::as_str)
     }
 
-    /// An array of texts.
+    /// Returns an array of strings.
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
         self.get(key, "an array of strings", |value| {
             value.as_array()?.iter().map(Value::as_str).collect()
         })
     }
 
-    /// An array of exactly `count` finite numbers above 0.
+    /// Returns an array of exactly `count` finite numbers above 0.
     pub fn factors(&self, key: &str, count: usize) -> Result<Vec<f32>> {
         let expected = format!("an array of {count} numbers above 0");
         let factors = self.get(key, &expected, |value| {
@@ -120,13 +120,13 @@ impl<'a> Config<'a> {
         self.required(key, factors)
     }
 
-    /// `value`, or the error that `key` is missing.
+    /// Returns `value`, or the error that `key` is missing.
     pub fn required<T>(&self, key: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| missing(format!("config.json has no field `{}{key}`", self.place)))
     }
 }
 
-/// A value in a few words, however large it is.
+/// Formats a value in a few words, however large it is.
 fn brief(value: &Value) -> String {
     match value {
         Value::Array(values) => format!("an array of {} values", values.len()),

@@ -1,4 +1,4 @@
-//! RoPE as a `config.json` describes it. Versions 4 and 5 of `transformers` look for its numbers in different places.
+//! RoPE as a `config.json` describes it. Versions 4 and 5 of `transformers` read its numbers from different places.
 
 use super::config::Config;
 use super::rope::{Llama3, llama3_factors, long_rope_attention_factor};
@@ -9,7 +9,7 @@ use crate::error::Result;
 
 const ORIGINAL: &str = "original_max_position_embeddings";
 
-/// Where RoPE's numbers are looked for.
+/// The places of RoPE's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConfigRope<'a> {
     pub family: &'a Family,
@@ -18,28 +18,28 @@ pub(super) struct ConfigRope<'a> {
     pub context: usize,
 }
 
-/// Whose rules a file is read by.
+/// The version of `transformers` by whose rules a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// Scaling in `rope_scaling`; base and fraction at the top level.
+    /// Scaling is in `rope_scaling`; base and fraction are at the top level.
     Four,
-    /// Everything in `rope_scaling` or, without it, in `rope_parameters`; base and fraction at the top level where they
-    /// are not there.
+    /// Everything is in `rope_scaling` or, without it, in `rope_parameters`. Base and fraction are at the top level if
+    /// they are absent there.
     Five,
 }
 
 impl<'a> ConfigRope<'a> {
-    /// Reads RoPE of the blocks that see everything or, with `local`, of those with a window.
+    /// Reads RoPE of the blocks with full attention or, with `local`, of those with a window.
     ///
     /// # Errors
-    /// Among others for a file that both versions read, and that is another model to each.
+    /// Also if both versions can read the file, but as different models.
     pub fn read(&self, local: bool) -> Result<Rope> {
         let local = local && self.family.local_rope_base.is_some();
         let scaling = self
             .config
             .object("rope_scaling", "rope_scaling.")?
             .filter(|scaling| !scaling.is_empty());
-        // Version 5 takes Gemma 3's RoPE for unscaled unless `rope_type` says otherwise.
+        // Version 5 reads Gemma 3's RoPE as unscaled unless `rope_type` says otherwise.
         if self.family.local_rope_base.is_some() {
             scaling.map_or(Ok(None), |scaling| {
                 scaling
@@ -50,7 +50,7 @@ impl<'a> ConfigRope<'a> {
         let parameters = self.parameters(local)?;
         let places: Vec<Config<'a>> = match (scaling, parameters) {
             (Some(_), parameters) if local => parameters.into_iter().collect(),
-            // Gemma 3's `rope_scaling` changes what its `rope_parameters` say.
+            // Gemma 3's `rope_scaling` overrides its `rope_parameters`.
             (Some(scaling), Some(parameters)) if self.family.local_rope_base.is_some() => {
                 vec![scaling, parameters]
             }
@@ -71,7 +71,7 @@ impl<'a> ConfigRope<'a> {
         Ok(newer)
     }
 
-    /// The fields of `rope_parameters` for one kind of blocks.
+    /// Returns the fields of `rope_parameters` for one kind of block.
     fn parameters(&self, local: bool) -> Result<Option<Config<'a>>> {
         let all = self
             .config
@@ -97,7 +97,7 @@ impl<'a> ConfigRope<'a> {
         }
     }
 
-    /// Reads RoPE by the rules of one version, its numbers from the first of `places` that has them.
+    /// Reads RoPE by the rules of one version; each number comes from the first of `places` that has it.
     fn by(&self, version: Version, local: bool, places: &[Config<'_>]) -> Result<Rope> {
         let inner = |key: &str| match find(places, key) {
             Some(place) if version == Version::Five => place.positive(key),
@@ -232,7 +232,7 @@ impl<'a> ConfigRope<'a> {
         })
     }
 
-    /// The context of pre-training at the top level, unless the family has a RoPE for each kind of blocks.
+    /// Returns the context of pre-training at the top level, unless the family has a RoPE for each kind of block.
     fn outer_context(&self, is_read: bool) -> Result<Option<usize>> {
         if !is_read || self.family.local_rope_base.is_some() {
             return Ok(None);
@@ -241,7 +241,7 @@ impl<'a> ConfigRope<'a> {
     }
 }
 
-/// The first of `places` that has a value under `key`.
+/// Returns the first of `places` that has a value under `key`.
 fn find<'a, 'b>(places: &'b [Config<'a>], key: &str) -> Option<&'b Config<'a>> {
     places.iter().find(|place| place.raw(key).is_some())
 }

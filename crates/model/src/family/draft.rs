@@ -1,4 +1,4 @@
-//! What both readers have gathered about a model, and its last checks before it becomes a description.
+//! The data about a model that both readers collect, and its last checks before it becomes a description.
 
 use super::malformed;
 use super::traits::Family;
@@ -7,7 +7,7 @@ use crate::description::{
 };
 use crate::error::Result;
 
-/// A model as a file describes it, its sizes within [`limits`](crate::description::limits).
+/// A model as a file describes it, with sizes within [`limits`](crate::description::limits).
 #[derive(Debug)]
 pub(super) struct Draft {
     pub name: Option<String>,
@@ -20,9 +20,9 @@ pub(super) struct Draft {
     /// Width of the feed-forward.
     pub width: usize,
     pub epsilon: f32,
-    /// Norm weights are stored less this.
+    /// The number that norm weights lack in storage.
     pub norm_offset: f32,
-    /// Query · key is divided by the root of this.
+    /// Query · key is divided by the root of this number.
     pub query_scalar: f32,
     pub qkv_bias: bool,
     pub attention_output_bias: bool,
@@ -32,7 +32,7 @@ pub(super) struct Draft {
     pub logit_soft_cap: Option<f32>,
     /// Window of each block.
     pub windows: Vec<Option<usize>>,
-    /// RoPE of the blocks that see everything.
+    /// RoPE of the blocks with full attention.
     pub rope: Rope,
     /// RoPE of the blocks with a window.
     pub local_rope: Rope,
@@ -40,7 +40,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// The description of this model, a member of `family`.
+    /// Returns the description of this model, a member of `family`.
     pub fn describe(self, family: &Family) -> Result<ModelDescription> {
         if !(self.query_scalar.is_finite() && self.query_scalar > 0.0) {
             return Err(malformed(format!(

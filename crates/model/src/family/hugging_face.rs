@@ -25,7 +25,7 @@ const FAMILIES: [(&str, &Family); 10] = [
     ("phi3", &traits::PHI3),
 ];
 
-/// Fields that would change the numbers in a way that Triad does not compute, unless null, false, 0 or empty.
+/// Fields that would change the computation in a way that Triad does not support, unless null, false, 0 or empty.
 const REFUSED: [&str; 7] = [
     "quantization_config",
     "per_layer_config",
@@ -36,7 +36,7 @@ const REFUSED: [&str; 7] = [
     "n_routed_experts",
 ];
 
-/// The family that `config` names, and the model that it describes.
+/// Returns the family that `config` names, and the description of the model.
 pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescription)> {
     let outer = Config::new(config)?;
     let model_type = outer.required("model_type", outer.string("model_type")?)?;
@@ -67,7 +67,7 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
     Ok((family, draft(family, &config, tied)?.describe(family)?))
 }
 
-/// Refuses attention without a mask. `transformers` reads null as false.
+/// Refuses attention without a mask. `transformers` treats null as false.
 fn refuse_bidirectional(config: &Config<'_>) -> Result<()> {
     if config.has("is_causal") && config.bool("is_causal")? != Some(true) {
         return Err(unsupported(
@@ -134,7 +134,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         None => head_dim as f32,
     };
     let cap = |key: &str, default: fn(&traits::SoftCaps) -> Option<f32>| match &family.soft_caps {
-        // Absent means the default, null means none.
+        // An absent field means the default; null means no cap.
         Some(caps) if !config.has(key) => Ok(default(caps)),
         Some(_) => config.positive(key).map(|cap| cap.map(|cap| cap as f32)),
         None => Ok(None),
@@ -172,7 +172,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
     })
 }
 
-/// Width of a head where the file does not say it.
+/// Returns the width of a head if the file does not state it.
 pub(super) fn head_dim(hidden: usize, heads: usize) -> Result<usize> {
     match hidden / heads {
         head_dim if hidden.is_multiple_of(heads) && head_dim <= limits::HEAD_DIM => Ok(head_dim),
@@ -192,7 +192,7 @@ fn activation(family: &Family, config: &Config<'_>) -> Result<Activation> {
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
         // Gemma's first configurations say `gelu`, but the model was trained with its tanh form. Version 4.57 of
-        // `transformers` takes the word as it is.
+        // `transformers` interprets the name literally.
         "gelu" if family.name == "gemma" => Ok(Activation::GeluTanh),
         "gelu" => Ok(Activation::Gelu),
         _ => Err(unsupported(format!(
@@ -249,7 +249,7 @@ fn types_to_windows(
         )));
     }
     let to_window = |(block, kind): (usize, &&str)| match *kind {
-        // `transformers` gives every block of Phi-3 the window, whatever `layer_types` has.
+        // `transformers` gives every block of Phi-3 the window, whatever `layer_types` contains.
         FULL | SLIDING if family.name == "phi3" => Ok(window),
         FULL => Ok(None),
         SLIDING if window.is_some() => Ok(window),

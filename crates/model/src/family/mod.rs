@@ -1,16 +1,16 @@
-//! From the names and flags of a model file to a [`ModelDescription`] and a [`TensorMap`].
+//! Conversion of the names and flags of a model file to a [`ModelDescription`] and a [`TensorMap`].
 //!
-//! A family is one constant in [`traits`]: what all its models have in common and no file contains. Two
-//! readers fill in what a file does say: [`hugging_face`] from `config.json`, [`gguf`] from GGUF
-//! metadata. Both end in a [`draft`], which checks the numbers and writes the description out block by
-//! block; [`tensors`] then finds every tensor by its [name](names) and checks its shape; [`modules`] finds the linear
-//! layers that an adapter is for. [`shapes`] holds the descriptions of well-known models for benchmarks on random weights.
+//! A family is one constant in [`traits`]: the properties that all its models share and that no file contains. Two
+//! readers add the contents of a file: [`hugging_face`] from `config.json`, [`gguf`] from GGUF metadata. Both produce a
+//! [`draft`], which checks the numbers and expands the description block by block. Then [`tensors`] finds every tensor
+//! by its [name](names) and checks its shape, and [`modules`] finds the linear layers that an adapter is for.
+//! [`shapes`] holds the descriptions of well-known models for benchmarks with random weights.
 //!
-//! **To add a family**: a constant in [`traits`], its tensor names in [`names`] if they are new, and
-//! one line in each reader's list of names.
+//! **To add a family**: add a constant in [`traits`], its tensor names in [`names`] if they are new, and one line in
+//! each reader's list of names.
 //!
-//! Nothing is guessed. A model whose numbers would depend on something that Triad does not implement
-//! (another RoPE type, experts, a tensor without a part to play) is refused by name.
+//! Nothing is guessed. A model that needs something that Triad does not implement (another RoPE type, experts, a tensor
+//! without a role) is refused by name.
 
 mod config;
 mod config_rope;
@@ -37,24 +37,24 @@ use crate::tensor_map::TensorMap;
 pub(crate) use modules::Modules;
 pub use shapes::{SHAPES, shape};
 
-/// The kinds of attention that a `config.json` gives its blocks.
+/// The names of the two kinds of attention in a `config.json`.
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// Reads one tensor of a file, dequantized: some families store RoPE's divisors as a tensor.
+/// A function that reads one tensor of a file, dequantized: some families store RoPE's divisors as a tensor.
 pub type ReadF32<'a> = dyn Fn(&TensorInfo) -> Result<Vec<f32>> + 'a;
 
-/// Returns whether two tensors of the same shape hold the same numbers.
+/// A function that returns whether two tensors of the same shape hold the same numbers.
 pub type AreEqual<'a> = dyn Fn(&TensorInfo, &TensorInfo) -> bool + 'a;
 
-/// Describes a Hugging Face checkpoint by its `config.json` and its tensors. `are_equal` is asked only if the file has an
-/// output matrix that its configuration ties to the embedding.
+/// Describes a Hugging Face checkpoint by its `config.json` and its tensors. `are_equal` is only called if the file has
+/// an output matrix that its configuration ties to the embedding.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`] for a model type, RoPE type, activation or feature that Triad does not
-/// run, [`ErrorKind::Missing`] for an absent field or tensor, [`ErrorKind::Malformed`] for a value that
-/// makes no sense or a tensor of another shape than the configuration demands.
+/// [`ErrorKind::Unsupported`] for a model type, RoPE type, activation or feature that Triad does not support,
+/// [`ErrorKind::Missing`] for an absent field or tensor, [`ErrorKind::Malformed`] for an invalid value or a tensor
+/// whose shape does not match the configuration.
 pub fn from_hugging_face(
     config: &serde_json::Value,
     tensors: &BTreeMap<String, TensorInfo>,
@@ -69,7 +69,7 @@ pub fn from_hugging_face(
 ///
 /// # Errors
 ///
-/// As [`from_hugging_face`], and those of `read_f32`.
+/// As for [`from_hugging_face`], and those of `read_f32`.
 pub fn from_gguf(
     metadata: &Metadata,
     tensors: &BTreeMap<String, TensorInfo>,

@@ -1,4 +1,4 @@
-//! Which linear layers of a block the names in an adapter's file refer to.
+//! The linear layers of a block that the names in an adapter's file refer to.
 
 use super::gguf::FAMILIES;
 use super::names::{self, Names};
@@ -8,7 +8,7 @@ use super::unsupported;
 use crate::description::{Linear, ModelDescription, RopePairing};
 use crate::error::Result;
 
-/// Every family by name; GGUF's list lacks those that it calls by the name of another.
+/// Every family by name; GGUF's list lacks families that it calls by the name of another.
 const ALL: [&Family; 9] = [
     &traits::LLAMA,
     &traits::MISTRAL,
@@ -23,22 +23,22 @@ const ALL: [&Family; 9] = [
 
 /// The names of linear layers in the adapters of one model, in one layout.
 pub(crate) struct Modules {
-    /// What may be in front of the names of blocks.
+    /// Possible prefixes of the names of blocks.
     roots: Vec<&'static str>,
-    /// What is in front of the number of a block.
+    /// Prefix of a block's number.
     block: &'static str,
     blocks: usize,
-    /// Names behind the block's number, each with the layers whose rows follow each other under it.
+    /// Names after the block's number, each with its layers in the order of their rows.
     linears: Vec<(&'static str, Vec<Linear>)>,
-    /// How rows of query and key layers are ordered for RoPE.
+    /// The order of rows of query and key layers for RoPE.
     pub(crate) pairing: RopePairing,
 }
 
 impl Modules {
-    /// Names as in the safetensors of `transformers`.
+    /// Returns the names in safetensors of `transformers`.
     ///
     /// # Errors
-    /// If the model's family is none that is known.
+    /// If the model's family is unknown.
     pub(crate) fn hugging_face(description: &ModelDescription) -> Result<Self> {
         let names = &family(description)?.names;
         let roots = ROOTS.iter().map(|(root, _)| *root).collect();
@@ -51,10 +51,10 @@ impl Modules {
         ))
     }
 
-    /// Names as in GGUF, in an adapter for models of `architecture`.
+    /// Returns the names in GGUF, in an adapter for models of `architecture`.
     ///
     /// # Errors
-    /// If the model is of another architecture, or of a family that is unknown.
+    /// If the model has another architecture, or its family is unknown.
     pub(crate) fn gguf(architecture: &str, description: &ModelDescription) -> Result<Self> {
         let family = family(description)?;
         let is_it = |(name, other, _): &&(&str, &Family, RopePairing)| {
@@ -94,8 +94,8 @@ impl Modules {
         }
     }
 
-    /// The block of a module, and the layers whose rows follow each other in it; `None` if it is no linear layer of a block
-    /// of the model.
+    /// Returns the block of a module, and its layers in the order of their rows; `None` if it is no linear layer of a
+    /// block of the model.
     pub(crate) fn find(&self, module: &str) -> Option<(usize, &[Linear])> {
         self.roots.iter().find_map(|root| {
             let (block, name) = module
@@ -106,7 +106,7 @@ impl Modules {
                 .parse()
                 .ok()
                 .filter(|number: &usize| *number < self.blocks)?;
-            // Not "+1" or "01", which would be a second name of a block.
+            // Rejects "+1" and "01", which would be second names of a block.
             let is_plain = number.to_string() == block;
             let (_, linears) = self
                 .linears
@@ -129,7 +129,7 @@ fn family(description: &ModelDescription) -> Result<&'static Family> {
     })
 }
 
-/// The layers under each name.
+/// Returns the layers under each name.
 fn layers(names: &Names) -> Vec<(&'static str, Vec<Linear>)> {
     let mut layers: Vec<(&str, Vec<Linear>)> = Vec::new();
     for linear in [

@@ -1,7 +1,7 @@
-//! What tensors are called.
+//! The names of tensors.
 
-/// Tensor names of one layout, without `.weight` and `.bias`. Linear layers of the same name are stored one
-/// after another in the rows of one tensor. A name that a family does not need is empty.
+/// Tensor names of one layout, without `.weight` and `.bias`. Linear layers of the same name are stored one after
+/// another in the rows of one tensor. A name that a family does not need is empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names {
     pub(super) embedding: &'static str,

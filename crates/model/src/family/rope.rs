@@ -9,13 +9,13 @@ pub(super) struct Llama3 {
     pub factor: f64,
     /// Wavelengths above `original_context / low` are divided by `factor`.
     pub low: f64,
-    /// Wavelengths below `original_context / high` stay as they are.
+    /// Wavelengths below `original_context / high` do not change.
     pub high: f64,
     /// Context of pre-training, in tokens.
     pub original_context: usize,
 }
 
-/// The divisor of each of the `dims / 2` frequencies of Llama 3.1 and later.
+/// Returns the divisor of each of the `dims / 2` frequencies of Llama 3.1 and later.
 pub(super) fn llama3_factors(scaling: Llama3, base: f32, dims: usize) -> Vec<f32> {
     let original = scaling.original_context as f64;
     let divisor = |pair: usize| {
@@ -33,7 +33,7 @@ pub(super) fn llama3_factors(scaling: Llama3, base: f32, dims: usize) -> Vec<f32
     (0..dims / 2).map(|pair| divisor(pair) as f32).collect()
 }
 
-/// LongRoPE's factor on cosine and sine for a context `stretch` times that of pre-training.
+/// Returns LongRoPE's factor on cosine and sine for a context `stretch` times that of pre-training.
 pub(super) fn long_rope_attention_factor(stretch: f64, original_context: usize) -> f32 {
     if stretch <= 1.0 || original_context <= 1 {
         return 1.0;

@@ -1,6 +1,6 @@
-//! Well-known models as descriptions without weights: speed does not depend on the weights' values, so
-//! benchmarks run random ones in these shapes. The first five are those of the llm.npu paper (section 4.1); with
-//! llama-2-7b, those from llama-3-8b on are those of the HeteroLLM paper (section 5.2), which does not name their versions.
+//! Descriptions of well-known models, without weights: speed does not depend on the weights' values, so benchmarks use
+//! random weights of these shapes. The first five are those of the llm.npu paper (section 4.1). With llama-2-7b, those
+//! from llama-3-8b on are those of the HeteroLLM paper (section 5.2), which does not name their versions.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub const SHAPES: [&str; 9] = [
     "internlm2-1.8b",
 ];
 
-/// The description of the model called `name`, from its published configuration.
+/// Returns the description of the model called `name`, from its published configuration.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ fn config(name: &str) -> Option<Value> {
             "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
             "max_position_embeddings": 4096, "rope_theta": 1e4, "rms_norm_eps": 1e-5, "tie_word_embeddings": false
         }),
-        // Version 0.1, the one with a window.
+        // Version 0.1, which has a window.
         "mistral-7b" => json!({
             "model_type": "mistral", "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336,
             "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096,
@@ -80,7 +80,7 @@ fn config(name: &str) -> Option<Value> {
             "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
             "max_position_embeddings": 8192, "rope_theta": 5e5, "rms_norm_eps": 1e-5, "tie_word_embeddings": false
         }),
-        // Without the scaling of RoPE for contexts beyond 8,192 tokens.
+        // Without the RoPE scaling for contexts beyond 8,192 tokens.
         "llama-3.2-3b" => json!({
             "model_type": "llama", "vocab_size": 128_256, "hidden_size": 3072, "intermediate_size": 8192,
             "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128,

@@ -11,23 +11,22 @@ use crate::error::Result;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorMap, TensorSlice};
 
-/// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and
-/// as a part of a model with images (older and newer layout).
+/// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
+/// a model with images (older and newer layout).
 pub(super) const ROOTS: [(&str, &str); 3] = [
     ("model.", ""),
     ("language_model.model.", "language_model."),
     ("model.language_model.", ""),
 ];
 
-/// Ends of names that old checkpoints carry and that hold nothing to be loaded: RoPE's frequencies and
-/// the causal mask.
+/// Suffixes of tensors in old checkpoints that need not be loaded: RoPE's frequencies and the causal mask.
 const INERT: [&str; 3] = [
     ".rotary_emb.inv_freq",
     ".self_attn.bias",
     ".self_attn.masked_bias",
 ];
 
-/// The tensors of a Hugging Face checkpoint.
+/// Maps the tensors of a Hugging Face checkpoint.
 pub(super) fn hugging_face(
     family: &Family,
     description: &ModelDescription,
@@ -66,7 +65,7 @@ pub(super) fn hugging_face(
     Ok(map)
 }
 
-/// The tensors of a GGUF file.
+/// Maps the tensors of a GGUF file.
 pub(super) fn gguf(
     family: &Family,
     description: &ModelDescription,
@@ -97,7 +96,7 @@ pub(super) fn gguf(
 
 struct Mapper<'a> {
     names: &'a Names,
-    /// Prefix of every name but the output matrix's.
+    /// Prefix of every name except the output matrix's.
     root: &'a str,
     output: &'a str,
     description: &'a ModelDescription,
@@ -195,7 +194,8 @@ impl Mapper<'_> {
         block: &BlockDescription,
     ) -> Result<BTreeMap<Linear, LinearTensors>> {
         let shapes = block.linears(self.description.hidden);
-        // Each shape with the rows before it in a tensor that it shares, and with that tensor's rows.
+        // Each shape, with the number of rows before it in a shared tensor, and the total number of rows of that
+        // tensor.
         let mut placed = Vec::with_capacity(shapes.len());
         let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
         for shape in &shapes {
@@ -252,8 +252,8 @@ impl Mapper<'_> {
         Ok(name.to_owned())
     }
 
-    /// A tensor of the text model that no part of the description uses (a bias, a norm, a block too
-    /// many) means that the description is not this model's. Tensors elsewhere may be anything.
+    /// Checks that no tensor of the text model is unused (a bias, a norm, an extra block): such a tensor means that the
+    /// description is wrong. Other tensors may be anything.
     fn account_for_the_rest(&self, roots: &[&str]) -> Result<()> {
         let output = format!("{}.weight", self.output);
         for name in self

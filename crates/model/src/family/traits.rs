@@ -1,10 +1,10 @@
-//! What the models of one family have in common: one constant a family.
+//! The common properties of a family's models: one constant per family.
 
 use super::names::{self, Names};
 use crate::description::{Activation, NormKind, Residual};
 
-/// What a family's name means. The first half shapes the computation; the second half holds what
-/// a `config.json` may leave unsaid, as `transformers` would fill it in.
+/// The properties of a family. The first half defines the computation; the second half has the default values of a
+/// `config.json`, as in `transformers`.
 #[derive(Debug)]
 pub(super) struct Family {
     /// Name in [`crate::description::ModelDescription::family`].
@@ -13,63 +13,63 @@ pub(super) struct Family {
     pub names: Names,
     /// Kind of every norm of the residual stream.
     pub norm: NormKind,
-    /// Hugging Face checkpoints store `weight - 1` of a norm (in GGUF the 1 is already added).
+    /// Whether Hugging Face checkpoints store `weight - 1` of a norm (in GGUF the 1 is already added).
     pub norms_less_one: bool,
     /// The places of norms and residual additions.
     pub residual: Residual,
-    /// The embedding is multiplied by √hidden.
+    /// Whether the embedding is multiplied by √hidden.
     pub scaled_embedding: bool,
-    /// Query and key heads are normalized before RoPE.
+    /// Whether query and key heads are normalized before RoPE.
     pub qk_norm: bool,
-    /// Query, key and value always have biases, whatever the configuration has.
+    /// Whether query, key and value always have biases, whatever the configuration states.
     pub qkv_bias: bool,
-    /// Every linear layer and the output matrix always have biases.
+    /// Whether every linear layer and the output matrix always have biases.
     pub all_biases: bool,
-    /// The feed-forward has a gate.
+    /// Whether the feed-forward has a gate.
     pub gated: bool,
     /// Nonlinearity of the feed-forward.
     pub activation: Activation,
     /// Field of a `config.json` that names the nonlinearity.
     pub activation_field: &'static str,
-    /// Which blocks see a sliding window.
+    /// The blocks that have a sliding window.
     pub windows: Windows,
-    /// The soft caps of attention scores and logits, for a family that has them.
+    /// The soft caps of attention scores and logits, if the family has them.
     pub soft_caps: Option<SoftCaps>,
-    /// Base of RoPE in the blocks with a window, where it differs from the others'.
+    /// Base of RoPE in the blocks with a window, if it differs from that of other blocks.
     pub local_rope_base: Option<f32>,
-    /// Query · key is divided by the root of a number of its own, this one by default, not of the head's width.
+    /// Default of the number by whose root query · key is divided, if that is not the head's width.
     pub query_scalar: Option<f32>,
 
     /// Base of RoPE.
     pub rope_base: f32,
-    /// Part of a head that RoPE rotates; `None`: all of it, and a configuration can't say otherwise.
+    /// Part of a head that RoPE rotates; `None`: all of it, and a configuration can't change that.
     pub rotary_fraction: Option<f64>,
     /// Epsilon of the norms.
     pub epsilon: f32,
-    /// The output matrix is the embedding.
+    /// Whether the output matrix is the embedding.
     pub tied: bool,
     /// Width of a head; `None`: hidden / heads.
     pub head_dim: Option<usize>,
     /// Longest context in tokens.
     pub context: usize,
-    /// Context of pre-training in tokens, which LongRoPE is computed from, for a family that has a default.
+    /// Default context of pre-training in tokens, from which LongRoPE is computed, if the family has one.
     pub original_context: Option<usize>,
-    /// Width of a sliding window, for a family that has windows.
+    /// Width of a sliding window, if the family has windows.
     pub window: Option<usize>,
-    /// Sizes that a nested `text_config` leaves out where they are the defaults of `transformers`.
+    /// Sizes that a nested `text_config` omits if they are the defaults of `transformers`.
     pub sizes: &'static [(&'static str, usize)],
 }
 
-/// Which blocks of a model see a sliding window.
+/// The blocks of a model that have a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Windows {
     /// None of them.
     Never,
     /// All of them.
     Everywhere,
-    /// Those from `max_window_layers` on, if `use_sliding_window`.
+    /// Blocks from `max_window_layers` on, if `use_sliding_window`.
     FromLayer,
-    /// All but every n-th.
+    /// All except every n-th.
     AllButEvery(usize),
 }
 

@@ -1,4 +1,4 @@
-//! The lock that keeps two pulls of one model apart.
+//! The lock that separates two pulls of one model.
 
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
@@ -9,13 +9,13 @@ pub(super) use crate::cache_folder::folder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::output;
 
-/// Held while one process fetches into a folder; let go when dropped, or when the process ends.
+/// A lock that a process holds while it fetches into a folder; released when dropped, or when the process ends.
 pub(super) struct FolderLock {
     _file: File,
 }
 
 impl FolderLock {
-    /// Creates `folder` where needed and waits until no other process fetches into it.
+    /// Creates `folder` if needed and waits until no other process fetches into it.
     pub(super) fn acquire(folder: &Path, progress: &dyn Progress) -> Result<Self> {
         let cannot = |what: &str, error: std::io::Error| {
             Error::new(

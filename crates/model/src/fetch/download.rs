@@ -1,4 +1,4 @@
-//! One file over HTTPS: resumed where an earlier attempt ended, checked, named when it is whole.
+//! Downloads one file over HTTPS: resumes an earlier attempt, checks the file, and renames it when it is complete.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,21 +12,21 @@ use super::part::{BLOCK, Expected, Part};
 use super::{Progress, cancelled, fetch_error};
 use crate::error::{Error, Result};
 
-/// A connection that breaks is taken up again; after so many in a row that brought nothing, no more.
+/// Maximum number of consecutive attempts that receive nothing; after a broken connection, the download reconnects.
 const FRUITLESS_ATTEMPTS: usize = 3;
 
-/// Bounds that a hub has to keep to: a fetch from one that does not is given up.
+/// Limits for a hub: a fetch that violates them is aborted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Bytes that have to come within each such time.
+    /// Minimum number of bytes that must arrive within each period `within`.
     pub(super) least: u64,
     pub(super) within: Duration,
-    /// Bytes of a file whose size the hub does not state, at most: those of weights are stated.
+    /// Maximum bytes of a file whose size the hub does not state; it states those of weights.
     pub(super) unstated: u64,
 }
 
 impl Default for Bounds {
-    /// A modem is ten times as fast.
+    /// Returns bounds that a modem exceeds ten times.
     fn default() -> Self {
         Self {
             least: 16 << 10,
@@ -47,13 +47,13 @@ pub(super) struct Download<'a> {
     pub(super) bounds: Bounds,
 }
 
-/// Why an attempt ended before the file did.
+/// The reason why an attempt ended before the file was complete.
 enum Interruption {
-    /// The network failed: what is here is good, the rest may come later.
+    /// The network failed: the received bytes are valid, and the rest may follow later.
     Network(String),
-    /// The server sends less than it has to: what is here is good, and another attempt would take as long.
+    /// The server is too slow: the received bytes are valid, but another attempt would take as long.
     Slow,
-    /// Another attempt would end the same way.
+    /// Another attempt would fail in the same way.
     Final(Error),
 }
 
@@ -64,10 +64,10 @@ impl From<Error> for Interruption {
 }
 
 impl Download<'_> {
-    /// Fetches the file to `destination`, unless what is there already has the sha256 that is known of it.
+    /// Fetches the file to `destination`, unless the existing file already has the known sha256.
     ///
-    /// Only a file whose sha256 is known is resumed: the check at its end is what shows that the first
-    /// part and the rest belong together.
+    /// Only a file with a known sha256 is resumed: only the final check shows that the first part and the rest belong
+    /// together.
     pub(super) fn to(&self, destination: &Path, progress: &dyn Progress) -> Result<()> {
         if self.expected.is_met_by(destination) {
             return Ok(());
@@ -120,7 +120,7 @@ impl Download<'_> {
         }
     }
 
-    /// Adds to `part` until the server has no more.
+    /// Appends to `part` until the server has no more.
     fn attempt(&self, part: &mut Part, progress: &dyn Progress) -> Result<(), Interruption> {
         if self.expected.bytes == Some(part.length()) && part.length() > 0 {
             return Ok(());
@@ -128,7 +128,7 @@ impl Download<'_> {
         let response = self.request(part.length())?;
         match response.status() {
             StatusCode::PARTIAL_CONTENT if starts_at(&response, part.length()) => {}
-            // The server does not resume, or what is here is longer than the file: from the start.
+            // The server does not resume, or the part is longer than the file: starts again.
             StatusCode::OK => part.restart()?,
             StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE
                 if part.length() > 0 =>
@@ -211,7 +211,7 @@ impl Download<'_> {
     }
 }
 
-/// True if the answer's `Content-Range` begins at byte `from`.
+/// Returns whether the response's `Content-Range` starts at byte `from`.
 fn starts_at(response: &http::Response<Body>, from: u64) -> bool {
     let range = response
         .headers()
@@ -227,7 +227,7 @@ fn starts_at(response: &http::Response<Body>, from: u64) -> bool {
     }) == Some(from)
 }
 
-/// What a status other than success means for the user.
+/// Describes a status other than success for the user.
 pub(super) fn refusal(what: &str, url: &str, status: StatusCode, with_token: bool) -> Error {
     fetch_error(match status {
         StatusCode::NOT_FOUND => format!("there is no {what} at {url}"),

@@ -1,30 +1,30 @@
-//! One GET. Redirects are followed here, so that the token of a hub goes to that hub alone.
+//! A single GET. Redirects are followed here, so that the hub's token is only sent to that hub.
 
 use std::time::Duration;
 
 use ureq::http::{Response, Uri, header};
 use ureq::{Agent, Body};
 
-/// Redirects that are followed.
+/// Maximum number of redirects.
 const MOST_REDIRECTS: usize = 10;
 
-/// A question for a server.
+/// A request to a server.
 pub(super) struct Get<'a> {
     pub(super) agent: &'a Agent,
     pub(super) url: &'a str,
-    /// Sent to the origin of `url`: the same scheme, host and port.
+    /// The token, which is only sent to the origin of `url`: the same scheme, host and port.
     pub(super) token: Option<&'a str>,
-    /// The first byte that is wanted.
+    /// The first requested byte.
     pub(super) from: u64,
-    /// How long all of the answer may take.
+    /// Time limit for the whole response.
     pub(super) time_out: Option<Duration>,
 }
 
 impl Get<'_> {
-    /// Returns the answer after all redirects.
+    /// Returns the response after all redirects.
     ///
     /// # Errors
-    /// A sentence, if the network fails or redirects do not end.
+    /// A sentence, if the network fails or there are too many redirects.
     pub(super) fn call(&self) -> Result<Response<Body>, String> {
         let mut url: Uri = self
             .url
@@ -33,7 +33,7 @@ impl Get<'_> {
         let own = origin(&url);
         let mut token = self.token;
         for _ in 0..=MOST_REDIRECTS {
-            // A file's bytes come from another host, which has no business with the token.
+            // The file's bytes come from another host, which must not receive the token.
             token = token.filter(|_| origin(&url) == own);
             let mut request = self.agent.get(url.clone());
             if let Some(token) = token {
@@ -74,7 +74,7 @@ fn origin(url: &Uri) -> (String, String, Option<u16>) {
     )
 }
 
-/// Returns the address that `location` means in an answer from `base`; `None` if that is none of HTTP.
+/// Returns the absolute address of `location` in a response from `base`; `None` if it is not HTTP.
 fn joined(base: &Uri, location: &str) -> Option<Uri> {
     let (scheme, authority) = (base.scheme_str()?, base.authority()?);
     let folder = base

@@ -1,7 +1,7 @@
-//! Which files of a hub repository make a model, and their places in the cache.
+//! Selection of the files of a hub repository that form a model, and their places in the cache.
 //!
-//! A GGUF model is one file; a safetensors model is a folder. [`Hub::pull`] ends with writing a
-//! [`Manifest`], so that a folder counts as a model only when all its files are there.
+//! A GGUF model is one file; a safetensors model is a folder. [`Hub::pull`] writes a [`Manifest`] last, so that a
+//! folder counts as a model only when all its files are present.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,22 +19,22 @@ use super::{Progress, fetch_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
-/// The hub that `hf:` means.
+/// The endpoint for the prefix `hf:`.
 const HUGGING_FACE: &str = "https://huggingface.co";
 
-/// Longest answer to a question about a repository, in bytes; thousands of files fit.
+/// Maximum bytes of a response about a repository; thousands of files fit.
 const LARGEST_LISTING: u64 = 32 << 20;
 
 /// Index of a sharded safetensors model.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A hub and the right to read from it.
+/// A hub with the credentials to read from it.
 pub(super) struct Hub {
     agent: Agent,
     endpoint: String,
     token: Option<String>,
     bounds: Bounds,
-    /// How long a listing may take.
+    /// Time limit for a listing.
     patience: Duration,
 }
 
@@ -59,10 +59,10 @@ struct Lfs {
     size: Option<u64>,
 }
 
-/// Written into a repository's folder when all files of a model are there.
+/// The record of a complete model in a repository's folder.
 #[derive(Serialize, Deserialize)]
 struct Manifest {
-    /// What is opened: a GGUF file's name, or nothing for the folder itself.
+    /// The name of the GGUF file to open; empty for the folder itself.
     open: String,
     /// Names of all files.
     files: Vec<String>,
@@ -75,7 +75,7 @@ impl Manifest {
 /// The files to fetch and the one to open.
 struct Selection {
     files: Vec<Sibling>,
-    /// A GGUF file; `None`: the folder.
+    /// The GGUF file to open; `None`: the folder.
     open: Option<String>,
 }
 
@@ -86,7 +86,7 @@ fn folder(cache: &Path, repository: &Repository) -> PathBuf {
         .join(&repository.name)
 }
 
-/// The path of a model that an earlier pull left whole.
+/// Returns the path of a model that an earlier pull completed.
 pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
     let folder = folder(cache, repository);
     if let Some(file) = &repository.file {
@@ -109,7 +109,7 @@ pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
 }
 
 impl Hub {
-    /// The hub that `HF_ENDPOINT` names, or Hugging Face; with the token of `HF_TOKEN`, if set.
+    /// Returns the hub that `HF_ENDPOINT` names, or Hugging Face, with the token of `HF_TOKEN`, if set.
     pub(super) fn from_environment() -> Self {
         let variable = |name| {
             std::env::var(name)
@@ -120,7 +120,7 @@ impl Hub {
         Self::new(&endpoint, variable("HF_TOKEN"), Proxy::try_from_env())
     }
 
-    /// The hub at `endpoint`, reached through `proxy`.
+    /// Returns the hub at `endpoint`, reached through `proxy`.
     pub(super) fn new(endpoint: &str, token: Option<String>, proxy: Option<Proxy>) -> Self {
         let agent = Agent::config_builder()
             .user_agent(concat!("triad/", env!("CARGO_PKG_VERSION")))
@@ -145,7 +145,7 @@ impl Hub {
         }
     }
 
-    /// Fetches the model in `repository` as far as it is missing or has changed; its path.
+    /// Fetches the files of the model in `repository` that are missing or have changed; returns the model's path.
     pub(super) fn pull(
         &self,
         cache: &Path,
@@ -272,7 +272,7 @@ impl Sibling {
     }
 }
 
-/// The files that `repository` selects.
+/// Returns the files that `repository` selects.
 fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
     let model = format!("{}/{}", repository.owner, repository.name);
     let find = |name: &str| siblings.iter().find(|file| file.name == name);
@@ -359,7 +359,7 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
     })
 }
 
-/// The shards that the index at `path` names.
+/// Returns the shards that the index at `path` names.
 fn shards(path: &Path, siblings: &[Sibling]) -> Result<Vec<Sibling>> {
     #[derive(Deserialize)]
     struct Index {
@@ -382,7 +382,7 @@ fn shards(path: &Path, siblings: &[Sibling]) -> Result<Vec<Sibling>> {
     names.into_iter().map(find).collect()
 }
 
-/// `path` as a URL has it: `/` stays.
+/// Encodes `path` for a URL; `/` is kept.
 fn percent_encoded(path: &str) -> String {
     path.bytes().fold(String::new(), |mut encoded, byte| {
         if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {

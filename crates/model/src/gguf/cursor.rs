@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A position in a file's bytes. Every read is given a name for what it reads, for the error at the file's end.
+/// A position in a file's bytes. Every read receives the name of its item for the error at the file's end.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     position: usize,
@@ -47,8 +47,8 @@ impl<'a> Cursor<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A `u64` count of items that take at least `smallest` bytes each: an error unless that many could
-    /// follow, so that a count may be trusted for a loop.
+    /// Reads a `u64` count of items that have at least `smallest` bytes each. Returns an error unless that many could
+    /// follow, so that the count is safe for a loop.
     pub(super) fn count(&mut self, smallest: usize, what: &str) -> Result<usize> {
         let count = self.u64(what)?;
         let possible = self.remaining() / smallest;
@@ -61,7 +61,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// A string: its length in bytes as `u64`, then UTF-8.
+    /// Reads a string: its length in bytes as `u64`, then UTF-8.
     pub(super) fn string(&mut self, what: &str) -> Result<&'a str> {
         let length = self.u64(what)?;
         let Some(length) = usize::try_from(length)

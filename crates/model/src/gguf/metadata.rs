@@ -21,7 +21,7 @@ pub enum Value {
     Floats(Vec<f32>),
     /// Booleans.
     Bools(Vec<bool>),
-    /// Texts.
+    /// Strings.
     Strings(Vec<String>),
 }
 
@@ -48,17 +48,17 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Adds or replaces one pair; the previous value, if there was one.
+    /// Adds or replaces one pair; returns the previous value, if there was one.
     pub fn insert(&mut self, key: impl Into<String>, value: Value) -> Option<Value> {
         self.values.insert(key.into(), value)
     }
 
-    /// The value under `key`.
+    /// Returns the value under `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key)
     }
 
-    /// Every key and value, sorted by key.
+    /// Returns every key and value, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.values.iter().map(|(key, value)| (key.as_str(), value))
     }
@@ -81,7 +81,7 @@ impl Metadata {
         })
     }
 
-    /// A non-negative integer.
+    /// Returns a non-negative integer.
     pub fn integer(&self, key: &str) -> Result<Option<usize>> {
         self.typed(key, "a non-negative integer", |value| match value {
             Value::Integer(integer) => usize::try_from(*integer).ok(),
@@ -89,7 +89,7 @@ impl Metadata {
         })
     }
 
-    /// A float (an integer will do).
+    /// Returns a float (also from an integer).
     pub fn float(&self, key: &str) -> Result<Option<f32>> {
         self.typed(key, "a float", |value| match value {
             Value::Float(float) => Some(*float as f32),
@@ -98,7 +98,7 @@ impl Metadata {
         })
     }
 
-    /// A boolean.
+    /// Returns a boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>> {
         self.typed(key, "a boolean", |value| match value {
             Value::Bool(bool) => Some(*bool),
@@ -106,7 +106,7 @@ impl Metadata {
         })
     }
 
-    /// A text.
+    /// Returns a string.
     pub fn string(&self, key: &str) -> Result<Option<&str>> {
         self.typed(key, "a string", |value| match value {
             Value::String(string) => Some(string.as_str()),
@@ -114,7 +114,7 @@ impl Metadata {
         })
     }
 
-    /// An array of texts.
+    /// Returns an array of strings.
     pub fn strings(&self, key: &str) -> Result<Option<&[String]>> {
         self.typed(key, "an array of strings", |value| match value {
             Value::Strings(strings) => Some(strings.as_slice()),
@@ -122,7 +122,7 @@ impl Metadata {
         })
     }
 
-    /// An array of floats.
+    /// Returns an array of floats.
     pub fn floats(&self, key: &str) -> Result<Option<&[f32]>> {
         self.typed(key, "an array of floats", |value| match value {
             Value::Floats(floats) => Some(floats.as_slice()),
@@ -130,7 +130,7 @@ impl Metadata {
         })
     }
 
-    /// An array of integers.
+    /// Returns an array of integers.
     pub fn integers(&self, key: &str) -> Result<Option<&[i64]>> {
         self.typed(key, "an array of integers", |value| match value {
             Value::Integers(integers) => Some(integers.as_slice()),

@@ -1,6 +1,6 @@
-//! GGUF, versions 2 and 3: metadata, tensor table, tensor data in one file.
+//! GGUF, versions 2 and 3: metadata, tensor table and tensor data in one file.
 //!
-//! [`read`] checks a whole file and gives its [`Metadata`] and its tensors.
+//! [`read`] checks a whole file and returns its [`Metadata`] and its tensors.
 
 mod cursor;
 mod metadata;

@@ -1,7 +1,7 @@
 //! Reads and checks a GGUF file: magic, version, counts, metadata, tensor table, then the data section.
 //!
-//! The bytes are untrusted. A count is compared with the bytes that remain before it is used, a tensor's
-//! place with the file's length before it is returned: what [`read`] returns can be relied on.
+//! The bytes are untrusted. A count is compared with the remaining bytes before it is used, and a tensor's place with
+//! the file's length before it is returned, so the result of [`read`] is safe to use.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,15 +17,15 @@ use crate::tensor::{Format, TensorInfo};
 const DEFAULT_ALIGNMENT: usize = 32;
 /// Largest alignment accepted: that of the largest memory pages in use.
 const MAX_ALIGNMENT: usize = 1 << 16;
-/// Longest metadata key, as GGUF sets it.
+/// Maximum bytes of a metadata key, as GGUF defines it.
 const MAX_KEY_BYTES: usize = (1 << 16) - 1;
-/// Longest tensor name, as GGUF sets it.
+/// Maximum bytes of a tensor name, as GGUF defines it.
 const MAX_NAME_BYTES: usize = 64;
-/// Most dimensions of a tensor, as GGML sets it.
+/// Maximum number of dimensions of a tensor, as GGML defines it.
 const MAX_DIMENSIONS: u32 = 4;
-/// Key, type and value of the smallest pair: an empty key's length, a type, one byte.
+/// Bytes of key, type and value of the smallest pair: an empty key's length, a type, one byte.
 const SMALLEST_PAIR: usize = 8 + 4 + 1;
-/// Name, dimensions, type and offset of the smallest table entry: an empty name's length, one dimension.
+/// Bytes of name, dimensions, type and offset of the smallest table entry: an empty name's length, one dimension.
 const SMALLEST_TENSOR: usize = 8 + 4 + 8 + 4 + 8;
 
 /// Offset of the number of tensors: after magic and version.
@@ -36,16 +36,16 @@ const TENSOR_COUNT: Range<usize> = 8..16;
 pub struct Gguf {
     /// Version of the format: 2 or 3.
     pub version: u32,
-    /// The pairs at the head.
+    /// The metadata.
     pub metadata: Metadata,
     /// The tensors by name; [`TensorInfo::file`] is 0.
     pub tensors: BTreeMap<String, TensorInfo>,
-    /// The byte behind the metadata.
+    /// The first byte after the metadata.
     metadata_end: usize,
 }
 
 impl Gguf {
-    /// A file with the same metadata and no tensors; `bytes` is the content of the file that was read.
+    /// Returns a file with the same metadata and no tensors; `bytes` is the content of the file that was read.
     ///
     /// # Panics
     /// If `bytes` is shorter than that file.
@@ -56,11 +56,11 @@ impl Gguf {
     }
 }
 
-/// Reads the head of the GGUF file whose content is `bytes`, and checks that every tensor is inside it.
+/// Reads the head of the GGUF file with the content `bytes`, and checks that every tensor is inside it.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`] where the bytes break the format, [`ErrorKind::Unsupported`] for another
-/// version, byte order or tensor type. The message names the field, what it holds, what was expected.
+/// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for another version, byte order
+/// or tensor type. The message names the field, its value and the expected value.
 pub fn read(bytes: &[u8]) -> Result<Gguf> {
     let mut cursor = Cursor::new(bytes);
     let version = read_version(&mut cursor)?;
@@ -135,7 +135,7 @@ fn read_pair(cursor: &mut Cursor, metadata: &mut Metadata) -> Result<()> {
     };
     match metadata.insert(key, value) {
         None => Ok(()),
-        Some(_) => Err(malformed(format!("{what} is there twice"))),
+        Some(_) => Err(malformed(format!("{what} occurs twice"))),
     }
 }
 
@@ -238,7 +238,7 @@ fn read_integer(cursor: &mut Cursor, value_type: ValueType, what: &str) -> Resul
         | ValueType::Bool
         | ValueType::String
         | ValueType::Array => {
-            unreachable!("read_value and read_array keep the other types to themselves")
+            unreachable!("read_value and read_array handle the other types")
         }
     })
 }
@@ -255,7 +255,7 @@ fn alignment(metadata: &Metadata) -> Result<usize> {
     }
 }
 
-/// One entry of the tensor table, its place in the file still relative to the data section.
+/// One entry of the tensor table, with its place relative to the data section.
 struct TableEntry {
     name: String,
     shape: Vec<usize>,
@@ -346,7 +346,7 @@ fn tensor_bytes(shape: &[usize], format: Format, what: &str) -> Result<usize> {
         })
 }
 
-/// Gives every tensor its place in the file: aligned, inside it, apart from the others.
+/// Assigns every tensor its place in the file: aligned, inside the file, and disjoint.
 fn place(
     entries: Vec<TableEntry>,
     data_start: usize,
@@ -388,7 +388,7 @@ fn place(
             bytes: start..end,
         };
         if let Some(first) = tensors.insert(name, info) {
-            return Err(malformed(format!("tensor {:?} is there twice", first.name)));
+            return Err(malformed(format!("tensor {:?} occurs twice", first.name)));
         }
     }
     let mut by_place: Vec<&TensorInfo> = tensors.values().collect();

@@ -1,8 +1,8 @@
-//! The numbers by which GGUF names types.
+//! GGUF's type numbers.
 
 use crate::tensor::Format;
 
-/// Tensor types of GGML in the order of their numbers; an empty name marks one that was withdrawn.
+/// GGML's tensor types in the order of their numbers; an empty name marks a withdrawn type.
 const GGML_TYPES: [&str; 42] = [
     "F32", "F16", "Q4_0", "Q4_1", "", "", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
     "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S",
@@ -10,7 +10,7 @@ const GGML_TYPES: [&str; 42] = [
     "", "", "MXFP4", "NVFP4", "Q1_0",
 ];
 
-/// Name of tensor type `id`; `None` if no type has that number.
+/// Returns the name of tensor type `id`; `None` if no type has that number.
 pub(super) fn ggml_type_name(id: u32) -> Option<&'static str> {
     GGML_TYPES
         .get(id as usize)
@@ -19,13 +19,13 @@ pub(super) fn ggml_type_name(id: u32) -> Option<&'static str> {
 }
 
 impl Format {
-    /// The format with GGML's type number `id`; `None` if there is no such type or Triad doesn't read it.
+    /// Returns the format with GGML's type number `id`; `None` if there is no such type or Triad doesn't support it.
     pub fn from_ggml_type(id: u32) -> Option<Self> {
         let name = ggml_type_name(id)?;
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// GGML's type number.
+    /// Returns GGML's type number.
     pub fn ggml_type(self) -> u32 {
         let index = GGML_TYPES.iter().position(|&name| name == self.name());
         index.map_or_else(
@@ -35,7 +35,7 @@ impl Format {
     }
 }
 
-/// Types of metadata values.
+/// The types of metadata values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueType {
     U8,
@@ -63,7 +63,7 @@ impl ValueType {
         .copied()
     }
 
-    /// Fewest bytes that a value of this type takes.
+    /// Returns the minimum bytes of a value of this type.
     pub(super) fn smallest(self) -> usize {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,

@@ -1,22 +1,22 @@
-//! Pages of mapped files that are gone: a file that became shorter, or a device that cannot be read.
+//! Lost pages of mapped files: a file became shorter, or a device cannot be read.
 //!
-//! Reading such a page raises the signal SIGBUS, which ends a process. For pages of files that are [`Watched`], a handler puts zeros
-//! in their place, so that the thread goes on, and marks the mapping; the mark is read before a result that was computed with the file is
-//! given out. Every other SIGBUS is left to the handler that was there before.
+//! Reading such a page raises the signal SIGBUS, which ends a process. For pages of [`Watched`] files, a handler maps
+//! zeros in their place, so that the thread can continue, and marks the mapping. The mark is read before a result that
+//! was computed with the file is returned. Every other SIGBUS is passed to the previous handler.
 //!
-//! `unsafe` is needed for the handler: it is called by the system with raw pointers, and changes a mapping in place.
+//! The handler needs `unsafe`: the system calls it with raw pointers, and it changes a mapping in place.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// A mapping, as the handler finds it. Entries are never freed, since the handler may read them at any time: they are used again.
+/// A mapping, as the handler finds it. Entries are reused but never freed, since the handler may read them at any time.
 #[derive(Debug)]
 struct Entry {
     is_used: AtomicBool,
     start: AtomicUsize,
-    /// The end of the last page; 0 while the entry stands for no mapping.
+    /// The end of the last page; 0 while the entry has no mapping.
     end: AtomicUsize,
     is_lost: AtomicBool,
     next: OnceLock<Box<Entry>>,
@@ -24,17 +24,17 @@ struct Entry {
 
 static FIRST: Entry = Entry::new();
 static PAGE: AtomicUsize = AtomicUsize::new(0);
-/// The handler that was there before.
+/// The previous handler.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// A range of addresses, the pages of a mapped file, whose loss is noticed as long as this lives.
+/// A range of addresses, the pages of a mapped file, whose loss is detected while this value exists.
 #[derive(Debug)]
 pub(super) struct Watched {
     entry: &'static Entry,
 }
 
 impl Watched {
-    /// Watches the mapping at `addresses`, which begins with a page. Dropped before the mapping ends.
+    /// Watches the mapping at `addresses`, which start at a page. Must be dropped before the mapping ends.
     pub(super) fn new(addresses: Range<usize>) -> Self {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(install);
@@ -48,7 +48,7 @@ impl Watched {
         Self { entry }
     }
 
-    /// Returns whether a page was read that is gone: zeros are in its place.
+    /// Returns whether a lost page was read and replaced by zeros.
     pub(super) fn is_lost(&self) -> bool {
         self.entry.is_lost.load(Ordering::SeqCst)
     }
@@ -72,7 +72,7 @@ impl Entry {
         }
     }
 
-    /// Returns an entry for one mapping alone: one that was used before, or another at the end of the list.
+    /// Returns an entry for exclusive use by one mapping: a reused one, or a new one at the end of the list.
     fn unused() -> &'static Self {
         let mut entry = &FIRST;
         while entry.is_used.swap(true, Ordering::SeqCst) {
@@ -81,21 +81,22 @@ impl Entry {
         entry
     }
 
-    /// Returns whether `address` is in the mapping. It is called in the handler: it only loads atomics.
+    /// Returns whether `address` is in the mapping. The handler calls it, so it only loads atomics.
     fn has(&self, address: usize) -> bool {
         let start = self.start.load(Ordering::SeqCst);
         let end = self.end.load(Ordering::SeqCst);
-        // The entry may have become that of another mapping in between.
+        // In the meantime, the entry may have been reused for another mapping.
         (start..end).contains(&address) && self.start.load(Ordering::SeqCst) == start
     }
 }
 
 fn install() {
-    // SAFETY: sysconf only reads a number of the system's.
+    // SAFETY: sysconf only reads a number of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     PAGE.store(usize::try_from(page).unwrap_or(4096), Ordering::SeqCst);
-    // SAFETY: a sigaction is plain data, for which zeros are a value; both calls only write to and read from those given, and the handler
-    // has the signature that SA_SIGINFO demands. What it replaces is asked for first, since it may be needed at once.
+    // SAFETY: a sigaction is plain data, for which zeros are a valid value; both calls only access their arguments, and
+    // the handler has the signature that SA_SIGINFO requires. The previous handler is read first, since it may be
+    // needed at once.
     unsafe {
         let mut previous: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut previous) != 0 {
@@ -112,13 +113,13 @@ fn install() {
     }
 }
 
-/// Handles the signal. It may interrupt any code: it takes no lock, allocates nothing and does not panic.
+/// Handles the signal. It may interrupt any code, so it takes no lock, allocates nothing and does not panic.
 extern "C" fn on_bus_error(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the system calls a handler with SA_SIGINFO with a valid siginfo_t, which for SIGBUS has an address.
+    // SAFETY: with SA_SIGINFO, the system passes a handler a valid siginfo_t, which has an address for SIGBUS.
     let (address, is_of_system) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
     if is_of_system && replace(address) {
         return;
@@ -130,7 +131,7 @@ extern "C" fn on_bus_error(
         libc::SIG_IGN if !is_of_system => {}
         libc::SIG_DFL | libc::SIG_IGN => end(signal),
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: with SA_SIGINFO this is a handler with these arguments, which are those of the system.
+            // SAFETY: with SA_SIGINFO, the previous handler has these parameters, and the arguments are the system's.
             unsafe {
                 let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                     std::mem::transmute(handler);
@@ -138,7 +139,7 @@ extern "C" fn on_bus_error(
             }
         }
         handler => {
-            // SAFETY: without SA_SIGINFO this is a handler with this argument alone.
+            // SAFETY: without SA_SIGINFO, the previous handler has only this parameter.
             unsafe {
                 let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
                 handler(signal);
@@ -147,17 +148,17 @@ extern "C" fn on_bus_error(
     }
 }
 
-/// Has the signal end the process, as it would without a handler.
+/// Ends the process by the signal, as without a handler.
 fn end(signal: libc::c_int) {
-    // SAFETY: both calls may be made in a handler, and take numbers.
+    // SAFETY: both calls are permitted in a handler, and take numbers.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
     }
 }
 
-/// Puts pages of zeros from `address` to the end of the watched mapping that it is in; false if it is in none. What follows a page that
-/// is gone is gone, too, or of no use without it.
+/// Maps zeros from `address` to the end of the watched mapping that contains it; returns false if none does. The pages
+/// after a lost page are also lost, or useless without it.
 fn replace(address: usize) -> bool {
     let mut next = Some(&FIRST);
     while let Some(entry) = next {
@@ -165,8 +166,9 @@ fn replace(address: usize) -> bool {
             entry.is_lost.store(true, Ordering::SeqCst);
             let start = address & !(PAGE.load(Ordering::SeqCst) - 1);
             let length = entry.end.load(Ordering::SeqCst).saturating_sub(start);
-            // SAFETY: the pages are those of a mapping of this process that is only read and that the interrupted thread reads now, so that
-            // it does not end meanwhile; nothing else is replaced. The call is made directly to the system, without a lock.
+            // SAFETY: the pages belong to a read-only mapping of this process that the interrupted thread is reading,
+            // so the mapping cannot end during the call; nothing else is replaced. The call goes directly to the
+            // system, without a lock.
             let replaced = unsafe {
                 libc::mmap(
                     start as *mut libc::c_void,

@@ -1,4 +1,4 @@
-//! Headers of safetensors files: the caller writes them, then the tensors' bytes in their places.
+//! Headers of safetensors files: the caller writes the header, then the tensors' bytes in their places.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Element, REMARKS};
 
-/// To what the data behind a header is aligned in the file: a line of cache, and the widest vector.
+/// Alignment of the data after the header: a cache line, and the widest vector.
 pub const ALIGNMENT: usize = 64;
 
 /// A tensor to be written.
@@ -15,26 +15,26 @@ pub const ALIGNMENT: usize = 64;
 pub struct Entry {
     /// Its name.
     pub name: String,
-    /// What its numbers are.
+    /// The type of its numbers.
     pub element: Element,
     /// Row-major, outermost dimension first.
     pub shape: Vec<usize>,
 }
 
-/// The first bytes of a file, and where in it each tensor goes.
+/// The first bytes of a file, and the place of each tensor in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Length and header, as the file begins.
+    /// The header with its length: the start of the file.
     pub header: Vec<u8>,
-    /// Byte ranges in the file, one after the other, in the order of the entries.
+    /// Byte ranges in the file, consecutive, in the order of the entries.
     pub places: Vec<Range<usize>>,
 }
 
 impl Layout {
-    /// Of a file with these tensors in their order. The data begins at a multiple of [`ALIGNMENT`].
+    /// Returns the layout of a file with these tensors in their order. The data starts at a multiple of [`ALIGNMENT`].
     ///
     /// # Panics
-    /// If the tensors together are longer than memory can be.
+    /// If the total length exceeds `usize`.
     pub fn new(entries: &[Entry], remarks: &BTreeMap<String, String>) -> Self {
         let mut offset = 0usize;
         let mut offsets = Vec::with_capacity(entries.len());
@@ -62,7 +62,7 @@ impl Layout {
         let start = (size_of::<u64>() + json.len()).next_multiple_of(ALIGNMENT);
         let mut header = ((start - size_of::<u64>()) as u64).to_le_bytes().to_vec();
         header.extend(json.as_bytes());
-        // The format has blanks behind the header for this.
+        // The format permits blanks after the header for this purpose.
         header.resize(start, b' ');
         let places = offsets
             .into_iter()
@@ -71,7 +71,7 @@ impl Layout {
         Self { header, places }
     }
 
-    /// Bytes of the whole file.
+    /// Returns the bytes of the whole file.
     pub fn file_length(&self) -> usize {
         self.places
             .last()

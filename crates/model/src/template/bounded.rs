@@ -1,11 +1,12 @@
-//! What a rendering may build in memory.
+//! Limits for the memory of a rendering.
 //!
-//! Fuel bounds the steps of a template, but a text that is doubled in forty steps has as many terabytes. So every step
-//! that makes text or lists pays for it from a [`Budget`] before it is done: operators, which are compiled into the filters
-//! of [`install`] in place of the engine's own instructions ([`rewrite`]); what is written, captured or not; filters,
-//! methods and functions. What a value holds in common with others is paid for once, what is written of it every time.
+//! Fuel limits the steps of a template, but a string that is doubled in forty steps has terabytes. So every step that
+//! creates strings or lists first pays for it from a [`Budget`]: operators, which are compiled into the filters of
+//! [`install`] in place of the engine's own instructions ([`rewrite`]); output, captured or not; filters, methods and
+//! functions. Data that values share is paid for once; its text every time it is written.
 //!
-//! The instructions have others between them that look at the clock and weigh what is built: see [`steps`](super::steps).
+//! Further instructions between these check the clock and weigh the values that were built: see
+//! [`steps`](super::steps).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -20,18 +21,18 @@ use minijinja::{Environment, Error, ErrorKind, Value, functions};
 
 use super::steps::{Clock, Place};
 
-/// Bytes that an element of a list takes beside its text, and an entry of a map.
+/// Bytes of a list element, in addition to its text, and of a map entry.
 const ELEMENT: usize = 32;
 const ENTRY: usize = 96;
-/// A filter that is looked up by its name each time.
+/// Marks a filter that is looked up by its name each time.
 const NO_LOCAL: u8 = !0;
 
-/// The instructions that [`rewrite`] puts in place of operators are these filters. No template can name them.
+/// The filters that [`rewrite`] substitutes for operators. No template can name them.
 const ADD: &str = "+";
 const CONCATENATE: &str = "~";
 const MULTIPLY: &str = "*";
 const SLICE: &str = "[:]";
-/// Filters that return what they are given, once it was looked at.
+/// Filters that check their argument and return it.
 const TICK: &str = "!";
 const HOLD: &str = "[]";
 const HOLD_ARGUMENTS: &str = "()";
@@ -79,14 +80,14 @@ const FILTERS: [&str; 39] = [
     "unique",
     "upper",
 ];
-/// Those of them, and methods, that make lists of what they are given, texts included.
+/// Filters and methods that convert their arguments to lists, strings included.
 const LISTS: [&str; 12] = [
     "chain", "list", "map", "max", "min", "reject", "reverse", "select", "sort", "sum", "unique",
     "zip",
 ];
 /// Filters that compare each element with many others.
 const SORTS: [&str; 6] = ["dictsort", "groupby", "max", "min", "sort", "unique"];
-/// Tests that take as long as their arguments are large.
+/// Tests whose time is proportional to the size of their arguments.
 const TESTS: [&str; 22] = [
     "eq",
     "equalto",
@@ -111,7 +112,7 @@ const TESTS: [&str; 22] = [
     "sameas",
     "iterable",
 ];
-/// Those of them that take lists and maps as such. The others write them as text first.
+/// Filters that accept lists and maps directly. The others first convert them to text.
 const TAKE_LISTS: [&str; 29] = [
     "attr",
     "bool",
@@ -144,7 +145,7 @@ const TAKE_LISTS: [&str; 29] = [
     "values",
 ];
 
-/// Bytes that may still be built, shared by all that build, and the time that is left.
+/// The bytes that may still be built, shared by all users of the budget, and the clock.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     left: Arc<AtomicUsize>,
@@ -152,7 +153,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A budget of `bytes` until the end that `clock` knows.
+    /// Creates a budget of `bytes`, with the time limit of `clock`.
     pub(super) fn new(bytes: usize, clock: Clock) -> Self {
         Self {
             left: Arc::new(AtomicUsize::new(bytes)),
@@ -170,7 +171,7 @@ impl Budget {
         spent.map(drop).map_err(|_| too_much())
     }
 
-    /// Refuses what could not be paid for.
+    /// Refuses bytes that exceed the budget.
     fn check(&self, bytes: usize) -> Result<(), Error> {
         if bytes <= self.left.load(Ordering::Relaxed) {
             Ok(())
@@ -179,8 +180,8 @@ impl Budget {
         }
     }
 
-    /// Pays for the text of `value`, and returns it. Lists that hold themselves many times over have far longer texts than
-    /// they take memory: no more is written than is left.
+    /// Pays for the text of `value`, and returns it. The text of a list that contains another one many times is far
+    /// longer than its memory: no more is written than the budget allows.
     fn text(&self, value: &Value) -> Result<String, Error> {
         self.clock.check()?;
         let mut text = Text {
@@ -191,8 +192,7 @@ impl Budget {
         Ok(text.text)
     }
 
-    /// Pays for a value that was built. What would be computed when it is looked at is computed now: chains of such values
-    /// are as deep as they are long.
+    /// Pays for a value that was built. Lazy values are computed now: chains of them would be as deep as they are long.
     fn pay(&self, mut value: Value) -> Result<Value, Error> {
         self.clock.check()?;
         if value.kind() == ValueKind::Iterable {
@@ -212,7 +212,7 @@ impl Budget {
         Ok(value)
     }
 
-    /// Returns the result of an operator, which has paid for it, as a list where it is one.
+    /// Returns the result of an operator, which has already paid for it, as a list if it is iterable.
     fn pay_list(&self, value: Value) -> Result<Value, Error> {
         self.clock.check()?;
         let value = if value.kind() == ValueKind::Iterable {
@@ -224,7 +224,7 @@ impl Budget {
         Ok(value)
     }
 
-    /// Returns a list of `values`, as far as it can be paid for.
+    /// Returns a list of `values`, as far as the budget allows.
     fn list(&self, values: impl Iterator<Item = Value>) -> Result<Value, Error> {
         let mut list = Vec::new();
         for value in values {
@@ -256,7 +256,7 @@ impl Write for Text<'_> {
     }
 }
 
-/// As [`Text`], for serializers.
+/// Does the same as [`Text`] for serializers.
 pub(super) struct Bytes {
     pub(super) bytes: Vec<u8>,
     pub(super) budget: Budget,
@@ -277,7 +277,7 @@ impl io::Write for Bytes {
 /// A compiled template: its instructions, and those of its blocks.
 pub(super) type Compiled<'s> = (Instructions<'s>, BTreeMap<&'s str, Instructions<'s>>);
 
-/// Compiles `source`, which errors call `name`.
+/// Compiles `source`; errors use `name` for it.
 pub(super) fn compile<'s>(
     name: &'s str,
     source: &'s str,
@@ -296,8 +296,8 @@ pub(super) fn compile<'s>(
     ))
 }
 
-/// Returns the same instructions, with operators and plain text that pay, and with steps between them that look at the
-/// clock and at what was built.
+/// Returns the same instructions, with operators and plain text that pay, and with steps in between that check the
+/// clock and the built values.
 fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     let all: Vec<_> = (0..).map_while(|index| instructions.get(index)).collect();
     let targets: BTreeSet<_> = all
@@ -330,7 +330,7 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Erro
                 before[index] = Some(TICK);
             }
             Instruction::SetAttr(_) => {
-                // The value is there before the namespace is looked up.
+                // The value is pushed before the lookup of the namespace.
                 let lookup = (0..index)
                     .rev()
                     .find(|place| !matches!(all[*place], Instruction::GetAttr(_)));
@@ -414,7 +414,7 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Erro
     Ok(rewritten)
 }
 
-/// Returns where an instruction may go on.
+/// Returns the jump target of an instruction, if it has one.
 fn target(instruction: &Instruction) -> Option<u32> {
     match instruction {
         Instruction::Jump(target)
@@ -427,14 +427,14 @@ fn target(instruction: &Instruction) -> Option<u32> {
     }
 }
 
-/// Whether an instruction is a number, a short text or the like.
+/// Returns whether an instruction loads a number, a short string or another scalar.
 fn is_scalar(instruction: &Instruction) -> bool {
     matches!(instruction, Instruction::LoadConst(value) if value.as_object().is_none())
 }
 
-/// Lets everything in `environment` that builds text or lists pay from `budget`.
+/// Makes everything in `environment` that builds text or lists pay from `budget`.
 pub(super) fn install(environment: &mut Environment<'static>, budget: &Budget) {
-    // It writes everything that there is, however large.
+    // It writes all variables, however large.
     environment.remove_global("debug");
     let plain = Arc::new(environment.clone());
     install_operators(environment, &plain, budget);
@@ -447,7 +447,7 @@ pub(super) fn install(environment: &mut Environment<'static>, budget: &Budget) {
         }
         None => Ok(out.write_str(&paying.text(value)?)?),
     });
-    // Filters that apply others by name (`map`) find those that pay, too.
+    // Filters that apply others by name (`map`) must also find those that pay.
     for round in [&FILTERS[..], &["map"]] {
         let before = Arc::new(environment.clone());
         for name in round.iter().copied() {
@@ -493,7 +493,7 @@ pub(super) fn install(environment: &mut Environment<'static>, budget: &Budget) {
     });
 }
 
-/// The filters that [`rewrite`] puts between instructions, and tests that look at the clock.
+/// Installs the filters that [`rewrite`] puts between instructions, and tests that check the clock.
 fn install_steps(
     environment: &mut Environment<'static>,
     plain: &Arc<Environment<'static>>,
@@ -535,7 +535,7 @@ fn install_operators(
         move |values: &[Value]| {
             let names = ["a", "b", "c", "d"];
             let context = Value::from_pairs(names.into_iter().zip(values.iter().cloned()));
-            // The line in the template is added behind this, and the names are none of the template's.
+            // The line in the template is appended later, and the filter's name is none that the template uses.
             let anonymous = |error: Error| {
                 let detail = error.detail().unwrap_or_default();
                 Error::new(
@@ -582,7 +582,7 @@ fn install_operators(
     });
 }
 
-/// Filters whose result may be larger than all of their input.
+/// Installs filters whose result may be larger than all of their input.
 fn install_growing(
     environment: &mut Environment<'static>,
     plain: &Arc<Environment<'static>>,
@@ -621,7 +621,7 @@ fn install_growing(
     );
 }
 
-/// Elements of a list or map; 0 of anything else.
+/// Returns the number of elements of a list or map; 0 for anything else.
 fn elements(value: &Value) -> usize {
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => value.len().unwrap_or(0),
@@ -629,7 +629,7 @@ fn elements(value: &Value) -> usize {
     }
 }
 
-/// Refuses arguments of `name`, a filter or a method, that would take more than is left while it works.
+/// Refuses arguments of `name`, a filter or a method, that would need more than the remaining budget during the call.
 fn check_arguments(budget: &Budget, name: &str, arguments: &[Value]) -> Result<(), Error> {
     budget.clock.check()?;
     if let Some(value) = arguments.first().filter(|_| SORTS.contains(&name)) {
@@ -652,7 +652,7 @@ fn check_arguments(budget: &Budget, name: &str, arguments: &[Value]) -> Result<(
     Ok(())
 }
 
-/// Refuses sums that begin with a text or a list, which would be copied for every element.
+/// Refuses sums that start with a string or a list, which would be copied for every element.
 fn check_sum(arguments: &[Value]) -> Result<(), Error> {
     let named = arguments.last().and_then(|last| {
         Kwargs::try_from(last.clone())
@@ -684,7 +684,7 @@ fn pay_replace(budget: &Budget, arguments: &[Value]) -> Result<(), Error> {
     )
 }
 
-/// Pays for the elements of `values` with `between` between them.
+/// Pays for the elements of `values` joined by `between`.
 fn pay_join(budget: &Budget, values: Option<&Value>, between: &Value) -> Result<(), Error> {
     let between = between.as_str().map_or(0, str::len);
     for value in values

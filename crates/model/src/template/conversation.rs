@@ -1,5 +1,5 @@
-//! Conversations as requests have them: contents that are texts or lists of parts, last messages that go on, and variables
-//! of the request.
+//! Conversations in the form of requests: contents that are strings or lists of parts, a last message to be continued,
+//! and variables of the request.
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json, json};
@@ -7,9 +7,9 @@ use serde_json::{Map, Value as Json, json};
 use super::{ChatTemplate, NAME, Stop, from_json, on_a_deep_stack};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Marks the end of a last message that goes on, as `transformers` does. Templates that trim contents drop the space.
+/// Marks the end of a last message to be continued, as in `transformers`. Templates that trim contents drop the space.
 const CONTINUED: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
-/// A text that no template has.
+/// A string that no template contains.
 const NEEDLE: &str = "4f1c needle 9b2e";
 
 /// The variables that templates read next to the messages.
@@ -17,17 +17,18 @@ const NEEDLE: &str = "4f1c needle 9b2e";
 pub struct RenderOptions<'a> {
     /// Functions that the model may call, each as `{"type": "function", "function": {…}}`.
     pub tools: &'a [Json],
-    /// Texts that the answer is to be about, as templates for them read them.
+    /// Texts on which the answer should be based, in the form that templates for documents read.
     pub documents: &'a [Json],
-    /// End where the model's answer begins.
+    /// Whether the text ends where the model's answer starts.
     pub add_generation_prompt: bool,
-    /// End where the last message does, so that the answer goes on with it. Needs `add_generation_prompt` to be false.
+    /// Whether the text ends at the end of the last message, so that the answer continues it. Requires
+    /// `add_generation_prompt` to be false.
     pub continue_final_message: bool,
     /// Further variables, by their names.
     pub variables: Option<&'a Map<String, Json>>,
 }
 
-/// The contents and roles that a template reads.
+/// The kinds of contents and roles that a template reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reads {
     texts: bool,
@@ -36,12 +37,12 @@ pub(super) struct Reads {
 }
 
 impl ChatTemplate {
-    /// Returns the text of `messages` in the form that templates read (`role`, `content`, `tool_calls`). A content may be a
-    /// text or a list of parts (`{"type": "text", "text": …}`), and is given to the template as the one of them that it
-    /// reads. The rendering ends early where `stop` says so.
+    /// Returns the text of `messages` in the form that templates read (`role`, `content`, `tool_calls`). A content may
+    /// be a string or a list of parts (`{"type": "text", "text": …}`); the template receives the form that it reads.
+    /// The rendering ends early if `stop` returns true.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`]; if the last message is to go on and is not in the text.
+    /// As for [`ChatTemplate::render`]; if the last message is to be continued and is not in the text.
     pub fn render_conversation(
         &self,
         messages: &[Json],
@@ -53,7 +54,7 @@ impl ChatTemplate {
             return self.render_values(&messages, options, stop);
         }
         let last = messages.last_mut().and_then(last_text);
-        last.ok_or_else(|| failed("there is no last message with a text that goes on"))?
+        last.ok_or_else(|| failed("there is no last message with a text to continue"))?
             .push_str(CONTINUED);
         let mut text = self.render_values(&messages, options, stop)?;
         let end = text
@@ -67,12 +68,12 @@ impl ChatTemplate {
         Ok(text)
     }
 
-    /// Whether messages of the role `system` are part of the text.
+    /// Returns whether messages of the role `system` are part of the text.
     pub fn reads_system(&self) -> bool {
         self.reads().system
     }
 
-    /// Whether the template mentions the variable `name`.
+    /// Returns whether the template mentions the variable `name`.
     pub fn mentions(&self, name: &str) -> bool {
         let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
         let source = self.source();
@@ -124,7 +125,7 @@ impl ChatTemplate {
         })
     }
 
-    /// Returns the messages with contents as the template reads them.
+    /// Returns the messages with contents in the form that the template reads.
     fn with_contents(&self, messages: &[Json]) -> Vec<Json> {
         let convert = |message: &Json| {
             let mut message = message.clone();
@@ -144,7 +145,7 @@ impl ChatTemplate {
         messages.iter().map(convert).collect()
     }
 
-    /// Returns the kinds of contents that the template writes: it renders one of each, once.
+    /// Returns the kinds of contents that the template writes, by rendering one of each kind once.
     fn reads(&self) -> Reads {
         *self.reads.get_or_init(|| {
             let rendered = |messages: Json| {
@@ -158,7 +159,7 @@ impl ChatTemplate {
             };
             let user = |content: Json| json!({"role": "user", "content": content});
             let parts = rendered(json!([user(json!([{"type": "text", "text": NEEDLE}]))]));
-            // A template that expects a text writes the list as Python or JSON does.
+            // A template that expects a string writes the list in the syntax of Python or JSON.
             let is_list = parts.contains("'text'") || parts.contains("\"text\"");
             Reads {
                 texts: rendered(json!([user(NEEDLE.into())])).contains(NEEDLE),

@@ -7,11 +7,11 @@ use minijinja::{Error, ErrorKind, Value};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq};
 use serde_json::ser::{CharEscape, Formatter, Serializer};
 
-/// Widest indentation, in letters.
+/// Maximum indentation in characters.
 const MAX_INDENT: usize = 64;
 
-/// Writes `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` with the `arguments` of the
-/// filter, by place or by name.
+/// Writes `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` with the `arguments`
+/// of the filter, positional or named.
 pub(super) fn write(
     value: &Value,
     arguments: &[Value],
@@ -67,7 +67,7 @@ pub(super) fn write(
     written.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
-/// Reads how far each level is indented: so many spaces, or a text.
+/// Reads the indentation of each level: a number of spaces, or a string.
 fn indentation(indent: &Value) -> Result<String, Error> {
     let width = match (indent.as_str(), i64::try_from(indent.clone())) {
         (Some(text), _) => text.len(),
@@ -145,15 +145,15 @@ impl Serialize for Sorted<'_> {
     }
 }
 
-/// Python's way to write JSON.
+/// Python's JSON format.
 struct Python {
     is_ascii: bool,
     indent: Option<String>,
-    /// Between items, and between a key and its value.
+    /// Separators between items, and between a key and its value.
     item: String,
     key: String,
     depth: usize,
-    /// Whether nothing is written yet within the latest bracket.
+    /// Whether the innermost bracket is still empty.
     is_empty: bool,
 }
 

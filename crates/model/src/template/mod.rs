@@ -1,8 +1,8 @@
-//! Chat templates: a conversation becomes the text that a model was trained on.
+//! Chat templates: they convert a conversation to the text format that a model was trained on.
 //!
-//! Templates are Jinja as `transformers` runs it. They come with the model and so are not trusted: the source,
-//! the steps of a rendering, its depth, what it builds and its output are [`bounded`], as is the [time](steps) that all of it
-//! takes, and nothing outside the conversation can be reached.
+//! Templates are Jinja as `transformers` runs it. They come with the model and are therefore untrusted: the source, the
+//! steps of a rendering, its depth, its memory and its output are [`bounded`], as is the total [time](steps), and a
+//! template can access nothing outside the conversation.
 
 mod bounded;
 mod conversation;
@@ -31,24 +31,24 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::tokenizer::Tokenizer;
 
 const NAME: &str = "chat template";
-/// Longest template source in bytes; the longest in use are some 20 KB.
+/// Maximum bytes of a template source; the longest in use have about 20 KB.
 const MAX_SOURCE: usize = 1 << 16;
-/// Words and signs of a tag, at most, strings counted as one: the engine recurses up to once a sign. The largest in use have
-/// a few hundred.
+/// Maximum number of words and symbols in a tag, with a string counted as one: the engine recurses up to once per
+/// symbol. The largest tags in use have a few hundred.
 const MAX_WORDS: usize = 2048;
-/// Tags `elif` of a template, at most: the engine recurses once for each of a chain.
+/// Maximum number of `elif` tags in a template: the engine recurses once for each in a chain.
 const MAX_ELIFS: usize = 512;
-/// Stack of the thread that compiles and renders, in bytes. Every recursion is bounded: by the words of a tag, by the
+/// Bytes of stack of the thread that compiles and renders. Every recursion is bounded: by the words of a tag, by the
 /// engine's own limits, and by [`steps::DEEPEST`]. A test uses all of them.
 const STACK: usize = 16 << 20;
-/// Steps of a rendering: so many, and so many more for every message.
+/// Maximum steps of a rendering: a constant plus a number per message.
 const FUEL: u64 = 150_000;
 const FUEL_PER_MESSAGE: u64 = 15_000;
-/// Bytes that a rendering may build, captured texts and values in between among them: so many, and so many times the text
-/// of the messages.
+/// Maximum bytes that a rendering may build, including captured strings and intermediate values: a constant plus a
+/// multiple of the text of the messages.
 const MAX_BUILT: usize = 1 << 23;
 const MAX_BUILT_PER_BYTE: usize = 128;
-/// Bytes that a template may write beyond twice the text of the messages.
+/// Maximum bytes of output in addition to twice the text of the messages.
 const MAX_ADDED_OUTPUT: usize = 1 << 22;
 
 /// One turn of a conversation.
@@ -61,7 +61,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of `role`.
+    /// Creates a message of `role`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self {
             role: role.into(),
@@ -83,7 +83,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template that comes with a model; `None` if there is none.
+    /// Returns the template of a model; `None` if there is none.
     ///
     /// # Errors
     /// [`ErrorKind::Template`] for a template that is not Jinja, naming the line.
@@ -92,10 +92,10 @@ impl ChatTemplate {
             .map_err(|error| error.at(checkpoint.path()))
     }
 
-    /// The template in `source`; `None` if there is none.
+    /// Returns the template in `source`; `None` if there is none.
     ///
     /// # Errors
-    /// As [`ChatTemplate::from_checkpoint`].
+    /// As for [`ChatTemplate::from_checkpoint`].
     pub fn from_source(source: &Source, tokenizer: &Tokenizer) -> Result<Option<Self>> {
         let Some(Sources { default, tools }) = Sources::read(source)? else {
             return Ok(None);
@@ -109,7 +109,7 @@ impl ChatTemplate {
         }))
     }
 
-    /// Compiles `source`; it may write the texts of BOS and EOS.
+    /// Compiles `source`, which may use the texts of BOS and EOS.
     ///
     /// # Errors
     /// [`ErrorKind::Template`] for a source that is not Jinja, naming the line, or longer than 64 KiB.
@@ -126,7 +126,7 @@ impl ChatTemplate {
             );
             return Err(Error::new(ErrorKind::Template, message));
         }
-        // As Jinja reads its sources.
+        // Normalizes line ends, as Jinja does.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let source = without_generation_tags(source);
         check_tags(&source)?;
@@ -150,30 +150,30 @@ impl ChatTemplate {
         })
     }
 
-    /// Its text.
+    /// Returns the source text.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The template for conversations with functions, which is another one where the model has one for them.
+    /// Returns the template for conversations with functions; this is a separate one if the model has it.
     pub fn for_tools(&self) -> &Self {
         self.for_tools.as_deref().unwrap_or(self)
     }
 
-    /// The text of `messages`; with `add_generation_prompt` it ends where the model's answer begins.
-    /// Encode it with [`Special::Parsed`](crate::tokenizer::Special::Parsed).
+    /// Returns the text of `messages`; with `add_generation_prompt` it ends where the model's answer starts. Encode it
+    /// with [`Special::Parsed`](crate::tokenizer::Special::Parsed).
     ///
     /// # Errors
-    /// [`ErrorKind::Template`], with the line, if the template refuses the conversation (many allow only
-    /// alternating roles), fails, or runs too long; [`ErrorKind::Exhausted`] if the system has no thread for it.
+    /// [`ErrorKind::Template`], with the line, if the template refuses the conversation (many allow only alternating
+    /// roles), fails, or runs too long; [`ErrorKind::Exhausted`] if the system has no thread for it.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         self.render_until(messages, add_generation_prompt, None)
     }
 
-    /// As [`ChatTemplate::render`]; the rendering ends early where `stop` says so.
+    /// Does the same as [`ChatTemplate::render`]; the rendering ends early if `stop` returns true.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`].
+    /// As for [`ChatTemplate::render`].
     pub fn render_until(
         &self,
         messages: &[Message],
@@ -199,11 +199,11 @@ impl ChatTemplate {
         })
     }
 
-    /// As [`ChatTemplate::render_until`], of messages in the form that templates read (`role`, `content`, `tool_calls`), with
-    /// the functions that the model may call, each as `{"type": "function", "function": {…}}`.
+    /// Does the same as [`ChatTemplate::render_until`] for messages in the form that templates read (`role`, `content`,
+    /// `tool_calls`), with the functions that the model may call, each as `{"type": "function", "function": {…}}`.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`].
+    /// As for [`ChatTemplate::render`].
     pub fn render_with_tools(
         &self,
         messages: &[serde_json::Value],
@@ -219,7 +219,7 @@ impl ChatTemplate {
         self.render_conversation(messages, &options, stop)
     }
 
-    /// `messages` have so many bytes of text; `variables` are further ones.
+    /// Renders on this thread. `text` is the number of bytes in `messages`; `variables` are further ones.
     fn render_here(
         &self,
         (messages, text): (Vec<Value>, usize),
@@ -234,10 +234,10 @@ impl ChatTemplate {
             &Budget::new(built, Clock::start(text, stop)),
         );
         environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
-        // Compiled each time: an environment that had the template would let it include itself as it was written.
+        // Compiled each time: with the template in the environment, it could include itself in its original form.
         let (instructions, blocks) =
             bounded::compile(NAME, &self.source, syntax()?).map_err(template_error)?;
-        // `documents` are there and none, as in `transformers`: templates read them.
+        // `documents` is defined but empty, as in `transformers`: templates read it.
         let mut values = vec![
             ("messages", messages.into_iter().collect::<Value>()),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
@@ -277,7 +277,7 @@ impl ChatTemplate {
     }
 }
 
-/// What templates read of JSON.
+/// Converts JSON to the values of templates.
 fn from_json(json: &serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::from(()),
@@ -297,7 +297,7 @@ fn from_json(json: &serde_json::Value) -> Value {
     }
 }
 
-/// The settings of `transformers`.
+/// Returns the syntax settings of `transformers`.
 fn syntax() -> Result<SyntaxConfig> {
     SyntaxConfig::builder()
         .trim_blocks(true)
@@ -306,8 +306,7 @@ fn syntax() -> Result<SyntaxConfig> {
         .map_err(template_error)
 }
 
-/// Refuses a template with tags that are longer, or chained longer, than in any template in use. What is no Jinja is left to
-/// the compiler.
+/// Refuses a template with longer tags or longer chains than any template in use. The compiler reports invalid Jinja.
 fn check_tags(source: &str) -> Result<()> {
     let (mut words, mut elifs) = (0, 0);
     for token in machinery::tokenize(source, false, syntax()?) {
@@ -334,7 +333,7 @@ fn check_tags(source: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs `work` where neither deep recursion nor a panic in the template engine ends the process.
+/// Runs `work` on a thread in which neither deep recursion nor a panic in the template engine ends the process.
 fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let error = |reason: String| Error::new(ErrorKind::Template, format!("{NAME}: {reason}"));
     std::thread::scope(|scope| {
@@ -353,7 +352,7 @@ fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T
     })
 }
 
-/// Replaces the tags that mark an assistant's messages, an extension for training, by ones without effect.
+/// Replaces the tags that mark an assistant's messages, an extension for training, by tags without effect.
 fn without_generation_tags(source: String) -> String {
     if !source.contains("generation") {
         return source;
@@ -379,7 +378,7 @@ fn template_error(error: minijinja::Error) -> Error {
     let detail = error
         .detail()
         .map_or_else(|| error.kind().to_string(), str::to_owned);
-    // An error of the output or of an included template is the source of the first.
+    // An error of the output or of an included template is the source of the outer error.
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     let cause = causes
         .last()

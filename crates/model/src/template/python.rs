@@ -1,11 +1,11 @@
-//! What templates written for Python's Jinja expect beyond Jinja itself.
+//! Functions of Python's Jinja that templates use beyond Jinja itself.
 
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-/// Filters that allocate as much as a number in the template demands. No chat needs them.
+/// Filters that allocate as much as a number in the template states. No chat template needs them.
 const UNBOUNDED: [&str; 5] = ["batch", "format", "indent", "pprint", "slice"];
 
-/// Adds `raise_exception`, and takes away what is unbounded. Python's methods on strings and maps are [`method`], `tojson`
+/// Adds `raise_exception`, and removes unbounded filters. Python's methods on strings and maps are [`method`], `tojson`
 /// is [`super::json::write`].
 pub(super) fn install(environment: &mut Environment<'_>) {
     UNBOUNDED
@@ -19,7 +19,7 @@ pub(super) fn install(environment: &mut Environment<'_>) {
     );
 }
 
-/// Python's methods on strings and maps.
+/// Implements Python's methods on strings and maps.
 pub(super) fn method(
     state: &mut State,
     value: &Value,

@@ -1,4 +1,4 @@
-//! Where the texts of templates are: models have one, and perhaps another one for conversations with functions.
+//! The texts of templates: a model has one, and possibly another one for conversations with functions.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use crate::checkpoint::{Source, TOOL_TEMPLATES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
-/// The name of the template for conversations with functions, as `transformers` has it.
+/// The name of the template for conversations with functions in `transformers`.
 const TOOLS: &str = "tool_use";
 
 /// The texts of a model's templates.
 pub(super) struct Sources {
     pub(super) default: String,
-    /// For conversations with functions.
+    /// The template for conversations with functions.
     pub(super) tools: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Sources {
                     .map(|name| read(&folder.join(name)))
                     .find(|read| !matches!(read, Ok(None)));
                 let tools = tools.transpose()?.flatten();
-                // A file of its own replaces all that the configuration has.
+                // A separate file replaces everything in the configuration.
                 let has_file = file.is_some();
                 (
                     file.or_else(|| config("default")),
@@ -62,7 +62,7 @@ fn read(path: &Path) -> Result<Option<String>> {
         .map_err(io)
 }
 
-/// Returns the template `name` of `tokenizer_config.json`, which has a text or several by their names.
+/// Returns the template `name` of `tokenizer_config.json`, which has one text, or several by name.
 fn in_config(config: &serde_json::Value, name: &str) -> Option<String> {
     let templates = config.get("chat_template")?;
     let text = match templates.as_array() {

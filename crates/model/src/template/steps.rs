@@ -1,9 +1,9 @@
-//! How long a rendering may take, and how much a single step of it.
+//! Limits for the time of a rendering, and of a single step.
 //!
-//! Fuel counts steps, but one step can compare lists that hold one another forty times over: 2⁴⁰ comparisons, within which
-//! nothing can stop it. So a list or map is [weighed](Clock::hold) when it is built, with everything in it as often as it is
-//! there: one that is heavier or deeper than any conversation is refused, and whatever a step does with values takes a
-//! fraction of a second. Between steps the [`Clock`] is looked at. Depth is bounded for the stack, too: values are compared,
+//! Fuel counts steps, but one step can compare lists nested in one another forty times: 2⁴⁰ comparisons that nothing
+//! can interrupt. So a list or map is [weighed](Clock::hold) when it is built, counting everything in it as often as it
+//! occurs: a value that is heavier or deeper than any conversation is refused, so any step with values takes a fraction
+//! of a second. The [`Clock`] is checked between steps. Depth is also limited for the stack: values are compared,
 //! written and dropped by recursion.
 
 use std::fmt;
@@ -13,20 +13,20 @@ use std::time::{Duration, Instant};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-/// The longest time of a rendering. Those of models in use take milliseconds.
+/// Time limit of a rendering. Templates in use take milliseconds.
 const LONGEST: Duration = Duration::from_secs(5);
-/// The heaviest value: its elements, and a sixteenth of its bytes of text, each as often as it is written. A conversation
-/// adds twice its own bytes.
+/// Maximum weight of a value: its elements, and a sixteenth of its bytes of text, each as often as it is written. A
+/// conversation adds twice its own bytes.
 const HEAVIEST: usize = 1 << 16;
-/// The deepest value. Arguments of earlier calls are up to 128 deep, in messages.
+/// Maximum depth of a value. Arguments of earlier calls in messages are up to 128 deep.
 pub(super) const DEEPEST: usize = 200;
-/// Bytes of text that take as long as an element.
+/// Bytes of text that count as one element.
 const BYTES: usize = 16;
 
-/// Says whether a rendering is no longer wanted.
+/// A function that returns whether to cancel a rendering.
 pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// When a rendering has to end.
+/// The deadline and limits of a rendering.
 #[derive(Clone)]
 pub(super) struct Clock {
     end: Instant,
@@ -42,19 +42,19 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// Where a value is held.
+/// The place in which a value is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// In a variable, a list or a map.
     Any,
     /// Among the named arguments of a call, which may be namespaces.
     Arguments,
-    /// In a namespace: one that held itself would have no end.
+    /// In a namespace: a namespace that contained itself would never end.
     Namespace,
 }
 
 impl Clock {
-    /// Begins now, for a conversation of so many bytes; `stop` ends it early.
+    /// Starts the clock for a conversation of `bytes` bytes; `stop` ends it early.
     pub(super) fn start(bytes: usize, stop: Option<Stop>) -> Self {
         Self {
             end: Instant::now() + LONGEST,
@@ -63,7 +63,7 @@ impl Clock {
         }
     }
 
-    /// Refuses to go on where the time is over.
+    /// Returns an error if the time is over.
     pub(super) fn check(&self) -> Result<(), Error> {
         if Instant::now() >= self.end {
             let message = format!("it takes longer than {} seconds", LONGEST.as_secs());
@@ -80,7 +80,7 @@ impl Clock {
     /// Returns the weight of `value`, which is to be held in `place`.
     ///
     /// # Errors
-    /// If it is heavier or deeper than any in use, or holds a namespace where none may be.
+    /// If it is heavier or deeper than any value in use, or contains a namespace where none is allowed.
     pub(super) fn hold(&self, value: &Value, place: Place) -> Result<usize, Error> {
         self.check()?;
         let mut weight = 0;
@@ -88,7 +88,7 @@ impl Clock {
         Ok(weight)
     }
 
-    /// Refuses `value` where each of its elements is compared with many others, and that takes too long.
+    /// Refuses `value` if comparing each of its elements with many others would take too long.
     pub(super) fn hold_sorted(&self, value: &Value) -> Result<(), Error> {
         let weight = self.hold(value, Place::Arguments)?;
         let rounds = value.len().unwrap_or(0).max(1).ilog2() as usize + 1;

@@ -27,10 +27,10 @@ const WEEKDAYS: [&str; 7] = [
     "Saturday",
     "Sunday",
 ];
-/// Letters of an abbreviated month or weekday.
+/// Characters of an abbreviated month or weekday.
 const SHORT: usize = 3;
 
-/// The present time in the given format.
+/// Returns the present time in the given format.
 pub(super) fn format_now(format: &str) -> Result<String, Error> {
     let seconds = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -38,7 +38,7 @@ pub(super) fn format_now(format: &str) -> Result<String, Error> {
     strftime(format, seconds)
 }
 
-/// `seconds` after the beginning of 1970, in Python's `strftime` format.
+/// Formats the time `seconds` after the start of 1970, in Python's `strftime` format.
 fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
@@ -70,7 +70,7 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
             Some('%') => "%".to_owned(),
             other => {
                 let field = other.map_or_else(|| "%".to_owned(), |letter| format!("%{letter}"));
-                let message = format!("strftime_now does not know the field {field}");
+                let message = format!("strftime_now does not support the field {field}");
                 return Err(Error::new(ErrorKind::InvalidOperation, message));
             }
         };
@@ -79,9 +79,9 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Year, month and day of the Gregorian calendar, `days` after 1 January 1970.
+/// Returns year, month and day of the Gregorian calendar, `days` after 1 January 1970.
 fn date(days: u64) -> (u64, u64, u64) {
-    // Years that begin in March, so that a leap day is the last day of its year; cycles of 400 years.
+    // Counts years from March, so that a leap day is the last day of its year, in cycles of 400 years.
     let days = days + 719_468;
     let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);
     let year_of_cycle =

@@ -1,5 +1,5 @@
-//! Bounds of a `tokenizer.json`, checked before the `tokenizers` library reads it: beyond them a stack overflows or memory runs out,
-//! which ends the process and is no panic that could be caught.
+//! Limits of a `tokenizer.json`, checked before the `tokenizers` library reads it: beyond them, the stack overflows or
+//! memory runs out, which ends the process and cannot be caught like a panic.
 
 use std::fmt;
 
@@ -11,18 +11,20 @@ use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTok
 use super::guarded::guarded;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Arrays and objects within each other, at most. Real tokenizers have up to 8: the library recurses on each.
+/// Maximum nesting of arrays and objects: the library recurses on each level. Real tokenizers have up to 8.
 const MOST_LEVELS: usize = 32;
-/// Longest piece of a unigram vocabulary and longest added token in bytes: the library recurses on each byte of a piece.
+/// Maximum bytes of a piece of a unigram vocabulary and of an added token: the library recurses on each byte of a
+/// piece.
 const LONGEST_PIECE: usize = 512;
-/// Bytes of all added tokens: the library makes an automaton of them.
+/// Maximum bytes of all added tokens: the library builds an automaton of them.
 const MOST_ADDED: usize = 4 << 20;
-/// How many times as long as a text normalizers and pre-tokenizers may make it. Those of real tokenizers may reach 400.
+/// Maximum factor by which normalizers and pre-tokenizers may lengthen a text. Those of real tokenizers reach up to
+/// 400.
 const MOST_GROWTH: usize = 1024;
-/// Pieces and tokens of a template.
+/// Maximum number of pieces and tokens of a template.
 const MOST_TEMPLATE: usize = 1024;
 
-/// The parts of a `tokenizer.json` that are looked at.
+/// The parts of a `tokenizer.json` that are checked.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "an object")]
 pub(super) struct Parts {
@@ -46,12 +48,12 @@ struct ModelParts {
 struct Strings {
     longest: usize,
     bytes: usize,
-    /// The value is an array, as a unigram vocabulary is.
+    /// Whether the value is an array, as a unigram vocabulary is.
     is_array: bool,
 }
 
 impl Parts {
-    /// Reads and checks a file's content.
+    /// Parses and checks a file's content.
     pub(super) fn read(bytes: &[u8]) -> Result<Self> {
         let parts: Self = serde_json::from_slice(bytes).map_err(|error| {
             malformed(format!(
@@ -65,7 +67,7 @@ impl Parts {
             .filter(|dropout| *dropout != 0.0)
         {
             let message = format!(
-                "field `model.dropout` is {dropout}, with which a text has other tokens each time: expected 0"
+                "field `model.dropout` is {dropout}, which makes tokenization random: expected 0"
             );
             return Err(malformed(message));
         }
@@ -129,7 +131,8 @@ impl Parts {
             .filter_map(|(field, part)| Some((field, part.as_ref()?)))
     }
 
-    /// Returns the name of the field on which the library panics when it is read alone, or of those that are left.
+    /// Returns the name of the field on which the library panics when it parses that field alone; if there is none, of
+    /// the remaining fields.
     pub(super) fn that_panics(&self) -> &'static str {
         let panics = |field: &str, part: &Value| {
             let part = part.clone();
@@ -151,7 +154,7 @@ fn malformed(message: String) -> Error {
     Error::new(ErrorKind::Malformed, message)
 }
 
-/// Returns `None` if `value` has more levels than `left`.
+/// Returns `None` if `value` has more than `left` levels.
 fn check_levels(value: &Value, left: usize) -> Option<()> {
     let mut inner: Box<dyn Iterator<Item = &Value>> = match value {
         Value::Array(values) => Box::new(values.iter()),
@@ -181,9 +184,9 @@ fn check_objects(
     }
 }
 
-/// Returns `growth` of the steps before, times that of `step`, which is an object of `normalizer` or `pre_tokenizer`, if it is one that
-/// can make a text longer each time that it is applied. Unicode's normal forms and lower case are not: applied again, they change
-/// nothing.
+/// Returns the `growth` of the previous steps times that of `step`, an object of `normalizer` or `pre_tokenizer`, if
+/// repeated application of the step lengthens a text each time. Unicode's normal forms and lower case do not count:
+/// applied again, they change nothing.
 fn growth_of(step: &Value, growth: usize) -> Result<usize, String> {
     let text = |field: &str| step[field].as_str();
     let of_step = match (
@@ -193,7 +196,7 @@ fn growth_of(step: &Value, growth: usize) -> Result<usize, String> {
         text("replacement"),
     ) {
         (Some(map), ..) => longest_replacement(map)?,
-        // Patterns may match nothing, between all characters.
+        // A pattern may match the empty string, between all characters.
         (_, Some(content), ..) => content.len() + 1,
         (_, _, Some(prepended), _) => prepended.len() + 1,
         (.., Some(replacement)) => 2 * replacement.len(),
@@ -203,7 +206,8 @@ fn growth_of(step: &Value, growth: usize) -> Result<usize, String> {
     Ok(growth.saturating_mul(of_step.max(1)))
 }
 
-/// Returns the length of the longest text in a map of SentencePiece: `[bytes of the trie: u32, the trie, texts that end in 0]`.
+/// Returns the length of the longest text in a map of SentencePiece: `[bytes of the trie: u32, the trie, texts that end
+/// in 0]`.
 fn longest_replacement(map: &str) -> Result<usize, String> {
     use base64::Engine as _;
     let bytes = base64::engine::general_purpose::STANDARD
@@ -212,7 +216,7 @@ fn longest_replacement(map: &str) -> Result<usize, String> {
     let texts = bytes
         .split_first_chunk::<4>()
         .and_then(|(trie, rest)| rest.get(u32::from_le_bytes(*trie) as usize..));
-    // The library reserves memory for a trie of the size that is stated.
+    // The library reserves memory for a trie of the stated size.
     let texts = texts.ok_or("`precompiled_charsmap` is shorter than it states")?;
     Ok(texts
         .split(|byte| *byte == 0)
@@ -221,7 +225,7 @@ fn longest_replacement(map: &str) -> Result<usize, String> {
         .unwrap_or(0))
 }
 
-/// Checks a template around a text, if `object` has one.
+/// Checks the template around a text, if `object` has one.
 fn check_template(object: &Value) -> Result<(), String> {
     let Some(pieces) = object["single"].as_array() else {
         return Ok(());
@@ -233,7 +237,7 @@ fn check_template(object: &Value) -> Result<(), String> {
         .collect();
     if texts.len() != 1 || texts[0] != "A" {
         return Err(
-            "`single` has the text never, more than once, or another one: expected `A` once".into(),
+            "`single` lacks the text, repeats it, or contains another one: expected `A` exactly once".into(),
         );
     }
     let mut tokens = pieces.len();
@@ -251,7 +255,7 @@ fn check_template(object: &Value) -> Result<(), String> {
             }
             _ => {
                 return Err(format!(
-                    "`special_tokens` has not as many ids as texts for {name:?}"
+                    "`special_tokens` has a different number of ids than texts for {name:?}"
                 ));
             }
         }

@@ -1,6 +1,6 @@
-//! How byte-level vocabularies spell bytes: one printable character each.
+//! The spelling of bytes in byte-level vocabularies: one printable character each.
 
-/// GPT-2's printable character of every byte: itself where it is printable Latin-1, else counted up from U+0100.
+/// GPT-2's printable character for every byte: itself if it is printable Latin-1, else counted up from U+0100.
 pub(super) const ALPHABET: [char; 256] = alphabet();
 
 const fn is_printable(byte: u8) -> bool {
@@ -26,9 +26,9 @@ const fn alphabet() -> [char; 256] {
     characters
 }
 
-/// The byte of a character of [`ALPHABET`].
+/// Returns the byte of a character of [`ALPHABET`].
 fn byte_of(character: char) -> Option<u8> {
-    /// Bytes in the order in which `ALPHABET` gives them characters from U+0100 on.
+    /// The bytes to which `ALPHABET` assigns characters from U+0100 on, in order.
     const BEYOND: [u8; 68] = {
         let mut bytes = [0; 68];
         let (mut byte, mut count) = (0, 0);
@@ -47,7 +47,7 @@ fn byte_of(character: char) -> Option<u8> {
     }
 }
 
-/// Appends the bytes that `piece` spells. A piece with a character outside the alphabet spells itself.
+/// Appends the bytes that `piece` spells. A piece with a character outside the alphabet stands for its own UTF-8.
 pub(super) fn append_bytes(piece: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for character in piece.chars() {
@@ -60,7 +60,7 @@ pub(super) fn append_bytes(piece: &str, bytes: &mut Vec<u8>) {
     }
 }
 
-/// The piece that spells `bytes`.
+/// Returns the piece that spells `bytes`.
 pub(super) fn spell(bytes: &[u8]) -> String {
     bytes
         .iter()

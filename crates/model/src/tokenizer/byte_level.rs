@@ -1,4 +1,4 @@
-//! Byte-level BPE (GPT-2, LLaMA 3, Qwen, SmolLM): text is cut into words, a word into bytes, bytes are merged.
+//! Byte-level BPE (GPT-2, LLaMA 3, Qwen, SmolLM): text is split into words and words into bytes, and bytes are merged.
 
 use hashbrown::HashMap;
 
@@ -12,13 +12,14 @@ use crate::error::{Error, ErrorKind, Result};
 /// Encodes text without special tokens.
 pub(super) struct ByteLevelBpe {
     pre_tokenizer: PreTokenizer,
-    /// Token of each single byte; a vocabulary may lack bytes that its training text lacked.
+    /// Token of each single byte; a vocabulary may lack bytes that its training text did not contain.
     byte_ids: [u32; 256],
     merges: HashMap<(u32, u32), Merge>,
 }
 
 impl ByteLevelBpe {
-    /// `merges` are pairs of pieces separated by a space, best first; `field` names them in errors.
+    /// Creates the encoder. `merges` are pairs of pieces separated by a space, best first; errors use `field` as their
+    /// name.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         merges: &[String],
@@ -70,12 +71,12 @@ impl ByteLevelBpe {
         })
     }
 
-    /// Whether every byte has a token.
+    /// Returns whether every byte has a token.
     pub(super) fn keeps_all(&self) -> bool {
         !self.byte_ids.contains(&NO_ID)
     }
 
-    /// Appends the tokens of `text`. A byte without a token is left out, as the models' own tokenizers do.
+    /// Appends the tokens of `text`. Omits a byte without a token, as the models' own tokenizers do.
     pub(super) fn encode(
         &self,
         vocabulary: &Vocabulary,
@@ -109,7 +110,7 @@ impl ByteLevelBpe {
     }
 }
 
-/// Ids of user-defined tokens by their byte-level spelling: GGUF stores them as plain text, merges do not.
+/// Returns the ids of user-defined tokens by their byte-level spelling: GGUF stores them as plain text, merges do not.
 fn respelled_user_defined(vocabulary: &Vocabulary) -> HashMap<String, u32> {
     let respelled = |id| (spell(vocabulary.piece(id).as_bytes()), id);
     vocabulary

@@ -1,4 +1,4 @@
-//! A tokenizer from the files of a model folder: `tokenizer.json` through the `tokenizers` crate.
+//! Reads a tokenizer from the files of a model folder: `tokenizer.json` by the `tokenizers` crate.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -17,29 +17,29 @@ use super::{Encoder, Special, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
-/// Larger files than any tokenizer are refused unread, in bytes.
+/// Maximum bytes of a file; larger ones are refused unread.
 const MAX_FILE: u64 = 1 << 28;
 
-/// Name of the file, which errors of encoding have, too: its folder is of no use to a client that sent a text.
+/// Name of the file, also in errors of encoding: its folder is of no use to a client that sent a text.
 const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 
-/// Encodes with the `tokenizers` crate.
+/// An encoder based on the `tokenizers` crate.
 pub(super) struct HuggingFace {
     tokenizer: tokenizers::Tokenizer,
-    /// Texts of control tokens, by which a raw prompt that holds one is recognized.
+    /// Texts of control tokens, to detect them in a raw prompt.
     controls: Vec<String>,
-    /// The same tokenizer that takes them for text: made for the first such prompt.
+    /// The same tokenizer that treats them as text: created for the first such prompt.
     controls_as_text: OnceLock<Box<tokenizers::Tokenizer>>,
 }
 
-/// Bytes of text for each token that is wanted: of a longer text the beginning is encoded first.
+/// Bytes of text per requested token: of a longer text, the start is encoded first.
 const BYTES_PER_TOKEN: usize = 16;
-/// Tokens that may be others where a text was cut.
+/// Number of tokens that may differ where a text was cut.
 const AT_CUT: usize = 8;
 
 impl HuggingFace {
-    /// How many times shorter a text may become before it is cut into tokens; `None` where that is not known.
+    /// Returns the maximum factor by which a text may shrink before it is split into tokens; `None` if it is unknown.
     pub(super) fn most_shortened(&self) -> Option<usize> {
         let strips = self
             .tokenizer
@@ -49,13 +49,13 @@ impl HuggingFace {
         match self.tokenizer.get_normalizer() {
             _ if strips => None,
             None => Some(1),
-            // A character of three bytes that two characters of up to four are composed to.
+            // A character of three bytes may be composed of two characters of up to four bytes.
             Some(NormalizerWrapper::NFC(_)) => Some(3),
             Some(_) => None,
         }
     }
 
-    /// Appends the tokens of `text`, or of its beginning where that has more than `limit` already.
+    /// Appends the tokens of `text`, or only of its start if that already has more than `limit`.
     pub(super) fn encode(
         &self,
         text: &str,
@@ -112,7 +112,7 @@ impl HuggingFace {
         Ok(())
     }
 
-    /// Returns where the first control token is that `text` names, the longest one that begins there.
+    /// Returns the place of the first control token in `text`, the longest one that starts there.
     pub(super) fn next_control(&self, text: &str) -> Option<(usize, usize)> {
         let places = self.controls.iter().filter(|control| !control.is_empty());
         let places =
@@ -123,12 +123,12 @@ impl HuggingFace {
     }
 }
 
-/// Returns a sentence for a panic of the library.
+/// Returns an error message for a panic of the library.
 fn library_fails(part: &str, panic: &str) -> String {
     format!("the `tokenizers` library fails on field `{part}`: {panic}")
 }
 
-/// Returns the name of the field whose step panics on `text`, of those that can be run alone.
+/// Returns the name of the field whose step panics on `text`, among those that can run separately.
 fn part_that_panics(tokenizer: &tokenizers::Tokenizer, text: &str) -> &'static str {
     let mut normalized = NormalizedString::from(text);
     let normalize = || {
@@ -161,7 +161,7 @@ fn part_that_panics(tokenizer: &tokenizers::Tokenizer, text: &str) -> &'static s
     }
 }
 
-/// `end_tokens` are those that the folder's other files state.
+/// Reads the tokenizer. `end_tokens` are those that the folder's other files state.
 pub(super) fn tokenizer(
     folder: &Path,
     config: Option<&Value>,
@@ -170,7 +170,7 @@ pub(super) fn tokenizer(
     let path = folder.join(FILE);
     if !path.is_file() {
         let message =
-            "there is no tokenizer.json; a tokenizer.model or vocab.txt alone is not read";
+            "there is no tokenizer.json; a tokenizer.model or vocab.txt alone is not supported";
         return Err(Error::new(ErrorKind::Missing, message).at(folder));
     }
     let io = |error: std::io::Error| {
@@ -197,7 +197,7 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
                 "expected a tokenizer of the `tokenizers` library: {error}"
             ))
         })?;
-    // Both would change a prompt silently.
+    // Both would silently change a prompt.
     inner
         .with_truncation(None)
         .map_err(|error| malformed(error.to_string()))?;
@@ -236,7 +236,7 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
         eos.into_iter().chain(stated_end_tokens.iter().copied()),
     );
     let (mut prefix, mut suffix) = around(&inner)?;
-    // What the configuration sets overrides `post_processor`, as in `transformers`.
+    // The configuration overrides `post_processor`, as in `transformers`.
     let overrule = |tokens: &mut Vec<u32>, field, token: Option<u32>| {
         match (config.bool(field)?, token) {
             (None, _) => {}
@@ -277,7 +277,7 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
     })
 }
 
-/// The tokens that the post-processor puts before and after a text.
+/// Returns the tokens that the post-processor puts before and after a text.
 fn around(tokenizer: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
     const TEXT: &str = "a";
     let encode = |add_special_tokens| {
@@ -305,7 +305,7 @@ fn vocabulary(tokenizer: &tokenizers::Tokenizer, spelling: Spelling) -> Result<V
     const FIELD: &str = "field `model.vocab`";
     let by_piece = tokenizer.get_vocab(true);
     let size = by_piece.values().max().map_or(0, |&last| last as usize + 1);
-    // An id far beyond the number of tokens is an error in the file, not a table of gigabytes.
+    // An id far above the number of tokens is an error in the file, not a reason to allocate gigabytes.
     if size > 2 * by_piece.len() + 65_536 {
         let message = format!(
             "{FIELD} has the id {} with only {} tokens",
@@ -337,7 +337,7 @@ fn vocabulary(tokenizer: &tokenizers::Tokenizer, spelling: Spelling) -> Result<V
     Vocabulary::new(pieces.into_iter(), kinds, spelling, FIELD)
 }
 
-/// The fields of `decoder` that Triad reads.
+/// The fields of `decoder` that Triad uses.
 struct Decoder {
     spelling: Spelling,
     strips_space: bool,
@@ -377,7 +377,7 @@ impl Decoder {
                 }
                 other => {
                     let message = format!(
-                        "field `decoder` has the step {other}, which Triad does not know: {step}"
+                        "field `decoder` has the step {other}, which Triad does not support: {step}"
                     );
                     return Err(Error::new(ErrorKind::Unsupported, message));
                 }
@@ -390,7 +390,7 @@ impl Decoder {
     }
 }
 
-/// `tokenizer_config.json`; `null` where there is none.
+/// `tokenizer_config.json`; `null` if there is none.
 struct Config<'a> {
     value: &'a Value,
 }
@@ -411,7 +411,7 @@ impl Config<'_> {
         }
     }
 
-    /// The id of a token given as text or as an object with its text in `content`.
+    /// Returns the id of a token given as a string or as an object with its text in `content`.
     fn token(&self, field: &str, vocabulary: &Vocabulary) -> Result<Option<u32>> {
         let value = &self.value[field];
         let text = match (value, &value["content"]) {

@@ -1,4 +1,4 @@
-//! A tokenizer from the metadata of a GGUF file.
+//! Reads a tokenizer from the metadata of a GGUF file.
 
 use std::sync::OnceLock;
 
@@ -19,7 +19,7 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 
-/// What a file that doesn't say otherwise means, by kind.
+/// The default values of absent fields, by kind.
 struct Defaults {
     bos: Option<u32>,
     eos: Option<u32>,
@@ -61,7 +61,7 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
         "t5" => (TokenizerKind::Unigram, T5),
         other => {
             let message =
-                format!("metadata field `{MODEL}` is {other:?}; Triad has gpt2, llama and t5");
+                format!("metadata field `{MODEL}` is {other:?}; Triad supports gpt2, llama and t5");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
     };
@@ -97,7 +97,7 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
         }
         TokenizerKind::SentencePieceBpe | TokenizerKind::Unigram => {
             let encoder = sentence_piece(metadata, &vocabulary, kind, &defaults, unknown)?;
-            // The one property of Phi-3's tokens that GGUF has no field for.
+            // The only property of Phi-3's tokens for which GGUF has no field.
             let strips_after_control = metadata.string("general.architecture")? == Some("phi3");
             let markers = Markers::new(&vocabulary, strips_after_control)?;
             let adds_space = encoder.adds_space_prefix();
@@ -164,7 +164,7 @@ fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<Vocabulary> {
             .enumerate()
             .map(|(id, &number)| token_kind(id, number))
             .collect::<Result<_>>()?,
-        // Only SentencePiece has tokens that cannot be distinguished from text: bytes.
+        // Only SentencePiece has tokens that cannot be distinguished from text: byte tokens.
         None if spelling == Spelling::SentencePiece => return required(TOKEN_TYPE, None),
         None => vec![TokenKind::Normal; tokens.len()],
     };
@@ -173,7 +173,7 @@ fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<Vocabulary> {
 
 fn token_kind(id: usize, number: i64) -> Result<TokenKind> {
     Ok(match number {
-        // 0 is "undefined", which converters write for plain pieces.
+        // 0 means "undefined", which converters write for plain pieces.
         0 | 1 => TokenKind::Normal,
         2 => TokenKind::Unknown,
         3 => TokenKind::Control,
@@ -188,7 +188,7 @@ fn token_kind(id: usize, number: i64) -> Result<TokenKind> {
     })
 }
 
-/// The id under `tokenizer.ggml.{name}_token_id`; a default counts only where it is a special token.
+/// Returns the id under `tokenizer.ggml.{name}_token_id`; a default only applies if it is a special token.
 fn special_token(
     metadata: &Metadata,
     vocabulary: &Vocabulary,
@@ -215,7 +215,7 @@ fn special_token(
         })
 }
 
-/// The pre-tokenizer that the file names. Files from before the field existed are of families with only one.
+/// Returns the pre-tokenizer that the file names. Files from before the field existed belong to families with only one.
 fn pre_tokenizer(metadata: &Metadata) -> Result<PreTokenizer> {
     let name = match (
         metadata.string(PRE)?,
@@ -241,7 +241,7 @@ fn sentence_piece(
         .is_some_and(|map| !map.is_empty())
     {
         let message = format!(
-            "metadata field `{CHARSMAP}` requires a normalization that Triad does not have"
+            "metadata field `{CHARSMAP}` requires a normalization that Triad does not support"
         );
         return Err(Error::new(ErrorKind::Unsupported, message));
     }

@@ -1,15 +1,16 @@
-//! Calls of the `tokenizers` library, which panics on some files: a panic becomes a text, and nothing is printed.
+//! Calls of the `tokenizers` library, which panics on some files: a panic becomes an error text, and nothing is
+//! printed.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
-/// Characters of a panic's message that errors quote, at most: it may quote a whole vocabulary.
+/// Maximum characters of a panic's message in errors: it may quote a whole vocabulary.
 const MOST_QUOTED: usize = 200;
 
 thread_local! {
-    /// Whether a panic of this thread is caught by [`guarded`].
+    /// Whether [`guarded`] catches a panic of this thread.
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -28,7 +29,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     let before = IS_GUARDED.replace(true);
-    // What a panic leaves half-done belongs to the library, which only reads its tokenizer while it encodes.
+    // Only the library can see data that a panic leaves half-written, and it only reads its tokenizer while it encodes.
     let outcome = catch_unwind(AssertUnwindSafe(work));
     IS_GUARDED.set(before);
     outcome.map_err(|panic| message(&*panic))
@@ -57,7 +58,7 @@ mod tests {
     #[test]
     fn a_guarded_panic_is_a_message_and_is_not_printed() {
         static PRINTED: AtomicUsize = AtomicUsize::new(0);
-        // Only this thread's panics are counted: other tests run meanwhile.
+        // Only this thread's panics are counted: other tests run concurrently.
         let this = std::thread::current().id();
         let next = take_hook();
         set_hook(Box::new(move |panic| {

@@ -1,7 +1,8 @@
-//! Texts of users in rendered templates: the names of control tokens in them stay letters.
+//! User texts in rendered templates: names of control tokens in them remain ordinary text.
 //!
-//! A name is broken by a letter that no text has, before the template is rendered. What the template writes itself is then
-//! all that the text names; the letters between these tokens are encoded without the mark.
+//! Before the template is rendered, each such name is broken by a mark, a character that no text contains. The rendered
+//! text then only names the control tokens that the template itself writes; the text between these tokens is encoded
+//! without the mark.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
@@ -9,7 +10,7 @@ use super::limit::{Encoded, Limit};
 use super::{Encoder, Fragment, MAX_TEXT, Merger, Special, TokenKind, Tokenizer};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Marks texts, and encodes what templates make of them.
+/// Marks user texts, and encodes rendered texts.
 pub struct Letters<'a> {
     tokenizer: &'a Tokenizer,
     names: Option<AhoCorasick>,
@@ -17,16 +18,17 @@ pub struct Letters<'a> {
 }
 
 impl<'a> Letters<'a> {
-    /// Returns marks for `texts`, which are all that will be marked.
+    /// Creates marks for `texts`; only these may be marked.
     ///
     /// # Errors
-    /// If the tokenizer has more control tokens than can be looked for.
+    /// If the tokenizer has more control tokens than can be searched for.
     pub fn new(tokenizer: &'a Tokenizer, texts: &[&str]) -> Result<Self> {
         let is_free = |mark: &char| !texts.iter().any(|text| text.contains(*mark));
-        // Of the letters that nothing is ever written with, one that is not written here.
+        // A private-use character that does not occur in these texts.
         let mark = ('\u{10f000}'..='\u{10fffd}').find(is_free);
         let failed = |message: String| Error::new(ErrorKind::Tokenizer, message);
-        let mark = mark.ok_or_else(|| failed("a text has every letter for private use".into()))?;
+        let mark =
+            mark.ok_or_else(|| failed("the texts contain every private-use character".into()))?;
         let names = tokenizer
             .vocabulary
             .of_kind(TokenKind::Control)
@@ -63,12 +65,13 @@ impl<'a> Letters<'a> {
         marked + &text[end..]
     }
 
-    /// Returns the tokens of a rendered text: control tokens where it names them, and letters where names are marked.
+    /// Returns the tokens of a rendered text: control tokens where it names them, and ordinary text where names are
+    /// marked.
     ///
-    /// A text of more than `most` tokens is not encoded to its end, nor is one when `stop` says so.
+    /// Encoding ends early if the text has more than `most` tokens, or if `stop` returns true.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// As for [`Tokenizer::encode`].
     pub fn encode_within(
         &self,
         text: &str,
@@ -124,7 +127,7 @@ impl<'a> Letters<'a> {
                 );
             }
             Encoder::HuggingFace(encoder) => {
-                // Between two control tokens, either no name is marked or all are letters.
+                // Between two control tokens, either no name is marked or all are plain text.
                 let mut rest = text;
                 while !rest.is_empty() {
                     let (start, end) = encoder

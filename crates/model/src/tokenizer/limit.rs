@@ -1,22 +1,22 @@
-//! When encoding ends before the text does: once there are more tokens than are wanted, or nothing is wanted any more.
+//! Early ends of encoding: when there are more tokens than requested, or when the result is no longer needed.
 
 use std::cell::Cell;
 
-/// Steps of a loop between two looks at whether it is to go on.
+/// Steps of a loop between two checks of the limit.
 pub(super) const STEPS: usize = 1 << 12;
 
-/// What became of a text that was encoded within a limit.
+/// The result of encoding a text within a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Encoded {
     /// All of its tokens.
     Whole(Vec<u32>),
-    /// It has more than the limit: so many were found before its end.
+    /// The text has more tokens than the limit: this many were found before its end.
     TooMany(usize),
     /// Encoding was stopped.
     Stopped,
 }
 
-/// How long encoding goes on.
+/// The limit of an encoding.
 pub(super) struct Limit<'a> {
     most: usize,
     stop: &'a dyn Fn() -> bool,
@@ -25,7 +25,7 @@ pub(super) struct Limit<'a> {
 }
 
 impl<'a> Limit<'a> {
-    /// Ends a text at more than `most` tokens, or when `stop` says so.
+    /// Creates a limit that ends a text at more than `most` tokens, or when `stop` returns true.
     pub(super) fn new(most: usize, stop: &'a dyn Fn() -> bool) -> Self {
         Self {
             most,
@@ -35,12 +35,12 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Tokens that are wanted, at most.
+    /// Returns the maximum number of requested tokens.
     pub(super) fn most(&self) -> usize {
         self.most
     }
 
-    /// Whether to leave out the rest of the text, of which there are `tokens` so far.
+    /// Returns whether to omit the rest of the text, which has `tokens` tokens so far.
     pub(super) fn ends(&self, tokens: usize) -> bool {
         if tokens > self.most {
             self.is_cut.set(true);
@@ -48,7 +48,7 @@ impl<'a> Limit<'a> {
         self.is_cut.get() || self.stops()
     }
 
-    /// Whether to stop.
+    /// Returns whether to stop.
     pub(super) fn stops(&self) -> bool {
         if !self.is_stopped.get() && (self.stop)() {
             self.is_stopped.set(true);
@@ -56,7 +56,7 @@ impl<'a> Limit<'a> {
         self.is_stopped.get()
     }
 
-    /// Returns what became of a text with these `tokens`.
+    /// Returns the result for a text with these `tokens`.
     pub(super) fn outcome(&self, tokens: Vec<u32>) -> Encoded {
         if self.is_stopped.get() {
             Encoded::Stopped

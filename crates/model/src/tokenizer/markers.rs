@@ -1,4 +1,4 @@
-//! Finding the tokens that a text names outright: user-defined ones always, control ones on request.
+//! Finds the tokens that a text names literally: user-defined ones always, control ones on request.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
@@ -15,11 +15,11 @@ pub(super) enum Fragment<'a> {
     Token(u32),
 }
 
-/// Cuts a text at the tokens that it names. Of markers that begin at one place the longest counts.
+/// Splits a text at the tokens that it names. If several markers start at one place, the longest is used.
 pub(super) struct Markers {
     user_defined: Automaton,
     all: Automaton,
-    /// White space after a control token is dropped (Phi-3).
+    /// Whether white space after a control token is dropped (Phi-3).
     strips_after_control: bool,
 }
 
@@ -69,7 +69,7 @@ impl Markers {
         })
     }
 
-    /// Whether white space after a control token is dropped.
+    /// Returns whether white space after a control token is dropped.
     pub(super) fn strips_after_control(&self) -> bool {
         self.strips_after_control
     }
@@ -91,7 +91,7 @@ impl Markers {
             .iter()
             .flat_map(|automaton| automaton.find_iter(text))
         {
-            // White space that a control token dropped may have held the beginning of this match.
+            // White space that a control token dropped may contain the start of this match.
             if found.end() <= position {
                 continue;
             }

@@ -1,11 +1,11 @@
-//! The loop that every byte-pair encoding shares: merge the best pair of neighbours until none is left.
+//! The merge loop of every byte-pair encoding: merges the best pair of neighbours until none is left.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::limit::{Limit, STEPS};
 
-/// Id of a symbol that no merge has made yet.
+/// Id of a symbol that no merge has produced.
 pub(super) const NO_ID: u32 = u32::MAX;
 const NO_SYMBOL: u32 = u32::MAX;
 
@@ -21,22 +21,22 @@ pub(super) struct Symbol {
 }
 
 impl Symbol {
-    /// A symbol swallowed by its left neighbour is empty.
+    /// Returns whether the symbol is nonempty; one that its left neighbour absorbed is empty.
     fn is_alive(&self) -> bool {
         self.start < self.end
     }
 }
 
-/// What two neighbours become.
+/// The result of merging two neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Merge {
-    /// The smallest is merged first; among equals the leftmost.
+    /// The smallest priority is merged first; among equals, the leftmost.
     pub(super) priority: u32,
-    /// The token that they become.
+    /// The resulting token.
     pub(super) id: u32,
 }
 
-/// Ordered by priority, then position; the other fields show whether the pair is still there.
+/// Ordered by priority, then position; the other fields show whether the pair still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     priority: u32,
@@ -46,7 +46,7 @@ struct Candidate {
     id: u32,
 }
 
-/// The symbols of one word, kept between words for their memory.
+/// The symbols of one word; the memory is reused for the next word.
 #[derive(Default)]
 pub(super) struct Merger {
     symbols: Vec<Symbol>,
@@ -54,7 +54,7 @@ pub(super) struct Merger {
 }
 
 impl Merger {
-    /// Forgets the last word.
+    /// Removes the last word.
     pub(super) fn clear(&mut self) {
         self.symbols.clear();
         self.candidates.clear();
@@ -76,8 +76,8 @@ impl Merger {
         });
     }
 
-    /// Merges neighbours for which `find` returns a merge, unless `limit` stops it. Returns the symbols that are left, first
-    /// to last.
+    /// Merges neighbours for which `find` returns a merge, unless `limit` stops it. Returns the remaining symbols,
+    /// first to last.
     pub(super) fn merge(
         &mut self,
         find: impl Fn(&Symbol, &Symbol) -> Option<Merge>,
@@ -94,7 +94,7 @@ impl Merger {
             }
             let right = self.symbols[candidate.right as usize];
             let left = &mut self.symbols[candidate.left as usize];
-            // A candidate whose sides have merged with others since is stale.
+            // A candidate is stale if one of its sides has since merged with another symbol.
             if !left.is_alive() || !right.is_alive() || right.end - left.start != candidate.bytes {
                 continue;
             }

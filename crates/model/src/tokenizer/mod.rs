@@ -1,7 +1,7 @@
-//! Text to tokens and back.
+//! Conversion of text to tokens and back.
 //!
-//! A [`Tokenizer`] is made from GGUF metadata ([`from_gguf`]) or from `tokenizer.json` ([`from_folder`]).
-//! The vocabulary of both is one [`vocabulary::Vocabulary`], which also decodes. Encoding differs:
+//! A [`Tokenizer`] is created from GGUF metadata ([`from_gguf`]) or from `tokenizer.json` ([`from_folder`]). Both use a
+//! [`vocabulary::Vocabulary`], which also decodes. Encoding differs:
 //!
 //! | origin | kind | where |
 //! | --- | --- | --- |
@@ -10,12 +10,12 @@
 //! | GGUF `t5` | SentencePiece unigram | [`sentence_piece`], [`unigram`] |
 //! | `tokenizer.json` | any of them | the `tokenizers` crate |
 //!
-//! GGUF kinds have encoders of their own for the time to the first token and for long prompts: measured on SmolLM2's
-//! vocabulary against the `tokenizers` crate, they load in 6 ms instead of 64, and encode 10 MB of text in 0.8 s and
-//! 25 MB of memory instead of 5.5 s and 1.5 GB. The tests hold both ways against the same references.
+//! GGUF kinds have their own encoders, for the time to the first token and for long prompts. Measured with SmolLM2's
+//! vocabulary against the `tokenizers` crate, they load in 6 ms instead of 64, and encode 10 MB of text in 0.8 s and 25
+//! MB of memory instead of 5.5 s and 1.5 GB. The tests compare both with the same references.
 //!
-//! The `tokenizers` crate panics on some files: what it reads is checked first ([`bounds`]), and its panics are caught
-//! ([`guarded`]). Special tokens are cut out of the text first ([`markers`]). [`stream`] decodes tokens one at a time.
+//! The `tokenizers` crate panics on some files: its input is checked first ([`bounds`]), and its panics are caught
+//! ([`guarded`]). Special tokens are split off the text first ([`markers`]). [`stream`] decodes tokens one at a time.
 
 mod bounds;
 mod byte_alphabet;
@@ -52,13 +52,12 @@ use merge::Merger;
 use sentence_piece::SentencePiece;
 use vocabulary::Vocabulary;
 
-/// What the names of control tokens (`<|im_start|>`) in a text mean.
+/// The treatment of names of control tokens (`<|im_start|>`) in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// Nothing: they are letters like any other. BOS and EOS are added where the model expects them.
-    /// For text that a user or a file gave as a raw prompt.
+    /// They are ordinary text. BOS and EOS are added if the model expects them. For raw prompts from a user or a file.
     AsText,
-    /// The control tokens. Nothing is added: a chat template writes its own BOS. For rendered templates.
+    /// They are control tokens. Nothing is added: a chat template writes its own BOS. For rendered templates.
     Parsed,
 }
 
@@ -74,7 +73,7 @@ pub enum TokenizerKind {
 }
 
 impl TokenizerKind {
-    /// As people call it.
+    /// Returns the common name.
     pub fn name(self) -> &'static str {
         match self {
             Self::ByteLevelBpe => "byte-level BPE",
@@ -84,7 +83,7 @@ impl TokenizerKind {
     }
 }
 
-/// Turns text into tokens and tokens into text. Made once, shared by all threads.
+/// A tokenizer: encodes text and decodes tokens. Created once, shared by all threads.
 pub struct Tokenizer {
     kind: TokenizerKind,
     vocabulary: Vocabulary,
@@ -95,9 +94,9 @@ pub struct Tokenizer {
     prefix: Vec<u32>,
     suffix: Vec<u32>,
     end_tokens: Vec<u32>,
-    /// Encoding puts a space before the text, which decoding drops.
+    /// Whether encoding puts a space before the text, which decoding drops.
     adds_space: bool,
-    /// Bytes of text that a token stands for at most; see [`Tokenizer::least_tokens`].
+    /// Maximum bytes of text per token; see [`Tokenizer::least_tokens`].
     longest: OnceLock<Option<usize>>,
 }
 
@@ -114,13 +113,13 @@ enum Encoder {
 }
 
 impl Tokenizer {
-    /// The tokenizer that a GGUF file carries in its metadata (`tokenizer.ggml.*`).
+    /// Returns the tokenizer in the metadata of a GGUF file (`tokenizer.ggml.*`).
     pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
         from_gguf::tokenizer(metadata)
     }
 
-    /// The tokenizer of a model folder: `tokenizer.json`, with the rules in `config` (`tokenizer_config.json`) and
-    /// the `end_tokens` that other files state.
+    /// Returns the tokenizer of a model folder: `tokenizer.json`, with the rules in `config` (`tokenizer_config.json`)
+    /// and the `end_tokens` that other files state.
     pub fn from_folder(
         folder: &Path,
         config: Option<&serde_json::Value>,
@@ -129,14 +128,15 @@ impl Tokenizer {
         from_folder::tokenizer(folder, config, end_tokens)
     }
 
-    /// The tokenizer that belongs to a model.
+    /// Returns the tokenizer of a model.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self> {
         let end_tokens = &checkpoint.generation_defaults().end_tokens;
         Self::from_source(checkpoint.source(), end_tokens)
             .map_err(|error| error.at(checkpoint.path()))
     }
 
-    /// The tokenizer in `source`. `end_tokens` are those that a model folder states; GGUF files state their own.
+    /// Returns the tokenizer in `source`. `end_tokens` are those that a model folder states; GGUF files state their
+    /// own.
     pub fn from_source(source: &Source, end_tokens: &[u32]) -> Result<Self> {
         match source {
             Source::Gguf(metadata) => Self::from_gguf(metadata),
@@ -147,17 +147,18 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of `text`. User-defined tokens count as one token wherever they occur; `special` decides what
-    /// becomes of control tokens, and whether BOS and EOS are added.
+    /// Returns the tokens of `text`. User-defined tokens count as one token wherever they occur; `special` decides how
+    /// control tokens are treated, and whether BOS and EOS are added.
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
         self.encode_around(text, special, special == Special::AsText)
     }
 
-    /// As [`encode`](Self::encode), for a text that is no rendered template and may name control tokens: `adds_special`
-    /// decides whether BOS and EOS are added where the model expects them. A BOS that the text begins with stays alone.
+    /// Does the same as [`encode`](Self::encode) for a text that is no rendered template and may name control tokens:
+    /// `adds_special` decides whether BOS and EOS are added if the model expects them. If the text already starts with
+    /// a BOS, no second one is added.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// As for [`encode`](Self::encode).
     pub fn encode_around(
         &self,
         text: &str,
@@ -168,16 +169,17 @@ impl Tokenizer {
             Encoded::Whole(tokens) => Ok(tokens),
             Encoded::TooMany(_) | Encoded::Stopped => Err(Error::new(
                 ErrorKind::Tokenizer,
-                "the text was not read whole",
+                "the text was not encoded completely",
             )),
         }
     }
 
-    /// As [`encode_around`](Self::encode_around), for at most `most` tokens: a text that has more is not encoded to its end,
-    /// nor is one when `stop` says so. It is asked every few thousand characters, but within a call of the `tokenizers` crate.
+    /// Does the same as [`encode_around`](Self::encode_around) for at most `most` tokens: encoding ends early if the
+    /// text has more, or if `stop` returns true. `stop` is called every few thousand characters, except within a call
+    /// of the `tokenizers` crate.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// As for [`encode`](Self::encode).
     pub fn encode_within(
         &self,
         text: &str,
@@ -212,8 +214,8 @@ impl Tokenizer {
         Ok(limit.outcome(tokens))
     }
 
-    /// A number of tokens that `text` has more than, from its length alone; `None` where the rules of the vocabulary leave
-    /// out parts of texts, or have one token for a run of any length.
+    /// Returns a lower bound for the number of tokens of `text`, from its length alone; `None` if the vocabulary's
+    /// rules omit parts of texts, or have one token for a run of any length.
     fn least_tokens(&self, text: &str) -> Option<usize> {
         let longest = *self.longest.get_or_init(|| {
             let times = match &self.encoder {
@@ -239,11 +241,11 @@ impl Tokenizer {
         longest.map(|longest| text.len().saturating_sub(1) / longest)
     }
 
-    /// The tokens of a text within another one: names of control tokens are letters, and nothing is added but the space
-    /// that SentencePiece puts before a text.
+    /// Returns the tokens of a text within another one: names of control tokens are ordinary text, and only the space
+    /// that SentencePiece puts before a text is added.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// As for [`Tokenizer::encode`].
     pub fn encode_part(&self, text: &str) -> Result<Vec<u32>> {
         let mut tokens = Vec::new();
         self.append(
@@ -288,13 +290,13 @@ impl Tokenizer {
         outcome
     }
 
-    /// As [`encode`](Self::encode), for bytes that may not be UTF-8: each broken sequence becomes U+FFFD, as with
-    /// Python's `errors="replace"`.
+    /// Does the same as [`encode`](Self::encode) for bytes that may not be UTF-8: each broken sequence becomes U+FFFD,
+    /// as with Python's `errors="replace"`.
     pub fn encode_bytes(&self, bytes: &[u8], special: Special) -> Result<Vec<u32>> {
         self.encode(&String::from_utf8_lossy(bytes), special)
     }
 
-    /// The text of `tokens`. Control tokens and ids without a piece have none; bytes that are no character
+    /// Returns the text of `tokens`. Control tokens and ids without a piece have no text; bytes that are no character
     /// become U+FFFD.
     pub fn decode(&self, tokens: &[u32]) -> String {
         let mut stream = self.stream(&[]);
@@ -302,8 +304,9 @@ impl Tokenizer {
         stream.finish()
     }
 
-    /// Decodes tokens that follow `prompt` one at a time. Where the prompt is empty or ends in a control token, a
-    /// text begins, and the space that SentencePiece puts there is dropped; elsewhere it is a space between words.
+    /// Returns a decoder for tokens that follow `prompt`, one at a time. If the prompt is empty or ends in a control
+    /// token, a text starts, and the space that SentencePiece puts there is dropped; elsewhere it is a space between
+    /// words.
     pub fn stream(&self, prompt: &[u32]) -> DecodeStream<'_> {
         let begins = prompt
             .last()
@@ -311,70 +314,70 @@ impl Tokenizer {
         DecodeStream::new(self, self.adds_space && begins)
     }
 
-    /// Decodes tokens whose every byte is part of the text, a space at the beginning, too.
+    /// Returns a decoder for tokens whose every byte is part of the text, including a space at the start.
     pub fn exact_stream(&self) -> DecodeStream<'_> {
         DecodeStream::new(self, false)
     }
 
-    /// Tokens after which a model has nothing more to say, sorted: EOS and the ends of a turn.
+    /// Returns the tokens that end a model's answer, sorted: EOS and the ends of a turn.
     pub fn end_tokens(&self) -> &[u32] {
         &self.end_tokens
     }
 
-    /// The token at the beginning of a text, if the model has one.
+    /// Returns the token at the start of a text, if the model has one.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
 
-    /// The token at the end of a text, if the model has one.
+    /// Returns the token at the end of a text, if the model has one.
     pub fn eos(&self) -> Option<u32> {
         self.eos
     }
 
-    /// True if BOS is put before a raw prompt.
+    /// Returns whether BOS is put before a raw prompt.
     pub fn adds_bos(&self) -> bool {
         self.bos.is_some_and(|bos| self.prefix.contains(&bos))
     }
 
-    /// Number of ids. The model's embedding may have more rows (padding) or fewer.
+    /// Returns the number of ids. The model's embedding may have more rows (padding) or fewer.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.len()
     }
 
-    /// The scheme of the vocabulary.
+    /// Returns the scheme of the vocabulary.
     pub fn kind(&self) -> TokenizerKind {
         self.kind
     }
 
-    /// `token` as the vocabulary spells it (`Ġthe`, `▁the`, `<|im_end|>`); `None` for an id without a piece.
+    /// Returns `token` in the vocabulary's spelling (`Ġthe`, `▁the`, `<|im_end|>`); `None` for an id without a piece.
     pub fn piece(&self, token: u32) -> Option<&str> {
         Some(self.vocabulary.piece(token)).filter(|piece| !piece.is_empty())
     }
 
-    /// The bytes that `token` adds to a text, which may be a part of a character: none of a control token, and none of an
-    /// id without a piece.
+    /// Returns the bytes that `token` adds to a text, which may be a part of a character; a control token and an id
+    /// without a piece add none.
     pub fn bytes(&self, token: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.vocabulary.append_bytes(token, &mut bytes);
         bytes
     }
 
-    /// The token that the vocabulary spells `piece`.
+    /// Returns the token with the spelling `piece`.
     pub fn id(&self, piece: &str) -> Option<u32> {
         self.vocabulary.id(piece)
     }
 
-    /// What `token` is for.
+    /// Returns the kind of `token`.
     pub fn token_kind(&self, token: u32) -> TokenKind {
         self.vocabulary.kind(token)
     }
 }
 
-/// Longest text in bytes that is encoded: positions in it are 32 bits wide, and `▁` is three times as long as the
-/// space that it represents.
+/// Maximum bytes of a text to encode: positions in it have 32 bits, and `▁` is three times as long as the space that it
+/// represents.
 const MAX_TEXT: usize = 1 << 30;
 
-/// Names under which vocabularies have the end of a turn or of a text.
+/// The names of the end of a turn or of a text in vocabularies.
 const END_NAMES: [&str; 11] = [
     "<|im_end|>",
     "<|eot_id|>",
@@ -389,8 +392,8 @@ const END_NAMES: [&str; 11] = [
     "<|END_OF_TURN_TOKEN|>",
 ];
 
-/// All end tokens: `stated` by the model's files and those under well-known names. A vocabulary that takes one for
-/// ordinary text is corrected.
+/// Returns all end tokens: those `stated` by the model's files and those with well-known names. Corrects a vocabulary
+/// that treats one as ordinary text.
 fn end_tokens(vocabulary: &mut Vocabulary, stated: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let mut ends: Vec<u32> = stated.into_iter().collect();
     ends.extend(END_NAMES.iter().filter_map(|name| vocabulary.id(name)));

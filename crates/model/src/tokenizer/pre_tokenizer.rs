@@ -1,9 +1,9 @@
-//! Cutting text into the words within which byte-level BPE merges, by the rules of each vocabulary.
+//! Splits text into the words within which byte-level BPE merges, by the rules of each vocabulary.
 //!
-//! A rule is one or more patterns, each cutting what the one before it left: a match is a word and so
-//! is the text between two matches. The published patterns end in `\s+(?!\S)|\s+`, "white space, but not
-//! its last character if a word follows". Here they end in `\s+` and [`Pattern::split`] gives that last character
-//! back: without look-ahead the pattern matches in linear time, whatever the text.
+//! A rule is one or more patterns, each applied to the parts that the previous one left: a match is a word, and so is
+//! the text between two matches. The published patterns end in `\s+(?!\S)|\s+`, "white space, but not its last
+//! character if a word follows". Here they end in `\s+`, and [`Pattern::split`] gives that last character back: without
+//! look-ahead, the pattern matches in linear time for any text.
 
 use regex::Regex;
 
@@ -11,23 +11,23 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// GPT-2's words.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
-/// LLaMA 3: contractions in any case, at most three digits a word, line breaks apart from other white space.
+/// LLaMA 3: contractions in any case, at most three digits per word, line breaks separate from other white space.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
-/// As LLaMA 3, with every digit a word.
+/// As LLaMA 3, with every digit as a word.
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
-/// Mistral's Tekken: words also end where lower case turns to upper case.
+/// Mistral's Tekken: words also end where lower case changes to upper case.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+";
 /// GPT-4o (Phi-4-mini): as Tekken, with contractions joined to their word and up to three digits.
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+";
 
-/// One rule of cutting text.
+/// One rule for splitting text.
 struct Rule {
-    /// Its names in `tokenizer.ggml.pre`.
+    /// Names in `tokenizer.ggml.pre`.
     names: &'static [&'static str],
     patterns: &'static [&'static str],
-    /// A word that is a token is not cut into bytes and merged.
+    /// Whether a word that is a token is not split into bytes and merged.
     keeps_known_words: bool,
-    /// Prompts begin with BOS unless the file sets otherwise.
+    /// Whether prompts start with BOS unless the file states otherwise.
     adds_bos: bool,
 }
 
@@ -113,19 +113,19 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// Cuts text into words.
+/// Splits text into words.
 pub(super) struct PreTokenizer {
     patterns: Vec<Pattern>,
     rule: &'static Rule,
 }
 
 impl PreTokenizer {
-    /// The rule called `name`; errors name `field` as the place of the name.
+    /// Returns the rule called `name`; errors use `field` as the place of the name.
     pub(super) fn named(name: &str, field: &str) -> Result<Self> {
         let Some(rule) = RULES.iter().find(|rule| rule.names.contains(&name)) else {
             let known: Vec<&str> = RULES.iter().map(|rule| rule.names[0]).collect();
             let message = format!(
-                "{field} is the pre-tokenizer {name:?}; Triad has {}",
+                "{field} is the pre-tokenizer {name:?}; Triad supports {}",
                 known.join(", ")
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
@@ -140,17 +140,17 @@ impl PreTokenizer {
         })
     }
 
-    /// True if a word that is a token is not cut into bytes and merged.
+    /// Returns whether a word that is a token is not split into bytes and merged.
     pub(super) fn keeps_known_words(&self) -> bool {
         self.rule.keeps_known_words
     }
 
-    /// True if prompts begin with BOS unless the file sets otherwise.
+    /// Returns whether prompts start with BOS unless the file states otherwise.
     pub(super) fn adds_bos(&self) -> bool {
         self.rule.adds_bos
     }
 
-    /// Calls `word` with every word of `text`, first to last; together they are `text`.
+    /// Calls `word` with every word of `text`, first to last; their concatenation is `text`.
     pub(super) fn split(&self, text: &str, word: &mut impl FnMut(&str)) {
         split_by(&self.patterns, text, word);
     }
@@ -165,9 +165,9 @@ fn split_by(patterns: &[Pattern], text: &str, word: &mut dyn FnMut(&str)) {
 
 struct Pattern {
     regex: Regex,
-    /// Whether the pattern ends in `\s+`, and so gives back the last character of white space before a word.
+    /// Whether the pattern ends in `\s+`, and therefore gives back the last character of white space before a word.
     gives_back: bool,
-    /// Whether white space that ends in a line break was matched by `\s*[\r\n]+`, and so stays whole.
+    /// Whether white space that ends in a line break was matched by `\s*[\r\n]+`, and is therefore kept whole.
     keeps_line_breaks: bool,
 }
 
@@ -195,7 +195,7 @@ impl Pattern {
         }
     }
 
-    /// Where the match `start..end` ends once it has given back what belongs to the next word.
+    /// Returns the end of the match `start..end` without the part that belongs to the next word.
     fn end(&self, text: &str, start: usize, end: usize) -> usize {
         let found = &text[start..end];
         let Some(last) = found.chars().next_back() else {

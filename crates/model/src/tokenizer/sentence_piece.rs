@@ -1,6 +1,5 @@
-//! SentencePiece (LLaMA 1 and 2, Mistral, Gemma, Phi-3): spaces become `▁`, then pieces are merged by score
-//! (BPE) or chosen for the best sum of scores ([`unigram`](super::unigram)); a character without a piece
-//! is spelled in bytes.
+//! SentencePiece (LLaMA 1 and 2, Mistral, Gemma, Phi-3): spaces become `▁`; then pieces are merged by score (BPE) or
+//! chosen for the highest sum of scores ([`unigram`](super::unigram)). A character without a piece is spelled in bytes.
 
 use hashbrown::HashSet;
 
@@ -10,21 +9,21 @@ use super::unigram;
 use super::vocabulary::{TokenKind, VISIBLE_SPACE, Vocabulary, byte_of_piece};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How pieces are found.
+/// The algorithm that finds pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
-    /// Merge the neighbours whose joint piece has the highest score, until none have one.
+    /// Merges the neighbours whose joint piece has the highest score, until no pair has a joint piece.
     Bpe,
-    /// Of all ways to cut the text into pieces, the one with the highest sum of scores.
+    /// Selects the split of the text into pieces with the highest sum of scores.
     Unigram,
 }
 
-/// What happens to spaces before pieces are looked for.
+/// The treatment of spaces before the search for pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spaces {
-    /// One is put before the text and before what follows a special token.
+    /// Whether a space is put before the text and after each special token.
     pub(super) prefix: bool,
-    /// Runs become one, those at both ends none.
+    /// Whether runs of spaces become one, and those at both ends are removed.
     pub(super) remove_extra: bool,
 }
 
@@ -32,9 +31,9 @@ pub(super) struct Spaces {
 pub(super) struct SentencePiece {
     algorithm: Algorithm,
     spaces: Spaces,
-    /// Of each token; `NEG_INFINITY` for those that text is never encoded to.
+    /// Score of each token; `NEG_INFINITY` for those that are never produced from text.
     scores: Vec<f32>,
-    /// Characters that come before `▁` within a piece. After any other, `▁` begins a word of its own.
+    /// Characters that precede `▁` within a piece. After any other character, `▁` starts a new word.
     before_space: HashSet<char>,
     byte_ids: [u32; 256],
     unknown: Option<u32>,
@@ -42,7 +41,7 @@ pub(super) struct SentencePiece {
 }
 
 impl SentencePiece {
-    /// `field` names `scores` in errors.
+    /// Creates the encoder; errors use `field` as the name of `scores`.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         algorithm: Algorithm,
@@ -97,12 +96,12 @@ impl SentencePiece {
         })
     }
 
-    /// True if the first space of encoded text is not the text's own.
+    /// Returns whether the first space of encoded text is an added one.
     pub(super) fn adds_space_prefix(&self) -> bool {
         self.spaces.prefix
     }
 
-    /// Whether every byte of a text is in one of its tokens, and no token stands for a run of any length.
+    /// Returns whether every byte of a text is in one of its tokens, and no token stands for a run of any length.
     pub(super) fn keeps_all(&self) -> bool {
         !self.byte_ids.contains(&NO_ID) && !self.spaces.remove_extra
     }
@@ -121,7 +120,7 @@ impl SentencePiece {
         let mut start = 0;
         let mut before = None;
         for (position, character) in text.char_indices() {
-            // Merges never reach across the beginning of a word. Sums of scores do: their rounding depends on it.
+            // Merges never cross the start of a word. Sums of scores do: their rounding depends on it.
             let begins_word = self.algorithm == Algorithm::Bpe
                 && character == VISIBLE_SPACE
                 && before.is_some_and(|before| !self.before_space.contains(&before));
@@ -229,8 +228,8 @@ impl SentencePiece {
             .filter(|&id| self.scores[id as usize] > f32::NEG_INFINITY)
     }
 
-    /// Appends the byte tokens of `text`, or one unknown token for a whole run of text without a piece.
-    /// True if it is unknown.
+    /// Appends the byte tokens of `text`, or one unknown token for a whole run of text without a piece. Returns whether
+    /// it is unknown.
     fn spell(&self, text: &str, unknown_before: bool, tokens: &mut Vec<u32>) -> Result<bool> {
         let ids = text.bytes().map(|byte| self.byte_ids[usize::from(byte)]);
         if ids.clone().all(|id| id != NO_ID) {
@@ -250,7 +249,7 @@ impl SentencePiece {
     }
 }
 
-/// An integer that is the smaller the larger `score` is.
+/// Returns an integer that decreases as `score` increases.
 fn descending(score: f32) -> u32 {
     let bits = score.to_bits();
     let ascending = if score.is_sign_negative() {

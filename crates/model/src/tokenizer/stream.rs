@@ -1,14 +1,14 @@
-//! Tokens back to text, one at a time.
+//! Decodes tokens to text, one at a time.
 
 use super::{TokenKind, Tokenizer};
 
-/// Decodes tokens as they come, character by character: the texts that [`push`](Self::push) and
-/// [`finish`](Self::finish) return are, concatenated, what [`Tokenizer::decode`] returns for all tokens at once.
+/// Decodes tokens as they arrive, character by character: the concatenation of the texts of [`push`](Self::push) and
+/// [`finish`](Self::finish) is the result of [`Tokenizer::decode`] for all tokens.
 pub struct DecodeStream<'a> {
     tokenizer: &'a Tokenizer,
-    /// Bytes of a character that is not complete yet.
+    /// Bytes of an incomplete character.
     pending: Vec<u8>,
-    /// The next space is the one that encoding put before the text.
+    /// Whether the next space is the one that encoding put before the text.
     drops_space: bool,
 }
 
@@ -21,7 +21,7 @@ impl<'a> DecodeStream<'a> {
         }
     }
 
-    /// The characters that `token` completes, if there are any. Bytes that can't become a character are U+FFFD.
+    /// Returns the characters that `token` completes, if there are any. Bytes that can't become a character are U+FFFD.
     pub fn push(&mut self, token: u32) -> Option<String> {
         self.append(token);
         let complete = complete_length(&self.pending);
@@ -33,12 +33,12 @@ impl<'a> DecodeStream<'a> {
         Some(text)
     }
 
-    /// What is left: empty, or U+FFFD for a character that was never completed.
+    /// Returns the rest: empty, or U+FFFD for an incomplete character.
     pub fn finish(self) -> String {
         String::from_utf8_lossy(&self.pending).into_owned()
     }
 
-    /// Takes `token` without looking for characters, for those who decode everything at once.
+    /// Adds `token` without looking for characters, for callers that decode everything at once.
     pub(super) fn append(&mut self, token: u32) {
         let start = self.pending.len();
         self.tokenizer
@@ -46,7 +46,7 @@ impl<'a> DecodeStream<'a> {
             .append_bytes(token, &mut self.pending);
         if self.drops_space && self.pending.len() > start {
             self.drops_space = false;
-            // A user-defined token gets no space before it: one at its beginning is the text's own.
+            // A user-defined token gets no space before it: one at its start is part of the text.
             if self.pending[start] == b' ' && self.tokenizer.token_kind(token) == TokenKind::Normal
             {
                 self.pending.remove(start);
@@ -55,13 +55,13 @@ impl<'a> DecodeStream<'a> {
     }
 }
 
-/// How many leading bytes can be decoded now: all but those at the end that begin a character.
+/// Returns how many leading bytes can be decoded now: all except a character that is incomplete at the end.
 fn complete_length(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last();
     let invalid = last.map_or(&[][..], |chunk| chunk.invalid());
     let valid = bytes.len() - invalid.len();
     match std::str::from_utf8(invalid) {
-        // No error length: the bytes end before it is known whether they are a character.
+        // No error length: the bytes end before it is clear whether they are a character.
         Err(error) if error.error_len().is_none() => valid,
         _ => bytes.len(),
     }

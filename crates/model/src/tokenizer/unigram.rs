@@ -1,4 +1,4 @@
-//! SentencePiece's unigram model: of all ways to cut a word into pieces, the one with the highest sum of scores.
+//! SentencePiece's unigram model: selects the split of a word into pieces with the highest sum of scores.
 
 use super::limit::{Limit, STEPS};
 use super::vocabulary::Vocabulary;
@@ -6,7 +6,7 @@ use super::vocabulary::Vocabulary;
 /// An unknown character scores this much less than the worst piece.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// What bounds the search, from the vocabulary.
+/// The limits of the search, from the vocabulary.
 pub(super) struct Limits {
     /// Bytes of the longest piece.
     longest: usize,
@@ -28,17 +28,17 @@ impl Limits {
     }
 }
 
-/// The best way to reach a position of the word.
+/// The best split of the word up to a position.
 #[derive(Clone, Copy)]
 struct Path {
-    /// Rounded as SentencePiece does: among cuts of a run like `_____`, which are equally good, rounding decides.
+    /// The sum, rounded as in SentencePiece: among equally good splits of a run like `_____`, rounding decides.
     score: f32,
-    /// Where its last piece begins, and the piece; `None` for an unknown character.
+    /// Start of the last piece, and the piece; `None` for an unknown character.
     last: (usize, Option<u32>),
 }
 
-/// The pieces of `word`, first to last, each with its text; `None` for an unknown character. None at all where `limit` stops it.
-/// `scores` are negative infinity for tokens that are not pieces.
+/// Returns the pieces of `word`, first to last, each with its text; `None` for an unknown character. Returns no list if
+/// `limit` stops it. `scores` are negative infinity for tokens that are not pieces.
 pub(super) fn best_pieces<'a>(
     vocabulary: &Vocabulary,
     scores: &[f32],

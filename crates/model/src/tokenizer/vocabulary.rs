@@ -1,4 +1,4 @@
-//! The pieces of a vocabulary: their text, their kind, and the bytes that each represents.
+//! The pieces of a vocabulary: their text, their kind, and their bytes.
 
 use std::hash::BuildHasher;
 
@@ -7,17 +7,17 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use super::byte_alphabet;
 use crate::error::{Error, ErrorKind, Result};
 
-/// More tokens than any model has; a vocabulary beyond this is refused before anything is allocated for it.
+/// More tokens than any model has; a larger vocabulary is refused before any allocation.
 const MAX_TOKENS: usize = 1 << 22;
 
-/// What a token is for.
+/// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
     /// A piece of text.
     Normal,
     /// Stands for text that the vocabulary cannot spell.
     Unknown,
-    /// Steers the model (`<|im_start|>`); has no text of its own.
+    /// Controls the model (`<|im_start|>`); has no text of its own.
     Control,
     /// A text that is one token wherever it occurs.
     UserDefined,
@@ -27,10 +27,10 @@ pub enum TokenKind {
     Byte,
 }
 
-/// How the text of a normal piece spells bytes.
+/// The spelling of bytes in the text of a normal piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spelling {
-    /// GPT-2's: one printable character a byte.
+    /// GPT-2's: one printable character per byte.
     ByteLevel,
     /// SentencePiece's: plain UTF-8 with `▁` for the space.
     SentencePiece,
@@ -39,10 +39,10 @@ pub(super) enum Spelling {
 /// SentencePiece's visible space.
 pub(super) const VISIBLE_SPACE: char = '▁';
 
-/// Token ids, their pieces and kinds. Pieces are in one string; the index holds ids only.
+/// Token ids, their pieces and kinds. All pieces are in one string; the index holds only ids.
 pub(super) struct Vocabulary {
     text: String,
-    /// Piece `i` ends here in `text` and begins where piece `i - 1` ends.
+    /// The end of piece `i` in `text`; it starts where piece `i - 1` ends.
     ends: Vec<u32>,
     kinds: Vec<TokenKind>,
     spelling: Spelling,
@@ -51,7 +51,7 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// A vocabulary of `pieces` in the order of their ids. `field` names their origin in errors.
+    /// Creates a vocabulary of `pieces` in the order of their ids. Errors use `field` as their origin.
     pub(super) fn new<'a>(
         pieces: impl ExactSizeIterator<Item = &'a str>,
         kinds: Vec<TokenKind>,
@@ -94,12 +94,12 @@ impl Vocabulary {
         Ok(vocabulary)
     }
 
-    /// Number of ids.
+    /// Returns the number of ids.
     pub(super) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// The piece of `id` as the vocabulary spells it; empty for an id without one.
+    /// Returns the piece of `id` in the vocabulary's spelling; empty for an id without one.
     pub(super) fn piece(&self, id: u32) -> &str {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else {
@@ -109,7 +109,7 @@ impl Vocabulary {
         &self.text[start as usize..end as usize]
     }
 
-    /// The kind of `id`; an id without a piece is unused.
+    /// Returns the kind of `id`; an id without a piece is unused.
     pub(super) fn kind(&self, id: u32) -> TokenKind {
         self.kinds
             .get(id as usize)
@@ -121,14 +121,14 @@ impl Vocabulary {
         self.kinds[id as usize] = kind;
     }
 
-    /// The id of `piece`, unless it is unused.
+    /// Returns the id of `piece`, unless it is unused.
     pub(super) fn id(&self, piece: &str) -> Option<u32> {
         self.index
             .find(self.hasher.hash_one(piece), |&id| self.piece(id) == piece)
             .copied()
     }
 
-    /// Every id whose kind is `kind`.
+    /// Returns every id whose kind is `kind`.
     pub(super) fn of_kind(&self, kind: TokenKind) -> impl Iterator<Item = u32> {
         (0u32..)
             .zip(&self.kinds)
@@ -136,7 +136,7 @@ impl Vocabulary {
             .map(|(id, _)| id)
     }
 
-    /// The text that represents a control or user-defined token in a prompt.
+    /// Returns the text that represents a control or user-defined token in a prompt.
     pub(super) fn marker(&self, id: u32) -> String {
         match self.spelling {
             Spelling::ByteLevel => self.piece(id).to_owned(),
@@ -173,7 +173,7 @@ pub(super) fn check_count(count: usize, field: &str) -> Result<()> {
     ))
 }
 
-/// The byte that a piece such as `<0x0A>` represents.
+/// Returns the byte that a piece such as `<0x0A>` represents.
 pub(super) fn byte_of_piece(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_byte = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

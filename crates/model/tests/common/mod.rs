@@ -1,13 +1,13 @@
-//! What several test programs share.
+//! Helpers that several test programs share.
 
 use std::path::PathBuf;
 
-/// Folder with the real models, for tests of those that are not fetched.
+/// Variable with the folder of the real models, for tests of models that are not fetched.
 const FOLDER: &str = "TRIAD_TEST_MODELS";
 const SMOLLM2: &str = "smollm2-135m.gguf";
 
-/// Where the real model `file` is. SmolLM2 must be there and is fetched if it can be; `None` for another one means
-/// that its tests are not asked for.
+/// Returns the path of the real model `file`. SmolLM2 is required and is fetched if possible; `None` for another model
+/// means that its tests are skipped.
 pub fn real_model(file: &str) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let path = PathBuf::from(folder).join(file);

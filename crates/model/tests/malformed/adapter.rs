@@ -15,7 +15,8 @@ use triad_model::testing::{GgufBuilder, safetensors_file, tiny_llama};
 
 use crate::assert_refused;
 
-/// One block of width 32 with keys of one head of 16, and what PEFT writes beside an adapter of rank 2 on them.
+/// One block of width 32 with keys of one head of 16, and the configuration that PEFT writes for an adapter of rank 2
+/// on them.
 static BASE: LazyLock<(ModelDescription, Json)> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
@@ -38,7 +39,7 @@ fn head(kind: &str) -> GgufBuilder {
         .field("general.architecture", Value::String("llama".into()))
 }
 
-/// Rank 2 on keys.
+/// Returns an adapter of rank 2 on keys.
 pub fn gguf() -> GgufBuilder {
     let builder = head("adapter").field("adapter.lora.alpha", Value::Float(4.0));
     let builder = builder.tensor_f32("blk.0.attn_k.weight.lora_a", &[2, 32], &[0.5; 64]);
@@ -47,7 +48,7 @@ pub fn gguf() -> GgufBuilder {
 
 const KEY: &str = "base_model.model.model.layers.0.self_attn.k_proj";
 
-/// Tensors in f32, each with its shape, all of whose numbers are `value`.
+/// Returns f32 tensors with these shapes, whose numbers are all `value`.
 fn safetensors(tensors: &[(&str, [usize; 2])], value: f32) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, shape) in tensors {
@@ -86,7 +87,7 @@ fn adapters_without_a_fault_are_accepted() {
     );
     let adapter = Adapter::from_peft(config, &weights(), description).unwrap();
     assert_eq!(adapter.low_rank(0, Linear::Key).unwrap().scale, 2.0);
-    // As llama.cpp has it.
+    // As in llama.cpp.
     let scaled = head("adapter").field("adapter.lora.alpha", Value::Float(0.0));
     let scaled = scaled.tensor_f32("blk.0.attn_k.weight.lora_a", &[2, 32], &[0.5; 64]);
     let scaled = scaled.tensor_f32("blk.0.attn_k.weight.lora_b", &[16, 2], &[0.25; 32]);

@@ -11,7 +11,7 @@ use triad_model::testing::{GgufBuilder, TableEntry, tiny_llama};
 
 use crate::assert_refused;
 
-/// A folder with these files.
+/// Creates a folder with these files.
 fn folder(files: &[(&str, &[u8])]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, content) in files {

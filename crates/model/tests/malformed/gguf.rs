@@ -7,7 +7,7 @@ use triad_model::testing::{GgufBuilder, string};
 
 use crate::assert_refused;
 
-/// A small right file: one field of most types, two tensors, the last of which ends where the file ends.
+/// Returns a small valid file: one field of most types, and two tensors, the last of which ends at the file's end.
 pub fn valid() -> GgufBuilder {
     GgufBuilder::new()
         .field("general.architecture", Value::String("llama".into()))
@@ -40,7 +40,7 @@ fn not_supported(case: &str, bytes: &[u8], mentions: &[&str]) {
     assert_refused(case, gguf::read(bytes), Unsupported, mentions);
 }
 
-/// The right file after a change.
+/// Returns the valid file after a change.
 fn changed(change: impl FnOnce(&mut GgufBuilder)) -> Vec<u8> {
     let mut builder = valid();
     change(&mut builder);

@@ -1,4 +1,4 @@
-//! Broken model files: every one is an error of the right kind whose message names what is wrong.
+//! Broken model files: each must give an error of the right kind whose message names the problem.
 //!
 //! `cargo test -p triad-model --test malformed -- --nocapture --test-threads 1` prints the messages.
 

@@ -1,4 +1,4 @@
-//! Random damage to right files, and random right files.
+//! Random damage to valid files, and random valid files.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use triad_model::safetensors::read_header;
 use triad_model::tensor::{Format, TensorInfo};
 use triad_model::testing::GgufBuilder;
 
-/// One piece of damage; positions are taken modulo the file's length.
+/// One change of a file; positions are taken modulo the file's length.
 #[derive(Clone, Debug)]
 enum Damage {
     Byte(usize, u8),
@@ -62,7 +62,7 @@ fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
     }
 }
 
-/// What every reader promises of the tensors that it lets through.
+/// Checks the guarantees of every reader for the tensors that it accepts.
 fn check(tensors: &BTreeMap<String, TensorInfo>, length: usize) {
     for (name, info) in tensors {
         assert_eq!(name, &info.name);

@@ -1,4 +1,4 @@
-//! Each number of a configuration and of metadata that is computed with, at values that no model has.
+//! Tests each number of a configuration and of metadata that enters computations, with values that no model has.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use triad_model::gguf::{Metadata, Value};
 use triad_model::tensor::{Format, TensorInfo};
 use triad_model::{ErrorKind, Result};
 
-/// Zero, less, denormal and tiny in f32 or f64, huge in f32, and beyond f32.
+/// Zero, negative, subnormal and tiny in f32 or f64, huge in f32, and beyond f32.
 const EXTREMES: [f64; 12] = [
     0.0, -0.0, -1.0, -1e300, 5e-324, 1e-45, 1e-40, 1e-30, 1e30, 3.4e38, 1e39, 1.7e308,
 ];
@@ -96,7 +96,7 @@ fn each_number_of_metadata_has_a_range_that_is_checked() {
         ("llama", "attention.layer_norm_rms_epsilon"),
         ("phi2", "attention.layer_norm_epsilon"),
         ("llama", "rope.freq_base"),
-        // Where 0 means none.
+        // Fields where 0 means none.
         ("llama", "rope.scaling.factor"),
         ("llama", "attention.scale"),
         ("gemma2", "attn_logit_softcapping"),
@@ -186,7 +186,7 @@ fn each_number_of_metadata_has_a_range_that_is_checked() {
     }
 }
 
-/// Fails unless the number itself is what is wrong: these files lack most tensors, which is found later.
+/// Fails unless the error is about the number itself: these files lack most tensors, which is detected later.
 #[track_caller]
 fn refuses(case: &str, refused: Result<()>) {
     let Err(error) = refused else {

@@ -8,7 +8,7 @@ use triad_model::testing::safetensors_file;
 
 use crate::assert_refused;
 
-/// A small right file: a 2 × 2 matrix in BF16 and a norm in F32.
+/// Returns a small valid file: a 2 × 2 matrix in BF16 and a norm in F32.
 pub fn valid() -> Vec<u8> {
     let header = r#"{"__metadata__": {"format": "pt"},
         "norm": {"dtype": "F32", "shape": [2], "data_offsets": [8, 16]},
@@ -16,7 +16,7 @@ pub fn valid() -> Vec<u8> {
     safetensors_file(header, &[1; 16])
 }
 
-/// A file with one tensor's entry and 16 bytes of data is refused.
+/// Checks that a file with one tensor's entry and 16 bytes of data is refused.
 fn refused(case: &str, entry: &str, mentions: &[&str]) {
     let bytes = safetensors_file(&format!(r#"{{"matrix": {entry}}}"#), &[0; 16]);
     assert_refused(case, read_header(&bytes, 0), Malformed, mentions);
@@ -191,7 +191,7 @@ fn an_index_must_map_tensors_to_files_beside_it() {
             "place of a shard",
             result,
             Malformed,
-            &["\"matrix\"", "file beside it"],
+            &["\"matrix\"", "file next to it"],
         );
     }
     assert_refused(

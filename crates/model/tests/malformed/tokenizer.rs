@@ -1,4 +1,5 @@
-//! A `tokenizer.json` on which the `tokenizers` library would panic, or end the process: an error that names the field.
+//! A `tokenizer.json` on which the `tokenizers` library would panic or end the process must give an error that names
+//! the field.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use triad_model::tokenizer::{Special, Tokenizer};
 
 use super::assert_refused;
 
-/// The file of a golden tokenizer.
+/// Returns the file of a golden tokenizer.
 fn golden(name: &str) -> Value {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/golden/tokenizer")
@@ -27,14 +28,14 @@ fn open_bytes(file: &[u8]) -> triad_model::Result<Tokenizer> {
     Tokenizer::from_folder(folder.path(), None, &[])
 }
 
-/// A golden tokenizer with another value at a place.
+/// Returns a golden tokenizer with another value at a place.
 fn changed(name: &str, place: &str, value: Value) -> Value {
     let mut file = golden(name);
     *file.pointer_mut(place).unwrap() = value;
     file
 }
 
-/// `inner` in so many sequences, each of which has the next one under `field`.
+/// Returns `inner` in `levels` nested sequences, each of which has the next one under `field`.
 fn nested(levels: usize, field: &str, inner: Value) -> Value {
     (0..levels).fold(
         inner,
@@ -42,7 +43,7 @@ fn nested(levels: usize, field: &str, inner: Value) -> Value {
     )
 }
 
-/// A map of SentencePiece in base64: a trie of `units`, which states `bytes`, and `texts`.
+/// Returns a map of SentencePiece in base64: a trie of `units`, with the stated `bytes`, and `texts`.
 fn charsmap(bytes: u32, units: &[u32], texts: &str) -> Value {
     use base64::Engine as _;
     let units: Vec<u8> = [bytes]
@@ -262,7 +263,7 @@ fn a_file_that_ends_within_its_decoder_is_malformed() {
 
 #[test]
 fn a_text_on_which_the_library_panics_is_an_error_that_names_file_and_field() {
-    // A map that leads to a text beyond those that it has.
+    // A map that refers to a text beyond those that it has.
     let unit =
         |label: u32, offset: u32, leaf: bool| (offset << 10) | (u32::from(leaf) << 8) | label;
     let mut trie = vec![0; 512];
@@ -284,7 +285,7 @@ fn a_text_on_which_the_library_panics_is_an_error_that_names_file_and_field() {
     tokenizer.encode("a", Special::AsText).unwrap();
 }
 
-/// Values that files should not have.
+/// Generates values that files should not have.
 fn odd() -> impl Strategy<Value = Value> {
     let step = |kind: &str, fields: Value| {
         let mut step = json!({"type": kind});
@@ -370,7 +371,7 @@ fn odd() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// The places of all values but those of large vocabularies, of which there are some.
+/// Collects the places of all values, but only some of those in large vocabularies.
 fn places(value: &Value, place: &str, places: &mut Vec<String>) {
     places.push(place.to_owned());
     match value {

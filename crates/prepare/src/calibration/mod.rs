@@ -1,4 +1,4 @@
-//! Calibration: the float model reads some text, and the magnitudes of every linear input are counted.
+//! Calibration: the float model processes some text, and the magnitudes of every linear input are counted.
 
 pub mod statistics;
 pub mod text;
@@ -12,27 +12,27 @@ use triad_model::description::ModelDescription;
 use crate::error::{Error, Result};
 use text::CalibrationText;
 
-/// Longest piece of a calibration text, in tokens; what is longer is cut.
+/// Maximum tokens per piece of a calibration text; longer pieces are truncated.
 pub const PIECE_TOKENS: usize = 512;
 
-/// What a calibration text showed.
+/// The statistics of a calibration text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
     /// Name of the text.
     pub text: String,
-    /// Tokens seen.
+    /// Tokens processed.
     pub tokens: usize,
-    /// Pieces of text seen.
+    /// Pieces of text processed.
     pub pieces: usize,
     /// The four inputs of each block, in the order of [`LinearInput::ALL`].
     pub blocks: Vec<[InputStatistics; 4]>,
     /// Observations of the next piece that `blocks` already counts, because its run was interrupted after them. The run
-    /// that repeats the piece leaves them out: a piece has the same observations in the same order in each run.
+    /// that repeats the piece skips them: a piece has the same observations in the same order in each run.
     pub(crate) counted: usize,
 }
 
 impl Calibration {
-    /// Nothing seen yet.
+    /// Creates empty statistics.
     pub fn new(description: &ModelDescription, text: &str) -> Self {
         let statistics = |block, input: LinearInput| {
             InputStatistics::new(input.channels(block, description.hidden))
@@ -50,8 +50,8 @@ impl Calibration {
         }
     }
 
-    /// What at most `most_tokens` tokens of `text` show of the float model, and the pieces of the text that were held
-    /// out. `progress` is called with how many tokens of how many were seen.
+    /// Runs the float model over at most `most_tokens` tokens of `text`; returns the calibration, and the pieces of the
+    /// text that were held out. `progress` is called with the number of processed tokens and the total.
     ///
     /// # Errors
     /// If `cancel` is set, the model has no tokenizer or cannot run, or the text has no tokens.
@@ -72,12 +72,12 @@ impl Calibration {
         Ok((calibration, held_out))
     }
 
-    /// The statistics of one input of one block.
+    /// Returns the statistics of one input of one block.
     pub fn input(&self, block: usize, input: LinearInput) -> &InputStatistics {
         &self.blocks[block][input.index()]
     }
 
-    /// Every input with its block, first to last.
+    /// Returns every input with its block, first to last.
     pub fn inputs(&self) -> impl Iterator<Item = (usize, LinearInput, &InputStatistics)> {
         let of_block = |(block, inputs)| {
             LinearInput::ALL
@@ -88,7 +88,7 @@ impl Calibration {
         self.blocks.iter().enumerate().flat_map(of_block)
     }
 
-    /// Mean squares of the channels of each block's inputs, in the order of [`LinearInput::ALL`].
+    /// Returns the mean squares of the channels of each block's inputs, in the order of [`LinearInput::ALL`].
     pub fn mean_squares(&self) -> Vec<[Vec<f32>; 4]> {
         self.blocks
             .iter()
@@ -96,12 +96,12 @@ impl Calibration {
             .collect()
     }
 
-    /// Runs the float model over `pieces`, from the first that was not seen yet. `progress` is called after each piece,
-    /// with all that was seen so far.
+    /// Runs the float model over `pieces`, from the first unprocessed one. `progress` is called after each piece with
+    /// the total so far.
     ///
     /// # Errors
-    /// If `cancel` is set; as [`Session::prefill`] otherwise. What was seen until then stays, and a later call goes on from
-    /// there, to the same statistics as a call that was not interrupted.
+    /// If `cancel` is set; otherwise as for [`Session::prefill`]. The statistics so far are kept, and a later call
+    /// continues from there, with the same result as a call that was not interrupted.
     pub fn run(
         &mut self,
         model: &Arc<Model>,
@@ -135,10 +135,10 @@ impl Calibration {
     }
 }
 
-/// One text of so many is held out, the others calibrate.
+/// One text of this many is held out; the others calibrate.
 const HELD_OUT: usize = 4;
 
-/// The pieces to calibrate on, of at most `most_tokens` in all, and those that are held out.
+/// Returns the pieces to calibrate on, of at most `most_tokens` in total, and those that are held out.
 ///
 /// # Errors
 /// If the model has no tokenizer, or the text has no tokens.
@@ -169,7 +169,7 @@ pub fn split(
     ])
 }
 
-/// That there is nothing to calibrate on.
+/// Returns the error that there is nothing to calibrate on.
 pub(super) fn nothing_seen() -> Error {
     let name = "the number of calibration tokens";
     triad_engine::Error::Option {
@@ -180,7 +180,8 @@ pub(super) fn nothing_seen() -> Error {
     .into()
 }
 
-/// The tokens of a calibration text, in pieces of at most [`PIECE_TOKENS`], and of at most `most_tokens` in all.
+/// Returns the tokens of a calibration text, in pieces of at most [`PIECE_TOKENS`], and of at most `most_tokens` in
+/// total.
 ///
 /// # Errors
 /// If the model has no tokenizer.

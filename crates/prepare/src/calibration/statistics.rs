@@ -1,35 +1,34 @@
-//! What a calibration text shows of one linear input: per channel, how large its values get and how often.
+//! Statistics of one linear input over a calibration text: the magnitudes of each channel and their frequencies.
 
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 
-/// Bins of a histogram: four an octave, from 2⁻¹² to 2¹⁴.
+/// Bins of a histogram: four per octave, from 2⁻¹² to 2¹⁴.
 pub const BINS: usize = 104;
 const _: () = assert!(BINS <= 256, "a bin's number is a byte");
-/// Leading bits of an f32 that choose the bin: the exponent and two bits of the mantissa.
+/// Number of low bits of an f32 that do not affect the bin; the exponent and two bits of the mantissa select it.
 const BIN_SHIFT: u32 = 21;
-/// Number of the first bin counted from zero: that of 2⁻¹².
+/// Number of the first bin, counted from zero: that of 2⁻¹².
 const FIRST_BIN: u32 = (127 - 12) << 2;
-/// Channels counted by one task.
+/// Channels per task.
 const TASK_CHANNELS: usize = 64;
 
 /// Magnitudes of one linear input over a calibration text.
-///
-/// A histogram for each channel is enough for every later decision: which clip threshold errs least, how many values
-/// are beyond it, and in which channels. Its bins are so wide (19 % on average) that four bytes each are affordable
-/// for any model: 416 bytes a channel.
+/// A histogram for each channel is enough for every later decision: which clip threshold has the least error, how many
+/// values exceed it, and in which channels. Its bins are wide (19 % on average), so four bytes each are affordable for
+/// any model: 416 bytes per channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InputStatistics {
     channels: usize,
-    /// Tokens seen.
+    /// Tokens processed.
     rows: u64,
     /// Largest magnitude of each channel `[channels]`.
     largest: Vec<f32>,
-    /// How many values fell in each bin `[channels, BINS]`.
+    /// Number of values in each bin `[channels, BINS]`.
     counts: Vec<u32>,
 }
 
 impl InputStatistics {
-    /// Nothing seen yet.
+    /// Creates empty statistics.
     pub fn new(channels: usize) -> Self {
         Self {
             channels,
@@ -39,8 +38,8 @@ impl InputStatistics {
         }
     }
 
-    /// Puts statistics together from what [`InputStatistics::largest`] and [`InputStatistics::counts`] returned. `None` if
-    /// these contradict each other: every channel has as many values as there were rows.
+    /// Creates statistics from the results of [`InputStatistics::largest`] and [`InputStatistics::counts`]. Returns
+    /// `None` if these contradict each other: every channel must have one value per row.
     pub fn from_parts(largest: Vec<f32>, counts: Vec<u32>) -> Option<Self> {
         let channels = largest.len();
         if counts.len() != channels.checked_mul(BINS)? {
@@ -58,7 +57,7 @@ impl InputStatistics {
         })
     }
 
-    /// Adds `x` `[rows, channels]`, on the threads that are installed.
+    /// Adds `x` `[rows, channels]`, on the threads of the installed pool.
     ///
     /// # Panics
     /// If `x` is no whole number of rows.
@@ -79,7 +78,7 @@ impl InputStatistics {
             let mut bins = [0u8; TASK_CHANNELS];
             for row in x.chunks_exact(channels) {
                 let values = &row[task * TASK_CHANNELS..][..largest.len()];
-                // Of all channels first, in loops that become vector instructions.
+                // All channels first, in loops that are vectorized.
                 for ((value, largest), bin) in values.iter().zip(&mut *largest).zip(&mut bins) {
                     let magnitude = value.abs();
                     *largest = largest.max(magnitude);
@@ -93,34 +92,34 @@ impl InputStatistics {
         });
     }
 
-    /// Channels of the input.
+    /// Returns the number of channels of the input.
     pub fn channels(&self) -> usize {
         self.channels
     }
 
-    /// Tokens seen.
+    /// Returns the number of processed tokens.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Largest magnitude of each channel `[channels]`.
+    /// Returns the largest magnitude of each channel `[channels]`.
     pub fn largest(&self) -> &[f32] {
         &self.largest
     }
 
-    /// How many values fell in each bin `[channels, BINS]`.
+    /// Returns the number of values in each bin `[channels, BINS]`.
     pub fn counts(&self) -> &[u32] {
         &self.counts
     }
 
-    /// Largest magnitude of all.
+    /// Returns the largest magnitude of all channels.
     pub fn largest_of_all(&self) -> f32 {
         self.largest.iter().copied().fold(0.0, f32::max)
     }
 
-    /// Mean square of each channel `[channels]`, as far as bins tell: all of a bin's values are taken for its middle, so
-    /// that a channel that is always zero has a mean square, too. Values spread evenly over a bin have one that is less
-    /// than half a percent larger.
+    /// Returns the mean square of each channel `[channels]`, estimated from bins: all values of a bin count as its
+    /// middle, so a channel that is always zero also has a mean square. For values spread evenly over a bin, the true
+    /// mean square is larger by less than half a percent.
     pub fn mean_squares(&self) -> Vec<f32> {
         let square = |(bin, count): (usize, &u32)| {
             f64::from(*count) * f64::from((edge(bin) + edge(bin + 1)) / 2.0).powi(2)
@@ -139,8 +138,8 @@ impl InputStatistics {
             .collect()
     }
 
-    /// Values in each channel whose bin is at or above `threshold`, which is exact where `threshold` is an
-    /// [`edge`] of a bin.
+    /// Returns the number of values in each channel whose bin is at or above `threshold`, which is exact if `threshold`
+    /// is an [`edge`] of a bin.
     pub fn outliers(&self, threshold: f32) -> Vec<u64> {
         let first = (0..BINS)
             .find(|bin| edge(*bin) >= threshold)
@@ -149,11 +148,11 @@ impl InputStatistics {
         self.counts.chunks_exact(BINS).map(beyond).collect()
     }
 
-    /// What would have been seen if each channel were multiplied by one of `factors`, as far as bins tell: all of a
-    /// bin's values are taken for its middle.
+    /// Returns the statistics as if each channel were multiplied by one of `factors`, estimated from bins: all values
+    /// of a bin count as its middle.
     ///
     /// # Panics
-    /// If they are not as many as channels.
+    /// If the number of factors is not that of channels.
     pub fn scaled(&self, factors: &[f32]) -> Self {
         assert_eq!(factors.len(), self.channels, "one for each channel");
         let mut scaled = Self::new(self.channels);
@@ -179,7 +178,7 @@ impl InputStatistics {
         scaled
     }
 
-    /// How many values of all channels fell in each bin, each channel weighed by `weights[channel]`.
+    /// Returns the number of values of all channels in each bin, with each channel weighted by `weights[channel]`.
     pub fn weighed_counts(&self, weights: &[f64]) -> Vec<f64> {
         let mut sums = vec![0.0; BINS];
         for (counts, weight) in self.counts.chunks_exact(BINS).zip(weights) {
@@ -191,7 +190,7 @@ impl InputStatistics {
     }
 }
 
-/// Lower edge of a bin; the first bin reaches down to zero, the last one has no upper end.
+/// Returns the lower edge of a bin; the first bin extends down to zero, the last one has no upper end.
 pub fn edge(bin: usize) -> f32 {
     f32::from_bits((FIRST_BIN + bin as u32) << BIN_SHIFT)
 }
@@ -241,7 +240,7 @@ mod tests {
             for (channel, mean) in statistics.mean_squares().into_iter().enumerate() {
                 let squares = x.iter().skip(channel).step_by(3).map(|x| x * x);
                 let exact = squares.sum::<f32>() / (x.len() / 3) as f32;
-                // The ends of a bin are a fifth of the lower one apart on average, a quarter at most.
+                // The ends of a bin differ by a fifth of the lower one on average, by a quarter at most.
                 prop_assert!((0.8..1.27).contains(&(mean / exact)), "{} for {}", mean, exact);
             }
         }

@@ -1,8 +1,8 @@
-//! The texts that a model is calibrated on: the built-in ones, or a file of the user's.
+//! The texts for calibration: the built-in ones, or a file of the user.
 //!
-//! Which channels have outliers depends on what is read, so the built-in texts cover many domains: prose, dialogue,
-//! questions, arithmetic, code, screens of apps, Chinese and other languages. Each domain is one file in `builtin/`,
-//! written for this project, with its texts separated by a line of `---`.
+//! The channels with outliers depend on the text, so the built-in texts cover many domains: prose, dialogue, questions,
+//! arithmetic, code, screens of apps, Chinese and other languages. Each domain is one file in `builtin/`, written for
+//! this project, with its texts separated by a line of `---`.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,31 +26,31 @@ const DOMAINS: [(&str, &str); 11] = [
     ("everyday", include_str!("builtin/everyday.txt")),
 ];
 
-/// Length in bytes beyond which a text of a file is cut: about a thousand tokens, which any context holds.
+/// Maximum bytes of a text in a file; longer ones are cut. This is about a thousand tokens, which any context holds.
 const LONGEST_TEXT: usize = 4096;
 
-/// Where a long text is cut, the best place first.
+/// Places to cut a long text, best first.
 const BREAKS: [&str; 4] = ["\n\n", "\n", ". ", " "];
 
-/// Largest file that is read, in bytes: a hundred times what a calibration can use.
+/// Maximum bytes of a file: a hundred times what a calibration can use.
 const LARGEST_FILE: u64 = 64 << 20;
 
-/// The fields in which a JSON line may hold its text, the first of them that is there.
+/// The fields in which a JSON line may have its text; the first existing one is used.
 const FIELDS: [&str; 8] = [
     "text", "content", "sentence", "question", "prompt", "state", "input", "elements",
 ];
 
-/// Texts that a model is calibrated on.
+/// The texts for calibration.
 #[derive(Clone, Debug)]
 pub struct CalibrationText {
-    /// What they are called in reports: `built-in`, or the name of the file.
+    /// Their name in reports: `built-in`, or the name of the file.
     pub name: String,
     /// The texts, each at most a few thousand characters long.
     pub texts: Vec<String>,
 }
 
 impl CalibrationText {
-    /// The built-in texts, about 15 thousand tokens. The domains take turns, so that any leading part is varied.
+    /// Returns the built-in texts, about 15 thousand tokens. The domains alternate, so that any leading part is varied.
     pub fn builtin() -> Self {
         let domains = Self::builtin_domains()
             .into_iter()
@@ -61,7 +61,7 @@ impl CalibrationText {
         }
     }
 
-    /// The built-in texts of each domain, which each is named after.
+    /// Returns the built-in texts of each domain, with its name.
     pub fn builtin_domains() -> Vec<Self> {
         let texts = |domain: &str| {
             domain
@@ -78,7 +78,7 @@ impl CalibrationText {
             .collect()
     }
 
-    /// Several texts as one. They take turns, so that any leading part holds some of each.
+    /// Joins several texts. They alternate, so that any leading part has some of each.
     pub fn join(parts: Vec<Self>) -> Self {
         let name = parts
             .iter()
@@ -91,14 +91,14 @@ impl CalibrationText {
         }
     }
 
-    /// The texts of a file: JSON lines where the name ends in `.jsonl`, plain text otherwise. Long texts are cut
+    /// Reads the texts of a file: JSON lines if the name ends in `.jsonl`, plain text otherwise. Long texts are cut
     /// between paragraphs, else between lines, sentences or words.
     ///
-    /// A JSON line is an object that holds its text in the field `text`, else in the first of `content`,
+    /// A JSON line is an object with its text in the field `text`, else in the first existing one of `content`,
     /// `sentence`, `question`, `prompt`, `state`, `input` and `elements`; lists of strings are joined by newlines.
     ///
     /// # Errors
-    /// A file that can't be read, is no UTF-8, is larger than 64 MiB or holds no text; a line that is no such object.
+    /// If the file can't be read, is not UTF-8, is larger than 64 MiB or has no text; if a line is no such object.
     pub fn read(path: &Path) -> Result<Self> {
         let content = read_file(path)?;
         let texts = if path
@@ -121,7 +121,7 @@ impl CalibrationText {
     }
 }
 
-/// The first of each of `lists`, then the second of each, and so on.
+/// Returns the first of each of `lists`, then the second of each, and so on.
 fn in_turns(lists: impl Iterator<Item = Vec<String>>) -> Vec<String> {
     let mut lists: Vec<_> = lists.map(Vec::into_iter).collect();
     let mut texts = Vec::new();
@@ -192,7 +192,7 @@ fn json_lines(path: &Path, content: &str) -> Result<Vec<String>, TextError> {
     Ok(texts)
 }
 
-/// The text of one JSON line, or what was expected of it.
+/// Returns the text of one JSON line, or a description of the expected content.
 fn text_of(row: &Value) -> Result<String, String> {
     let field = FIELDS.iter().find_map(|&name| Some((name, row.get(name)?)));
     let (name, value) = field.ok_or_else(|| {
@@ -215,7 +215,7 @@ fn text_of(row: &Value) -> Result<String, String> {
     .ok_or_else(|| format!("the field {name} is neither a string nor a list of strings"))
 }
 
-/// `text` in pieces of at most [`LONGEST_TEXT`] bytes, none of them blank.
+/// Returns `text` in pieces of at most [`LONGEST_TEXT`] bytes, none of them blank.
 fn pieces(text: &str) -> Vec<String> {
     let (mut rest, mut pieces) = (text, Vec::new());
     while !rest.trim().is_empty() {
@@ -232,8 +232,8 @@ fn pieces(text: &str) -> Vec<String> {
     pieces
 }
 
-/// Where to cut a text that is longer than [`LONGEST_TEXT`]: behind the best break of the second half, so that
-/// pieces don't become short.
+/// Returns the place to cut a text that is longer than [`LONGEST_TEXT`]: after the best break of the second half, so
+/// that pieces don't become short.
 fn cut(text: &str) -> usize {
     let (half, end) = (
         text.floor_char_boundary(LONGEST_TEXT / 2),

@@ -1,6 +1,6 @@
-//! From a model file to a package: it is calibrated ([`resume`] keeps what an interrupted run saw), quantized and written
-//! ([`write`]) into a folder beside the package ([`part`]) that gets the package's name when all is there. The same model,
-//! text and options give the same bytes.
+//! Preparation of a package from a model file: the model is calibrated ([`resume`] stores the state of an interrupted
+//! run), quantized and written ([`write`]) into a folder next to the package ([`part`]), which gets the package's name
+//! when it is complete. The same model, text and options give the same bytes.
 
 mod part;
 mod resume;
@@ -30,45 +30,45 @@ use crate::{Preparation, PrepareOptions};
 use part::{Opened, Part};
 use write::{LinearPlan, write_error};
 
-/// How often what calibration saw is saved.
+/// Interval between saves of the calibration.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 
-/// What to prepare, and how.
+/// The input and the options of a preparation.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// The model.
     pub checkpoint: Arc<Checkpoint>,
-    /// What it is calibrated on: three of four texts; the fourth is held out.
+    /// The calibration texts: three of four calibrate; the fourth is held out.
     pub text: CalibrationText,
-    /// How it is prepared.
+    /// The options of the preparation.
     pub options: PrepareOptions,
-    /// Threads that compute. They change nothing in the package.
+    /// Threads for the computation. They do not affect the package.
     pub threads: Threads,
-    /// What becomes of a package that is there already.
+    /// The treatment of an existing package.
     pub existing: Existing,
 }
 
-/// What becomes of a package that is there already.
+/// The treatment of an existing package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// It stays, and preparing is an error.
+    /// The package is kept, and the preparation fails.
     Refuse,
-    /// It stays, and serves.
+    /// The package is kept, and used.
     Keep,
-    /// It is replaced once the new one is whole.
+    /// The package is replaced when the new one is complete.
     Replace,
 }
 
-/// How far a preparation is.
+/// The progress of a preparation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Another process prepares the same package.
     Waiting,
     /// The float model is read.
     Loading,
-    /// The float model reads the calibration text.
+    /// The float model processes the calibration text.
     Calibrating {
-        /// Tokens that were seen.
+        /// Processed tokens.
         done: usize,
         /// Tokens of the text.
         total: usize,
@@ -77,7 +77,7 @@ pub enum Progress {
     Deciding,
     /// Weights are quantized and written.
     Writing {
-        /// Linear layers that are done.
+        /// Finished linear layers.
         done: usize,
         /// Linear layers.
         total: usize,
@@ -89,15 +89,15 @@ pub enum Progress {
 pub struct Prepared {
     /// The package.
     pub package: Package,
-    /// Tokens that this run calibrated on, and in how many seconds: none where it went on from the end of another.
+    /// Tokens that this run calibrated on, and the seconds for them: zeros if it resumed after a complete calibration.
     pub calibrated: (usize, f64),
 }
 
-/// Prepares a model by `recipe`; the package is at `destination` then, whole or not at all.
+/// Prepares a model by `recipe`; afterwards, `destination` has the complete package, or none.
 ///
 /// # Errors
-/// If the model cannot run, the texts are too few, files cannot be written, or `cancel` is set. What calibration
-/// saw is kept in `destination` + `.part`, and the next preparation of the same goes on from there.
+/// If the model cannot run, there are too few texts, files cannot be written, or `cancel` is set. The state of the
+/// calibration is kept in `destination` + `.part`, and the next preparation with the same input continues from there.
 pub fn prepare(
     recipe: &Recipe,
     destination: &Path,
@@ -114,7 +114,7 @@ pub fn prepare(
         });
     };
     progress(Progress::Loading);
-    // What is seen does not depend on what this processor rounds to.
+    // The statistics must not depend on this processor's rounding.
     let load = LoadOptions {
         threads: recipe.threads.clone(),
         block_arithmetic: BlockArithmetic::Exact,
@@ -154,7 +154,7 @@ pub fn prepare(
     })
 }
 
-/// The files of the model, by name.
+/// Returns the files of the model, by name.
 fn source(checkpoint: &Checkpoint) -> Result<BTreeMap<String, FileDigest>> {
     let digest = |path: &Path| {
         let name = path
@@ -167,7 +167,7 @@ fn source(checkpoint: &Checkpoint) -> Result<BTreeMap<String, FileDigest>> {
     checkpoint.files().map(digest).collect()
 }
 
-/// Calibrates, from where an earlier run ended if it was one of the same.
+/// Calibrates, starting from the state of an earlier run with the same input, if there is one.
 fn calibrate(
     model: &Arc<Model>,
     recipe: &Recipe,
@@ -177,7 +177,7 @@ fn calibrate(
     cancel: &Cancel,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Calibration, (usize, f64))> {
-    // All that a calibration depends on: kernels of floats differ in their last bits.
+    // Everything that affects a calibration: float kernels differ in the last bits.
     let kernels = format!("{:?}", triad_kernels::kernel_names());
     let key = json!({"program": program(), "source": source, "pieces": pieces, "kernels": kernels});
     let key = sha256(key.to_string().as_bytes());
@@ -216,7 +216,7 @@ fn program() -> String {
     format!("triad {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// Writes all but the weights, `package.json` last.
+/// Writes everything except the weights, `package.json` last.
 fn write_rest(
     recipe: &Recipe,
     part: &Part,

@@ -1,4 +1,4 @@
-//! A package in the making: a folder next to it, which gets the package's name when all is there.
+//! An unfinished package: a folder next to it, which gets the package's name when it is complete.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -13,36 +13,36 @@ use triad_model::{Error, ErrorKind, output};
 use super::Existing;
 use crate::error::Result;
 
-/// Held by the process that works in the folder.
+/// The lock of the process that works in the folder.
 const LOCK: &str = "lock";
-/// Kept when a preparation ends early, for the next one.
+/// Files that are kept for the next preparation if this one ends early.
 const KEPT: [&str; 2] = [LOCK, Part::CALIBRATION];
-/// A state that an older version did not finish.
+/// The unfinished state of an older version.
 const OLD_STATE: &str = "calibration.part";
-/// How often another process is looked after.
+/// Interval between attempts to lock the folder while another process holds it.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The folder `NAME.part`, locked. Dropped before it is finished, it keeps what can be resumed, and nothing else.
+/// The locked folder `NAME.part`. If it is dropped before it is finished, it keeps only the files for resuming.
 pub(super) struct Part {
     destination: PathBuf,
     folder: PathBuf,
     lock: Option<File>,
 }
 
-/// What [`Part::open`] finds.
+/// The result of [`Part::open`].
 pub(super) enum Opened {
-    /// A folder to work in.
+    /// The folder to work in.
     Part(Part),
-    /// The package is there already, and is to be kept.
+    /// The package already exists and is kept.
     Kept,
 }
 
 impl Part {
-    /// The file with what calibration saw.
+    /// The file with the state of the calibration.
     pub(super) const CALIBRATION: &str = "calibration.safetensors";
 
-    /// Makes or finds the folder next to `destination`, or next to what it links to; waits while another process works in it, `waiting` is called
-    /// then, once.
+    /// Creates or opens the folder next to `destination`, or next to its target if it is a link. Waits while another
+    /// process works in it; `waiting` is then called once.
     pub(super) fn open(
         destination: &Path,
         existing: Existing,
@@ -72,13 +72,13 @@ impl Part {
             let path = folder.join(LOCK);
             let lock = match make(&folder).and_then(|()| output::open_lock(&path)) {
                 Ok(lock) => lock,
-                // Another process has just given the folder its name.
+                // Another process has just renamed the folder.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed("cannot write in this folder", error, &folder)),
             };
             match lock.try_lock() {
                 Ok(()) if path.exists() => {
-                    // Who held the lock until now may have finished the package.
+                    // The previous holder of the lock may have finished the package.
                     if exists(destination, existing)? {
                         return Ok(Opened::Kept);
                     }
@@ -104,12 +104,12 @@ impl Part {
         }
     }
 
-    /// A file of the package.
+    /// Returns the path of a file of the package.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Gives the folder its name. A package that had it is moved aside first and removed after.
+    /// Renames the folder to its final name. An existing package is moved aside first and removed afterwards.
     pub(super) fn finish(mut self) -> Result<()> {
         let failed =
             |error: io::Error| failed("cannot give the package its name", error, &self.destination);
@@ -118,7 +118,7 @@ impl Part {
             _ => Ok(()),
         };
         remove(Self::CALIBRATION).map_err(failed)?;
-        // Windows renames no folder with an open file. Elsewhere the lock holds until the folder has its name.
+        // Windows cannot rename a folder with an open file. Elsewhere, the lock is held until the folder has its name.
         if cfg!(windows) {
             drop(self.lock.take());
             remove(LOCK).map_err(failed)?;
@@ -145,8 +145,8 @@ impl Part {
         Ok(())
     }
 
-    /// Removes what no later preparation can use: without that, a file of a preparation that was killed would become part of
-    /// the package of another one.
+    /// Removes files that no later preparation can use: otherwise, a file of a killed preparation would become part of
+    /// another package.
     fn clear(&self) {
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             if !KEPT.iter().any(|kept| entry.file_name() == *kept) {
@@ -158,7 +158,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // Without the lock, it may be the folder of another preparation.
+        // Without the lock, the folder may belong to another preparation.
         if self.lock.is_none() {
             return;
         }
@@ -170,10 +170,10 @@ impl Drop for Part {
     }
 }
 
-/// Makes the folder of a preparation, unless it is there.
+/// Creates the folder of a preparation, unless it exists.
 ///
 /// # Errors
-/// If it cannot be made, or if what is there is no folder that preparations of this user made: it is left as it is.
+/// If it cannot be created, or if what exists is not a folder of a preparation by this user, which is then not changed.
 fn make(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(parent(folder))?;
     match fs::create_dir(folder) {
@@ -199,7 +199,7 @@ fn make(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether a preparation makes a file of this name.
+/// Returns whether a preparation creates a file with this name.
 fn is_made_here(name: &str) -> bool {
     let made = [WEIGHTS, MANIFEST, MANIFEST_DIGEST, OLD_STATE];
     made.iter()
@@ -209,7 +209,7 @@ fn is_made_here(name: &str) -> bool {
         || output::is_unfinished(name)
 }
 
-/// The folder in which a package is made; `None` if its path has no name.
+/// Returns the folder in which a package is prepared; `None` if its path has no name.
 fn folder_of(destination: &Path) -> Option<PathBuf> {
     let mut name = destination.file_name()?.to_owned();
     name.push(".part");
@@ -222,7 +222,7 @@ fn parent(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// True if there is a package to be kept at `destination`, false if there is none or it is to be replaced.
+/// Returns true if there is a package to keep at `destination`, false if there is none or it is to be replaced.
 fn exists(destination: &Path, existing: Existing) -> Result<bool> {
     let is_package = Package::is_at(destination);
     let refuse = |message: &str| Err(Error::new(ErrorKind::Io, message).at(destination).into());
@@ -238,7 +238,7 @@ fn exists(destination: &Path, existing: Existing) -> Result<bool> {
             )),
             Err(error) => Err(failed("cannot read this folder", error, destination)),
         },
-        // An empty folder makes way.
+        // An empty folder is replaced.
         _ if fs::read_dir(destination).is_ok_and(|mut entries| entries.next().is_none()) => {
             Ok(false)
         }

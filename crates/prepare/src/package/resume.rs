@@ -1,4 +1,4 @@
-//! What calibration has seen so far, on disk: an interrupted preparation goes on from there.
+//! The saved state of a calibration, from which an interrupted preparation continues.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -15,7 +15,8 @@ use triad_model::{Error, ErrorKind, Result};
 use crate::calibration::Calibration;
 use crate::calibration::statistics::{BINS, InputStatistics};
 
-/// Version of the format: a state of another one is not resumed. States before version 2 may count a part of a piece twice.
+/// Version of the format: a state of another version is not resumed. States before version 2 may count a part of a
+/// piece twice.
 const FORMAT: &str = "2";
 
 const VERSION: &str = "format";
@@ -25,13 +26,14 @@ const PIECES: &str = "pieces";
 const COUNTED: &str = "counted";
 const SEAL: &str = "seal";
 
-/// Names of one input's tensors: the largest magnitudes `[channels]`, and the histograms `[channels, BINS]`.
+/// Returns the names of one input's tensors: the largest magnitudes `[channels]`, and the histograms `[channels,
+/// BINS]`.
 fn names(block: usize, input: LinearInput) -> [String; 2] {
     ["largest", "counts"].map(|what| format!("blocks.{block}.{}.{what}", input.name()))
 }
 
-/// Returns this machine's [`seal`] of a calibration, in hexadecimal digits: what somebody else put in the folder does not
-/// decide how a model is quantized.
+/// Returns this machine's [`seal`] of a calibration, in hexadecimal digits, so that a file from elsewhere cannot affect
+/// how a model is quantized.
 fn seal_of(calibration: &Calibration, key: &str) -> String {
     let Calibration {
         tokens,
@@ -53,7 +55,7 @@ fn seal_of(calibration: &Calibration, key: &str) -> String {
         .collect()
 }
 
-/// Replaces the file at `path` by one with `calibration`. `key` identifies what it is a calibration of.
+/// Replaces the file at `path` by one with `calibration`. `key` identifies the input of the calibration.
 pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<()> {
     let mut entries = Vec::new();
     for (block, input, statistics) in calibration.inputs() {
@@ -98,8 +100,8 @@ pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<
     })
 }
 
-/// Goes on from what [`save`] left at `path`: `calibration`, which has seen nothing yet, becomes what was saved.
-/// It stays as it is if there is nothing, or something else than a calibration with this `key`.
+/// Replaces `calibration`, which must be empty, by the state that [`save`] wrote to `path`. Does nothing if there is no
+/// state with this `key`.
 pub(super) fn load(calibration: &mut Calibration, key: &str, path: &Path) {
     match read(calibration, key, path) {
         Ok(Some(saved)) => *calibration = saved,
@@ -110,7 +112,7 @@ pub(super) fn load(calibration: &mut Calibration, key: &str, path: &Path) {
     }
 }
 
-/// `None` if the file is one of something else.
+/// Reads the state; returns `None` if it belongs to another calibration.
 fn read(fresh: &Calibration, key: &str, path: &Path) -> Result<Option<Calibration>> {
     let file = MappedFile::open(path)?;
     let header = safetensors::read(file.bytes(), &[Element::F32, Element::U32])?;

@@ -1,4 +1,4 @@
-//! Writes the weights of a package: one linear layer at a time is quantized and goes to its place in the file.
+//! Writes the weights of a package: quantizes one linear layer at a time and writes it to its place in the file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,11 +24,11 @@ use triad_model::{Error, ErrorKind};
 
 use crate::error::Result;
 
-/// What linear layers are quantized by.
+/// The quantization of linear layers.
 pub(super) enum LinearPlan {
     W8a8(Quantization),
     W4a16 {
-        /// As [`Model::quantize_int4`] takes them.
+        /// The argument of [`Model::quantize_int4`].
         mean_squares: Vec<[Vec<f32>; 4]>,
     },
 }
@@ -45,8 +45,8 @@ impl LinearPlan {
     }
 }
 
-/// Quantizes the float weights of `model` and writes them to `path`. `progress` is called with how many linear layers
-/// of how many are done. What the formats of output matrix and embedding are comes back.
+/// Quantizes the float weights of `model` and writes them to `path`. `progress` is called with the number of finished
+/// linear layers and the total. Returns the formats of output matrix and embedding.
 ///
 /// # Errors
 /// If `cancel` is set, the file cannot be written, or the weights are not finite.
@@ -126,7 +126,7 @@ fn release(linear: &Linear) {
 
 fn float_element(matrix: Matrix<'_>) -> Option<Element> {
     match matrix {
-        // Quantized blocks are widened by `quantize_output`.
+        // `quantize_output` widens quantized blocks.
         Matrix::F32(_) | Matrix::Blocks(_) => Some(Element::F32),
         Matrix::F16(_) => Some(Element::F16),
         Matrix::Bf16(_) => Some(Element::Bf16),
@@ -134,7 +134,7 @@ fn float_element(matrix: Matrix<'_>) -> Option<Element> {
     }
 }
 
-/// A safetensors file that is filled in any order.
+/// A safetensors file that can be written in any order.
 struct Output {
     path: PathBuf,
     file: File,
@@ -292,8 +292,8 @@ impl Output {
     }
 }
 
-/// Damaged weights are found before they are in a package. The scale of a row or group with a weight that is not finite is
-/// not a number.
+/// Detects damaged weights before they are written to a package. The scale of a row or group is NaN if a weight in it
+/// is not finite.
 fn check_finite(mut numbers: impl Iterator<Item = f32>) -> Result<()> {
     if numbers.all(f32::is_finite) {
         Ok(())

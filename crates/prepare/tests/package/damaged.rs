@@ -1,4 +1,4 @@
-//! Packages that are not what was written: each gives an error that names the file, and never a panic.
+//! Damaged packages: each gives an error that names the file, and never a panic.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::tiny::Place;
 const MANIFEST: &str = "package.json";
 const WEIGHTS: &str = "weights.safetensors";
 
-/// The error and what caused it.
+/// Returns the error with its causes.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes
@@ -23,7 +23,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         .join(": ")
 }
 
-/// Opens and loads the package at `path`; the error if there is one.
+/// Opens and loads the package at `path`; returns the error if there is one.
 fn load(path: &Path) -> Result<Model, String> {
     Model::load(
         path,
@@ -35,7 +35,7 @@ fn load(path: &Path) -> Result<Model, String> {
     .map_err(|error| chain(&error))
 }
 
-/// Changes a file of a fresh package; the error names it and has these words.
+/// Changes a file of a new package, and checks that the error names it and contains these words.
 fn refused(place: &Place, file: &str, change: impl FnOnce(&mut Vec<u8>), message: &[&str]) {
     let path = place.path("package").join(file);
     let original = fs::read(&path).unwrap();
@@ -60,7 +60,7 @@ fn json(place: &Place, change: impl FnOnce(&mut Value), message: &[&str]) {
     refused(place, MANIFEST, change, message);
 }
 
-/// Changes the header of the weights; the data stays as it is, and the description has the length of the file.
+/// Changes the header of the weights; the data does not change, and the description has the file's length.
 fn header(place: &Place, change: impl FnOnce(&mut Value), message: &[&str]) {
     let path = place.path("package").join(MANIFEST);
     let manifest = fs::read(&path).unwrap();
@@ -84,7 +84,7 @@ fn header(place: &Place, change: impl FnOnce(&mut Value), message: &[&str]) {
     fs::write(&path, manifest).unwrap();
 }
 
-/// Where the data of a safetensors file begins.
+/// Returns the start of the data of a safetensors file.
 fn header_length(file: &[u8]) -> usize {
     8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize
 }
@@ -277,7 +277,7 @@ fn weights_that_are_not_those_of_the_description_are_refused() {
         &place,
         |it| {
             let entry = |at: [usize; 2]| json!({"dtype": "I8", "shape": [at[1] - at[0]], "data_offsets": at});
-            // The first tensor begins one byte later than it did, where it is not aligned.
+            // The first tensor starts one byte later, where it is not aligned.
             it[query] = entry([1, 1025]);
             it["x"] = entry([0, 1]);
             it["blocks.0.key.weight"] = entry([1025, 1536]);
@@ -314,7 +314,7 @@ fn a_damaged_package_in_w4a16_is_refused() {
         |it| it["preparation"]["options"]["plan"]["linears"] = json!("w2a16"),
         &["w2a16", "w4a16"],
     );
-    // In INT8 inputs are quantized by what is known of them, with W4A16 there are none.
+    // In INT8, inputs are quantized by their statistics; with W4A16 there are none.
     json(
         &place,
         |it| it["preparation"]["options"]["plan"]["linears"] = json!("w8a8"),
@@ -481,7 +481,7 @@ fn verify_names_the_file_with_an_altered_byte() {
         let path = package.path().join(&name);
         let original = fs::read(&path).unwrap();
         let mut bytes = original.clone();
-        // Behind the header, so that the package still opens; a digit of a number in the description.
+        // After the header, so that the package still opens; in the description, a digit of a number.
         let at = if name == MANIFEST {
             let text = String::from_utf8(bytes.clone()).unwrap();
             text.find("\"importance\": ").unwrap() + "\"importance\": ".len()
@@ -505,7 +505,7 @@ fn verify_names_the_file_with_an_altered_byte() {
     package.verify().unwrap();
 }
 
-/// A package with these bytes in place of one of its files, run where it opens.
+/// Runs a package with these bytes instead of one of its files, if it opens.
 fn run_with(place: &Place, file: &str, bytes: &[u8]) {
     let path = place.path("package").join(file);
     let original = fs::read(&path).unwrap();
@@ -541,7 +541,7 @@ fn damage(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2, ..ProptestConfig::default() })]
 
-    /// One case with many packages in it, since making the first one takes longest.
+    /// One case with many packages, since creating the first one takes longest.
     #[test]
     fn random_damage_is_an_error_or_harmless(
         w4a16: bool,
@@ -556,7 +556,7 @@ proptest! {
             let file = if in_manifest { MANIFEST } else { WEIGHTS };
             let bytes = fs::read(package.path().join(file)).unwrap();
             let header = if in_manifest { bytes.len() } else { header_length(&bytes) };
-            // What is cut is found by its length; the others are what parsing meets.
+            // Truncation is detected by the length; the other changes reach the parser.
             let damaged = damage(bytes, header, &changes, cut.filter(|cut| cut % 8 == 0));
             if in_manifest {
                 let _ = Manifest::parse(&damaged);

@@ -1,4 +1,4 @@
-//! Models whose numbers are as small or as large as f32 has them: each is prepared and runs, or is refused by name.
+//! Models with the smallest or largest numbers of f32: each is prepared and runs, or is refused by name.
 
 use std::fs;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Packages: what was prepared is what runs, whatever happened in between.
+//! Packages: what was prepared is what runs, in all circumstances.
 
 mod damaged;
 mod extremes;

@@ -1,4 +1,4 @@
-//! Making packages: same bytes, same logits, nothing half-written.
+//! Preparing packages: same bytes, same logits, no incomplete package.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use triad_prepare::{Error, PrepareOptions, Prune};
 use crate::damaged::chain;
 use crate::tiny::{Place, files, text};
 
-/// Logits of a prompt and of the tokens after it, so that prefill and decode both run.
+/// Returns the logits of a prompt and of the tokens after it, so that prefill and decode both run.
 fn logits(model: Model) -> Vec<f32> {
     let tokens = model.encode_prompt("Hello,world!").unwrap();
     let options = SessionOptions {
@@ -186,7 +186,7 @@ fn an_interrupted_preparation_goes_on_to_the_same_bytes() {
 
 #[test]
 fn a_preparation_that_is_cancelled_anywhere_goes_on_to_the_same_bytes() {
-    // Calibration is the same in both: once at each check, once at some of them.
+    // Calibration is the same in both: cancelled at each check for one, at some of them for the other.
     for (linears, step) in [(LinearFormat::W8a8, 1), (LinearFormat::W4a16, 5)] {
         let place = Place::new();
         let mut recipe = place.recipe();
@@ -202,7 +202,7 @@ fn a_preparation_that_is_cancelled_anywhere_goes_on_to_the_same_bytes() {
                 matches!(error, Error::Engine(triad_engine::Error::Cancelled)),
                 "{error} after {checks} checks"
             );
-            // What goes on is cancelled once more, elsewhere.
+            // A resumed run is cancelled once more, elsewhere.
             let _ = place.stop(&recipe, "package", checks * 7 % 31);
             let resumed = place.prepare(&recipe, "package").unwrap().package;
             assert!(
@@ -231,7 +231,7 @@ fn a_calibration_that_is_cancelled_at_each_of_its_blocks_has_the_statistics_of_o
     whole
         .run(&model, &pieces, &Cancel::new(), |_| Ok(()))
         .unwrap();
-    // Each call gets one or two blocks further than the one before.
+    // Each call processes one or two more blocks than the previous one.
     let mut resumed = Calibration::new(model.description(), "test");
     let mut calls = 0;
     while resumed

@@ -18,13 +18,13 @@ const HIDDEN: usize = 32;
 const VOCAB: usize = 128;
 const BLOCKS: usize = 2;
 
-/// A llama with random weights, feed-forwards of `width` features, whose tokens are the visible letters of ASCII; the
-/// embedding is in Q8_0.
+/// Returns a llama with random weights and feed-forwards of `width` features, whose tokens are the visible characters
+/// of ASCII; the embedding is in Q8_0.
 pub fn gguf(width: usize) -> Vec<u8> {
     gguf_with(width, [1.0; 2], 1e-5)
 }
 
-/// The same with the weights of norms and those of linear layers multiplied by two factors, and another epsilon.
+/// Returns the same with the weights of norms and of linear layers multiplied by two factors, and another epsilon.
 pub fn gguf_with(width: usize, [norms, linears]: [f32; 2], epsilon: f64) -> Vec<u8> {
     let numbers = [
         ("embedding_length", HIDDEN),
@@ -116,7 +116,7 @@ impl Random {
             .collect()
     }
 
-    /// A scale of 2⁻⁸ and 32 numbers.
+    /// Returns a scale of 2⁻⁸ and 32 numbers.
     fn q8_0(&mut self) -> Vec<u8> {
         let scale = half::f16::from_f32(1.0 / 256.0).to_le_bytes();
         scale
@@ -126,7 +126,7 @@ impl Random {
     }
 }
 
-/// A folder with `model.gguf`, in which packages are made; gone when dropped.
+/// A folder with `model.gguf`, in which packages are prepared; removed when dropped.
 pub struct Place {
     folder: tempfile::TempDir,
 }
@@ -136,7 +136,7 @@ impl Place {
         Self::with_width(96)
     }
 
-    /// With a model whose feed-forwards have so many features.
+    /// Creates a folder with a model whose feed-forwards have `width` features.
     pub fn with_width(width: usize) -> Self {
         let place = Self {
             folder: tempfile::tempdir().unwrap(),
@@ -166,7 +166,7 @@ impl Place {
         prepare(recipe, &self.path(name), &Cancel::new(), &mut |_| ())
     }
 
-    /// Prepares until so many tokens are calibrated, then no further.
+    /// Prepares until `tokens` tokens are calibrated, then cancels.
     pub fn interrupt(&self, recipe: &Recipe, name: &str, tokens: usize) -> Result<Prepared> {
         let cancel = Cancel::new();
         prepare(recipe, &self.path(name), &cancel, &mut |progress| {
@@ -176,7 +176,7 @@ impl Place {
         })
     }
 
-    /// Prepares until the flag that cancels was checked so many times, then no further.
+    /// Prepares until the cancel flag has been checked `checks` times, then cancels.
     pub fn stop(&self, recipe: &Recipe, name: &str, checks: usize) -> Result<Prepared> {
         prepare(
             recipe,
@@ -186,19 +186,19 @@ impl Place {
         )
     }
 
-    /// A package.
+    /// Returns a package.
     pub fn package(&self) -> Package {
         self.prepare(&self.recipe(), "package").unwrap().package
     }
 
-    /// A package in W4A16.
+    /// Returns a package in W4A16.
     pub fn w4a16(&self) -> Package {
         let mut recipe = self.recipe();
         recipe.options.plan.linears = LinearFormat::W4a16;
         self.prepare(&recipe, "package").unwrap().package
     }
 
-    /// Names of all files and folders here.
+    /// Returns the names of all files and folders in a folder.
     pub fn names(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(folder)).unwrap();
         let mut names: Vec<_> = entries
@@ -209,7 +209,7 @@ impl Place {
     }
 }
 
-/// So many short texts, all different.
+/// Returns `texts` short texts, all different.
 pub fn text(texts: usize) -> CalibrationText {
     let text = |index: usize| {
         let letters =
@@ -222,7 +222,7 @@ pub fn text(texts: usize) -> CalibrationText {
     }
 }
 
-/// Every file of a folder with its content.
+/// Returns every file of a folder with its content.
 pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = std::fs::read_dir(folder)
         .unwrap()

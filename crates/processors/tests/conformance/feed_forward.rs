@@ -419,7 +419,7 @@ fn fixed_point_returns_no_float_and_has_no_error_function() {
                 .to_string()
         };
         assert!(
-            refused(&gelu).contains("GELU with the error function is computed in float alone"),
+            refused(&gelu).contains("GELU with the error function is computed only in float"),
             "{}",
             refused(&gelu)
         );

@@ -1,4 +1,4 @@
-//! NEON, whose `fcvtl` every aarch64 has.
+//! NEON; every aarch64 processor has its `fcvtl`.
 
 use std::arch::aarch64::{
     float32x4_t, vdupq_n_f32, vfmaq_f32, vld1_u16, vld1q_f32, vpaddq_f32, vst1q_f32,
@@ -48,7 +48,7 @@ impl Halves for Quarter {
     #[inline(always)]
     unsafe fn widen(from: *const f16) -> float32x4_t {
         let wide: float32x4_t;
-        // By `asm!`, since the intrinsic's type of halves is recent.
+        // By `asm!`, since the intrinsic's f16 type is recent.
         asm!("fcvtl {wide:v}.4s, {halves:v}.4h", halves = in(vreg) vld1_u16(from.cast()), wide = lateout(vreg) wide,
             options(pure, nomem, nostack, preserves_flags));
         wide

@@ -13,7 +13,7 @@ use half::f16;
 use super::{Functions, Halves, KEYS, Strip, scores, weighted};
 use crate::tier::Tier;
 
-/// The functions of a set of instructions, if the processor has it.
+/// Defines the functions for a set of instructions; they return `None` if the processor lacks it.
 macro_rules! functions {
     ($name:ident, $tier:expr, $has:expr, $halves:ident, $features:literal) => {
         pub(super) fn $name() -> Option<Functions> {
@@ -38,7 +38,7 @@ macro_rules! functions {
                 tier: $tier,
                 lanes: $halves::LANES,
                 scores: |strip, out| {
-                    // SAFETY: this closure exists where the processor has the instructions.
+                    // SAFETY: this closure exists only if the processor has the instructions.
                     unsafe { of_scores(strip, out) }
                 },
                 weighted: |strip, out, stride| {

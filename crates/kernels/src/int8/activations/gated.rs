@@ -1,5 +1,5 @@
-//! The first half of a gated feed-forward: gate and up, the activation, and the numbers that down reads, a panel of features at a
-//! time. Products in f32 stay in a core's caches; numbers in INT8 are all that is written.
+//! The first half of a gated feed-forward: gate and up, the activation, and the quantized input of down, one panel of
+//! features at a time. The f32 products stay in a core's caches; only the INT8 numbers are written to memory.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -22,15 +22,15 @@ use crate::output::SharedOutput;
 pub struct Gated<'a> {
     /// `[width, in_features]`.
     pub gate: Int8Weight<'a>,
-    /// Of gate, `[width]`.
+    /// Bias of gate, `[width]`.
     pub gate_bias: Option<&'a [f32]>,
     /// `[width, in_features]`.
     pub up: Int8Weight<'a>,
-    /// Of up, `[width]`.
+    /// Bias of up, `[width]`.
     pub up_bias: Option<&'a [f32]>,
-    /// Of gate's outputs, which up's are multiplied by.
+    /// The activation of gate's outputs, which are then multiplied by up's.
     pub activation: Activation,
-    /// Whether what the outliers of the input add to both products is added.
+    /// Whether both products include the contribution of the input's outliers.
     pub has_shadow: bool,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Outlier {
 /// Buffers of a task.
 #[derive(Default)]
 struct Scratch {
-    /// Of gate and of up, `[rows, columns]`.
+    /// Products of gate and of up, `[rows, columns]`.
     products: [Lines<f32>; 2],
     outliers: Outliers,
 }
@@ -62,11 +62,11 @@ impl Gated<'_> {
             assert_eq!(
                 x.in_features(),
                 weight.in_features,
-                "activations of as many features as the weight reads"
+                "expected as many features per activation row as the weight has"
             );
             assert_eq!(
                 weight.out_features, width,
-                "as many features of up as of gate"
+                "expected as many features of up as of gate"
             );
             assert!(
                 bias.is_none_or(|bias| bias.len() == width),
@@ -75,7 +75,7 @@ impl Gated<'_> {
         }
     }
 
-    /// Some columns of both products, of all rows of `x`.
+    /// Computes some columns of both products, for all rows of `x`.
     fn multiply(&self, x: QuantizedView, columns: &Range<usize>, products: &mut [Lines<f32>; 2]) {
         let (kernel, width) = (best().int8, columns.len());
         let layers = [(self.gate, self.gate_bias), (self.up, self.up_bias)];
@@ -109,8 +109,8 @@ impl Gated<'_> {
 }
 
 impl QuantizedRows {
-    /// As [`QuantizedRows::quantize_static`], of `activation(gate) · up`, both `[rows, width]`, the products of `x`: the same bits
-    /// as of one operator behind the other.
+    /// Quantizes `activation(gate) · up`, both `[rows, width]` products of `x`, as [`QuantizedRows::quantize_static`]
+    /// does. The bits are those of the separate operators in sequence.
     ///
     /// # Panics
     /// If a slice's length contradicts the shapes, or as [`QuantizedRows::quantize_static`].
@@ -140,7 +140,7 @@ impl QuantizedRows {
                 let [gate, up] = products;
                 activate_and_multiply(gate, up, gated.activation);
                 for (index, x) in rows.zip(gate.chunks_exact(columns.len())) {
-                    // SAFETY: this task alone writes these columns of its rows.
+                    // SAFETY: only this task writes these columns of its rows.
                     #[allow(unsafe_code)]
                     let values = unsafe { values.row(index, columns.clone()) };
                     outliers.truncate(0);

@@ -1,4 +1,4 @@
-//! What is chosen, and that it is used.
+//! Tests which kernel is chosen, and that it is used.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn the_fastest_is_chosen_and_a_lower_tier_only_if_it_is_a_quarter_faster() {
     assert_eq!(choose(&[&[100.0, 100.0], &[120.0, 124.0]]).chosen, "first");
     assert_eq!(choose(&[&[72.0], &[154.0], &[153.0]]).chosen, "second");
     assert_eq!(choose(&[&[72.0], &[80.0], &[91.0]]).chosen, "third");
-    // Twice as fast from memory and half as fast from a cache is as fast.
+    // Twice as fast from memory and half as fast from a cache counts as equally fast.
     assert_eq!(choose(&[&[100.0, 100.0], &[200.0, 50.0]]).chosen, "first");
     let choice = choose(&[&[50.0], &[100.0]]);
     assert_eq!((choice.by_tier(), choice.chosen), ("first", "second"));
@@ -124,14 +124,14 @@ fn kernels_are_found_by_their_names_and_others_are_errors() {
     }
     let rounded = |kind| (kind == ProductKind::Rounded).then_some("sse9");
     let Err(error) = named(rows, rounded) else {
-        panic!("a kernel that there is not")
+        panic!("accepted a kernel that does not exist")
     };
     assert_eq!(
         error,
         "sse9 is no kernel of this processor for rounded, many rows"
     );
     let Err(error) = named(rows, |_| Some("sse9")) else {
-        panic!("a kernel that there is not")
+        panic!("accepted a kernel that does not exist")
     };
     assert_eq!(
         error,
@@ -148,7 +148,7 @@ fn few_rows_and_many_rows_may_have_two_kernels() {
         }
 
         fn multiply(&self, rectangle: &Rectangle) {
-            // SAFETY: nobody else has the output.
+            // SAFETY: no other reference to the output exists.
             #[allow(unsafe_code)]
             let out = unsafe { rectangle.out.row(0, 0..1) };
             out[0] = self.0.len() as f32;

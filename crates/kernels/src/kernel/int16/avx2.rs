@@ -1,5 +1,5 @@
-//! AVX2: `vpmaddwd` adds two products of 16-bit numbers, in each of eight sums; with AVX-VNNI, `vpdpwssd` adds them to the
-//! sum as well.
+//! AVX2: `vpmaddwd` adds two products of 16-bit numbers to each other, eight times; with AVX-VNNI, `vpdpwssd` also adds
+//! them to the sums.
 
 use std::arch::x86_64::{
     __m256, __m256i, _mm_add_epi32, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtsi128_si32,
@@ -22,7 +22,8 @@ use super::tiled;
 use super::vector::{Vector, WeightVector};
 use crate::tier::Tier;
 
-/// A kernel with registers of 256 bits: its name, whether the processor can run it, its instructions, and how it adds products.
+/// Defines a kernel with 256-bit registers: its name, whether the processor can run it, its instructions, and how it
+/// adds products.
 macro_rules! kernel {
     ($(#[$documentation:meta])* $kernel:ident, $vector:ident, $name:literal, $new:expr, $features:literal,
      $add_products:expr) => {
@@ -49,7 +50,7 @@ macro_rules! kernel {
                         tiled::multiply_int8::<$vector>(task);
                     }
                 }
-                // SAFETY: `new` has found the instructions.
+                // SAFETY: `new` has detected the instructions.
                 #[allow(unsafe_code)]
                 unsafe {
                     multiply(columns);
@@ -65,7 +66,7 @@ macro_rules! kernel {
                         tiled::multiply_int4::<$vector>(task);
                     }
                 }
-                // SAFETY: `new` has found the instructions.
+                // SAFETY: `new` has detected the instructions.
                 #[allow(unsafe_code)]
                 unsafe {
                     multiply(columns);
@@ -77,7 +78,7 @@ macro_rules! kernel {
                 fn multiply(task: &BlockColumns) {
                     blocks::multiply::<Registers<$vector>>(task);
                 }
-                // SAFETY: `new` has found the instructions.
+                // SAFETY: `new` has detected the instructions.
                 #[allow(unsafe_code)]
                 unsafe {
                     multiply(columns);
@@ -237,7 +238,7 @@ macro_rules! kernel {
                     _mm256_and_si256(words, mask),
                     _mm256_and_si256(_mm256_srli_epi32::<4>(words), mask),
                     _mm256_and_si256(_mm256_srli_epi32::<8>(words), mask),
-                    // Of sixteen bits each, nothing else is left.
+                    // A logical shift by 12 leaves only the upper four of sixteen bits.
                     _mm256_srli_epi16::<12>(words),
                 ]
             }
@@ -261,7 +262,7 @@ macro_rules! kernel {
 }
 
 kernel!(
-    /// The kernel of AVX2; having one proves that the processor can run it.
+    /// The kernel of AVX2. A value of this type proves that the processor can run it.
     Avx2,
     Avx2Vector,
     "avx2-vpmaddwd",
@@ -282,7 +283,7 @@ kernel!(
 
 #[cfg(test)]
 kernel!(
-    /// That of AVX-VNNI with the same instruction as AVX-512 encodes it, for machines that have that alone.
+    /// The AVX-VNNI kernel with AVX-512's encoding of the same instruction, for machines that have only that.
     Evex,
     EvexVector,
     "avxvnni-vpdpwssd as avx512vl",

@@ -1,5 +1,5 @@
-//! Products with quantized blocks: a block is unpacked to integers of 16 bits once for four rows, or for one where fewer are left, in plain Rust that is
-//! compiled for the kernel's instructions, and each row adds its products by these.
+//! Products with quantized blocks. Plain Rust, compiled for the kernel's instructions, unpacks a block to 16-bit
+//! integers once for four rows (or for one, if fewer are left). Each row then adds its products with these integers.
 
 use triad_blocks::simple::{Block, ELEMENTS};
 use triad_blocks::super_block::{PARTS, SUPER_BLOCK, SuperBlock};
@@ -10,22 +10,22 @@ use super::tiles::{ROWS, each_tile};
 use super::{AHEAD, FETCHED, PART, prefetch_ahead};
 use crate::dot::sum;
 
-/// Parts of a block of 32.
+/// Parts per block of 32.
 const SIMPLE_PARTS: usize = ELEMENTS / PART;
 
 /// Sixteen sums of a row and column, in registers of a set of instructions.
 pub(super) trait Sums: Copy {
-    /// What sums are multiplied by.
+    /// A factor of sums.
     type Scale: Copy;
 
-    /// Of nothing.
+    /// Returns sums of zero.
     fn zero() -> Self;
 
-    /// Adds, times `scale`, the exact sums of the products of neighbouring pairs: of those at 2 i and 2 i + 1 of each 32 to
-    /// sum i. The numbers are a multiple of 32, and none of the sums overflows.
+    /// Adds `scale` times the exact sums of the products of neighbouring pairs: numbers 2 i and 2 i + 1 of each 32 go
+    /// to sum i. The count of numbers must be a multiple of 32, and no sum may overflow.
     fn add_products(self, integers: &[i16], x: &[i16], scale: Self::Scale) -> Self;
 
-    /// Subtracts, times `scale`, the exact product of each minimum and sum.
+    /// Subtracts `scale` times the exact product of each minimum and sum.
     fn subtract_products(
         self,
         minimums: &[i32; PARTS],
@@ -33,8 +33,8 @@ pub(super) trait Sums: Copy {
         scale: Self::Scale,
     ) -> Self;
 
-    /// Adds the products of all rows with a super-block, times its scale, to the rows' sums; writes what
-    /// [`SuperBlock::scales`] does of minimums, and returns what a minimum is worth.
+    /// Adds the products of all rows with a super-block, times its scale, to the rows' sums. Writes the minimums as
+    /// [`SuperBlock::scales`] does, and returns their scale.
     fn add_super_block<B: SuperBlock, const ROWS: usize>(
         sums: &mut [Self; ROWS],
         block: &[u8],
@@ -42,26 +42,26 @@ pub(super) trait Sums: Copy {
         minimums: &mut [i32; PARTS],
     ) -> Self::Scale;
 
-    /// The value of an f16 with these bits.
+    /// Returns the value of an f16 with these bits.
     fn scale(bits: u16) -> Self::Scale;
 
-    /// The values of two, the second as a number.
+    /// Returns the values of two f16, the second as a plain number.
     fn scale_and_number(bits: [u16; 2]) -> (Self::Scale, f32);
 
-    /// Writes the numbers of a block, and returns what [`Block::unpack`] does.
+    /// Writes the numbers of a block, and returns the result of [`Block::unpack`].
     #[inline(always)]
     fn unpack<B: Block>(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {
         B::unpack(block, integers)
     }
 
-    /// `a · b + c`, rounded once where the others are.
+    /// Computes `a · b + c`, rounded once if the other functions round once.
     fn multiply_add(a: f32, b: f32, c: f32) -> f32;
 
-    /// The sum of all, halves first.
+    /// Returns the sum of all, adding one half to the other repeatedly.
     fn total(self) -> f32;
 }
 
-/// Computes all outputs. To be inlined into a function that is compiled for the instructions of `S`.
+/// Computes all outputs. Must be inlined into a function that is compiled for the instructions of `S`.
 #[inline(always)]
 pub(super) fn multiply<S: Sums>(task: &BlockColumns) {
     each_tile(
@@ -71,8 +71,8 @@ pub(super) fn multiply<S: Sums>(task: &BlockColumns) {
         #[inline(always)]
         |rows, row, column| match rows {
             ROWS => tile::<S, ROWS>(task, row, column),
-            // Each kind of tile is compiled for each format and set of instructions: fewer rows go one by one. (A loop, since
-            // a closure would not be compiled for the instructions.)
+            // Each kind of tile is compiled for each format and set of instructions, so fewer rows are computed one by
+            // one. (A loop, since a closure would not be compiled for the instructions.)
             _ => {
                 for row in row..row + rows {
                     tile::<S, 1>(task, row, column);
@@ -101,7 +101,8 @@ fn simple<B: Block, S: Sums, const ROWS: usize>(
     column: usize,
 ) -> [f32; ROWS] {
     let rows = rows_of::<ROWS>(task, row);
-    // Two of each, at even and at odd places: one after the other would wait for each addition.
+    // Two accumulators each, for blocks at even and at odd places; with one, each addition would wait for the previous
+    // one.
     let (mut even, mut odd) = ([(S::zero(), 0.0); ROWS], [(S::zero(), 0.0); ROWS]);
     let mut pairs = task.column(column).chunks_exact(2 * B::BYTES);
     let mut index = 0;
@@ -125,7 +126,7 @@ fn simple<B: Block, S: Sums, const ROWS: usize>(
     totals
 }
 
-/// Some rows, each with the sums of its parts.
+/// Returns some rows, each with the sums of its parts.
 #[inline(always)]
 fn rows_of<'a, const ROWS: usize>(
     task: &BlockColumns<'a>,
@@ -138,7 +139,7 @@ fn rows_of<'a, const ROWS: usize>(
     rows
 }
 
-/// Adds the products of the block at `index`, and of its minimum.
+/// Adds the products with the block at `index` and with its minimum.
 #[inline(always)]
 fn add_block<B: Block, S: Sums, const ROWS: usize>(
     block: &[u8],
@@ -177,14 +178,14 @@ fn super_blocks<B: SuperBlock, S: Sums, const ROWS: usize>(
         for (x, (row, _)) in x.iter_mut().zip(&rows) {
             *x = row[index * SUPER_BLOCK..]
                 .first_chunk()
-                .expect("a super-block of activations");
+                .expect("activations have the length of a super-block");
         }
         let minimum_scale = S::add_super_block::<B, ROWS>(&mut sums, block, x, &mut minimums);
         if B::HAS_MINIMUMS {
             for ((_, parts), sums) in rows.iter().zip(&mut sums) {
                 let parts = parts[index * PARTS..]
                     .first_chunk()
-                    .expect("the parts of a super-block");
+                    .expect("sums have the parts of a super-block");
                 *sums = sums.subtract_products(&minimums, parts, minimum_scale);
             }
         }
@@ -196,8 +197,8 @@ fn super_blocks<B: SuperBlock, S: Sums, const ROWS: usize>(
     totals
 }
 
-/// Prefetches what follows a block by [`AHEAD`]: by itself the processor does not keep up with blocks, whose loads straddle
-/// lines.
+/// Prefetches the data [`AHEAD`] bytes after a block: blocks straddle cache lines, and the hardware prefetcher alone
+/// does not keep up.
 #[inline(always)]
 fn prefetch_block(block: &[u8]) {
     for line in block.chunks(FETCHED) {
@@ -205,7 +206,7 @@ fn prefetch_block(block: &[u8]) {
     }
 }
 
-/// In plain Rust.
+/// Sums in plain Rust.
 #[derive(Clone, Copy)]
 pub(super) struct Plain([f32; PARTS]);
 
@@ -258,7 +259,7 @@ impl Sums for Plain {
         minimums: &mut [i32; PARTS],
     ) -> f32 {
         let mut integers = [0; SUPER_BLOCK];
-        // Sixteen products of numbers of these sizes are added to each sum: 16 · 4096 · 32512 < 2³¹.
+        // Each sum adds sixteen products of numbers of these magnitudes: 16 · 4096 · 32512 < 2³¹.
         let [scale, minimum_scale] = B::unpack(block, &mut integers, minimums);
         let scale = Self::scale(scale);
         for (sums, x) in sums.iter_mut().zip(x) {

@@ -1,4 +1,4 @@
-//! The trait of kernels, and the columns of an output that they compute.
+//! The trait of INT16 kernels, and the columns of an output that they compute.
 
 use std::ops::Range;
 
@@ -12,35 +12,37 @@ use super::{Int16Rows, PART, check_int4};
 use crate::int4::{GROUP, HALF};
 use crate::output::SharedOutput;
 
-/// One way to multiply rows of INT16 by weights in INT8 and INT4. A row has the same bits beside any others.
+/// One way to multiply rows of INT16 by weights in INT8 and INT4. A row gets the same bits whatever other rows are in
+/// the batch.
 ///
 /// With weights in INT8, a sum of products is exact, and its output is `sum as f32 * (unit * scale)`.
 ///
-/// With weights in INT4, each step of four groups gives sixteen exact sums, which are converted to f32, multiplied by
-/// their group's scale and added to sixteen sums of the row and column. The output is the sum of these, halves first, times
-/// the row's unit.
+/// With weights in INT4, each step of four groups gives sixteen exact sums. These are converted to f32, multiplied by
+/// their group's scale and added to sixteen sums of the row and column. The output is the total of these, adding one
+/// half to the other repeatedly, times the row's unit.
 ///
-/// With quantized blocks, each block gives sixteen exact sums of products of neighbouring pairs, which are added in the same
-/// way, those of super-blocks with a minimum for each sixteen numbers behind them; super-blocks, and blocks of 32 at odd and
-/// at even places, have sixteen sums each. Minimums of blocks of 32 have a sum for even and one for odd places.
+/// With quantized blocks, each block gives sixteen exact sums of products of neighbouring pairs, which are added in the
+/// same way. Super-blocks also have a minimum for every sixteen numbers, whose products are subtracted after these sums
+/// are added. A super-block format has one set of sixteen sums; a format of blocks of 32 has two, for blocks at odd and
+/// at even places. Minimums of blocks of 32 likewise have one sum for even and one for odd places.
 ///
-/// Kernels differ only in whether products are rounded before they are added: where a processor has an
-/// instruction that rounds once, they are not.
+/// Kernels differ only in whether products are rounded before they are added: if a processor has an instruction that
+/// rounds once, they are not.
 pub(crate) trait Int16Kernel: Send + Sync {
-    /// Instruction set and, after it, the instruction that multiplies.
+    /// Returns the instruction set and, after it, the instruction that multiplies.
     fn name(&self) -> &'static str;
 
-    /// All rows of some columns of weights in INT8.
+    /// Computes all rows of some columns of weights in INT8.
     fn multiply_int8(&self, columns: &Int8Columns);
 
-    /// All rows of some columns of weights in INT4.
+    /// Computes all rows of some columns of weights in INT4.
     fn multiply_int4(&self, columns: &Int4Columns);
 
-    /// All rows of some columns of weights in quantized blocks.
+    /// Computes all rows of some columns of weights in quantized blocks.
     fn multiply_blocks(&self, columns: &BlockColumns);
 }
 
-/// Columns of an output matrix that belong to one task alone, with weights in INT8.
+/// Columns of an output matrix that only one task writes, with weights in INT8.
 pub(crate) struct Int8Columns<'a> {
     pub x: &'a Int16Rows,
     /// `[columns, in_features]`.
@@ -51,9 +53,9 @@ pub(crate) struct Int8Columns<'a> {
     pub out: SharedOutput<'a>,
 }
 
-/// Columns of an output matrix that belong to one task alone, with weights in INT4.
+/// Columns of an output matrix that only one task writes, with weights in INT4.
 pub(crate) struct Int4Columns<'a> {
-    /// With the order that these weights need: [`Int16Rows::fill_steps`].
+    /// Activations with the order that these weights need: [`Int16Rows::fill_steps`].
     pub x: &'a Int16Rows,
     /// `[columns, in_features / 2]`.
     pub weights: &'a [u8],
@@ -63,9 +65,9 @@ pub(crate) struct Int4Columns<'a> {
     pub out: SharedOutput<'a>,
 }
 
-/// Columns of an output matrix that belong to one task alone, with weights in quantized blocks.
+/// Columns of an output matrix that only one task writes, with weights in quantized blocks.
 pub(crate) struct BlockColumns<'a> {
-    /// With the sums of parts: [`Int16Rows::fill_sums`].
+    /// Activations with the sums of parts: [`Int16Rows::fill_sums`].
     pub x: &'a Int16Rows,
     pub format: BlockFormat,
     /// `[columns, in_features / elements of a block]` blocks.
@@ -84,11 +86,11 @@ impl Int8Columns<'_> {
             count * in_features,
             "weights are [{count}, {in_features}]"
         );
-        assert_eq!(self.scales.len(), count, "one scale for each column");
+        assert_eq!(self.scales.len(), count, "expected one scale per column");
         kernel.multiply_int8(self);
     }
 
-    /// The weights of a column of these.
+    /// Returns the weights of one of these columns.
     pub(super) fn weights_of(&self, column: usize) -> &[i8] {
         &self.weights[column * self.x.in_features..][..self.x.in_features]
     }
@@ -113,17 +115,17 @@ impl Int4Columns<'_> {
         assert_eq!(
             self.x.steps.len(),
             self.x.rows() * self.x.steps_of_row(),
-            "steps of all rows"
+            "expected the steps of all rows"
         );
         kernel.multiply_int4(self);
     }
 
-    /// Groups of a column.
+    /// Returns the number of groups per column.
     pub(super) fn groups(&self) -> usize {
         self.x.in_features / GROUP
     }
 
-    /// Weights and scales of a column of these.
+    /// Returns the weights and scales of one of these columns.
     pub(super) fn column(&self, column: usize) -> (&[u8], &[f16]) {
         let groups = self.groups();
         (
@@ -132,23 +134,23 @@ impl Int4Columns<'_> {
         )
     }
 
-    /// The steps of a row.
+    /// Returns the steps of a row.
     pub(super) fn steps(&self, row: usize) -> &[Step] {
         &self.x.steps[row * self.x.steps_of_row()..][..self.x.steps_of_row()]
     }
 
-    /// The steps of the only row, in bytes.
+    /// Returns the steps in bytes of the only row.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn byte_steps(&self) -> &[ByteStep] {
         assert_eq!(
             self.x.byte_steps.len(),
             self.x.steps_of_row(),
-            "steps in bytes of one row"
+            "expected the steps in bytes of one row"
         );
         &self.x.byte_steps
     }
 
-    /// As [`Int8Columns::write`].
+    /// Does the same as [`Int8Columns::write`].
     #[inline]
     pub(super) fn write(&self, row: usize, column: usize, value: f32) {
         write(self.out, row, &self.columns, column, value);
@@ -170,22 +172,22 @@ impl BlockColumns<'_> {
         assert_eq!(
             self.x.sums.len(),
             self.x.rows() * self.x.in_features / PART,
-            "sums of all rows"
+            "expected the sums of all rows"
         );
         kernel.multiply_blocks(self);
     }
 
-    /// Bytes of a column.
+    /// Returns the bytes per column.
     pub(super) fn column_bytes(&self) -> usize {
         self.format.bytes_for(self.x.in_features)
     }
 
-    /// The blocks of a column of these.
+    /// Returns the blocks of one of these columns.
     pub(super) fn column(&self, column: usize) -> &[u8] {
         &self.bytes[column * self.column_bytes()..][..self.column_bytes()]
     }
 
-    /// As [`Int8Columns::write`].
+    /// Does the same as [`Int8Columns::write`].
     #[inline]
     pub(super) fn write(&self, row: usize, column: usize, value: f32) {
         write(self.out, row, &self.columns, column, value);
@@ -195,8 +197,8 @@ impl BlockColumns<'_> {
 #[inline]
 fn write(out: SharedOutput, row: usize, columns: &Range<usize>, column: usize, value: f32) {
     let place = columns.start + column;
-    assert!(place < columns.end, "a column of this task");
-    // SAFETY: these columns belong to this task alone, which has no other slice of them.
+    assert!(place < columns.end, "expected a column of this task");
+    // SAFETY: only this task writes these columns, and it has no other slice of them.
     #[allow(unsafe_code)]
     unsafe {
         out.row(row, place..place + 1)[0] = value;

@@ -1,9 +1,9 @@
-//! Activations in INT16, for scalar products with weights in INT8, INT4 and quantized blocks of GGUF: exact sums of integers, twice as fast as
-//! widening every weight to a float, and closer to the activations than bf16.
+//! Activations in INT16, for scalar products with weights in INT8, INT4 and quantized blocks of GGUF. Sums of integers
+//! are exact, twice as fast as widening every weight to a float, and INT16 is closer to the activations than bf16.
 //!
-//! A kernel loads and widens a vector of weights once for several rows, and
-//! goes through all rows while the weights of some columns are in the first-level cache, so that weights are read from
-//! memory once. `steps` is the order of activations for weights in INT4.
+//! A kernel loads and widens a vector of weights once for several rows. It processes all rows while the weights of some
+//! columns are in the first-level cache, so that weights are read from memory once. `steps` defines the order of
+//! activations for weights in INT4.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -36,19 +36,19 @@ use steps::ByteStep;
 use steps::{GROUPS, Step};
 use triad_blocks::super_block::{PARTS, SUPER_BLOCK};
 
-/// Bytes of weights between what is computed and what is prefetched: at 1 KiB, memory gave half as many a second.
+/// Bytes between the weights that are multiplied and those that are prefetched; 1 KiB gave half the memory bandwidth.
 const AHEAD: usize = 8192;
-/// Bytes that are prefetched at once.
+/// Bytes per prefetch.
 const FETCHED: usize = 64;
 
-/// Prefetches weights that are needed later, on x86. What is beyond them is fetched in vain.
+/// Prefetches weights that are needed later, on x86. A prefetch past the end of the weights is useless but harmless.
 #[inline(always)]
 fn prefetch_ahead<T>(place: *const T, ahead: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
-        // SAFETY: fetching ahead reads nothing, wherever it points.
+        // SAFETY: a prefetch never faults, wherever it points.
         #[allow(unsafe_code)]
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(place.wrapping_byte_add(ahead).cast());
@@ -58,7 +58,7 @@ fn prefetch_ahead<T>(place: *const T, ahead: usize) {
     let _ = (place, ahead);
 }
 
-/// Rows of activations, each with a scale so small that neither a number nor a sum of products overflows.
+/// Rows of activations, each with a scale small enough that neither a number nor a sum of products overflows.
 #[derive(Debug, Default)]
 pub(crate) struct Int16Rows {
     in_features: usize,
@@ -74,24 +74,24 @@ pub(crate) struct Int16Rows {
     sums: Vec<i32>,
 }
 
-/// Numbers of a cache line.
+/// Numbers per cache line.
 const LINE: usize = 32;
-/// Numbers of a part of a block.
+/// Numbers per part of a block.
 const PART: usize = SUPER_BLOCK / PARTS;
-/// What is added to a weight in INT4 to store it.
+/// The offset that is added to a weight in INT4 to store it.
 const INT4_OFFSET: i32 = 8;
-/// The largest magnitude of a number: 256 times one byte's.
+/// The largest magnitude of a number: 256 times that of a byte.
 const LARGEST: f32 = 32512.0;
-/// Features of a row: with more, rounding alone could make sums of products overflow.
+/// Maximum number of features per row: with more, rounding alone could overflow sums of products.
 const MOST_FEATURES: usize = 1 << 23;
-/// The largest magnitude of a weight in INT8; one more than those that Triad makes.
+/// The largest magnitude of a weight in INT8; one more than Triad itself produces.
 const LARGEST_WEIGHT: f64 = 128.0;
 
 impl Int16Rows {
-    /// Takes `x`, `[rows, in_features]`, in place of what it held.
+    /// Replaces the contents by `x`, `[rows, in_features]`.
     ///
     /// # Panics
-    /// If a row has so many features that their sums could overflow: more than eight million.
+    /// If a row has so many features that sums could overflow: more than eight million.
     pub(crate) fn fill(&mut self, x: &[f32], in_features: usize) {
         assert!(in_features <= MOST_FEATURES, "{in_features} input features");
         self.in_features = in_features;
@@ -108,10 +108,10 @@ impl Int16Rows {
         }
     }
 
-    /// Brings the numbers into the order for weights in INT4 as well, those of an only row in bytes, too.
+    /// Also stores the numbers in the order for weights in INT4; a single row also in bytes.
     ///
     /// # Panics
-    /// If rows are no whole number of groups.
+    /// If a row is no whole number of groups.
     pub(crate) fn fill_steps(&mut self) {
         assert!(
             self.in_features.is_multiple_of(GROUP),
@@ -131,10 +131,10 @@ impl Int16Rows {
         }
     }
 
-    /// Sums up the numbers of each part of a block as well, for minimums.
+    /// Also sums the numbers of each part of a block, for minimums.
     ///
     /// # Panics
-    /// If rows are no whole number of parts.
+    /// If a row is no whole number of parts.
     pub(crate) fn fill_sums(&mut self) {
         assert!(
             self.in_features.is_multiple_of(PART),
@@ -152,7 +152,7 @@ impl Int16Rows {
         }
     }
 
-    /// The activations that the numbers represent.
+    /// Returns the activations that the numbers represent.
     #[cfg(test)]
     pub(crate) fn to_f32(&self) -> Vec<f32> {
         let rows = (0..self.rows()).map(|row| (self.row(row), self.scales[row]));
@@ -160,45 +160,45 @@ impl Int16Rows {
             .collect()
     }
 
-    /// Features of a row.
+    /// Returns the number of features per row.
     fn in_features(&self) -> usize {
         self.in_features
     }
 
-    /// Numbers from one row to the next: an odd number of cache lines, so that the same feature of several rows is not in
-    /// the same set of the cache.
+    /// Returns the distance between rows: an odd number of cache lines, so that the same feature of several rows does
+    /// not map to one set of the cache.
     fn stride(&self) -> usize {
         (self.in_features.div_ceil(LINE) | 1) * LINE
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     fn rows(&self) -> usize {
         self.scales.len()
     }
 
-    /// The numbers of a row, from −32512 to 32512: 127 · 256.
+    /// Returns the numbers of a row, from −32512 to 32512 (127 · 256).
     fn row(&self, row: usize) -> &[i16] {
         &self.values[row * self.stride()..][..self.in_features]
     }
 
-    /// The sums of a row's parts, if they were filled.
+    /// Returns the sums of a row's parts, if they were filled.
     fn sums(&self, row: usize) -> &[i32] {
         let parts = self.in_features / PART;
         &self.sums[row * parts..][..parts]
     }
 
-    /// What one unit is worth `[rows]`; NaN for a row with an activation that is not finite.
+    /// Returns the scale of each row `[rows]`; NaN for a row with an activation that is not finite.
     fn scales(&self) -> &[f32] {
         &self.scales
     }
 
-    /// Steps of each row, if they were filled.
+    /// Returns the number of steps per row, if they were filled.
     fn steps_of_row(&self) -> usize {
         self.in_features.div_ceil(GROUPS * GROUP)
     }
 }
 
-/// Asserts that weights and scales of `columns` in INT4 are as long as they should be.
+/// Asserts that the weights and scales of `columns` in INT4 have the right lengths.
 fn check_int4(in_features: usize, columns: usize, weights: &[u8], scales: &[f16]) {
     assert_eq!(
         scales.len(),
@@ -208,14 +208,14 @@ fn check_int4(in_features: usize, columns: usize, weights: &[u8], scales: &[f16]
     int4::check(weights, scales);
 }
 
-/// The nearest numbers to one row, and what one unit is worth.
+/// Rounds one row to the nearest numbers, and returns its scale.
 fn quantize(x: &[f32], values: &mut [i16]) -> f32 {
     let largest = largest_magnitude(x);
     if !largest.is_finite() {
         values.fill(0);
         return f32::NAN;
     }
-    // Σ |q| · 128 < 2³¹, where rounding adds at most half a unit to each |q|.
+    // Ensures Σ |q| · 128 < 2³¹, where rounding adds at most half a unit to each |q|.
     let sum = f64::from(i32::MAX) / LARGEST_WEIGHT - x.len() as f64;
     let total = if x.len() as f64 * f64::from(LARGEST) < sum {
         0.0
@@ -239,7 +239,7 @@ fn quantize(x: &[f32], values: &mut [i16]) -> f32 {
     scale
 }
 
-/// Σ |x|.
+/// Computes Σ |x|.
 fn sum_of_magnitudes(x: &[f32]) -> f64 {
     const LANES: usize = 16;
     vectorize(

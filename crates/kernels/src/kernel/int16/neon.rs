@@ -17,7 +17,7 @@ use super::steps::{GROUPS, MASK, SHIFTS};
 use super::tiled;
 use super::vector::{Vector, WeightVector};
 
-/// The kernel, which every processor of this kind can run.
+/// The kernel, which every aarch64 processor can run.
 pub(in crate::kernel) struct Neon;
 
 impl Int16Kernel for Neon {
@@ -46,7 +46,7 @@ impl Int16Kernel for Neon {
     }
 }
 
-/// Registers of 128 bits. Integers of 32 bits are taken as those of 16 that have the same bits.
+/// 128-bit registers. 32-bit integers have the type of 16-bit ones with the same bits.
 #[derive(Clone, Copy)]
 struct Quarter;
 
@@ -56,7 +56,7 @@ impl Vector for Quarter {
     const LANES: usize = 4;
     type Integers = int16x8_t;
     type Floats = float32x4_t;
-    /// Products of the lower and of the upper four pairs of numbers, whose neighbours are added at the end.
+    /// Products of the lower and of the upper four pairs of numbers; neighbours are added at the end.
     type Exact = [int32x4_t; 2];
     type Sixteen<T: Copy> = [T; 4];
 
@@ -215,7 +215,7 @@ impl WeightVector for Quarter {
                 vreinterpretq_s32_u32(vshrq_n_u32::<8>(unsigned)),
                 mask,
             )),
-            // Of sixteen bits each, nothing else is left.
+            // A logical shift by 12 leaves only the upper four of sixteen bits.
             vreinterpretq_s16_u16(vshrq_n_u16::<12>(vreinterpretq_u16_s16(words))),
         ]
     }
@@ -237,7 +237,7 @@ impl WeightVector for Quarter {
     }
 }
 
-/// The value of an f16 with these bits.
+/// Returns the value of an f16 with these bits.
 #[inline(always)]
 fn widen(bits: u16) -> f32 {
     let wide: f32;
@@ -250,15 +250,15 @@ fn widen(bits: u16) -> f32 {
     wide
 }
 
-/// Four numbers in f16 as f32.
+/// Loads four numbers in f16 as f32.
 ///
 /// # Safety
-/// Four numbers can be read.
+/// Four numbers must be readable.
 #[inline(always)]
 #[allow(unsafe_code)]
 unsafe fn widen_four(from: *const [u16; 4]) -> float32x4_t {
     let wide: float32x4_t;
-    // SAFETY: as the caller promises. By `asm!`, since the intrinsic's type of halves is recent.
+    // SAFETY: as the caller promises. By `asm!`, since the intrinsic's f16 type is recent.
     unsafe {
         let halves = std::arch::aarch64::vld1_u16(from.cast());
         asm!("fcvtl {wide:v}.4s, {halves:v}.4h", halves = in(vreg) halves, wide = lateout(vreg) wide,

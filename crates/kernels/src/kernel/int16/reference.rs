@@ -1,4 +1,4 @@
-//! The plain kernel: the oracle of all others, and what processors without a kernel of their own run.
+//! The plain kernel: the oracle for all others, and the kernel of processors that have no other.
 
 use half::f16;
 
@@ -24,7 +24,7 @@ impl Int16Kernel for Reference {
                     let weights = columns.weights_of(column);
                     for row in 0..columns.x.rows() {
                         let mut sum = 0;
-                        // LLVM sums pairs of products of 16-bit numbers, as the instructions do.
+                        // LLVM sums pairs of products of 16-bit numbers, as the kernels' instructions do.
                         for (x, weight) in columns.x.row(row).iter().zip(weights) {
                             sum += i32::from(*x) * i32::from(*weight);
                         }
@@ -63,7 +63,7 @@ impl Int16Kernel for Reference {
     }
 }
 
-/// Adds the products of a step; of the last one, the groups that there are.
+/// Adds the products of a step; the last step may have fewer groups.
 #[inline(always)]
 fn add_step(sums: &mut [f32; SUMS], step: &Step, weights: &[u8], scales: &[f16], fused: Fused) {
     let (mut words, mut wide) = ([0i32; SUMS], [0.0; GROUPS]);

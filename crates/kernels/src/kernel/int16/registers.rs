@@ -1,4 +1,4 @@
-//! The sums of products with blocks in registers of any set of instructions.
+//! The sums of products with blocks, in registers of any set of instructions.
 
 use triad_blocks::simple::{Block, ELEMENTS};
 use triad_blocks::super_block::{PARTS, SUPER_BLOCK, SuperBlock};
@@ -9,11 +9,12 @@ use super::vector::Vector;
 use super::{simple_blocks, super_blocks};
 use crate::dot::sum;
 
-/// Sixteen sums of a row and column, in as many of these registers as they take.
+/// Sixteen sums of a row and column, in as many registers as they need.
 #[derive(Clone, Copy)]
 pub(super) struct Registers<V: Vector>(pub V::Sixteen<V::Floats>);
 
-// SAFETY (of all functions): they are inlined into functions that are called where the processor has the instructions.
+// SAFETY (of all functions): they are inlined into functions that are only called if the processor has the
+// instructions.
 #[allow(unsafe_code)]
 impl<V: Vector> Sums for Registers<V> {
     type Scale = V::Floats;
@@ -134,7 +135,7 @@ impl<V: Vector> Sums for Registers<V> {
 }
 
 impl<V: Vector> Registers<V> {
-    /// Adds exact sums, times `scale`.
+    /// Adds `scale` times exact sums.
     #[inline(always)]
     #[allow(unsafe_code)]
     pub(super) fn add(

@@ -1,4 +1,4 @@
-//! Blocks of 32 unpacked in registers.
+//! Unpacks blocks of 32 in registers.
 
 use triad_blocks::bits_at;
 use triad_blocks::simple::{Block, ELEMENTS};
@@ -8,11 +8,11 @@ use super::vector::Vector;
 /// Bytes of the fifth bits of all elements.
 const FIFTH: usize = 4;
 
-/// What [`Block::unpack`] does for numbers of five bits, of which the fifth ones begin at byte `fifth`: LLVM shifts them one by
-/// one.
+/// Does the same as [`Block::unpack`] for numbers of five bits, the fifth ones at byte `fifth`. In plain code, LLVM
+/// shifts the fifth bits one by one.
 ///
 /// # Safety
-/// The processor has the instructions of `V`.
+/// The processor must have the instructions of `V`.
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(super) unsafe fn five_bits<B: Block, V: Vector>(
@@ -20,15 +20,15 @@ pub(super) unsafe fn five_bits<B: Block, V: Vector>(
     fifth: usize,
     integers: &mut [i16; ELEMENTS],
 ) -> [u16; 2] {
-    assert_eq!(block.len(), B::BYTES, "bytes of a block");
+    assert_eq!(block.len(), B::BYTES, "expected the bytes of a block");
     let bits = u32::from_le_bytes(
         *block[fifth..]
             .first_chunk()
-            .expect("a bit for each element"),
+            .expect("a block has a bit for each element"),
     );
     let four: &[u8; ELEMENTS / 2] = block[fifth + FIFTH..]
         .first_chunk()
-        .expect("four bits for each element");
+        .expect("a block has four bits for each element");
     // SAFETY: as the caller promises; sixteen bytes, and 32 numbers.
     unsafe {
         let stored_more = V::splat_i16(if B::HAS_MINIMUM { 0 } else { 16 });

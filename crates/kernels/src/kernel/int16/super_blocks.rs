@@ -1,17 +1,18 @@
-//! Super-blocks unpacked in registers: each register of `scale · q` meets all rows before the next one is unpacked.
+//! Unpacks super-blocks in registers: each register of `scale · q` is multiplied by all rows before the next one is
+//! unpacked.
 
 use triad_blocks::BlockFormat;
 use triad_blocks::super_block::{PARTS, SUPER_BLOCK, SuperBlock};
 
 use super::vector::Vector;
 
-/// Numbers of a run, which registers of the same number in all runs add to the same sums.
+/// Numbers per run; registers with the same index in all runs add to the same sums.
 const RUN: usize = 32;
-/// Bytes of the two-bit numbers of half of a super-block.
+/// Bytes of the two-bit numbers of half a super-block.
 const HALF: usize = 32;
 
-/// Whether that is faster than unpacking to memory, which it is not for numbers of four and five bits, and with registers of
-/// 512 bits neither for those of six: LLVM unpacks these well.
+/// Returns whether this is faster than unpacking to memory. It is not for numbers of four and five bits, nor, with
+/// 512-bit registers, for those of six: LLVM unpacks these well.
 #[inline(always)]
 pub(super) const fn is_faster<B: SuperBlock, V: Vector>() -> bool {
     match B::FORMAT {
@@ -21,18 +22,18 @@ pub(super) const fn is_faster<B: SuperBlock, V: Vector>() -> bool {
     }
 }
 
-/// Rows that meet a super-block, and their exact sums.
+/// The rows that a super-block is multiplied by, and their exact sums.
 struct Rows<'a, V: Vector, const ROWS: usize> {
     x: [&'a [i16; SUPER_BLOCK]; ROWS],
     sums: [V::Sixteen<V::Exact>; ROWS],
     scales: &'a [i16; PARTS],
 }
 
-/// The exact sums of the products of all rows with a super-block of the layout `B`, whose parts have these scales: of
-/// neighbouring pairs, those at 2 i and 2 i + 1 of each 32 in sum i.
+/// Computes the exact sums of the products of all rows with a super-block of the layout `B`, whose parts have these
+/// scales. Neighbouring pairs are added together: numbers 2 i and 2 i + 1 of each 32 go to sum i.
 ///
 /// # Safety
-/// The processor has the instructions of `V`.
+/// The processor must have the instructions of `V`.
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(super) unsafe fn products<B: SuperBlock, V: Vector, const ROWS: usize>(
@@ -40,7 +41,7 @@ pub(super) unsafe fn products<B: SuperBlock, V: Vector, const ROWS: usize>(
     scales: &[i16; PARTS],
     x: [&[i16; SUPER_BLOCK]; ROWS],
 ) -> [V::Sixteen<V::Exact>; ROWS] {
-    assert_eq!(block.len(), B::BYTES, "bytes of a super-block");
+    assert_eq!(block.len(), B::BYTES, "expected the bytes of a super-block");
     // SAFETY: as the caller promises; the block has the bytes of its format.
     unsafe {
         let mut rows = Rows::<V, ROWS> {
@@ -59,12 +60,11 @@ pub(super) unsafe fn products<B: SuperBlock, V: Vector, const ROWS: usize>(
     }
 }
 
-/// The layouts are those of [`SuperBlock::unpack`]: what it writes, register by register.
+/// The layouts are those of [`SuperBlock::unpack`], which writes the same numbers to memory.
 // SAFETY (of all functions): as `products` says; a register is one of those of 32 numbers, and so are its bytes.
 #[allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 impl<V: Vector, const ROWS: usize> Rows<'_, V, ROWS> {
-    /// Adds the products of the numbers in a register of a run, which are still to be multiplied by the scales of its two
-    /// parts.
+    /// Adds the products of the numbers in a register of a run, after multiplying them by the scales of its two parts.
     #[inline(always)]
     unsafe fn add_scaled(&mut self, run: usize, register: usize, numbers: V::Integers) {
         let scales = V::splat_halves(self.scales.as_ptr().add(2 * run), register);
@@ -76,13 +76,13 @@ impl<V: Vector, const ROWS: usize> Rows<'_, V, ROWS> {
         }
     }
 
-    /// A register of bytes from `first` on.
+    /// Loads a register of bytes from `first` on.
     #[inline(always)]
     unsafe fn bytes(block: &[u8], first: usize, register: usize) -> V::Integers {
         V::widen_unsigned(block.as_ptr().add(first + register * 2 * V::LANES))
     }
 
-    /// The bits of `mask` of numbers shifted to the right, or to the left.
+    /// Shifts numbers right, or left by a negative count, and masks them.
     #[inline(always)]
     unsafe fn bits(numbers: V::Integers, right: i32, mask: i16) -> V::Integers {
         V::and(V::shift_i16(numbers, right), V::splat_i16(mask))

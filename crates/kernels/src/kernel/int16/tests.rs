@@ -1,4 +1,4 @@
-//! Every kernel against the definition.
+//! Compares every kernel with the definition.
 
 use half::f16;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use crate::kernel::{Kernels, tested};
 use crate::testing::{blocks, values, with_scales};
 use crate::tier::Tier;
 
-/// All rows of a product with weights in INT8 `[columns, in_features]`.
+/// Computes all rows of a product with weights in INT8 `[columns, in_features]`.
 fn int8(kernel: &dyn Int16Kernel, x: &Int16Rows, weights: &[i8], scales: &[f32]) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.rows() * scales.len()];
     let (columns, shared) = (
@@ -30,7 +30,7 @@ fn int8(kernel: &dyn Int16Kernel, x: &Int16Rows, weights: &[i8], scales: &[f32])
     out
 }
 
-/// All rows of a product with weights in INT4 `[columns, in_features / 2]`.
+/// Computes all rows of a product with weights in INT4 `[columns, in_features / 2]`.
 fn int4(kernel: &dyn Int16Kernel, x: &Int16Rows, weights: &[u8], scales: &[f16]) -> Vec<f32> {
     let columns = weights.len() * 2 / x.in_features;
     let mut out = vec![f32::NAN; x.rows() * columns];
@@ -46,7 +46,7 @@ fn int4(kernel: &dyn Int16Kernel, x: &Int16Rows, weights: &[u8], scales: &[f16])
     out
 }
 
-/// All rows of a product with weights in quantized blocks.
+/// Computes all rows of a product with weights in quantized blocks.
 fn in_blocks(
     kernel: &dyn Int16Kernel,
     x: &Int16Rows,
@@ -67,7 +67,7 @@ fn in_blocks(
     out
 }
 
-/// Rows in INT16 with the sums that blocks need.
+/// Returns rows in INT16 with the sums that blocks need.
 fn rows_for_blocks(x: &[f32], depth: usize) -> Int16Rows {
     let mut rows = Int16Rows::default();
     rows.fill(x, depth);
@@ -75,7 +75,7 @@ fn rows_for_blocks(x: &[f32], depth: usize) -> Int16Rows {
     rows
 }
 
-/// Whether an output is the sum of products of `x` and `weights`, up to rounding in f32.
+/// Returns whether an output is the sum of products of `x` and `weights`, up to rounding in f32.
 fn is_near(out: f32, x: &[f32], weights: &[f32]) -> bool {
     let products = || {
         x.iter()
@@ -85,7 +85,7 @@ fn is_near(out: f32, x: &[f32], weights: &[f32]) -> bool {
     (f64::from(out) - products().sum::<f64>()).abs() <= 1e-5 * products().map(f64::abs).sum::<f64>()
 }
 
-/// One output of a row and a column in INT4, as [`Int16Kernel`] defines it.
+/// Computes one output of a row and a column in INT4, as [`Int16Kernel`] defines it.
 fn int4_definition(x: &[i16], unit: f32, weights: &[u8], scales: &[f16], fused: bool) -> f32 {
     let mut sums = [0.0f32; 16];
     for (group, (x, bytes)) in x
@@ -117,7 +117,7 @@ fn int4_definition(x: &[i16], unit: f32, weights: &[u8], scales: &[f16], fused: 
     sum(sums) * unit
 }
 
-/// Whether a kernel rounds once where it multiplies and adds.
+/// Returns whether a kernel rounds once where it multiplies and adds.
 fn fuses(kernels: &Kernels) -> bool {
     kernels.tier != Tier::Reference || Tier::supported().next() != Some(Tier::Reference)
 }
@@ -210,7 +210,7 @@ proptest! {
 #[test]
 fn no_sum_overflows_with_the_largest_numbers_of_all_blocks() {
     for format in BlockFormat::ALL {
-        // Bytes that give numbers and scales of the largest magnitudes, of either sign.
+        // Bytes that give numbers and scales of the largest magnitudes, with either sign.
         for byte in [0x00, 0x7f, 0x80, 0xff] {
             let mut bytes = vec![byte; 2 * format.bytes()];
             if format == BlockFormat::Q6_K {

@@ -1,4 +1,4 @@
-//! Products with weights in INT8 and INT4, written once for registers of 128 and 256 bits.
+//! Products with weights in INT8 and INT4, generic over 128-bit and 256-bit registers.
 
 use half::f16;
 
@@ -11,19 +11,19 @@ use super::vector::WeightVector;
 use super::{AHEAD, FETCHED, prefetch_ahead};
 use crate::int4::HALF;
 
-/// Columns of a tile, which share the reading of activations: with weights in INT8 and [`ROWS`] they make eight registers of
-/// sums where a register has 256 bits.
+/// Columns per tile, which share the loads of activations: with INT8 weights and [`ROWS`] they use eight registers for
+/// sums if a register has 256 bits.
 const COLUMNS: usize = 2;
 
-/// Computes all outputs. To be inlined into a function that is compiled for the instructions of `V`.
+/// Computes all outputs. Must be inlined into a function that is compiled for the instructions of `V`.
 ///
 /// # Safety
-/// The processor has these instructions.
+/// The processor must have these instructions.
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(super) unsafe fn multiply_int8<V: WeightVector>(task: &Int8Columns) {
     let (rows, count) = (task.x.rows(), task.columns.len());
-    // One row meets one column after the other: the processor fetches one stream ahead faster than several.
+    // With one row, columns are adjacent: the processor prefetches one stream faster than several.
     let distance = if rows == 1 { 0 } else { count / COLUMNS };
     each_tile(
         rows,
@@ -51,8 +51,7 @@ pub(super) unsafe fn multiply_int8<V: WeightVector>(task: &Int8Columns) {
     }
 }
 
-/// Some rows of some columns. Two that are far from each other each begin a stream of their own that the processor
-/// fetches ahead.
+/// Computes some rows of some columns. Two distant columns are separate streams for the hardware prefetcher.
 #[inline(always)]
 #[allow(unsafe_code)]
 unsafe fn int8_tile<V: WeightVector, const ROWS: usize, const COLUMNS: usize>(
@@ -64,19 +63,19 @@ unsafe fn int8_tile<V: WeightVector, const ROWS: usize, const COLUMNS: usize>(
     let (mut x, mut weights): ([&[i16]; ROWS], [&[i8]; COLUMNS]) = ([&[]; ROWS], [&[]; COLUMNS]);
     for (index, x) in x.iter_mut().enumerate() {
         *x = task.x.row(row + index);
-        assert_eq!(x.len(), depth, "features of a row");
+        assert_eq!(x.len(), depth, "expected the features of a row");
     }
     for (weights, column) in weights.iter_mut().zip(columns) {
         *weights = task.weights_of(column);
-        assert_eq!(weights.len(), depth, "features of a column");
+        assert_eq!(weights.len(), depth, "expected the features of a column");
     }
     let whole = depth / lanes * lanes;
     let mut totals = [[0; COLUMNS]; ROWS];
-    // SAFETY: the processor has the instructions; `whole` numbers can be read of each row and column.
+    // SAFETY: the processor has the instructions; each row and column has at least `whole` numbers.
     unsafe {
         let mut sums = [[V::begin(V::splat_i16(0)); COLUMNS]; ROWS];
         for first in (0..whole).step_by(lanes) {
-            // One row: by itself the processor does not keep up with its memory.
+            // With one row, the hardware prefetcher alone does not saturate the memory.
             if ROWS * COLUMNS == 1 && first.is_multiple_of(FETCHED) {
                 prefetch_ahead(weights[0].as_ptr().wrapping_add(first), AHEAD);
             }
@@ -112,10 +111,11 @@ unsafe fn int8_tile<V: WeightVector, const ROWS: usize, const COLUMNS: usize>(
     }
 }
 
-/// As [`multiply_int8`], but one column after the other: unpacking takes longer than reading activations again.
+/// Does the same as [`multiply_int8`] for INT4, one column after the other: unpacking takes longer than loading
+/// activations again.
 ///
 /// # Safety
-/// The processor has these instructions.
+/// The processor must have these instructions.
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(super) unsafe fn multiply_int4<V: WeightVector>(task: &Int4Columns) {
@@ -138,7 +138,7 @@ pub(super) unsafe fn multiply_int4<V: WeightVector>(task: &Int4Columns) {
     );
 }
 
-/// Some rows of a column.
+/// Computes some rows of a column.
 #[inline(always)]
 #[allow(unsafe_code)]
 unsafe fn int4_tile<V: WeightVector, const ROWS: usize>(
@@ -151,12 +151,17 @@ unsafe fn int4_tile<V: WeightVector, const ROWS: usize>(
     let mut x: [&[Step]; ROWS] = [&[]; ROWS];
     for (index, x) in x.iter_mut().enumerate() {
         *x = task.steps(row + index);
-        assert_eq!(x.len(), groups.div_ceil(GROUPS), "steps of a row");
+        assert_eq!(
+            x.len(),
+            groups.div_ceil(GROUPS),
+            "expected the steps of a row"
+        );
     }
     let (weights, scales) = task.column(column);
     let (weights, rest) = weights.as_chunks::<STEP>();
     let mut sums = [Registers::<V>::zero(); ROWS];
-    // SAFETY: the processor has the instructions; a row has a step for each four groups, the last of which may be fewer.
+    // SAFETY: the processor has the instructions; a row has a step for every four groups, the last of which may have
+    // fewer.
     unsafe {
         for (step, weights) in weights.iter().enumerate() {
             let scales = V::group_scales(scales.as_ptr().add(step * GROUPS).cast());
@@ -196,7 +201,7 @@ unsafe fn int4_tile<V: WeightVector, const ROWS: usize>(
 /// Adds the products of a register of words.
 ///
 /// # Safety
-/// The processor has the instructions, and rows have such a step.
+/// The processor must have the instructions, and rows must have such a step.
 #[inline(always)]
 #[allow(unsafe_code)]
 unsafe fn add_words<V: WeightVector, const ROWS: usize>(
@@ -226,12 +231,12 @@ unsafe fn add_words<V: WeightVector, const ROWS: usize>(
     }
 }
 
-/// The bits of the last `left` scales, and zeros behind them.
+/// Returns the bits of the last `left` scales, padded with zeros.
 #[inline(always)]
 fn last_scales(scales: &[f16], left: usize) -> [u16; GROUPS] {
     let mut bits = [0; GROUPS];
     if let Some(last) = scales.last_chunk::<GROUPS>() {
-        // One word: a loop would become a call.
+        // As one word: a loop would become a function call.
         let word =
             u64::from_le_bytes(bytemuck::cast(last.map(f16::to_bits))) >> (16 * (GROUPS - left));
         bits = bytemuck::cast(word.to_le_bytes());
@@ -243,10 +248,10 @@ fn last_scales(scales: &[f16], left: usize) -> [u16; GROUPS] {
     bits
 }
 
-/// A register with the bytes of one group, and zeros where it is longer.
+/// Loads a register with the bytes of one group, padded with zeros.
 ///
 /// # Safety
-/// The processor has the instructions.
+/// The processor must have the instructions.
 #[inline(always)]
 #[allow(unsafe_code)]
 unsafe fn one_group<V: WeightVector>(bytes: &[u8]) -> V::Integers {

@@ -1,14 +1,15 @@
-//! The order of tiles: all rows pass by a block of columns that stays in the first-level cache.
+//! The order of tiles: all rows are multiplied by a block of columns while it stays in the first-level cache.
 
 use crate::chunks::parts;
 
 /// Rows of the largest tile.
 pub(super) const ROWS: usize = 4;
-/// Bytes of weights that stay in the first-level cache beside the activations of a tile while all rows pass by.
+/// Bytes of weights that stay in the first-level cache, together with a tile's activations, while all rows are
+/// processed.
 const BLOCK: usize = 1 << 14;
 
-/// Calls `tile` with a number of rows, at most [`ROWS`], the first of them and a column, for all rows and columns, which
-/// have so many bytes each.
+/// Calls `tile` for all rows and columns with a number of rows, at most [`ROWS`], the first of them, and a column. A
+/// column has `bytes` bytes.
 #[inline(always)]
 pub(super) fn each_tile(
     rows: usize,

@@ -1,33 +1,34 @@
-//! Registers of a set of instructions: what kernels that are written once for all widths compute with.
+//! Registers of a set of instructions, for kernels that are generic over their width.
 
 use super::steps::{GROUPS, SHIFTS};
 
-/// One set of instructions. Functions that use it are inlined into one that is compiled for these instructions.
+/// One set of instructions. Functions that use it must be inlined into one that is compiled for these instructions.
 ///
 /// # Safety
-/// All functions need a processor with the instructions; those with pointers read or write a register there, or as many
-/// numbers as they say.
+/// All functions require a processor with the instructions. Those with pointers read or write one register there, or as
+/// many numbers as they state.
 #[allow(unsafe_code)]
 pub(super) trait Vector: Copy {
-    /// Numbers of 32 bits in a register; there are twice as many of 16 bits.
+    /// 32-bit numbers per register; it holds twice as many 16-bit numbers.
     const LANES: usize;
-    /// Integers of 16 or 32 bits.
+    /// A register of 16-bit or 32-bit integers.
     type Integers: Copy;
-    /// Numbers in f32.
+    /// A register of numbers in f32.
     type Floats: Copy;
-    /// Exact sums of products on their way.
+    /// Exact sums of products during accumulation.
     type Exact: Copy;
-    /// As many registers as sixteen numbers of 32 bits, or 32 of 16 bits, take.
+    /// As many registers as sixteen 32-bit numbers, or 32 16-bit numbers, need.
     type Sixteen<T: Copy>: Copy + AsRef<[T]> + AsMut<[T]>;
 
-    /// As many registers, all the same.
+    /// Returns copies of one register.
     fn sixteen<T: Copy>(register: T) -> Self::Sixteen<T>;
 
-    /// A register of integers.
+    /// Loads a register of integers.
     unsafe fn load<T>(from: *const T) -> Self::Integers;
-    /// As many unsigned bytes as there are numbers of 16 bits.
+    /// Loads as many unsigned bytes as a register has 16-bit numbers, and widens them.
     unsafe fn widen_unsigned(from: *const u8) -> Self::Integers;
-    /// Of numbers of four bits in sixteen bytes, those in the low halves before those in the high halves, a register.
+    /// Unpacks a register of four-bit numbers from sixteen bytes: those in the low halves come before those in the high
+    /// halves.
     #[inline(always)]
     unsafe fn four_bits(from: *const u8, register: usize) -> Self::Integers {
         const {
@@ -37,7 +38,7 @@ pub(super) trait Vector: Copy {
             )
         };
         let first = register * 2 * Self::LANES;
-        // SAFETY: as the caller promises: as many of the sixteen bytes as a register takes.
+        // SAFETY: as the caller promises; only as many of the sixteen bytes as a register takes are read.
         unsafe {
             let bytes = Self::widen_unsigned(from.add(first % 16));
             if first < 16 {
@@ -47,62 +48,62 @@ pub(super) trait Vector: Copy {
             }
         }
     }
-    /// Of 32 numbers, one for each bit, a register: 16 where the bit is set, 0 elsewhere.
+    /// Returns a register of 32 numbers, one for each bit: 16 if the bit is set, 0 otherwise.
     unsafe fn fifth_bits(bits: u32, register: usize) -> Self::Integers;
-    /// One number of 16 bits everywhere.
+    /// Returns a register with one 16-bit number in all lanes.
     unsafe fn splat_i16(number: i16) -> Self::Integers;
-    /// Of two numbers, one for each half of 32 numbers of 16 bits, what a register of these has.
+    /// Returns a register of 32 16-bit numbers, whose halves are copies of the first and of the second of two numbers.
     unsafe fn splat_halves(numbers: *const i16, register: usize) -> Self::Integers;
-    /// Bits of both.
+    /// Computes the bitwise AND.
     unsafe fn and(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Bits of either.
+    /// Computes the bitwise OR.
     unsafe fn or(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Numbers of 16 bits shifted to the right, or, by a negative number of bits, to the left.
+    /// Shifts 16-bit numbers right, or left by a negative count.
     unsafe fn shift_i16(numbers: Self::Integers, right: i32) -> Self::Integers;
-    /// Differences of 16 bits.
+    /// Computes 16-bit differences.
     unsafe fn subtract_i16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Products of 16 bits.
+    /// Computes 16-bit products.
     unsafe fn multiply_i16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Products of 32 bits.
+    /// Computes 32-bit products.
     unsafe fn multiply_i32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
 
-    /// Sums that begin with `offset`, which [`end`](Self::end) gets as well.
+    /// Returns initial sums with the given `offset`, which [`end`](Self::end) also receives.
     unsafe fn begin(offset: Self::Integers) -> Self::Exact;
-    /// Adds the products of pairs of numbers of 16 bits to each sum.
+    /// Adds the products of pairs of 16-bit numbers to each sum.
     unsafe fn add_products(sums: Self::Exact, a: Self::Integers, b: Self::Integers) -> Self::Exact;
-    /// The sums.
+    /// Returns the final sums.
     unsafe fn end(sums: Self::Exact, offset: Self::Integers) -> Self::Integers;
 
-    /// One number everywhere.
+    /// Returns a register with one number in all lanes.
     unsafe fn splat(number: f32) -> Self::Floats;
-    /// Numbers of 32 bits as floats.
+    /// Converts 32-bit integers to floats.
     unsafe fn to_floats(numbers: Self::Integers) -> Self::Floats;
-    /// `a · b + c`, rounded once.
+    /// Computes `a · b + c`, rounded once.
     unsafe fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
-    /// `c − a · b`, rounded once.
+    /// Computes `c − a · b`, rounded once.
     unsafe fn multiply_subtract(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
-    /// Writes a register of integers.
+    /// Stores a register of integers.
     unsafe fn store_integers(numbers: Self::Integers, to: *mut i16);
-    /// Writes a register.
+    /// Stores a register of floats.
     unsafe fn store(numbers: Self::Floats, to: *mut f32);
-    /// The value of an f16 with these bits everywhere.
+    /// Returns a register with the value of an f16 with these bits in all lanes.
     unsafe fn splat_f16(bits: u16) -> Self::Floats;
-    /// The values of two, the first everywhere.
+    /// Returns the values of two f16: the first in all lanes, the second as a number.
     unsafe fn splat_and_widen(bits: [u16; 2]) -> (Self::Floats, f32);
 }
 
-/// What products with weights in INT8 and INT4 need besides.
+/// The further operations that products with weights in INT8 and INT4 need.
 ///
 /// # Safety
-/// As [`Vector`] says.
+/// As for [`Vector`].
 #[allow(unsafe_code)]
 pub(super) trait WeightVector: Vector {
-    /// As many signed bytes.
+    /// Loads as many signed bytes as a register has 16-bit numbers, and widens them.
     unsafe fn widen_signed(from: *const i8) -> Self::Integers;
-    /// Words shifted by 0, 4, 8 and 12 bits, each with what `MASK` leaves of it.
+    /// Shifts words by 0, 4, 8 and 12 bits, and masks each with `MASK`.
     unsafe fn factors(words: Self::Integers) -> [Self::Integers; SHIFTS];
-    /// The sum of sums that began with zeros.
+    /// Returns the total of sums that began with zeros.
     unsafe fn total_i32(sums: Self::Exact) -> i32;
-    /// Scales of the groups of a step, each four times.
+    /// Loads the scales of the groups of a step, each repeated four times.
     unsafe fn group_scales(scales: *const [u16; GROUPS]) -> Self::Sixteen<Self::Floats>;
 }

@@ -1,4 +1,5 @@
-//! AMX: `tdpbusd` adds the products of sixteen rows of 64 unsigned bytes by sixteen columns of 64 signed ones to 256 sums.
+//! AMX: `tdpbusd` adds the products of sixteen rows of 64 unsigned bytes by sixteen columns of 64 signed ones to 256
+//! sums.
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps,
@@ -16,12 +17,13 @@ use super::{Int8Kernel, Rectangle};
 use crate::amx::{AHEAD, BYTES, LANES, Native, Operands, ROWS, Ready, Sums, Tiles};
 use crate::kernel::avx512::{lanes, load};
 
-/// Bytes of the rows of one task: a core's second-level cache holds them beside weights.
+/// Bytes of the rows of one task: a core's second-level cache holds them together with weights.
 const TASK_BYTES: usize = 768 << 10;
-/// Rows of one task, at most.
+/// Maximum number of rows per task.
 const TASK_ROWS: usize = 512;
 
-/// The kernel. Fewer rows than a tile has are multiplied by `vpdpbusd`, and what is no product is AVX-512's.
+/// The kernel. `vpdpbusd` multiplies fewer rows than a tile has; operations other than products are those of the
+/// AVX-512 kernel.
 pub(in crate::kernel) struct Amx<T> {
     tiles: T,
     vectors: Avx512Vnni,
@@ -38,7 +40,7 @@ impl Amx<Native> {
 
 #[cfg(test)]
 impl Amx<crate::amx::Emulated> {
-    /// The kernel on a matrix unit in plain Rust.
+    /// Returns the kernel on a matrix unit in plain Rust.
     pub(in crate::kernel) fn emulated() -> Option<Self> {
         Some(Self {
             tiles: crate::amx::Emulated,
@@ -52,7 +54,8 @@ impl<T: Tiles> Int8Kernel for Amx<T> {
         "amx-tdpbusd"
     }
 
-    /// Weights take longer to come from memory than to be multiplied: they should come once for as many rows as possible.
+    /// Returns as many rows as fit: loading weights from memory takes longer than multiplying them, so each load should
+    /// serve as many rows as possible.
     fn task_rows(&self, in_features: usize) -> usize {
         (TASK_BYTES / in_features / (2 * ROWS) * (2 * ROWS)).clamp(2 * ROWS, TASK_ROWS)
     }
@@ -78,8 +81,8 @@ impl<T: Tiles> Int8Kernel for Amx<T> {
     }
 }
 
-/// Two tiles of rows by two blocks of columns at a time. Rows are tiles of sixteen; the last ones overlap those before them,
-/// and what is computed twice has the same bits.
+/// Computes two tiles of rows by two blocks of columns at a time. Rows are tiles of sixteen; the last ones overlap
+/// those before them, and outputs that are computed twice have the same bits.
 #[target_feature(enable = "avx512f")]
 fn multiply<T: Tiles>(tiles: &Ready<T>, rectangle: &Rectangle) {
     let Range { start, end } = rectangle.rows;
@@ -88,7 +91,7 @@ fn multiply<T: Tiles>(tiles: &Ready<T>, rectangle: &Rectangle) {
     let mut sums = Sums::new();
     for column in rectangle.columns.clone().step_by(2 * BLOCK) {
         let blocks = Blocks::new(rectangle, column);
-        // The weights of the blocks behind these come into the second-level cache meanwhile.
+        // The weights of the following blocks are prefetched into the second-level cache.
         let mut ahead = weight.blocks(column / BLOCK + 2, 2).as_flattened();
         for row in (start..end).step_by(2 * ROWS) {
             let rows = [row.min(last_tile), (row + ROWS).min(last_tile)];
@@ -103,18 +106,18 @@ fn multiply<T: Tiles>(tiles: &Ready<T>, rectangle: &Rectangle) {
     }
 }
 
-/// Two blocks of columns, and what ends their outputs. Where there is one block alone, it is multiplied twice.
+/// Two blocks of columns, and the numbers that convert their sums to outputs. A single last block is multiplied twice.
 struct Blocks<'a> {
     weights: [&'a [[i8; STEP]]; 2],
     columns: [Range<usize>; 2],
-    /// What sums are too large by.
+    /// The excess of the sums, due to the offset of activations.
     excess: [__m512i; 2],
     scales: [__m512; 2],
     biases: [__m512; 2],
 }
 
 impl<'a> Blocks<'a> {
-    /// Those from `column` on.
+    /// Creates the blocks from `column` on.
     #[target_feature(enable = "avx512f")]
     fn new(rectangle: &Rectangle<'a>, column: usize) -> Self {
         let (weight, end) = (rectangle.weight, rectangle.columns.end);
@@ -144,16 +147,16 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Ends the outputs of a tile of rows, in the order of operations of [`output`](super::output).
+    /// Writes the outputs of a tile of rows, in the order of operations of [`output`](super::output).
     #[target_feature(enable = "avx512f")]
     fn write(&self, rectangle: &Rectangle, row: usize, sums: &[[i32; 2 * LANES]; ROWS]) {
         let masks = self.columns.each_ref().map(|columns| lanes(columns.len()));
         let row_scales = rectangle.x.scales()[row..]
             .first_chunk::<ROWS>()
-            .expect("a scale for each row");
+            .expect("every row has a scale");
         for (index, (sums, row_scale)) in sums.iter().zip(row_scales).enumerate() {
             for (block, sums) in sums.as_chunks::<LANES>().0.iter().enumerate() {
-                // SAFETY: sixteen sums are a register; the rectangle belongs to this task alone, and the mask covers the
+                // SAFETY: sixteen sums are a register; only this task writes the rectangle, and the mask covers the
                 // slice's length.
                 #[allow(unsafe_code)]
                 unsafe {
@@ -174,7 +177,7 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// At most sixteen numbers, and zeros.
+/// Loads at most sixteen numbers; the other lanes are zero.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load_i32(values: &[i32]) -> __m512i {
@@ -185,7 +188,7 @@ fn load_i32(values: &[i32]) -> __m512i {
     }
 }
 
-/// Sums of all products of two tiles of rows, and of two blocks of columns. Fetches `ahead`.
+/// Computes the sums of all products of two tiles of rows and two blocks of columns. Prefetches `ahead`.
 fn add_products<T: Tiles>(
     tiles: &Ready<T>,
     rectangle: &Rectangle,
@@ -200,10 +203,10 @@ fn add_products<T: Tiles>(
     let whole = stride / BYTES;
     assert!(
         weights.iter().all(|block| block.len() == stride / QUAD),
-        "as many steps as activations have quads"
+        "expected as many steps as activations have quads"
     );
     if whole > 0 {
-        // Where nothing is left to fetch, what is multiplied.
+        // If nothing is left to prefetch, prefetches the weights that are being multiplied.
         let ahead = if ahead.len() < whole * AHEAD {
             weights[0].as_flattened()
         } else {
@@ -223,7 +226,7 @@ fn add_products<T: Tiles>(
         }
     }
     if !stride.is_multiple_of(BYTES) {
-        // The end of each row, and zeros behind it.
+        // The rest of each row, padded with zeros.
         let (mut x_rest, mut weights_rest) = ([[[0u8; BYTES]; ROWS]; 2], [[[0i8; STEP]; ROWS]; 2]);
         let rest = stride - whole * BYTES;
         for (x_rest, x) in x_rest.iter_mut().zip(x) {

@@ -1,5 +1,5 @@
-//! AVX2: `vpmaddwd` adds two products of 16-bit numbers to each of eight sums. Both operands are widened on the way:
-//! activations before they are used, a stretch of some rows at a time, weights as they are loaded.
+//! AVX2: `vpmaddwd` adds two products of 16-bit numbers to each other, eight times. Both operands are widened:
+//! activations before they are used, a stretch of some rows at a time; weights as they are loaded.
 
 use std::arch::x86_64::{
     __m256, __m256i, _mm_loadu_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_cvtepi8_epi16,
@@ -12,24 +12,24 @@ use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
 use crate::tier::Tier;
 
-/// Rows of the largest tile: with [`PARTS`] they make twelve of sixteen registers.
+/// Rows of the largest tile: with [`PARTS`] they use twelve of sixteen registers.
 const ROWS: usize = 6;
-/// Registers with the sums of a tile's channels: eight numbers hold four channels, two sums for each.
+/// Registers with the sums of a tile's channels: a register has eight sums, two for each of four channels.
 const PARTS: usize = 2;
-/// Output channels of a tile.
+/// Output channels per tile.
 const CHANNELS: usize = 4 * PARTS;
-/// Tiles that are beside each other and use the same widened activations.
+/// Adjacent tiles that use the same widened activations.
 const TILES: usize = 8;
-/// Steps of a stretch: with the weights of a block it stays in the first-level cache.
+/// Steps per stretch: together with the weights of a block it stays in the first-level cache.
 const STRETCH: usize = 128;
 
 /// Widened activations of some rows.
 type Stretch<const ROWS: usize> = [[i16; STRETCH * QUAD]; ROWS];
 
-/// Sums of a tile.
+/// The sums of a tile.
 type Sums<const ROWS: usize> = [[__m256i; PARTS]; ROWS];
 
-/// The kernel; having one proves that the processor can run it.
+/// The kernel. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct Avx2(());
 
 impl Avx2 {
@@ -44,7 +44,7 @@ impl Int8Kernel for Avx2 {
     }
 
     fn multiply(&self, rectangle: &Rectangle) {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         unsafe {
             multiply(rectangle);
@@ -71,7 +71,7 @@ fn multiply(rectangle: &Rectangle) {
     }
 }
 
-/// Some rows of up to [`TILES`] tiles from `column` on.
+/// Computes some rows of up to [`TILES`] tiles from `column` on.
 #[target_feature(enable = "avx2")]
 fn tiles<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
     let tiles = (rectangle.columns.end - column)
@@ -100,7 +100,8 @@ fn tiles<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
     }
 }
 
-/// Adds the products of a stretch of activations with the weights of [`CHANNELS`] channels of a block, from `channel` on.
+/// Adds the products of a stretch of activations and the weights of [`CHANNELS`] channels of a block, from `channel`
+/// on.
 #[target_feature(enable = "avx2")]
 fn add_products<const ROWS: usize>(
     x: &Stretch<ROWS>,
@@ -138,7 +139,7 @@ fn add_products<const ROWS: usize>(
     *total = sums;
 }
 
-/// From the sums of a tile to its outputs.
+/// Computes a tile's outputs from its sums.
 #[target_feature(enable = "avx2")]
 fn finish<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize, sums: &Sums<ROWS>) {
     let columns = column..(column + CHANNELS).min(rectangle.columns.end);
@@ -147,13 +148,13 @@ fn finish<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize, s
         .bias
         .map_or(_mm256_setzero_ps(), |bias| load(&bias[columns.clone()]));
     for (index, [first, second]) in sums.iter().enumerate() {
-        // Each two neighbours added, and channels brought back into their order.
+        // Adds neighbours, and restores the order of channels.
         let sum = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_hadd_epi32(*first, *second));
         let row_scale = _mm256_set1_ps(rectangle.x.scales()[row + index]);
         let value = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(row_scale, scales));
         let value = _mm256_add_ps(value, biases);
         let mut values = [0.0; CHANNELS];
-        // SAFETY: the array is as long as a register; the rectangle belongs to this task alone.
+        // SAFETY: the array is as long as a register; only this task writes the rectangle.
         #[allow(unsafe_code)]
         let out = unsafe {
             _mm256_storeu_ps(values.as_mut_ptr(), value);
@@ -163,7 +164,7 @@ fn finish<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize, s
     }
 }
 
-/// Up to eight numbers, and zeros behind them.
+/// Loads up to eight numbers, padded with zeros.
 #[target_feature(enable = "avx2")]
 fn load(values: &[f32]) -> __m256 {
     let mut padded = [0.0; CHANNELS];

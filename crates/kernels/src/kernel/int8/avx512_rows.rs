@@ -1,4 +1,4 @@
-//! What AVX-512 does with rows of activations: quantizes them, and multiplies their outliers.
+//! AVX-512 functions for rows of activations: quantization, and products of their outliers.
 
 use std::arch::x86_64::{
     __m512, __m512i, __mmask16, _CMP_NLE_UQ, _mm_mask_storeu_epi8, _mm_set1_epi8, _mm_xor_si128,
@@ -20,12 +20,12 @@ use super::shadow::ShadowColumns;
 use super::weight::{BLOCK, QUAD, STEP};
 use crate::kernel::avx512::{lanes, load};
 
-/// Numbers of a register.
+/// Numbers per register.
 const LANES: usize = 16;
-/// Rows between the one whose shadow is computed and the one that is fetched.
+/// Distance in rows between the row whose shadow is computed and the one that is prefetched.
 const ROWS_AHEAD: usize = 4;
 
-/// See [`Int8Kernel::quantize`](super::Int8Kernel::quantize).
+/// Implements [`Int8Kernel::quantize`](super::Int8Kernel::quantize).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
 pub(super) fn quantize(row: &ActivationRow, numbers: &mut [u8], outliers: &mut Outliers) {
     let ActivationRow {
@@ -39,7 +39,7 @@ pub(super) fn quantize(row: &ActivationRow, numbers: &mut [u8], outliers: &mut O
     );
     outliers.reserve(x.len() + LANES);
     let inverse = _mm512_set1_ps(inverse);
-    // The order in which packing leaves what four registers hold.
+    // The order of 32-bit groups after packing four registers.
     let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     let (whole, rest) = numbers.as_chunks_mut::<{ 4 * LANES }>();
     let first_of_rest = whole.len() * 4 * LANES;
@@ -47,7 +47,7 @@ pub(super) fn quantize(row: &ActivationRow, numbers: &mut [u8], outliers: &mut O
         let places = [0, 1, 2, 3].map(|register| index * 4 * LANES + register * LANES);
         let mut values = [_mm512_setzero_ps(); 4];
         for (value, first) in values.iter_mut().zip(places) {
-            // SAFETY: sixteen numbers more are in `x` and in `smoothing`.
+            // SAFETY: `x` and `smoothing` have at least sixteen more numbers.
             #[allow(unsafe_code)]
             unsafe {
                 *value = _mm512_loadu_ps(x.as_ptr().add(first));
@@ -95,7 +95,7 @@ pub(super) fn quantize(row: &ActivationRow, numbers: &mut [u8], outliers: &mut O
     }
 }
 
-/// The nearest integers to x / scale, from −127 to 127.
+/// Computes the nearest integers to x / scale, from −127 to 127.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn nearest(x: __m512, inverse: __m512) -> __m512i {
@@ -106,14 +106,15 @@ fn nearest(x: __m512, inverse: __m512) -> __m512i {
     ))
 }
 
-/// Magnitudes beyond the limit, and what is not a number.
+/// Returns a mask of the magnitudes above the limit and of NaN.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn exceeding(x: __m512, limit: f32) -> __mmask16 {
     _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(_mm512_abs_ps(x), _mm512_set1_ps(limit))
 }
 
-/// Adds the lanes of `x` in `mask`, which are channels from `first` on. The lists have room for a register more.
+/// Appends the lanes of `x` in `mask`, which are channels from `first` on. The lists must have capacity for one more
+/// register.
 #[inline]
 #[target_feature(enable = "avx512f,popcnt")]
 fn append(outliers: &mut Outliers, x: __m512, mask: __mmask16, first: usize) {
@@ -125,7 +126,7 @@ fn append(outliers: &mut Outliers, x: __m512, mask: __mmask16, first: usize) {
     let lane_numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let of_lanes = _mm512_add_epi32(lane_numbers, _mm512_set1_epi32(first as i32));
     let count_after = count + mask.count_ones() as usize;
-    // SAFETY: `quantize` made room for every activation of the row and a register more; so many are written.
+    // SAFETY: `quantize` reserved capacity for every activation of the row and one more register.
     #[allow(unsafe_code)]
     unsafe {
         _mm512_storeu_si512(
@@ -141,7 +142,7 @@ fn append(outliers: &mut Outliers, x: __m512, mask: __mmask16, first: usize) {
     }
 }
 
-/// See [`Int8Kernel::shadow`](super::Int8Kernel::shadow).
+/// Implements [`Int8Kernel::shadow`](super::Int8Kernel::shadow).
 #[target_feature(enable = "avx512f,avx512vnni")]
 pub(super) fn shadow(columns: &ShadowColumns) {
     let mut first = columns.columns.start;
@@ -154,7 +155,7 @@ pub(super) fn shadow(columns: &ShadowColumns) {
     }
 }
 
-/// The shadow of some blocks, which begin with output channel `first`. Returns how many channels they have.
+/// Computes the shadow of some blocks, which start with output channel `first`. Returns their number of channels.
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
     let ShadowColumns {
@@ -168,7 +169,7 @@ fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
     assert_eq!(
         x.in_features(),
         weight.in_features,
-        "as many channels as the weight reads"
+        "expected as many channels as the weight has"
     );
     let of_block = |index: usize| first + index * BLOCK..(first + (index + 1) * BLOCK).min(end);
     let mut blocks: [&[[i8; STEP]]; BLOCKS] = [&[]; BLOCKS];
@@ -182,7 +183,7 @@ fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
         let mut sums = [_mm512_setzero_ps(); BLOCKS];
         for (channel, remainder) in channels.iter().zip(remainders) {
             let channel = *channel as usize;
-            // A one at the place of the channel's weight: the product with a quad is that weight.
+            // A one at the place of the channel's weight: its product with a quad is that weight.
             let one = _mm512_set1_epi32(1 << (8 * (channel % QUAD)));
             let remainder = _mm512_set1_ps(*remainder);
             for (sum, block) in sums.iter_mut().zip(blocks) {
@@ -198,7 +199,7 @@ fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
             }
         }
         for (index, (sum, scale)) in sums.into_iter().zip(scales).enumerate() {
-            // SAFETY: these columns belong to this task alone.
+            // SAFETY: only this task writes these columns.
             #[allow(unsafe_code)]
             let out = unsafe { out.row(row, of_block(index)) };
             let shadow = _mm512_mul_ps(sum, scale);

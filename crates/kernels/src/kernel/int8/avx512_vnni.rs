@@ -18,18 +18,18 @@ use crate::chunks::parts;
 use crate::kernel::avx512::{lanes, load};
 use crate::tier::Tier;
 
-/// Rows of the largest tile: with [`BLOCKS`] they make 24 registers of sums and leave eight for operands.
+/// Rows of the largest tile: with [`BLOCKS`] they use 24 registers for sums and leave eight for operands.
 const ROWS: usize = 6;
 /// Blocks of output channels of the largest tile.
 const BLOCKS: usize = 4;
-/// As many rows as this are bound by memory: tiles are of [`FEW_ROWS`] at most, so that there are several, during all of
-/// which weights come from there.
+/// Up to this many rows, memory limits the speed. Tiles then have at most [`FEW_ROWS`], so that there are several tiles
+/// and each of them prefetches weights.
 const FEW: usize = 16;
 const FEW_ROWS: usize = 4;
-/// Steps between which lines that are needed later are prefetched.
+/// Steps between prefetches of lines that are needed later.
 const STRETCH: usize = 8;
 
-/// The kernel; having one proves that the processor can run it.
+/// The kernel. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct Avx512Vnni(());
 
 impl Avx512Vnni {
@@ -44,7 +44,7 @@ impl Int8Kernel for Avx512Vnni {
     }
 
     fn multiply(&self, rectangle: &Rectangle) {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         unsafe {
             multiply(rectangle);
@@ -82,8 +82,8 @@ fn multiply(rectangle: &Rectangle) {
     }
 }
 
-/// All rows of some blocks of output channels. Meanwhile the weights of the blocks behind them come from memory; where
-/// there is one tile only, it reads its own from there, which the processor fetches ahead.
+/// Computes all rows of some blocks of output channels, and prefetches the weights of the following blocks. A single
+/// tile prefetches nothing: it reads its own weights from memory, by the hardware prefetcher.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn panel<const BLOCKS: usize>(rectangle: &Rectangle, column: usize) {
     let mut ahead = rectangle.weight.blocks(column / BLOCK + BLOCKS, BLOCKS);
@@ -100,7 +100,7 @@ fn panel<const BLOCKS: usize>(rectangle: &Rectangle, column: usize) {
     };
     for part in parts(rectangle.rows.len(), most) {
         let (row, now) = (rectangle.rows.start + part.start, lines.min(ahead.len()));
-        let now = ahead.split_off(..now).expect("as many as are left");
+        let now = ahead.split_off(..now).expect("no more than are left");
         match part.len() {
             1 => tile::<1, BLOCKS>(rectangle, row, column, now),
             2 => tile::<2, BLOCKS>(rectangle, row, column, now),
@@ -112,8 +112,8 @@ fn panel<const BLOCKS: usize>(rectangle: &Rectangle, column: usize) {
     }
 }
 
-/// Some rows of some blocks: all sums stay in registers from the first input feature to the last. Weights that are
-/// needed later, `ahead`, come into the second-level cache.
+/// Computes some rows of some blocks: all sums stay in registers from the first input feature to the last. Prefetches
+/// `ahead`, weights that are needed later, into the second-level cache.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn tile<const ROWS: usize, const BLOCKS: usize>(
     rectangle: &Rectangle,
@@ -144,7 +144,7 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(
     assert!(
         weights.iter().all(|block| block.len() == steps) && x.iter().all(|row| row.len() == steps)
     );
-    // Lines of the output come into the cache while sums are formed, so that no store at the end waits for one.
+    // Prefetches the lines of the output while sums are computed, so that no store at the end waits for one.
     for index in 0..ROWS {
         rectangle.out.prefetch::<BLOCKS>(row + index, column);
     }
@@ -185,13 +185,13 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(
     }
     let row_scales = rectangle.x.scales()[row..]
         .first_chunk::<ROWS>()
-        .expect("a scale for each row");
+        .expect("every row has a scale");
     for ((index, sums), row_scale) in sums.into_iter().enumerate().zip(row_scales) {
         let row_scale = _mm512_set1_ps(*row_scale);
         for (block, ((sum, scale), bias)) in sums.into_iter().zip(scales).zip(biases).enumerate() {
             let value = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(row_scale, scale));
             let value = _mm512_add_ps(value, bias);
-            // SAFETY: the rectangle belongs to this task alone; the mask covers the slice's length.
+            // SAFETY: only this task writes the rectangle; the mask covers the slice's length.
             #[allow(unsafe_code)]
             unsafe {
                 let out = rectangle.out.row(row + index, columns(block));

@@ -1,5 +1,5 @@
-//! AVX-VNNI (Alder Lake and later, without AVX-512): `vpdpbusd` adds four products of unsigned by signed bytes to each of
-//! eight sums.
+//! AVX-VNNI (Alder Lake and later, without AVX-512): `vpdpbusd` adds four products of unsigned by signed bytes to each
+//! of eight sums.
 
 use std::arch::x86_64::{
     __m256i, _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_set1_epi32, _mm256_setzero_si256,
@@ -12,18 +12,18 @@ use super::{Int8Kernel, Rectangle};
 use crate::chunks::parts;
 use crate::tier::Tier;
 
-/// Rows of the largest tile of one block: with [`PARTS`] they make twelve of sixteen registers.
+/// Rows of the largest tile of one block: with [`PARTS`] they use twelve of sixteen registers.
 const ROWS: usize = 6;
 /// Registers with the sums of a block.
 const PARTS: usize = BLOCK / LANES;
-/// Sums of a register.
+/// Sums per register.
 const LANES: usize = 8;
-/// So few rows are in tiles of [`BLOCKS`], so that no sum waits for the one before it.
+/// Up to this many rows use tiles of [`BLOCKS`] blocks, so that no sum waits for the previous one.
 const FEW: usize = 2;
-/// Blocks of these tiles.
+/// Blocks per tile with few rows.
 const BLOCKS: usize = 3;
 
-/// A kernel of this kind: its name, whether the processor can run it, its instructions, and `vpdpbusd`.
+/// Defines a kernel of this kind: its name, whether the processor can run it, its instructions, and `vpdpbusd`.
 macro_rules! kernel {
     ($(#[$documentation:meta])* $kernel:ident, $name:literal, $new:expr, $features:literal, $add_products:expr) => {
         $(#[$documentation])*
@@ -49,7 +49,7 @@ macro_rules! kernel {
                         multiply::<$kernel>(rectangle);
                     }
                 }
-                // SAFETY: `new` has found the instructions.
+                // SAFETY: `new` has detected the instructions.
                 #[allow(unsafe_code)]
                 unsafe {
                     compute(rectangle);
@@ -61,7 +61,7 @@ macro_rules! kernel {
             #[inline(always)]
             #[allow(unsafe_code)]
             unsafe fn add_products(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
-                // SAFETY: as the trait says.
+                // SAFETY: as for the trait.
                 unsafe { $add_products(sums, unsigned, signed) }
             }
         }
@@ -69,7 +69,7 @@ macro_rules! kernel {
 }
 
 kernel!(
-    /// The kernel; having one proves that the processor can run it.
+    /// The kernel. A value of this type proves that the processor can run it.
     AvxVnni,
     "avxvnni-vpdpbusd",
     Tier::AvxVnni.is_supported(),
@@ -79,7 +79,7 @@ kernel!(
 
 #[cfg(test)]
 kernel!(
-    /// With the same instruction as AVX-512 encodes it, for machines that have that alone.
+    /// The kernel with AVX-512's encoding of the same instruction, for machines that have only that.
     Evex,
     "avxvnni-vpdpbusd as avx512vl",
     Tier::has_vnni(),
@@ -98,7 +98,7 @@ trait Dot {
 }
 
 /// # Safety
-/// The processor has AVX2 and the instruction of `D`.
+/// The processor must have AVX2 and the instruction of `D`.
 #[inline(always)]
 #[allow(unsafe_code)]
 unsafe fn multiply<D: Dot>(rectangle: &Rectangle) {
@@ -126,7 +126,7 @@ unsafe fn multiply<D: Dot>(rectangle: &Rectangle) {
     }
 }
 
-/// Some rows of some blocks: all sums stay in registers from the first input feature to the last.
+/// Computes some rows of some blocks: all sums stay in registers from the first input feature to the last.
 ///
 /// # Safety
 /// As [`multiply`].
@@ -142,11 +142,11 @@ unsafe fn tile<D: Dot, const ROWS: usize, const BLOCKS: usize>(
     let mut weights: [&[[i8; STEP]]; BLOCKS] = [&[]; BLOCKS];
     for (index, x) in x.iter_mut().enumerate() {
         *x = rectangle.x.quads(row + index);
-        assert_eq!(x.len(), steps, "a quad for each step");
+        assert_eq!(x.len(), steps, "expected a quad for each step");
     }
     for (block, weights) in weights.iter_mut().enumerate() {
         *weights = rectangle.weight.block(column / BLOCK + block);
-        assert_eq!(weights.len(), steps, "steps of a block");
+        assert_eq!(weights.len(), steps, "expected the steps of a block");
     }
     // SAFETY: the processor has the instructions; a row has a quad and a block 64 bytes for each step.
     let sums = unsafe {

@@ -8,12 +8,12 @@ use super::{Int8Kernel, Rectangle};
 use crate::arm::sdot;
 use crate::tier::Tier;
 
-/// Rows of a tile: with [`PARTS`] they make 24 of 32 registers.
+/// Rows per tile: with [`PARTS`] they use 24 of 32 registers.
 const ROWS: usize = 6;
 /// Registers with the sums of a block.
 const PARTS: usize = BLOCK / 4;
 
-/// The kernel; having one proves that the processor can run it.
+/// The kernel. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct DotProduct(());
 
 impl DotProduct {
@@ -28,7 +28,7 @@ impl Int8Kernel for DotProduct {
     }
 
     fn multiply(&self, rectangle: &Rectangle) {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         tile::multiply(rectangle, |x, weights| unsafe { sum(x, weights) });
     }
@@ -38,7 +38,7 @@ impl Int8Kernel for DotProduct {
 fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
     assert!(
         x.iter().all(|x| x.len() == weights.len()),
-        "as many quads as steps"
+        "expected as many quads as steps"
     );
     let mut sums = [[vdupq_n_s32(0); PARTS]; ROWS];
     for (step, weights) in weights.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! 8-bit matrix products (ARMv8.6 and later): `smmla` adds the products of two rows of eight bytes by two others to each of
-//! two by two sums.
+//! 8-bit matrix products (ARMv8.6 and later): `smmla` adds the products of two rows of eight bytes by two others to
+//! each of two by two sums.
 
 use std::arch::aarch64::{
     int8x16_t, int32x4_t, vcombine_s8, vcreate_s8, vdupq_n_s32, vld1q_s8, vreinterpretq_s8_s32,
@@ -12,13 +12,13 @@ use super::{Int8Kernel, Rectangle};
 use crate::arm::smmla;
 use crate::tier::Tier;
 
-/// Pairs of rows of a tile: with [`PARTS`] they make 24 of 32 registers.
+/// Pairs of rows per tile: with [`PARTS`] they use 24 of 32 registers.
 const PAIRS: usize = 3;
 const ROWS: usize = 2 * PAIRS;
 /// Registers with the sums of a block for two rows.
 const PARTS: usize = BLOCK / 2;
 
-/// The kernel; having one proves that the processor can run it.
+/// The kernel. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct MatrixProduct(());
 
 impl MatrixProduct {
@@ -33,7 +33,7 @@ impl Int8Kernel for MatrixProduct {
     }
 
     fn multiply(&self, rectangle: &Rectangle) {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         tile::multiply(rectangle, |x, weights| unsafe { sum(x, weights) });
     }
@@ -43,7 +43,7 @@ impl Int8Kernel for MatrixProduct {
 fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
     assert!(
         x.iter().all(|x| x.len() == weights.len()),
-        "as many quads as steps"
+        "expected as many quads as steps"
     );
     let mut sums = [[vdupq_n_s32(0); PARTS]; PAIRS];
     let (pairs, rest) = weights.as_chunks::<2>();
@@ -94,7 +94,7 @@ fn add(
         #[allow(unsafe_code)]
         let (first, second) = unsafe { (vld1q_s8(first.as_ptr()), vld1q_s8(second.as_ptr())) };
         let (first, second) = (vreinterpretq_s32_s8(first), vreinterpretq_s32_s8(second));
-        // Eight bytes of each of two channels.
+        // Eight bytes for each of two channels.
         let low = vreinterpretq_s8_s32(vzip1q_s32(first, second));
         let high = vreinterpretq_s8_s32(vzip2q_s32(first, second));
         for (sums, rows) in sums.iter_mut().zip(rows) {
@@ -104,7 +104,7 @@ fn add(
     }
 }
 
-/// Two quads of each of two rows.
+/// Combines two quads of each of two rows.
 #[inline]
 #[target_feature(enable = "neon")]
 fn two_rows(a: [[u8; QUAD]; 2], b: [[u8; QUAD]; 2]) -> int8x16_t {

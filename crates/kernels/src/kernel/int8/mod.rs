@@ -33,20 +33,20 @@ use rows::{Outliers, QuantizedView};
 use shadow::ShadowColumns;
 use weight::Int8Weight;
 
-/// The largest magnitude of a quantized number: symmetric, so −128 is never used.
+/// The largest magnitude of a quantized number: quantization is symmetric, so −128 is never used.
 pub(crate) const LARGEST: f32 = 127.0;
 
-/// The most input features of a layer, so that no sum of products leaves i32.
+/// Maximum number of input features of a layer: with more, a sum of products could overflow i32.
 pub const MAX_IN_FEATURES: usize = i32::MAX as usize / (127 * 127);
 
-/// One way to multiply. All kernels sum the same products in i32 and end each output in one order of
-/// operations, [`output`]'s, so that all of them give the same bits.
+/// One way to multiply. All kernels sum the same products in i32 and compute each output by the same operations in the
+/// same order as [`output`], so all of them give the same bits.
 pub(crate) trait Int8Kernel: Send + Sync {
-    /// Instruction set and, after it, the instruction that multiplies.
+    /// Returns the instruction set and, after it, the instruction that multiplies.
     fn name(&self) -> &'static str;
 
-    /// Rows of one task, at most, of activations with so many features: enough that a panel of weights, once in the cache, is
-    /// used well.
+    /// Returns the maximum number of rows per task for activations with so many features: enough to reuse a panel of
+    /// weights well while it is in the cache.
     fn task_rows(&self, _in_features: usize) -> usize {
         96
     }
@@ -54,30 +54,30 @@ pub(crate) trait Int8Kernel: Send + Sync {
     /// Computes the outputs of one rectangle.
     fn multiply(&self, rectangle: &Rectangle);
 
-    /// Fills the stored numbers of one row of activations, and adds those beyond the limit to `outliers`, ascending.
-    /// What is stored for one that is no number is left open.
+    /// Writes the quantized numbers of one row of activations, and appends those beyond the limit to `outliers`,
+    /// ascending by channel. The stored byte for NaN or infinity is unspecified.
     fn quantize(&self, row: &ActivationRow, numbers: &mut [u8], outliers: &mut Outliers) {
         row.quantize(numbers, outliers);
     }
 
-    /// The shadow of some columns.
+    /// Computes the shadow of some columns.
     fn shadow(&self, columns: &ShadowColumns) {
         columns.compute();
     }
 }
 
-/// Rows and columns of one output matrix that belong to one task alone.
+/// Rows and columns of an output matrix that only one task writes.
 pub(crate) struct Rectangle<'a> {
     pub x: QuantizedView<'a>,
     pub rows: Range<usize>,
     pub weight: Int8Weight<'a>,
-    /// Output channels, from a multiple of sixteen on.
+    /// Output channels; the first is a multiple of sixteen.
     pub columns: Range<usize>,
     pub bias: Option<&'a [f32]>,
     pub out: SharedOutput<'a>,
 }
 
-/// One output from its sum of products: the definition that vector kernels follow operation by operation.
+/// Computes one output from its sum of products: the definition that vector kernels follow operation by operation.
 #[inline(always)]
 pub(crate) fn output(sum: i32, row_scale: f32, weight_scale: f32, bias: f32) -> f32 {
     sum as f32 * (row_scale * weight_scale) + bias

@@ -1,4 +1,5 @@
-//! NEON (every aarch64): `smull` and `smlal` make 16-bit products of two steps, `sadalp` adds neighbours to 32-bit sums.
+//! NEON (every aarch64): `smull` and `smlal` compute 16-bit products of two steps, `sadalp` adds neighbours to 32-bit
+//! sums.
 
 use std::arch::aarch64::{
     int8x8_t, vdup_n_s32, vdupq_n_s32, vget_high_s8, vget_low_s8, vld1q_s8, vmlal_s8, vmull_s8,
@@ -9,12 +10,12 @@ use super::tile::{self, Rows, Sums};
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
 
-/// Rows of a tile: with [`PARTS`] they make sixteen of 32 registers.
+/// Rows per tile: with [`PARTS`] they use sixteen of 32 registers.
 const ROWS: usize = 2;
 /// Registers with the sums of a block: each holds two channels, two sums for each.
 const PARTS: usize = BLOCK / 2;
 
-/// The kernel, which every processor of this kind can run.
+/// The kernel, which every aarch64 processor can run.
 pub(in crate::kernel) struct Neon;
 
 impl Int8Kernel for Neon {
@@ -30,14 +31,14 @@ impl Int8Kernel for Neon {
 fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
     assert!(
         x.iter().all(|x| x.len() == weights.len()),
-        "as many quads as steps"
+        "expected as many quads as steps"
     );
     // SAFETY: NEON is part of aarch64; every load and store covers one array.
     #[allow(unsafe_code)]
     unsafe {
         let mut sums = [[vdupq_n_s32(0); PARTS]; ROWS];
         let (pairs, rest) = weights.as_chunks::<2>();
-        // Products of numbers up to 127 are up to 16129: two of them fit into 16 bits.
+        // Products of numbers up to 127 are at most 16129, so two of them fit in 16 bits.
         for (index, [first, second]) in pairs.iter().enumerate() {
             for part in (0..PARTS).step_by(2) {
                 let (first, second) = (load(first, part), load(second, part));
@@ -73,7 +74,7 @@ fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
     }
 }
 
-/// The quads of two times two channels.
+/// Loads the quads of two times two channels.
 #[inline(always)]
 fn load(step: &[i8; STEP], part: usize) -> [int8x8_t; 2] {
     let (registers, _) = step.as_chunks::<16>();
@@ -85,7 +86,7 @@ fn load(step: &[i8; STEP], part: usize) -> [int8x8_t; 2] {
     }
 }
 
-/// A quad of activations, twice.
+/// Returns a quad of activations, repeated twice.
 #[inline(always)]
 fn quad(x: [u8; QUAD]) -> int8x8_t {
     // SAFETY: NEON is part of aarch64.

@@ -4,21 +4,21 @@ use super::LARGEST;
 use super::rows::{OFFSET, Outliers};
 use crate::vectorize::vectorize;
 
-/// Activations that are quantized at once.
+/// Activations that are quantized together.
 const LANES: usize = 64;
-/// One row of activations on its way to INT8.
+/// One row of activations to be quantized to INT8.
 pub(crate) struct ActivationRow<'a> {
     pub x: &'a [f32],
-    /// What `x` is multiplied with first.
+    /// Factors that are applied to `x` first.
     pub smoothing: Option<&'a [f32]>,
     /// 1 / scale.
     pub inverse: f32,
-    /// Magnitudes beyond it, and what is not a number, are outliers.
+    /// Magnitudes above this limit, and NaN, are outliers.
     pub limit: f32,
 }
 
 impl ActivationRow<'_> {
-    /// In plain Rust: see [`Int8Kernel::quantize`](super::Int8Kernel::quantize).
+    /// Implements [`Int8Kernel::quantize`](super::Int8Kernel::quantize) in plain Rust.
     pub(crate) fn quantize(&self, numbers: &mut [u8], outliers: &mut Outliers) {
         let Self {
             x,
@@ -35,7 +35,7 @@ impl ActivationRow<'_> {
                 let (whole_smoothing, rest_smoothing) =
                     smoothing.map_or((&[][..], &[][..]), |all| all.as_chunks::<LANES>());
                 for (index, (numbers, x)) in whole.iter_mut().zip(whole_x).enumerate() {
-                    // Activations stay in registers: only where one exceeds the limit are they needed in memory.
+                    // Activations stay in registers; they are needed in memory only if one exceeds the limit.
                     let exceeds = match whole_smoothing.get(index) {
                         None => quantize_lanes(|lane| x[lane], inverse, limit, numbers),
                         Some(smoothing) => quantize_lanes(
@@ -69,7 +69,7 @@ impl ActivationRow<'_> {
     }
 }
 
-/// Adds those of `x`, which begins with channel `first`, that exceed `limit`.
+/// Appends the channels of `x` that exceed `limit`; `x` starts with channel `first`.
 fn report(x: &[f32], limit: f32, first: usize, outliers: &mut Outliers) {
     for (lane, x) in x.iter().enumerate() {
         if exceeds(*x, limit) {
@@ -87,7 +87,7 @@ fn smoothed(x: &[f32; LANES], smoothing: &[f32; LANES]) -> [f32; LANES] {
     lanes
 }
 
-/// The end of a row, and zeros beyond it.
+/// Returns the rest of a row, padded with zeros.
 #[inline(always)]
 fn padded(values: &[f32]) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];
@@ -95,7 +95,7 @@ fn padded(values: &[f32]) -> [f32; LANES] {
     lanes
 }
 
-/// Writes the numbers of `x`, and returns whether one of them exceeds `limit`.
+/// Writes the numbers of `x`, and returns whether any activation exceeds `limit`.
 #[inline(always)]
 fn quantize_lanes(
     x: impl Fn(usize) -> f32,
@@ -117,7 +117,7 @@ fn quantize_lanes(
     any
 }
 
-/// Whether `x` is beyond `limit` or is not a number.
+/// Returns whether `x` exceeds `limit` or is NaN.
 #[inline(always)]
 fn exceeds(x: f32, limit: f32) -> bool {
     x.abs() > limit || x.is_nan()

@@ -1,4 +1,4 @@
-//! The plain kernel: the oracle of all others, and what processors without a kernel of their own run.
+//! The plain kernel: the oracle for all others, and the kernel of processors that have no other.
 
 use super::rows::signed;
 use super::tile::{self, Rows, Sums};
@@ -33,7 +33,7 @@ fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
         for place in 0..QUAD {
             let mut widened = [0; BLOCK];
             for (widened, quad) in widened.iter_mut().zip(weights) {
-                // The byte at `place` with its sign: whole words and shifts vectorize, strided bytes do not.
+                // Extracts the byte at `place` with its sign: whole words and shifts vectorize, strided bytes do not.
                 *widened =
                     i32::from_le_bytes(quad.map(|byte| byte as u8)) << (24 - 8 * place) >> 24;
             }

@@ -1,20 +1,19 @@
-//! Activations in INT8 as kernels read them, with those that INT8 cannot hold beside them.
+//! Activations in INT8 as kernels read them, with the outliers that INT8 cannot hold.
 
 use std::ops::Range;
 
 use super::weight::QUAD;
 
-/// Rows quantized by one task, whose outliers are stored together.
+/// Rows that one task quantizes, and whose outliers are stored together.
 pub(crate) const PART_ROWS: usize = 16;
-/// Numbers are stored this much too large, unsigned, as the dot-product instruction of x86 takes them; those of ARM
-/// take them as they are.
+/// The offset of stored numbers: x86's dot-product instruction takes unsigned bytes; ARM's takes signed ones.
 pub(crate) const OFFSET: u8 = if cfg!(target_arch = "aarch64") {
     0
 } else {
     128
 };
 
-/// A number as it is.
+/// Returns a number without its offset.
 #[inline(always)]
 pub(crate) fn signed(stored: u8) -> i8 {
     (stored ^ OFFSET) as i8
@@ -27,51 +26,52 @@ pub(crate) struct Outliers {
     pub numbers: Vec<f32>,
 }
 
-/// Outliers of up to [`PART_ROWS`] rows.
+/// The outliers of up to [`PART_ROWS`] rows.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
-    /// Where each row's outliers end.
+    /// The end of each row's outliers.
     pub ends: Vec<usize>,
-    /// With their remainders.
+    /// The outliers, with their remainders.
     pub outliers: Outliers,
-    /// One row as it is made, or without its outlier columns.
+    /// Scratch for one row, as it is computed, or without its outlier columns.
     pub rest: Vec<f32>,
 }
 
-/// Rows of a [`QuantizedRows`](crate::int8::QuantizedRows), all or some of them: what products and shadows read. A row has the same bits in every view.
+/// All or some rows of a [`QuantizedRows`](crate::int8::QuantizedRows), for products and shadows. A row has the same
+/// bits in every view.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizedView<'a> {
     pub(crate) in_features: usize,
     /// `[rows, stride]`.
     pub(crate) bytes: &'a [u8],
     pub(crate) scales: &'a [f32],
-    /// Those that contain the rows.
+    /// The parts that contain the rows.
     pub(crate) parts: &'a [Part],
-    /// Rows of the first part that are before those of the view.
+    /// Rows of the first part that precede those of the view.
     pub(crate) rows_before: usize,
     pub(crate) outlier_columns: &'a [u32],
 }
 
 impl<'a> QuantizedView<'a> {
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(self) -> usize {
         self.scales.len()
     }
 
-    /// Number of features of a row.
+    /// Returns the number of features per row.
     pub fn in_features(self) -> usize {
         self.in_features
     }
 
-    /// What one unit of a row's numbers is worth, `[rows]`.
+    /// Returns the scale of each row, `[rows]`.
     pub fn scales(self) -> &'a [f32] {
         self.scales
     }
 
-    /// Returns some rows, which the view counts from zero.
+    /// Returns a view of some rows, which it counts from zero.
     ///
     /// # Panics
-    /// If there are no such rows.
+    /// If the range exceeds the rows.
     pub(crate) fn rows_view(self, rows: Range<usize>) -> Self {
         let stride = self.stride();
         let (begin, end) = (self.rows_before + rows.start, self.rows_before + rows.end);
@@ -92,34 +92,34 @@ impl<'a> QuantizedView<'a> {
             .map(|value| signed(*value))
     }
 
-    /// The numbers of all rows as they are stored, for a processor that reads them in place: each row begins at a
-    /// multiple of [`stride`](Self::stride), and [`QuantizedRows::ZERO`](crate::int8::QuantizedRows::ZERO) represents
+    /// Returns the stored numbers of all rows, for a processor that reads them in place: rows are
+    /// [`stride`](Self::stride) bytes apart, and [`QuantizedRows::ZERO`](crate::int8::QuantizedRows::ZERO) represents
     /// zero.
     pub fn bytes(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Bytes from one row to the next: the features, and zeros up to a multiple of four.
+    /// Returns the bytes per row: the features, padded with zeros to a multiple of four.
     pub fn stride(self) -> usize {
         stride(self.in_features)
     }
 
-    /// Bytes of all there is of the rows: numbers, scales and outliers.
+    /// Returns the bytes of the rows: numbers, scales and outliers.
     pub fn size(self) -> usize {
         size_of_val(self.bytes) + size_of_val(self.scales) + self.outlier_bytes()
     }
 
-    /// Bytes of the outliers of all rows: a channel and a number for each.
+    /// Returns the bytes of the outliers of all rows: a channel and a number for each.
     pub fn outlier_bytes(self) -> usize {
         self.outliers() * (size_of::<u32>() + size_of::<f32>())
     }
 
-    /// Number of outliers in all rows.
+    /// Returns the number of outliers in all rows.
     pub fn outliers(self) -> usize {
         self.outliers_of_parts().map(|(_, range)| range.len()).sum()
     }
 
-    /// Returns the outliers of a row: channels, ascending, and for each what the quantized number lacks.
+    /// Returns the outliers of a row: channels, ascending, and for each the remainder that its quantized number lacks.
     pub fn outliers_of(self, row: usize) -> (&'a [u32], &'a [f32]) {
         assert!(row < self.rows(), "row {row} of {}", self.rows());
         let row = self.rows_before + row;
@@ -129,7 +129,7 @@ impl<'a> QuantizedView<'a> {
         (&channels[range.clone()], &numbers[range])
     }
 
-    /// The columns that [`quantize_dynamic`](crate::int8::QuantizedRows::quantize_dynamic) left out, ascending.
+    /// Returns the columns that [`quantize_dynamic`](crate::int8::QuantizedRows::quantize_dynamic) left out, ascending.
     pub(crate) fn outlier_columns(self) -> &'a [u32] {
         self.outlier_columns
     }
@@ -148,7 +148,7 @@ impl<'a> QuantizedView<'a> {
         &self.bytes.as_chunks().0[row * quads..][..quads]
     }
 
-    /// Returns the outliers of each part, and which of them are of rows of this view.
+    /// Returns the outliers of each part, and the range of those that belong to rows of this view.
     fn outliers_of_parts(self) -> impl Iterator<Item = (&'a Outliers, Range<usize>)> {
         let end = self.rows_before + self.rows();
         self.parts.iter().enumerate().map(move |(index, part)| {
@@ -159,13 +159,13 @@ impl<'a> QuantizedView<'a> {
     }
 }
 
-/// Bytes of a row of so many numbers.
+/// Returns the bytes of a row of this many numbers.
 pub(crate) fn stride(in_features: usize) -> usize {
     in_features.next_multiple_of(QUAD)
 }
 
 impl Part {
-    /// Returns where the outliers of the first `rows` rows end.
+    /// Returns the end of the outliers of the first `rows` rows.
     pub fn end(&self, rows: usize) -> usize {
         if rows == 0 { 0 } else { self.ends[rows - 1] }
     }
@@ -182,7 +182,7 @@ impl Outliers {
         self.numbers.push(number);
     }
 
-    /// Makes room for so many more.
+    /// Reserves capacity for `more` outliers.
     #[cfg(target_arch = "x86_64")]
     pub fn reserve(&mut self, more: usize) {
         self.channels.reserve(more);

@@ -1,4 +1,4 @@
-//! Shadows of outliers.
+//! The shadows of outliers.
 
 use std::ops::Range;
 
@@ -7,27 +7,27 @@ use super::weight::{BLOCK, Int8Weight, QUAD};
 use crate::output::SharedOutput;
 use crate::vectorize::vectorize;
 
-/// Rows and columns of an output matrix that belong to one task alone, of which those rows are written that have outliers.
+/// Rows and columns of an output matrix that only one task writes; it writes the rows that have outliers.
 pub(crate) struct ShadowColumns<'a> {
     pub x: QuantizedView<'a>,
     pub rows: Range<usize>,
     pub weight: Int8Weight<'a>,
-    /// Output channels, from a multiple of sixteen on.
+    /// Output channels; the first is a multiple of sixteen.
     pub columns: Range<usize>,
     pub out: SharedOutput<'a>,
-    /// The shadow is added to what is there, instead of taking its place.
+    /// Whether the shadow is added to the output, rather than replacing it.
     pub add: bool,
 }
 
 impl ShadowColumns<'_> {
-    /// The rows that have outliers, with the channels of these and their remainders.
+    /// Returns the rows that have outliers, with their channels and remainders.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (usize, &[u32], &[f32])> {
         let rows = self.rows.clone().map(|row| (row, self.x.outliers_of(row)));
         rows.filter(|(_, (channels, _))| !channels.is_empty())
             .map(|(row, (channels, numbers))| (row, channels, numbers))
     }
 
-    /// In plain Rust: see [`Int8Kernel::shadow`](super::Int8Kernel::shadow).
+    /// Implements [`Int8Kernel::shadow`](super::Int8Kernel::shadow) in plain Rust.
     pub(crate) fn compute(&self) {
         for first in self.columns.clone().step_by(BLOCK) {
             let columns = first..(first + BLOCK).min(self.columns.end);
@@ -47,7 +47,7 @@ impl ShadowColumns<'_> {
                                 sums[lane] += remainder * (quad << shift >> 24) as f32;
                             }
                         }
-                        // SAFETY: these columns belong to this task alone.
+                        // SAFETY: only this task writes these columns.
                         #[allow(unsafe_code)]
                         let out = unsafe { self.out.row(row, columns.clone()) };
                         for ((out, sum), scale) in out.iter_mut().zip(sums).zip(scales) {

@@ -1,17 +1,17 @@
-//! Outer products of the Scalable Matrix Extension (SME, an extension of Armv9.2): `smopa` adds the products of a quad of
-//! each of some rows by a quad of each of some columns to a whole tile of sums.
+//! Outer products of the Scalable Matrix Extension (SME, an extension of Armv9.2): `smopa` adds the products of a quad
+//! of each of some rows by a quad of each of some columns to a whole tile of sums.
 //!
-//! One kernel for every vector length. A register has `lanes` quads, 4 to 64 (16 where the length is 512 bits). Four tiles
-//! hold the sums of two registers of rows by two of columns. Weights are read where they are: a step of `n16k4` is 16 quads,
-//! of which a register takes 4, 8 or all; a longer one is left partly empty. Rows are transposed, a panel of them at a time,
-//! to the quads of all rows step by step, through a tile as well.
+//! One kernel serves every vector length. A register has `lanes` quads, 4 to 64 (16 if the length is 512 bits). Four
+//! tiles hold the sums of two registers of rows by two of columns. Weights are read in place: a step of `n16k4` is 16
+//! quads, of which a register takes 4, 8 or all; a longer register is only partly filled. Rows are transposed, a panel
+//! at a time, to the quads of all rows step by step; this also uses a tile.
 //!
-//! Streaming mode, in which these instructions run, changes what vector registers contain and forbids others: it is entered
-//! and left within one `asm!`, without calls in it.
+//! These instructions run in streaming mode, which changes the contents of vector registers and forbids other
+//! instructions. So one `asm!` without calls enters and leaves it.
 //!
-//! It was run under emulation only (qemu, with vectors of 128 to 2048 bits), never on a processor with SME. So nothing here
-//! was timed: [`FEW_ROWS`] is an estimate, tasks have the columns of other kernels, for each of which rows are transposed
-//! again, and all threads multiply this way, though cores share few SME units.
+//! This kernel has only run under emulation (qemu, with vectors of 128 to 2048 bits), never on a processor with SME, so
+//! nothing here has been timed: [`FEW_ROWS`] is an estimate; tasks have the columns of other kernels, and each task
+//! transposes its rows again; and all threads use this kernel, though cores share few SME units.
 
 use std::arch::asm;
 use std::cell::RefCell;
@@ -23,11 +23,11 @@ use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle, tile};
 use crate::tier::Tier;
 
-/// Fewer rows are left to the matrix products of ordinary vectors, as in decode: outer products would be mostly zeros.
+/// Fewer rows, as in decode, use the matrix products of ordinary vectors: outer products would be mostly zeros.
 const FEW_ROWS: usize = 8;
 
-/// An `asm!` that runs instructions in streaming mode and with tiles: entering and leaving changes every vector and predicate
-/// register. Operands stand behind the semicolon.
+/// Runs instructions in streaming mode and with tiles, in one `asm!`. Entering and leaving changes every vector and
+/// predicate register. Operands follow the semicolon.
 macro_rules! streaming {
     ($($instruction:literal),+ $(,)?; $($operands:tt)+) => {
         asm!(
@@ -52,17 +52,17 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { panel: Vec::new(), sums: Vec::new() }) };
 }
 
-/// What a thread needs between streaming modes; kept, so that products allocate only where one is larger than all before.
+/// Buffers of a thread, kept between calls, so that only a product larger than all before allocates.
 struct Scratch {
-    /// Quads of a panel of rows, `[steps, 2 · lanes]`, zeros where rows are missing.
+    /// Quads of a panel of rows, `[steps, 2 · lanes]`, padded with zeros.
     panel: Vec<[u8; QUAD]>,
     /// The sums of four tiles, `[2 · lanes, 2 · width]`.
     sums: Vec<i32>,
 }
 
-/// The kernel; having one proves that the processor can run it.
+/// The kernel. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct OuterProduct {
-    /// For few rows, and for threads that can't use the tiles.
+    /// The kernel for few rows, and for threads that can't use the tiles.
     other: MatrixProduct,
 }
 
@@ -76,11 +76,11 @@ impl OuterProduct {
         })
     }
 
-    /// Returns the lanes of a register in streaming mode; `None` if a function that called this one has sums of its own in
-    /// the tiles, to be saved by whoever uses them next.
+    /// Returns the lanes of a register in streaming mode. Returns `None` if a calling function has live sums in the
+    /// tiles (lazy saving): the next user of the tiles would have to save them.
     fn lanes(&self) -> Option<usize> {
         let (bytes, save_area): (usize, usize);
-        // SAFETY: `new` has found the instructions; they read registers and nothing else.
+        // SAFETY: `new` has detected the instructions; they only read registers.
         #[allow(unsafe_code)]
         unsafe {
             asm!(
@@ -122,7 +122,7 @@ impl Int8Kernel for OuterProduct {
 /// Computes the outputs of at most `2 · lanes` rows of a rectangle.
 fn multiply_panel(rectangle: &Rectangle, rows: Range<usize>, lanes: usize, scratch: &mut Scratch) {
     let steps = rectangle.x.in_features().div_ceil(QUAD);
-    // Columns of a tile.
+    // Columns per tile.
     let width = lanes.min(BLOCK);
     let Scratch { panel, sums } = scratch;
     let panel = at_least(panel, steps * 2 * lanes);
@@ -139,11 +139,11 @@ fn multiply_panel(rectangle: &Rectangle, rows: Range<usize>, lanes: usize, scrat
     }
     for column in rectangle.columns.clone().step_by(2 * width) {
         let columns = column..(column + 2 * width).min(rectangle.columns.end);
-        // From the quad of a column in the first step on.
+        // Starts at the quad of a column in the first step.
         let weights = |column: usize| {
             &rectangle.weight.block(column / BLOCK).as_flattened()[column % BLOCK * QUAD..]
         };
-        // Where the columns of the second tile are missing, those of the first are computed again and left out.
+        // If the second tile has no columns, those of the first are computed again and not written.
         let second = if column + width < columns.end {
             column + width
         } else {
@@ -162,7 +162,7 @@ fn multiply_panel(rectangle: &Rectangle, rows: Range<usize>, lanes: usize, scrat
     }
 }
 
-/// Returns the first `len` elements, which are added where they are missing.
+/// Returns the first `len` elements, after extending the vector if needed.
 fn at_least<T: Clone + Default>(scratch: &mut Vec<T>, len: usize) -> &mut [T] {
     if scratch.len() < len {
         scratch.resize(len, T::default());
@@ -170,8 +170,8 @@ fn at_least<T: Clone + Default>(scratch: &mut Vec<T>, len: usize) -> &mut [T] {
     &mut scratch[..len]
 }
 
-/// Fills one half of each step of a panel, `[steps, 2, lanes]`, with the quads of at most `lanes` rows, and zeros where
-/// there are fewer.
+/// Fills one half of each step of a panel, `[steps, 2, lanes]`, with the quads of at most `lanes` rows, padded with
+/// zeros.
 fn transpose(
     x: QuantizedView,
     rows: Range<usize>,
@@ -185,15 +185,15 @@ fn transpose(
     );
     let quads: &[[u8; QUAD]] = x.bytes().as_chunks().0;
     let quads = &quads[rows.start * steps..rows.end * steps];
-    // SAFETY: the kernel calls this with the lanes that it found, and the tiles are nobody's (`OuterProduct::lanes`). Of
-    // `rows.len()` rows of `steps` quads each quad is read; of each of `steps` steps one half is written, `lanes` quads:
-    // all are in their slices by the assertion.
+    // SAFETY: the kernel passes the lanes that it detected, and no other function has live data in the tiles
+    // (`OuterProduct::lanes`). The code reads each of `steps` quads of `rows.len()` rows and writes half of each of
+    // `steps` steps, `lanes` quads: all are within their slices by the assertion.
     #[allow(unsafe_code)]
     unsafe {
         streaming!(
             "zero {{za0.s}}",
             "ptrue p0.s",
-            // As many steps as lanes: those that are left, of each row.
+            // Loads as many steps as there are lanes, or the remaining ones, of each row.
             "2:",
             "whilelt p1.s, {step}, {steps}",
             "mov {row}, {quads}",
@@ -233,7 +233,7 @@ fn transpose(
     }
 }
 
-/// Sets `sums`, `[2 · lanes, 2 · width]`, to those of the products of a panel by the columns of two tiles, whose steps are
+/// Computes `sums`, `[2 · lanes, 2 · width]`, of the products of a panel by the columns of two tiles, whose steps are
 /// [`STEP`] bytes apart.
 fn add_products(
     panel: &[[u8; QUAD]],
@@ -250,9 +250,10 @@ fn add_products(
             .all(|weights| weights.len() >= (steps - 1) * STEP + width * QUAD),
         "all steps"
     );
-    // SAFETY: the kernel calls this with the lanes that it found, and the tiles are nobody's (`OuterProduct::lanes`). Of
-    // each of `steps` steps two registers of the panel are read and `width` quads of either weights; of each of
-    // `2 · lanes` rows `width` sums are written twice: all are in their slices by the assertions.
+    // SAFETY: the kernel passes the lanes that it detected, and no other function has live data in the tiles
+    // (`OuterProduct::lanes`). For each of `steps` steps the code reads two registers of the panel and `width` quads of
+    // either weights; for each of `2 · lanes` rows it writes `width` sums twice: all are within their slices by the
+    // assertions.
     #[allow(unsafe_code)]
     unsafe {
         streaming!(
@@ -311,7 +312,8 @@ mod tests {
         assert!(kernel.lanes().is_some());
         let save_area = [0u64; 2];
         let set = |address: usize| {
-            // SAFETY: the kernel has found the register, which programs may write. Nobody uses the tiles meanwhile.
+            // SAFETY: the kernel has detected the register, which programs may write. Nothing uses the tiles at this
+            // point.
             #[allow(unsafe_code)]
             unsafe {
                 asm!(".arch_extension sme", "msr TPIDR2_EL0, {}", in(reg) address, options(nomem, nostack));

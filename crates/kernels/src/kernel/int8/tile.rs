@@ -1,4 +1,5 @@
-//! Kernels whose tiles are some rows of one block of output channels: what is left of them is how to sum products.
+//! Shared code of kernels whose tiles are some rows of one block of output channels. Such a kernel only defines how to
+//! sum products.
 
 use std::ops::Range;
 
@@ -11,7 +12,8 @@ pub(super) type Rows<'a, const ROWS: usize> = [&'a [[u8; QUAD]]; ROWS];
 /// Sums of one block of output channels for some rows.
 pub(super) type Sums<const ROWS: usize> = [[i32; BLOCK]; ROWS];
 
-/// Computes a rectangle with `sum`, which gets the activations of [`Rows`] and all steps of a block, both equally long.
+/// Computes a rectangle with `sum`, which receives the activations of [`Rows`] and all steps of a block, equal in
+/// number.
 #[inline(always)]
 pub(super) fn multiply<const ROWS: usize>(
     rectangle: &Rectangle,
@@ -24,7 +26,7 @@ pub(super) fn multiply<const ROWS: usize>(
             let rows = row..(row + ROWS).min(rectangle.rows.end);
             let mut x: Rows<ROWS> = [&[]; ROWS];
             for (index, x) in x.iter_mut().enumerate() {
-                // Where rows are missing, the last one is computed again and left out.
+                // Missing rows are replaced by the last one, and not written.
                 *x = rectangle.x.quads((row + index).min(rows.end - 1));
             }
             let sums = sum(x, weights);
@@ -38,7 +40,7 @@ pub(super) fn multiply<const ROWS: usize>(
 /// Writes the outputs of some columns of one row of a rectangle; `sums` may have more at the end.
 #[inline(always)]
 pub(super) fn write(rectangle: &Rectangle, row: usize, columns: Range<usize>, sums: &[i32]) {
-    // SAFETY: the rectangle belongs to this task alone.
+    // SAFETY: only this task writes the rectangle.
     #[allow(unsafe_code)]
     let out = unsafe { rectangle.out.row(row, columns.clone()) };
     let row_scale = rectangle.x.scales()[row];

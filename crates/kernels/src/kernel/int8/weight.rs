@@ -1,46 +1,46 @@
 //! Weights in INT8 as kernels read them.
 //!
-//! Their layout is `n16k4`: sixteen output channels make a block; within it, four neighbouring input features of each
-//! of the sixteen are consecutive: `[out_features / 16][in_features / 4][16][4]`. That is one 64-byte line for each
-//! step of a dot-product instruction, which sums four products into each of its 32-bit lanes. Both dimensions are
-//! padded with zeros.
+//! Their layout is `n16k4`: a block is sixteen output channels; within it, four consecutive input features of each
+//! channel are contiguous: `[out_features / 16][in_features / 4][16][4]`. That is one 64-byte line for each step of a
+//! dot-product instruction, which sums four products into each of its 32-bit lanes. Both dimensions are padded with
+//! zeros.
 
 use std::ops::Range;
 
 use super::MAX_IN_FEATURES;
 
-/// Output channels of a block.
+/// Output channels per block.
 pub(crate) const BLOCK: usize = 16;
-/// Input features that a lane of a dot-product instruction sums.
+/// Input features per lane of a dot-product instruction.
 pub(crate) const QUAD: usize = 4;
-/// Bytes of one step: a quad of each output channel of a block.
+/// Bytes per step: a quad of each output channel of a block.
 pub(crate) const STEP: usize = BLOCK * QUAD;
 
-/// Length of the packed form of a weight `[out_features, in_features]`; `None` if memory has no such length.
+/// Returns the length of a packed weight `[out_features, in_features]`; `None` on overflow.
 pub fn packed_len(out_features: usize, in_features: usize) -> Option<usize> {
     let rows = out_features.checked_next_multiple_of(BLOCK)?;
     rows.checked_mul(in_features.checked_next_multiple_of(QUAD)?)
 }
 
-/// Bytes of one block of a weight with this many input features.
+/// Returns the bytes of one block of a weight with this many input features.
 pub(crate) fn block_len(in_features: usize) -> usize {
     in_features.div_ceil(QUAD) * STEP
 }
 
-/// The weight of a linear layer, `[out_features, in_features]`, in INT8: symmetric, one scale for each
-/// output channel, in the packed layout.
+/// The weight of a linear layer, `[out_features, in_features]`, in INT8: symmetric, one scale per output channel, in
+/// the packed layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Int8Weight<'a> {
     /// Output channels.
     pub out_features: usize,
     /// Input features, at most [`MAX_IN_FEATURES`].
     pub in_features: usize,
-    /// The numbers, laid out by [`pack`](crate::int8::pack).
+    /// The numbers, packed by [`pack`](crate::int8::pack).
     pub packed: &'a [i8],
-    /// What one unit of a number is worth, `[out_features]`.
+    /// Scale of each output channel, `[out_features]`.
     pub scales: &'a [f32],
-    /// Sum of the numbers of each output channel, `[out_features]`, by [`row_sums`](crate::int8::row_sums): kernels whose
-    /// activations are unsigned subtract it.
+    /// Sum of each output channel's numbers, `[out_features]`, by [`row_sums`](crate::int8::row_sums): kernels with
+    /// unsigned activations subtract it.
     pub sums: &'a [i32],
 }
 
@@ -59,24 +59,24 @@ impl Int8Weight<'_> {
         assert_eq!(
             self.scales.len(),
             out_features,
-            "one scale for each output channel"
+            "expected one scale per output channel"
         );
         assert_eq!(
             self.sums.len(),
             out_features,
-            "one sum for each output channel"
+            "expected one sum per output channel"
         );
     }
 }
 
 impl<'a> Int8Weight<'a> {
-    /// Output channels that are packed together: ranges of them begin at multiples of this.
+    /// Output channels that are packed together: ranges of channels must start at multiples of this.
     pub const COLUMNS: usize = BLOCK;
 
     /// Returns the weights of a range of output channels, which are columns of the output, without a copy.
     ///
     /// # Panics
-    /// If the range begins or ends at neither a multiple of [`Self::COLUMNS`] nor the last channel, or if there are no such
+    /// If the range starts or ends at neither a multiple of [`Self::COLUMNS`] nor the last channel, or exceeds the
     /// channels.
     pub fn columns(self, columns: Range<usize>) -> Self {
         let Range { start, end } = columns;
@@ -100,13 +100,13 @@ impl<'a> Int8Weight<'a> {
         }
     }
 
-    /// The steps of one block of sixteen output channels.
+    /// Returns the steps of one block of sixteen output channels.
     pub(super) fn block(self, block: usize) -> &'a [[i8; STEP]] {
         let steps = self.in_features.div_ceil(QUAD);
         &self.packed.as_chunks().0[block * steps..][..steps]
     }
 
-    /// The steps of `count` blocks from `first` on, of as many as there are.
+    /// Returns the steps of `count` blocks from `first` on, or of the remaining ones if there are fewer.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn blocks(self, first: usize, count: usize) -> &'a [[i8; STEP]] {
         let steps = self.in_features.div_ceil(QUAD);

@@ -6,10 +6,10 @@ use super::avx512_bf16::Avx512Bf16;
 use super::{Bf16Kernel, LANES, Panel, PanelKernel, Powers};
 use crate::amx::{BYTES, Native, Operands, Place, ROWS, Ready, Sums, Tiles};
 
-/// Words of a row of a tile.
+/// Words per row of a tile.
 const WORDS: usize = BYTES / size_of::<u32>();
 
-/// The kernel; what is no product is AVX-512's.
+/// The kernel; operations other than products are those of the AVX-512 kernel.
 pub(in crate::kernel) struct AmxBf16<T> {
     tiles: T,
     vectors: Avx512Bf16,
@@ -26,7 +26,7 @@ impl AmxBf16<Native> {
 
 #[cfg(test)]
 impl AmxBf16<crate::amx::Emulated> {
-    /// The kernel on a matrix unit in plain Rust.
+    /// Returns the kernel on a matrix unit in plain Rust.
     pub(in crate::kernel) fn emulated() -> Option<Self> {
         Some(Self {
             tiles: crate::amx::Emulated,
@@ -49,7 +49,8 @@ impl<T: Tiles> PanelKernel for AmxBf16<T> {
         2 * WORDS
     }
 
-    /// Whole pairs of tiles, more of them than the first-level cache holds scores of: keys are read more seldom.
+    /// Returns whole pairs of tiles, with more scores than the first-level cache holds: keys are then loaded fewer
+    /// times.
     fn strip(&self) -> usize {
         6 * ROWS
     }
@@ -79,13 +80,13 @@ impl<T: Tiles> Bf16Kernel for AmxBf16<T> {
     }
 }
 
-/// Two tiles of rows by two blocks of columns at a time; the last tiles of rows overlap those before them. A row's products are
-/// added in one order, whatever rows are beside it.
+/// Computes two tiles of rows by two blocks of columns at a time; the last tiles of rows overlap those before them. A
+/// row's products are added in the same order whatever other rows are in the batch.
 fn multiply<T: Tiles>(tiles: &Ready<T>, panel: &Panel) {
     let (rows, width) = (panel.out.rows(), panel.columns.len());
     let last_tile = rows.saturating_sub(ROWS);
     for column in (0..width).step_by(2 * LANES) {
-        // Where there is one block alone, it is multiplied twice.
+        // A single last block is multiplied twice.
         let blocks = [
             column,
             if column + LANES < width {
@@ -110,11 +111,11 @@ fn multiply<T: Tiles>(tiles: &Ready<T>, panel: &Panel) {
 /// Two tiles of rows and two blocks of columns of a panel.
 struct Tile<'a> {
     panel: &'a Panel<'a>,
-    /// Where tiles of rows begin.
+    /// Start of each tile of rows.
     rows: [usize; 2],
-    /// The rows from which on they are written: those before are of another tile.
+    /// First row of each tile that is written; the rows before it belong to another tile.
     from: [usize; 2],
-    /// Where blocks begin within the panel.
+    /// Start of each block within the panel.
     blocks: [usize; 2],
 }
 
@@ -127,17 +128,17 @@ impl Tile<'_> {
             blocks,
         } = *self;
         let columns = panel.columns.start + blocks[0]..panel.columns.start + blocks[0] + 2 * LANES;
-        // Both tiles are read before one is written, so that rows of both are added to once. Those of another pair would be
-        // twice.
+        // Both tiles are loaded before one is stored, so rows that both contain are added to once. Rows that another
+        // pair of tiles also contains would be added to twice.
         let once = rows[0] == from[0] || !panel.add;
         if once && panel.out.rows() >= ROWS && columns.end <= panel.columns.end {
-            // The outputs themselves are added to.
+            // The sums are accumulated in the output itself.
             let tiles_of_out = rows.map(|row| panel.out.pointer(row, columns.start));
             let place = Place {
                 tiles: tiles_of_out,
                 stride: panel.out.stride(),
             };
-            // SAFETY: this panel's columns belong to this task alone, and there are sixteen rows from each of these on.
+            // SAFETY: only this task writes this panel's columns, and there are sixteen rows from each of these on.
             #[allow(unsafe_code)]
             unsafe {
                 self.add_products(tiles, place, panel.add);
@@ -149,7 +150,7 @@ impl Tile<'_> {
             self.each_row(|out, sums| sums.copy_from_slice(out), &mut sums);
         }
         let place = sums.place();
-        // SAFETY: the place is that of whole tiles.
+        // SAFETY: the place has whole tiles.
         #[allow(unsafe_code)]
         unsafe {
             self.add_products(tiles, place, panel.add);
@@ -157,7 +158,7 @@ impl Tile<'_> {
         self.each_row(|out, sums| out.copy_from_slice(sums), &mut sums);
     }
 
-    /// Calls `copy` with outputs and sums of each row that is written, block by block.
+    /// Calls `copy` with the outputs and sums of each row that is written, block by block.
     fn each_row(&self, copy: impl Fn(&mut [f32], &mut [f32]), sums: &mut Sums<f32>) {
         let Self {
             panel,
@@ -185,7 +186,7 @@ impl Tile<'_> {
                     let start = panel.columns.start + block;
                     let columns = start..(start + LANES).min(panel.columns.end);
                     let width = columns.len();
-                    // SAFETY: this panel's columns belong to this task alone.
+                    // SAFETY: only this task writes this panel's columns.
                     #[allow(unsafe_code)]
                     let out = unsafe { panel.out.row(row, columns) };
                     copy(out, &mut sums[..width]);
@@ -194,10 +195,10 @@ impl Tile<'_> {
         }
     }
 
-    /// Adds all products to sums, or where not `add`, to zero. Rows and steps that are missing are zeros.
+    /// Adds all products to the sums, or to zero if not `add`. Missing rows and steps are zeros.
     ///
     /// # Safety
-    /// All sums can be read and written.
+    /// All sums must be readable and writable.
     #[allow(unsafe_code)]
     unsafe fn add_products<T: Tiles>(&self, tiles: &Ready<T>, sums: Place<f32>, add: bool) {
         let Self {
@@ -226,11 +227,11 @@ impl Tile<'_> {
                 column_stride: panel.right_stride * size_of::<u32>(),
                 steps: whole,
             };
-            // SAFETY: `check` found whole blocks of every step, and every step of every row, in the slices; sums as the caller
-            // promises.
+            // SAFETY: `check` verified that the slices have whole blocks of every step, and every step of every row;
+            // sums are as the caller promises.
             unsafe { tiles.add_bf16(&operands, sums, !add) };
         }
-        // A step of the unit at a time, by copies.
+        // The remaining steps, copied and padded to a whole step of the unit.
         for first in (whole * WORDS..panel.steps).step_by(WORDS) {
             let steps = first..(first + WORDS).min(panel.steps);
             let (mut left, mut columns) = ([[[0u32; WORDS]; ROWS]; 2], [[[0u32; LANES]; WORDS]; 2]);

@@ -9,10 +9,10 @@ use super::vector::{self, Vector};
 use super::{LANES, Panel, PanelKernel, check_transpose};
 use crate::tier::Tier;
 
-/// Numbers of a register.
+/// Numbers per register.
 pub(super) const WIDTH: usize = 8;
 
-/// The kernel; having one proves that the processor can run it.
+/// The kernel. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct Avx2(());
 
 impl Avx2 {
@@ -27,7 +27,7 @@ impl PanelKernel for Avx2 {
     }
 
     fn multiply(&self, panel: &Panel) {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         unsafe {
             multiply(panel);
@@ -35,7 +35,7 @@ impl PanelKernel for Avx2 {
     }
 
     fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         unsafe {
             transpose_square(from, from_stride, to, to_stride);
@@ -45,7 +45,7 @@ impl PanelKernel for Avx2 {
 
 #[target_feature(enable = "avx2,fma")]
 fn multiply(panel: &Panel) {
-    // SAFETY: this function is called where the instructions are.
+    // SAFETY: this function is only called if the processor has the instructions.
     #[allow(unsafe_code)]
     unsafe {
         vector::multiply::<__m256, { LANES / WIDTH }>(panel);
@@ -81,7 +81,7 @@ impl Vector for __m256 {
     }
 }
 
-/// As [`PanelKernel::transpose`].
+/// Implements [`PanelKernel::transpose`].
 #[target_feature(enable = "avx2")]
 pub(super) fn transpose_square(from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
     check_transpose(from, from_stride, to, to_stride);
@@ -90,7 +90,7 @@ pub(super) fn transpose_square(from: &[u32], from_stride: usize, to: &mut [u32],
             &from[row * from_stride + column..],
             &mut to[column * to_stride + row..],
         );
-        // SAFETY: the check found the eight rows of each quarter in the slices.
+        // SAFETY: the check verified that the eight rows of each quarter are in the slices.
         #[allow(unsafe_code)]
         unsafe {
             transpose(
@@ -104,14 +104,14 @@ pub(super) fn transpose_square(from: &[u32], from_stride: usize, to: &mut [u32],
 }
 
 /// # Safety
-/// Eight numbers at each of eight rows can be read and written.
+/// Eight numbers at each of eight rows must be readable and writable.
 #[allow(unsafe_code)]
 #[target_feature(enable = "avx2")]
 unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
     // SAFETY: as the caller promises.
     let rows: [__m256; WIDTH] =
         std::array::from_fn(|row| unsafe { _mm256_loadu_ps(from.add(row * from_stride)) });
-    // In each half of a register: four rows at one column each, of the first four rows and of the others.
+    // Each half of a register holds four rows at one column: the first four rows, and the others.
     let mut fours = rows;
     for four in [0, 4] {
         let [a, b, c, d] = [rows[four], rows[four + 1], rows[four + 2], rows[four + 3]];

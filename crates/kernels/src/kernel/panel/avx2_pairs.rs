@@ -1,5 +1,5 @@
-//! AVX2: `vpmaddwd` adds two products of 16-bit numbers, in each of eight sums; with AVX-VNNI, `vpdpwssd` adds them to the sum
-//! as well.
+//! AVX2: `vpmaddwd` adds two products of 16-bit numbers to each other, eight times; with AVX-VNNI, `vpdpwssd` also adds
+//! them to the sums.
 
 use std::arch::x86_64::{
     __m256i, _mm256_add_epi32, _mm256_dpwssd_avx_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
@@ -11,8 +11,8 @@ use super::vector::{self, Vector};
 use super::{LANES, PairKernel, Panel, PanelKernel};
 use crate::tier::Tier;
 
-/// A kernel whose words are pairs of INT16: its name, whether the processor can run it, its instructions, and how it adds
-/// products.
+/// Defines a kernel whose words are pairs of INT16: its name, whether the processor can run it, its instructions, and
+/// how it adds products.
 macro_rules! kernel {
     ($(#[$documentation:meta])* $kernel:ident, $vector:ident, $name:literal, $new:expr, $features:literal,
      $add_products:expr) => {
@@ -39,7 +39,7 @@ macro_rules! kernel {
                         vector::multiply::<$vector, { LANES / WIDTH }>(panel);
                     }
                 }
-                // SAFETY: `new` has found the instructions.
+                // SAFETY: `new` has detected the instructions.
                 #[allow(unsafe_code)]
                 unsafe {
                     multiply(panel);
@@ -47,7 +47,7 @@ macro_rules! kernel {
             }
 
             fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
-                // SAFETY: `new` has found the instructions, those of AVX2 among them.
+                // SAFETY: `new` has detected the instructions, including those of AVX2.
                 #[allow(unsafe_code)]
                 unsafe {
                     transpose_square(from, from_stride, to, to_stride);
@@ -57,7 +57,7 @@ macro_rules! kernel {
 
         impl PairKernel for $kernel {}
 
-        /// Eight pairs, or sums in i32.
+        /// Eight pairs, or eight sums in i32.
         #[derive(Clone, Copy)]
         struct $vector(__m256i);
 
@@ -90,7 +90,7 @@ macro_rules! kernel {
 }
 
 kernel!(
-    /// The kernel of AVX2; having one proves that the processor can run it.
+    /// The kernel of AVX2. A value of this type proves that the processor can run it.
     Avx2Pairs,
     Avx2Vector,
     "avx2-vpmaddwd",
@@ -111,7 +111,7 @@ kernel!(
 
 #[cfg(test)]
 kernel!(
-    /// That of AVX-VNNI with the same instruction as AVX-512 encodes it, for machines that have that alone.
+    /// The AVX-VNNI kernel with AVX-512's encoding of the same instruction, for machines that have only that.
     EvexPairs,
     EvexVector,
     "avxvnni-vpdpwssd as avx512vl",

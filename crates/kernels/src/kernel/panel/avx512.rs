@@ -1,4 +1,4 @@
-//! AVX-512.
+//! AVX-512 kernels for panels.
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castsi512_ps, _mm512_fmadd_ps,
@@ -9,13 +9,13 @@ use std::arch::x86_64::{
 use super::{LANES, Panel, PanelKernel, check_transpose};
 use crate::kernel::avx512::lanes;
 
-/// Rows of the largest tile: with [`BLOCKS`] they make 24 registers of sums and leave eight for operands.
+/// Rows of the largest tile: with [`BLOCKS`] they use 24 registers for sums and leave eight for operands.
 pub(super) const ROWS: usize = 6;
 /// Blocks of columns of the largest tile.
 pub(super) const BLOCKS: usize = 4;
 
-/// A kernel for one set of instructions, whose `new` has found them: `$multiply_add(x, factors, sums)` multiplies words by
-/// words and adds the products to sums in f32.
+/// Defines a kernel for one set of instructions that `new` has detected: `$multiply_add(x, factors, sums)` multiplies
+/// words by words and adds the products to sums in f32.
 macro_rules! kernel {
     ($kernel:ident, $name:literal, $features:literal, $multiply_add:path) => {
         use std::arch::x86_64::{
@@ -30,7 +30,7 @@ macro_rules! kernel {
 
             fn multiply(&self, panel: &Panel) {
                 panel.check();
-                // SAFETY: `new` has found the instructions.
+                // SAFETY: `new` has detected the instructions.
                 #[allow(unsafe_code)]
                 unsafe {
                     multiply(panel);
@@ -45,7 +45,8 @@ macro_rules! kernel {
                 to_stride: usize,
             ) {
                 check_transpose(from, from_stride, to, to_stride);
-                // SAFETY: `new` has found the instructions; the check found the sixteen rows in the slices.
+                // SAFETY: `new` has detected the instructions; the check verified that the sixteen rows are in the
+                // slices.
                 #[allow(unsafe_code)]
                 unsafe {
                     transpose(
@@ -58,7 +59,7 @@ macro_rules! kernel {
             }
         }
 
-        /// A checked panel.
+        /// Multiplies a panel that has been checked.
         #[target_feature(enable = $features)]
         fn multiply(panel: &Panel) {
             let blocks = panel.columns.len().div_ceil(LANES);
@@ -72,7 +73,7 @@ macro_rules! kernel {
             }
         }
 
-        /// All rows of some blocks of columns. Returns their number.
+        /// Computes all rows of some blocks of columns. Returns the number of blocks.
         #[target_feature(enable = $features)]
         fn all_rows<const BLOCKS: usize>(panel: &Panel, block: usize) -> usize {
             let rows = panel.out.rows();
@@ -92,7 +93,7 @@ macro_rules! kernel {
             BLOCKS
         }
 
-        /// Some rows of some blocks: all sums stay in registers from the first step to the last.
+        /// Computes some rows of some blocks: all sums stay in registers from the first step to the last.
         #[target_feature(enable = $features)]
         fn tile<const ROWS: usize, const BLOCKS: usize>(panel: &Panel, row: usize, block: usize) {
             let mut sums = [[_mm512_setzero_ps(); BLOCKS]; ROWS];
@@ -104,7 +105,7 @@ macro_rules! kernel {
             if panel.add {
                 for (r, sums) in sums.iter_mut().enumerate() {
                     for (index, sum) in sums.iter_mut().enumerate() {
-                        // SAFETY: this panel's columns belong to this task alone; the mask covers the slice's length.
+                        // SAFETY: only this task writes this panel's columns; the mask covers the slice's length.
                         #[allow(unsafe_code)]
                         unsafe {
                             let out = panel.out.row(row + r, columns(index));
@@ -118,14 +119,14 @@ macro_rules! kernel {
             for step in 0..panel.steps {
                 let mut factors = [_mm512_setzero_si512(); BLOCKS];
                 for (index, factor) in factors.iter_mut().enumerate() {
-                    // SAFETY: `check` found whole blocks of every step in the slice.
+                    // SAFETY: `check` verified that the slice has whole blocks of every step.
                     #[allow(unsafe_code)]
                     unsafe {
                         *factor = _mm512_loadu_si512(right.add(index * LANES).cast());
                     }
                 }
                 for (r, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: `check` found every step of every row in the slice.
+                    // SAFETY: `check` verified that the slice has every step of every row.
                     #[allow(unsafe_code)]
                     let x = _mm512_set1_epi32(
                         unsafe { *left.add(r * panel.left_stride + step) } as i32
@@ -138,7 +139,7 @@ macro_rules! kernel {
             }
             for (r, sums) in sums.into_iter().enumerate() {
                 for (index, sum) in sums.into_iter().enumerate() {
-                    // SAFETY: this panel's columns belong to this task alone; the mask covers the slice's length.
+                    // SAFETY: only this task writes this panel's columns; the mask covers the slice's length.
                     #[allow(unsafe_code)]
                     unsafe {
                         let out = panel.out.row(row + r, columns(index));
@@ -151,7 +152,7 @@ macro_rules! kernel {
 }
 pub(super) use kernel;
 
-/// The kernel; having one proves that the processor can run it.
+/// The kernel. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct Avx512(());
 
 impl Avx512 {
@@ -168,7 +169,7 @@ fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
 }
 
 /// # Safety
-/// Sixteen numbers at each of sixteen rows can be read and written.
+/// Sixteen numbers at each of sixteen rows must be readable and writable.
 #[allow(unsafe_code)]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn transpose(
@@ -180,7 +181,7 @@ pub(super) unsafe fn transpose(
     // SAFETY: as the caller promises.
     let rows: [__m512; LANES] =
         std::array::from_fn(|row| unsafe { _mm512_loadu_ps(from.add(row * from_stride)) });
-    // In every quarter of a register: pairs of rows, then fours of rows, at one column each.
+    // Each quarter of a register holds pairs of rows, then groups of four rows, at one column each.
     let mut pairs = rows;
     for index in (0..LANES).step_by(2) {
         pairs[index] = _mm512_unpacklo_ps(rows[index], rows[index + 1]);

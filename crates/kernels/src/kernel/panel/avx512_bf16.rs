@@ -13,7 +13,7 @@ use super::avx512_exp2::{self, load};
 use super::{Bf16Kernel, LANES, Panel, PanelKernel, Powers, check_transpose};
 use crate::kernel::avx512::lanes;
 
-/// The kernel, whose words are pairs of bf16; having one proves that the processor can run it.
+/// The kernel, with pairs of bf16 as words. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct Avx512Bf16(());
 
 impl Avx512Bf16 {
@@ -43,7 +43,7 @@ fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
 
 impl Bf16Kernel for Avx512Bf16 {
     fn to_bf16(&self, row: &[f32], words: &mut [u32]) {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         unsafe {
             to_bf16(row, words);
@@ -51,7 +51,7 @@ impl Bf16Kernel for Avx512Bf16 {
     }
 
     fn interleave(&self, even: &[f32], odd: &[f32], words: &mut [u32]) {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         unsafe {
             interleave(even, odd, words);
@@ -65,7 +65,7 @@ impl Bf16Kernel for Avx512Bf16 {
         before: f32,
         words: &mut [u32],
     ) -> Powers {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         unsafe {
             exp2_and_sum(exponents, visible, before, words)
@@ -75,7 +75,11 @@ impl Bf16Kernel for Avx512Bf16 {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn to_bf16(row: &[f32], words: &mut [u32]) {
-    assert_eq!(words.len(), row.len().div_ceil(2), "as many words as pairs");
+    assert_eq!(
+        words.len(),
+        row.len().div_ceil(2),
+        "expected as many words as pairs"
+    );
     for (words, row) in words.chunks_mut(LANES).zip(row.chunks(2 * LANES)) {
         let (low, high) = row.split_at(row.len().min(LANES));
         store(words, load(low, 0.0), load(high, 0.0));
@@ -86,7 +90,7 @@ fn to_bf16(row: &[f32], words: &mut [u32]) {
 fn interleave(even: &[f32], odd: &[f32], words: &mut [u32]) {
     assert!(
         even.len() == words.len() && odd.len() == words.len(),
-        "as many words as pairs"
+        "expected as many words as pairs"
     );
     for ((words, even), odd) in words
         .chunks_mut(LANES)
@@ -100,7 +104,7 @@ fn interleave(even: &[f32], odd: &[f32], words: &mut [u32]) {
     }
 }
 
-/// At most sixteen numbers in bf16, each in a word of its own.
+/// Rounds at most sixteen numbers to bf16, each in its own word.
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn halves(numbers: &[f32]) -> __m512i {
     let halves = _mm512_cvtneps_pbh(load(numbers, 0.0));
@@ -119,7 +123,7 @@ fn exp2_and_sum(
     assert_eq!(
         words.len(),
         exponents.len().div_ceil(2),
-        "as many words as pairs"
+        "expected as many words as pairs"
     );
     let (powers, written) = avx512_exp2::exp2_and_sum(
         exponents,
@@ -138,7 +142,7 @@ fn exp2_and_sum(
     powers
 }
 
-/// Rounds as many pairs as there are `words`.
+/// Rounds `words.len()` pairs and stores them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn store(words: &mut [u32], low: __m512, high: __m512) {

@@ -1,4 +1,4 @@
-//! Powers of two by AVX-512.
+//! Powers of two with AVX-512.
 
 use std::arch::x86_64::{
     __m512, _CMP_NLT_UQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm512_add_ps,
@@ -12,12 +12,13 @@ use std::ops::Range;
 use super::{LANES, Powers};
 use crate::kernel::avx512::lanes;
 
-/// Numbers of two registers.
+/// Numbers per two registers.
 const STEP: usize = 2 * LANES;
 
-/// Calls `store` with 2^(x − m) for the exponents x of two registers, those in `visible` and at most [`STEP`] − 1 on either side of
-/// them, whose powers are zero; m is the largest of those that are visible and of `before`. `store` is called with the index of
-/// the first, the exponents themselves and two registers of powers, which are exact to 2⁻¹³. Returns the range of all.
+/// Calls `store` with 2^(x − m) for exponents x, two registers at a time: those in `visible`, and at most [`STEP`] − 1
+/// on either side, whose powers are zero. m is the maximum of `before` and the visible exponents. `store` receives the
+/// index of the first exponent, the exponents themselves, and two registers of powers, which are exact to 2⁻¹³. Returns
+/// the range of all.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn exp2_and_sum(
@@ -31,7 +32,7 @@ pub(super) fn exp2_and_sum(
         "{visible:?} of {}",
         exponents.len()
     );
-    // Whole steps, from an index that does not depend on what is visible.
+    // Whole steps, starting at an index that does not depend on `visible`.
     let first = visible.start / STEP * STEP;
     let end = visible.end.next_multiple_of(STEP).min(exponents.len());
     exponents[first..visible.start].fill(f32::MIN);
@@ -39,12 +40,12 @@ pub(super) fn exp2_and_sum(
     let exponents = &mut exponents[first..end];
     let (whole, rest) = exponents.as_chunks::<STEP>();
     let (rest_low, rest_high) = rest.split_at(rest.len().min(LANES));
-    // The power of a missing number is zero.
+    // The power of padding is zero.
     let last = [load(rest_low, f32::MIN), load(rest_high, f32::MIN)];
     let mut above = last.map(|x| _mm512_max_ps(x, _mm512_set1_ps(f32::MIN)));
     for x in whole {
         for (half, above) in above.iter_mut().enumerate() {
-            // Where the first operand is NaN, the instruction returns the second.
+            // If the first operand is NaN, the instruction returns the second.
             *above = _mm512_max_ps(load(&x[half * LANES..][..LANES], f32::MIN), *above);
         }
     }
@@ -75,15 +76,15 @@ pub(super) fn exp2_and_sum(
     )
 }
 
-/// 2ˣ = 2ⁿ · 2ʳ with |r| ≤ ½ and 2ʳ from the minimax polynomial of degree 3, whose largest relative error is 7.5e-5; zero
-/// below 2⁻¹²⁵.
+/// Computes 2ˣ = 2ⁿ · 2ʳ with |r| ≤ ½ and 2ʳ by the minimax polynomial of degree 3, whose maximum relative error is
+/// 7.5e-5. Returns zero below 2⁻¹²⁵.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn power(x: __m512) -> __m512 {
-    // Less would be no normal number, which takes some processors long. NaN is not less.
+    // Smaller results would be subnormal, which is slow on some processors. NaN is not less.
     let smallest = _mm512_set1_ps(-125.0);
     let is_not_less = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, smallest);
-    // For minus infinity r would be NaN. NaN in the second operand is returned.
+    // For minus infinity, r would be NaN. The instruction returns NaN if the second operand is NaN.
     let x = _mm512_max_ps(smallest, x);
     let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
     let r = _mm512_sub_ps(x, n);
@@ -94,7 +95,7 @@ fn power(x: __m512) -> __m512 {
     _mm512_maskz_scalef_ps(is_not_less, series, n)
 }
 
-/// Loads at most sixteen numbers, and `rest` in the other lanes.
+/// Loads at most sixteen numbers, and `rest` into the other lanes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn load(numbers: &[f32], rest: f32) -> __m512 {

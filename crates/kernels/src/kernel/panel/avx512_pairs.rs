@@ -14,10 +14,10 @@ use super::{LANES, PairKernel, Panel, PanelKernel, Powers, avx512_exp2, check_tr
 use crate::kernel::avx512::{lanes, load};
 use crate::tier::Tier;
 
-/// Pairs of a register of f32.
+/// Pairs per register of f32.
 const PAIRS: usize = LANES / 2;
 
-/// The kernel, whose words are pairs of INT16; having one proves that the processor can run it.
+/// The kernel, with pairs of INT16 as words. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct Avx512Pairs(());
 
 impl Avx512Pairs {
@@ -33,7 +33,7 @@ kernel!(
     multiply_add
 );
 
-/// Adds to sums in i32.
+/// Adds products to sums in i32.
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
     _mm512_castsi512_ps(_mm512_dpwssd_epi32(_mm512_castps_si512(sums), x, factors))
@@ -53,7 +53,7 @@ impl PairKernel for Avx512Pairs {
             .zip(words.chunks_exact_mut(width.div_ceil(2)))
             .zip(units)
         {
-            // SAFETY: `new` has found the instructions.
+            // SAFETY: `new` has detected the instructions.
             #[allow(unsafe_code)]
             unsafe {
                 *unit = round_row(row, purpose, words);
@@ -69,7 +69,7 @@ impl PairKernel for Avx512Pairs {
         units: ValueUnits,
         words: &mut [u32],
     ) -> (Powers, f32) {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         unsafe {
             exp2_and_sum(exponents, visible, before, units, words)
@@ -87,7 +87,7 @@ fn exp2_and_sum(
 ) -> (Powers, f32) {
     assert!(
         words.len() == exponents.len().div_ceil(2) && exponents.len() <= units.each.len(),
-        "words and units of weights"
+        "expected words and units for all weights"
     );
     let (powers, written) =
         avx512_exp2::exp2_and_sum(exponents, visible, before, |_, exponents, powers| {
@@ -97,7 +97,7 @@ fn exp2_and_sum(
         });
     let unit = units.of_weights(&powers);
     if !unit.is_normal() {
-        // Not a number, or so little that it is worth nothing.
+        // NaN, or too small to contribute.
         words.fill(0);
         return (powers, unit);
     }
@@ -112,7 +112,7 @@ fn exp2_and_sum(
     (powers, unit)
 }
 
-/// As [`pairs::round_weights`], in as many words as there are pairs of weights.
+/// Does the same as [`pairs::round_weights`], for as many words as there are pairs of weights.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn round_weights(weights: &[f32], units: &[f32], unit: f32, words: &mut [u32]) {
@@ -136,7 +136,7 @@ fn round_weights(weights: &[f32], units: &[f32], unit: f32, words: &mut [u32]) {
     );
 }
 
-/// As [`pairs::round_row`].
+/// Does the same as [`pairs::round_row`].
 #[target_feature(enable = "avx512f")]
 fn round_row(row: &[f32], purpose: Purpose, words: &mut [u32]) -> f32 {
     let (whole, rest) = row.as_chunks::<LANES>();
@@ -156,7 +156,7 @@ fn round_row(row: &[f32], purpose: Purpose, words: &mut [u32]) -> f32 {
             let x = _mm512_mul_ps(x, inverse);
             _mm512_fmadd_ps(x, x, sum)
         };
-        // Sums that do not wait for each other.
+        // Independent sums, so that they do not wait for each other.
         let mut squares = [
             square(rest, _mm512_setzero_ps()),
             _mm512_setzero_ps(),
@@ -175,7 +175,7 @@ fn round_row(row: &[f32], purpose: Purpose, words: &mut [u32]) -> f32 {
         let [a, b, c, d] = squares;
         _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)))
     });
-    // Two factors: their product may be more than f32 represents.
+    // Two factors, since their product may overflow f32.
     let scaled = |x| _mm512_mul_ps(_mm512_mul_ps(x, inverse), _mm512_set1_ps(to));
     let (whole_words, rest_words) = words.split_at_mut(whole.len() * PAIRS);
     for (words, x) in whole_words.as_chunks_mut().0.iter_mut().zip(whole) {
@@ -185,7 +185,7 @@ fn round_row(row: &[f32], purpose: Purpose, words: &mut [u32]) -> f32 {
     largest / to
 }
 
-/// Stores the nearest integers, the even of two as near.
+/// Stores the nearest integers; rounds ties to even.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store(words: &mut [u32; PAIRS], numbers: __m512) {
@@ -199,7 +199,7 @@ fn store(words: &mut [u32; PAIRS], numbers: __m512) {
     }
 }
 
-/// As [`store`], of the first pairs.
+/// Does the same as [`store`] for the first pairs.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store_some(words: &mut [u32], numbers: __m512) {

@@ -1,4 +1,4 @@
-//! Words of 32 bits, in panels: numbers in f32, pairs of bf16, and pairs of INT16.
+//! 32-bit words, in panels: numbers in f32, pairs of bf16, and pairs of INT16.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod amx_bf16;
@@ -32,29 +32,29 @@ use crate::output::SharedOutput;
 use crate::vectorize::vectorize_fused;
 use pairs::{Purpose, ValueUnits};
 
-/// Columns of a panel: those of the widest tile of a kernel.
+/// Columns per panel, as in the widest tile of a kernel.
 pub(crate) const PANEL: usize = 64;
-/// Columns of a block: what a tile's width is a multiple of.
+/// Columns per block; the width of a tile is a multiple of this.
 pub(crate) const LANES: usize = 16;
 
-/// One way to multiply words of 32 bits: numbers in f32, or pairs of bf16 or INT16 that are neighbours in depth. Products are
-/// added to sums in f32; those of INT16 to sums in i32, exactly, whose bits are then where those of f32 are elsewhere. Kernels of
-/// f32 and bf16 differ in whether products are rounded before they are added.
+/// One way to multiply 32-bit words: numbers in f32, or pairs of bf16 or INT16 that are consecutive in depth. Products
+/// are added to sums in f32; those of INT16 are added exactly to sums in i32, whose bits are stored in place of f32.
+/// Kernels of f32 and bf16 differ in whether products are rounded before they are added.
 pub(crate) trait PanelKernel: Send + Sync {
-    /// Name of its instruction set.
+    /// Returns the name of its instruction set.
     fn name(&self) -> &'static str;
 
     /// Multiplies all rows by one panel.
     fn multiply(&self, panel: &Panel);
 
-    /// Numbers of the depth that it multiplies at once: a multiple takes no longer than fewer, and columns are half a panel at
-    /// most.
+    /// Returns how many numbers of the depth are multiplied at once: a multiple takes no longer than fewer numbers. At
+    /// most half the columns of a panel.
     fn step(&self) -> usize {
         1
     }
 
-    /// Query rows times query heads that attention multiplies at once, unless one row has more: their scores stay in a core's
-    /// caches.
+    /// Returns how many query rows times query heads attention multiplies at once, unless one row has more: their
+    /// scores stay in a core's caches.
     fn strip(&self) -> usize {
         48
     }
@@ -65,15 +65,15 @@ pub(crate) trait PanelKernel: Send + Sync {
 
 /// A kernel for pairs of bf16, and conversions to them. Rounds to nearest, ties to even.
 pub(crate) trait Bf16Kernel: PanelKernel {
-    /// Rounds a row to pairs of neighbours; the last of an odd number is paired with zero.
+    /// Rounds a row to pairs of consecutive numbers; the last of an odd number is paired with zero.
     fn to_bf16(&self, row: &[f32], words: &mut [u32]);
 
     /// Rounds each number of `even` and the one at the same index of `odd` to a pair.
     fn interleave(&self, even: &[f32], odd: &[f32], words: &mut [u32]);
 
-    /// Writes 2^(x − m) for each x of the exponents in `visible`, and zero for all others, in the layout of
-    /// [`Bf16Kernel::to_bf16`], where m is the largest of those exponents and of `before`. Powers are exact to 2⁻¹³.
-    /// Their sum is that before they are rounded. Overwrites the exponents.
+    /// Writes 2^(x − m) for each exponent x in `visible`, and zero for all others, in the layout of
+    /// [`Bf16Kernel::to_bf16`], where m is the maximum of `before` and these exponents. Powers are exact to 2⁻¹³. The
+    /// returned sum is that of the powers before rounding. Overwrites the exponents.
     fn exp2_and_sum(
         &self,
         exponents: &mut [f32],
@@ -85,8 +85,9 @@ pub(crate) trait Bf16Kernel: PanelKernel {
 
 /// A kernel for pairs of INT16.
 pub(crate) trait PairKernel: PanelKernel {
-    /// Rounds rows of `width` numbers to pairs of neighbours, the last of an odd number beside a zero, and returns the unit of
-    /// each in `units`: NaN if a number is; if one is infinite, infinity, and all others are zeros.
+    /// Rounds rows of `width` numbers to pairs of consecutive numbers (the last of an odd number is paired with zero),
+    /// and writes the unit of each row to `units`. The unit is NaN if a number is NaN; if one is infinite, it is
+    /// infinity, and all others are zeros.
     fn round(
         &self,
         rows: &[f32],
@@ -98,10 +99,10 @@ pub(crate) trait PairKernel: PanelKernel {
         pairs::round(rows, width, purpose, words, units);
     }
 
-    /// Writes 2^(x − m) for each x of the exponents in `visible`, and zero for all others, each times the unit of its value, as
-    /// words, where m is the largest of those exponents and of `before`. Powers are exact to 2⁻¹³. Their sum is that before they
-    /// are rounded. Returns the unit of the words as well. Overwrites the exponents, of which there are at most
-    /// [`pairs::WEIGHTS`].
+    /// Writes 2^(x − m) for each exponent x in `visible`, and zero for all others, each times the unit of its value, as
+    /// words, where m is the maximum of `before` and these exponents. Powers are exact to 2⁻¹³. The returned sum is
+    /// that of the powers before rounding. Also returns the unit of the words. Overwrites the exponents, of which there
+    /// are at most [`pairs::WEIGHTS`].
     fn exp2_and_sum(
         &self,
         exponents: &mut [f32],
@@ -117,17 +118,17 @@ pub(crate) trait PairKernel: PanelKernel {
     }
 }
 
-/// Powers of two.
+/// The maximum and the sum of powers of two.
 pub(crate) struct Powers {
-    /// The largest exponent of those that are visible; the smallest finite number if there is none that is larger.
+    /// The largest visible exponent, or the smallest finite number if that is larger.
     pub of_visible: f32,
-    /// The largest of that and the one before, which the powers are relative to. Neither is NaN.
+    /// The maximum of that and of `before`; the powers are relative to it. Neither is NaN.
     pub largest: f32,
-    /// Their sum.
+    /// The sum of the powers.
     pub sum: f32,
 }
 
-/// Columns of an output matrix, at most [`PANEL`], that belong to one task alone.
+/// Columns of an output matrix, at most [`PANEL`], that only one task writes.
 pub(crate) struct Panel<'a> {
     /// `[rows of out, steps]`.
     pub left: &'a [u32],
@@ -143,7 +144,8 @@ pub(crate) struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// Asserts that all that a kernel reads is in the slices: all rows of the output, and whole blocks of columns.
+    /// Asserts that the slices contain everything that a kernel reads: all rows of the output, and whole blocks of
+    /// columns.
     pub fn check(&self) {
         let (rows, blocks) = (self.out.rows(), self.columns.len().div_ceil(LANES));
         assert!(self.steps > 0 && (rows - 1) * self.left_stride + self.steps <= self.left.len());
@@ -151,16 +153,16 @@ impl Panel<'_> {
     }
 }
 
-/// Replaces each x of the exponents in `visible` by 2^(x − m), and all others by zero, where m is the largest of those
-/// exponents and of `before`.
+/// Replaces each exponent x in `visible` by 2^(x − m), and all others by zero, where m is the maximum of `before` and
+/// these exponents.
 pub(crate) fn powers_of_two(exponents: &mut [f32], visible: Range<usize>, before: f32) -> Powers {
-    // Whole blocks of lanes where there are as many exponents. Lanes are counted from an index that does not depend on what
-    // is visible, so that neither does the order of the sum.
+    // Whole blocks of lanes if there are enough exponents. Lanes are counted from an index that does not depend on
+    // `visible`, so the order of the sum does not depend on it either.
     let first = visible.start / LANES * LANES;
     let end = visible.end.next_multiple_of(LANES).min(exponents.len());
     exponents[..first].fill(0.0);
     exponents[end..].fill(0.0);
-    // Their powers are zero.
+    // The powers of these are zero.
     exponents[first..visible.start].fill(f32::MIN);
     exponents[visible.end..end].fill(f32::MIN);
     let exponents = &mut exponents[first..end];
@@ -190,7 +192,7 @@ pub(crate) fn powers_of_two(exponents: &mut [f32], visible: Range<usize>, before
     )
 }
 
-/// Asserts that both slices contain sixteen words of sixteen rows.
+/// Asserts that both slices contain sixteen words of each of sixteen rows.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn check_transpose(from: &[u32], from_stride: usize, to: &[u32], to_stride: usize) {
     let last = |stride| (LANES - 1) * stride + LANES;

@@ -1,4 +1,4 @@
-//! NEON, which every 64-bit ARM has.
+//! NEON, which every aarch64 processor has.
 
 use std::arch::aarch64::{float32x4_t, vdupq_n_f32, vfmaq_f32, vld1q_f32, vst1q_f32};
 
@@ -6,7 +6,7 @@ use super::portable;
 use super::vector::{self, Vector};
 use super::{LANES, Panel, PanelKernel};
 
-/// Numbers of a register.
+/// Numbers per register.
 const WIDTH: usize = 4;
 
 pub(in crate::kernel) struct Neon;
@@ -17,7 +17,7 @@ impl PanelKernel for Neon {
     }
 
     fn multiply(&self, panel: &Panel) {
-        // SAFETY: every 64-bit ARM has NEON, and all of Triad is compiled for it there.
+        // SAFETY: every aarch64 processor has NEON, and Triad is compiled for it there.
         #[allow(unsafe_code)]
         unsafe {
             vector::multiply::<float32x4_t, { LANES / WIDTH }>(panel);

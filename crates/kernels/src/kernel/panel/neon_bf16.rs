@@ -1,5 +1,5 @@
-//! ARM with BF16 (ARMv8.6 and later): `bfmmla` adds the products of two rows of four numbers in bf16 by two others to each of
-//! two by two sums in f32.
+//! ARM with BF16 (ARMv8.6 and later): `bfmmla` adds the products of two rows of four numbers in bf16 by two others to
+//! each of two by two sums in f32.
 
 use std::arch::aarch64::{
     float32x4_t, uint32x4_t, vcombine_u32, vcreate_u32, vdupq_n_f32, vld1q_u32, vst1q_f32,
@@ -12,14 +12,14 @@ use half::bf16;
 use super::{Bf16Kernel, LANES, Panel, PanelKernel, Powers, portable, powers_of_two};
 use crate::arm::bfmmla;
 
-/// Pairs of rows of a tile: with [`PARTS`] they make 24 of 32 registers.
+/// Pairs of rows per tile: with [`PARTS`] they use 24 of 32 registers.
 const PAIRS: usize = 3;
 /// Registers with the sums of a block for two rows.
 const PARTS: usize = LANES / 2;
-/// Words of a register.
+/// Words per register.
 const WIDTH: usize = 4;
 
-/// The kernel, whose words are pairs of bf16; having one proves that the processor can run it.
+/// The kernel, with pairs of bf16 as words. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct NeonBf16(());
 
 impl NeonBf16 {
@@ -35,7 +35,7 @@ impl PanelKernel for NeonBf16 {
 
     fn multiply(&self, panel: &Panel) {
         panel.check();
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         unsafe {
             multiply(panel);
@@ -49,7 +49,11 @@ impl PanelKernel for NeonBf16 {
 
 impl Bf16Kernel for NeonBf16 {
     fn to_bf16(&self, row: &[f32], words: &mut [u32]) {
-        assert_eq!(words.len(), row.len().div_ceil(2), "as many words as pairs");
+        assert_eq!(
+            words.len(),
+            row.len().div_ceil(2),
+            "expected as many words as pairs"
+        );
         let (pairs, rest) = row.as_chunks::<2>();
         for (word, [even, odd]) in words.iter_mut().zip(pairs) {
             *word = pair(*even, *odd);
@@ -62,7 +66,7 @@ impl Bf16Kernel for NeonBf16 {
     fn interleave(&self, even: &[f32], odd: &[f32], words: &mut [u32]) {
         assert!(
             even.len() == words.len() && odd.len() == words.len(),
-            "as many words as pairs"
+            "expected as many words as pairs"
         );
         for ((word, even), odd) in words.iter_mut().zip(even).zip(odd) {
             *word = pair(*even, *odd);
@@ -82,13 +86,13 @@ impl Bf16Kernel for NeonBf16 {
     }
 }
 
-/// Two numbers rounded to bf16.
+/// Rounds two numbers to a pair of bf16.
 #[inline(always)]
 fn pair(even: f32, odd: f32) -> u32 {
     u32::from(bf16::from_f32(even).to_bits()) | u32::from(bf16::from_f32(odd).to_bits()) << 16
 }
 
-/// A checked panel.
+/// Multiplies a panel that has been checked.
 #[target_feature(enable = "neon,bf16")]
 fn multiply(panel: &Panel) {
     let rows = panel.out.rows();
@@ -103,10 +107,11 @@ fn multiply(panel: &Panel) {
     }
 }
 
-/// Pairs of rows, of which the last may be missing, of one block: all sums stay in registers from the first step to the last.
+/// Computes pairs of rows of one block; the last row may be missing. All sums stay in registers from the first step to
+/// the last.
 #[target_feature(enable = "neon,bf16")]
 fn tile<const PAIRS: usize>(panel: &Panel, row: usize, block: usize) {
-    // A row that is missing is computed as the last one, and not written.
+    // A missing row is replaced by the last one, and not written.
     let last = panel.out.rows() - 1;
     let mut left = [[&panel.left[..0]; 2]; PAIRS];
     for (pair, rows) in left.iter_mut().enumerate() {
@@ -117,7 +122,7 @@ fn tile<const PAIRS: usize>(panel: &Panel, row: usize, block: usize) {
     let right = |step: usize| -> &[u32; LANES] {
         panel.right[step * panel.right_stride + block..]
             .first_chunk()
-            .expect("a whole block")
+            .expect("every step has a whole block")
     };
     let mut sums = [[vdupq_n_f32(0.0); PARTS]; PAIRS];
     for step in (0..panel.steps - panel.steps % 2).step_by(2) {
@@ -144,7 +149,7 @@ fn tile<const PAIRS: usize>(panel: &Panel, row: usize, block: usize) {
             values[1][2 * part..][..2].copy_from_slice(&four[2..]);
         }
         for (values, row) in values.iter().zip(row + 2 * pair..=last) {
-            // SAFETY: this panel's columns belong to this task alone, and no other slice of them lives.
+            // SAFETY: only this task writes this panel's columns, and no other slice of them exists.
             #[allow(unsafe_code)]
             let out = unsafe { panel.out.row(row, columns.clone()) };
             for (out, value) in out.iter_mut().zip(values) {
@@ -168,7 +173,7 @@ fn add<const PAIRS: usize>(
         // SAFETY: the arrays are as long as the registers.
         #[allow(unsafe_code)]
         let (first, second) = unsafe { (vld1q_u32(first.as_ptr()), vld1q_u32(second.as_ptr())) };
-        // Four numbers of each of two columns.
+        // Four numbers for each of two columns.
         let (low, high) = (vzip1q_u32(first, second), vzip2q_u32(first, second));
         for (sums, rows) in sums.iter_mut().zip(rows) {
             sums[2 * four] = bfmmla(sums[2 * four], rows, low);
@@ -177,7 +182,7 @@ fn add<const PAIRS: usize>(
     }
 }
 
-/// Two words of each of two rows.
+/// Combines two words of each of two rows.
 #[inline]
 #[target_feature(enable = "neon")]
 fn two_rows(rows: [[u32; 2]; 2]) -> uint32x4_t {

@@ -1,5 +1,5 @@
-//! How numbers become pairs of INT16. Each row has a unit, what the number 1 is worth in it, such that no sum of products
-//! overflows 32 bits: sums are exact, and rounded numbers are nearer to what they were than in bf16.
+//! Conversion of numbers to pairs of INT16. Each row has a unit (scale) such that no sum of products overflows 32 bits:
+//! sums are exact, and rounded numbers are closer to the originals than in bf16.
 
 use std::ops::Range;
 
@@ -10,29 +10,29 @@ use crate::vectorize::vectorize;
 
 /// The largest magnitude of a number.
 const LARGEST: f32 = i16::MAX as f32;
-/// The length of a row as a vector: the product of two such is a sum of 32 bits (Cauchy's inequality).
+/// Maximum length of a row as a vector: the product of two such rows fits in 32 bits (Cauchy's inequality).
 const LENGTH: f32 = 46_340.0;
-/// The largest magnitude of a value: twelve bits. Weights of a page that are all alike have eleven.
+/// The largest magnitude of a value: twelve bits. If all weights of a page are equal, they have eleven.
 const LARGEST_VALUE: f32 = 4095.0;
-/// The largest weight, in units: less than [`LARGEST`], since powers may be a 2⁻¹³ larger than they should.
+/// The largest weight, in units: less than [`LARGEST`], since powers may be too large by 2⁻¹³.
 const LARGEST_WEIGHT: f32 = 32_760.0;
-/// Weights of a row, at most.
+/// Maximum number of weights per row.
 pub(crate) const WEIGHTS: usize = 256;
-/// The sum of all weights of a row, in units. Rounding adds at most half a unit to each.
+/// Maximum sum of all weights of a row, in units. Rounding adds at most half a unit to each.
 const SUM: f32 = i32::MAX as f32 / LARGEST_VALUE - WEIGHTS as f32;
 /// Independent partial sums.
 const LANES: usize = 16;
 
-/// What rows that are rounded become a part of.
+/// The use of rounded rows.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
-    /// Scalar products with each other.
+    /// Scalar products of such rows with each other.
     Products,
-    /// Values that are weighted.
+    /// Values for a weighted sum.
     Values,
 }
 
-/// As [`PairKernel::round`](super::PairKernel::round).
+/// Does the same as [`PairKernel::round`](super::PairKernel::round).
 pub(super) fn round(
     rows: &[f32],
     width: usize,
@@ -55,7 +55,7 @@ pub(super) fn round(
     );
 }
 
-/// Makes room for the units of rows, and returns these.
+/// Resizes the units of rows, and returns them.
 pub(super) fn begin<'r>(
     rows: &'r [f32],
     width: usize,
@@ -65,14 +65,15 @@ pub(super) fn begin<'r>(
     assert_eq!(
         words.len(),
         rows.len() / width * width.div_ceil(2),
-        "words of rows"
+        "expected words for all rows"
     );
     units.resize(rows.len() / width, 0.0);
     rows.chunks_exact(width)
 }
 
 impl Purpose {
-    /// The integer of a row's largest magnitude. `squares` returns the sum of the squares of its `width` numbers relative to that.
+    /// Returns the integer of a row's largest magnitude. `squares` returns the sum of the squares of its `width`
+    /// numbers relative to that magnitude.
     #[inline(always)]
     pub(super) fn largest(self, width: usize, squares: impl FnOnce() -> f32) -> f32 {
         match self {
@@ -111,7 +112,7 @@ pub(super) fn round_row(row: &[f32], purpose: Purpose, words: &mut [u32]) -> f32
         numbers.fill(0);
         return if magnitude.is_nan() { magnitude } else { 0.0 };
     }
-    // Two factors: their product may be more than f32 represents.
+    // Two factors, since their product may overflow f32.
     let inverse = magnitude.recip();
     let largest = purpose.largest(row.len(), || sum_of_squares(row, inverse));
     for (number, x) in numbers.iter_mut().zip(row) {
@@ -120,17 +121,18 @@ pub(super) fn round_row(row: &[f32], purpose: Purpose, words: &mut [u32]) -> f32
     magnitude / largest
 }
 
-/// The units of values that are weighted.
+/// The units of values for a weighted sum.
 #[derive(Clone, Copy)]
 pub(crate) struct ValueUnits<'a> {
-    /// Of each of them.
+    /// The unit of each value.
     pub each: &'a [f32],
-    /// The largest of those that are seen, or NaN.
+    /// The largest unit of the visible values, or NaN.
     pub largest: f32,
 }
 
 impl ValueUnits<'_> {
-    /// The unit of weights that are `powers`, each times the unit of its value. NaN if one of them is not finite.
+    /// Returns the unit of weights that are `powers`, each times the unit of its value. NaN if one of them is not
+    /// finite.
     pub(super) fn of_weights(self, powers: &Powers) -> f32 {
         let largest = if powers.of_visible < powers.largest {
             (powers.of_visible - powers.largest).exp2()
@@ -138,7 +140,7 @@ impl ValueUnits<'_> {
             1.0
         };
         let (by_sum, by_largest) = (powers.sum / SUM, largest / LARGEST_WEIGHT);
-        // A sum that is NaN is not less.
+        // If a sum is NaN, the comparison is false.
         let unit = self.largest
             * if by_sum < by_largest {
                 by_largest
@@ -149,11 +151,12 @@ impl ValueUnits<'_> {
     }
 }
 
-/// Rounds weights, each times the unit of its value, to pairs of neighbours; the last of an odd number is paired with zero.
+/// Rounds weights, each times the unit of its value, to pairs of consecutive weights; the last of an odd number is
+/// paired with zero.
 pub(super) fn round_weights(weights: &[f32], units: &[f32], unit: f32, words: &mut [u32]) {
     let numbers = bytemuck::cast_slice_mut::<u32, i16>(words);
     if !unit.is_normal() {
-        // Not a number, or so little that it is worth nothing.
+        // NaN, or too small to contribute.
         return numbers.fill(0);
     }
     let inverse = unit.recip();
@@ -168,7 +171,7 @@ pub(super) fn round_weights(weights: &[f32], units: &[f32], unit: f32, words: &m
     );
 }
 
-/// Packs columns of rows of so many words of pairs: pairs of two rows each, in panels `[rows / 2, PANEL]`.
+/// Packs columns of rows of `words` words of pairs: pairs of two rows each, in panels `[rows / 2, PANEL]`.
 pub(crate) fn interleave(rows: &[u32], words: usize, columns: Range<usize>, panel: &mut [u32]) {
     let rows = bytemuck::cast_slice::<u32, i16>(rows);
     vectorize(
@@ -191,7 +194,7 @@ pub(crate) fn interleave(rows: &[u32], words: usize, columns: Range<usize>, pane
     );
 }
 
-/// Replaces sums in i32, `[rows, columns]`, by what they are worth in f32, with units of each row and column.
+/// Converts sums in i32, `[rows, columns]`, to f32 in place, with the units of each row and column.
 pub(crate) fn scale(sums: &mut [f32], columns: usize, of_rows: &[f32], of_columns: &[f32]) {
     vectorize(
         #[inline(always)]
@@ -205,7 +208,7 @@ pub(crate) fn scale(sums: &mut [f32], columns: usize, of_rows: &[f32], of_column
     );
 }
 
-/// Adds sums in i32, `[rows, columns]`, times the unit of their row to `out`.
+/// Adds sums in i32, `[rows, columns]`, times the unit of their row, to `out`.
 pub(crate) fn add_scaled(sums: &[f32], columns: usize, of_rows: &[f32], out: &mut [f32]) {
     vectorize(
         #[inline(always)]
@@ -223,13 +226,14 @@ pub(crate) fn add_scaled(sums: &[f32], columns: usize, of_rows: &[f32], out: &mu
     );
 }
 
-/// The nearest integer, the even of two as near, of a number of at most sixteen bits: the last bits of its sum with 1.5 · 2²³.
+/// Returns the nearest integer, ties to even, of a number of at most sixteen bits: the lowest bits of its sum with 1.5
+/// · 2²³.
 #[inline(always)]
 fn nearest(x: f32) -> i16 {
     (x + 12_582_912.0).to_bits() as i16
 }
 
-/// Σ (x · factor)².
+/// Computes Σ (x · factor)².
 #[inline(always)]
 fn sum_of_squares(row: &[f32], factor: f32) -> f32 {
     let mut sums = [0.0f32; LANES];
@@ -256,7 +260,7 @@ mod tests {
         bytemuck::cast_slice(words)
     }
 
-    /// What every kernel makes of one row, and its unit.
+    /// Returns the result of every kernel for one row, and its unit.
     fn rounded(row: &[f32], purpose: Purpose) -> Vec<(Vec<i16>, f32)> {
         let of = |round: &dyn Fn(&mut [u32], &mut Vec<f32>)| {
             let (mut words, mut units) = (vec![7; row.len().div_ceil(2)], Vec::new());
@@ -276,7 +280,7 @@ mod tests {
         kernels.map(of_kernel).chain([plain]).collect()
     }
 
-    /// Rows of which a few numbers are much larger than the others.
+    /// Generates rows of which a few numbers are much larger than the others.
     fn row() -> impl Strategy<Value = Vec<f32>> {
         prop::collection::vec((-1f32..1.0, prop::bool::weighted(0.1)), 1..300).prop_map(|row| {
             row.into_iter()
@@ -292,7 +296,7 @@ mod tests {
             .all(|(number, x)| (f32::from(*number) * unit - x).abs() <= 0.505 * unit)
     }
 
-    /// Sums of any order of as many of the products as there may be.
+    /// Returns whether no partial sum of the products overflows, in any order.
     fn fits(products: impl Iterator<Item = i64>) -> bool {
         let (above, below): (Vec<_>, Vec<_>) = products.partition(|product| *product > 0);
         above.iter().sum::<i64>() <= i32::MAX.into() && below.iter().sum::<i64>() >= i32::MIN.into()
@@ -301,7 +305,7 @@ mod tests {
     proptest! {
         #[test]
         fn numbers_are_the_nearest_and_no_sum_of_products_overflows(row in prop::collection::vec(any::<bool>(), 1..300)) {
-            // As alike as they can be: their lengths are the largest.
+            // All magnitudes are equal, so the row has the maximum length.
             let row: Vec<f32> = row.into_iter().map(|x| if x { 1.0 } else { -1.0 }).collect();
             for (numbers, unit) in rounded(&row, Purpose::Products) {
                 prop_assert!(are_nearest(&numbers, unit, &row));
@@ -317,7 +321,7 @@ mod tests {
             let row: Vec<f32> = row.iter().map(|x| x * (scale as f32).exp2()).collect();
             let length = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
             let largest = row.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-            // Fifteen bits of the largest, or what makes the root of all squares 46,340.
+            // Fifteen bits for the largest number, or the unit that makes the root of the sum of squares 46,340.
             let finest = (f64::from(largest) / 32767.0).max(length / 46_300.0);
             for (numbers, unit) in rounded(&row, Purpose::Products) {
                 prop_assert!(are_nearest(&numbers, unit, &row));
@@ -332,7 +336,7 @@ mod tests {
         #[test]
         fn weights_are_the_nearest_and_no_sum_of_weighted_values_overflows(
             exponents in prop::collection::vec(prop_oneof![Just(-200f32), Just(0f32), -12f32..0.0], 1..=WEIGHTS),
-            // From 2⁻¹⁰: proptest 1.12 panics once in millions of floats where a range's lower end isn't a multiple
+            // Starts at 2⁻¹⁰: proptest 1.12 panics once in millions of floats if a range's lower end isn't a multiple
             // of the distance between the floats at its upper end.
             units in prop::collection::vec(0.0009765625f32..10.0, WEIGHTS), alike: bool,
             before in prop_oneof![Just(-1f32), 0f32..40.0],

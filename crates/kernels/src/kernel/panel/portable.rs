@@ -40,7 +40,7 @@ fn tile<const ROWS: usize>(panel: &Panel, row: usize, block: usize) {
         std::array::from_fn(|r| &panel.left[(row + r) * panel.left_stride..][..panel.steps]);
     let right = &panel.right[block..];
     let mut sums = [[0.0f32; LANES]; ROWS];
-    // SAFETY: this panel's columns belong to this task alone, and no slice of them lives beyond a statement.
+    // SAFETY: only this task writes this panel's columns, and no slice of them outlives a statement.
     #[allow(unsafe_code)]
     let out = |r: usize| unsafe { panel.out.row(row + r, columns.clone()) };
     if panel.add {
@@ -51,7 +51,7 @@ fn tile<const ROWS: usize>(panel: &Panel, row: usize, block: usize) {
     for step in 0..panel.steps {
         let factors: &[u32; LANES] = right[step * panel.right_stride..][..LANES]
             .try_into()
-            .expect("sixteen words");
+            .expect("a block has sixteen words");
         for (sums, left) in sums.iter_mut().zip(left) {
             let x = f32::from_bits(left[step]);
             for (sum, factor) in sums.iter_mut().zip(factors) {

@@ -1,49 +1,49 @@
-//! Tiles of some rows of one block of columns, whose sums stay in registers from the first step to the last. A kernel
+//! Tiles of some rows of one block of columns; all sums stay in registers from the first step to the last. A kernel
 //! implements the operations on its registers, [`Vector`].
 
 use super::{LANES, Panel};
 
-/// Rows of the largest tile: with a block of columns they make 96 numbers, twelve registers of AVX2 or 24 of NEON.
+/// Rows of the largest tile: with a block of columns they are 96 numbers, twelve registers of AVX2 or 24 of NEON.
 const ROWS: usize = 6;
 
 /// A register of numbers in f32, or of pairs of INT16 whose sums are in i32.
 pub(super) trait Vector: Copy {
-    /// Words that it holds.
+    /// Words per register.
     const WIDTH: usize;
 
-    /// The word at `from`, in every place.
+    /// Loads the word at `from` into every lane.
     ///
     /// # Safety
-    /// This processor has the instructions, and a word can be read.
+    /// This processor must have the instructions, and the word must be readable.
     #[allow(unsafe_code)]
     unsafe fn splat(from: *const f32) -> Self;
 
-    /// As many words as it holds.
+    /// Loads a register of words.
     ///
     /// # Safety
-    /// This processor has the instructions, and that many words can be read.
+    /// This processor must have the instructions, and that many words must be readable.
     #[allow(unsafe_code)]
     unsafe fn load(from: *const f32) -> Self;
 
-    /// Writes them.
+    /// Stores the words.
     ///
     /// # Safety
-    /// This processor has the instructions, and that many words can be written.
+    /// This processor must have the instructions, and that many words must be writable.
     #[allow(unsafe_code)]
     unsafe fn store(self, to: *mut f32);
 
-    /// `self · factor + sum`; in f32 rounded once.
+    /// Computes `self · factor + sum`; in f32, rounded once.
     ///
     /// # Safety
-    /// This processor has the instructions.
+    /// This processor must have the instructions.
     #[allow(unsafe_code)]
     unsafe fn multiply_add(self, factor: Self, sum: Self) -> Self;
 }
 
-/// A panel in tiles of `PARTS` registers for each row, which hold a block of columns.
+/// Multiplies a panel in tiles of `PARTS` registers for each row, which hold a block of columns.
 ///
 /// # Safety
-/// This processor has the instructions of `V`. For them to be used, the caller is compiled for them.
+/// This processor must have the instructions of `V`. The caller must be compiled for them, so that they are used.
 #[allow(unsafe_code)]
 #[inline(always)]
 pub(super) unsafe fn multiply<V: Vector, const PARTS: usize>(panel: &Panel) {
@@ -70,7 +70,7 @@ pub(super) unsafe fn multiply<V: Vector, const PARTS: usize>(panel: &Panel) {
 }
 
 /// # Safety
-/// As [`multiply`], of a panel that is checked.
+/// As for [`multiply`]; the panel must have been checked.
 #[allow(unsafe_code)]
 #[inline(always)]
 unsafe fn tile<V: Vector, const PARTS: usize, const ROWS: usize>(
@@ -78,10 +78,15 @@ unsafe fn tile<V: Vector, const PARTS: usize, const ROWS: usize>(
     row: usize,
     block: usize,
 ) {
-    const { assert!(PARTS * V::WIDTH == LANES, "the registers hold a block") };
+    const {
+        assert!(
+            PARTS * V::WIDTH == LANES,
+            "expected registers that hold a block"
+        )
+    };
     let columns =
         panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
-    // SAFETY: this panel's columns belong to this task alone, and no slice of them lives beyond a statement.
+    // SAFETY: only this task writes this panel's columns, and no slice of them outlives a statement.
     let out = |r: usize| unsafe { panel.out.row(row + r, columns.clone()) };
     let mut values = [[0.0f32; LANES]; ROWS];
     if panel.add {
@@ -89,7 +94,7 @@ unsafe fn tile<V: Vector, const PARTS: usize, const ROWS: usize>(
             values[..columns.len()].copy_from_slice(out(r));
         }
     }
-    // SAFETY: a block's numbers at `from`, where they are those of an array or of a step.
+    // SAFETY: reads a block's numbers at `from`, which is an array or a step.
     let load = |from: *const f32| {
         std::array::from_fn::<V, PARTS, _>(|part| unsafe { V::load(from.add(part * V::WIDTH)) })
     };
@@ -97,7 +102,7 @@ unsafe fn tile<V: Vector, const PARTS: usize, const ROWS: usize>(
     let left = panel.left[row * panel.left_stride..].as_ptr().cast::<f32>();
     let right = panel.right[block..].as_ptr().cast::<f32>();
     for step in 0..panel.steps {
-        // SAFETY: `check` found whole blocks of every step, and every step of every row, in the slices.
+        // SAFETY: `check` verified that the slices have whole blocks of every step, and every step of every row.
         unsafe {
             let factors = load(right.add(step * panel.right_stride));
             for (r, sums) in sums.iter_mut().enumerate() {

@@ -1,10 +1,10 @@
-//! A kernel with one wrong output, or one wrong conversion, is refused; all that this processor has are not.
+//! Tests that a kernel with one wrong output or conversion is refused, and that no kernel of this processor is.
 
 use super::*;
 use crate::kernel::{OfTier, table, tiers};
 use crate::tier::Tier;
 
-/// A kernel that computes what another one does, but for one number.
+/// A kernel that computes the same as another one, except for one number.
 struct Wrong<K>(K, Place);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -20,9 +20,9 @@ enum Place {
     Power,
 }
 
-/// Moves the last output of these columns.
+/// Changes the last output of these columns.
 fn plant(out: SharedOutput, columns: &Range<usize>) {
-    // SAFETY: no slice of it lives.
+    // SAFETY: no other slice of it exists.
     #[allow(unsafe_code)]
     let row = unsafe { out.row(out.rows() - 1, columns.clone()) };
     *row.last_mut().unwrap() += 50.0;
@@ -35,7 +35,7 @@ impl Int8Kernel for Wrong<&'static dyn Int8Kernel> {
 
     fn multiply(&self, rectangle: &Rectangle) {
         self.0.multiply(rectangle);
-        // As an instruction might that is wrong in large tiles only.
+        // Simulates an instruction that is wrong in large tiles only.
         if self.1 == Place::Product && rectangle.rows.len() > 16 {
             plant(rectangle.out, &rectangle.columns);
         }

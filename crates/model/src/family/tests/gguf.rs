@@ -57,7 +57,7 @@ fn gguf_tensors(more: &[(&str, &[usize])]) -> Tensors {
     tensors(&GGUF_OUTER, "blk.", 2, &block)
 }
 
-/// Stands in for reading a tensor: 1, 2, 3, …
+/// Replaces reading a tensor: returns 1, 2, 3, …
 fn counting(info: &TensorInfo) -> Result<Vec<f32>> {
     Ok((1..=info.elements()).map(|value| value as f32).collect())
 }
@@ -249,7 +249,7 @@ fn a_phi3_gguf_file_has_fused_tensors_and_stored_divisors() {
         Some(96..128)
     );
 
-    // Where llama.cpp and transformers differ, and a pattern that neither reads.
+    // Cases where llama.cpp and transformers differ, and a pattern that neither supports.
     let pattern = Value::Bools(vec![true, false]);
     let longer = ("context_length", Value::Integer(256));
     let long_rope = ("rope.scaling.type", Value::String("longrope".into()));

@@ -14,7 +14,7 @@ fn from_hugging_face(config: &Json, tensors: &Tensors) -> Result<(ModelDescripti
     family::from_hugging_face(config, tensors, &|_, _| true)
 }
 
-/// `base` with the fields of `changes`; a field that is the string `absent` is removed.
+/// Returns `base` with the fields of `changes`; a field with the string `absent` is removed.
 fn with(base: &Json, changes: Json) -> Json {
     let mut config = base.clone();
     let fields = config.as_object_mut().expect("an object");
@@ -267,7 +267,7 @@ fn gemma2_alternates_windows_and_caps_scores_and_logits() {
     );
 }
 
-/// As published for Gemma 3 4B: a nested configuration that leaves out what is the default.
+/// Returns the published configuration of Gemma 3 4B, which is nested and omits default values.
 fn gemma3_nested() -> Json {
     json!({ "model_type": "gemma3", "vision_config": {}, "text_config": {
         "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10_240, "num_hidden_layers": 34,
@@ -661,7 +661,7 @@ fn what_triad_does_not_run_is_refused_by_name() {
             "qk_layernorm",
         ),
         (json!({ "is_causal": false }), "is_causal"),
-        // `transformers` takes null for false.
+        // `transformers` treats null as false.
         (json!({ "is_causal": null }), "is_causal"),
         (
             json!({ "layer_types": ["full_attention", "chunked_attention"] }),

@@ -1,4 +1,4 @@
-//! Every family from a configuration and from metadata to its description; what is refused, and how.
+//! Tests the description of every family from a configuration and from metadata, and the refusals.
 
 mod gguf;
 mod hugging_face;
@@ -24,7 +24,7 @@ fn tensor(name: &str, shape: &[usize]) -> (String, TensorInfo) {
     (name.to_owned(), info)
 }
 
-/// `outer`, and for each block `prefix` + index + `.` + every name of `block`.
+/// Returns `outer` and, for each block, `prefix` + index + `.` + every name of `block`.
 fn tensors(
     outer: &[(&str, &[usize])],
     prefix: &str,
@@ -51,7 +51,7 @@ fn windows(description: &ModelDescription) -> Vec<Option<usize>> {
         .collect()
 }
 
-/// Two blocks of a plain LLaMA, as a `config.json` describes it.
+/// Returns the description of two blocks of a plain LLaMA, as from a `config.json`.
 fn llama_description() -> ModelDescription {
     let norm = Norm {
         kind: NormKind::Rms,

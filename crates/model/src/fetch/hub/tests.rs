@@ -1,4 +1,4 @@
-//! Whole pulls from a hub on the loopback interface.
+//! Complete pulls from a hub on the loopback interface.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::test_server::{Request, Response, Server};
 use super::*;
 
-/// A model of 600,000 bytes with its sha256.
+/// Returns a model of 600,000 bytes and its sha256.
 fn content() -> (Vec<u8>, String) {
     let bytes: Vec<u8> = (0..600_000_u32)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
@@ -35,7 +35,7 @@ fn listing(files: &[(&str, usize, Option<&str>)]) -> Response {
     Response::ok(serde_json::json!({"id": "o/n", "siblings": siblings}).to_string())
 }
 
-/// A hub with the repository o/n that has one GGUF file, whose bytes come by `serve`.
+/// Starts a hub with the repository o/n, which has one GGUF file; `serve` returns its bytes.
 fn one_gguf(sha256: &str, serve: impl Fn(&Request) -> Response + Send + 'static) -> Server {
     let listing = listing(&[
         ("README.md", 10, None),
@@ -60,7 +60,7 @@ fn pull(server: &Server, cache: &Path) -> Result<PathBuf> {
     Hub::new(&server.endpoint, None, None).pull(cache, &repository(None), &())
 }
 
-/// Files in the repository's folder but for the lock.
+/// Returns the files in the repository's folder except the lock.
 fn files(cache: &Path) -> Vec<String> {
     let entries = fs::read_dir(cache.join("hf/o/n")).unwrap();
     let mut names: Vec<_> = entries
@@ -91,7 +91,7 @@ fn a_gguf_file_is_fetched_once_and_then_found_in_the_cache() {
     assert_eq!(
         server.requests().len(),
         3,
-        "the second pull requests the listing alone"
+        "the second pull requests only the listing"
     );
 }
 
@@ -286,7 +286,7 @@ fn the_token_goes_to_the_hubs_own_port_alone() {
         headers: vec![("location", location.to_owned())],
         ..Response::status(307)
     };
-    // First to another path of the same origin, and from there to another port.
+    // First a redirect to another path of the same origin, and from there to another port.
     let server = Server::start(move |request| match request.path.as_str() {
         "/api/models/o/n?blobs=true" => to("/api/models/o/n/main"),
         "/api/models/o/n/main" => listing.clone(),
@@ -354,7 +354,7 @@ fn a_hub_that_sends_too_little_is_given_up_and_what_came_is_kept() {
     let kept = fs::metadata(&part).unwrap().len();
     assert!((1..600_000).contains(&kept), "{kept}");
     drips.store(false, Ordering::Relaxed);
-    // One whose client went away still drips.
+    // A server whose client disconnected still sends slowly.
     let hub = Hub::new(&server.endpoint, None, None);
     hub.pull(cache.path(), &repository(None), &()).unwrap();
     assert_eq!(
@@ -437,7 +437,7 @@ fn a_cancelled_pull_keeps_its_part() {
     );
 }
 
-/// A safetensors repository in two shards, with an index that names `second` as the second shard.
+/// Starts a hub with a safetensors repository in two shards, whose index names `second` as the second shard.
 fn sharded(second: &'static str) -> Server {
     let index =
         serde_json::json!({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": second}})
@@ -488,7 +488,7 @@ fn a_sharded_safetensors_model_comes_whole_and_alone() {
     assert_eq!(
         cached(cache.path(), &repository(None)),
         None,
-        "a model that lacks a file is not one"
+        "a model that lacks a file is incomplete"
     );
 }
 

@@ -1,10 +1,11 @@
 //! Weights in INT4.
 //!
-//! What limits several rows with weights in INT4, on Zen 4: it begins one `vpdpwssd` or fused multiply-add of 64 bytes in
-//! a cycle, and reads one line. A step of a row and column is four `vpdpwssd` and one multiply-add, five cycles, so that
-//! at most four fifths of the peak of INT16 are possible. Shifts, masks and conversions have units of their own, but not
-//! many to spare: a tile's rows share the unpacking, and whole steps are read without masks, which would take one. A
-//! step's activations are five lines, which for each column would take as long again: two columns share a reading of them.
+//! With several rows on Zen 4, the limit is as follows: per cycle it starts one `vpdpwssd` or fused multiply-add of 64
+//! bytes, and reads one line. A step of a row and column is four `vpdpwssd` and one multiply-add, five cycles, so at
+//! most four fifths of the peak of INT16 are possible. Shifts, masks and conversions have units of their own, but
+//! little of their capacity is spare: a tile's rows share the unpacking, and whole steps are read without masks, which
+//! would take one of these units. A step's activations are five lines; reading them for each column would take as long
+//! again, so two columns share one read.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -27,16 +28,16 @@ use super::{BLOCK, COLUMNS, Int4Columns, ROWS, tile, write};
 use crate::chunks::parts;
 use crate::int4::HALF;
 
-/// Rows of the largest tile, which needs more operands than those with weights in INT8.
+/// Rows of the largest tile. It needs more operands than a tile with INT8 weights.
 const LARGEST_TILE: usize = 4;
-/// Bytes of weights between what is computed and what is prefetched, in each of several streams.
+/// Bytes between the weights that are multiplied and those that are prefetched, in each of several streams.
 const AHEAD_OF_STREAMS: usize = 1024;
-/// The number in each byte that unpacking leaves.
+/// Mask of the numbers that unpacking leaves in each byte.
 const BYTES_MASK: i32 = 0x0f0f_0f0f;
 
-/// The exact sums of a [`Step`] with two columns, which share the reading of its activations. As a function it would not
-/// always be inlined, and take its operands through memory; as intrinsics, LLVM would make two instructions of each of
-/// these, to shorten a chain that waits for nothing.
+/// Computes the exact sums of a [`Step`] with two columns, which share the loads of its activations. As a function, it
+/// would not always be inlined, and its operands would pass through memory. With intrinsics, LLVM would split each of
+/// these instructions in two, to shorten a dependency chain that is not the bottleneck.
 macro_rules! products {
     ($first:expr, $second:expr, $step:expr) => {{
         let ([a, b, c, d], [e, f, g, h]): ([__m512i; SHIFTS], [__m512i; SHIFTS]) = ($first, $second);
@@ -91,9 +92,9 @@ pub(super) fn multiply(task: &Int4Columns) {
     }
 }
 
-/// The only row: in bytes, whose products need half as many instructions to unpack weights. [`COLUMNS`] columns that are
-/// streams of their own share the reading of activations: on Zen 4, memory gives neighbours of 768 bytes half as many a
-/// second.
+/// Computes the only row with byte activations, whose products need half as many instructions to unpack weights.
+/// [`COLUMNS`] columns, each a stream of its own, share the loads of activations: on Zen 4, adjacent columns of 768
+/// bytes get half the memory bandwidth.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 fn only_row(task: &Int4Columns) {
     let count = task.columns.len();
@@ -106,8 +107,8 @@ fn only_row(task: &Int4Columns) {
     }
 }
 
-/// Columns of the only row, each at a `distance` from the one before; weights and scales that are `ahead` of each by so many
-/// bytes are prefetched.
+/// Computes some columns of the only row, `distance` apart from each other. Prefetches the weights and scales `ahead`
+/// bytes later in each column.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 fn columns<const COLUMNS: usize>(task: &Int4Columns, first: usize, distance: usize, ahead: usize) {
@@ -119,7 +120,7 @@ fn columns<const COLUMNS: usize>(task: &Int4Columns, first: usize, distance: usi
         let (x, group) = (operands(step), index * GROUPS);
         for ((weights, scales), sums) in columns.iter().zip(&mut sums) {
             prefetch(weights, scales, group, ahead);
-            // SAFETY: the column's groups from this step's first on: four, or those that are left behind whole steps.
+            // SAFETY: the column's groups from this step's first on: four, or the rest after whole steps.
             #[allow(unsafe_code)]
             let (bytes, scales) = unsafe {
                 let (weights, scales) = (
@@ -144,7 +145,7 @@ fn columns<const COLUMNS: usize>(task: &Int4Columns, first: usize, distance: usi
     }
 }
 
-/// The activations of a step in bytes: high ones, low ones, and what sums begin with.
+/// Loads the activations of a step in bytes: high bytes, low bytes, and the initial sums.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn operands(step: &ByteStep) -> ([__m512i; 2], [__m512i; 2], __m512i) {
@@ -165,7 +166,8 @@ fn operands(step: &ByteStep) -> ([__m512i; 2], [__m512i; 2], __m512i) {
     )
 }
 
-/// The exact sums of a step: 256 times those of high bytes, which have 16 bits, and those of low ones.
+/// Computes the exact sums of a step: 256 times those of the high bytes, which have 16 bits, plus those of the low
+/// bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn byte_products(
@@ -184,7 +186,7 @@ fn byte_products(
             x[1],
         )
     };
-    // The upper word of 256 is 0: it meets nothing but the sign of a sum.
+    // The upper word of 256 is 0; it is multiplied only by the sign extension of a sum.
     _mm512_dpwssd_epi32(
         sums(*offset, low),
         sums(_mm512_setzero_si512(), high),
@@ -192,7 +194,7 @@ fn byte_products(
     )
 }
 
-/// One row and column.
+/// Computes one row and column.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 fn one_output(task: &Int4Columns, row: usize, column: usize) {
     let (groups, (weights, scales)) = (task.groups(), task.column(column));
@@ -224,7 +226,7 @@ fn one_output(task: &Int4Columns, row: usize, column: usize) {
     );
 }
 
-/// The exact sums of a step that columns share: where there are several rows, see `products!`.
+/// Computes the exact sums of a step for one column. For several rows, see `products!`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn products(factors: [__m512i; SHIFTS], x: &[__m512i; SHIFTS], offset: __m512i) -> __m512i {
@@ -240,7 +242,7 @@ fn products(factors: [__m512i; SHIFTS], x: &[__m512i; SHIFTS], offset: __m512i) 
     )
 }
 
-/// Prefetches weights that follow a group by so many bytes, and their scales.
+/// Prefetches the weights `ahead` bytes after a group, and their scales.
 #[inline(always)]
 fn prefetch(weights: &[u8], scales: &[f16], group: usize, ahead: usize) {
     prefetch_ahead(weights.as_ptr(), group * HALF + ahead);
@@ -250,11 +252,11 @@ fn prefetch(weights: &[u8], scales: &[f16], group: usize, ahead: usize) {
     );
 }
 
-/// [`load`] of four groups, without masks: scales are converted and then spread, two instructions where LLVM, which
-/// would spread halves, makes three.
+/// Does the same as [`load`] for four groups, without masks. Scales are converted and then spread: two instructions,
+/// where LLVM, which would spread the halves first, makes three.
 ///
 /// # Safety
-/// Four groups can be read.
+/// Four groups must be readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,f16c")]
 #[allow(unsafe_code)]
@@ -279,17 +281,17 @@ unsafe fn load_whole(weights: *const u8, scales: *const f16) -> (__m512i, __m512
     (words, spread)
 }
 
-/// Which of four scales is for each of sixteen sums.
+/// Returns which of four scales applies to each of sixteen sums.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn lanes() -> __m512i {
     _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)
 }
 
-/// Of up to four groups of a column, weights and a scale for each of sixteen sums; of missing groups, zeros.
+/// Loads up to four groups of a column: weights, and a scale for each of sixteen sums; missing groups are zeros.
 ///
 /// # Safety
-/// So many groups, at least one, can be read.
+/// The given number of groups, at least one, must be readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
 #[allow(unsafe_code)]
@@ -308,7 +310,7 @@ unsafe fn load(weights: *const u8, scales: *const f16, groups: usize) -> (__m512
     )
 }
 
-/// As those of INT8.
+/// Computes some rows of [`COLUMNS`] times the columns of a block, as the function for INT8 does.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 fn tiles<const ROWS: usize>(task: &Int4Columns, row: usize, block: Range<usize>, distance: usize) {
     let mut out = [[[0.0; BLOCK]; COLUMNS]; ROWS];
@@ -336,10 +338,11 @@ fn one_tile<const ROWS: usize>(
         std::array::from_fn(|index| task.column(column + index * distance));
     let groups = task.groups();
     assert!(x.iter().all(|x| x.len() == groups.div_ceil(GROUPS)));
-    // Later rows find the weights in the cache.
+    // Only the first rows prefetch: later rows find the weights in the cache.
     let ahead = row == 0;
     let mut sums = [[_mm512_setzero_ps(); ROWS]; COLUMNS];
-    // Spelled out: loops and closures would be too large to be inlined, and sums would leave their registers.
+    // Written without loops and closures, which would be too large to be inlined; sums would then leave their
+    // registers.
     macro_rules! operands {
         ($column:expr, $step:expr, $groups:expr) => {{
             let ((weights, scales), group) = (columns[$column], $step * GROUPS);
@@ -360,7 +363,7 @@ fn one_tile<const ROWS: usize>(
             let (first, first_scales) = operands!($first, $step, $groups);
             let (second, second_scales) = operands!($second, $step, $groups);
             for row in 0..ROWS {
-                // SAFETY: a row has so many steps, by the assertion.
+                // SAFETY: a row has at least this many steps, by the assertion.
                 #[allow(unsafe_code)]
                 let exact = products!(first, second, unsafe { &*x[row].as_ptr().add($step) });
                 let [first, second] = exact.map(|exact| _mm512_cvtepi32_ps(exact));
@@ -393,7 +396,7 @@ fn one_tile<const ROWS: usize>(
     }
 }
 
-/// Words of weights shifted and masked, as pairs of 16-bit numbers.
+/// Shifts and masks words of weights into pairs of 16-bit numbers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn factors(words: __m512i) -> [__m512i; SHIFTS] {
@@ -402,12 +405,12 @@ fn factors(words: __m512i) -> [__m512i; SHIFTS] {
         _mm512_and_si512(words, mask),
         _mm512_and_si512(_mm512_srli_epi32::<4>(words), mask),
         _mm512_and_si512(_mm512_srli_epi32::<8>(words), mask),
-        // Of sixteen bits each, nothing else is left.
+        // A logical shift by 12 leaves only the upper four of sixteen bits.
         _mm512_srli_epi16::<12>(words),
     ]
 }
 
-/// From the sums of four columns to their outputs, each in the order of a sum of halves.
+/// Computes the outputs of four columns from their sums, adding one half of the sums to the other repeatedly.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn finish(sums: [__m512; COLUMNS], unit: f32) -> [f32; COLUMNS] {
@@ -427,7 +430,7 @@ fn finish(sums: [__m512; COLUMNS], unit: f32) -> [f32; COLUMNS] {
     out
 }
 
-/// Sixteen sums as four.
+/// Reduces sixteen sums to four.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn quarter(sums: __m512) -> __m128 {

@@ -14,9 +14,9 @@ use super::super::{AHEAD, prefetch_ahead};
 use super::{BLOCK, COLUMNS, Int8Columns, ROWS, tile, write};
 use crate::chunks::parts;
 
-/// Numbers that an instruction takes.
+/// Numbers per instruction.
 const LANES: usize = 32;
-/// Bytes of weights between what is computed and what is prefetched, in each of several streams.
+/// Bytes between the weights that are multiplied and those that are prefetched, in each of several streams.
 const AHEAD_OF_STREAMS: usize = 2048;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
@@ -25,7 +25,7 @@ pub(super) fn multiply(task: &Int8Columns) {
     if rows == 1 {
         let at_once = count / COLUMNS;
         for first in 0..at_once {
-            // Streams of their own: memory gives more by several than by one.
+            // Separate streams: memory delivers more with several than with one.
             let columns: [usize; COLUMNS] = std::array::from_fn(|stream| first + stream * at_once);
             one_row(task, 0, columns, AHEAD_OF_STREAMS);
         }
@@ -36,7 +36,7 @@ pub(super) fn multiply(task: &Int8Columns) {
     for start in (0..distance).step_by(BLOCK) {
         let block = start..(start + BLOCK).min(distance);
         for (index, part) in parts(rows, ROWS).enumerate() {
-            // While later rows meet weights that are in the cache, those of the next block come, some with each tile.
+            // Tiles of later rows read cached weights, and each of them prefetches a part of the next block's.
             let ahead = (index > 0).then(|| Ahead {
                 lines: tiles_of_rows - 1,
                 first: index - 1,
@@ -57,8 +57,8 @@ pub(super) fn multiply(task: &Int8Columns) {
     }
 }
 
-/// A row and some columns, whose weights are prefetched so many bytes `ahead`: by itself the processor does not keep up with
-/// its memory.
+/// Computes a row and some columns, and prefetches weights `ahead` bytes later: the hardware prefetcher alone does not
+/// saturate the memory.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn one_row<const COLUMNS: usize>(
@@ -71,7 +71,7 @@ fn one_row<const COLUMNS: usize>(
         task.x.row(row),
         columns.map(|column| task.weights_of(column)),
     );
-    // Two sums for each, so that no instruction waits for the one before it.
+    // Two sums per column, so that no instruction waits for the previous one.
     let mut sums = [[_mm512_setzero_si512(); 2]; COLUMNS];
     let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
     for (index, x) in whole.iter().enumerate() {
@@ -104,13 +104,13 @@ fn one_row<const COLUMNS: usize>(
     }
 }
 
-/// Adds the products of the first `count` of both, at most [`LANES`], to `sum`.
+/// Adds the products of the first `count` numbers of both, at most [`LANES`], to `sum`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn add_products(sum: __m512i, x: &[i16], weights: &[i8], count: usize) -> __m512i {
     assert!((1..=LANES).contains(&count) && x.len() >= count && weights.len() >= count);
     let mask = u32::MAX >> (LANES - count);
-    // SAFETY: the mask leaves what is beyond the numbers alone.
+    // SAFETY: the masked loads do not touch anything after `count` numbers.
     #[allow(unsafe_code)]
     let (x, weights) = unsafe {
         (
@@ -121,14 +121,14 @@ fn add_products(sum: __m512i, x: &[i16], weights: &[i8], count: usize) -> __m512
     _mm512_dpwssd_epi32(sum, _mm512_cvtepi8_epi16(weights), x)
 }
 
-/// Which lines of the weights that are needed later a tile prefetches: the `first`, and every one at so many `lines` from it.
+/// The lines of the next block's weights that a tile prefetches: the `first`, and every `lines`-th after it.
 struct Ahead {
     lines: usize,
     first: usize,
 }
 
-/// Some rows of [`COLUMNS`] times the columns of a block, each of which begins a stream of its own that the processor
-/// fetches ahead.
+/// Computes some rows of [`COLUMNS`] times the columns of a block. Each of the [`COLUMNS`] parts is a stream of its own
+/// for the hardware prefetcher.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn tiles<const ROWS: usize>(
     task: &Int8Columns,
@@ -165,7 +165,7 @@ fn one_tile<const ROWS: usize>(
     assert!(
         x.iter().all(|x| x.len() == depth) && weights.iter().all(|weights| weights.len() == depth)
     );
-    // Of two vectors of weights, which are a line.
+    // In units of a line, which is two vectors of weights.
     let (period, phase) =
         ahead.map_or((usize::MAX, usize::MAX), |ahead| (ahead.lines, ahead.first));
     let mut line = 0;
@@ -182,13 +182,13 @@ fn one_tile<const ROWS: usize>(
         }
         let mut factors = [_mm512_setzero_si512(); COLUMNS];
         for (factor, weights) in factors.iter_mut().zip(weights) {
-            // SAFETY: so many more numbers are in the column.
+            // SAFETY: the column has at least [`LANES`] more numbers.
             #[allow(unsafe_code)]
             let bytes = unsafe { _mm256_loadu_si256(weights.as_ptr().add(first).cast()) };
             *factor = _mm512_cvtepi8_epi16(bytes);
         }
         for (sums, x) in sums.iter_mut().zip(x) {
-            // SAFETY: so many more numbers are in the row.
+            // SAFETY: the row has at least [`LANES`] more numbers.
             #[allow(unsafe_code)]
             let x = unsafe { _mm512_loadu_si512(x.as_ptr().add(first).cast()) };
             for (sum, factor) in sums.iter_mut().zip(factors) {
@@ -213,7 +213,7 @@ fn one_tile<const ROWS: usize>(
     }
 }
 
-/// From the sums of four columns to their outputs.
+/// Computes the outputs of four columns from their sums.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn finish(sums: [__m512i; COLUMNS], unit: f32, scales: &[f32; COLUMNS]) -> [f32; COLUMNS] {

@@ -1,4 +1,5 @@
-//! AVX-512 with VNNI (Ice Lake, Zen 4 and later): `vpdpwssd` adds two products of 16-bit numbers to each of sixteen sums.
+//! AVX-512 with VNNI (Ice Lake, Zen 4 and later): `vpdpwssd` adds two products of 16-bit numbers to each of sixteen
+//! sums.
 
 mod int4;
 mod int8;
@@ -11,15 +12,15 @@ use crate::output::SharedOutput;
 use crate::tier::Tier;
 use wide::Wide;
 
-/// Rows of the largest tile: with [`COLUMNS`] they make 24 registers of sums and leave eight for operands.
+/// Rows of the largest tile: with [`COLUMNS`] they use 24 registers for sums and leave eight for operands.
 const ROWS: usize = 6;
 /// Columns of a tile.
 const COLUMNS: usize = 4;
-/// Columns of a stream that several rows meet one after the other: with those of the other streams, weights that the
-/// second-level cache holds, and a line of each row's outputs.
+/// Columns of a stream that several rows read in turn: with those of the other streams, their weights fit in the
+/// second-level cache, and their outputs are a line of each row.
 const BLOCK: usize = 16;
 
-/// The kernel; having one proves that the processor can run it.
+/// The kernel. A value of this type proves that the processor can run it.
 pub(in crate::kernel) struct Avx512Vnni(());
 
 impl Avx512Vnni {
@@ -34,7 +35,7 @@ impl Int16Kernel for Avx512Vnni {
     }
 
     fn multiply_int8(&self, columns: &Int8Columns) {
-        // SAFETY: `new` has found the instructions.
+        // SAFETY: `new` has detected the instructions.
         #[allow(unsafe_code)]
         unsafe {
             int8::multiply(columns);
@@ -58,7 +59,7 @@ impl Int16Kernel for Avx512Vnni {
     }
 }
 
-/// Calls the tile of so many rows.
+/// Calls the tile function for the given number of rows.
 macro_rules! tile {
     ($rows:expr, $function:ident, $($argument:expr),*) => {
         match $rows {
@@ -74,8 +75,8 @@ macro_rules! tile {
 
 use tile;
 
-/// Writes what a block's tiles computed, line by line: the lines of one column in several rows may be in the same set of
-/// the cache, which holds few of them at once.
+/// Writes the results of a block's tiles line by line: the lines of one column in several rows may map to one set of
+/// the cache, which holds only a few of them.
 fn write<const ROWS: usize>(
     to: SharedOutput,
     row: usize,
@@ -86,7 +87,7 @@ fn write<const ROWS: usize>(
     for (index, row_out) in out.iter().enumerate() {
         for (stream, line) in row_out.iter().enumerate() {
             let start = column + stream * distance;
-            // SAFETY: these columns belong to this task alone.
+            // SAFETY: only this task writes these columns.
             #[allow(unsafe_code)]
             let to = unsafe { to.row(row + index, start..start + count) };
             to.copy_from_slice(&line[..count]);

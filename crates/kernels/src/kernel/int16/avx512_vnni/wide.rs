@@ -1,4 +1,4 @@
-//! Registers of 512 bits, for blocks of GGUF.
+//! 512-bit registers, for GGUF blocks.
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadu_si128,
