@@ -168,11 +168,6 @@ impl Chat {
             })
             .collect()
     }
-
-    /// Forgets all messages but the system message.
-    pub fn clear(&mut self) {
-        self.messages.retain(|message| message["role"] == "system");
-    }
 }
 
 /// The answer as a message of the conversation.

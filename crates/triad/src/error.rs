@@ -1,6 +1,7 @@
 //! Errors: a kind for programs, a sentence for people.
 
 use std::fmt;
+use std::io;
 
 use triad_engine::Error as EngineError;
 use triad_frontend::Error as FrontendError;
@@ -90,8 +91,21 @@ impl From<triad_grammar::Error> for Error {
     }
 }
 
+/// Returns whether the system reports that a file is not there.
+fn is_missing(error: &ModelError) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return error.kind() == io::ErrorKind::NotFound;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 fn model_kind(error: &ModelError) -> ErrorKind {
     match error.kind() {
+        ModelErrorKind::Io if is_missing(error) => ErrorKind::NotFound,
         ModelErrorKind::Io => ErrorKind::Io,
         ModelErrorKind::Malformed | ModelErrorKind::Missing => ErrorKind::Damaged,
         ModelErrorKind::Unsupported => ErrorKind::Unsupported,

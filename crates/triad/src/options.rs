@@ -6,6 +6,7 @@ use std::sync::Arc;
 use triad_engine::GenerateOptions as EngineOptions;
 use triad_engine::constraint::Form;
 use triad_engine::sampler::SamplerOptions;
+use triad_engine::speculate::Speculate;
 use triad_grammar::GrammarSource;
 
 use crate::error::Result;
@@ -130,6 +131,7 @@ impl GenerateOptions {
             max_tokens: self.max_tokens,
             sampler,
             stop: self.stop.clone(),
+            speculate: Some(Speculate::lookup()),
             form,
             ..EngineOptions::default()
         })

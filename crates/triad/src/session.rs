@@ -41,15 +41,7 @@ impl Session {
     /// had.
     pub fn generate(&mut self, prompt: &str) -> Result<Generation<'_>> {
         let tokens = self.model.encode(prompt)?;
-        self.generate_tokens(tokens)
-    }
-
-    /// As [`Session::generate`], with the tokens of the prompt.
-    ///
-    /// # Errors
-    /// As [`Session::generate`].
-    pub fn generate_tokens(&mut self, prompt: Vec<u32>) -> Result<Generation<'_>> {
-        self.generate_with(prompt, &self.options.clone(), Parts::Text)
+        self.generate_with(tokens, &self.options.clone(), Parts::Text)
     }
 
     pub(crate) fn generate_with(
