@@ -38,12 +38,12 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
-#[cfg(feature = "server")]
-use commands::serve;
 use commands::{
     bench, completions, devices, eval, fit, hwbench, info, logits, man, plan, prepare, profile,
     pull, reproduce, run, simulate, study, tokenize, verify,
 };
+#[cfg(feature = "server")]
+use commands::{grammar_check, serve};
 use interrupt::Interrupted;
 use triad_frontend::kernels;
 
@@ -87,6 +87,10 @@ enum Command {
     /// Write a manual page for each command
     #[command(hide = true)]
     Man(man::Arguments),
+    /// Compile a grammar within limits, as `triad serve` asks it to
+    #[cfg(feature = "server")]
+    #[command(hide = true, name = grammar_check::NAME)]
+    GrammarCheck,
 }
 
 fn main() -> ExitCode {
@@ -146,6 +150,8 @@ impl Command {
             | Self::Reproduce(_) => false,
             // `devices` shows what is chosen, and so chooses itself.
             Self::Tokenize(_) | Self::Devices(_) | Self::Completions(_) | Self::Man(_) => false,
+            #[cfg(feature = "server")]
+            Self::GrammarCheck => false,
         }
     }
 
@@ -172,6 +178,8 @@ impl Command {
             Self::Devices(arguments) => devices::run(&arguments),
             Self::Completions(arguments) => completions::run(&arguments),
             Self::Man(arguments) => man::run(&arguments),
+            #[cfg(feature = "server")]
+            Self::GrammarCheck => grammar_check::run(),
         }
     }
 }

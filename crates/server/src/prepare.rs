@@ -6,7 +6,7 @@
 //! anything is prepared for it; any other one is refused where too many wait here.
 //!
 //! Forms take longer than texts, and large ones longer than small ones: each kind has threads of its own, so that it waits for
-//! none of the others.
+//! none of the others. Of those of forms, one owner has at most half.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,12 +15,16 @@ use std::thread;
 use triad_engine::Cancel;
 
 use crate::error::{ApiError, ApiResult};
+use crate::form_shares::{Share, Shares};
+use crate::owner::Owner;
 use crate::queue::{Full, Need, Place, Queue};
 
 /// Texts that are prepared at once, at least and at most; between them, as many as there are cores.
 const TEXTS: (usize, usize) = (2, 4);
 /// Forms that are compiled at once, of each kind.
-const FORMS: usize = 2;
+const FORMS: usize = 4;
+/// Of them, those of one owner.
+const FORMS_OF_OWNER: usize = FORMS / 2;
 /// Bytes from which a form is a large one.
 const LARGE: usize = 1 << 14;
 /// Memory that texts which are prepared at once may take, in KiB. One that takes more is prepared alone.
@@ -33,8 +37,8 @@ const BYTES_PER_BYTE: usize = 64;
 pub(crate) enum Work {
     /// So many bytes of texts are rendered or encoded.
     Text(usize),
-    /// A form is compiled of so many bytes.
-    Form(usize),
+    /// A form is compiled of so many bytes, for this owner.
+    Form(usize, Owner),
 }
 
 /// Threads that prepare requests.
@@ -42,6 +46,7 @@ pub(crate) struct Preparers {
     texts: Arc<Queue>,
     forms: Arc<Queue>,
     large_forms: Arc<Queue>,
+    shares: [Shares; 2],
 }
 
 impl Preparers {
@@ -61,6 +66,7 @@ impl Preparers {
             texts: queue(cores.clamp(TEXTS.0, TEXTS.1)),
             forms: queue(FORMS),
             large_forms: queue(FORMS),
+            shares: [(); 2].map(|()| Shares::new(FORMS_OF_OWNER)),
         }
     }
 
@@ -76,8 +82,19 @@ impl Preparers {
                     },
                 )
             }
-            Work::Form(bytes) if bytes < LARGE => (&self.forms, Need { slots: 1, pages: 1 }),
-            Work::Form(_) => (&self.large_forms, Need { slots: 1, pages: 1 }),
+            Work::Form(bytes, _) if bytes < LARGE => (&self.forms, Need { slots: 1, pages: 1 }),
+            Work::Form(..) => (&self.large_forms, Need { slots: 1, pages: 1 }),
+        }
+    }
+
+    /// Waits until the owner of `work` may have one more form compiled.
+    async fn share(&self, work: Work, client: IpAddr) -> Option<Share> {
+        match work {
+            Work::Text(_) => None,
+            Work::Form(bytes, owner) => {
+                let shares = &self.shares[usize::from(bytes >= LARGE)];
+                Some(shares.take(owner, client).await)
+            }
         }
     }
 
@@ -110,8 +127,10 @@ impl Preparers {
         work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
         let (queue, need) = self.queue(kind);
+        // Before the turn in the queue, which one of another owner would wait for.
+        let share = self.share(kind, place.client()).await;
         let permit = queue.admit_part(place.client(), need).await;
-        run(model, permit, work).await
+        run(model, (permit, share), work).await
     }
 }
 
@@ -150,8 +169,9 @@ mod tests {
     #[test]
     fn a_large_form_takes_no_thread_of_small_ones_nor_of_texts() {
         let preparers = Preparers::new(1);
-        let queues = [Work::Text(1), Work::Form(1), Work::Form(LARGE)]
-            .map(|work| Arc::as_ptr(preparers.queue(work).0));
+        let form = |bytes| Work::Form(bytes, Owner::default());
+        let queues =
+            [Work::Text(1), form(1), form(LARGE)].map(|work| Arc::as_ptr(preparers.queue(work).0));
         assert!(queues[0] != queues[1] && queues[1] != queues[2] && queues[0] != queues[2]);
     }
 

@@ -11,10 +11,11 @@ use triad_frontend::{answer, machine, models};
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_plan::schedule::Policy;
-use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown};
+use triad_server::{Checker, HostedModel, LoadedModel, ServerOptions, Shutdown};
 
 use crate::adapters;
 use crate::arguments::{self, FloatArguments, KvArgument, ModelArgument, ThreadArguments};
+use crate::commands::grammar_check;
 use crate::interrupt::on_interrupt;
 use crate::named_adapters::{self, NamedPath};
 use crate::processors::{self, ProcessorArguments};
@@ -121,7 +122,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    fn server_options(&self) -> ServerOptions {
+    fn server_options(&self) -> Result<ServerOptions> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut api_keys = self.api_key.clone();
         if !self.no_key {
             api_keys.extend(
@@ -133,7 +135,7 @@ impl Arguments {
         let metrics_key = std::env::var("TRIAD_METRICS_KEY")
             .ok()
             .filter(|key| !key.is_empty());
-        ServerOptions {
+        Ok(ServerOptions {
             host: self.host,
             port: self.port,
             api_keys,
@@ -149,8 +151,9 @@ impl Arguments {
             keeps_letters: self.keep_letters,
             sessions: self.sessions.clone(),
             client_time_out: Duration::from_secs(self.client_timeout),
+            grammar_checker: Some(Checker::new(program, [grammar_check::NAME])),
             ..ServerOptions::default()
-        }
+        })
     }
 
     /// What clients call the model at `index`.
@@ -286,7 +289,7 @@ impl Found {
 
 /// Serves until Ctrl-C.
 pub fn run(arguments: Arguments) -> Result<()> {
-    let options = arguments.server_options();
+    let options = arguments.server_options()?;
     options.check()?;
     if let Some(folder) = &arguments.sessions {
         std::fs::create_dir_all(folder)

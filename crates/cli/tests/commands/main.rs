@@ -5,6 +5,8 @@ mod distribution;
 mod eval;
 mod fit;
 mod form;
+#[cfg(all(feature = "server", target_os = "linux"))]
+mod grammar_check;
 mod operators;
 mod packages;
 mod processors;
