@@ -1,4 +1,5 @@
-//! Ctrl-C: ends what runs now if that can be ended cleanly, otherwise the process, with exit code 130.
+//! Ctrl-C, and SIGTERM and SIGHUP as it: ends what runs now if that can be ended cleanly, otherwise the process, with exit code
+//! 130.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +18,24 @@ fn action() -> MutexGuard<'static, Option<Action>> {
     ACTION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes Ctrl-C over. To be called once, first thing.
+/// Blocks SIGHUP where it is ignored, as `nohup` has it: the handler would be called in place of that. All threads of this process
+/// begin later, and inherit it.
+#[cfg(target_os = "linux")]
+fn keep_hangup_ignored() {
+    use nix::sys::signal::{SigSet, Signal};
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok())
+        .unwrap_or(0);
+    if ignored & (1 << (Signal::SIGHUP as u32 - 1)) != 0 {
+        // One that is not blocked ends the process, as any other signal does.
+        let _ = SigSet::from(Signal::SIGHUP).thread_block();
+    }
+}
+
+/// Takes Ctrl-C, SIGTERM and SIGHUP over. To be called once, first thing.
 pub fn install() -> Result<()> {
     let handler = || {
         let action = action().take();
@@ -29,6 +47,8 @@ pub fn install() -> Result<()> {
             }
         }
     };
+    #[cfg(target_os = "linux")]
+    keep_hangup_ignored();
     ctrlc::set_handler(handler).context("cannot listen for Ctrl-C")
 }
 

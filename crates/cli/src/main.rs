@@ -1,7 +1,7 @@
 //! The `triad` command.
 //!
 //! This file reads the command line and turns errors into exit codes; each command is one file in
-//! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] handles Ctrl-C, [`output`]
+//! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] handles Ctrl-C, [`measurements`] reads tables, [`output`]
 //! prints, [`output_file`] writes files, none of them one of the [`inputs`], [`chart`] draws figures, [`timeline_file`]
 //! timelines, [`preparing`] shows how packages are made, [`failure`](mod@failure) reads errors. What does not print is in the crate
 //! `triad-frontend`.
@@ -19,6 +19,7 @@ mod device;
 mod failure;
 mod inputs;
 mod interrupt;
+mod measurements;
 #[cfg(feature = "server")]
 mod named_adapters;
 mod output;

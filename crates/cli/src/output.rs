@@ -74,7 +74,7 @@ fn escaped(
     escaped.into()
 }
 
-/// Prints a model's answer piece by piece on stdout: on a terminal without the control characters that would steer it, elsewhere as it
+/// Prints a model's answer piece by piece on stdout: on a terminal without the characters that would steer it, elsewhere as it
 /// is.
 pub fn answer(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
@@ -83,10 +83,9 @@ pub fn answer(text: &str) -> io::Result<()> {
 }
 
 fn write_answer(out: &mut impl Write, text: &str, is_terminal: bool) -> io::Result<()> {
-    // Letters of languages that are written from right to left come with characters of direction; and lines may end in CR LF.
-    let steers = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
     let text = match is_terminal {
-        true => escaped(text, steers, |letter, escaped| {
+        true => escaped(text, steers_terminal, |letter, escaped| {
+            // Lines may end in CR LF.
             if letter != '\r' {
                 escaped.extend(letter.escape_unicode());
             }
@@ -202,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_escaped_on_a_terminal_alone() {
-        let answer = "a\u{1b}]0;title\u{7}\u{9b}31m\r\n\t\u{202b}b";
+        let answer = "a\u{1b}]0;title\u{7}\u{9b}31m\r\n\t\u{202e}b\u{2066}\u{200f}";
         let written = |is_terminal| {
             let mut out = Vec::new();
             write_answer(&mut out, answer, is_terminal).unwrap();
@@ -211,7 +210,7 @@ mod tests {
         assert_eq!(written(false), answer);
         assert_eq!(
             written(true),
-            "a\\u{1b}]0;title\\u{7}\\u{9b}31m\n\t\u{202b}b"
+            "a\\u{1b}]0;title\\u{7}\\u{9b}31m\n\t\\u{202e}b\\u{2066}\u{200f}"
         );
     }
 

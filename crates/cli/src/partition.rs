@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use triad_engine::execute::{ProductCosts, ProductTable};
 use triad_plan::partition::solve::Restriction;
 
+use crate::measurements;
+
 /// Reads a restriction by its name.
 pub fn restriction(text: &str) -> Result<Restriction, String> {
     let named = Restriction::ALL
@@ -19,7 +21,7 @@ pub fn restriction(text: &str) -> Result<Restriction, String> {
 pub fn product_costs(package: Option<&Path>, key: &str, list: &str) -> Result<ProductCosts> {
     let package = package
         .context("--partition goes by what `triad profile` keeps in a package: expected one")?;
-    let table = ProductTable::open(package)?;
+    let table = measurements::open::<ProductCosts>(package)?;
     let measured = table.of(key).cloned();
     measured.with_context(|| {
         format!(
