@@ -97,7 +97,8 @@ pub fn encode_conversation(
         let text = render_conversation(template, name, conversation, cancel)?;
         return encode_text(model, &text, Special::Parsed, (context, cancel));
     }
-    let marks = letters::marks(model.tokenizer()?, conversation)?;
+    let values = [conversation.messages, conversation.documents];
+    let marks = letters::marks(model.tokenizer()?, values, conversation.tools)?;
     let mark = |message| letters::marked_message(&marks, message);
     let messages: Vec<_> = conversation.messages.iter().map(mark).collect();
     let mark = |tool| letters::marked_tool(&marks, tool);

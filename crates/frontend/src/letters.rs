@@ -4,25 +4,25 @@
 use serde_json::{Map, Value};
 use triad_model::tokenizer::{Letters, Tokenizer};
 
-use crate::chat::Conversation;
 use crate::error::Result;
 use crate::tool_calls::Tool;
 
 /// Fields of the model's own messages that clients send back as they like.
 const CALLS: [&str; 2] = ["tool_calls", "function_call"];
 
-/// Returns marks for the texts of `conversation`.
+/// Returns marks for the texts of a conversation: of `values`, which are its messages and documents, and of its `tools`.
 ///
 /// # Errors
 /// As [`Letters::new`].
 pub(crate) fn marks<'a>(
     tokenizer: &'a Tokenizer,
-    conversation: &Conversation<'_>,
+    values: [&[Value]; 2],
+    tools: &[Tool],
 ) -> Result<Letters<'a>> {
     let mut texts = Vec::new();
-    let values = conversation.messages.iter().chain(conversation.documents);
+    let values = values.into_iter().flatten();
     values.for_each(|value| add_texts(value, &mut texts));
-    for tool in conversation.tools {
+    for tool in tools {
         texts.push(&tool.name);
         texts.extend(tool.description.as_deref());
         add_texts(&tool.parameters, &mut texts);
