@@ -183,18 +183,36 @@ fn checker() -> Checker {
     Checker::new(env!("CARGO_BIN_EXE_triad"), ["grammar-check"])
 }
 
+/// A grammar each of whose terms makes the states of all twice as many.
+fn large() -> String {
+    let terms: Vec<_> = (30..54).map(|count| format!("/.*a.{{{count}}}/")).collect();
+    format!("start: A\nA: {}\n", terms.join(" & "))
+}
+
 #[test]
 fn a_grammar_that_takes_too_much_memory_is_refused_and_its_asker_lives() {
-    // Each of them makes the states of all twice as many.
-    let terms: Vec<_> = (30..54).map(|count| format!("/.*a.{{{count}}}/")).collect();
-    let source = GrammarSource::Lark(format!("start: A\nA: {}\n", terms.join(" & ")));
     let checker = checker().with_memory(256 << 20).with_time(LONG);
     let grammars = Grammars::new(tokenizer()).unwrap().with_checker(checker);
-    let start = Instant::now();
-    let error = grammars.compile(&source).unwrap_err();
+    let error = grammars.compile(&GrammarSource::Lark(large())).unwrap_err();
     assert!(matches!(error, Error::TooCostly { .. }), "{error}");
-    assert!(start.elapsed() < LONG, "its memory was not limited");
     grammars.compile(&GrammarSource::Regex("a".into())).unwrap();
+}
+
+#[test]
+fn the_system_ends_a_process_that_takes_more_memory_or_time_than_it_is_told() {
+    let bytes: Vec<_> = (0..256).map(|byte| json!([byte, byte])).collect();
+    for (memory, seconds) in [(256 << 20, 600), (8_u64 << 30, 1)] {
+        let question = json!({
+            "source": {"lark": large()},
+            "vocabulary": {"count": 257, "ends": [256], "names": [], "bytes": bytes},
+            "memory": memory,
+            "seconds": seconds,
+        });
+        let output = Place::on_a_new_machine()
+            .triad_with_input(&["grammar-check"], question.to_string().as_bytes());
+        // One that ends by itself has a code, as after the ten seconds of a compile.
+        assert_eq!(output.status.code(), None, "{memory} {seconds}");
+    }
 }
 
 #[test]
