@@ -191,28 +191,36 @@ fn large() -> String {
 
 #[test]
 fn a_grammar_that_takes_too_much_memory_is_refused_and_its_asker_lives() {
-    let checker = checker().with_memory(256 << 20).with_time(LONG);
+    let checker = checker().with_memory(220 << 20).with_time(LONG);
     let grammars = Grammars::new(tokenizer()).unwrap().with_checker(checker);
     let error = grammars.compile(&GrammarSource::Lark(large())).unwrap_err();
     assert!(matches!(error, Error::TooCostly { .. }), "{error}");
     grammars.compile(&GrammarSource::Regex("a".into())).unwrap();
 }
 
-#[test]
-fn the_system_ends_a_process_that_takes_more_memory_or_time_than_it_is_told() {
+/// Returns how `triad grammar-check` ends with a grammar and limits, and whether the grammar passes.
+fn checked(text: &str, memory: u64, seconds: u64) -> (Option<i32>, bool) {
     let bytes: Vec<_> = (0..256).map(|byte| json!([byte, byte])).collect();
-    for (memory, seconds) in [(256 << 20, 600), (8_u64 << 30, 1)] {
-        let question = json!({
-            "source": {"lark": large()},
-            "vocabulary": {"count": 257, "ends": [256], "names": [], "bytes": bytes},
-            "memory": memory,
-            "seconds": seconds,
-        });
-        let output = Place::on_a_new_machine()
-            .triad_with_input(&["grammar-check"], question.to_string().as_bytes());
-        // One that ends by itself has a code, as after the ten seconds of a compile.
-        assert_eq!(output.status.code(), None, "{memory} {seconds}");
-    }
+    let question = json!({
+        "source": {"lark": text},
+        "vocabulary": {"count": 257, "ends": [256], "names": [], "bytes": bytes},
+        "memory": memory,
+        "seconds": seconds,
+    });
+    let output = Place::on_a_new_machine()
+        .triad_with_input(&["grammar-check"], question.to_string().as_bytes());
+    let answer = serde_json::from_slice::<Json>(&output.stdout).unwrap_or_default();
+    (output.status.code(), answer["passes"] == true)
+}
+
+#[test]
+fn a_process_has_the_memory_and_the_time_that_it_is_told_and_no_more() {
+    let plain = "start: /a/";
+    assert_eq!(checked(plain, 512 << 20, 600), (Some(0), true));
+    // Not even the stack of a compile fits.
+    assert!(!checked(plain, 64 << 20, 600).1);
+    // The system ends it. One that ends by itself has a code, as after the ten seconds of a compile.
+    assert_eq!(checked(&large(), 8 << 30, 1), (None, false));
 }
 
 #[test]
