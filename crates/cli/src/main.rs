@@ -19,12 +19,12 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
-#[cfg(feature = "server")]
-use commands::serve;
 use commands::{
     bench, completions, devices, eval, fit, info, logits, man, plan, prepare, profile, pull, run,
     tokenize, verify,
 };
+#[cfg(feature = "server")]
+use commands::{grammar_check, serve};
 use triad_console::{process, version};
 
 /// Run language models on this device.
@@ -63,6 +63,10 @@ enum Command {
     /// Write a manual page for each command
     #[command(hide = true)]
     Man(man::Arguments),
+    /// Compile a grammar within limits, as `triad serve` asks it to
+    #[cfg(feature = "server")]
+    #[command(hide = true, name = grammar_check::NAME)]
+    GrammarCheck,
     #[command(flatten)]
     Moved(moved::Moved),
 }
@@ -105,6 +109,8 @@ impl Command {
             Self::Pull(_) | Self::Info(_) | Self::Plan(_) | Self::Moved(_) => false,
             // `devices` shows what is chosen, and so chooses itself.
             Self::Tokenize(_) | Self::Devices(_) | Self::Completions(_) | Self::Man(_) => false,
+            #[cfg(feature = "server")]
+            Self::GrammarCheck => false,
         }
     }
 
@@ -128,6 +134,8 @@ impl Command {
             Self::Completions(arguments) => completions::run(&arguments),
             Self::Man(arguments) => man::run(&arguments),
             Self::Moved(moved) => moved.run(),
+            #[cfg(feature = "server")]
+            Self::GrammarCheck => grammar_check::run(),
         }
     }
 }

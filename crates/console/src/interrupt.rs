@@ -1,4 +1,5 @@
-//! Handling of Ctrl-C: it ends the running work cleanly if possible, otherwise the process, with exit code 130.
+//! Handling of Ctrl-C, SIGTERM and SIGHUP: they end the running work cleanly if possible, otherwise the process, with exit
+//! code 130.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +18,24 @@ fn action() -> MutexGuard<'static, Option<Action>> {
     ACTION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Installs the handler of Ctrl-C. Must be called once, at the start.
+/// Blocks SIGHUP where it is ignored, as under `nohup`: the handler would be called instead. Threads that start later inherit
+/// it.
+#[cfg(target_os = "linux")]
+fn keep_hangup_ignored() {
+    use nix::sys::signal::{SigSet, Signal};
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok())
+        .unwrap_or(0);
+    if ignored & (1 << (Signal::SIGHUP as u32 - 1)) != 0 {
+        // One that is not blocked ends the process, as any other signal does.
+        let _ = SigSet::from(Signal::SIGHUP).thread_block();
+    }
+}
+
+/// Installs the handler of Ctrl-C, SIGTERM and SIGHUP. Must be called once, at the start.
 pub fn install() -> Result<()> {
     let handler = || {
         let action = action().take();
@@ -29,6 +47,8 @@ pub fn install() -> Result<()> {
             }
         }
     };
+    #[cfg(target_os = "linux")]
+    keep_hangup_ignored();
     ctrlc::set_handler(handler).context("cannot listen for Ctrl-C")
 }
 

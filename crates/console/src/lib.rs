@@ -23,6 +23,7 @@ pub mod failure;
 pub mod inputs;
 pub mod interrupt;
 pub mod measure;
+pub mod measurements;
 pub mod output;
 pub mod output_file;
 pub mod partition;

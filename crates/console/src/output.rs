@@ -75,7 +75,7 @@ fn escaped(
     escaped.into()
 }
 
-/// Prints a piece of a model's answer on stdout. On a terminal, control characters are replaced.
+/// Prints a piece of a model's answer on stdout. On a terminal, characters that would steer it are replaced.
 pub fn answer(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let is_terminal = stdout.is_terminal();
@@ -83,10 +83,9 @@ pub fn answer(text: &str) -> io::Result<()> {
 }
 
 fn write_answer(out: &mut impl Write, text: &str, is_terminal: bool) -> io::Result<()> {
-    // Direction characters are kept for languages that are written from right to left. Lines may end in CR LF.
-    let steers = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
     let text = match is_terminal {
-        true => escaped(text, steers, |letter, escaped| {
+        true => escaped(text, steers_terminal, |letter, escaped| {
+            // Lines may end in CR LF.
             if letter != '\r' {
                 escaped.extend(letter.escape_unicode());
             }
@@ -203,7 +202,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_escaped_on_a_terminal_alone() {
-        let answer = "a\u{1b}]0;title\u{7}\u{9b}31m\r\n\t\u{202b}b";
+        let answer = "a\u{1b}]0;title\u{7}\u{9b}31m\r\n\t\u{202e}b\u{2066}\u{200f}";
         let written = |is_terminal| {
             let mut out = Vec::new();
             write_answer(&mut out, answer, is_terminal).unwrap();
@@ -212,7 +211,7 @@ mod tests {
         assert_eq!(written(false), answer);
         assert_eq!(
             written(true),
-            "a\\u{1b}]0;title\\u{7}\\u{9b}31m\n\t\u{202b}b"
+            "a\\u{1b}]0;title\\u{7}\\u{9b}31m\n\t\\u{202e}b\\u{2066}\u{200f}"
         );
     }
 

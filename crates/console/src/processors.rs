@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
-use triad_engine::execute::{CostTable, Execution, ProcessorFailure, WaitUse};
+use triad_engine::execute::{Costs, Execution, ProcessorFailure, WaitUse};
 use triad_engine::hot_rows::HotRowUse;
 use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
 use triad_frontend::answer;
@@ -19,7 +19,7 @@ use triad_plan::timeline::{Label, Lane, Record, Source};
 
 use crate::device::{DeviceArguments, Opened};
 use crate::timeline_file::TimelineFile;
-use crate::{inputs, output, partition, progress};
+use crate::{inputs, measurements, output, partition, progress};
 
 /// The processors of a run.
 #[derive(Clone, Debug)]
@@ -194,7 +194,7 @@ impl Processors {
             output::note(&format!("note: {error}"));
         }
         if let Some(package) = model.package() {
-            let table = CostTable::open(package)?;
+            let table = measurements::open::<Costs>(package)?;
             // Without costs for these cuts, those of the processors are used: float tasks are the same.
             if let Some(costs) = table
                 .of(&self.key(devices))

@@ -57,7 +57,8 @@ pub struct Conversation<'a> {
     pub variables: Option<&'a Map<String, Value>>,
     /// Where the text ends.
     pub end: PromptEnd,
-    /// Whether names of control tokens in contents stay letters; else they are these tokens.
+    /// Whether names of control tokens in texts of users stay letters: in contents of messages that are not the model's, in
+    /// tools, calls, results and documents. Else they are these tokens.
     pub keeps_letters: bool,
 }
 
@@ -96,17 +97,21 @@ pub fn encode_conversation(
         let text = render_conversation(template, name, conversation, cancel)?;
         return encode_text(model, &text, Special::Parsed, (context, cancel));
     }
-    let marks = letters::marks(model.tokenizer()?, conversation.messages)?;
-    let messages: Vec<_> = conversation
-        .messages
-        .iter()
-        .map(|message| letters::marked(&marks, message))
-        .collect();
+    let values = [conversation.messages, conversation.documents];
+    let marks = letters::marks(model.tokenizer()?, values, conversation.tools)?;
+    let mark = |message| letters::marked_message(&marks, message);
+    let messages: Vec<_> = conversation.messages.iter().map(mark).collect();
+    let mark = |tool| letters::marked_tool(&marks, tool);
+    let tools: Vec<_> = conversation.tools.iter().map(mark).collect();
+    let mark = |document| letters::marked(&marks, document);
+    let documents: Vec<_> = conversation.documents.iter().map(mark).collect();
     let text = render_conversation(
         template,
         name,
         &Conversation {
             messages: &messages,
+            tools: &tools,
+            documents: &documents,
             ..*conversation
         },
         cancel,

@@ -1,47 +1,91 @@
-//! Texts of users whose names of control tokens stay letters.
+//! Texts of users whose names of control tokens stay letters: contents of messages, arguments and results of calls, what
+//! functions are called and how they are described, documents.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use triad_model::tokenizer::{Letters, Tokenizer};
 
 use crate::error::Result;
+use crate::tool_calls::Tool;
 
-/// Returns marks for the contents of `messages`.
+/// Fields of the model's own messages that clients send back as they like.
+const CALLS: [&str; 2] = ["tool_calls", "function_call"];
+
+/// Returns marks for the texts of a conversation: of `values`, which are its messages and documents, and of its `tools`.
 ///
 /// # Errors
 /// As [`Letters::new`].
-pub(crate) fn marks<'a>(tokenizer: &'a Tokenizer, messages: &[Value]) -> Result<Letters<'a>> {
-    Ok(Letters::new(
-        tokenizer,
-        &messages.iter().flat_map(texts).collect::<Vec<_>>(),
-    )?)
+pub(crate) fn marks<'a>(
+    tokenizer: &'a Tokenizer,
+    values: [&[Value]; 2],
+    tools: &[Tool],
+) -> Result<Letters<'a>> {
+    let mut texts = Vec::new();
+    let values = values.into_iter().flatten();
+    values.for_each(|value| add_texts(value, &mut texts));
+    for tool in tools {
+        texts.push(&tool.name);
+        texts.extend(tool.description.as_deref());
+        add_texts(&tool.parameters, &mut texts);
+    }
+    Ok(Letters::new(tokenizer, &texts)?)
 }
 
-/// Returns `message` with marks in its content. Messages of the model are left as they are: templates look for the words in
-/// them that the model writes.
-pub(crate) fn marked(letters: &Letters<'_>, message: &Value) -> Value {
-    let mut message = message.clone();
-    if message["role"] == "assistant" {
-        return message;
+/// Returns `message` with marks in its texts. The contents of the model's messages are left as they are: templates look for the
+/// words in them that the model writes.
+pub(crate) fn marked_message(letters: &Letters<'_>, message: &Value) -> Value {
+    let Value::Object(fields) = message else {
+        return message.clone();
+    };
+    let is_models = fields.get("role").is_some_and(|role| role == "assistant");
+    let fields = fields.iter().map(|(field, value)| {
+        let is_marked = match field.as_str() {
+            "role" => false,
+            field => !is_models || CALLS.contains(&field),
+        };
+        let value = if is_marked {
+            marked(letters, value)
+        } else {
+            value.clone()
+        };
+        (field.clone(), value)
+    });
+    Value::Object(fields.collect())
+}
+
+/// Returns `tool` with marks in its name, its description, and its parameters' names and texts.
+pub(crate) fn marked_tool(letters: &Letters<'_>, tool: &Tool) -> Tool {
+    Tool {
+        name: letters.mark(&tool.name),
+        description: tool.description.as_deref().map(|text| letters.mark(text)),
+        parameters: marked(letters, &tool.parameters),
     }
-    match message.get_mut("content") {
-        Some(Value::String(text)) => *text = letters.mark(text),
-        Some(Value::Array(parts)) => {
-            for part in parts {
-                if let Some(Value::String(text)) = part.get_mut("text") {
-                    *text = letters.mark(text);
-                }
+}
+
+/// Returns `value` with marks in all its texts and keys.
+pub(crate) fn marked(letters: &Letters<'_>, value: &Value) -> Value {
+    match value {
+        Value::String(text) => letters.mark(text).into(),
+        Value::Array(items) => items.iter().map(|item| marked(letters, item)).collect(),
+        Value::Object(fields) => {
+            let fields = fields
+                .iter()
+                .map(|(key, value)| (letters.mark(key), marked(letters, value)));
+            Value::Object(fields.collect::<Map<_, _>>())
+        }
+        value => value.clone(),
+    }
+}
+
+fn add_texts<'a>(value: &'a Value, texts: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) => texts.push(text),
+        Value::Array(items) => items.iter().for_each(|item| add_texts(item, texts)),
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                texts.push(key);
+                add_texts(value, texts);
             }
         }
         _ => {}
     }
-    message
-}
-
-fn texts(message: &Value) -> impl Iterator<Item = &str> {
-    let content = &message["content"];
-    let parts = content.as_array().into_iter().flatten();
-    content
-        .as_str()
-        .into_iter()
-        .chain(parts.filter_map(|part| part["text"].as_str()))
 }

@@ -68,7 +68,22 @@ pub enum Error {
         /// The longest time.
         limit: Duration,
     },
-    /// So many grammars are being compiled, perhaps for nobody any more, that one more was not begun in time.
+    /// A grammar that took more time or memory in a [process of its own](crate::Checker) than it may.
+    #[error("the {kind} takes too much time or memory to compile: make it simpler")]
+    TooCostly {
+        /// What it is.
+        kind: Kind,
+    },
+    /// The compile was cancelled.
+    #[error("the compile of a grammar was cancelled")]
+    Cancelled,
+    /// The program that compiles grammars on its own does not work.
+    #[error("the program that checks grammars does not work: {problem}")]
+    Checker {
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// So many grammars are being compiled, in all or for one owner, that one more was not begun in time.
     #[error("{count} grammars are being compiled: try again later")]
     Busy {
         /// How many.

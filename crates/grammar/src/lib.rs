@@ -24,10 +24,12 @@
 //! ```
 //!
 //! Parsing is llguidance's ("Super-fast structured outputs"): an Earley parser over lexemes whose automata are built as they are
-//! needed, and a walk over the tree of all tokens. Texts are untrusted: their length and depth, the time and stack of the
-//! compiler, and what each mask may take are bounded, and what is beyond a bound is an error.
+//! needed, and a walk over the tree of all tokens. The length and depth of texts, the time and stack of the compiler, and the
+//! time of each mask are bounded, and what exceeds a bound is an error. A compiler whose time is over goes on in its thread: for
+//! texts that are not trusted there are processes that can be ended ([`Grammars::with_checker`]).
 #![forbid(unsafe_code)]
 
+mod check;
 mod compile;
 mod constraint;
 mod error;
@@ -37,6 +39,7 @@ mod source;
 mod tokens;
 mod watch;
 
+pub use check::{Checker, answer};
 pub use constraint::{Grammar, GrammarConstraint};
 pub use error::{Error, Result};
 pub use kind::Kind;
@@ -46,6 +49,8 @@ pub use tokens::HasTokenizer;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::ParserFactory;
+use serde_json::Value;
+use triad_engine::Cancel;
 
 /// Compiled grammars that are kept, at most.
 const KEPT: usize = 64;
@@ -55,6 +60,8 @@ pub struct Grammars {
     factory: Arc<ParserFactory>,
     /// With whom each was compiled for; the latest one last.
     kept: Mutex<Vec<([u8; 32], Arc<Grammar>)>>,
+    /// With what it is told of the tokens.
+    checker: Option<(Checker, Value)>,
 }
 
 impl Grammars {
@@ -63,17 +70,23 @@ impl Grammars {
     /// # Errors
     /// If it has no tokenizer, or one without an end token.
     pub fn new(tokenizer: Arc<dyn HasTokenizer>) -> Result<Self> {
-        let environment = tokens::environment(tokenizer)?;
-        let mut factory =
-            ParserFactory::new_simple(&environment).map_err(|error| Error::Tokenizer {
-                problem: error.to_string(),
-            })?;
-        factory.quiet();
-        *factory.limits_mut() = compile::limits();
         Ok(Self {
-            factory: Arc::new(factory),
+            factory: compile::factory(&tokens::environment(tokenizer)?)?,
             kept: Mutex::default(),
+            checker: None,
         })
+    }
+
+    /// Compiles only what `checker` has compiled in a process of its own, except for [`GrammarSource::JsonObject`], whose text
+    /// is always the same. For grammars of people who are not trusted: without it, the memory of a compile isn't bounded, and a
+    /// compile whose time is over goes on.
+    #[must_use]
+    pub fn with_checker(self, checker: Checker) -> Self {
+        let vocabulary = check::vocabulary(self.factory.tok_env().tok_trie());
+        Self {
+            checker: Some((checker, vocabulary)),
+            ..self
+        }
     }
 
     /// The grammar of `source`.
@@ -81,22 +94,31 @@ impl Grammars {
     /// # Errors
     /// If the text has a mistake, holds what is not supported, or exceeds a limit; the error names which.
     pub fn compile(&self, source: &GrammarSource) -> Result<Arc<Grammar>> {
-        self.compile_for([0; 32], source)
+        self.compile_for([0; 32], source, &Cancel::new())
     }
 
     /// As [`compile`](Self::compile), for an owner: one that was kept is found by its owner alone, so that the time does not
-    /// tell what others had compiled.
+    /// tell what others had compiled. An owner has at most half of the places for compilers.
     ///
     /// # Errors
-    /// As [`compile`](Self::compile).
-    pub fn compile_for(&self, owner: [u8; 32], source: &GrammarSource) -> Result<Arc<Grammar>> {
+    /// As [`compile`](Self::compile); if `cancel` is set.
+    pub fn compile_for(
+        &self,
+        owner: [u8; 32],
+        source: &GrammarSource,
+        cancel: &Cancel,
+    ) -> Result<Arc<Grammar>> {
         if let Some(grammar) = self.find(owner, source) {
             return Ok(grammar);
         }
-        let grammar = Arc::new(Grammar::new(
-            source.clone(),
-            compile::compile(&self.factory, source)?,
-        ));
+        let read = compile::read(source)?;
+        if let Some((checker, vocabulary)) = &self.checker
+            && *source != GrammarSource::JsonObject
+        {
+            checker.check(source, vocabulary, cancel)?;
+        }
+        let matcher = compile::compile(&self.factory, (source.kind(), read), owner, cancel)?;
+        let grammar = Arc::new(Grammar::new(source.clone(), matcher));
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() == KEPT {
             kept.remove(0);

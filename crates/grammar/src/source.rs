@@ -54,6 +54,30 @@ impl GrammarSource {
         }
     }
 
+    /// Returns it as [`Self::from_json`] reads it.
+    pub(crate) fn to_json(&self) -> Value {
+        let name = match self {
+            Self::JsonSchema(_) => "json_schema",
+            Self::JsonObject => "json_object",
+            Self::Regex(_) => "regex",
+            Self::Lark(_) => "lark",
+        };
+        json!({ name: self.text() })
+    }
+
+    /// Reads what [`Self::to_json`] returned.
+    pub(crate) fn from_json(json: &Value) -> Option<Self> {
+        let (name, text) = json.as_object()?.iter().next()?;
+        let text = text.as_str()?.to_owned();
+        Some(match name.as_str() {
+            "json_schema" => Self::JsonSchema(text),
+            "json_object" => Self::JsonObject,
+            "regex" => Self::Regex(text),
+            "lark" => Self::Lark(text),
+            _ => return None,
+        })
+    }
+
     /// Refuses texts that are too long or too deep.
     pub(crate) fn check(&self) -> Result<()> {
         let (kind, text) = (self.kind(), self.text());

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
+use serde_json::Value;
+use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 use triad_engine::Model;
 use triad_model::tokenizer::{TokenKind, Tokenizer, TokenizerKind};
 
@@ -52,6 +53,35 @@ pub(crate) fn environment(owner: Arc<dyn HasTokenizer>) -> Result<TokEnv> {
         tokenizer: owner,
         trie,
     }))
+}
+
+/// Tokens of a vocabulary that another process tells of, at most: more than any model has.
+const MAX_TOLD: u64 = 1 << 22;
+
+/// Returns the tokens that a [vocabulary](crate::check::vocabulary) tells of; those that it leaves out have no text.
+pub(crate) fn told(vocabulary: &Value) -> Option<TokEnv> {
+    let count = vocabulary["count"]
+        .as_u64()
+        .filter(|count| *count <= MAX_TOLD)? as u32;
+    let mut words = vec![Vec::new(); count as usize];
+    let mut tell = |list: &str, word: fn(&Value) -> Option<Vec<u8>>| {
+        for told in vocabulary[list].as_array()? {
+            *words.get_mut(told[0].as_u64()? as usize)? = word(&told[1])?;
+        }
+        Some(())
+    };
+    tell("bytes", |byte| Some(vec![byte.as_u64()? as u8]))?;
+    tell("names", |name| {
+        Some([&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_str()?.as_bytes()].concat())
+    })?;
+    let ends: Vec<_> = vocabulary["ends"]
+        .as_array()?
+        .iter()
+        .filter_map(|end| Some(end.as_u64()? as u32))
+        .collect();
+    let info = TokRxInfo::new(count, *ends.first()?);
+    let trie = TokTrie::from(&info, &words).with_eos_tokens(&ends);
+    Some(Arc::new(ApproximateTokEnv::new(trie)))
 }
 
 /// The bytes of `token`; of a control token its name, behind a byte that no text has.

@@ -103,12 +103,16 @@ impl Conversation<'_> {
             .prepare((&model, &place), text, encode)
             .await?;
         let (options, format) = if tools.is_allowed() || form.is_some() {
-            let work = Work::Form(
-                tools.bytes() + form.as_ref().map_or(0, |form| form.source.text().len()),
-            );
             let owner = client.owner;
-            let compile = move |model: &Hosted, _: &Cancel| {
-                compile(Asker { model, owner }, (&tools, form.as_ref()), options)
+            let bytes = tools.bytes() + form.as_ref().map_or(0, |form| form.source.text().len());
+            let work = Work::Form(bytes);
+            let compile = move |model: &Hosted, cancel: &Cancel| {
+                let asker = Asker {
+                    model,
+                    owner,
+                    cancel,
+                };
+                compile(asker, (&tools, form.as_ref()), options)
             };
             model
                 .preparers()

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use triad_engine::GenerateOptions;
 use triad_engine::constraint::Form;
+use triad_engine::{Cancel, GenerateOptions};
 use triad_grammar::{Error as GrammarError, GrammarSource};
 use utoipa::ToSchema;
 
@@ -322,7 +322,7 @@ impl AskedForm {
         }
     }
 
-    /// Compiles it for the tokens of `model`: up to ten seconds.
+    /// Compiles it for the tokens of a model: up to ten seconds.
     ///
     /// # Errors
     /// If it has a mistake, holds what is not supported, or exceeds a limit; if too many are being compiled.
@@ -337,6 +337,8 @@ impl AskedForm {
 pub(crate) struct Asker<'a> {
     pub(crate) model: &'a Hosted,
     pub(crate) owner: Owner,
+    /// Set once the client went away.
+    pub(crate) cancel: &'a Cancel,
 }
 
 /// Compiles `source`, which is in `field`.
@@ -352,7 +354,7 @@ pub(crate) fn compile(
         .model
         .grammars()
         .map_err(|error| ApiError::unsupported(field, error.to_string()))?;
-    match grammars.compile_for(asker.owner.id(), source) {
+    match grammars.compile_for(asker.owner.id(), source, asker.cancel) {
         Ok(grammar) => Ok(grammar),
         Err(error) => Err(refused(field, &error)),
     }
@@ -360,9 +362,10 @@ pub(crate) fn compile(
 
 fn refused(field: &str, error: &GrammarError) -> ApiError {
     match error {
-        GrammarError::Busy { .. } | GrammarError::NoThread { .. } => {
+        GrammarError::Busy { .. } | GrammarError::NoThread { .. } | GrammarError::Cancelled => {
             ApiError::unavailable(error.to_string())
         }
+        GrammarError::Checker { .. } => ApiError::failed("the grammar can't be checked", error),
         error => ApiError::field(field, error.to_string()),
     }
 }
@@ -381,8 +384,12 @@ pub(crate) async fn prepare(
     let work = Work::Form(form.source.text().len());
     model
         .preparers()
-        .prepare((model, place), work, move |model: &Hosted, _| {
-            form.compile(Asker { model, owner })
+        .prepare((model, place), work, move |model: &Hosted, cancel| {
+            form.compile(Asker {
+                model,
+                owner,
+                cancel,
+            })
         })
         .await
         .map(Some)

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::{Adapter, Engine, KvUse, Model};
-use triad_grammar::Grammars;
+use triad_grammar::{Checker, Grammars};
 use triad_kernels::attention::PAGE;
 
 use crate::counters::ModelMetrics;
@@ -36,6 +36,7 @@ pub(crate) struct Hosted {
     metrics: ModelMetrics,
     timelines: Timelines,
     preparers: Arc<Preparers>,
+    grammar_checker: Option<Checker>,
     /// Made for the first answer that has a form.
     grammars: OnceLock<triad_grammar::Result<Grammars>>,
 }
@@ -67,6 +68,7 @@ impl Hosted {
             adapters,
             timelines: Timelines::default(),
             preparers: Arc::clone(preparers),
+            grammar_checker: options.grammar_checker.clone(),
             grammars: OnceLock::new(),
         }
     }
@@ -122,9 +124,13 @@ impl Hosted {
     /// # Errors
     /// If its answers can't have a form.
     pub(crate) fn grammars(&self) -> triad_grammar::Result<&Grammars> {
-        let grammars = self
-            .grammars
-            .get_or_init(|| Grammars::new(Arc::clone(self.model()) as _));
+        let grammars = self.grammars.get_or_init(|| {
+            let grammars = Grammars::new(Arc::clone(self.model()) as _)?;
+            Ok(match &self.grammar_checker {
+                Some(checker) => grammars.with_checker(checker.clone()),
+                None => grammars,
+            })
+        });
         grammars.as_ref().map_err(Clone::clone)
     }
 

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use triad_grammar::Checker;
+
 /// What a server may be asked to be. The default listens on this machine alone.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -49,6 +51,10 @@ pub struct ServerOptions {
     pub head_time_out: Duration,
     /// How long a client may take to send a request, or to read a part of an answer.
     pub client_time_out: Duration,
+    /// The program that compiles each schema, expression and grammar of a request in a process of its own first: `triad
+    /// grammar-check`, which `triad serve` always sets. Without one, as in a server that is part of another program, a compile
+    /// has ten seconds, but its thread goes on, and its memory isn't bounded: then clients have to be trusted.
+    pub grammar_checker: Option<Checker>,
     /// How long answers may go on once the server is asked to end.
     pub shutdown_time_out: Duration,
 }
@@ -73,6 +79,7 @@ impl Default for ServerOptions {
             sessions: None,
             session_bytes: 16 << 30,
             head_time_out: Duration::from_secs(5),
+            grammar_checker: None,
             client_time_out: Duration::from_secs(30),
             shutdown_time_out: Duration::from_secs(10),
         }

@@ -10,7 +10,7 @@ use triad_engine::PrefixSalt;
 
 /// The owner of what a request computes and saves. Requests of a server without keys have one owner, and so have those of
 /// a server whose keys share their prompts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(Option<[u8; 32]>);
 
 impl Owner {

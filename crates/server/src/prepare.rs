@@ -6,7 +6,7 @@
 //! anything is prepared for it; any other one is refused where too many wait here.
 //!
 //! Forms take longer than texts, and large ones longer than small ones: each kind has threads of its own, so that it waits for
-//! none of the others.
+//! none of the others. One tenant has at most half of the threads of forms.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,13 +14,16 @@ use std::thread;
 use triad_engine::Cancel;
 
 use crate::error::{ApiError, ApiResult};
+use crate::form_shares::{Share, Shares};
 use crate::owner::Tenant;
 use crate::queue::{Full, Need, Place, Queue};
 
 /// Texts that are prepared at once, at least and at most; between them, as many as there are cores.
 const TEXTS: (usize, usize) = (2, 4);
 /// Forms that are compiled at once, of each kind.
-const FORMS: usize = 2;
+const FORMS: usize = 4;
+/// Forms of one tenant that are compiled at once, of each kind.
+const FORMS_OF_TENANT: usize = FORMS / 2;
 /// Bytes from which a form is a large one.
 const LARGE: usize = 1 << 14;
 /// Memory that texts which are prepared at once may take, in KiB. One that takes more is prepared alone.
@@ -42,6 +45,7 @@ pub(crate) struct Preparers {
     texts: Arc<Queue>,
     forms: Arc<Queue>,
     large_forms: Arc<Queue>,
+    shares: [Shares; 2],
 }
 
 impl Preparers {
@@ -61,6 +65,7 @@ impl Preparers {
             texts: queue(cores.clamp(TEXTS.0, TEXTS.1)),
             forms: queue(FORMS),
             large_forms: queue(FORMS),
+            shares: [(); 2].map(|()| Shares::new(FORMS_OF_TENANT)),
         }
     }
 
@@ -77,7 +82,18 @@ impl Preparers {
                 )
             }
             Work::Form(bytes) if bytes < LARGE => (&self.forms, Need { slots: 1, pages: 1 }),
-            Work::Form(_) => (&self.large_forms, Need { slots: 1, pages: 1 }),
+            Work::Form(..) => (&self.large_forms, Need { slots: 1, pages: 1 }),
+        }
+    }
+
+    /// Waits until the tenant may have one more form compiled, if `work` is one.
+    async fn share(&self, work: Work, tenant: Tenant) -> Option<Share> {
+        match work {
+            Work::Text(_) => None,
+            Work::Form(bytes) => {
+                let shares = &self.shares[usize::from(bytes >= LARGE)];
+                Some(shares.take(tenant).await)
+            }
         }
     }
 
@@ -110,8 +126,10 @@ impl Preparers {
         work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
         let (queue, need) = self.queue(kind);
+        // Before the turn in the queue, which one of another owner would wait for.
+        let share = self.share(kind, place.client()).await;
         let permit = queue.admit_part(place.client(), need).await;
-        run(model, permit, work).await
+        run(model, (permit, share), work).await
     }
 }
 
@@ -150,8 +168,9 @@ mod tests {
     #[test]
     fn a_large_form_takes_no_thread_of_small_ones_nor_of_texts() {
         let preparers = Preparers::new(1);
-        let queues = [Work::Text(1), Work::Form(1), Work::Form(LARGE)]
-            .map(|work| Arc::as_ptr(preparers.queue(work).0));
+        let form = Work::Form;
+        let queues =
+            [Work::Text(1), form(1), form(LARGE)].map(|work| Arc::as_ptr(preparers.queue(work).0));
         assert!(queues[0] != queues[1] && queues[1] != queues[2] && queues[0] != queues[2]);
     }
 

@@ -5,6 +5,8 @@ pub mod completions;
 pub mod devices;
 pub mod eval;
 pub mod fit;
+#[cfg(feature = "server")]
+pub mod grammar_check;
 pub mod info;
 pub mod logits;
 pub mod man;

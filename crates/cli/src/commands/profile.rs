@@ -22,7 +22,7 @@ use triad_console::device::DeviceArguments;
 use triad_console::failure::run_error;
 use triad_console::interrupt::{Interrupted, on_interrupt};
 use triad_console::processors::Processors;
-use triad_console::{output, progress};
+use triad_console::{measurements, output, progress};
 
 /// Measure what the parts of a model take on each processor, and keep it in the package.
 ///
@@ -206,6 +206,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// The table that measurements are added to. One that is damaged or of another version is replaced, with a note.
 fn open_table<T: Measurements>(package: &Path) -> Result<Table<T>> {
+    measurements::note_unread::<T>(package);
     let (table, replaced) = Table::open_or_replace(package)?;
     if replaced {
         output::note(&format!(

@@ -11,9 +11,10 @@ use triad_frontend::{answer, machine, models};
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_plan::schedule::Policy;
-use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown};
+use triad_server::{Checker, HostedModel, LoadedModel, ServerOptions, Shutdown};
 
 use crate::adapters;
+use crate::commands::grammar_check;
 use crate::named_adapters::{self, NamedPath};
 use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArgument, ThreadArguments};
 use triad_console::interrupt::on_interrupt;
@@ -124,7 +125,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    fn server_options(&self) -> ServerOptions {
+    fn server_options(&self) -> Result<ServerOptions> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut api_keys = self.api_key.clone();
         if !self.no_key {
             api_keys.extend(
@@ -136,7 +138,7 @@ impl Arguments {
         let metrics_key = std::env::var("TRIAD_METRICS_KEY")
             .ok()
             .filter(|key| !key.is_empty());
-        ServerOptions {
+        Ok(ServerOptions {
             host: self.host,
             port: self.port,
             api_keys,
@@ -153,8 +155,9 @@ impl Arguments {
             sessions: self.sessions.clone(),
             session_bytes: self.session_storage as u64,
             client_time_out: Duration::from_secs(self.client_timeout),
+            grammar_checker: Some(Checker::new(program, [grammar_check::NAME])),
             ..ServerOptions::default()
-        }
+        })
     }
 
     /// What clients call the model at `index`.
@@ -290,7 +293,7 @@ impl Found {
 
 /// Serves until Ctrl-C.
 pub fn run(arguments: Arguments) -> Result<()> {
-    let options = arguments.server_options();
+    let options = arguments.server_options()?;
     options.check()?;
     if let Some(folder) = &arguments.sessions {
         std::fs::create_dir_all(folder)

@@ -5,6 +5,8 @@ mod distribution;
 mod eval;
 mod fit;
 mod form;
+#[cfg(all(feature = "server", target_os = "linux"))]
+mod grammar_check;
 mod operators;
 #[path = "../support/outcome.rs"]
 mod outcome;
@@ -734,24 +736,97 @@ fn endless(place: &Place) -> (std::process::Child, std::process::ChildStdout) {
     (child, answer)
 }
 
-#[test]
+/// Sends a signal.
 #[cfg(unix)]
-fn ctrl_c_ends_the_answer_with_exit_code_130() {
-    let place = Place::new();
-    let (child, mut answer) = endless(&place);
+fn signal(child: &std::process::Child, name: &str) {
     let signalled = std::process::Command::new("sh")
-        .args(["-c", &format!("kill -INT {}", child.id())])
+        .args(["-c", &format!("kill -{name} {}", child.id())])
         .status()
         .unwrap();
     assert!(signalled.success());
-    answer.read_to_end(&mut Vec::new()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
-    assert!(
-        stderr(&output).contains("; interrupted"),
-        "{}",
-        stderr(&output)
-    );
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_and_the_signals_to_terminate_end_the_answer_with_exit_code_130() {
+    for name in ["INT", "TERM", "HUP"] {
+        let place = Place::new();
+        let (child, mut answer) = endless(&place);
+        signal(&child, name);
+        answer.read_to_end(&mut Vec::new()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{name}");
+        let printed = stderr(&output);
+        assert!(printed.contains("; interrupted"), "{printed}");
+    }
+}
+
+/// A server of models that begins to send a large file and never goes on.
+#[cfg(unix)]
+fn stalled_hub() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            let reply = "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nETag: \"x\"\r\n\r\nGGUF";
+            std::io::Write::write_all(&mut stream, reply.as_bytes()).unwrap();
+            kept.push(stream);
+        }
+    });
+    address
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_hangup_that_nohup_ignores_stays_ignored() {
+    let place = Place::new();
+    let hub = stalled_hub();
+    let triad = env!("CARGO_BIN_EXE_triad");
+    let script = format!("trap '' HUP; exec {triad} pull hf:owner/name:model.gguf");
+    let mut child = place
+        .command(&[])
+        .stderr(Stdio::null())
+        .get_envs()
+        .fold(
+            std::process::Command::new("/bin/sh"),
+            |mut shell, (name, value)| {
+                match value {
+                    Some(value) => shell.env(name, value),
+                    None => shell.env_remove(name),
+                };
+                shell
+            },
+        )
+        .args(["-c", &script])
+        .env("HF_ENDPOINT", format!("http://{hub}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It has its handlers once another signal would end it cleanly: the masks of its threads show that.
+    let status = format!("/proc/{}/status", child.id());
+    let start = std::time::Instant::now();
+    let blocks = || {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        mask.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << 14) != 0)
+    };
+    while !blocks() {
+        assert!(start.elapsed().as_secs() < 60);
+    }
+    signal(&child, "HUP");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(child.try_wait().unwrap().is_none(), "the hangup ended it");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

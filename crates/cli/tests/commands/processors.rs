@@ -31,6 +31,25 @@ fn packaged() -> Place {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_named_pipe_in_the_place_of_measurements_is_noted_and_counts_as_missing() {
+    let place = packaged();
+    let ask = ["run", "-m", "package", "-p", "Hello", "-n", "2"];
+    let ask = [&ask[..], &PROCESSORS].concat();
+    let expected = succeed(&place.triad(&ask));
+    let pipe = place.path("package/costs.json");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let output = place.triad(&ask);
+    assert_eq!(succeed(&output), expected);
+    let printed = stderr(&output);
+    assert!(
+        printed.contains("costs.json is no regular file, and counts as missing"),
+        "{printed}"
+    );
+}
+
+#[test]
 fn an_answer_is_the_same_on_one_and_on_several_processors() {
     let place = packaged();
     let ask = [

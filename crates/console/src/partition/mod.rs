@@ -10,6 +10,8 @@ use triad_plan::partition::solve::Restriction;
 
 pub use table::{CutProduct, Partitions, because};
 
+use crate::measurements;
+
 /// Parses a restriction by its name.
 pub fn restriction(text: &str) -> Result<Restriction, String> {
     let named = Restriction::ALL
@@ -23,7 +25,7 @@ pub fn restriction(text: &str) -> Result<Restriction, String> {
 pub fn product_costs(package: Option<&Path>, key: &str, list: &str) -> Result<ProductCosts> {
     let package = package
         .context("--partition uses the measurements that `triad profile` stores in a package: expected a package")?;
-    let table = ProductTable::open(package)?;
+    let table = measurements::open::<ProductCosts>(package)?;
     let measured = table.of(key).cloned();
     measured.with_context(|| {
         format!(

@@ -48,7 +48,8 @@ impl<T: Measurements> Table<T> {
         path.with_added_extension("seal")
     }
 
-    /// The table of a package; an empty one where nothing was measured on this machine.
+    /// The table of a package; an empty one where nothing was measured on this machine, or where what has the file's name is
+    /// [no file](Self::unread).
     ///
     /// # Errors
     /// If it can't be read, or is none of this version.
@@ -70,6 +71,7 @@ impl<T: Measurements> Table<T> {
                 table => table.map_err(Into::into),
             },
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(_) if Self::unread(package).is_some() => Ok(Self::default()),
             Err(error) => {
                 return Err(Error::File {
                     path,
@@ -79,6 +81,14 @@ impl<T: Measurements> Table<T> {
             }
         };
         table.map_err(|source| Error::Measurements { path, source })
+    }
+
+    /// Returns the path of the table of a package if what is there is no regular file, such as a named pipe. It counts as
+    /// missing.
+    pub fn unread(package: &Path) -> Option<PathBuf> {
+        let path = Self::path(package);
+        let is_other = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+        is_other.then_some(path)
     }
 
     /// Whether the file at `path` with these `bytes` has a seal of this machine.
@@ -182,6 +192,34 @@ mod tests {
             CostTable::open(package.path()).unwrap(),
             CostTable::default()
         );
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_named_pipe_in_the_place_of_a_table_or_of_its_seal_counts_as_missing() {
+        let package = tempfile::tempdir().unwrap();
+        let path = CostTable::path(package.path());
+        let mut table = CostTable::default();
+        table.set("cpu,npu", Costs::default());
+        for name in [path.clone(), CostTable::seal(&path)] {
+            table.save(package.path()).unwrap();
+            assert_eq!(CostTable::unread(package.path()), None);
+            fs::remove_file(&name).unwrap();
+            let made = std::process::Command::new("mkfifo").arg(&name).status();
+            assert!(made.unwrap().success());
+            assert_eq!(
+                CostTable::open(package.path()).unwrap(),
+                CostTable::default()
+            );
+            assert_eq!(
+                CostTable::unread(package.path()).is_some(),
+                name == path,
+                "the table itself"
+            );
+        }
+        // Measurements take its place.
+        table.save(package.path()).unwrap();
+        assert_eq!(CostTable::open(package.path()).unwrap(), table);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::json;
+use triad_engine::Cancel;
 use triad_engine::constraint::Constraint;
 use triad_grammar::{Error, GrammarSource, Grammars};
 
@@ -253,14 +254,18 @@ fn a_grammar_is_compiled_once_for_each_text() {
             .compile(&GrammarSource::Lark("start: /a{1}/".into()))
             .unwrap()
     ));
-    let others = grammars.compile_for([1; 32], &source(1)).unwrap();
+    let others = grammars
+        .compile_for([1; 32], &source(1), &Cancel::new())
+        .unwrap();
     assert!(
         !std::sync::Arc::ptr_eq(&first, &others),
         "one owner's is not found by another"
     );
     assert!(std::sync::Arc::ptr_eq(
         &others,
-        &grammars.compile_for([1; 32], &source(1)).unwrap()
+        &grammars
+            .compile_for([1; 32], &source(1), &Cancel::new())
+            .unwrap()
     ));
     for index in 2..100 {
         grammars.compile(&source(index)).unwrap();

@@ -2,6 +2,8 @@
 
 mod bounds;
 mod brute_force;
+#[cfg(unix)]
+mod check;
 mod objects;
 mod schemas;
 

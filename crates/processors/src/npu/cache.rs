@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
-use triad_model::{output, seal};
+use triad_model::{files, output, seal};
 
 use crate::error::{Error, Result};
 
@@ -21,6 +21,8 @@ const FORMAT: &str = "3";
 const PURPOSE: &str = "a compiled graph";
 /// File extension of seals.
 const SEAL: &str = "seal";
+/// Most bytes of a file with a seal.
+const MAX_SEAL: u64 = 1024;
 /// File extension of the hashes that earlier versions stored instead of seals.
 const OLD_HASH: &str = "sha256";
 
@@ -53,8 +55,9 @@ impl Entry {
 
     /// Returns the compiled graph, if it exists and is unchanged.
     pub fn read(&self) -> Option<Vec<u8>> {
-        let graph = fs::read(&self.graph).ok()?;
-        let found = fs::read(&self.seal).ok()?;
+        // A named pipe in their place would hold the thread that reads it.
+        let graph = files::read(&self.graph, u64::MAX - 1).ok()?;
+        let found = files::read(&self.seal, MAX_SEAL).ok()?;
         if !seal::is_sealed(PURPOSE, &[self.name.as_bytes(), &graph], &found) {
             return None;
         }
@@ -227,6 +230,24 @@ mod tests {
         evict(folder.path(), 8, SystemTime::now() + HOUR);
         assert_eq!(entry.read().unwrap(), b"compiled");
         assert_eq!(names(folder.path()).len(), 2);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_named_pipe_in_the_place_of_a_graph_or_of_its_seal_is_none_and_nothing_waits_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let entry = Entry::new(folder.path(), &[b"one"]);
+        for extension in ["onnx", SEAL] {
+            entry
+                .write(|path| Ok(fs::write(path.unwrap(), "compiled").is_ok()))
+                .unwrap();
+            assert!(entry.read().is_some());
+            let path = entry.graph.with_extension(extension);
+            fs::remove_file(&path).unwrap();
+            let made = std::process::Command::new("mkfifo").arg(&path).status();
+            assert!(made.unwrap().success());
+            assert_eq!(entry.read(), None);
+        }
     }
 
     #[test]

@@ -420,3 +420,46 @@ fn a_head_that_is_too_long_or_no_http_ends_the_connection() {
     }
     server.get("/health").good();
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_client_that_leaves_ends_what_checks_its_grammar() {
+    let name = "600.03125";
+    let is_checked = || {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut lines = processes.map(|process| {
+            std::fs::read_to_string(process.path().join("cmdline")).unwrap_or_default()
+        });
+        lines.any(|line| line.split('\0').any(|part| part == name))
+    };
+    let server = Server::with(|options| {
+        let checker = triad_server::Checker::new("sleep", [name]);
+        options.grammar_checker = Some(checker.with_time(Duration::from_secs(600)));
+    });
+    let start = Instant::now();
+    let wait_until = |checked: bool| {
+        while is_checked() != checked {
+            assert!(start.elapsed() < Duration::from_secs(60), "{checked}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let tool =
+        json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+    for (path, body) in [
+        (TEXT, json!({"prompt": "a", "guided_regex": "a"})),
+        (CHAT, chat(json!({"guided_regex": "a"}))),
+        (
+            CHAT,
+            chat(json!({"tools": [tool], "tool_choice": "required"})),
+        ),
+    ] {
+        let mut stream = server.connect();
+        stream
+            .write_all(post(path, &body.to_string(), "").as_bytes())
+            .unwrap();
+        wait_until(true);
+        drop(stream);
+        wait_until(false);
+    }
+    server.post(TEXT, &json!({"prompt": "a"})).good();
+}

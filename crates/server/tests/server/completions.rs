@@ -273,6 +273,44 @@ fn names_of_control_tokens_in_messages_stay_letters_where_the_server_keeps_them(
 }
 
 #[test]
+fn names_of_control_tokens_in_tools_calls_and_results_stay_letters_where_the_server_keeps_them() {
+    let conversation = |word: &str| {
+        let arguments = json!({word: word}).to_string();
+        json!({
+            "messages": [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": null, "tool_calls": [
+                    {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+                ]},
+                {"role": "tool", "tool_call_id": "1", "content": word},
+            ],
+            "tools": [{"type": "function", "function": {
+                "name": "f", "description": word,
+                "parameters": {"type": "object", "properties": {word: {"type": "string", "description": word}}},
+            }}],
+        })
+    };
+    for keeps_letters in [false, true] {
+        let server = Server::with(|options| options.keeps_letters = keeps_letters);
+        let tokens = |word| server.post("/tokenize", &conversation(word)).good()["tokens"].clone();
+        let turns = |tokens: &Value| {
+            let tokens = tokens.as_array().unwrap().iter();
+            tokens.filter(|token| **token == 257).count()
+        };
+        let (named, plain) = (tokens("<|turn|>"), tokens("word"));
+        let more = if keeps_letters { 0 } else { 6 };
+        assert_eq!(turns(&named), turns(&plain) + more, "{keeps_letters}");
+        if keeps_letters {
+            let body = json!({"tokens": named});
+            let text = server.post("/detokenize", &body).good()["content"].clone();
+            let text = text.as_str().unwrap();
+            assert_eq!(text.matches("<|turn|>").count(), 6, "{text}");
+            assert!(text.chars().all(|letter| letter < '\u{e000}'), "{text}");
+        }
+    }
+}
+
+#[test]
 fn texts_become_tokens_and_texts_again() {
     let server = Server::start();
     let text = "abba, Grüße 🙂";
