@@ -436,7 +436,7 @@ fn a_model_whose_scales_are_found_for_each_token_is_refused() {
     assert!(
         error
             .to_string()
-            .contains("found for each token, expected static scales"),
+            .contains("dynamic, per token, expected static scales"),
         "{error}"
     );
 }
