@@ -250,7 +250,7 @@ pub struct Execution {
     pub position: usize,
     /// The policy that selected tasks.
     pub policy: Policy,
-    /// Which task ran where and when.
+    /// The processor and the times of each task.
     pub timeline: Timeline,
     /// The time spent waiting for other processors, by processor.
     pub waits: Vec<WaitUse>,

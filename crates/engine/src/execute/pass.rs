@@ -350,7 +350,7 @@ impl Pass {
                 let (mut values, mut all) = (&values[..], Vec::new());
                 for ((request, own), part) in self.requests_in(&rows).zip(parts) {
                     let x = values.split_off(..part.wanted.len() * pass.description.hidden);
-                    let x = x.expect("rows of all requests").to_vec();
+                    let x = x.expect("values of all requests").to_vec();
                     if !part.wanted.is_empty() && !request.is_cancelled() {
                         let first = own.start + part.wanted.start - request.wanted_rows().start;
                         let rows = first..first + part.wanted.len();
@@ -519,7 +519,7 @@ impl Pass {
         for (rows, first) in rows().zip(&self.firsts) {
             let of_request = left
                 .split_off_mut(..rows.len() * hidden)
-                .expect("rows of all requests");
+                .expect("values of all requests");
             of_request.copy_from_slice(
                 &slot
                     .buffers
@@ -532,7 +532,7 @@ impl Pass {
             let rows = 0..request.wanted_rows().len();
             let of_request = left
                 .split_off(..rows.len() * columns.len())
-                .expect("rows of all requests");
+                .expect("values of all requests");
             request.write_logits_part(rows, (columns, vocab), of_request);
         }
         lock(&slot.rooms).push(room);
@@ -615,7 +615,7 @@ impl Pass {
             let rows = request.wanted_rows().len();
             let of_request = logits
                 .split_off(..rows * vocab)
-                .expect("rows of all requests");
+                .expect("values of all requests");
             request.write_logits(0..rows, of_request);
         }
     }
@@ -736,7 +736,7 @@ fn logits(shared: &Shared, hidden: &[Hidden]) {
         for Hidden { request, rows, .. } in of_phase() {
             let of_request = logits
                 .split_off(..rows.len() * vocab)
-                .expect("rows of all requests");
+                .expect("values of all requests");
             request.write_logits(rows.clone(), of_request);
         }
     }

@@ -297,7 +297,7 @@ impl Request {
                 progress = self.lock();
             }
         }
-        let result = progress.result.take().expect("it has ended");
+        let result = progress.result.take().expect("the request has ended");
         let (done, logits) = (progress.done, std::mem::take(&mut progress.logits));
         drop(progress);
         std::mem::forget(guard);

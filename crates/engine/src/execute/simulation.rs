@@ -26,7 +26,7 @@ pub struct SimulatedPrompt {
     pub tasks: Arc<PrefillTasks>,
     /// The policy that selected tasks.
     pub policy: Policy,
-    /// Which task would run where and when, in the median run.
+    /// The processor and the times of each task, in the median run.
     pub timeline: Timeline,
     /// The seconds of the fastest run and of the slowest.
     pub seconds: Range<f64>,

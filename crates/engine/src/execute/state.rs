@@ -472,7 +472,7 @@ impl State {
             .live
             .iter()
             .position(|live| live.id == id)
-            .expect("it is live");
+            .expect("the pass is live");
         let mut live = self.live.swap_remove(place);
         let is_step = matches!(live.pass.work, Work::Step(_));
         for slot in live.slots.iter_mut().filter_map(Option::take) {

@@ -139,7 +139,7 @@ impl Steps {
         let choice = self
             .plans
             .output(rows)
-            .expect("a step that is planned has an output");
+            .expect("a planned step has an output");
         let mut outputs = Vec::new();
         for piece in &choice.best.partition.pieces {
             let busy = choice

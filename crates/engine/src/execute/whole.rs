@@ -260,7 +260,7 @@ fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) 
         let width = block.attention.kv_heads * block.attention.head_dim;
         let of_block = rest
             .split_off(..2 * count * width)
-            .expect("those of all blocks");
+            .expect("values of all blocks");
         wide.resize(of_block.len(), 0.0);
         of_block.convert_to_f32_slice(&mut wide);
         let (mut keys, mut values) = wide.split_at(count * width);
@@ -275,7 +275,7 @@ fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) 
             let own = |plane: &mut &[f32]| {
                 plane
                     .split_off(..count)
-                    .expect("those of all rows")
+                    .expect("values of all rows")
                     .to_vec()
             };
             cache
