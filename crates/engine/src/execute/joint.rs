@@ -122,7 +122,7 @@ impl JointPlans {
             .and_then(Candidate::measured_seconds);
         let plan = match chosen == fastest.plan.id {
             true => Arc::clone(&fastest.plan),
-            false => Arc::new(fastest.plan.by(chosen).expect("the chosen plan is a candidate")),
+            false => Arc::new(fastest.plan.by(chosen).expect("it is a candidate")),
         };
         let planned = Planned { plan, ..fastest };
         // A single processor whose times are not known yet does not run its plan as measured.
