@@ -6,9 +6,10 @@
 //! passes and run them:
 //!
 //! - Prompts become a [`Graph`] of chunks and subgraphs, which all processors execute out of order (llm.npu, §3.4).
+//!   Their shadows, the corrections for outlier activations, can be separate tasks.
 //! - Rows that decode become a step: one pass for all sequences that wait for a token, so that it reads the weights
 //!   once for all of them. A step runs between tasks of prompts, and waits no longer than `max_stall` for them. Where
-//!   nothing else runs, its linear layers can be cut across processors ([`steps`]).
+//!   nothing else runs, its products (those of linear layers) can be cut across processors ([`steps`]).
 //!
 //! The result of a request has the same bits alone and in any batch, with any policy and on any processor, as long as
 //! all processors multiply with the same kernels: its arithmetic depends on its phase, each row is computed
@@ -271,9 +272,9 @@ impl Engine {
     /// Starts the workers.
     ///
     /// # Errors
-    /// If chunk or context is zero, or the context is longer than the model was made for; if there are no threads, or
-    /// the system refuses them; if no chunk may be in flight, or no row in a step; if a subgraph has no place, a cut is
-    /// impossible, or a device refuses the model or what is placed on it.
+    /// If chunk, context, chunks in flight or rows of a step are zero or too many; if there are no threads, the system
+    /// refuses them, or no processor computes float; if a subgraph has no place, a cut or fixed point is impossible, or
+    /// a device refuses the model or what is placed on it.
     pub fn new(model: &Arc<Model>, options: EngineOptions) -> Result<Self> {
         Self::with_progress(model, options, &mut |_, _| {})
     }
