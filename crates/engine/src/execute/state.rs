@@ -1,8 +1,8 @@
 //! The state that all workers of an engine share: waiting requests, live passes, and which worker may take which task.
 //!
-//! [`State::take`] forms passes and returns a worker's next task; [`State::give_back`] records its result. The lock is never
-//! held while a task runs. The tasks of a chunk share its buffers. If a worker hangs, it keeps the chunk's buffers: other
-//! workers' results in them are discarded, and the chunk is restarted in new ones.
+//! [`State::take`] forms passes and returns a worker's next task; [`State::give_back`] records its result. The lock is
+//! never held while a task runs. The tasks of a chunk share its buffers. If a worker hangs, it keeps the chunk's
+//! buffers: other workers' results in them are discarded, and the chunk is restarted in new ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -88,7 +88,7 @@ impl WholeModel {
     /// Has `device` prepare the model.
     ///
     /// # Errors
-    /// If keys and values are not in f16, as devices keep them, or the device refuses the model.
+    /// If keys and values are not in f16, as devices keep them, or scales are dynamic; if the device refuses the model.
     pub(super) fn prepare(
         model: &Model,
         rotation: &Rotation,

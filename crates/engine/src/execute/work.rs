@@ -144,7 +144,7 @@ impl PromptTasks {
         })
     }
 
-    /// Returns the processor that computes all of a prompt by its plan, shadows together with their products, if one does.
+    /// Returns the processor that computes all of a prompt by its plan, without separate shadows, if one does.
     fn alone(&self, planned: Option<&Planned>) -> Option<ProcessorId> {
         self.joint.as_ref().and(planned)?.alone()
     }
@@ -326,8 +326,8 @@ pub(super) fn product_depth(description: &ModelDescription, subgraph: &Subgraph)
         .map(|(_, shape)| shape.depth())
 }
 
-/// Returns where a plan may cut the output of a product: at multiples of packed INT8 weights in each of its layers, and at
-/// no more than [`MOST_PLACES`] columns, so that all can be measured. Processors with dynamic shapes compute margins.
+/// Returns where a plan may cut the output of a product: at multiples of packed INT8 weights in each of its layers, and
+/// at no more than [`MOST_PLACES`] columns, so that all can be measured. Margins go to processors of dynamic shapes.
 pub(super) fn alignment(
     description: &ModelDescription,
     role: Role,
@@ -472,8 +472,8 @@ pub(super) fn prepare_cut(
     Ok(())
 }
 
-/// Returns the pieces that need a separate program, for each range of columns: with static shapes, one for each number of
-/// rows; with dynamic shapes, the one with the most rows.
+/// Returns the pieces that need a separate program, for each range of columns: with static shapes, one for each number
+/// of rows; with dynamic shapes, the one with the most rows.
 fn distinct(pieces: Vec<Piece>, devices: &Devices) -> Vec<Piece> {
     let mut distinct: Vec<Piece> = Vec::new();
     for piece in pieces {
