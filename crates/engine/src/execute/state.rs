@@ -576,7 +576,7 @@ impl State {
         );
     }
 
-    /// Forms a step of as many waiting rows as allowed, unless there is one, or sequences of the latest one are missing.
+    /// Forms a step of as many waiting rows as allowed, unless one runs, or sequences of the latest one are missing.
     fn form_step(&mut self, shared: &Shared) {
         let now = Instant::now();
         let is_stepping = self
