@@ -1,4 +1,4 @@
-//! How long subgraphs take: what a schedule expects, learned from what was seen.
+//! Expected times of subgraphs, which schedules use. They are learned from measured times.
 
 mod effects;
 
@@ -13,58 +13,59 @@ use triad_plan::tasks::{KINDS, Operation, PrefillTask};
 use super::Execution;
 use effects::LONGER;
 
-/// Before anything was seen: operations and bytes a second of an ordinary core.
+/// Operations and bytes per second of an ordinary core, used before anything was measured.
 const OPERATIONS_PER_SECOND: f64 = 5e10;
 const BYTES_PER_SECOND: f64 = 5e9;
 
-/// Seconds of one role on one processor: linear in the tokens of a chunk, beside a part that does not depend on them, as
-/// on a processor of static shapes; of attention in the positions that they see. More while other processors work.
+/// Seconds of one role on one processor: linear in the tokens of a chunk, plus a constant part, as on a processor with
+/// static shapes. Attention is linear in the positions that tokens attend to instead. Tasks take longer while other
+/// processors work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// For each token of the chunk.
+    /// Seconds per token of the chunk.
     pub seconds_per_token: f64,
-    /// For each chunk; of static subgraphs.
+    /// Seconds per chunk; only of static subgraphs.
     pub seconds_per_chunk: f64,
-    /// For each token and each position that it attends to; of attention.
+    /// Seconds per token and position that it attends to; only of attention.
     pub seconds_per_token_and_position: f64,
-    /// Seconds until an idle processor notices that a task is ready, each as likely as the others.
+    /// Seconds until an idle processor notices that a task is ready; all values are equally likely.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notice_seconds: Vec<f64>,
-    /// What a task is longer by where its processor was idle before, and its caches and clock are not ready. 0 where that was
-    /// not measured apart.
+    /// The share by which a task takes longer if its processor was idle before it, so that caches and clock are not
+    /// ready. 0 if it was not measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub longer_behind_idleness: f64,
-    /// What each second is longer by while another processor works. 0 where that was not measured apart.
+    /// The share by which time grows while another processor works. 0 if it was not measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub longer_beside: f64,
-    /// What tasks of each block take as a part of these seconds: shadows differ by their outliers. 1 where there is none.
+    /// By block, its times as multiples of these seconds: shadows differ by their outliers. 1 for missing blocks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_block: Vec<f64>,
-    /// What tasks took as parts of these seconds, each as often as the others. Empty where that was not measured.
+    /// Times of tasks as multiples of these seconds, all equally likely. Empty if they were not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variation: Vec<f64>,
 }
 
-/// What each role and its shadow take on each processor, where it has been seen there.
+/// The costs of each role and its shadow on each processor, where they were measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Seen>", into = "Vec<Seen>")]
 pub struct Costs {
-    /// By the name of a processor, by [`Operation::kind`].
+    /// By name of the processor, and by [`Operation::kind`].
     processors: BTreeMap<String, [Option<Cost>; KINDS]>,
 }
 
-/// What a role takes on a processor, as it is written.
+/// The cost of a role on a processor, in the format of files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seen {
     /// The name of the processor.
     pub processor: String,
-    /// Which role.
+    /// The role.
     pub role: Role,
-    /// Its products, or its shadow.
+    /// Whether it is of the products, or of the shadow.
     #[serde(default = "compute", skip_serializing_if = "is_compute")]
     pub operation: Operation,
-    /// What it takes.
+    /// The cost.
     pub cost: Cost,
 }
 
@@ -86,7 +87,7 @@ impl Cost {
         }
     }
 
-    /// Seconds of a whole chunk of `rows` tokens behind `before` others.
+    /// Returns the seconds of a whole chunk of `rows` tokens after `before` others.
     pub fn of_chunk(&self, rows: usize, before: usize) -> f64 {
         let rows = rows as f64;
         self.seconds([rows, rows * (before as f64 + (rows + 1.0) / 2.0)])
@@ -100,8 +101,8 @@ impl Cost {
 }
 
 impl Costs {
-    /// Seconds of a task of a prompt that begins at `position`; `None` if its like was not seen on this processor. A
-    /// part takes its share of the seconds of tokens, and all of those of a chunk.
+    /// Returns the seconds of a task of a prompt that begins at `position`; `None` if no such task was measured on this
+    /// processor. A part takes its share of the seconds per token, and all of the seconds per chunk.
     pub fn seconds(
         &self,
         processor: &str,
@@ -117,13 +118,13 @@ impl Costs {
         Some(of_block * cost.seconds(sizes(graph, task, position)))
     }
 
-    /// What the like of a task takes on a processor, where it was seen there.
+    /// Returns the cost of such tasks on a processor, if they were measured there.
     pub fn of_task(&self, processor: &str, graph: &Graph, task: &PrefillTask) -> Option<&Cost> {
         let role = graph.subgraphs()[task.task.subgraph].role;
         self.processors.get(processor)?[task.operation.kind(role)].as_ref()
     }
 
-    /// Of each kind of tasks that was seen on a processor.
+    /// Returns the costs of all measured kinds of tasks, by processor.
     pub fn seen(&self) -> impl Iterator<Item = Seen> {
         self.processors.iter().flat_map(|(processor, costs)| {
             kinds().zip(costs).filter_map(|((role, operation), cost)| {
@@ -137,7 +138,7 @@ impl Costs {
         })
     }
 
-    /// Takes from `other` what is not known here.
+    /// Takes over costs from `other` that are missing here.
     pub(super) fn fill(&mut self, other: &Self) {
         for (processor, costs) in &other.processors {
             let mine = self.processors.entry(processor.clone()).or_default();
@@ -147,7 +148,7 @@ impl Costs {
         }
     }
 
-    /// Takes what runs took in place of what was known.
+    /// Replaces costs by those of runs.
     pub(super) fn learn<'a>(
         &mut self,
         processors: &Processors,
@@ -185,14 +186,14 @@ impl Costs {
     }
 }
 
-/// What a number of a cost may be: of any more, sums of tasks would not be finite.
+/// The valid numbers of a cost: with larger ones, sums of tasks would not be finite.
 const NUMBERS: RangeInclusive<f64> = 0.0..=1e9;
 
 fn is_zero(number: &f64) -> bool {
     *number == 0.0
 }
 
-/// Role and operation of all kinds, by number.
+/// Returns role and operation of all kinds, in order.
 fn kinds() -> impl Iterator<Item = (Role, Operation)> {
     let of = |operation| Role::ALL.into_iter().map(move |role| (role, operation));
     of(Operation::Compute).chain(of(Operation::Shadow))
@@ -210,7 +211,7 @@ impl TryFrom<Vec<Seen>> for Costs {
     type Error = String;
 
     /// # Errors
-    /// If one is no time, or there twice.
+    /// If a cost is no time, or is listed twice.
     fn try_from(list: Vec<Seen>) -> Result<Self, String> {
         let mut costs = Self::default();
         for Seen {
@@ -239,7 +240,7 @@ impl TryFrom<Vec<Seen>> for Costs {
                 .chain(&cost.notice_seconds);
             if !others.all(|number| NUMBERS.contains(number)) {
                 return Err(format!(
-                    "{}: expected parts of blocks, variations, and seconds to notice it, that are not negative",
+                    "{}: expected by_block, variation and notice_seconds that are not negative",
                     name()
                 ));
             }
@@ -247,7 +248,7 @@ impl TryFrom<Vec<Seen>> for Costs {
             if !longer.iter().all(|longer| LONGER.contains(longer)) {
                 let [least, most] = [LONGER.start(), LONGER.end()];
                 return Err(format!(
-                    "{}: expected it to be longer by {least} to {most} in some cases",
+                    "{}: expected effects that make it longer by {least} to {most}",
                     name()
                 ));
             }
@@ -256,7 +257,7 @@ impl TryFrom<Vec<Seen>> for Costs {
                 .get(&processor)
                 .is_some_and(|costs| costs[operation.kind(role)].is_some());
             if is_twice {
-                return Err(format!("{} is there twice", name()));
+                return Err(format!("{} is listed twice", name()));
             }
             costs.processors.entry(processor).or_default()[operation.kind(role)] = Some(cost);
         }
@@ -270,10 +271,10 @@ impl From<Costs> for Vec<Seen> {
     }
 }
 
-/// Operations of a shadow, as a share of its products': few channels are outliers.
+/// The operations of a shadow as a share of those of its products: few channels are outliers.
 const SHADOW_SHARE: f64 = 0.01;
 
-/// Seconds of a task of which nothing is known but its size.
+/// Returns the seconds of a task of which only the size is known.
 pub(super) fn guess(graph: &Graph, task: &PrefillTask) -> f64 {
     let bytes = graph.subgraphs()[task.task.subgraph].activation_bytes_per_row
         * graph.chunks()[task.task.chunk].len();
@@ -285,8 +286,8 @@ pub(super) fn guess(graph: &Graph, task: &PrefillTask) -> f64 {
     products * graph.operations(task.task) as f64 / OPERATIONS_PER_SECOND + bytes / BYTES_PER_SECOND
 }
 
-/// Tokens, and pairs of a token and a position that it attends to, of a prompt that begins at `position`. A part counts
-/// as the share of the tokens that its columns are.
+/// Returns the tokens, and the pairs of a token and a position that it attends to, in a prompt that begins at
+/// `position`. A part counts as the share of the tokens that its columns are of all columns.
 fn sizes(graph: &Graph, task: &PrefillTask, position: usize) -> [f64; 2] {
     let tokens = &graph.chunks()[task.task.chunk];
     let rows = task.share(graph) * tokens.len() as f64;
@@ -296,8 +297,8 @@ fn sizes(graph: &Graph, task: &PrefillTask, position: usize) -> [f64; 2] {
     ]
 }
 
-/// Of all tasks of one role on one processor: sums of products of tokens, seconds and what else a task's time depends
-/// on: nothing, so that it is 1, or the positions that attention reads.
+/// Sums over all tasks of one role on one processor, of products of tokens, seconds and the other variable of their
+/// time: the positions that attention reads, or 1 if there is none.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     tokens_tokens: f64,
@@ -321,8 +322,8 @@ impl Sums {
         self.others_seconds += other * seconds;
     }
 
-    /// Least squares; `None` without a task. Times are never negative, so neither are their parts. Chunks of one size
-    /// don't say which part is whose: what was `known` then keeps its proportions.
+    /// Fits the cost by least squares; `None` without a task. Times are never negative, so neither are their parts.
+    /// Chunks of one size do not determine the parts: then those of `known` keep their proportions.
     fn fit(&self, role: Role, known: Option<&Cost>) -> Option<Cost> {
         if !self.has_tasks() {
             return None;
@@ -378,7 +379,7 @@ mod tests {
     use triad_plan::tasks::{PrefillTasks, TaskOptions};
     use triad_plan::timeline::{Event, Timeline};
 
-    /// A prompt of so many tokens at a position, whose tasks with `runs` took `takes` seconds on one processor.
+    /// Returns a prompt of `tokens` tokens at a position, whose tasks took the seconds of `takes` on one processor.
     fn executed(
         tokens: usize,
         position: usize,
@@ -423,7 +424,7 @@ mod tests {
         }
     }
 
-    /// A task of one role on a chunk of `rows` tokens.
+    /// Returns a task of one role on a chunk of `rows` tokens.
     fn task(role: Role, rows: usize) -> (Graph, PrefillTask) {
         let graph = Graph::new(
             &triad_model::family::shape("smollm2-135m").unwrap(),
@@ -546,7 +547,7 @@ mod tests {
             (shadow, "the shadow of down on the CPU"),
         ] {
             let refused = Costs::try_from(vec![twice.clone(), twice]).unwrap_err();
-            assert_eq!(refused, format!("{name} is there twice"));
+            assert_eq!(refused, format!("{name} is listed twice"));
         }
         for wrong in [-1.0, 1e300, f64::NAN, f64::INFINITY] {
             for cost in [

@@ -1,4 +1,4 @@
-//! Weights beside devices with memory of their own: which rows the CPU keeps, and what it gives back.
+//! Weights with devices that have memory of their own: which rows the CPU keeps for shadows, and what it releases.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::model::Model;
 use crate::package::Package;
 use crate::weights::{Int8Matrix, Weight};
 
-/// Gives back the pages of mapped weights that devices with memory of their own have copied, and starts the rows of the
-/// shadows beside these. `None` where there is no such device or shadow, or weights are to be read in place.
+/// Releases the pages of mapped weights that devices with memory of their own have copied, and starts the rows that
+/// shadows read instead. `None` if there is no such device or shadow, or weights are read in place.
 pub(super) fn start(
     model: &Model,
     options: Option<&HotRowOptions>,
@@ -49,7 +49,7 @@ pub(super) fn start(
     rows
 }
 
-/// The rows of the shadows beside what devices have `copied` of each block, if there are any.
+/// Starts the rows of the shadows whose weights devices have `copied`, by block, if there are any.
 fn rows(
     model: &Model,
     options: &HotRowOptions,
@@ -101,7 +101,7 @@ fn rows(
             )
         };
         let start = |rows| HotRows::start(Arc::new(rows), copied.len(), &hot);
-        // What is not as it was written is made anew once.
+        // A damaged file is made again, once.
         open().and_then(start).or_else(|_| {
             let _ = std::fs::remove_file(&file);
             open().and_then(start)

@@ -1,5 +1,5 @@
-//! Plans of whole prompts by the joint search of cuts and out-of-order execution, kept by length, and which of its candidates is
-//! chosen by what prompts took.
+//! Plans of whole prompts, by the joint search over cuts and out-of-order execution. Keeps plans by length, and selects
+//! among their candidates by the times of recent prompts.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -15,18 +15,18 @@ use triad_plan::tasks::{Operation, PrefillTask};
 use super::lateness::Lateness;
 use super::{Costs, Shared, costs};
 
-/// Prompts that begin at positions so far from each other have one plan.
+/// The step of positions: prompts that begin within one step share a plan.
 const POSITIONS: usize = 256;
-/// Plans that are kept, at most.
+/// Maximum number of kept plans.
 const MOST: usize = 1024;
 
 /// The plans of prompts so far.
 #[derive(Default)]
 pub(super) struct JointPlans {
-    /// By length as it is planned ([`planned_rows`]), and position in steps of [`POSITIONS`], as what is expected to be the
-    /// fastest.
+    /// The plans that are expected to be the fastest, by planned length ([`planned_rows`]) and position in steps of
+    /// [`POSITIONS`].
     plans: BTreeMap<(usize, usize), Planned>,
-    /// The kind that is chosen, where there is one of it; `None`: the fastest.
+    /// The kind of plan to select, if there is one of it; `None`: the fastest.
     kind: Option<Kind>,
     lateness: Lateness,
 }
@@ -35,19 +35,19 @@ pub(super) struct JointPlans {
 #[derive(Clone)]
 pub(super) struct Planned {
     pub(super) plan: Arc<JointPlan>,
-    /// Tokens that it was made for.
+    /// The number of tokens that it was made for.
     rows: usize,
-    /// Of how many kinds of tasks times were known, where something took part whose time nobody had measured.
+    /// The number of kinds of tasks with known times, if some times of the plan were guessed.
     guessed_with: Option<usize>,
-    /// Processors some of whose times nobody had measured, other than those of shadows.
+    /// Processors with guessed times, other than those of shadows.
     guessed_of: Arc<[ProcessorId]>,
-    /// Seconds that it is expected to take, where that was measured and nobody asked for its kind.
+    /// Expected seconds, if they were measured and no kind of plan was asked for.
     expected: Option<f64>,
 }
 
 impl Planned {
-    /// The processor that computes all of it, if one does and its times are known. As long as they are not, its tasks are
-    /// those of other plans, so that they become known.
+    /// Returns the processor that computes the whole prompt, if its times are known. Until then the tasks of another
+    /// plan are run, so that they become known.
     pub(super) fn alone(&self) -> Option<ProcessorId> {
         self.plan
             .alone()
@@ -56,21 +56,21 @@ impl Planned {
 }
 
 impl JointPlans {
-    /// Forgets all of them: costs have changed.
+    /// Forgets all plans, after costs have changed.
     pub(super) fn clear(&mut self) {
         self.plans.clear();
         self.lateness = Lateness::default();
     }
 
-    /// Chooses plans of this kind from now on, or the fastest.
+    /// Selects plans of this kind from now on; `None` for the fastest.
     pub(super) fn set_kind(&mut self, kind: Option<Kind>) {
         self.kind = kind;
         self.clear();
     }
 
-    /// A prompt of `rows` tokens has ended, and took so many seconds, where nothing else was computed with or beside it: the next
-    /// ones of about its length may have plans of another kind. Nothing is learned of prompts of which nothing was expected, or
-    /// that are much shorter than what they were planned as.
+    /// Records the seconds of a prompt of `rows` tokens, if nothing else was computed with it or concurrently: later
+    /// prompts of about its length may get plans of another kind. The time is ignored if none was expected, or if the
+    /// prompt is much shorter than the planned length.
     pub(super) fn ran(&mut self, planned: &Planned, rows: usize, seconds: Option<f64>) {
         let Planned {
             plan,
@@ -95,8 +95,8 @@ impl JointPlans {
         self.lateness.ran(*planned_rows, plan.id, multiple);
     }
 
-    /// The plan of a prompt of `rows` tokens at `position`, if prompts are planned. Where something in it was guessed,
-    /// it is made anew once times of more kinds of tasks are known.
+    /// Returns the plan of a prompt of `rows` tokens at `position`; `None` if prompts are not planned. A plan with
+    /// guessed times is made again once times of more kinds of tasks are known.
     pub(super) fn plan(
         &mut self,
         shared: &Shared,
@@ -125,7 +125,7 @@ impl JointPlans {
             false => Arc::new(fastest.plan.by(chosen).expect("it is a candidate")),
         };
         let planned = Planned { plan, ..fastest };
-        // One processor whose times are not known yet does not compute its plan as it was measured.
+        // A single processor whose times are not known yet does not run its plan as measured.
         let runs_as_measured = planned.plan.alone().is_none() || planned.alone().is_some();
         let expected = measured.filter(|_| runs_as_measured && self.kind.is_none());
         Some(Planned {
@@ -134,7 +134,7 @@ impl JointPlans {
         })
     }
 
-    /// The plan that is expected to be the fastest.
+    /// Returns the plan that is expected to be the fastest.
     fn fastest(
         &mut self,
         shared: &Shared,

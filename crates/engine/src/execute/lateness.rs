@@ -1,30 +1,30 @@
-//! Which plans take longer than expected: those of several processors by their kinds, and each processor alone. The joint search
-//! goes by what `triad profile` measured; another program on one of the processors, or a profile that was made beside one, makes
-//! prompts that several compute wait for the slowest.
+//! Selects plans of prompts by how much longer than expected they took recently: by kind for several processors, and
+//! for each processor alone. The joint search uses the times that `triad profile` measured. If another program uses one
+//! of the processors, now or while the profile was made, prompts on several processors wait for the slowest one.
 
 use std::collections::BTreeMap;
 
 use triad_plan::joint::{Candidate, CandidateId, fastest};
 
-/// Prompts of a plan that count: the latest. Of fewer, those that are missing count as [`Bucket::multiple`] has it.
+/// The number of latest prompts of a plan that count. [`Bucket::multiple`] says how missing ones count.
 const LATEST: usize = 3;
-/// What a prompt took counts for so many further prompts of about its length.
+/// The number of later prompts of about the same length for which a prompt's time counts.
 const COUNTS_FOR: usize = 64;
-/// One prompt in so many is computed by another kind of plan, where that is not expected to take longer than `TRIED` times the
-/// fastest by what was measured, nor than `TRIED_LATE` times by what is known since.
+/// One prompt in `EVERY` is computed by another kind of plan, unless that is expected to take longer than `TRIED` times
+/// the fastest by the measurements, or than `TRIED_LATE` times by what is known since.
 const EVERY: usize = 16;
 const TRIED: f64 = 1.25;
 const TRIED_LATE: f64 = 2.0;
-/// Where several take longer than expected by so much, each processor alone is tried, unless it was measured to take longer than
-/// `TRIED_ALONE` times as long.
+/// If several processors take `LATE` times as long as expected, each processor alone is tried, unless it was measured
+/// to take longer than `TRIED_ALONE` times that.
 const LATE: f64 = 1.1;
 const TRIED_ALONE: f64 = 4.0;
 
-/// What prompts took as multiples of what was expected of them, by their length in steps of half an octave.
+/// Times of prompts as multiples of the expected times, by length in steps of half an octave.
 #[derive(Debug, Default)]
 pub(super) struct Lateness(BTreeMap<i32, Bucket>);
 
-/// Of prompts of about one length.
+/// Prompts of about one length.
 #[derive(Debug, Default)]
 struct Bucket {
     prompts: usize,
@@ -35,12 +35,13 @@ struct Bucket {
 #[derive(Debug, Default)]
 struct Runs {
     all: Vec<usize>,
-    /// Those that nothing disturbed, with what they took.
+    /// The undisturbed ones, with their multiples of the expected time.
     measured: Vec<(usize, f64)>,
 }
 
 impl Lateness {
-    /// A prompt has ended, and took so many times what was expected, where that is known and nothing disturbed it.
+    /// Records a prompt that has ended, and the multiple of its expected time if that is known and nothing disturbed
+    /// it.
     pub(super) fn ran(&mut self, rows: usize, id: CandidateId, multiple: Option<f64>) {
         let bucket = self.0.entry(half_octave(rows)).or_default();
         let runs = bucket.plans.entry(id).or_default();
@@ -51,7 +52,7 @@ impl Lateness {
         bucket.prompts += 1;
     }
 
-    /// What the next prompt of so many rows is computed by.
+    /// Returns the plan of the next prompt of `rows` rows.
     pub(super) fn choose(&self, rows: usize, candidates: &[Candidate]) -> CandidateId {
         let Some(bucket) = self.0.get(&half_octave(rows)) else {
             return fastest(candidates, |_| 1.0);
@@ -89,7 +90,8 @@ impl Lateness {
         if !(bucket.prompts + 1).is_multiple_of(EVERY) {
             return best;
         }
-        // One processor alone and several are compared: what disturbs one of these kinds mostly disturbs them all.
+        // A single processor is compared with several: a disturbance of one kind of these mostly affects all of that
+        // kind.
         let is_other = |id: CandidateId| {
             id.is_alone() != best.is_alone()
                 && takes_at_most(id, TRIED)
@@ -100,14 +102,14 @@ impl Lateness {
 }
 
 impl Bucket {
-    /// How many of the latest prompts are of a plan, whether or not something disturbed them; [`LATEST`] at most.
+    /// Returns how many of the latest prompts used a plan, disturbed or not; [`LATEST`] at most.
     fn runs(&self, id: CandidateId) -> usize {
         let all = self.plans.get(&id).into_iter().flat_map(|runs| &runs.all);
         all.filter(|prompt| *prompt + COUNTS_FOR > self.prompts)
             .count()
     }
 
-    /// What the latest prompts of a plan took, as far as they count.
+    /// Returns the multiples of the latest undisturbed prompts of a plan, as far as they count.
     fn latest(&self, id: CandidateId) -> Vec<f64> {
         let measured = self
             .plans
@@ -120,8 +122,8 @@ impl Bucket {
             .collect()
     }
 
-    /// How many times as long as expected a plan takes. One processor alone is on time as long as nothing is known of it;
-    /// several are as late as the least late plan of several of which enough is known.
+    /// Returns the multiple of the expected time that a plan takes. If nothing is known, a single processor is on time,
+    /// and several are as late as the least late plan of several processors with enough known times.
     fn multiple(&self, id: CandidateId) -> f64 {
         let of = |mut latest: Vec<f64>, missing: f64| {
             latest.resize(LATEST, missing);
@@ -145,7 +147,7 @@ impl Bucket {
     }
 }
 
-/// Adds to the latest, of which the first one goes.
+/// Appends to the latest, and removes the first if there are too many.
 fn push<T>(latest: &mut Vec<T>, one: T) {
     if latest.len() == LATEST {
         latest.remove(0);
@@ -153,7 +155,7 @@ fn push<T>(latest: &mut Vec<T>, one: T) {
     latest.push(one);
 }
 
-/// Half octaves up to a length.
+/// Returns the number of half octaves up to a length.
 fn half_octave(rows: usize) -> i32 {
     (2.0 * (rows as f64).log2()).floor() as i32
 }
@@ -169,7 +171,7 @@ mod tests {
     const FIRST: CandidateId = CandidateId::alone(ProcessorId::new(0));
     const SECOND: CandidateId = CandidateId::alone(ProcessorId::new(1));
 
-    /// One processor takes as long as `alone` times the fastest two plans of several.
+    /// One processor takes `alone` times as long as the fastest two plans of several.
     fn candidates(alone: f64) -> [Candidate; 3] {
         [
             (Kind::Mixed.into(), 1.0),
@@ -187,7 +189,8 @@ mod tests {
         }
     }
 
-    /// What so many prompts are computed by, each of which takes so many times what was measured; `None`: others run beside it.
+    /// Returns the plans of some prompts, with the given multiples of the measured time; `None`: others run
+    /// concurrently.
     fn run<M: Into<Option<f64>>>(
         lateness: &mut Lateness,
         (rows, prompts): (usize, usize),
@@ -216,7 +219,7 @@ mod tests {
         });
         let mixed = CandidateId::from(Kind::Mixed);
         assert_eq!(chosen, [mixed, mixed, mixed, FIRST, FIRST]);
-        // Of about that length.
+        // Lengths in the same bucket.
         assert_eq!(
             [270, 350].map(|rows| lateness.choose(rows, &candidates(1.5))),
             [FIRST; 2]
@@ -248,12 +251,12 @@ mod tests {
     #[test]
     fn one_processor_alone_is_tried_where_several_are_late_however_slow_it_was_when_it_was_measured()
      {
-        // As where the profile was made beside another program.
+        // As if the profile was made while another program ran.
         let chosen = run(&mut Lateness::default(), (64, 40), &candidates(2.5), |id| {
             if id == FIRST { 0.4 } else { 1.6 }
         });
         assert!(share(&chosen[2..], FIRST) > 0.9, "{chosen:?}");
-        // Where it is no faster than it was, once in a while; where it is far from that, never.
+        // If it is no faster than it was, once in a while; if it is far slower, never.
         let chosen = run(
             &mut Lateness::default(),
             (64, 400),
@@ -303,7 +306,7 @@ mod tests {
 
     #[test]
     fn of_several_processors_the_one_that_is_not_late_computes_alone() {
-        // As beside a program on the second one: whoever waits for it is late.
+        // As with a program on the second processor: whatever waits for that is late.
         let busy = |id| if id == FIRST { 1.0 } else { 2.0 };
         for (several, fewest) in [(1.2, 0.9), (0.6, 0.85)] {
             let all = [(Kind::Mixed.into(), several), (SECOND, 1.0), (FIRST, 1.01)].map(candidate);
@@ -311,7 +314,7 @@ mod tests {
             assert!(share(&chosen, FIRST) > fewest, "{several}: {chosen:?}");
             assert!(share(&chosen[4..20], SECOND) < 0.1, "{several}: {chosen:?}");
         }
-        // One that is slower by more than the other one is late is left alone.
+        // A processor is not used if it is slower by more than the other one is late.
         let all = [(Kind::Mixed.into(), 1.2), (SECOND, 1.0), (FIRST, 2.1)].map(candidate);
         let chosen = run(&mut Lateness::default(), (64, 200), &all, busy);
         assert_eq!(share(&chosen, FIRST), 0.0, "{chosen:?}");
@@ -323,7 +326,7 @@ mod tests {
             alone in 1.06f64..1.2, several_late in 0.8f64..3.0, all_late in 0.5f64..3.0, rows in 1usize..5000,
             noise in prop::collection::vec(0.99f64..1.01, 100),
         ) {
-            // Several are worth it where they are faster by so much.
+            // Several processors are worth it if they are faster by this factor.
             let advantage = alone / (1.05 * several_late);
             prop_assume!(advantage.ln().abs() > 0.03);
             let mut noise = noise.into_iter().cycle();

@@ -1,17 +1,19 @@
-//! The engine: many sequences of one model on one or several processors.
+//! The engine: runs many sequences of one model on one or several processors.
 //!
-//! [`Engine`] has a worker thread for each processor, as long as it lives, and what all its sessions share: the model, the
-//! programs that processors prepared for it, buffers, and the memory for keys and values. Sessions hand in requests
-//! ([`request`]); workers make passes of them and take their tasks ([`state`], [`pass`], [`worker`]):
+//! An [`Engine`] owns one worker thread per processor and all that its sessions share: the model, the programs that
+//! devices prepared for it, buffers, and the memory of the KV cache. Sessions submit requests ([`request`]). Under one
+//! lock ([`state`]) the workers ([`worker`]) form passes from waiting requests ([`pass`]), take the tasks of these
+//! passes and run them:
 //!
-//! - Prompts become a [`Graph`] of chunks and subgraphs that all processors work on, out of order (llm.npu, §3.4).
-//! - Rows that decode become a step: one pass for all sequences that wait for a token, so that weights are read once for all
-//!   of them. A step is taken beside prompts, and no later than `max_stall` allows. Where nothing else is to be done, its
-//!   products can be cut across processors ([`steps`]).
+//! - Prompts become a [`Graph`] of chunks and subgraphs, which all processors execute out of order (llm.npu, §3.4).
+//!   Their shadows, the corrections for outlier activations, can be separate tasks.
+//! - Rows that decode become a step: one pass for all sequences that wait for a token, so that it reads the weights
+//!   once for all of them. A step runs between tasks of prompts, and waits no longer than `max_stall` for them. Where
+//!   nothing else runs, its products (those of linear layers) can be cut across processors ([`steps`]).
 //!
-//! What comes of a request is the same bits alone and beside any others, by any policy and on any of the processors, as
-//! long as all multiply with the same kernels: its arithmetic depends on its phase, each row is computed by itself, and a
-//! task waits for all that it reads. What tasks take can be measured beforehand and kept ([`profile`]).
+//! The result of a request has the same bits alone and in any batch, with any policy and on any processor, as long as
+//! all processors multiply with the same kernels: its arithmetic depends on its phase, each row is computed
+//! independently, and a task waits for all that it reads. Task times can be measured in advance and kept ([`profile`]).
 
 mod costs;
 mod hot_rows;
@@ -89,44 +91,44 @@ use units::Unit;
 use whole::WholeModel;
 use work::{Cuts, PromptTasks};
 
-/// How an engine is set up.
+/// The options of an engine.
 pub struct EngineOptions {
-    /// What all its sessions have in common.
+    /// Options that all its sessions have in common.
     pub session: SessionOptions,
-    /// Most bytes of keys and values, of sessions and of prefixes that are kept for later ones; `None` for as much as
-    /// four sessions of the whole context take.
+    /// Maximum bytes of keys and values, of sessions and of prefixes that are kept for later sessions; `None` for the
+    /// size of four sessions with the whole context.
     pub kv_memory: Option<usize>,
-    /// Longest time that a sequence which decodes waits for its next step while prompts are computed; `None` for what two
-    /// chunks take.
+    /// The longest time that a sequence waits for its next decode step while prompts are computed; `None` for the time
+    /// of two chunks.
     pub max_stall: Option<Duration>,
-    /// Rows that are decoded in one step, at most.
+    /// Maximum rows that one step decodes.
     pub most_rows: usize,
-    /// Who computes; nobody for the model's own threads.
+    /// The processors; if there are none, the model's own threads compute.
     pub processors: Vec<ProcessorOptions>,
-    /// What decides which task is next.
+    /// The policy that selects the next task.
     pub policy: Policy,
-    /// Roles whose outputs are cut across processors: of query-key-value, attention-output, gate-up and down.
+    /// Roles whose outputs are cut across processors: any of query-key-value, attention-output, gate-up and down.
     pub cuts: Vec<(Role, Cut)>,
-    /// How the outputs of all products are cut instead, for all lengths of a chunk.
+    /// How the outputs of all products are cut, for all lengths of a chunk, instead of `cuts`.
     pub plans: Option<Plans>,
-    /// How prompts are divided and computed instead: by a search over cuts, placement and out-of-order execution for each
-    /// length of a prompt.
+    /// The search that plans each length of a prompt, over cuts, placement and out-of-order execution, instead of
+    /// `cuts` and `plans`.
     pub joint: Option<Joint>,
-    /// How the products of steps of decode are cut; `None` runs them on the processor of the floats.
+    /// How the products of decode steps are cut; `None` runs steps on the processor that computes in float.
     pub decode_plans: Option<DecodePlans>,
-    /// Chunks of prompts that are on their way at once, at most; each takes buffers of its own. One processor alone
-    /// computes one after the other.
+    /// Maximum chunks of prompts in flight; each has its own buffers. A single processor computes one chunk after the
+    /// other.
     pub chunks_in_flight: usize,
-    /// How shadows of prompts read weights beside devices with memory of their own; `None` for in place, so that the CPU
-    /// holds a copy of all layers that keep a shadow.
+    /// How shadows of prompts read weights that devices have copied to their own memory. `None` reads them in place, so
+    /// that the CPU holds a copy of all layers with shadows.
     pub hot_rows: Option<HotRowOptions>,
-    /// Whether feed-forwards of prompts are computed in [fixed point](triad_kernels::fixed_point) between their products,
-    /// by whichever processor: of blocks whose feed-forward keeps no shadow, for sessions without adapters. Answers are
-    /// then not those of float, but the same on all processors that have it: CPUs and Hexagon.
+    /// Whether prompts compute feed-forwards in [fixed point](triad_kernels::fixed_point) between their products, on
+    /// every processor. Applies to blocks whose feed-forward has no shadow, and to sessions without adapters. The
+    /// results then differ from those of float, but are the same on all processors that support it: CPUs and Hexagon.
     pub fixed_point: bool,
     /// How processors wait for each other.
     pub wait: Wait,
-    /// Of several processors, one that takes longer than this for one task is lost.
+    /// The time limit of a task. Of several processors, one that exceeds it is lost.
     pub time_out: Duration,
 }
 
@@ -152,29 +154,29 @@ impl Default for EngineOptions {
     }
 }
 
-/// How a prompt is going to be computed.
+/// The plan of a prompt.
 pub struct PlannedPrompt {
-    /// What was chosen, of which candidates.
+    /// The chosen plan, with its candidates.
     pub plan: Arc<JointPlan>,
     /// Its chunks and subgraphs.
     pub graph: Graph,
-    /// Its tasks, with the processors that they are for.
+    /// Its tasks, with the processors that they are placed on.
     pub tasks: Arc<PrefillTasks>,
 }
 
-/// Runs sessions of one model: on its threads, or on several processors. Copies are the same engine.
+/// Runs sessions of one model, on the model's threads or on several processors. Clones share one engine.
 #[derive(Clone)]
 pub struct Engine(Arc<Running>);
 
-/// The workers, which end with the last copy of an engine and its sessions.
+/// The worker threads, which end when the last clone of an engine and its last session are dropped.
 struct Running {
     shared: Arc<Shared>,
     workers: Vec<(usize, JoinHandle<()>)>,
-    /// Of several processors, who plans orders.
+    /// The thread that plans orders; only with several processors.
     planner: Option<JoinHandle<()>>,
 }
 
-/// What sessions and workers share.
+/// The data that sessions and workers share.
 pub(crate) struct Shared {
     pub(crate) model: Arc<Model>,
     pub(crate) settings: Settings,
@@ -182,38 +184,37 @@ pub(crate) struct Shared {
     rotation: Rotation,
     processors: Processors,
     tasks: PromptTasks,
-    /// Where steps are cut.
+    /// The cut steps of decode.
     steps: Option<Steps>,
-    /// Beside devices with memory of their own.
+    /// The rows of weights that shadows read; only with devices that have memory of their own.
     hot_rows: Option<HotRows>,
-    /// What of prompts is computed in fixed point.
+    /// The blocks whose feed-forwards prompts compute in fixed point.
     fixed: Option<FixedBlocks>,
     units: Vec<Unit>,
-    /// The processor of what is computed in float.
+    /// The processor that runs the float operators.
     float_unit: ProcessorId,
     sequences: AtomicU64,
     counters: Counters,
-    /// Since when times are counted.
+    /// The origin of all times in seconds.
     start: Instant,
     state: Mutex<State>,
-    /// Notified whenever there may be something to do.
+    /// Notified when there may be something to do.
     changed: Condvar,
-    /// What those wait for that no task of what is being computed is for: to wake them behind each task would take time of
-    /// those that compute.
+    /// Waited on by workers that no live task is for. Waking them after each task would slow down those that compute.
     idle: Condvar,
-    /// How often it was.
+    /// Incremented with each notification, for workers that poll.
     told: AtomicUsize,
-    /// Workers that are blocked until it is; changed under the lock.
+    /// The number of workers that wait on `changed`; modified under the lock.
     blocked: AtomicUsize,
-    /// Notified when prompts wait for orders of their tasks, and when these are planned.
+    /// Notified when prompts wait for orders of their tasks, and when such orders are planned.
     planning: Condvar,
-    /// Whether something is being computed, and whether the engine ends: for who plans.
+    /// Whether something is being computed, and whether the engine is closing; both are read by the planner thread.
     is_computing: AtomicBool,
     is_closing: AtomicBool,
     probe: Mutex<Option<Probe>>,
 }
 
-/// What an engine was asked to be.
+/// The settings of an engine.
 pub(crate) struct Settings {
     pub(crate) context: usize,
     pub(crate) chunk: usize,
@@ -224,46 +225,46 @@ pub(crate) struct Settings {
     time_out: Duration,
 }
 
-/// How often who waits for orders looks whether somebody plans.
+/// How often [`Engine::plan_ahead`] checks whether the planner thread is alive.
 const PLANNING_LOOK: Duration = Duration::from_millis(100);
 
-/// Is called when a processor, by its index, begins and ends a task; its error or panic counts as the processor's.
+/// Called with a processor's index when it begins and ends a task. An error or panic counts as the processor's.
 type Probe = Arc<dyn Fn(usize, Moment) -> Result<()> + Send + Sync>;
 
-/// When a probe is called.
+/// The moment at which a probe is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     /// Before a task.
     Before,
-    /// Behind it, before anybody knows that it is done.
+    /// After a task, before its completion is recorded.
     Behind,
 }
 
-/// How the prompts went that were computed together.
+/// The execution of the prompts of one pass.
 #[derive(Clone, Debug)]
 pub struct Execution {
     /// Their chunks and subgraphs.
     pub graph: Graph,
-    /// Their tasks, and what these waited for.
+    /// Their tasks, with the dependencies of these.
     pub tasks: Arc<PrefillTasks>,
     /// Position of the first token.
     pub position: usize,
-    /// What decided.
+    /// The policy that selected tasks.
     pub policy: Policy,
-    /// Which task ran where and when.
+    /// The processor and the times of each task.
     pub timeline: Timeline,
-    /// What waiting for each other took, by processor.
+    /// The time spent waiting for other processors, by processor.
     pub waits: Vec<WaitUse>,
-    /// Processors that failed on the way.
+    /// Processors that failed during the pass.
     pub failures: Vec<ProcessorFailure>,
 }
 
-/// What an engine has done so far, and what it holds.
+/// The usage counters of an engine.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct EngineUse {
-    /// Keys and values.
+    /// Usage of the KV cache.
     pub kv: KvUse,
-    /// Steps of sequences that decode.
+    /// Decode steps so far.
     pub steps: u64,
 }
 
@@ -271,14 +272,15 @@ impl Engine {
     /// Starts the workers.
     ///
     /// # Errors
-    /// If chunk or context is zero, or the context is longer than the model was made for; if there are no threads, or the
-    /// system refuses them; if no chunk may be in flight, or no row in a step; if a subgraph has no place, a cut can't be
-    /// made, or a device refuses what is placed on it or the whole model.
+    /// If chunk, context, chunks in flight or rows of a step are zero or too many; if there are no threads, the system
+    /// refuses them, or no processor computes float; if a subgraph has no place, a cut or fixed point is impossible, or
+    /// a device refuses the model or what is placed on it.
     pub fn new(model: &Arc<Model>, options: EngineOptions) -> Result<Self> {
         Self::with_progress(model, options, &mut |_, _| {})
     }
 
-    /// As [`Engine::new`]; `progress` is called with how many subgraphs of how many devices have prepared.
+    /// As [`Engine::new`]; calls `progress` with the number of subgraphs that devices have prepared, and the number of
+    /// all.
     ///
     /// # Errors
     /// As [`Engine::new`].
@@ -494,26 +496,26 @@ impl Engine {
         Ok(Self(Arc::new(running)))
     }
 
-    /// Tokens that a session holds at most, prompt and answer.
+    /// Returns the maximum tokens of a session, prompt and answer together.
     pub fn context(&self) -> usize {
         self.shared().settings.context
     }
 
-    /// A new session, which has seen nothing.
+    /// Returns a new, empty session.
     pub fn session(&self) -> Session {
         Session::of(self)
     }
 
-    /// A session that [`Session::save`] wrote to `path`.
+    /// Returns the session that [`Session::save`] wrote to `path`.
     ///
     /// # Errors
-    /// If the file is not a saved session, is damaged, or is of another model, format, context or version, or has adapters;
-    /// if there is no memory for its keys and values.
+    /// If the file is not a saved session, is damaged, or is of another model, format, context or version, or has
+    /// adapters; if there is no memory for its keys and values.
     pub fn restore(&self, path: &Path) -> Result<Session> {
         self.restore_with(path, &Adapters::default())
     }
 
-    /// A session with `adapters` that [`Session::save`] wrote to `path`.
+    /// Returns the session with `adapters` that [`Session::save`] wrote to `path`.
     ///
     /// # Errors
     /// As [`Engine::restore`]; if the session had other adapters or scales, or one was opened for another model.
@@ -521,8 +523,8 @@ impl Engine {
         self.restore_salted(path, adapters, PrefixSalt::default())
     }
 
-    /// As [`Engine::restore_with`], a session with `salt`: what it [shares](Session::share) is found by sessions with the same
-    /// salt alone.
+    /// As [`Engine::restore_with`], for a session with `salt`: only sessions with the same salt find the prefixes that
+    /// it [shares](Session::share).
     ///
     /// # Errors
     /// As [`Engine::restore_with`].
@@ -561,23 +563,23 @@ impl Engine {
         }
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Arc<Model> {
         &self.shared().model
     }
 
-    /// The processors.
+    /// Returns the processors.
     pub fn processors(&self) -> &Processors {
         &self.shared().processors
     }
 
-    /// Where subgraphs run, which of their outputs are cut, and which shadows are tasks of their own, by their place in
-    /// [`Engine::graph`].
+    /// Returns where subgraphs run, which of their outputs are cut, and which shadows are separate tasks. Subgraphs are
+    /// numbered as in [`Engine::graph`].
     pub fn tasks(&self) -> &TaskOptions {
         &self.shared().tasks.options
     }
 
-    /// The subgraphs of one chunk.
+    /// Returns the subgraphs of one chunk.
     pub fn graph(&self) -> Graph {
         let Shared {
             tasks,
@@ -588,12 +590,12 @@ impl Engine {
         tasks.graph(model.description(), settings.chunk, None)
     }
 
-    /// Number format of keys and values.
+    /// Returns the number format of keys and values.
     pub fn kv_format(&self) -> KvFormat {
         self.shared().memory.format()
     }
 
-    /// What it has done so far, and what it holds.
+    /// Returns the usage of the KV cache and the number of steps so far.
     pub fn usage(&self) -> EngineUse {
         EngineUse {
             kv: self.shared().memory.usage(),
@@ -601,20 +603,20 @@ impl Engine {
         }
     }
 
-    /// Seconds that each of its [processors](Engine::processors) has computed so far; the rest of the time it had nothing to
-    /// do, or waited for others.
+    /// Returns the seconds that each of its [processors](Engine::processors) has computed so far. The rest of the time
+    /// a processor had nothing to do, or waited for others.
     pub fn busy_seconds(&self) -> Vec<f64> {
         self.state().busy_seconds().collect()
     }
 
-    /// What the rows of shadows are and did so far; `None` where no device with memory of its own multiplies for a shadow, or
-    /// weights are read in place.
+    /// Returns the usage of the weight rows that shadows read. `None` if no device with memory of its own multiplies
+    /// for a shadow, or weights are read in place.
     pub fn hot_rows(&self) -> Option<HotRowUse> {
         self.shared().hot_rows.as_ref().map(HotRows::usage)
     }
 
-    /// How many blocks compute feed-forwards of prompts in fixed point between their products; `None` where that was not
-    /// asked for ([`EngineOptions::fixed_point`]).
+    /// Returns how many blocks compute feed-forwards of prompts in fixed point between their products; `None` if that
+    /// is off ([`EngineOptions::fixed_point`]).
     pub fn fixed_point(&self) -> Option<usize> {
         self.shared().fixed.as_ref().map(FixedBlocks::count)
     }
@@ -624,17 +626,18 @@ impl Engine {
         self.shared().memory.clear();
     }
 
-    /// What tasks are expected to take.
+    /// Returns the expected times of tasks.
     pub fn costs(&self) -> Costs {
         self.state().costs().clone()
     }
 
-    /// Goes on with expectations from an earlier run.
+    /// Replaces the expected times of tasks by those of an earlier run.
     pub fn set_costs(&self, costs: Costs) {
         self.state().set_costs(self.shared(), costs);
     }
 
-    /// How a prompt of `tokens` is computed from an empty session, where prompts are planned ([`EngineOptions::joint`]).
+    /// Returns the plan of a prompt of `tokens` in an empty session; `None` if prompts are not planned
+    /// ([`EngineOptions::joint`]).
     pub fn planned(&self, tokens: usize) -> Option<PlannedPrompt> {
         let mut state = self.state();
         let plan = state.joint_plan(self.shared(), tokens.max(1), 0)?.plan;
@@ -642,14 +645,14 @@ impl Engine {
         Some(PlannedPrompt { plan, graph, tasks })
     }
 
-    /// Another policy, as soon as nothing is being computed.
+    /// Changes the policy as soon as nothing is being computed.
     pub fn set_policy(&self, policy: Policy) {
         self.state().set_policy(self.shared(), policy);
     }
 
-    /// Has the order of the tasks of prompts of `tokens` tokens planned for empty sessions, and waits until it is; returns
-    /// at once where no orders are followed. Without it prompts are computed by [`Policy::CriticalPath`] until their
-    /// orders are planned beside them.
+    /// Plans the order of the tasks of prompts of `tokens` tokens in empty sessions, and waits until it is planned.
+    /// Returns immediately if the policy follows no planned orders. Without this call, prompts run with
+    /// [`Policy::CriticalPath`] while their orders are planned concurrently.
     pub fn plan_ahead(&self, tokens: usize) {
         let mut state = self.state();
         state.want_order(self.shared(), tokens.max(1), 0);
@@ -668,15 +671,15 @@ impl Engine {
         }
     }
 
-    /// Counts what operators take from now on, or no more. An engine that has begun does not count: it costs two looks at
-    /// the clock for each operator, and those at sizes.
+    /// Turns the counting of operators on or off. It is off at first: counting reads the clock twice per operator, and
+    /// the operator's sizes.
     pub fn count(&self, on: bool) {
         self.shared().counters.turn(on);
     }
 
-    /// What was [counted](Engine::count) so far of the operators that this engine's processors run by our own kernels, or
-    /// by a device's programs for single subgraphs. What is computed by a device that runs the whole model, and products of
-    /// decode that several processors share, are not among them.
+    /// Returns the [counted](Engine::count) operators that this engine's processors ran with our own kernels, or with a
+    /// device's programs for single subgraphs. Excludes devices that run the whole model, and products of decode steps
+    /// that several processors share.
     pub fn statistics(&self) -> Statistics {
         self.shared().counters.statistics()
     }
@@ -695,14 +698,14 @@ impl Engine {
     }
 }
 
-/// What an option is about that has a value other than float.
+/// The name of the fixed-point option in errors, and its value other than float.
 const WITHIN: &str = "the arithmetic within feed-forwards";
 const FIXED_POINT: &str = "fixed point";
 
-/// The feed-forwards that fixed point is for.
+/// Returns the blocks whose feed-forwards prompts compute in fixed point.
 ///
 /// # Errors
-/// If there are none, or they are cut.
+/// If there are none, or feed-forwards are cut.
 fn fixed_blocks(model: &Model, cuts: Cuts) -> Result<FixedBlocks> {
     let refused = |expected| {
         Err(Error::Option {
@@ -725,7 +728,7 @@ fn fixed_blocks(model: &Model, cuts: Cuts) -> Result<FixedBlocks> {
 }
 
 impl Shared {
-    /// A pass in the arithmetic of `phase`.
+    /// Returns a forward pass in the arithmetic of `phase`.
     pub(crate) fn pass(&self, phase: Phase) -> ForwardPass<'_> {
         let Self {
             model,
@@ -746,12 +749,12 @@ impl Shared {
         }
     }
 
-    /// A number for a new sequence.
+    /// Returns the number of a new sequence.
     pub(crate) fn next_sequence(&self) -> SequenceId {
         SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Hands in requests, all at once. Whoever does waits for them behind this, which with one processor wakes nobody.
+    /// Submits requests, all at once. With one processor, the caller computes them as it waits: no thread is woken.
     pub(crate) fn submit(&self, requests: &[Arc<Request>]) {
         let mut state = lock(&self.state);
         requests.iter().for_each(|request| state.submit(request));
@@ -760,12 +763,12 @@ impl Shared {
         }
     }
 
-    /// Runs tasks on this thread where there is one processor, until `is_enough`. Returns whether there was one.
+    /// With one processor, runs tasks on this thread until `is_enough`. Returns whether there was one.
     fn help(&self, is_enough: &dyn Fn() -> bool) -> bool {
         worker::help(self, is_enough)
     }
 
-    /// No step waits for this sequence any more, and no device keeps what it holds.
+    /// Removes a sequence: no step waits for it any more, and devices drop its keys and values.
     pub(crate) fn forget(&self, sequence: SequenceId) {
         self.units
             .iter()
@@ -776,12 +779,12 @@ impl Shared {
         self.tell(&mut state);
     }
 
-    /// Has the workers look again.
+    /// Makes the workers check for work again.
     fn wake(&self) {
         self.tell(&mut lock(&self.state));
     }
 
-    /// Looks for processors that hang, on behalf of workers that may all do so.
+    /// Checks for workers that hang, from the thread of a session: all workers may hang.
     fn watch(&self) {
         if self.units.len() > 1 {
             let mut state = lock(&self.state);
@@ -792,11 +795,11 @@ impl Shared {
         }
     }
 
-    /// Wakes those that wait.
+    /// Wakes waiting workers.
     fn tell(&self, state: &mut MutexGuard<'_, State>) {
         let has_news = state.tell();
         self.told.fetch_add(1, Ordering::Relaxed);
-        // Between short tasks nobody is, and to ask the system to wake nobody takes as long as a join.
+        // Between short tasks no worker is blocked, and a system call that wakes no thread takes as long as a join.
         if self.blocked.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
         }
@@ -823,7 +826,7 @@ impl Drop for Running {
             let _ = planner.join();
         }
         for (index, worker) in self.workers.drain(..) {
-            // A thread that hangs is left alone, and a worker may itself drop the last session.
+            // A thread that hangs is not joined. A worker may drop the last session, and cannot join itself.
             if !self.shared.units[index].is_away()
                 && worker.thread().id() != std::thread::current().id()
             {
@@ -841,7 +844,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// Tokens of a prompt without meaning, in a vocabulary of `vocab`.
+/// Returns the tokens of an arbitrary prompt, in a vocabulary of `vocab`.
 fn any_tokens(count: usize, vocab: usize) -> Vec<u32> {
     (0..count)
         .map(|index| (index.wrapping_mul(7919) % vocab) as u32)

@@ -1,36 +1,37 @@
-//! Orders of the tasks of prompts that were planned ahead, and prompts that wait for one.
+//! Planned orders of the tasks of prompts, and the queue of prompts to plan.
 
 use std::collections::VecDeque;
 
 use triad_plan::schedule::Dag;
 
-/// Orders that are kept, at most, and prompts that wait for one.
+/// Maximum number of kept orders, and of queued prompts.
 const MOST: usize = 32;
-/// An order is followed for tasks whose seconds differ by no more than this, as a part of all.
+/// Maximum drift at which an order is followed: the total difference of task times, as a share of the total planned
+/// time.
 const MOST_DRIFT: f64 = 0.25;
-/// For tasks whose seconds differ by more than this another order is planned. Of prompts whose CPU has half as much work as
-/// the NPU, following the old one takes 1 % longer than that where the CPU's tasks take 1.15 times as long, and 6 % where they
-/// take 1.5 times (simulated).
+/// Drift from which another order is planned. For prompts whose CPU has half as much work as the NPU, following the old
+/// order takes 1 % longer than a new one if the CPU's tasks take 1.15 times as long, and 6 % if they take 1.5 times
+/// (simulated).
 const NEW_ORDER: f64 = 0.05;
 
-/// The orders so far: those that were planned latest last.
+/// The kept orders, the latest last, and the queue of prompts to plan.
 #[derive(Default)]
 pub(super) struct Orders {
     kept: Vec<(Dag, Vec<usize>)>,
-    /// Rows and positions of prompts.
+    /// Rows and positions of the queued prompts.
     wanted: VecDeque<(usize, usize)>,
-    /// Somebody plans.
+    /// Whether an order is being planned.
     pub(super) is_planning: bool,
 }
 
 impl Orders {
-    /// The order of tasks that take about as long as those it was planned for.
+    /// Returns the order of tasks that take about as long as those of `dag`.
     pub(super) fn of(&self, dag: &Dag) -> Option<&[usize]> {
         let (drift, order) = self.nearest(dag)?;
         (drift <= MOST_DRIFT).then_some(order)
     }
 
-    /// Whether another order is to be planned for these tasks.
+    /// Returns whether another order has to be planned for these tasks.
     pub(super) fn is_missing(&self, dag: &Dag) -> bool {
         self.nearest(dag).is_none_or(|(drift, _)| drift > NEW_ORDER)
     }
@@ -43,7 +44,7 @@ impl Orders {
         drifts.min_by(|one, other| one.0.total_cmp(&other.0))
     }
 
-    /// Prompts of so many rows at a position are to have an order.
+    /// Queues prompts of `rows` rows at a position.
     pub(super) fn want(&mut self, rows: usize, position: usize) {
         if !self.wanted.contains(&(rows, position)) {
             self.wanted.push_back((rows, position));
@@ -53,17 +54,17 @@ impl Orders {
         }
     }
 
-    /// Rows and position of the prompt that has waited for longest.
+    /// Removes and returns rows and position of the prompt that was queued first.
     pub(super) fn next(&mut self) -> Option<(usize, usize)> {
         self.wanted.pop_front()
     }
 
-    /// Whether no prompt waits.
+    /// Returns whether no prompt is queued or being planned.
     pub(super) fn is_idle(&self) -> bool {
         self.wanted.is_empty() && !self.is_planning
     }
 
-    /// Keeps an order, in place of those that it serves as well: of the same tasks, apart by no more than makes another one wanted.
+    /// Keeps an order. Replaces orders of the same tasks whose drift is too small to require another order.
     pub(super) fn keep(&mut self, dag: Dag, order: Vec<usize>) {
         self.kept
             .retain(|(other, _)| drift(other, &dag) > NEW_ORDER);
@@ -74,7 +75,7 @@ impl Orders {
     }
 }
 
-/// The seconds by which tasks differ from those that were planned, as a part of all; infinite for other tasks.
+/// Returns the total difference of task times, as a share of the total planned time; infinite for other tasks.
 fn drift(planned: &Dag, now: &Dag) -> f64 {
     if !planned.has_same_tasks(now) {
         return f64::INFINITY;
@@ -90,7 +91,7 @@ fn drift(planned: &Dag, now: &Dag) -> f64 {
 mod tests {
     use super::*;
 
-    /// Two tasks, the first of which takes so long.
+    /// Returns two tasks, the first of which takes `seconds`.
     fn dag(seconds: f64) -> Dag {
         Dag::new([(0, seconds, vec![]), (1, 1.0, vec![0])])
     }

@@ -1,4 +1,4 @@
-//! What is computed together: the prompts of some sequences, a step of sequences that decode, or logits.
+//! A pass: requests that are computed together. It computes the prompts of some sequences, a decode step, or logits.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -20,45 +20,45 @@ use crate::error::Result;
 use crate::forward::{self, Buffers, Chunk, Multiplier, Segment};
 use crate::linear::{Backend, OwnKernels, Shadows};
 
-/// Sequences of one chunk or step whose segments take no allocation.
+/// Segments of a chunk or step that need no allocation.
 const SEGMENTS: usize = 16;
 
-/// Requests that are computed together, cut into tasks.
+/// A pass, cut into tasks.
 pub(super) struct Pass {
     pub(super) start: Instant,
     pub(super) requests: Vec<Arc<Request>>,
-    /// Where the rows of each request begin among all rows.
+    /// Index of each request's first row among the rows of all requests.
     firsts: Vec<usize>,
-    /// Of all rows.
+    /// The tokens of all requests.
     tokens: Vec<u32>,
     pub(super) work: Work,
     pub(super) execution: Arc<OnceLock<Execution>>,
 }
 
-/// What is computed of them.
+/// The kind of a pass.
 pub(super) enum Work {
-    /// Prompts, one behind the other in chunks; a chunk may have rows of several.
+    /// Prompts, one after the other in chunks; a chunk may have rows of several.
     Prompts(Box<Prompts>),
-    /// Rows that decode, one step of all of them.
+    /// A decode step of all requests.
     Step(Step),
     /// Logits of rows that have been through all blocks.
     Logits(Vec<Hidden>),
 }
 
-/// How a step is made of tasks.
+/// The tasks of a step.
 pub(super) enum Step {
-    /// Tasks of some blocks each, one behind the other.
+    /// Tasks of some blocks each, in sequence.
     Blocks {
         tasks: usize,
-        /// The step that it is compared with.
+        /// The cut step that it is compared with.
         in_place_of: Option<Arc<CutStep>>,
     },
-    /// Its products are cut.
+    /// A step whose products are cut.
     Cut(Arc<CutStep>),
 }
 
 impl Step {
-    /// It took so many seconds, which decides whether the next ones are cut.
+    /// Records the seconds of the step, which decide whether later ones are cut.
     pub(super) fn observe(&self, seconds: f64) {
         if let Self::Blocks {
             in_place_of: Some(cut),
@@ -75,17 +75,17 @@ impl Step {
 pub(super) struct Prompts {
     pub(super) graph: Graph,
     pub(super) tasks: Arc<PrefillTasks>,
-    /// By subgraph, the shadow that is a task of its own; subgraphs behind the last have none.
+    /// By subgraph, the shadow that is a separate task. The list may be shorter than that of the subgraphs.
     pub(super) shadows: Vec<Option<Shadow>>,
-    /// Chunks that have buffers at once.
+    /// Maximum chunks with buffers at a time.
     pub(super) slots: usize,
-    /// By which they are computed, where prompts are planned.
+    /// The plan of the prompts, if they are planned.
     pub(super) planned: Option<Planned>,
 }
 
 impl Prompts {
-    /// Those of so many rows, the first of them at a position: as their plan has it, if there is one. Their tasks are
-    /// expected to take what `costs` has, and planned parts on processors with static shapes what was measured of them.
+    /// Returns the tasks of `rows` rows, the first of them at a position, by their plan if there is one. Their expected
+    /// times are those of `costs`, and the measured ones for planned parts on processors with static shapes.
     pub(super) fn new(
         shared: &Shared,
         costs: &Costs,
@@ -109,7 +109,7 @@ impl Prompts {
             let tasks = shared
                 .tasks
                 .tasks(&graph, &shared.processors, planned, expected);
-            tasks.expect("what is cut was cut when the engine was made")
+            tasks.expect("all cuts were checked when the engine was made")
         };
         let (shadows, slots) = (
             shared.tasks.shadows(planned),
@@ -125,39 +125,39 @@ impl Prompts {
     }
 }
 
-/// The residual stream behind the last block, of rows whose logits are wanted.
+/// The residual stream after the last block, of rows whose logits are wanted.
 pub(super) struct Hidden {
     pub(super) request: Arc<Request>,
-    /// Which of the wanted rows they are.
+    /// Their range among the wanted rows of the request.
     pub(super) rows: Range<usize>,
     /// `[rows, hidden]`.
     pub(super) x: Vec<f32>,
 }
 
-/// Buffers of a chunk or step, which all that work on it share, and how far it is in them.
+/// The shared buffers of a chunk or step, and its progress in them.
 pub(super) struct Slot {
     pub(super) buffers: Buffers,
     progress: Mutex<Progress>,
-    /// Room for the logits of parts of the output matrix, where nobody is at them.
+    /// Unused scratch buffers for the logits of parts of the output matrix.
     rooms: Mutex<Vec<Vec<f32>>>,
 }
 
-/// How far a chunk or step is in its buffers.
+/// The progress of a chunk or step in its buffers.
 ///
-/// Three things change it. A *piece*, a part of a product or a shadow, changes nothing that others read: the lock is free
-/// while it runs, and it joins `pieces`. Any other task takes `done` while it runs, under the lock, so that `done` is `Some`
-/// only where the buffers hold exactly that much. And whoever finds less than its task needs, since the rest was in
-/// buffers that a lost processor kept or spoiled, *catches up*: it runs all up to its subgraph, whole, under the lock; tasks
-/// of that subgraph that come later find it done.
+/// A *piece*, a part of a product or a shadow, changes nothing that others read: it runs without the lock and is then
+/// added to `pieces`. Any other task takes `done` and runs under the lock, so that `done` is `Some` only if the buffers
+/// hold exactly that much. If a lost processor kept or spoiled the rest of the buffers, a worker finds less than its
+/// task needs. It then *catches up*: it runs everything up to its subgraph, whole, under the lock. Later tasks of that
+/// subgraph find it done.
 #[derive(Default)]
 struct Progress {
     chunk: usize,
-    /// Subgraphs, or tasks of a step, that it has been through in these buffers; `None` where it has not begun, or where
-    /// nobody knows what the buffers hold.
+    /// The number of finished subgraphs, or tasks of a step, in these buffers; `None` before the first, or if the
+    /// contents of the buffers are unknown.
     done: Option<usize>,
-    /// Pieces of the subgraph behind these that are done.
+    /// The finished pieces of the next subgraph.
     pieces: SmallVec<[usize; 4]>,
-    /// Of a step, `[rows, vocab]`.
+    /// The logits of a step, `[rows, vocab]`.
     logits: Vec<f32>,
 }
 
@@ -171,7 +171,7 @@ impl Slot {
         }
     }
 
-    /// Takes a chunk of another pass.
+    /// Assigns the buffers to a chunk of another pass.
     pub(super) fn reset(&self, chunk: usize) {
         self.progress().reset(chunk);
     }
@@ -189,7 +189,7 @@ impl Progress {
 }
 
 impl Pass {
-    /// `work` returns what is computed of so many rows, the first of them at a position.
+    /// Returns a pass of `requests`. `work` is called with the number of rows and the position of the first.
     pub(super) fn new(
         requests: Vec<Arc<Request>>,
         work: impl FnOnce(usize, usize) -> Work,
@@ -211,27 +211,27 @@ impl Pass {
         }
     }
 
-    /// Rows of all requests.
+    /// Returns the number of rows of all requests.
     pub(super) fn rows(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether it is the prompt of one sequence without adapters, which plans are made for.
+    /// Returns whether it is the prompt of one sequence without adapters, the case that is planned.
     pub(super) fn is_one_prompt(&self) -> bool {
         self.requests.len() == 1 && !self.has_adapters()
     }
 
-    /// Whether it is logits alone: little work, and maybe that of a prompt whose other chunks are still computed.
+    /// Returns whether it computes only logits: little work, maybe of a prompt whose other chunks are still computed.
     pub(super) fn is_logits(&self) -> bool {
         matches!(self.work, Work::Logits(_))
     }
 
-    /// Whether sequences of it have adapters, which a device that runs the model whole does not compute.
+    /// Returns whether any sequence has adapters, which a device that runs the model whole does not support.
     pub(super) fn has_adapters(&self) -> bool {
         self.requests.iter().any(|request| request.has_adapters())
     }
 
-    /// Which slot of `slots` a task takes.
+    /// Returns the index of a task's buffers among `slots`.
     pub(super) fn slot(&self, task: usize, slots: usize) -> Option<usize> {
         match &self.work {
             Work::Prompts(_) => Some(self.chunk(task) % slots),
@@ -240,7 +240,7 @@ impl Pass {
         }
     }
 
-    /// The chunk of a task.
+    /// Returns the chunk of a task.
     pub(super) fn chunk(&self, task: usize) -> usize {
         match &self.work {
             Work::Prompts(prompts) => prompts.tasks.tasks[task].task.chunk,
@@ -248,12 +248,12 @@ impl Pass {
         }
     }
 
-    /// Whether everybody who asked for it has gone.
+    /// Returns whether all its requests are cancelled.
     pub(super) fn is_abandoned(&self) -> bool {
         !self.requests.is_empty() && self.requests.iter().all(|request| request.is_cancelled())
     }
 
-    /// Requests with rows among `rows`, and which of their own rows these are.
+    /// Returns the requests with rows among `rows`, and their own numbers of these rows.
     fn requests_in(
         &self,
         rows: &Range<usize>,
@@ -265,7 +265,7 @@ impl Pass {
         })
     }
 
-    /// The segments of `rows`, counted from the first of these.
+    /// Returns the segments of `rows`, numbered from the first of these.
     fn segments(&self, rows: &Range<usize>) -> SmallVec<[Segment<'_>; SEGMENTS]> {
         let mut segments = SmallVec::new();
         let mut at = 0;
@@ -281,17 +281,17 @@ impl Pass {
         segments
     }
 
-    /// Marks what is through when the first `rows` rows are.
+    /// Records that the first `rows` rows are through all blocks.
     pub(super) fn advance(&self, rows: usize) {
         for (request, first) in self.requests.iter().zip(&self.firsts) {
             request.advance(rows.saturating_sub(*first).min(request.tokens.len()));
         }
     }
 
-    /// Runs a task, and behind a failure all that its buffers lack. Returns the rows whose logits are to be computed next.
+    /// Runs a task, and after a failure all that its buffers lack. Returns the rows whose logits are computed next.
     ///
     /// # Errors
-    /// If the products fail.
+    /// If a device or a layer fails.
     pub(super) fn perform(
         &self,
         shared: &Shared,
@@ -317,7 +317,8 @@ impl Pass {
         }
     }
 
-    /// The same where a device runs the model whole: a chunk at once, with the last of its tasks.
+    /// As [`Pass::perform`], on a device that runs the model whole: the last task of a chunk runs the chunk, the others
+    /// do nothing.
     ///
     /// # Errors
     /// If the device fails.
@@ -349,7 +350,7 @@ impl Pass {
                 let (mut values, mut all) = (&values[..], Vec::new());
                 for ((request, own), part) in self.requests_in(&rows).zip(parts) {
                     let x = values.split_off(..part.wanted.len() * pass.description.hidden);
-                    let x = x.expect("rows of all requests").to_vec();
+                    let x = x.expect("values of all requests").to_vec();
                     if !part.wanted.is_empty() && !request.is_cancelled() {
                         let first = own.start + part.wanted.start - request.wanted_rows().start;
                         let rows = first..first + part.wanted.len();
@@ -399,7 +400,7 @@ impl Pass {
         } = prompts;
         let PrefillTask { task, .. } = &tasks.tasks[number];
         let rows = graph.chunks()[task.chunk].clone();
-        // A chunk that nobody waits for any more.
+        // All requests of the chunk are cancelled.
         if self
             .requests_in(&rows)
             .all(|(request, _)| request.is_cancelled())
@@ -411,7 +412,7 @@ impl Pass {
             segments: &segments,
             buffers: &slot.buffers,
         };
-        // Shadows of one processor alone are computed behind their products, with the weights of these.
+        // A processor that computes alone runs shadows after their products, with the weights of these.
         let hot_rows = shared.hot_rows.as_ref().filter(|_| !shadows.is_empty());
         let pass = forward::Pass {
             hot_rows,
@@ -430,7 +431,7 @@ impl Pass {
         Ok(self.hidden(&rows, &slot.buffers, run.pass.description.hidden))
     }
 
-    /// Runs a task of a chunk, and behind a failure all that its buffers lack. Returns whether the chunk is through all
+    /// Runs a task of a chunk, and after a failure all that its buffers lack. Returns whether the chunk is through all
     /// blocks.
     fn chunk_task(
         run: &ChunkRun,
@@ -444,7 +445,7 @@ impl Pass {
             progress.reset(task.chunk);
         }
         match progress.done {
-            // Whoever caught up has computed it, or who failed behind it.
+            // Done by a worker that caught up, or that failed after it had finished the task.
             Some(done) if done > task.subgraph || progress.pieces.contains(&number) => {}
             None if task.subgraph > 0 => run.catch_up(&mut progress, task.subgraph, backend)?,
             Some(done) if done < task.subgraph => {
@@ -459,7 +460,7 @@ impl Pass {
         Ok(progress.done == Some(run.graph.subgraphs().len()))
     }
 
-    /// A task of a step whose products are cut.
+    /// Runs a task of a step whose products are cut.
     fn cut_step(
         &self,
         shared: &Shared,
@@ -468,7 +469,6 @@ impl Pass {
         slot: &Slot,
         backend: &mut dyn Backend,
     ) -> Result<()> {
-        // A step that nobody waits for any more.
         if self.is_abandoned() {
             return Ok(());
         }
@@ -504,13 +504,13 @@ impl Pass {
         Ok(())
     }
 
-    /// The logits of some tokens of the vocabulary.
+    /// Computes the logits of some tokens of the vocabulary.
     fn output_part(&self, pass: &forward::Pass, columns: &Range<usize>, slot: &Slot) {
         let (hidden, vocab) = (pass.description.hidden, pass.description.vocab);
         let rows = || self.requests.iter().map(|request| request.wanted_rows());
         let count: usize = rows().map(|rows| rows.len()).sum();
         let mut room = lock(&slot.rooms).pop().unwrap_or_default();
-        // What follows each other: logits, the residual stream, its norm.
+        // The layout: logits, the residual stream, its norm.
         let (width, x_width) = (count * columns.len(), count * hidden);
         room.resize(width + 2 * x_width, 0.0);
         let (logits, x) = room.split_at_mut(width);
@@ -519,7 +519,7 @@ impl Pass {
         for (rows, first) in rows().zip(&self.firsts) {
             let of_request = left
                 .split_off_mut(..rows.len() * hidden)
-                .expect("rows of all requests");
+                .expect("values of all requests");
             of_request.copy_from_slice(
                 &slot
                     .buffers
@@ -532,13 +532,13 @@ impl Pass {
             let rows = 0..request.wanted_rows().len();
             let of_request = left
                 .split_off(..rows.len() * columns.len())
-                .expect("rows of all requests");
+                .expect("values of all requests");
             request.write_logits_part(rows, (columns, vocab), of_request);
         }
         lock(&slot.rooms).push(room);
     }
 
-    /// The residual stream of those of `rows` whose logits are wanted.
+    /// Returns the residual stream of those of `rows` whose logits are wanted.
     fn hidden(&self, rows: &Range<usize>, buffers: &Buffers, hidden: usize) -> Vec<Hidden> {
         let mut at = 0;
         let mut all = Vec::new();
@@ -560,7 +560,7 @@ impl Pass {
         all
     }
 
-    /// One of `tasks` tasks of a step: some blocks, and behind the last one the logits.
+    /// Runs one of `tasks` tasks of a step: some blocks, and after the last one the logits.
     fn step(&self, shared: &Shared, number: usize, tasks: usize, slot: &Slot) -> Result<()> {
         let (pass, segments) = (shared.pass(Phase::Decode), self.segments(&(0..self.rows())));
         let chunk = Chunk {
@@ -568,7 +568,7 @@ impl Pass {
             buffers: &slot.buffers,
         };
         let mut progress = slot.progress();
-        // Until it is through, nobody knows what the buffers hold.
+        // Until the task ends, the contents of the buffers are unknown.
         let done = progress.done.take().filter(|done| *done <= number);
         if done.is_none() {
             pass.begin(&self.tokens, chunk);
@@ -602,26 +602,26 @@ impl Pass {
         let rows: SmallVec<[usize; SEGMENTS]> = rows.collect();
         logits.resize(rows.len() * vocab, 0.0);
         pass.logits(buffers, rows.into_iter(), Phase::Decode, logits);
-        // A large vocabulary takes a while to copy.
+        // Copying the logits of a large vocabulary takes a while.
         match &self.requests[..] {
             [request] => request.swap_logits(logits),
             _ => self.write_logits(logits, vocab),
         }
     }
 
-    /// Gives each request the logits of its wanted rows, `[rows of all, vocab]`.
+    /// Copies the logits `[rows of all, vocab]` to the requests.
     fn write_logits(&self, mut logits: &[f32], vocab: usize) {
         for request in &self.requests {
             let rows = request.wanted_rows().len();
             let of_request = logits
                 .split_off(..rows * vocab)
-                .expect("rows of all requests");
+                .expect("values of all requests");
             request.write_logits(0..rows, of_request);
         }
     }
 }
 
-/// A chunk of prompts with all that its subgraphs need.
+/// A chunk with all that its subgraphs need.
 struct ChunkRun<'a> {
     pass: forward::Pass<'a>,
     graph: &'a Graph,
@@ -631,7 +631,7 @@ struct ChunkRun<'a> {
 }
 
 impl ChunkRun<'_> {
-    /// Runs one task of the subgraph that is next in the buffers; others may run other tasks of it meanwhile.
+    /// Runs one task of the next subgraph; other workers may run other tasks of it concurrently.
     fn task(
         &self,
         slot: &Slot,
@@ -661,7 +661,7 @@ impl ChunkRun<'_> {
             }
             Operation::Compute => {
                 let mut progress = slot.progress();
-                // Until it is through, nobody knows what the buffers hold.
+                // Until the task ends, the contents of the buffers are unknown.
                 if progress.done.take().is_none() {
                     self.pass.begin(self.tokens, self.chunk);
                 }
@@ -679,7 +679,7 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Runs all that the buffers lack up to `subgraph`, whole: others were lost with what they had.
+    /// Runs all whole subgraphs that the buffers lack, up to `subgraph`: results of lost processors are missing.
     fn catch_up(
         &self,
         progress: &mut Progress,
@@ -688,7 +688,7 @@ impl ChunkRun<'_> {
     ) -> Result<()> {
         debug_assert!(
             progress.pieces.is_empty(),
-            "of the subgraph that is next alone"
+            "only the next subgraph has pieces"
         );
         let done = progress.done.take();
         if done.is_none() {
@@ -703,7 +703,7 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// A subgraph is complete in the buffers.
+    /// Records that a subgraph is complete in the buffers.
     fn complete(&self, progress: &mut Progress, subgraph: usize) {
         progress.pieces.clear();
         progress.done = None;
@@ -714,7 +714,7 @@ impl ChunkRun<'_> {
     }
 }
 
-/// Logits of rows that have been through all blocks, those of one arithmetic at once.
+/// Computes the logits of rows that have been through all blocks, one batch for each arithmetic.
 fn logits(shared: &Shared, hidden: &[Hidden]) {
     let pass = shared.pass(Phase::Prefill);
     let vocab = pass.description.vocab;
@@ -736,7 +736,7 @@ fn logits(shared: &Shared, hidden: &[Hidden]) {
         for Hidden { request, rows, .. } in of_phase() {
             let of_request = logits
                 .split_off(..rows.len() * vocab)
-                .expect("rows of all requests");
+                .expect("values of all requests");
             request.write_logits(rows.clone(), of_request);
         }
     }

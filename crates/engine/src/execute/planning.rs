@@ -1,5 +1,5 @@
-//! A thread that plans orders ahead, as long as the engine lives, beside whatever is computed: it goes on slowly while
-//! something is, so that no prompt waits for it.
+//! The thread that plans orders while the engine lives. It slows down while something is computed, so that no prompt
+//! waits for it.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use super::pass::Prompts;
 /// How long it sleeps every few dozen microseconds while something is computed.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The life of the thread.
+/// Runs the thread until the engine closes.
 pub(super) fn serve(shared: &Shared) {
     let mut state = lock(&shared.state);
     while !state.is_closing {
@@ -47,7 +47,7 @@ pub(super) fn serve(shared: &Shared) {
     }
 }
 
-/// Waits a moment while something is computed. Returns whether the engine lives.
+/// Sleeps a moment while something is computed. Returns whether the engine still runs.
 fn goes_on(shared: &Shared) -> bool {
     if shared.is_computing.load(Ordering::Relaxed) {
         std::thread::sleep(PAUSE);

@@ -1,5 +1,5 @@
-//! What subgraphs take on the processors of a machine: measured once, kept in the package, so that the first prompt of a
-//! process is scheduled as well as its later ones.
+//! Measures the times of subgraphs on the processors of a machine. They are kept in the package, so that the first
+//! prompt of a process is scheduled as well as its later ones.
 
 use triad_plan::schedule::Policy;
 
@@ -9,20 +9,20 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::package;
 
-/// The costs of several sets of processors, by name; in a package they are `costs.json`.
+/// The costs of several lists of processors, by name; in a package they are `costs.json`.
 pub type CostTable = Table<Costs>;
 
 impl Measurements for Costs {
     const FILE: &str = package::COSTS;
 }
 
-/// Has each engine run a prompt that fills its context, `repeat` times in order and, on several processors, as often out of
-/// order, after one that does not count, and returns what subgraphs took [in these runs](Costs::of_runs). What the first
-/// has not run, such as INT8 on the CPU, is taken from those behind it. `progress` is called with the number of prompts that
-/// are done, of [`profiled_prompts`].
+/// Runs prompts that fill the context of each engine: one that does not count, then `repeat` in order and, on several
+/// processors, as many out of order. Returns the times of subgraphs [in these runs](Costs::of_runs). Operators that the
+/// first engine has not run, such as INT8 on the CPU, are taken from the later ones. `progress` is called with the
+/// number of finished prompts, of [`profiled_prompts`].
 ///
 /// # Errors
-/// If `cancel` is set, or a processor fails on the way.
+/// If `cancel` is set, or a processor fails.
 pub fn profile(
     engines: &[Engine],
     repeat: usize,
@@ -53,10 +53,10 @@ pub fn profile(
     Ok(costs)
 }
 
-/// Runs a prompt in a session that is emptied for it, and returns how it went.
+/// Runs a prompt in a session, which is emptied before, and returns its execution.
 ///
 /// # Errors
-/// If `cancel` is set, or a processor fails, though others went on.
+/// If `cancel` is set, or a processor fails, even if others completed the prompt.
 pub(super) fn run_prompt<'a>(
     session: &'a mut Session,
     prompt: &[u32],
@@ -71,7 +71,7 @@ pub(super) fn run_prompt<'a>(
     }
 }
 
-/// How many prompts [`profile`] runs.
+/// Returns how many prompts [`profile`] runs.
 pub fn profiled_prompts(engines: &[Engine], repeat: usize) -> usize {
     engines
         .iter()
@@ -79,5 +79,6 @@ pub fn profiled_prompts(engines: &[Engine], repeat: usize) -> usize {
         .sum()
 }
 
-/// The policy of runs that show what tasks take beside others: it expects nothing, so that it can expect nothing wrong.
+/// The policy of runs that measure tasks while other processors work: it expects no times, so it can't expect wrong
+/// ones.
 pub const BESIDE: Policy = Policy::Fifo;

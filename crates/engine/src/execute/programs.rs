@@ -1,4 +1,4 @@
-//! The programs of a device, which multiply in place of our own kernels.
+//! The programs of a device, which multiply instead of our own kernels.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::linear_input::LinearInput;
 use crate::model::Model;
 use crate::weights::{Int8Matrix, Weight};
 
-/// What a device runs of a model: programs of whole subgraphs, and of parts of their outputs. Shadows are in no program.
+/// The programs of a model on a device, of whole subgraphs and of parts of their outputs. Shadows are in no program.
 pub(super) struct Programs {
     /// The name of the device.
     processor: String,
-    /// By block.
+    /// The programs of each block.
     blocks: Vec<Vec<SubgraphProgram>>,
 }
 
-/// The feed-forwards of a model that can be computed in fixed point between their products: those that read INT8 with static
-/// scales and keep no shadow, by block.
+/// Returns, by block, the feed-forwards of a model that can be computed in fixed point between their products: those
+/// that read INT8 with static scales and have no shadow.
 pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
     let of_block = |block| {
         let preparing = Preparing { model, block };
@@ -53,25 +53,25 @@ pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
 /// The program of a subgraph, or of a part of its output.
 struct SubgraphProgram {
     role: Role,
-    /// Of a whole feed-forward, none.
+    /// Its layers and their columns; empty for a whole feed-forward.
     outputs: Outputs,
-    /// Whether what down reads is an output, too, for its shadow; of a whole feed-forward.
+    /// Whether the input of down is an output, too, for its shadow; only of a whole feed-forward.
     returns_inner: bool,
-    /// Rows that it was prepared for: a part of some rows has fewer than a chunk.
+    /// The rows that it was prepared for; a part of some rows has fewer than a chunk.
     rows: usize,
     program: Box<dyn Program>,
 }
 
-/// Layers side by side, each with the features of it that are computed.
+/// Layers whose outputs are concatenated, each with the computed features.
 type Outputs = Vec<(description::Linear, Range<usize>)>;
 
-/// What a device is to run.
+/// A program to prepare.
 pub(super) struct Wanted<'a> {
     pub(super) block: usize,
     pub(super) role: Role,
-    /// Of the output on a whole chunk.
+    /// The part of the output on a whole chunk.
     pub(super) part: &'a Part,
-    /// Rows of an input, at most.
+    /// Maximum rows of an input.
     pub(super) rows: usize,
     /// Whether a feed-forward is computed in fixed point between its products.
     pub(super) fixed_point: bool,
@@ -94,7 +94,7 @@ impl Programs {
     /// Has the device prepare a subgraph.
     ///
     /// # Errors
-    /// If its layers don't read INT8 with scales that are known before, or the device refuses it.
+    /// If its layers don't read INT8 with static scales, or the device refuses it.
     pub(super) fn prepare(
         &mut self,
         model: &Model,
@@ -134,7 +134,7 @@ impl Programs {
 }
 
 impl Programs {
-    /// The linear layers of a block that the device has programs for.
+    /// Returns the linear layers of a block that the device has programs for.
     pub(super) fn linears(&self, block: usize) -> Vec<description::Linear> {
         use description::Linear::{Down, Gate, Up};
         let of_program = |program: &SubgraphProgram| match program.role {
@@ -145,8 +145,8 @@ impl Programs {
     }
 }
 
-/// A device as a backend. What it has no program for is computed by the threads that drive it: tasks of a processor that
-/// was lost, and what it does in place of others to catch up.
+/// A device as a backend. The threads that drive it compute what it has no program for: tasks of a lost processor, and
+/// subgraphs that it runs to catch up.
 pub(super) struct DeviceBackend<'a> {
     pub(super) programs: &'a mut Programs,
     pub(super) kernels: OwnKernels<'a>,
@@ -175,7 +175,7 @@ impl Backend for DeviceBackend<'_> {
                     .into_iter()
                     .all(|(output, out)| is_same(output, out))
         };
-        // Static shapes compute all rows that they were prepared for.
+        // With static shapes, a program computes all rows that it was prepared for.
         let prepared = blocks[block]
             .iter_mut()
             .filter(fits)
@@ -220,10 +220,10 @@ impl Backend for DeviceBackend<'_> {
     }
 }
 
-/// The scale of what the layers of a role read.
+/// Returns the scale of the input of a role's layers.
 ///
 /// # Errors
-/// If they don't read INT8 with a scale that is known before.
+/// If they don't read INT8 with a static scale.
 pub(super) fn input_scale(model: &Model, processor: &str, block: usize, role: Role) -> Result<f32> {
     let description = model.description();
     let layers = layers(&description.blocks[block], description.hidden, role);
@@ -244,14 +244,14 @@ fn refused(processor: &str, block: usize, role: Role, source: SubgraphError) -> 
     }
 }
 
-/// A block whose programs are prepared.
+/// A block whose programs are being prepared.
 struct Preparing<'a> {
     model: &'a Model,
     block: usize,
 }
 
 impl Preparing<'_> {
-    /// Some columns of the layers of a role, side by side.
+    /// Returns some columns of the layers of a role, concatenated.
     fn products(
         &self,
         role: Role,

@@ -1,4 +1,4 @@
-//! The requests of sessions to the engine, and how they wait for them.
+//! Requests of sessions to the engine, and how a session's thread waits for them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,23 +11,23 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
 
-/// How often whoever waits looks whether it is to stop.
+/// How often a waiting thread checks for cancellation.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A sequence of an engine.
+/// The number of a sequence in an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SequenceId(pub(super) u64);
 
-/// The logits that are wanted of a request's rows.
+/// The rows of a request whose logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Of the last row, from which the next token is sampled: in decode's arithmetic, whatever the phase.
+    /// The last row, from which the next token is sampled; in the arithmetic of decode, whatever the phase.
     Last,
-    /// Of all rows, in the arithmetic of the phase.
+    /// All rows, in the arithmetic of the phase.
     All,
 }
 
-/// Tokens behind what a sequence holds, to be computed.
+/// Tokens to be computed, which follow those that a sequence holds.
 pub(crate) struct Request {
     pub(super) sequence: SequenceId,
     pub(super) cache: Arc<KvCache>,
@@ -38,43 +38,44 @@ pub(crate) struct Request {
     pub(super) wanted: Wanted,
     pub(super) arrived: Instant,
     is_cancelled: AtomicBool,
-    /// All its tokens are through all blocks.
+    /// Whether all its tokens are through all blocks.
     is_through: AtomicBool,
     is_tainted: AtomicBool,
     progress: Mutex<Progress>,
     changed: Condvar,
-    /// How its pass went, once that is complete; of prompts.
+    /// The execution of its pass, set when that is complete; only of prompts.
     execution: OnceLock<Arc<OnceLock<Execution>>>,
 }
 
 struct Progress {
-    /// Tokens that are through all blocks, with all before them.
+    /// Leading tokens that are through all blocks.
     done: usize,
-    /// Rows whose logits are computed.
+    /// Wanted rows whose logits are computed.
     logits_done: usize,
     /// `[wanted rows, vocab]`.
     logits: Vec<f32>,
-    /// Set once: nothing changes behind it.
+    /// Set once; nothing changes after it.
     result: Option<Result<()>>,
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(crate) struct Outcome {
-    /// Whether it was computed whole.
+    /// Whether it was computed completely.
     pub(crate) result: Result<()>,
     /// Tokens whose keys and values are in the cache.
     pub(crate) done: usize,
-    /// `[wanted rows, vocab]`; anything unless the result is good.
+    /// `[wanted rows, vocab]`; unspecified if `result` is an error.
     pub(crate) logits: Vec<f32>,
     /// Whether a processor that hangs may still write to the cache.
     pub(crate) is_tainted: bool,
-    /// Set when all that was computed together is complete; of prompts.
+    /// Set when the whole pass is complete; only of prompts.
     pub(crate) execution: Option<Arc<OnceLock<Execution>>>,
 }
 
 impl Request {
-    /// Whether it may be computed together with another one. Beside a sequence with adapters, a device that runs whole
-    /// feed-forwards or the whole model would not compute another one as it does alone.
+    /// Returns whether both may be computed in one pass. With adapters in a pass, devices do not run whole
+    /// feed-forwards or the whole model, so that a request without adapters would be computed in another way than
+    /// alone.
     pub(super) fn may_share_a_pass(&self, shared: &Shared, other: &Self) -> bool {
         let is_devices = shared
             .units
@@ -83,7 +84,7 @@ impl Request {
         !is_devices || self.has_adapters() == other.has_adapters()
     }
 
-    /// `logits` is a buffer that is used again; it becomes as large as it has to be.
+    /// Returns a request. `logits` is a buffer that is reused and resized.
     pub(crate) fn new(
         sequence: SequenceId,
         cache: Arc<KvCache>,
@@ -119,7 +120,7 @@ impl Request {
         })
     }
 
-    /// Rows whose logits are wanted.
+    /// Returns the rows whose logits are wanted.
     pub(super) fn wanted_rows(&self) -> std::ops::Range<usize> {
         match self.wanted {
             Wanted::Last => self.tokens.len() - 1..self.tokens.len(),
@@ -127,7 +128,7 @@ impl Request {
         }
     }
 
-    /// The arithmetic of its logits.
+    /// Returns the arithmetic of its logits.
     pub(super) fn phase_of_logits(&self) -> Phase {
         match self.wanted {
             Wanted::Last => Phase::Decode,
@@ -135,37 +136,39 @@ impl Request {
         }
     }
 
-    /// Whether its sequence has adapters.
+    /// Returns whether its sequence has adapters.
     pub(super) fn has_adapters(&self) -> bool {
         !self.cache.adapters().is_empty()
     }
 
-    /// The tokens to be computed.
+    /// Returns the tokens to be computed.
     pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// What they are part of.
+    /// Returns the phase that the tokens are part of.
     pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// A processor that computes it hangs.
+    /// Records that a worker hangs while it computes the request.
     pub(super) fn taint(&self) {
         self.is_tainted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody waits for it any more. Once all its tokens are through, only logits are left, and it ends well.
+    /// Returns whether it was cancelled. Once all its tokens are through, only logits are missing, and it ends
+    /// successfully.
     pub(super) fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::SeqCst) && !self.is_through.load(Ordering::SeqCst)
     }
 
     pub(super) fn set_execution(&self, execution: &Arc<OnceLock<Execution>>) {
-        // A request is part of one pass.
+        // A request is part of only one pass, which sets it once.
         let _ = self.execution.set(Arc::clone(execution));
     }
 
-    /// The first `done` tokens are through; of a cancelled request that is unknown.
+    /// Records that the first `done` tokens are through all blocks. Has no effect on a cancelled request, whose
+    /// progress is unknown.
     pub(super) fn advance(&self, done: usize) {
         let mut progress = self.lock();
         if done > progress.done && !self.is_cancelled() {
@@ -177,20 +180,20 @@ impl Request {
         }
     }
 
-    /// As [`Request::write_logits`] with all that are wanted, by exchanging buffers.
+    /// As [`Request::write_logits`] with all wanted rows, but swaps the buffers.
     pub(super) fn swap_logits(&self, logits: &mut Vec<f32>) {
         let mut progress = self.lock();
-        // Whoever cancelled it has taken the buffer and gone.
+        // A thread that cancelled it has taken the buffer.
         if progress.logits.len() == logits.len() {
             std::mem::swap(&mut progress.logits, logits);
         }
     }
 
-    /// Writes logits of `rows` of those that are wanted, counted from the first of them.
+    /// Writes logits of `rows`, numbered from the first wanted row.
     pub(super) fn write_logits(&self, rows: std::ops::Range<usize>, logits: &[f32]) {
         let mut progress = self.lock();
         let vocab = logits.len() / rows.len();
-        // Whoever cancelled it has taken the buffer and gone.
+        // A thread that cancelled it has taken the buffer.
         if let Some(place) = progress
             .logits
             .get_mut(rows.start * vocab..rows.end * vocab)
@@ -199,7 +202,7 @@ impl Request {
         }
     }
 
-    /// As [`Request::write_logits`], some tokens of the vocabulary alone: `logits[rows, columns.len()]`.
+    /// As [`Request::write_logits`], for some tokens of the vocabulary: `logits[rows, columns.len()]`.
     pub(super) fn write_logits_part(
         &self,
         rows: std::ops::Range<usize>,
@@ -208,7 +211,7 @@ impl Request {
     ) {
         let mut progress = self.lock();
         for (row, logits) in rows.zip(logits.chunks_exact(columns.len())) {
-            // Whoever cancelled it has taken the buffer and gone.
+            // A thread that cancelled it has taken the buffer.
             if let Some(place) = progress
                 .logits
                 .get_mut(row * vocab + columns.start..row * vocab + columns.end)
@@ -218,14 +221,14 @@ impl Request {
         }
     }
 
-    /// The task that wrote the logits of so many rows more is done. Ends the request well if that was all.
+    /// Records that the logits of `rows` more rows are written. Ends the request successfully if that was all.
     pub(super) fn complete_logits(&self, rows: usize) {
         let mut progress = self.lock();
         progress.logits_done += rows;
         self.end_if_complete(&mut progress);
     }
 
-    /// The last chunk may be through before the one in front of it, and its logits computed: whichever comes last ends it.
+    /// The last chunk and its logits may be finished before an earlier chunk: the later event ends the request.
     fn end_if_complete(&self, progress: &mut Progress) {
         let is_complete =
             progress.done == self.tokens.len() && progress.logits_done == self.wanted_rows().len();
@@ -244,14 +247,14 @@ impl Request {
         }
     }
 
-    /// Waits for its end; `on_progress` is called with the number of tokens that are done whenever it has grown.
+    /// Waits for its end; calls `on_progress` with the number of finished tokens whenever it has grown.
     pub(crate) fn wait(
         &self,
         shared: &Shared,
         cancel: &Cancel,
         on_progress: &mut dyn FnMut(usize),
     ) -> Outcome {
-        // Whatever `on_progress` does: nobody writes to the sequence's pages behind this.
+        // Even if `on_progress` panics, nothing writes to the pages of the sequence after this function.
         let guard = CancelOnDrop {
             request: self,
             shared,
@@ -294,14 +297,14 @@ impl Request {
                 progress = self.lock();
             }
         }
-        let result = progress.result.take().expect("it has ended");
+        let result = progress.result.take().expect("the request has ended");
         let (done, logits) = (progress.done, std::mem::take(&mut progress.logits));
         drop(progress);
         std::mem::forget(guard);
         if done > reported {
             on_progress(done);
         }
-        // Here, where no worker waits for it.
+        // On this thread, which no worker waits for.
         let vocab = logits.len() / self.wanted_rows().len();
         let are_finite = result.is_err() || logits.chunks_exact(vocab).all(is_finite);
         let result = if are_finite {
@@ -309,7 +312,7 @@ impl Request {
         } else {
             Err(Error::NotFinite)
         };
-        // What was computed with a file that lost its pages is zeros and their consequences.
+        // If the model's file was truncated, its missing pages are read as zeros, and the results are wrong.
         let result = shared.model.check_unchanged().and(result);
         let is_tainted = self.is_tainted.load(Ordering::Relaxed);
         Outcome {
@@ -321,7 +324,7 @@ impl Request {
         }
     }
 
-    /// Whether it has ended, or more than `reported` tokens are done.
+    /// Returns whether it has ended, or more than `reported` tokens are done.
     fn has_news(&self, reported: usize) -> bool {
         let progress = self.lock();
         progress.result.is_some() || progress.done > reported
@@ -332,7 +335,7 @@ impl Request {
     }
 }
 
-/// Cancels a request whose waiting ends by a panic, and waits until nothing computes it.
+/// Cancels a request if the thread that waits for it panics, and waits until no worker computes it.
 struct CancelOnDrop<'a> {
     request: &'a Request,
     shared: &'a Shared,
@@ -350,7 +353,8 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-/// A sum is finite only if every summand is (and none so large as to be useless).
+/// Returns whether all logits are finite: a sum is finite only if every summand is (and none is so large as to be
+/// useless).
 fn is_finite(logits: &[f32]) -> bool {
     logits.iter().sum::<f32>().is_finite()
 }
@@ -382,7 +386,7 @@ mod tests {
         assert!(!tokens_first.has_news(3), "logits are missing");
         tokens_first.complete_logits(1);
         assert!(tokens_first.has_news(3));
-        // The last chunk was through before the one in front of it.
+        // The last chunk was through before the previous one.
         let logits_first = request();
         logits_first.complete_logits(1);
         assert!(!logits_first.has_news(0), "tokens are missing");

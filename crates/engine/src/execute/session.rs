@@ -1,4 +1,4 @@
-//! One conversation with a model: what it has seen, and how it goes on.
+//! Sessions: one conversation with a model, with its tokens and its part of the KV cache.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -15,12 +15,12 @@ use crate::kv::{KvCache, KvFormat, PrefixSalt, save};
 use crate::linear::Observer;
 use crate::model::Model;
 
-/// What the sessions of an engine have in common.
+/// Options that the sessions of an engine have in common.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Tokens of prompt and answer together, at most.
+    /// Maximum tokens of prompt and answer together.
     pub context: usize,
-    /// Tokens of prompts that go through the model at once.
+    /// Tokens of prompts that go through the model in one chunk.
     pub chunk: usize,
     /// Number format of keys and values.
     pub kv_format: KvFormat,
@@ -36,28 +36,27 @@ impl Default for SessionOptions {
     }
 }
 
-/// A sequence of tokens that an [`Engine`] computes: the tokens seen so far, and their keys and values.
+/// A sequence of tokens that an [`Engine`] computes: the tokens so far, and their keys and values.
 ///
-/// Sessions of one engine may run at the same time, each from a thread of its own; what one computes does not depend on
-/// the others.
+/// Sessions of one engine may run concurrently, each from its own thread; their results do not depend on each other.
 pub struct Session {
     engine: Engine,
     id: SequenceId,
     cache: Arc<KvCache>,
     tokens: Vec<u32>,
-    /// Leading tokens that were computed as a prompt: what another session may take over.
+    /// Leading tokens that were computed as a prompt: other sessions may reuse them.
     prefilled: usize,
-    /// Of the latest request, `[rows, vocab]`.
+    /// The logits of the latest request, `[rows, vocab]`.
     logits: Vec<f32>,
     execution: Option<Arc<OnceLock<Execution>>>,
-    /// Of what runs on the model's threads alone.
+    /// The buffers of what runs on the model's threads alone.
     buffers: Option<Box<Buffers>>,
-    /// Whether others may find what it holds.
+    /// Whether other sessions may find its prefixes.
     is_shared: bool,
 }
 
 impl Session {
-    /// An empty session of an engine of its own, on the model's threads.
+    /// Returns an empty session of its own engine, on the model's threads.
     ///
     /// # Errors
     /// As [`Engine::new`].
@@ -72,7 +71,7 @@ impl Session {
         .session())
     }
 
-    /// An empty session of `engine`.
+    /// Returns an empty session of `engine`.
     pub(crate) fn of(engine: &Engine) -> Self {
         let shared = engine.shared();
         Self {
@@ -88,11 +87,11 @@ impl Session {
         }
     }
 
-    /// Goes on with these LoRA adapters in place of those that it has, on the same engine as sessions with others. What it
-    /// has seen so far is forgotten, unless they are the same.
+    /// Replaces the session's LoRA adapters; other sessions of the engine may have others. Forgets all tokens, unless
+    /// the adapters are the same.
     ///
-    /// Adapters' products are computed in float on the CPU threads of the processors. Where a device runs whole feed-forwards
-    /// or the whole model, sessions with adapters are computed by those threads in its place.
+    /// The products of adapters are computed in float on the CPU threads of the processors. Where a device runs whole
+    /// feed-forwards or the whole model, those threads compute the sessions with adapters instead.
     ///
     /// # Errors
     /// If an adapter was opened for another model.
@@ -104,8 +103,8 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with this salt: the session [reuses](Session::reuse) what sessions with the same one have shared, and is found
-    /// by them alone. What it has seen so far is forgotten, unless the salt is the same.
+    /// Replaces the salt: the session [reuses](Session::reuse) the prefixes of sessions with the same salt, and only
+    /// these find its own. Forgets all tokens, unless the salt is the same.
     pub fn set_salt(&mut self, salt: PrefixSalt) {
         if salt != self.salt() {
             self.restart(self.adapters().clone(), salt);
@@ -117,7 +116,7 @@ impl Session {
         self.cache.salt()
     }
 
-    /// Forgets what it has seen, and goes on with these adapters and this salt.
+    /// Forgets all tokens, and continues with these adapters and this salt.
     fn restart(&mut self, adapters: Adapters, salt: PrefixSalt) {
         self.share_prompt();
         self.renew();
@@ -126,17 +125,17 @@ impl Session {
         self.truncate(0);
     }
 
-    /// Its adapters.
+    /// Returns its adapters.
     pub fn adapters(&self) -> &Adapters {
         self.cache.adapters()
     }
 
-    /// Another session that has seen the same. Keys and values are shared until one of the two goes on.
+    /// Returns another session with the same tokens. They share keys and values until one of them continues.
     #[must_use]
     pub fn fork(&self) -> Self {
         let mut fork = Self::of(&self.engine);
         fork.cache = Arc::new(self.cache.fork());
-        // Pages that are reserved for what comes are no part of it: their copies would be counted by nobody beforehand.
+        // Pages that are reserved for later tokens are not copied: no reservation counts the memory of their copies.
         fork.cache.truncate(self.tokens.len());
         fork.tokens.extend_from_slice(&self.tokens);
         (fork.prefilled, fork.is_shared) = (self.prefilled, self.is_shared);
@@ -144,32 +143,32 @@ impl Session {
         fork
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Arc<Model> {
         self.engine.model()
     }
 
-    /// Tokens that the session holds at most.
+    /// Returns the maximum tokens of the session.
     pub fn context(&self) -> usize {
         self.engine.context()
     }
 
-    /// Tokens of prompts that go through the model at once.
+    /// Returns the tokens of prompts that go through the model in one chunk.
     pub fn chunk(&self) -> usize {
         self.engine.shared().settings.chunk
     }
 
-    /// Tokens seen so far, prompt and answer.
+    /// Returns the tokens so far, prompt and answer.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Logits `[vocab]` that follow the last token of the latest prefill or decode.
+    /// Returns the logits `[vocab]` that follow the last token of the latest prefill or decode.
     pub fn logits(&self) -> &[f32] {
         &self.logits[self
             .logits
@@ -177,12 +176,12 @@ impl Session {
             .saturating_sub(self.model().description().vocab)..]
     }
 
-    /// Pages of keys and values that it holds, and how many of them others hold, too.
+    /// Returns the number of pages of keys and values that it holds, and how many of them others hold, too.
     pub fn pages(&self) -> (usize, usize) {
         self.cache.count()
     }
 
-    /// How the latest prompt went, where it has been computed by the engine's processors.
+    /// Returns the execution of the latest prompt, if the engine's processors have computed it.
     pub fn execution(&self) -> Option<&Execution> {
         self.execution.as_ref()?.get()
     }
@@ -194,22 +193,22 @@ impl Session {
         self.cache.truncate(self.tokens.len());
     }
 
-    /// Logits `[rows, vocab]` of the latest request.
+    /// Returns the logits `[rows, vocab]` of the latest request.
     pub(crate) fn logits_of_rows(&self) -> &[f32] {
         &self.logits
     }
 
-    /// Forgets the last `rows` tokens of the latest [`Session::decode_each`], and their logits: [`Session::logits`] are
-    /// those of the token before them.
+    /// Forgets the last `rows` tokens of the latest [`Session::decode_each`], and their logits: [`Session::logits`]
+    /// then returns those of the token before them.
     pub(crate) fn forget_rows(&mut self, rows: usize) {
         self.truncate(self.tokens.len() - rows);
         let vocab = self.model().description().vocab;
         self.logits.truncate(self.logits.len() - rows * vocab);
     }
 
-    /// Makes the session hold as much of the beginning of `prompt` as is known: from itself, or from what other sessions
-    /// of the engine have [shared](Session::share). Forgets all else. Returns how many tokens need not be computed; the
-    /// last one is never among them, since its logits are needed.
+    /// Makes the session hold the longest known prefix of `prompt`, from its own tokens or from those that other
+    /// sessions of the engine have [shared](Session::share). Forgets all other tokens. Returns how many tokens need not
+    /// be computed; the last one is never among them, since its logits are needed.
     pub fn reuse(&mut self, prompt: &[u32]) -> usize {
         let most = prompt.len().saturating_sub(1);
         let common = self
@@ -219,7 +218,7 @@ impl Session {
             .take_while(|(a, b)| a == b)
             .count();
         self.truncate(common);
-        // What follows decoded tokens depends on their arithmetic, and is nobody else's.
+        // The keys and values after decoded tokens depend on the arithmetic of decode, and are not shared.
         if self.prefilled == common {
             let held = self.cache.adopt(common, &prompt[..most]);
             if held > common {
@@ -231,20 +230,20 @@ impl Session {
         self.tokens.len()
     }
 
-    /// Lets other sessions of the engine with the same adapters and salt find what this one computed as a prompt: whole pages at once, the last one when
-    /// the session is dropped.
+    /// Lets other sessions of the engine with the same adapters and salt find the prompt of this one: whole pages now,
+    /// the last, partial page when the session is dropped.
     pub fn share(&mut self) {
         self.is_shared = true;
         let whole = self.prefilled - self.prefilled % triad_kernels::attention::PAGE;
         self.cache.share(&self.tokens[..whole]);
     }
 
-    /// Runs `tokens` behind those seen so far, chunk by chunk, and returns the logits `[vocab]` of the last
-    /// one. `progress` is called with the number of `tokens` that are done, as chunks end; for several at once, perhaps.
+    /// Runs `tokens` after those so far, chunk by chunk, and returns the logits `[vocab]` of the last one. `progress`
+    /// is called with the number of finished `tokens` as chunks end, perhaps once for several chunks.
     ///
     /// # Errors
     /// If `tokens` is empty, does not fit, or holds one outside the vocabulary; if there is no memory for keys and
-    /// values; if `cancel` is set. The session then still holds the chunks that were finished.
+    /// values; if `cancel` is set. The session then still holds the finished chunks.
     pub fn prefill(
         &mut self,
         tokens: &[u32],
@@ -260,7 +259,7 @@ impl Session {
         Ok(&self.logits)
     }
 
-    /// As [`Session::prefill`], but with the logits `[tokens, vocab]` of every token.
+    /// As [`Session::prefill`], but returns the logits `[tokens, vocab]` of every token.
     ///
     /// # Errors
     /// As [`Session::prefill`].
@@ -270,7 +269,7 @@ impl Session {
         Ok(std::mem::replace(&mut self.logits, last))
     }
 
-    /// Runs one token of an answer; the logits `[vocab]` that follow it.
+    /// Runs one token of an answer. Returns the logits `[vocab]` that follow it.
     ///
     /// # Errors
     /// As [`Session::prefill`].
@@ -278,8 +277,8 @@ impl Session {
         self.decode_each(&[token], cancel)
     }
 
-    /// Runs several tokens of an answer at once, each with the bits that it has after [`Session::decode`] of those before
-    /// it; the logits `[tokens, vocab]` that follow each.
+    /// Runs several tokens of an answer at once, with the same bits as one [`Session::decode`] after the other. Returns
+    /// the logits `[tokens, vocab]` that follow each of them.
     ///
     /// # Errors
     /// As [`Session::prefill`].
@@ -288,17 +287,17 @@ impl Session {
         Ok(&self.logits)
     }
 
-    /// Runs some tokens of an answer in each of several sessions of one engine, all in one step where they fit it; then
-    /// each has its [`logits`](Session::logits).
+    /// Runs some tokens of an answer in each of several sessions of one engine, in a single step if they fit.
+    /// Afterwards each session has its [`logits`](Session::logits).
     ///
     /// # Errors
-    /// The first of any session, as [`Session::prefill`]; the others may have gone on.
+    /// The first error of any session, as [`Session::prefill`]; the others may have succeeded.
     pub fn decode_together<'a>(
         sessions: impl IntoIterator<Item = (&'a mut Self, &'a [u32])>,
         cancel: &Cancel,
     ) -> Result<()> {
         let sessions: Vec<_> = sessions.into_iter().collect();
-        // Nobody begins before it is known that all can.
+        // No session begins before all are checked.
         for (session, tokens) in &sessions {
             session.check(tokens)?;
             session.reserve(tokens.len())?;
@@ -320,12 +319,12 @@ impl Session {
         let ends = begun
             .into_iter()
             .map(|(session, request)| session.end(&request, cancel, &mut |_| {}));
-        // All of them, before the first error.
+        // Collects all results before the first error.
         ends.collect::<Vec<_>>().into_iter().collect()
     }
 
-    /// Runs `tokens` on the model's threads as [`Session::prefill`] does, without logits; `observer` is called with what
-    /// every linear layer reads, in the order of the blocks and of [`LinearInput::ALL`](crate::LinearInput::ALL).
+    /// Runs `tokens` on the model's threads as [`Session::prefill`] does, without logits. `observer` is called with the
+    /// input of every linear layer, in the order of the blocks and of [`LinearInput::ALL`](crate::LinearInput::ALL).
     ///
     /// # Errors
     /// As [`Session::prefill`].
@@ -354,8 +353,8 @@ impl Session {
         Ok(())
     }
 
-    /// Runs `tokens` on the model's threads as [`Session::prefill`] does, without logits. `visit` is called with the hidden
-    /// states `[rows, hidden]` of each chunk: what the output matrix would read, behind the last norm.
+    /// Runs `tokens` on the model's threads as [`Session::prefill`] does, without logits. `visit` is called with the
+    /// hidden states `[rows, hidden]` of each chunk: the input of the output matrix, after the last norm.
     ///
     /// # Errors
     /// As [`Session::prefill`].
@@ -387,10 +386,10 @@ impl Session {
         Ok(())
     }
 
-    /// Writes what the session has seen, with its keys and values, to `path`, for [`Engine::restore`].
+    /// Writes the session's tokens, keys and values to `path`, for [`Engine::restore`].
     ///
     /// # Errors
-    /// If the file cannot be written, or the model's file has changed; what was there before then stays.
+    /// If the file cannot be written, or the model's file has changed; an existing file is then kept.
     pub fn save(&self, path: &Path) -> Result<()> {
         self.model().check_unchanged()?;
         let header = save::Header {
@@ -405,7 +404,7 @@ impl Session {
         save::save(path, &header, &self.tokens, &self.cache)
     }
 
-    /// What was read from a file.
+    /// Returns a session with the contents of a file.
     pub(crate) fn restored(
         engine: &Engine,
         tokens: &[u32],
@@ -419,7 +418,7 @@ impl Session {
         session
     }
 
-    /// A pass over prompts and this session's own buffers, ready to run chunks on the model's threads.
+    /// Returns a prefill pass with this session's own buffers, to run chunks on the model's threads.
     pub(crate) fn forward(&mut self) -> Forward<'_> {
         let shared = self.engine.shared();
         let new = || {
@@ -437,14 +436,14 @@ impl Session {
         }
     }
 
-    /// The session's keys and values, with pages for `tokens` more.
+    /// Returns the session's keys and values, with pages for `tokens` more.
     pub(crate) fn reserve(&self, tokens: usize) -> Result<Arc<KvCache>> {
         self.cache
             .reserve(self.tokens.len(), self.tokens.len() + tokens)?;
         Ok(Arc::clone(&self.cache))
     }
 
-    /// Whether `tokens` can be run behind those seen so far.
+    /// Checks that `tokens` can be run after those so far.
     pub(crate) fn check(&self, tokens: &[u32]) -> Result<()> {
         let free = self.context() - self.tokens.len();
         if tokens.is_empty() {
@@ -460,7 +459,7 @@ impl Session {
         self.check_vocabulary(tokens)
     }
 
-    /// Whether the model has all of `tokens`.
+    /// Checks that all of `tokens` are in the vocabulary.
     pub(crate) fn check_vocabulary(&self, tokens: &[u32]) -> Result<()> {
         let vocab = self.model().description().vocab;
         match tokens.iter().find(|token| **token as usize >= vocab) {
@@ -484,7 +483,7 @@ impl Session {
         self.end(&request, cancel, progress)
     }
 
-    /// Makes a request that has to be handed in.
+    /// Makes a request, which the caller submits.
     fn begin(
         &mut self,
         tokens: &[u32],
@@ -508,7 +507,7 @@ impl Session {
         ))
     }
 
-    /// Waits for a request, and takes what came of it.
+    /// Waits for a request, and takes over its result.
     fn end(
         &mut self,
         request: &Request,
@@ -526,18 +525,18 @@ impl Session {
         self.logits = logits;
         self.execution = execution.or_else(|| self.execution.take());
         if is_tainted {
-            // A processor that hangs may still write to the pages that it had: these become a copy's.
+            // A worker that hangs may still write to its pages: the session continues with a fork of them.
             self.cache = Arc::new(self.cache.fork());
         }
         self.extend(&request.tokens()[..done], request.phase());
         if result.is_err() {
-            // Others may need the pages of what was not computed.
+            // Releases the pages of tokens that were not computed.
             self.cache.truncate(self.tokens.len());
         }
         result
     }
 
-    /// Lets others find all that was computed as a prompt, the last page too, if they may find anything.
+    /// If the session is shared, lets others find its whole prompt, including the last page.
     fn share_prompt(&self) {
         if self.is_shared {
             self.cache.truncate(self.tokens.len());
@@ -545,7 +544,7 @@ impl Session {
         }
     }
 
-    /// Becomes another sequence for devices that keep what sequences hold: its pages have what they did not compute.
+    /// Gives the session a new number, so that devices which keep the tokens of sequences read its pages again.
     fn renew(&mut self) {
         let shared = self.engine.shared();
         shared.forget(self.id);
@@ -553,7 +552,7 @@ impl Session {
         self.id = id;
     }
 
-    /// Tokens whose keys and values are in the cache.
+    /// Adds tokens whose keys and values are in the cache.
     fn extend(&mut self, tokens: &[u32], phase: Phase) {
         if phase == Phase::Prefill && self.prefilled == self.tokens.len() {
             self.prefilled += tokens.len();
@@ -566,7 +565,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.engine.shared().forget(self.id);
         self.share_prompt();
-        // Not with the cache: what is computed together keeps the caches of all its sequences until all of it is.
+        // Frees pages now: a pass keeps the caches of all its sequences until it is complete.
         self.cache.truncate(0);
     }
 }

@@ -1,5 +1,4 @@
-//! How a prompt is expected to go: the tasks that the engine would run, by the schedule that it would follow, in virtual
-//! time.
+//! Simulates prompts: runs the tasks of the engine by its schedule, in virtual time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,37 +15,37 @@ use super::joint::Planned;
 use super::pass::Prompts;
 use super::{Costs, Engine, Shared};
 
-/// Runs in virtual time, of which the one in the middle counts.
+/// The number of simulated runs, of which the median counts.
 const RUNS: usize = 63;
 
-/// A prompt that was not computed.
+/// A simulated prompt.
 pub struct SimulatedPrompt {
     /// Its chunks and subgraphs.
     pub graph: Graph,
-    /// Its tasks, with what they wait for and take.
+    /// Its tasks, with their dependencies and times.
     pub tasks: Arc<PrefillTasks>,
-    /// What decided.
+    /// The policy that selected tasks.
     pub policy: Policy,
-    /// Which task would run where and when, in the run in the middle.
+    /// The processor and the times of each task, in the median run.
     pub timeline: Timeline,
-    /// Of the fastest run and of the slowest.
+    /// The seconds of the fastest run and of the slowest.
     pub seconds: Range<f64>,
 }
 
 impl SimulatedPrompt {
-    /// Seconds that no schedule of these tasks stays below, if each takes what it took in the run in the middle.
+    /// Returns a lower bound of the seconds of any schedule of these tasks, with the times of the median run.
     pub fn bound_seconds(&self) -> f64 {
         lower_bound_of_run(&self.tasks.dag, &self.timeline)
     }
 }
 
 impl Engine {
-    /// What a prompt of `tokens` tokens does in an empty session that is alone, if tasks take what `costs` has, and planned
-    /// parts on processors with static shapes what was measured of them: the tasks, their buffers, processors and order are
-    /// those of a run. Tasks vary, and are longer beside others, as `costs` has it, and what the schedule expects of them is
-    /// each of `expected` in turn, as from prompt to prompt: of several runs the one in the middle is returned. The logits of
-    /// the last token, behind all tasks, are not in it. Where the order is to be [planned ahead](Engine::plan_ahead) and is
-    /// not yet, it is that of [`Policy::CriticalPath`], as in a run.
+    /// Simulates a prompt of `tokens` tokens in an empty session without concurrent ones. Tasks take the times of
+    /// `costs`, and planned parts on processors with static shapes take their measured times. Tasks, buffers,
+    /// processors and order are those of a real run. The times vary, and grow while other processors work, by `costs`.
+    /// The schedule expects each of `expected` in turn, as from prompt to prompt. Returns the median of several runs.
+    /// Excludes the logits of the last token, which follow all tasks. If the order is to be [planned
+    /// ahead](Engine::plan_ahead) but is not yet, it is that of [`Policy::CriticalPath`], as in a real run.
     pub fn simulate(
         &self,
         tokens: usize,
@@ -83,7 +82,8 @@ impl Engine {
         }
     }
 
-    /// By task, whether it is expected to take what was measured of its part of a cut, beside the other processors.
+    /// Returns, by task, whether its expected time is that of a measured part of a cut, measured while other processors
+    /// work.
     fn measured_beside(
         &self,
         graph: &Graph,
@@ -101,13 +101,13 @@ impl Engine {
     }
 }
 
-/// Tasks take what was measured, beside which they vary.
+/// The measured times of tasks, with their variation.
 struct Measured<'a> {
     shared: &'a Shared,
     graph: &'a Graph,
     tasks: &'a PrefillTasks,
     costs: &'a Costs,
-    /// By task, whether its seconds are those beside others.
+    /// By task, whether its seconds were measured while others work.
     beside: Vec<bool>,
 }
 
@@ -150,7 +150,7 @@ impl RealTime for Measured<'_> {
     }
 }
 
-/// One of several that are as likely as each other.
+/// Returns one of several equally likely numbers.
 fn at(ranks: &[f64], chance: f64) -> Option<f64> {
     ranks.get((chance * ranks.len() as f64) as usize).copied()
 }

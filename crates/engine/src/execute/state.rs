@@ -1,8 +1,8 @@
-//! What the workers of an engine share: who waits for what, what is being computed, and who may take which task.
+//! The state that all workers of an engine share: waiting requests, live passes, and which worker may take which task.
 //!
-//! Everything here happens under one lock, which nobody holds while a task runs. Whoever runs a task of a chunk shares its
-//! buffers; those of a chunk that a processor hangs with are left to it. Others that are at pieces in them end these, to no avail;
-//! whoever takes the next task of the chunk gets other buffers, and begins it anew in them.
+//! [`State::take`] forms passes and returns a worker's next task; [`State::give_back`] records its result. The lock is
+//! never held while a task runs. The tasks of a chunk share its buffers. If a worker hangs, it keeps the chunk's
+//! buffers: other workers' results in them are discarded, and the chunk is restarted in new ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,56 +27,56 @@ use super::wait::WaitUse;
 use super::{Costs, Execution, Settings, Shared};
 use crate::error::{Error, FailureReason, ProcessorFailure, ProcessorFailures, Result};
 
-/// How long a step waits for the sequences of the one before it, as a part of what that took, and at most.
+/// How long a step waits for the sequences of the previous step: a share of that step's time, and the maximum.
 const PATIENCE: (f64, Duration) = (0.125, Duration::from_millis(4));
-/// Seconds that a step and a chunk are expected to take before there was one.
+/// Expected seconds of a step and of a chunk before any was measured.
 const STEP_SECONDS: f64 = 0.01;
 const CHUNK_SECONDS: f64 = 0.1;
-/// Chunks whose time a step waits for beside prompts, unless the user gives the time.
+/// How many chunks a step waits for while prompts are computed, unless the user sets `max_stall`.
 const CHUNKS_OF_STALL: f64 = 2.0;
-/// Prompts of up to so many chunks have their orders planned as soon as it is known what tasks take.
+/// Orders are planned for prompts of up to this many chunks as soon as task times are known.
 const CHUNKS_AHEAD: usize = 8;
-/// How much the latest chunk or step counts for what is expected of the next.
+/// The weight of the latest chunk or step in the expected time of the next.
 const LATEST: f64 = 0.5;
 
-/// What the workers share.
+/// The state that the workers share.
 pub(super) struct State {
     passes: Passes<Arc<Dag>>,
     live: Vec<Live>,
-    /// Requests that no pass has yet: of prompts, and of rows that decode.
+    /// Requests that are in no pass yet: prompts, and rows that decode.
     prompts: VecDeque<Arc<Request>>,
     rows: VecDeque<Arc<Request>>,
-    /// Rows whose logits no pass has yet.
+    /// Rows whose logits are in no pass yet.
     hidden: Vec<Hidden>,
     gang: Gang,
     units: Vec<UnitState>,
-    /// Buffers of chunks and of a step that nobody uses.
+    /// Unused buffers of chunks and of a step.
     pub(super) spare: Vec<Arc<Slot>>,
     pub(super) spare_step: Option<Arc<Slot>>,
     costs: Costs,
     joint: JointPlans,
-    /// Of prompts, by [`Policy::Planned`].
+    /// Planned orders of prompts, for [`Policy::Planned`].
     pub(super) orders: Orders,
     policy: Policy,
-    /// Expected seconds of a chunk, and of a step.
+    /// Expected seconds of a chunk and of a step.
     chunk_seconds: f64,
     step_seconds: f64,
     pub(super) steps: u64,
     pub(super) is_closing: bool,
-    /// What waiting took, by processor.
+    /// The time spent waiting, by processor.
     waits: Vec<WaitUse>,
-    /// When something was told last.
+    /// When workers were last notified.
     told: Instant,
-    /// Something has come since then for processors that had nothing to do.
+    /// Whether work has arrived since then for processors that had nothing to do.
     has_news: bool,
 }
 
-/// What a processor is at.
+/// The state of a processor.
 #[derive(Clone, Default)]
 struct UnitState {
     is_lost: bool,
     running: Option<(PassId, usize, Instant)>,
-    /// What its tasks have taken in all.
+    /// The seconds of all its tasks.
     busy_seconds: f64,
 }
 
@@ -84,35 +84,35 @@ struct UnitState {
 struct Live {
     id: PassId,
     pass: Arc<Pass>,
-    /// `None` before the first task, or when a processor hangs with them.
+    /// The buffers of its chunks; `None` before the first task, and after a worker hangs in them.
     slots: Vec<Option<Arc<Slot>>>,
-    /// Of each chunk, the tasks of its last subgraph that are not done.
+    /// By chunk, the number of unfinished tasks of its last subgraph.
     left: Vec<usize>,
-    /// Of each processor, whether some of its tasks are for it.
+    /// By processor, whether some tasks are placed on it.
     homes: Vec<bool>,
-    /// Of each chunk that is not through, rows whose logits are wanted.
+    /// By unfinished chunk, the rows whose logits are wanted.
     hidden: Vec<Vec<Hidden>>,
     events: Vec<Event>,
     failures: Vec<ProcessorFailure>,
-    /// Some of its tasks are for no processor that is left.
+    /// Whether some tasks have no processor left.
     is_orphaned: bool,
-    /// No other pass but of logits has been live since it is.
+    /// Whether it has been the only live pass so far, except for passes of logits.
     is_undisturbed: bool,
-    /// What waiting had taken before it.
+    /// The waiting times before it.
     waits: Vec<WaitUse>,
-    /// What decides between its tasks.
+    /// The policy that selects its tasks.
     policy: Policy,
 }
 
-/// The sequences of the latest step: the next one waits a moment for those that are sampling, so that weights are read
-/// once for all of them.
+/// The sequences of the latest step. The next step waits a moment for those that are sampling, so that it reads the
+/// weights once for all of them.
 #[derive(Default)]
 struct Gang {
     missing: Vec<SequenceId>,
     until: Option<Instant>,
 }
 
-/// A task with all that it needs.
+/// A task with its buffers.
 pub(super) struct Job {
     id: PassId,
     pub(super) number: usize,
@@ -147,22 +147,22 @@ impl State {
         }
     }
 
-    /// Seconds that each processor has computed.
+    /// Returns the seconds that each processor has computed.
     pub(super) fn busy_seconds(&self) -> impl Iterator<Item = f64> {
         self.units.iter().map(|unit| unit.busy_seconds)
     }
 
-    /// Whether no task of what is being computed is for a processor, and nothing waits that could be.
+    /// Returns whether no task of the live passes is placed on a processor, and no request waits.
     pub(super) fn has_nothing_for(&self, unit: usize) -> bool {
         let is_waiting =
             !(self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty());
-        // The tasks of a processor that is lost may be for any other one.
+        // Any other processor may take the tasks of a lost one.
         !is_waiting
             && self.live.iter().all(|live| !live.homes[unit])
             && !self.units.iter().any(|unit| unit.is_lost)
     }
 
-    /// When the first task that another processor runs is expected to end; `None` where no other one runs any.
+    /// Returns when the first of the other processors is expected to end its task; `None` if none runs one.
     pub(super) fn next_end(&self, unit: usize) -> Option<Instant> {
         let others = self
             .units
@@ -177,13 +177,13 @@ impl State {
         ends.min()
     }
 
-    /// Something is told now. Returns whether it is news for processors that had nothing to do, too.
+    /// Records a notification. Returns whether processors that had nothing to do are to be woken, too.
     pub(super) fn tell(&mut self) -> bool {
         self.told = Instant::now();
         std::mem::take(&mut self.has_news) || self.is_closing
     }
 
-    /// A processor has waited for something that was expected at a time, and been told or not.
+    /// Adds the waiting times of a processor, which expected a notification at `expected` and may have received it.
     pub(super) fn waited(&mut self, unit: usize, used: WaitUse, expected: Instant) {
         let apart =
             |one: Instant, other: Instant| one.saturating_duration_since(other).as_secs_f64();
@@ -198,7 +198,7 @@ impl State {
         }
     }
 
-    /// Takes a request.
+    /// Adds a request.
     pub(super) fn submit(&mut self, request: &Arc<Request>) {
         self.forget(request.sequence);
         self.has_news = true;
@@ -208,12 +208,12 @@ impl State {
         }
     }
 
-    /// No step waits for this sequence.
+    /// Removes a sequence from those that the next step waits for.
     pub(super) fn forget(&mut self, sequence: SequenceId) {
         self.gang.missing.retain(|other| *other != sequence);
     }
 
-    /// Whether something is to be done that no processor is at.
+    /// Returns whether there is work, but no processor runs any of it.
     pub(super) fn is_left_alone(&self) -> bool {
         let is_left = !(self.prompts.is_empty()
             && self.rows.is_empty()
@@ -226,12 +226,12 @@ impl State {
                 .all(|unit| unit.is_lost || unit.running.is_none())
     }
 
-    /// When somebody has to look again though nothing has happened.
+    /// Returns when a worker has to check for work again without a notification.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.gang.until.filter(|_| !self.rows.is_empty())
     }
 
-    /// The next task of a processor; `None` if there is none for it now.
+    /// Returns the next task of a processor; `None` if there is none for it now.
     pub(super) fn take(&mut self, shared: &Shared, unit: usize) -> Option<Job> {
         self.drop_abandoned(shared);
         if self.live.is_empty() {
@@ -253,7 +253,7 @@ impl State {
         let pass = Arc::clone(&live.pass);
         let slot = pass.slot(number, live.slots.len()).map(|place| {
             let slot = live.slots[place].get_or_insert_with(|| {
-                // A new pass, or a processor hangs with those of this chunk.
+                // The pass is new, or a worker hangs in the chunk's buffers.
                 let is_step = matches!(pass.work, Work::Step(_));
                 let spare = if is_step {
                     self.spare_step.take()
@@ -286,7 +286,7 @@ impl State {
         })
     }
 
-    /// A job has ended; `outcome` is what it returned, or why it failed.
+    /// Ends a task; `outcome` has the rows whose logits are computed next, or the reason of the failure.
     pub(super) fn give_back(
         &mut self,
         shared: &Shared,
@@ -294,10 +294,10 @@ impl State {
         job: Job,
         outcome: Result<Vec<Hidden>, FailureReason>,
     ) {
-        // Under the lock: until here it stays lost, whoever begins anew, and it is not lost behind this.
+        // Under the lock, so that `begin_anew` keeps the processor lost until here and restores it afterwards.
         shared.units[unit].set_away(false);
         if self.units[unit].is_lost {
-            // It took too long: somebody else has the task now.
+            // It exceeded the time limit, and another processor has the task now.
             return;
         }
         let hidden = match outcome {
@@ -329,7 +329,7 @@ impl State {
         });
         self.units[unit].busy_seconds += end - start;
         let is_complete = self.passes.complete(id, number);
-        // The tasks of a cut step are expected to take what was measured; to rank them anew takes as long as one of them.
+        // The tasks of a cut step keep their measured times; ranking them again takes as long as one of them.
         if !matches!(pass.work, Work::Step(Step::Cut(_))) {
             self.passes.observe(id, number, end - start);
         }
@@ -374,13 +374,13 @@ impl State {
         if is_complete {
             self.finish(shared, id);
         }
-        // This may end requests, whose logits are computed already where the last chunk was through before this one; by
-        // then it is known how they were computed.
+        // This may end requests: if the last chunk was finished before this one, their logits are already computed. It
+        // comes after `finish`, so that their execution is known when they end.
         if let Some(rows) = through {
             pass.advance(rows);
         }
         if is_complete {
-            // Behind the advance, which one that was cancelled just before does not take: nobody else ends it.
+            // After the advance, which skips requests that were cancelled just before: nothing else ends these.
             for request in pass
                 .requests
                 .iter()
@@ -391,7 +391,7 @@ impl State {
         }
     }
 
-    /// A pass is complete: its buffers are free, and what was seen of it is kept.
+    /// Ends a complete pass: frees its buffers and learns from its times.
     fn finish(&mut self, shared: &Shared, id: PassId) {
         let Live {
             pass,
@@ -429,7 +429,7 @@ impl State {
                     waits,
                     failures,
                 };
-                // Otherwise some tasks were skipped, and others took the time of more than themselves.
+                // Otherwise some tasks were skipped, and others did the work of several.
                 let is_whole = execution.failures.is_empty()
                     && !pass.requests.iter().any(|one| one.is_cancelled());
                 let measured =
@@ -466,13 +466,13 @@ impl State {
         }
     }
 
-    /// Takes a pass from the live ones; its buffers can be used again.
+    /// Removes a pass from the live ones, and makes its buffers available.
     fn remove(&mut self, shared: &Shared, id: PassId) -> Live {
         let place = self
             .live
             .iter()
             .position(|live| live.id == id)
-            .expect("it is live");
+            .expect("the pass is live");
         let mut live = self.live.swap_remove(place);
         let is_step = matches!(live.pass.work, Work::Step(_));
         for slot in live.slots.iter_mut().filter_map(Option::take) {
@@ -488,7 +488,7 @@ impl State {
         live
     }
 
-    /// Ends what nobody waits for any more, and what no processor is left for.
+    /// Ends cancelled requests, and passes that no processor is left for.
     fn drop_abandoned(&mut self, shared: &Shared) {
         for queue in [&mut self.prompts, &mut self.rows] {
             queue.retain(|request| {
@@ -508,7 +508,7 @@ impl State {
             .filter(|live| live.is_orphaned || live.pass.is_abandoned());
         for id in abandoned.map(|live| live.id).collect::<Vec<_>>() {
             self.passes.cancel(id);
-            // Whoever is at a task of it ends that one.
+            // A worker that runs a task of it ends that task first.
             if !self.is_running(id) {
                 let live = self.remove(shared, id);
                 for request in &live.pass.requests {
@@ -530,7 +530,7 @@ impl State {
             .any(|unit| !unit.is_lost && unit.running.is_some_and(|(running, ..)| running == id))
     }
 
-    /// Where nothing is being computed, processors that failed are tried again.
+    /// If nothing is being computed, restores the processors that failed, except those that still hang.
     fn begin_anew(&mut self, shared: &Shared) {
         let was_lost = self.units.iter().any(|unit| unit.is_lost);
         let is_away = |unit: usize| shared.units[unit].is_away();
@@ -546,7 +546,7 @@ impl State {
         }
     }
 
-    /// Makes passes of what waits.
+    /// Forms passes from what waits.
     fn form(&mut self, shared: &Shared) {
         if self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty() {
             return;
@@ -559,7 +559,7 @@ impl State {
         self.form_prompts(shared);
     }
 
-    /// The logits of all rows that have been through all blocks.
+    /// Forms a pass for the logits of all rows that have been through all blocks.
     fn form_logits(&mut self, shared: &Shared) {
         if self.hidden.is_empty() {
             return;
@@ -576,7 +576,7 @@ impl State {
         );
     }
 
-    /// A step of as many waiting rows as one may have, unless there is one, or sequences of the latest one are missing.
+    /// Forms a step of as many waiting rows as allowed, unless one runs, or sequences of the latest one are missing.
     fn form_step(&mut self, shared: &Shared) {
         let now = Instant::now();
         let is_stepping = self
@@ -604,7 +604,7 @@ impl State {
             .map(|request| request.arrived)
             .min()
             .unwrap_or(now);
-        // Beside prompts, each part would wait for a task of theirs.
+        // While prompts are computed, each part would wait for one of their tasks.
         let is_alone = self.live.is_empty()
             && self.prompts.is_empty()
             && !self.units.iter().any(|unit| unit.is_lost);
@@ -616,7 +616,7 @@ impl State {
                 (Step::Cut(Arc::clone(&cut)), Arc::clone(&cut.dag))
             }
             in_place_of => {
-                // Where others can run in between, they may.
+                // One task per block, so that tasks of prompts can run between them.
                 let tasks = if shared.units.len() > 1 {
                     shared.model.description().blocks.len()
                 } else {
@@ -640,7 +640,7 @@ impl State {
         );
     }
 
-    /// All prompts that wait. A second pass can begin where the first one's last chunks leave a processor idle.
+    /// Forms a pass of all waiting prompts. A second pass uses processors that the first one's last chunks leave idle.
     fn form_prompts(&mut self, shared: &Shared) {
         let most = shared.units.len().min(2);
         let live = self
@@ -684,8 +684,8 @@ impl State {
         );
     }
 
-    /// The tasks of a prompt with their order, where one is followed and planned, and the policy by which they run: until
-    /// there is an order, and where one processor computes all of it, the one that a schedule falls back to.
+    /// Returns the tasks of a prompt, with their planned order if the policy follows one, and the policy to run them
+    /// by. Without an order, or if one processor computes all of it, this is the policy that schedules fall back to.
     pub(super) fn scheduled(&self, dag: Dag, policy: Policy) -> (Dag, Policy) {
         match policy {
             Policy::Planned if dag.has_one_home() => (dag, Policy::CriticalPath),
@@ -746,7 +746,7 @@ impl State {
         shared.is_computing.store(true, Ordering::Relaxed);
     }
 
-    /// `tasks` tasks one after the other, on the processor that computes in float.
+    /// Returns `tasks` tasks in sequence, on the processor that computes in float.
     fn chain(&self, shared: &Shared, tasks: usize, seconds: f64) -> Arc<Dag> {
         let seconds = vec![Some(seconds); self.units.len()];
         let node = |task: usize| Node {
@@ -758,14 +758,14 @@ impl State {
         Arc::new(Dag::from_nodes(self.units.len(), (0..tasks).map(node)))
     }
 
-    /// Goes on with what tasks take from an earlier run.
+    /// Replaces the expected times of tasks by those of an earlier run.
     pub(super) fn set_costs(&mut self, shared: &Shared, costs: Costs) {
         self.costs = costs;
         self.joint.clear();
         self.want_orders(shared);
     }
 
-    /// Another policy, as soon as nothing is being computed.
+    /// Changes the policy as soon as nothing is being computed.
     pub(super) fn set_policy(&mut self, shared: &Shared, policy: Policy) {
         if self.policy != policy {
             self.policy = policy;
@@ -773,8 +773,8 @@ impl State {
         }
     }
 
-    /// Has orders planned for prompts of few whole chunks, where what they take is known and who computes them does not
-    /// depend on the prompt.
+    /// Requests orders for prompts of few whole chunks, if task times are known and the placement does not depend on
+    /// the prompt.
     fn want_orders(&mut self, shared: &Shared) {
         let Settings { context, chunk, .. } = shared.settings;
         if shared.tasks.joint.is_none() && self.costs.seen().next().is_some() {
@@ -783,7 +783,7 @@ impl State {
         }
     }
 
-    /// Has an order planned for prompts of so many rows at a position, if there is none; nothing where none are followed.
+    /// Requests an order for prompts of `rows` rows at a position, if the policy follows planned orders.
     pub(super) fn want_order(&mut self, shared: &Shared, rows: usize, position: usize) {
         if self.policy == Policy::Planned && self.units.len() > 1 {
             self.orders.want(rows, position);
@@ -791,12 +791,12 @@ impl State {
         }
     }
 
-    /// What tasks have taken.
+    /// Returns the expected times of tasks.
     pub(super) fn costs(&self) -> &Costs {
         &self.costs
     }
 
-    /// The plan of a prompt, where prompts are planned.
+    /// Returns the plan of a prompt; `None` if prompts are not planned.
     pub(super) fn joint_plan(
         &mut self,
         shared: &Shared,
@@ -807,18 +807,18 @@ impl State {
             .plan(shared, &self.costs, self.policy, (rows, position))
     }
 
-    /// The kind of plans of prompts from now on, or the fastest.
+    /// Sets the kind of plans of later prompts; `None` for the fastest.
     pub(super) fn set_plan_kind(&mut self, kind: Option<Kind>) {
         self.joint.set_kind(kind);
     }
 
-    /// What is to be done for prompts of so many rows, the first of them at `position`.
+    /// Returns the chunks and tasks of prompts of `rows` rows, the first of them at `position`.
     pub(super) fn plan(&mut self, shared: &Shared, rows: usize, position: usize) -> Prompts {
         let planned = self.joint_plan(shared, rows, position);
         Prompts::new(shared, &self.costs, planned.as_ref(), (rows, position))
     }
 
-    /// A processor failed: others take its tasks, or all that is being computed ends.
+    /// Marks a processor as failed. Others take its tasks; if none is left, all requests of live passes fail.
     fn lose(&mut self, shared: &Shared, unit: usize, reason: FailureReason) {
         let running = self.units[unit].running.take();
         self.units[unit].is_lost = true;
@@ -867,7 +867,7 @@ impl State {
         }
     }
 
-    /// Loses every processor that has been at a task for longer than `time_out`. Returns whether there was one.
+    /// Marks processors as failed that have run a task for longer than `time_out`. Returns whether there was one.
     pub(super) fn lose_hung(&mut self, shared: &Shared) -> bool {
         let time_out = shared.settings.time_out;
         let hung = (0..self.units.len()).filter(|unit| {
@@ -895,7 +895,7 @@ impl State {
         !hung.is_empty()
     }
 
-    /// Ends what waits where every processor hangs: nobody else would.
+    /// Fails the waiting requests if every processor hangs: no worker would.
     pub(super) fn fail_unserved(&mut self, shared: &Shared) {
         if shared.units.iter().all(super::Unit::is_away) {
             for request in self.prompts.drain(..).chain(self.rows.drain(..)) {
@@ -913,7 +913,7 @@ impl State {
 }
 
 impl Live {
-    /// What happened to each processor that was lost.
+    /// Returns the failures of its processors as an error.
     fn error(&self) -> Error {
         Error::Processors {
             failures: ProcessorFailures(self.failures.clone()),

@@ -1,5 +1,5 @@
-//! The tasks of a step of decode whose products are cut across processors (HeteroLLM, §4.1.2): those of a chunk with the
-//! step's rows, and behind them parts of the output matrix. A step of which nothing is cut is a chain of blocks instead.
+//! Decode steps whose products are cut across processors (HeteroLLM, §4.1.2). Their tasks are those of a chunk with the
+//! step's rows, followed by parts of the output matrix. A step without cuts is a chain of blocks instead.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -20,33 +20,33 @@ use super::work::{Cuts, Devices, prepare_cut, product_depth, shadows};
 use crate::error::Result;
 use crate::model::Model;
 
-/// How the steps of an engine become tasks.
+/// The cut steps of an engine.
 pub(super) struct Steps {
     plans: DecodePlans,
     options: TaskOptions,
     float: ProcessorId,
-    /// Rows that there is a plan for, at most.
+    /// The maximum rows of a step that are planned.
     most_rows: usize,
-    /// By rows less one, those that were needed so far; `None` where nothing of a step is cut.
+    /// By rows less one, the steps that were needed so far; the inner `None` if nothing of a step is cut.
     made: Mutex<Vec<Option<Option<Arc<CutStep>>>>>,
 }
 
-/// The tasks of steps with one number of rows.
+/// The tasks of steps with a fixed number of rows.
 pub(super) struct CutStep {
     pub(super) graph: Graph,
-    /// Of the blocks; their numbers are those in `dag`, too.
+    /// The tasks of the blocks, with the same numbers as in `dag`.
     pub(super) tasks: PrefillTasks,
     pub(super) options: TaskOptions,
-    /// Columns of the output matrix, of each task behind those of the blocks.
+    /// The columns of the output matrix, for each task after those of the blocks.
     pub(super) outputs: Vec<Range<usize>>,
     /// All tasks.
     pub(super) dag: Arc<Dag>,
-    /// Whether steps are cut.
+    /// Decides whether steps are cut.
     pub(super) trial: Mutex<Trial>,
 }
 
 impl Steps {
-    /// Has devices prepare what they run of steps with up to `most_rows` rows.
+    /// Prepares the parts that devices run of steps with up to `most_rows` rows.
     ///
     /// # Errors
     /// If the plans are not those of this model, or a device refuses a part.
@@ -82,12 +82,12 @@ impl Steps {
             most_rows,
             made: Mutex::default(),
         };
-        // Whether the parts can be computed where they are does not depend on the step.
+        // Fails early: whether processors can compute their parts does not depend on the rows.
         steps.make(description, processors, 1)?;
         Ok(steps)
     }
 
-    /// The tasks of a step of `rows` rows; `None` where nothing of it is cut, or nobody planned it.
+    /// Returns the tasks of a step of `rows` rows; `None` if nothing of it is cut, or it has no plan.
     pub(super) fn of(
         &self,
         description: &ModelDescription,
@@ -110,7 +110,7 @@ impl Steps {
         made[rows - 1].get_or_insert_with(make).clone()
     }
 
-    /// Whether some shadows are tasks of their own.
+    /// Returns whether some shadows are separate tasks.
     pub(super) fn has_shadows(&self) -> bool {
         self.options.shadows.iter().any(Option::is_some)
     }
@@ -139,7 +139,7 @@ impl Steps {
         let choice = self
             .plans
             .output(rows)
-            .expect("a step that is planned has an output");
+            .expect("a planned step has an output");
         let mut outputs = Vec::new();
         for piece in &choice.best.partition.pieces {
             let busy = choice
@@ -168,7 +168,7 @@ impl Steps {
         })
     }
 
-    /// What a part of a product is expected to take on a processor, where the plan gives it one.
+    /// Returns the expected seconds of a processor's part of a product, if the plan gives it one.
     fn seconds(
         &self,
         description: &ModelDescription,
@@ -188,12 +188,12 @@ impl Steps {
     }
 }
 
-/// A step as one chunk, whose feed-forwards are three subgraphs each: products alone are cut.
+/// Returns a step as one chunk, with feed-forwards split into three subgraphs: only products are cut.
 fn graph(description: &ModelDescription, rows: usize) -> Graph {
     Graph::with_splits(description, rows, rows, |_| true)
 }
 
-/// A task of a dag as it was made.
+/// Returns a task of a DAG as the node that it was made from.
 fn node(dag: &Dag, task: usize) -> Node {
     Node {
         home: dag.home(task),

@@ -1,7 +1,7 @@
-//! What was measured on several lists of processors, as files of a package keep it.
+//! Files of a package with measurements of several lists of processors.
 //!
-//! Next to each file is this machine's [`seal`] of it: what another machine measured, or somebody put there, does not decide
-//! where a model is computed.
+//! Next to each file is a [`seal`] of this machine: measurements of another machine, or a file that was changed, must
+//! not decide where a model is computed.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
@@ -13,13 +13,13 @@ use triad_model::{files, output, seal};
 
 use crate::error::{Error, Result};
 
-/// Bytes of a file of measurements, at most.
+/// Maximum bytes of a file of measurements.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What seals of measurements are for.
+/// The purpose of the seals of measurements.
 const PURPOSE: &str = "measurements";
 
-/// What is measured on a list of processors, and kept in a package.
+/// Measurements on a list of processors, kept in a package.
 pub trait Measurements: Serialize + DeserializeOwned {
     /// Name of the file in the package.
     const FILE: &str;
@@ -30,7 +30,7 @@ pub trait Measurements: Serialize + DeserializeOwned {
 #[serde(transparent, bound = "T: Measurements")]
 pub struct Table<T>(BTreeMap<String, T>);
 
-// What is derived would ask measurements for a default.
+// A derived implementation would require `T: Default`.
 impl<T> Default for Table<T> {
     fn default() -> Self {
         Self(BTreeMap::new())
@@ -38,21 +38,25 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: Measurements> Table<T> {
-    /// The path of the table of a package.
+    /// Returns the path of the table of a package.
     pub fn path(package: &Path) -> PathBuf {
         package.join(T::FILE)
     }
 
-    /// The path of the seal of the file at `path`.
+    /// Returns the path of the seal of the file at `path`.
     fn seal(path: &Path) -> PathBuf {
         path.with_added_extension("seal")
     }
 
+<<<<<<< HEAD
     /// The table of a package; an empty one where nothing was measured on this machine, or where what has the file's name is
     /// [no file](Self::unread).
+=======
+    /// Reads the table of a package; an empty one if nothing was measured on this machine.
+>>>>>>> work-e5
     ///
     /// # Errors
-    /// If it can't be read, or is none of this version.
+    /// If it can't be read, or is not of this version.
     pub fn open(package: &Path) -> Result<Self> {
         let path = Self::path(package);
         let read = || {
@@ -83,6 +87,7 @@ impl<T: Measurements> Table<T> {
         table.map_err(|source| Error::Measurements { path, source })
     }
 
+<<<<<<< HEAD
     /// Returns the path of the table of a package if what is there is no regular file, such as a named pipe. It counts as
     /// missing.
     pub fn unread(package: &Path) -> Option<PathBuf> {
@@ -92,6 +97,9 @@ impl<T: Measurements> Table<T> {
     }
 
     /// Whether the file at `path` with these `bytes` has a seal of this machine.
+=======
+    /// Returns whether the file at `path` with these `bytes` has a seal of this machine.
+>>>>>>> work-e5
     fn is_sealed(path: &Path, bytes: &[u8]) -> bool {
         let file = files::open(&Self::seal(path));
         let mut found = Vec::new();
@@ -102,8 +110,9 @@ impl<T: Measurements> Table<T> {
         read.is_ok() && seal::is_sealed(PURPOSE, &[T::FILE.as_bytes(), bytes], &found)
     }
 
-    /// The table of a package, for those who measure. A file that is damaged or of another version is replaced by an empty
-    /// table, at once, since engines that measure read it, too; the second value is whether it was.
+    /// Reads the table of a package, to add measurements. A file that is damaged or of another version is replaced
+    /// immediately by an empty table, since engines that measure read it, too. The second value is whether it was
+    /// replaced.
     ///
     /// # Errors
     /// If the file can't be read or replaced.
@@ -118,12 +127,12 @@ impl<T: Measurements> Table<T> {
         }
     }
 
-    /// Those of a list of processors, if they were measured.
+    /// Returns the measurements of a list of processors, if there are any.
     pub fn of(&self, processors: &str) -> Option<&T> {
         self.0.get(processors)
     }
 
-    /// Those of a list of processors from now on.
+    /// Sets the measurements of a list of processors.
     pub fn set(&mut self, processors: &str, measurements: T) {
         self.0.insert(processors.to_owned(), measurements);
     }
@@ -137,7 +146,7 @@ impl<T: Measurements> Table<T> {
         let write = || {
             let mut json = serde_json::to_vec_pretty(self)?;
             json.push(b'\n');
-            // Until both are there, the one does not fit the other, and nothing counts as measured.
+            // Until both are written, the seal does not match the file, and nothing counts as measured.
             output::write_own(&path, &json)?;
             output::write_own(
                 &Self::seal(&path),

@@ -1,4 +1,5 @@
-//! Any policy, any processors, whoever fails: the logits of one processor alone, bit for bit.
+//! Tests of execution: any policy and any processors, even if some fail, give the logits of one processor alone, bit
+//! for bit.
 
 mod adapters;
 mod cuts;
@@ -55,12 +56,12 @@ fn float(family: &str) -> Arc<Model> {
     )
 }
 
-/// With half of its shadows.
+/// Returns a model in INT8 with half of its shadows.
 fn int8(family: &str) -> Arc<Model> {
     pruned(family, 0.5)
 }
 
-/// Without the least important `rate` of its shadows.
+/// Returns a model in INT8 without the least important `rate` of its shadows.
 fn pruned(family: &str, rate: f64) -> Arc<Model> {
     let model = float(family);
     Arc::new(testing::quantize(
@@ -78,7 +79,7 @@ fn prompt(model: &Model, length: usize) -> Vec<u32> {
         .collect()
 }
 
-/// On the model's threads alone.
+/// Returns a session on the model's threads alone.
 fn session(model: &Arc<Model>, chunk: usize) -> Session {
     Session::new(
         model,
@@ -91,9 +92,9 @@ fn session(model: &Arc<Model>, chunk: usize) -> Session {
     .unwrap()
 }
 
-/// A CPU, and what multiplies INT8 beside it.
+/// Returns a CPU, and an NPU that multiplies INT8.
 fn two(npu_threads: usize, device: Option<Arc<dyn Device>>) -> Vec<ProcessorOptions> {
-    // Threads that drive an NPU compute floats, too, where the CPU is lost.
+    // If the CPU is lost, the threads that drive the NPU compute floats, too.
     let npu = Processor {
         formats: Processor::cpu("npu").formats,
         ..Processor::npu("npu", None)
@@ -136,7 +137,7 @@ fn all_logits(mut session: Session, tokens: &[u32]) -> Vec<f32> {
     session.prefill_all_logits(tokens, &Cancel::new()).unwrap()
 }
 
-/// Of every policy on two processors, and of one processor alone.
+/// Returns an engine of every policy on two processors, and one with a single processor.
 fn engines(model: &Arc<Model>) -> impl Iterator<Item = (String, Engine)> {
     let two_each = Policy::ALL
         .into_iter()
@@ -194,7 +195,7 @@ fn every_policy_and_processor_set_gives_the_logits_of_the_sequential_pass() {
                     );
                     assert_eq!(reported, length);
                     assert_eq!(executed.tokens(), tokens);
-                    // And goes on as the other does.
+                    // It also decodes as the sequential session does.
                     let next = executed.decode(3, &Cancel::new()).unwrap().to_vec();
                     let mut sequential = session(&model, CHUNK);
                     sequential.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
@@ -248,7 +249,7 @@ proptest! {
     }
 }
 
-/// Fails at the `at`-th moment of a processor.
+/// Returns a probe that fails at the `at`-th moment of a processor.
 fn failing(processor: ProcessorId, at: usize, fail: fn() -> Result<()>) -> Probe {
     let count = AtomicUsize::new(0);
     Arc::new(move |of, _| {
@@ -267,7 +268,7 @@ fn error() -> Result<()> {
 }
 
 fn panic() -> Result<()> {
-    // Without the message that a panic prints.
+    // Does not print the message of a panic.
     std::panic::resume_unwind(Box::new("unplugged"))
 }
 
@@ -281,7 +282,7 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
         let engine = engine_of(Policy::Fifo);
         (engine.graph(), engine.tasks().shadows.clone())
     };
-    // Each task has two moments, one before it and one behind it; there are three chunks.
+    // Each task has two moments, one before and one after it; there are three chunks.
     let int8 = graph
         .subgraphs()
         .iter()
@@ -373,7 +374,7 @@ fn a_processor_that_hangs_is_left_alone() {
         );
     }
     hangs.store(false, Ordering::Relaxed);
-    // As soon as it is back it works again.
+    // As soon as it has returned, it is used again.
     while !failures(&session).is_empty() {
         session.truncate(0);
         assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
@@ -405,7 +406,7 @@ fn a_cancelled_prompt_keeps_whole_chunks_and_goes_on_from_there() {
         cancel.reset();
         let done = session.tokens().len();
         let logits = match result {
-            // The last task was on its way.
+            // The last task had already begun.
             Ok(logits) => logits,
             Err(error) => {
                 assert!(matches!(error, Error::Cancelled), "{error}");

@@ -1,37 +1,38 @@
-//! Which steps of decode are cut, where a plan cuts them: whichever took less lately. A plan goes by what `triad profile` measured;
-//! another program on one of the processors makes each step wait for the part of that one.
+//! Decides whether decode steps that a plan cuts are cut: compares recent times of cut and of whole steps. Plans use
+//! the times that `triad profile` measured. If another program uses one of the processors, each step waits for the part
+//! of that processor.
 
 use triad_kernels::timing::median;
 
-/// Steps of each kind that are compared, at most.
+/// Maximum steps of each kind that are compared.
 const LATEST: usize = 5;
-/// Steps of the other kind that are needed to prefer it, at least.
+/// Minimum steps of the other kind before it can be preferred.
 const FEWEST: usize = 3;
-/// The other kind is tried once in so many steps: while it has run less than [`FEWEST`] times, and later.
+/// One in this many steps is of the other kind: before that has run [`FEWEST`] times, and afterwards.
 const EVERY: [usize; 2] = [4, 64];
-/// The other kind is preferred where it takes less than this share of the time: single steps differ by more.
+/// The other kind is preferred if it takes less than this share of the time: single steps differ by more.
 const WORTH_IT: f64 = 0.97;
 
-/// Two kinds of steps in turns. Until both have been measured, steps are cut.
+/// Alternates between cut and whole steps. Steps are cut until both kinds have been measured.
 #[derive(Debug, Default)]
 pub(super) struct Trial {
-    /// What the latest steps took, in seconds: whole ones, and cut ones.
+    /// Seconds of the latest steps: whole ones, and cut ones.
     taken: [Vec<f64>; 2],
     prefers_whole: bool,
     steps: usize,
 }
 
 impl Trial {
-    /// Whether the next step is cut.
+    /// Returns whether the next step is cut.
     pub(super) fn next_is_cut(&mut self) -> bool {
         self.steps += 1;
         let is_known = self.taken[usize::from(self.prefers_whole)].len() >= FEWEST;
-        // The rarer kind is the one that is not preferred.
+        // The kind that is not preferred is the rarer one.
         let is_tried = self.steps.is_multiple_of(EVERY[usize::from(is_known)]);
         is_tried == self.prefers_whole
     }
 
-    /// A step took so many seconds.
+    /// Records the seconds of a step.
     pub(super) fn observe(&mut self, is_cut: bool, seconds: f64) {
         let taken = &mut self.taken[usize::from(is_cut)];
         if taken.len() == LATEST {
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs steps that take so long, whole and cut; returns the share of those that were cut.
+    /// Runs steps of the given seconds, whole or cut; returns the share of those that were cut.
     fn run(trial: &mut Trial, steps: usize, mut seconds: impl FnMut(bool) -> f64) -> f64 {
         let mut cut = 0;
         for _ in 0..steps {
@@ -93,7 +94,7 @@ mod tests {
             run(&mut trial, 100, |is_cut| if is_cut { 1.0 } else { 1.5 });
             for (cut, whole) in [(1.5 * slower, 1.5), (1.0, 1.5)] {
                 let seconds = |is_cut| if is_cut { cut } else { whole };
-                // As many tries as make the middle one of the latest.
+                // Enough tries to change the median of the latest.
                 run(&mut trial, 64 * LATEST, seconds);
                 let share = run(&mut trial, 640, seconds);
                 prop_assert!((share < 0.5) == (whole < cut), "{share} are cut");

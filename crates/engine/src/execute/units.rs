@@ -1,4 +1,4 @@
-//! The processors of an engine as its workers see them: threads, and the programs of a device.
+//! The processors of an engine as its workers use them: threads, and the programs of a device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,42 +13,41 @@ use crate::error::Result;
 use crate::model::Model;
 use crate::threads::Threads;
 
-/// A processor of an engine.
+/// The options of a processor.
 #[derive(Clone)]
 pub struct ProcessorOptions {
-    /// Its name and kind, and the formats that it computes, or that the threads that drive it compute.
+    /// Its name and kind, and the formats that it computes, or that the threads driving it compute.
     pub description: Processor,
-    /// Threads that compute, or that drive what computes.
+    /// The threads that compute, or that drive the device.
     pub threads: Threads,
-    /// What computes INT8 subgraphs in place of our own kernels, in memory that it may limit; of a model in float on one
-    /// processor alone, all of the model.
+    /// The device that computes INT8 subgraphs instead of our own kernels, in memory that it may limit. With a single
+    /// processor and a float model, it computes the whole model.
     pub device: Option<Arc<dyn Device>>,
 }
 
-/// A processor as workers see it.
+/// A processor as its worker uses it.
 pub(super) struct Unit {
     pub(super) name: String,
-    /// `None`: the model's own threads.
     pool: UnitPool,
-    /// `None`: our own kernels.
+    /// The programs of its device; `None`: our own kernels.
     pub(super) programs: Option<Mutex<Programs>>,
-    /// Of a device that runs the model whole.
+    /// The model, on a device that runs it whole.
     pub(super) whole: Option<WholeModel>,
-    /// It was lost to a time-out, and is still at that task.
+    /// Whether it was lost to a timeout, and its thread still runs that task.
     is_away: AtomicBool,
 }
 
 /// The threads of a processor.
 enum UnitPool {
-    /// Those of the model, which other engines of it use, too.
+    /// The threads of the model, which its other engines use, too.
     OfModel(Arc<Model>),
     Own(Pool),
 }
 
-/// Of each processor, the device that it drives, if it does.
+/// By processor, the device that it drives, if any.
 pub(super) type Devices = Vec<Option<Arc<dyn Device>>>;
 
-/// The processors, their threads and devices; without any, the model's own threads.
+/// Starts the processors, their threads and devices; without any, uses the model's own threads.
 pub(super) fn start(
     model: &Arc<Model>,
     options: Vec<ProcessorOptions>,

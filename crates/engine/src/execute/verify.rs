@@ -1,5 +1,5 @@
-//! Is what several processors compute what one computes? Other engines have shipped NPU paths whose chunks after the
-//! first were wrong; here a command finds that before a user does.
+//! Compares the results of several processors with those of one. Other engines have shipped NPU paths whose chunks
+//! after the first were wrong; this command finds such errors before users do.
 
 use serde::Serialize;
 use triad_plan::schedule::Policy;
@@ -9,33 +9,33 @@ use super::{Engine, EngineOptions};
 use crate::cancel::Cancel;
 use crate::error::Result;
 
-/// The logits behind one prompt, by one policy.
+/// The logits after one prompt, by one policy, compared with those of one processor.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// Tokens of the prompt.
     pub tokens: usize,
-    /// What decided which task was next.
+    /// The policy that selected tasks.
     pub policy: Policy,
-    /// Largest difference from the sequential pass, relative to its largest logit; zero if every bit is the same. NaN if a
-    /// difference is none.
+    /// The largest difference from the sequential pass, relative to its largest logit; zero only if all bits are the
+    /// same. NaN if a difference is NaN.
     pub difference: f32,
-    /// Processors that failed on the way.
+    /// Processors that failed during the prompt.
     pub failed_processors: usize,
 }
 
-/// What was compared.
+/// The comparisons of an engine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verification {
-    /// Every prompt by every policy.
+    /// All prompts by all policies.
     pub comparisons: Vec<Comparison>,
     /// The largest difference that passes.
     pub allowed: f32,
 }
 
 impl Verification {
-    /// The comparisons that don't pass: too different, or without a processor that failed.
+    /// Returns the comparisons that don't pass: the difference is too large, or a processor failed.
     pub fn failures(&self) -> impl Iterator<Item = &Comparison> {
-        // A difference that is not a number does not pass either.
+        // NaN does not pass either.
         let passes = |comparison: &Comparison| {
             comparison.difference <= self.allowed && comparison.failed_processors == 0
         };
@@ -45,8 +45,8 @@ impl Verification {
     }
 }
 
-/// Lengths of the prompts: a token, a chunk less one, a chunk, a chunk and one, three chunks and a half; as far as the
-/// model's context reaches.
+/// Returns the lengths of the prompts: a token, a chunk less one, a chunk, a chunk and one, three chunks and a half; as
+/// far as the model's context allows.
 pub fn lengths(chunk: usize, context: usize) -> Vec<usize> {
     let mut lengths = vec![1, chunk - 1, chunk, chunk + 1, chunk.saturating_mul(7) / 2];
     lengths.retain(|length| (1..=context).contains(length));
@@ -54,9 +54,10 @@ pub fn lengths(chunk: usize, context: usize) -> Vec<usize> {
     lengths
 }
 
-/// Runs prompts of all [`lengths`] on the model's threads alone, and by `engine` with every policy; on one processor, which
-/// has nothing to choose, once, and a token behind each prompt, too, since that may run there in other kernels. `progress`
-/// is called with what is about to run. Differences up to `allowed` pass: none at all where both multiply with our kernels.
+/// Runs prompts of all [`lengths`] on the model's threads alone, and by `engine` with every policy. An engine with one
+/// processor runs them once, since it has nothing to choose, and decodes a token after each prompt, which may use other
+/// kernels there. `progress` is called before each run. Differences up to `allowed` pass: zero if both multiply with
+/// our kernels.
 ///
 /// # Errors
 /// If `cancel` is set, a prompt cannot be run, or no processor is left.
@@ -131,7 +132,8 @@ pub fn verify(
     })
 }
 
-/// Largest difference, relative to the largest expected number; zero for equal bits alone, NaN if one is no number.
+/// Returns the largest difference, relative to the largest expected number; zero only for equal bits, NaN if one is
+/// NaN.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     if found
         .iter()
@@ -148,7 +150,7 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
     larger(most / largest.max(f32::MIN_POSITIVE), f32::MIN_POSITIVE)
 }
 
-/// The larger one, and of numbers and what is none, what is none: `f32::max` would lose it.
+/// Returns the larger one, or NaN if one is NaN: `f32::max` would lose it.
 fn larger(one: f32, other: f32) -> f32 {
     if one.is_nan() || other.is_nan() {
         f32::NAN

@@ -1,26 +1,26 @@
-//! How a worker waits for what other processors compute (HeteroLLM, §4.2): blocked until it is woken, or asleep for most
-//! of the time that the other one is expected to take, and then polling.
+//! How a worker waits for tasks of other processors (HeteroLLM, §4.2): it blocks until it is woken, or sleeps for most
+//! of the expected time and then polls.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// How a worker without a task waits for those of other processors.
+/// How a worker without a task waits for other processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
-    /// Until it is woken. Nothing is spent, but to wake up takes the system a while.
+    /// It blocks until it is woken. Uses no CPU time, but waking up takes the system a while.
     Blocking,
-    /// It sleeps until shortly before the next task of another processor is expected to end, and polls from then on.
-    /// Where one ends earlier, or far later, it is woken. Behind a task that ends all work it polls for a moment.
+    /// It sleeps until shortly before another processor's task is expected to end, and then polls. It is woken if the
+    /// task ends earlier, or much later. After a task that ends all work it polls for a moment.
     Predicted,
 }
 
 impl Wait {
-    /// All of them.
+    /// All ways to wait.
     pub const ALL: [Self; 2] = [Self::Blocking, Self::Predicted];
 
-    /// Name for people and files.
+    /// Returns the name for output and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Blocking => "blocking",
@@ -29,34 +29,34 @@ impl Wait {
     }
 }
 
-/// How long a worker polls for what was expected by now, or was not expected at any time, before it blocks: falling
-/// asleep and waking up takes as long as a small task.
+/// How long a worker polls after the expected time, or if none is known, before it blocks. Falling asleep and waking up
+/// takes as long as a small task.
 pub(super) const POLL: Duration = Duration::from_micros(200);
-/// How long it polls without giving its core to others: to give it away and get it back takes as long as a join.
+/// How long a worker polls before it yields its core: yielding it and getting it back takes as long as a join.
 pub(super) const SPIN: Duration = Duration::from_micros(50);
-/// How long before the expected end it wakes up: a sleep of the system takes longer than asked for by some 50 µs, and
-/// tasks vary by a few percent.
+/// How long before the expected end a worker wakes up, in time and as a share of the wait: the system sleeps some 50 µs
+/// longer than requested, and task times vary by a few percent.
 const MARGIN: (Duration, f64) = (Duration::from_micros(100), 0.05);
 
-/// What waiting for other processors took.
+/// The time a worker spent waiting for other processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct WaitUse {
-    /// Times that a worker waited for a task of another processor.
+    /// How often a worker waited for a task of another processor.
     pub waits: u64,
-    /// Seconds asleep for a predicted time.
+    /// Seconds of sleep until a predicted time.
     pub slept_seconds: f64,
     /// Seconds of polling.
     pub polled_seconds: f64,
     /// Seconds blocked until woken.
     pub blocked_seconds: f64,
-    /// Seconds between an end and its being noticed, of all waits together.
+    /// Seconds between the end of a task and its detection, in total.
     pub late_seconds: f64,
-    /// How far ends were from what was predicted, in seconds, of all waits together.
+    /// Seconds between the predicted end of a task and its end, in total.
     pub error_seconds: f64,
 }
 
 impl WaitUse {
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl WaitUse {
         }
     }
 
-    /// Since it was `before`.
+    /// Returns the difference from `before`.
     #[must_use]
     pub(super) fn since(self, before: Self) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl WaitUse {
     }
 }
 
-/// How long to sleep and when to stop polling, for something that is expected at a time, if that is known.
+/// Returns how long to sleep and when to stop polling, for an event at an expected time, if that is known.
 pub(super) fn sleep_and_poll(
     now: Instant,
     expected: Option<Instant>,
@@ -92,7 +92,7 @@ pub(super) fn sleep_and_poll(
         return (None, now + POLL);
     };
     let sleep = left.saturating_sub(MARGIN.0.max(left.mul_f64(MARGIN.1)));
-    // Shorter ones are longer than asked for.
+    // Shorter sleeps take longer than requested.
     let sleep = (sleep >= MARGIN.0).then_some(sleep);
     (sleep, now + left + POLL)
 }
@@ -114,7 +114,7 @@ mod tests {
             let margin = MARGIN.0.max(left.mul_f64(MARGIN.1));
             assert!(
                 left.saturating_sub(sleep) <= margin + MARGIN.0,
-                "{micros}: polls for long behind {sleep:?}"
+                "{micros}: polls for long after {sleep:?}"
             );
         }
         assert_eq!(

@@ -1,7 +1,8 @@
-//! A model that a device runs whole: chunks of prompts and steps of rows that decode, one submission each.
+//! A model that a device runs whole: each chunk of prompts and each decode step is a single submission.
 //!
-//! The device keeps keys and values of its own. All that it computes goes to the pages of the CPU, too, from which it gets
-//! back what it does not hold: what a session found in the index of prefixes, was forked from or restored with.
+//! The device has its own KV cache. All keys and values that it computes are also written to the pages of the CPU. From
+//! these it reads what it does not hold: what a session found in the index of prefixes, was forked from, or was
+//! restored with.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -29,7 +30,7 @@ use crate::weights::{Block, Linear, Norm, Weight};
 pub(super) struct WholeModel {
     program: Mutex<Box<dyn ModelProgram>>,
     options: ModelOptions,
-    /// Sequences that have ended since it ran.
+    /// Sequences that have ended since the last run.
     ended: Mutex<Vec<SequenceId>>,
 }
 
@@ -38,14 +39,14 @@ pub(super) struct Rows<'a> {
     sequence: SequenceId,
     cache: &'a KvCache,
     tokens: &'a [u32],
-    /// Position of the first.
+    /// Position of the first token.
     position: usize,
-    /// Which of them something is wanted of.
+    /// The rows whose outputs are wanted.
     pub(super) wanted: Range<usize>,
 }
 
 impl<'a> Rows<'a> {
-    /// `rows` of a request.
+    /// Returns `rows` of a request.
     pub(super) fn new(request: &'a Request, rows: Range<usize>) -> Self {
         let wanted = request.wanted_rows();
         let start = wanted.start.clamp(rows.start, rows.end) - rows.start;
@@ -59,7 +60,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The same in pieces of at most `most` rows.
+    /// Splits the rows into pieces of at most `most`.
     fn pieces(&self, most: usize) -> impl Iterator<Item = Rows<'a>> {
         let Self {
             sequence,
@@ -87,7 +88,7 @@ impl WholeModel {
     /// Has `device` prepare the model.
     ///
     /// # Errors
-    /// If keys and values are not in f16, as devices keep them, or the device refuses the model.
+    /// If keys and values are not in f16, as devices keep them, or scales are dynamic; if the device refuses the model.
     pub(super) fn prepare(
         model: &Model,
         rotation: &Rotation,
@@ -96,7 +97,7 @@ impl WholeModel {
         options: ModelOptions,
     ) -> Result<Self> {
         if kv_format != KvFormat::F16 {
-            let expected = "f16, in which a device that runs the whole model keeps them";
+            let expected = "f16, the format of devices that run the whole model";
             return Err(Error::Option {
                 name: "the format of keys and values",
                 value: format!("{kv_format:?}"),
@@ -110,10 +111,10 @@ impl WholeModel {
             .flat_map(|block| block.inputs.iter().flatten())
             .any(|input| input.fixed().is_none())
         {
-            let expected = "static scales, with which devices run whole models: prepare the package by another method";
+            let expected = "static scales, which devices need to run whole models: prepare the package with another method";
             return Err(Error::Option {
                 name: "the scale of activations",
-                value: "found for each token".into(),
+                value: "dynamic, per token".into(),
                 expected,
             });
         }
@@ -142,13 +143,13 @@ impl WholeModel {
         })
     }
 
-    /// A sequence has ended: what the device keeps of it goes before the next run.
+    /// Records that a sequence has ended: the device drops its keys and values before the next run.
     pub(super) fn forget(&self, sequence: SequenceId) {
         lock(&self.ended).push(sequence);
     }
 
-    /// Runs rows through all blocks; their keys and values are then in the pages of their sequences, too. Returns the logits
-    /// of the wanted rows, or their residual stream behind the last block: `[rows, vocab]` or `[rows, hidden]`.
+    /// Runs rows through all blocks; their keys and values are then in the pages of their sequences, too. Returns the
+    /// logits of the wanted rows, or their residual stream after the last block: `[rows, vocab]` or `[rows, hidden]`.
     ///
     /// # Errors
     /// If the device fails.
@@ -168,7 +169,8 @@ impl WholeModel {
             let mut count = 0;
             let fits = |(index, piece): &(usize, &Rows)| {
                 count += piece.tokens.len();
-                // A sequence that is there again goes on, or takes the place of what it computed before.
+                // A further piece of the same sequence continues it, or replaces its earlier tokens: it needs its own
+                // run.
                 count <= most
                     && rest[..*index]
                         .iter()
@@ -182,7 +184,7 @@ impl WholeModel {
     }
 }
 
-/// The same of rows of different sequences.
+/// The same for rows of different sequences.
 fn run_together(
     program: &mut dyn ModelProgram,
     pass: &Pass,
@@ -229,7 +231,7 @@ fn run_together(
     outcome.map_err(Error::Device)
 }
 
-/// Makes a sequence hold the first `position` positions and nothing behind them.
+/// Makes the device hold the first `position` positions of a sequence, and nothing after them.
 fn hold(
     program: &mut dyn ModelProgram,
     sequence: SequenceId,
@@ -249,7 +251,7 @@ fn hold(
         .map_err(Error::Device)
 }
 
-/// Writes the keys and values of a chunk, of each block `[2, rows, kv_heads, head_dim]`, to the pages of its sequences.
+/// Writes the keys and values of a chunk, by block `[2, rows, kv_heads, head_dim]`, to the pages of its sequences.
 fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) {
     let count: usize = rows.iter().map(|rows| rows.tokens.len()).sum();
     let mut rest = keys_and_values;
@@ -258,7 +260,7 @@ fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) 
         let width = block.attention.kv_heads * block.attention.head_dim;
         let of_block = rest
             .split_off(..2 * count * width)
-            .expect("those of all blocks");
+            .expect("values of all blocks");
         wide.resize(of_block.len(), 0.0);
         of_block.convert_to_f32_slice(&mut wide);
         let (mut keys, mut values) = wide.split_at(count * width);
@@ -273,7 +275,7 @@ fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) 
             let own = |plane: &mut &[f32]| {
                 plane
                     .split_off(..count)
-                    .expect("those of all rows")
+                    .expect("values of all rows")
                     .to_vec()
             };
             cache
@@ -307,7 +309,7 @@ fn norm(norm: &Norm) -> DeviceNorm<'_> {
     }
 }
 
-/// How what a layer of a block reads becomes INT8, if it does.
+/// Returns how the input of a layer is quantized to INT8, if it is.
 fn input(block: &Block, layer: description::Linear) -> Option<Int8Input<'_>> {
     block
         .inputs

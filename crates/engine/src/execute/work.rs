@@ -1,5 +1,5 @@
-//! What the tasks of a prompt are, for all prompts of an engine: where subgraphs run, how outputs are cut, which shadows
-//! are tasks of their own. Decided once, when programs are prepared.
+//! How prompts become tasks: where subgraphs run, how outputs are cut, and which shadows are separate tasks. This is
+//! decided once per engine, when devices prepare their programs, except for plans of single prompts.
 
 use triad_kernels::int8::Int8Weight;
 use triad_model::description::ModelDescription;
@@ -26,31 +26,31 @@ use crate::model::Model;
 
 /// Columns of a product are cut at multiples of this, or of a multiple of it.
 const COLUMNS: usize = 64;
-/// At so many places at most.
+/// Maximum places at which the columns of a product are cut.
 const MOST_PLACES: usize = 16;
 
-/// How the prompts of an engine become tasks.
+/// The rules by which prompts of an engine become tasks.
 pub(crate) struct PromptTasks {
-    /// By block, whether its feed-forward is three subgraphs.
+    /// By block, whether its feed-forward is split into three subgraphs.
     splits: Vec<bool>,
     chunk: usize,
     pub(super) options: TaskOptions,
-    /// Of all products, where prompts are not planned one by one.
+    /// The plans of all products, unless prompts are planned one by one.
     pub(super) plans: Option<Plans>,
-    /// What plans each prompt, if anything does.
+    /// The search that plans each prompt, if any.
     pub(super) joint: Option<Joint>,
-    /// By processor, whether its programs are of one number of rows each.
+    /// By processor, whether each of its programs is for a fixed number of rows.
     has_static_shapes: Vec<bool>,
 }
 
-/// How outputs of products are cut.
+/// How the outputs of products are cut.
 #[derive(Clone, Copy)]
 pub(super) struct Cuts<'a> {
-    /// By role, each once.
+    /// The cuts of roles, each role once.
     pub(super) by_role: &'a [(Role, Cut)],
-    /// Of all products; none of them is cut by role, too.
+    /// The cuts of all products; then none is cut by role.
     pub(super) plans: Option<&'a Plans>,
-    /// Of all products, chosen for each prompt; there are no others then.
+    /// The cuts of all products, chosen for each prompt; then there are no others.
     pub(super) joint: Option<&'a Joint>,
 }
 
@@ -58,12 +58,13 @@ pub(super) struct Cuts<'a> {
 pub(super) type Devices<'a> = [Option<&'a dyn Device>];
 
 impl PromptTasks {
-    /// Places the subgraphs of `model` and has devices prepare theirs, feed-forwards first. What does not fit into the
-    /// window of a device is placed on another processor ([`Reason::WindowFull`](triad_plan::placement::Reason)).
-    /// `progress` is called with how many subgraphs of how many are prepared.
+    /// Places the subgraphs of `model` and prepares those of devices, feed-forwards first. A subgraph that does not fit
+    /// into the window of a device is placed on another processor
+    /// ([`Reason::WindowFull`](triad_plan::placement::Reason)). `progress` is called with the number of prepared
+    /// subgraphs and the number of all.
     ///
     /// # Errors
-    /// If a subgraph has no place, a cut can't be made, or a device refuses a subgraph for another reason than room.
+    /// If a subgraph has no place, a cut is impossible, or a device refuses a subgraph for another reason than memory.
     pub(super) fn prepare(
         model: &Model,
         processors: &Processors,
@@ -128,8 +129,8 @@ impl PromptTasks {
         Ok((made, all))
     }
 
-    /// The subgraphs and chunks of a prompt, as its plan divides it, if there is one. One processor alone computes whole
-    /// feed-forwards.
+    /// Returns the subgraphs and chunks of a prompt, by its plan if there is one. If one processor computes all of it,
+    /// feed-forwards are not split.
     pub(super) fn graph(
         &self,
         description: &ModelDescription,
@@ -143,13 +144,13 @@ impl PromptTasks {
         })
     }
 
-    /// The processor that computes a prompt by its plan as if there were no other one, shadows with their products.
+    /// Returns the processor that computes all of a prompt by its plan, without separate shadows, if one does.
     fn alone(&self, planned: Option<&Planned>) -> Option<ProcessorId> {
         self.joint.as_ref().and(planned)?.alone()
     }
 
-    /// Chunks of a prompt that are computed at once. One processor alone gains nothing by a second one, whose floats would
-    /// push the first one's out of its caches.
+    /// Returns the maximum chunks in flight of a prompt. A processor that computes all of it gains nothing by a second
+    /// chunk, whose floats would evict those of the first one from its caches.
     pub(super) fn chunks_in_flight(&self, planned: Option<&Planned>) -> usize {
         if self.alone(planned).is_some() {
             1
@@ -158,10 +159,10 @@ impl PromptTasks {
         }
     }
 
-    /// The tasks of a prompt, as its plan assigns them, if there is one.
+    /// Returns the tasks of a prompt, assigned by its plan if there is one.
     ///
     /// # Errors
-    /// If a cut can't be made; which is so of all prompts or of none.
+    /// If a cut is impossible, which is the case for all prompts or for none.
     pub(super) fn tasks(
         &self,
         graph: &Graph,
@@ -203,8 +204,8 @@ impl PromptTasks {
         }
     }
 
-    /// Seconds of parts of products on processors with static shapes, as they were measured for the plan: what whole chunks
-    /// take there does not tell what parts do, and what runs took does not change it. `None` of other tasks, and where no
+    /// Returns the measured seconds of planned parts of products on processors with static shapes: the times of whole
+    /// chunks do not predict those of parts there, and later runs do not update them. `None` for other tasks, and if no
     /// product is planned.
     pub(super) fn planned_seconds<'a>(
         &'a self,
@@ -239,7 +240,7 @@ impl PromptTasks {
         }
     }
 
-    /// By subgraph, the shadow that is a task of its own.
+    /// Returns, by subgraph, the shadow that is a separate task.
     pub(super) fn shadows(&self, planned: Option<&Planned>) -> Vec<Option<Shadow>> {
         if self.alone(planned).is_some() {
             Vec::new()
@@ -248,7 +249,7 @@ impl PromptTasks {
         }
     }
 
-    /// Whether some shadows are tasks of their own.
+    /// Returns whether some shadows are separate tasks.
     pub(super) fn has_shadows(&self) -> bool {
         self.options.shadows.iter().any(Option::is_some)
     }
@@ -256,7 +257,7 @@ impl PromptTasks {
 
 impl<'a> Cuts<'a> {
     /// # Errors
-    /// If what is not a product is cut, or a product twice.
+    /// If something other than a product is cut, or a product twice.
     fn check(&self) -> Result<()> {
         let Self {
             by_role,
@@ -277,16 +278,16 @@ impl<'a> Cuts<'a> {
         }
     }
 
-    /// Whether feed-forwards are three subgraphs.
+    /// Returns whether feed-forwards are split into three subgraphs.
     pub(super) fn cuts_feed_forwards(&self) -> bool {
         let is_inside = |(role, _): &(Role, Cut)| matches!(role, Role::GateUp | Role::Down);
         self.plans.is_some() || self.joint.is_some() || self.by_role.iter().any(is_inside)
     }
 
-    /// How the output of a subgraph is cut, if it is.
+    /// Returns the cut of a subgraph's output, if it is cut.
     ///
     /// # Errors
-    /// If there are plans, and none for this product.
+    /// If there are plans, but none for this product.
     pub(super) fn of(
         &self,
         description: &ModelDescription,
@@ -316,7 +317,7 @@ impl<'a> Cuts<'a> {
     }
 }
 
-/// Input features of a subgraph that is products.
+/// Returns the input features of a subgraph that consists of products.
 pub(super) fn product_depth(description: &ModelDescription, subgraph: &Subgraph) -> Option<usize> {
     let products = products(&description.blocks[subgraph.block], description.hidden, 1).ok()?;
     products
@@ -325,9 +326,8 @@ pub(super) fn product_depth(description: &ModelDescription, subgraph: &Subgraph)
         .map(|(_, shape)| shape.depth())
 }
 
-/// Where the output of a product may be cut by a plan: at a multiple of packed INT8 weights in each of its layers, and
-/// at no more than [`MOST_PLACES`] columns, so that they can all be measured; margins are left to processors that compute
-/// any shape.
+/// Returns where a plan may cut the output of a product: at multiples of packed INT8 weights in each of its layers, and
+/// at no more than [`MOST_PLACES`] columns, so that all can be measured. Margins go to processors of dynamic shapes.
 pub(super) fn alignment(
     description: &ModelDescription,
     role: Role,
@@ -345,7 +345,7 @@ pub(super) fn alignment(
     }
 }
 
-/// Whether each layer of a role begins with a block of packed INT8 weights where their outputs are side by side.
+/// Returns whether each layer of a role begins at a block of packed INT8 weights when their outputs are concatenated.
 pub(super) fn columns_can_be_cut(description: &ModelDescription, role: Role) -> bool {
     description.blocks.iter().all(|block| {
         let layers = layers(block, description.hidden, role);
@@ -357,7 +357,7 @@ pub(super) fn columns_can_be_cut(description: &ModelDescription, role: Role) -> 
     })
 }
 
-/// Prepares what devices run of a subgraph, where one does; it is placed elsewhere where there is no room for it.
+/// Prepares a subgraph on the devices that run it. If a device has no room for it, places it on another processor.
 fn prepare_one(
     (model, fixed): (&Model, Option<&FixedBlocks>),
     processors: &Processors,
@@ -426,7 +426,7 @@ fn prepare_one(
     Ok(())
 }
 
-/// Prepares what devices run of a subgraph that is cut.
+/// Prepares a cut subgraph on the devices that run its parts.
 ///
 /// # Errors
 /// If a part begins within a block of packed weights, or a device refuses it.
@@ -472,8 +472,8 @@ pub(super) fn prepare_cut(
     Ok(())
 }
 
-/// Pieces that take a program of their own: of static shapes, each number of rows of some columns; of others, the most
-/// rows.
+/// Returns the pieces that need a separate program, for each range of columns: with static shapes, one for each number
+/// of rows; with dynamic shapes, the one with the most rows.
 fn distinct(pieces: Vec<Piece>, devices: &Devices) -> Vec<Piece> {
     let mut distinct: Vec<Piece> = Vec::new();
     for piece in pieces {
@@ -500,7 +500,7 @@ fn has_no_room(error: &SubgraphError) -> bool {
     )
 }
 
-/// Whether INT8 weights can be cut where a part begins.
+/// Checks that INT8 weights can be cut where a part begins.
 fn check_columns(model: &Model, block: usize, role: Role, part: &Part) -> Result<()> {
     const MULTIPLE: usize = Int8Weight::COLUMNS;
     if !model.weights().is_int8() || !role.is_product() {
@@ -523,7 +523,7 @@ fn check_columns(model: &Model, block: usize, role: Role, part: &Part) -> Result
     }
 }
 
-/// A subgraph on a whole chunk, as a task.
+/// Returns a subgraph on a whole chunk, as a task.
 fn whole(graph: &Graph, subgraph: usize) -> PrefillTask {
     PrefillTask::whole(
         graph,
@@ -535,7 +535,7 @@ fn whole(graph: &Graph, subgraph: usize) -> PrefillTask {
     )
 }
 
-/// Which inputs keep shadows that can be computed apart from their products: those with a static scale.
+/// Returns, by block, which inputs have shadows that can be computed separately: those with a static scale.
 pub(super) fn shadows(model: &Model) -> Vec<BlockShadows> {
     let of_block = |block: &crate::weights::Block| {
         let has = |input: LinearInput| {

@@ -1,10 +1,10 @@
-//! A thread for each processor, as long as the engine lives: it takes tasks, runs them, and gives them back. Where there is
-//! one processor alone, the threads that wait for it take its tasks, too ([`help`]).
+//! The workers: one thread per processor for the lifetime of the engine. A worker takes tasks, runs them and returns
+//! their results. With a single processor, the threads that wait for results take tasks, too ([`help`]).
 //!
-//! A processor that panics, reports an error or takes too long for a task is lost until nothing is left to compute. Another
-//! one runs its part or shadow, or takes the chunk that it had, from its tokens on, where nobody knows what its buffers
-//! hold. A thread that hangs keeps its buffers and is left alone. Where it hangs within attention it holds the pages of a
-//! block, too, and whoever needs these waits for it.
+//! A processor that panics, returns an error or exceeds the time limit is lost until nothing is left to compute.
+//! Another one then runs its part or shadow. If the state of the chunk's buffers is unknown, it restarts the chunk from
+//! its tokens. A thread that hangs keeps its buffers and is not joined. If it hangs within attention, it also holds the
+//! lock on a block's pages of the KV cache, and other users of these pages wait for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -20,17 +20,18 @@ use crate::error::{Error, FailureReason, Result};
 use crate::linear::OwnKernels;
 use triad_kernels::lock;
 
-/// How often a worker that waits looks whether another one takes too long.
+/// How often a waiting worker checks whether another one hangs.
 const LOOK: Duration = Duration::from_millis(20);
-/// The same of an engine with one processor, where there is no other one.
+/// The same for an engine with one processor, which has no other worker.
 const LOOK_ALONE: Duration = Duration::from_millis(200);
 
-/// The life of a worker.
+/// Runs a worker until the engine closes.
 pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
     if shared.units.len() == 1 {
         return serve_tasks(shared, index);
     }
-    // Nobody else takes this processor's tasks. To keep a thread on its cores takes the system longer than a short task.
+    // No other thread takes this processor's tasks. Keeping a thread on the cores for a single task takes the system
+    // longer than a short task.
     shared.units[index]
         .pool()
         .install(|| serve_tasks(shared, index));
@@ -53,8 +54,8 @@ fn serve_tasks(shared: &Shared, index: usize) {
     }
 }
 
-/// Of an engine with one processor, its tasks on this thread, which waits for some of them anyway: nobody has to be woken
-/// for a step. Ends when `is_enough`, or when there is no task now. Returns whether there was one.
+/// With one processor, runs its tasks on this thread, which waits for some of them anyway, so that no thread has to be
+/// woken for a step. Ends at `is_enough`, or when there is no task. Returns whether there was one.
 pub(super) fn help(shared: &Shared, is_enough: &dyn Fn() -> bool) -> bool {
     if shared.units.len() > 1 {
         return false;
@@ -63,7 +64,7 @@ pub(super) fn help(shared: &Shared, is_enough: &dyn Fn() -> bool) -> bool {
         let mut state = lock(&shared.state);
         let job = state.take(shared, 0);
         if job.is_none() && state.is_left_alone() {
-            // A step that waits for its other sequences: somebody has to look when it has waited enough.
+            // A step waits for its other sequences: wake the worker, which checks when that time is over.
             shared.tell(&mut state);
         }
         job
@@ -73,7 +74,7 @@ pub(super) fn help(shared: &Shared, is_enough: &dyn Fn() -> bool) -> bool {
     true
 }
 
-/// Runs a job and those behind it.
+/// Runs a task and those that follow it.
 fn work(shared: &Shared, index: usize, job: Job, is_enough: &dyn Fn() -> bool) {
     let unit = &shared.units[index];
     unit.pool().install(|| {
@@ -94,7 +95,6 @@ fn work(shared: &Shared, index: usize, job: Job, is_enough: &dyn Fn() -> bool) {
     });
 }
 
-/// Runs a job.
 fn run(
     shared: &Shared,
     unit: &Unit,
@@ -133,7 +133,7 @@ fn probe(shared: &Shared, index: usize, moment: Moment) -> Result<()> {
     probe.map_or(Ok(()), |probe| probe(index, moment))
 }
 
-/// Until something happens, and at times without that. `has_worked` is whether the worker comes from a task.
+/// Waits until a notification or a timeout. `has_worked` is whether the worker has just run a task.
 fn wait<'a>(
     shared: &'a Shared,
     index: usize,
@@ -143,7 +143,7 @@ fn wait<'a>(
     let polls = shared.units.len() > 1 && shared.settings.wait == Wait::Predicted;
     let has_nothing = shared.units.len() > 1 && !state.is_closing && state.has_nothing_for(index);
     let expected = state.next_end(index);
-    // Behind a step that ends all work there mostly is another one at once: it polls for that, once.
+    // After a step that ends all work, the next one mostly follows at once: poll for it, once.
     if has_nothing && !(polls && has_worked && expected.is_none()) {
         (state, _) = shared
             .idle
@@ -156,7 +156,7 @@ fn wait<'a>(
     }
     let told = shared.told.load(Ordering::Relaxed);
     let begin = Instant::now();
-    // The tasks of a processor alone are mostly taken by who waits for them.
+    // With one processor, the threads that wait for its tasks mostly run them.
     let look = if shared.units.len() == 1 {
         LOOK_ALONE
     } else {
@@ -164,10 +164,10 @@ fn wait<'a>(
     };
     let mut used = WaitUse::default();
     let (sleep, polled) = sleep_and_poll(begin, expected);
-    // Beside what takes longer than that, to be woken takes nothing: it blocks at once.
+    // For longer waits the time to wake up does not matter: block at once.
     if polls && sleep.is_none_or(|sleep| sleep < look) {
         if let Some(sleep) = sleep {
-            // What ends earlier than expected wakes it.
+            // A task that ends earlier than expected wakes it.
             state = blocked(shared, state, sleep);
         }
         drop(state);
@@ -176,7 +176,7 @@ fn wait<'a>(
             if awake.elapsed() < SPIN {
                 std::hint::spin_loop();
             } else {
-                // Whoever is to tell may be waiting for this core.
+                // The thread that is about to notify may be waiting for this core.
                 std::thread::yield_now();
             }
         }
@@ -187,7 +187,7 @@ fn wait<'a>(
             return state;
         }
     }
-    // It is told under the lock: nothing is missed in between.
+    // Notifications are sent under the lock, so none is missed in between.
     if shared.told.load(Ordering::Relaxed) == told && !state.is_closing {
         let now = Instant::now();
         let look = state
@@ -206,7 +206,7 @@ fn wait<'a>(
     state
 }
 
-/// Until something is told, and for so long at most.
+/// Blocks until a notification, and at most for `most`.
 fn blocked<'a>(
     shared: &'a Shared,
     state: MutexGuard<'a, State>,
@@ -221,7 +221,7 @@ fn blocked<'a>(
     state
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))

@@ -1,5 +1,5 @@
-//! What a mean does not say of what tasks take: by block, behind idleness, beside others, how soon they begin, and how much
-//! all that varies.
+//! Effects on task times that a mean does not describe: by block, after idle time, while other processors work, the
+//! delay until tasks begin, and the variation of all of these.
 
 use std::ops::RangeInclusive;
 
@@ -12,32 +12,33 @@ use triad_plan::timeline::{Event, Timeline};
 use super::{Cost, Costs};
 use crate::execute::Execution;
 
-/// What tasks are longer by, for either reason, as a part of themselves. Anything else is a disturbance, or a file that
-/// something else wrote; of both reasons together something is left of a task.
+/// The valid share by which either effect makes tasks longer. Anything else is a disturbance, or a file from another
+/// program. With both effects at their minimum, tasks still take some time.
 pub(super) const LONGER: RangeInclusive<f64> = -0.45..=0.75;
-/// So many times of what is known, too.
+/// Maximum multiple of the expected time that is counted.
 const MOST_SHARE: f64 = 3.0;
-/// Variance that is added to that of an effect's cause.
+/// Added to the variance of an effect's cause.
 const LEAST_VARIANCE: f64 = 0.005;
-/// How many numbers stand for what varies.
+/// Maximum number of values that represent a variation.
 const MOST_RANKS: usize = 64;
 
-/// A task that ran, in seconds.
+/// A task that ran. Times are in seconds.
 struct Observed {
     block: usize,
-    /// What was expected of it where no other processor works.
+    /// The expected time while no other processor works.
     known: f64,
-    /// While no other processor worked.
+    /// The time during which no other processor worked.
     alone: f64,
-    /// While one did.
+    /// The time during which another processor worked.
     beside: f64,
-    /// From when anything was ready to its begin, where its processor had nothing to do until then.
+    /// The time from when any task was ready for the processor until this one began, if the processor was idle until
+    /// then.
     notice: Option<f64>,
 }
 
 impl Costs {
-    /// What tasks took in runs in order and out of order. Of either those in the middle count, of which a quarter is faster
-    /// and a quarter slower: so what disturbs a few of them does not count.
+    /// Returns the costs of runs in order and out of order. Ignores the fastest and the slowest quarter of either, so
+    /// that disturbances of a few runs do not count.
     pub fn of_runs(
         processors: &Processors,
         in_order: Vec<Execution>,
@@ -65,7 +66,7 @@ impl Costs {
         costs
     }
 
-    /// Changes what is known of each kind, by its tasks.
+    /// Changes the cost of each kind, given its tasks.
     fn change(
         &mut self,
         processors: &Processors,
@@ -85,7 +86,7 @@ impl Costs {
         }
     }
 
-    /// All tasks of runs of which something is known, by processor and kind.
+    /// Returns all tasks of runs whose kinds have costs, by processor and kind.
     fn observed<'a>(
         &self,
         processors: &Processors,
@@ -128,7 +129,7 @@ impl Costs {
     }
 }
 
-/// Of each event, how long before it something was ready for its processor, where nothing was until then.
+/// Returns, by event, how long before it a task was ready for its processor, if the processor was idle until then.
 fn notices(dag: &Dag, timeline: &Timeline) -> Vec<Option<f64>> {
     let events = timeline.events();
     let mut ends = vec![0.0; dag.len()];
@@ -144,7 +145,7 @@ fn notices(dag: &Dag, timeline: &Timeline) -> Vec<Option<f64>> {
         let own: Vec<_> = (0..events.len())
             .filter(|index| events[*index].processor == processor)
             .collect();
-        // The first that is ready of all that have not begun.
+        // When the first of the tasks that have not begun was ready.
         let mut first = f64::INFINITY;
         for place in (1..own.len()).rev() {
             let [before, event] = [own[place - 1], own[place]].map(|index| &events[index]);
@@ -155,18 +156,18 @@ fn notices(dag: &Dag, timeline: &Timeline) -> Vec<Option<f64>> {
     notices
 }
 
-/// How tasks of a kind differ from what is known of them.
+/// The differences of a kind's tasks from their expected times.
 struct Effects {
-    /// What they take behind another one of their processor and beside none, as a part of what is known.
+    /// Their time as a multiple of the expected one, without idle time before them and without other processors.
     scale: f64,
-    /// What they are longer by where their processor was idle before.
+    /// The share by which they take longer if their processor was idle before.
     idle: f64,
-    /// What a second of them is longer by while another processor works.
+    /// The share by which time grows while another processor works.
     beside: f64,
 }
 
 impl Effects {
-    /// By least squares. Where tasks hardly differ in something, nothing is put down to it.
+    /// Fits the effects by least squares. A cause that hardly varies between tasks is given no effect.
     fn of(tasks: &[Observed]) -> Self {
         let rows = || {
             tasks
@@ -208,7 +209,8 @@ impl Effects {
         }
     }
 
-    /// What tasks took as a part of what is known with these effects, at evenly spaced ranks; of mean 1.
+    /// Returns the times of tasks as multiples of the expected ones with these effects, at evenly spaced ranks; their
+    /// mean is 1.
     fn variation(&self, tasks: &[Observed]) -> Vec<f64> {
         let share = |task: &Observed| {
             let [idle, beside, share] = task.row();
@@ -225,8 +227,8 @@ impl Effects {
 }
 
 impl Observed {
-    /// Whether its processor was idle before, the part of its time in which another one worked, and its time as a part of
-    /// what is known, if anything is.
+    /// Returns whether its processor was idle before (1 or 0), the share of its time in which another one worked, and
+    /// its time as a multiple of the expected one; NaN if none is known.
     fn row(&self) -> [f64; 3] {
         let seconds = self.alone + self.beside;
         let beside = if seconds > 0.0 {
@@ -243,7 +245,7 @@ impl Observed {
     }
 }
 
-/// What tasks of each block took as a part of what is known.
+/// Returns, by block, the times of its tasks as a multiple of the expected ones.
 fn by_block(tasks: &[Observed]) -> Vec<f64> {
     let blocks = tasks.iter().map(|task| task.block + 1).max().unwrap_or(0);
     let mut sums = vec![[0.0; 2]; blocks];
@@ -256,7 +258,7 @@ fn by_block(tasks: &[Observed]) -> Vec<f64> {
         .collect()
 }
 
-/// As few as stand for many, at evenly spaced ranks.
+/// Returns at most [`MOST_RANKS`] numbers that represent all, at evenly spaced ranks.
 fn at_ranks(mut numbers: Vec<f64>) -> Vec<f64> {
     numbers.retain(|number| number.is_finite());
     numbers.sort_by(f64::total_cmp);
@@ -266,7 +268,7 @@ fn at_ranks(mut numbers: Vec<f64>) -> Vec<f64> {
         .collect()
 }
 
-/// All runs but the fastest quarter and the slowest.
+/// Returns all runs except the fastest quarter and the slowest.
 fn in_the_middle(mut runs: Vec<Execution>) -> Vec<Execution> {
     runs.sort_by(|one, other| one.timeline.seconds().total_cmp(&other.timeline.seconds()));
     let outside = runs.len() / 4;
@@ -290,7 +292,7 @@ mod tests {
         }
     }
 
-    /// A task of so many seconds, a part of it beside another, perhaps behind idleness.
+    /// Returns a task of `seconds`, a part of them while another one ran, perhaps after idle time.
     fn varied(seconds: f64, part: f64, is_idle: bool) -> Observed {
         Observed {
             notice: is_idle.then_some(1e-5),
@@ -407,7 +409,7 @@ mod tests {
             event(2, 1, 4.0, 5.0),
             event(4, 0, 5.25, 6.0),
         ];
-        // Nothing is known of a processor's first task.
+        // A processor's first task has no notice.
         assert_eq!(
             notices(&dag, &Timeline::new(events, 2)),
             [None, None, None, None, Some(0.25)]

@@ -1,4 +1,5 @@
-//! What products are measured with: some of their columns on a processor, alone and while the others run theirs.
+//! The benchmark of products: some columns of a product on one processor, alone and while the other processors run
+//! theirs.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -23,13 +24,13 @@ use crate::linear::{Backend, LinearOutput, OwnKernels, Shadows, columns_of, laye
 use crate::model::Model;
 use triad_kernels::lock;
 
-/// Numbers of columns that are measured of a product, at most: those between are on lines.
+/// Maximum numbers of columns that are measured of a product; those between are interpolated linearly.
 const MOST_COLUMNS: usize = 6;
-/// Blocks whose weights a device gets for each measurement. Kernels of our own take all blocks in turns, as a prompt does.
+/// Blocks whose weights a device gets for each measurement. Our own kernels take all blocks in turn, as a prompt does.
 const BLOCKS_OF_DEVICE: usize = 2;
 
-/// Numbers of columns that a part can have where all are cut at multiples, or some of them, the least and the most among
-/// them.
+/// Returns the numbers of columns that a part can have if it is cut at multiples: all of them, or some including the
+/// least and the most.
 pub(super) fn columns(all: usize, multiple: usize, every: bool) -> Vec<usize> {
     let from_left = (1..)
         .map(|tiles| tiles * multiple)
@@ -46,14 +47,14 @@ pub(super) fn columns(all: usize, multiple: usize, every: bool) -> Vec<usize> {
         .collect()
 }
 
-/// Runs whose median is more than so many times the shortest were disturbed.
+/// Runs were disturbed if their median is more than this multiple of the shortest.
 const DISTURBED: f64 = 1.25;
-/// How often as many runs are measured as were asked for, at most, unless they are short.
+/// Maximum runs, as a multiple of those that were asked for, unless they are short.
 const MOST_ROUNDS: usize = 8;
-/// Seconds that all runs take, at least: one that takes microseconds depends on what the processor did before.
+/// Minimum seconds of all runs together: a run of microseconds depends on what the processor did before.
 const LEAST_SECONDS: f64 = 2e-3;
 
-/// What is measured with.
+/// The model, processors and devices of the benchmark.
 pub(super) struct Bench<'a> {
     pub(super) model: &'a Model,
     pub(super) units: &'a [Unit],
@@ -62,8 +63,8 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// For each processor a product that it runs while another one is measured: the whole one. Each has been run with the
-    /// weights of all blocks, which the first time come from a file.
+    /// Returns, by processor, the product that it runs while another one is measured: a whole one. Each has run with
+    /// the weights of all blocks, which are read from a file the first time.
     pub(super) fn loads(&self, role: Role, shape: ProductShape) -> Result<Vec<Mutex<Product<'a>>>> {
         let load = |processor: ProcessorId| {
             let mut product = self.product(role, processor, shape)?;
@@ -78,7 +79,7 @@ impl<'a> Bench<'a> {
             .collect()
     }
 
-    /// Times a product on a processor, alone and while the others run theirs.
+    /// Measures a product on a processor, alone and while the others run theirs.
     pub(super) fn measure(
         &self,
         role: Role,
@@ -129,8 +130,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// The median of some runs behind one that does not count; of more runs where they are short, or other programs disturb
-    /// them.
+    /// Returns the median of some runs, after one that does not count. Takes more runs if they are short, or disturbed
+    /// by other programs.
     fn seconds(&self, processor: ProcessorId, product: &mut Product) -> Result<f64> {
         self.units[processor.index()].pool().install(|| {
             product.run()?;
@@ -139,7 +140,7 @@ impl<'a> Bench<'a> {
                 for _ in 0..self.repeat {
                     let start = Instant::now();
                     product.run()?;
-                    // Clocks may not tell the shortest ones from nothing.
+                    // Clocks may be too coarse for the shortest runs.
                     let one = start.elapsed().as_secs_f64().max(1e-9);
                     seconds.push(one);
                     all += one;
@@ -158,7 +159,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// The first columns of a product, with the weights of several blocks.
+    /// Returns the first columns of a product, with the weights of several blocks.
     fn product(
         &self,
         role: Role,
@@ -168,7 +169,7 @@ impl<'a> Bench<'a> {
         self.product_of(role, processor, shape, 0..shape.columns())
     }
 
-    /// Some columns of a product that has at least those of `shape`.
+    /// Returns some columns of a product that has at least those of `shape`.
     pub(super) fn product_of(
         &self,
         role: Role,
@@ -246,12 +247,12 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// A product that can be run again and again, each time with the weights of the next block.
+/// A product that can be run repeatedly, each time with the weights of the next block.
 pub(super) struct Product<'a> {
     model: &'a Model,
     role: Role,
     blocks: Vec<usize>,
-    /// Of each block, or one for all of them.
+    /// The input of each block, or one for all of them.
     inputs: Vec<QuantizedRows>,
     outs: Vec<(triad_model::description::Linear, Range<usize>, Vec<f32>)>,
     programs: Option<Programs>,
@@ -259,12 +260,12 @@ pub(super) struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// How many blocks' weights it has.
+    /// Returns the number of blocks whose weights it has.
     pub(super) fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// On the threads that are installed.
+    /// Runs the product on the installed threads.
     pub(super) fn run(&mut self) -> Result<()> {
         let Self {
             model,
@@ -299,7 +300,7 @@ impl Product<'_> {
     }
 }
 
-/// Activations of all sizes that INT8 holds.
+/// Returns activations with all values of INT8.
 fn any_input(shape: ProductShape, scale: f32) -> QuantizedRows {
     let number = |index: usize| (index.wrapping_mul(7919) % 255) as f32 - 127.0;
     let x: Vec<f32> = (0..shape.rows() * shape.depth())

@@ -1,5 +1,5 @@
-//! What the products of a step of decode take (§4.1.2, §4.3): the profiler walks through the blocks as a step does, so that
-//! weights come from memory and not from a cache.
+//! Measures the products of decode steps (§4.1.2, §4.3). The profiler walks through the blocks as a step does, so that
+//! weights are read from memory and not from a cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,45 +26,45 @@ use crate::execute::work::columns_can_be_cut;
 use crate::forward::multiply_output;
 use crate::model::Model;
 
-/// Rows of steps that are measured and planned: of one sequence, and of several.
+/// Rows of the steps that are measured and planned: of one sequence, and of several.
 const ROWS: [usize; 5] = [1, 2, 4, 8, 16];
-/// The same where a processor has static shapes, and graphs of its own for each number of rows.
+/// The same if a processor has static shapes, and separate graphs for each number of rows.
 const ROWS_OF_GRAPHS: [usize; 2] = [1, 16];
 /// Columns of a product are cut at multiples of this, or of a multiple of it.
 const COLUMNS: usize = Int8Weight::COLUMNS;
-/// At so many places at most.
+/// Maximum places at which the columns of a product are cut.
 const MOST_PLACES: usize = 32;
-/// Bytes of weights after which nothing of the first ones is left in a cache.
+/// Bytes of weights after which no cache holds the first ones any more.
 const COLD_BYTES: usize = 256 << 20;
-/// Bytes that are read before a device multiplies, which has the weights of few blocks.
+/// Bytes that are read before a device multiplies, since it has the weights of only few blocks.
 const FLUSH_BYTES: usize = 64 << 20;
 
-/// What the products of steps of decode take on a list of processors.
+/// The times of products of decode steps on a list of processors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecodeCosts {
     /// Rows of the steps, ascending.
     pub rows: Vec<usize>,
-    /// What waiting for each other takes between tasks as short as those of a step.
+    /// The times to join tasks as short as those of a step.
     pub joins: MeasuredJoins,
-    /// What the products of the blocks took.
+    /// The times of the blocks' products.
     pub products: Vec<ProductTime>,
-    /// What the output matrix took, on processors of our own kernels.
+    /// The times of the output matrix, on processors with our own kernels.
     pub output: Vec<ProductTime>,
 }
 
 /// How the products of a step of decode are cut.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodePlans {
-    /// Of the blocks.
+    /// The plans of the blocks' products.
     pub products: Plans,
-    /// Of the output matrix, for each number of rows, ascending.
+    /// The choices for the output matrix by number of rows, ascending.
     pub output: Vec<Choice>,
 }
 
 impl DecodeCosts {
     /// # Errors
-    /// If it is nothing that was measured on these processors.
+    /// If the costs can't be measurements of these processors.
     pub(super) fn check(&self, processors: usize) -> Result<(), String> {
         let expect = |holds: bool, what: &str| {
             if holds {
@@ -96,7 +96,7 @@ impl DecodeCosts {
         Ok(())
     }
 
-    /// How the products of a model are cut.
+    /// Returns how the products of a model are cut.
     ///
     /// # Errors
     /// If the model has a product that was not measured.
@@ -126,7 +126,7 @@ impl DecodeCosts {
             .collect();
         let solver = Solver::new(participants, costs(&self.products)?, joins)?;
         let products = Plans::solve_decode(&solver, &products, restriction, &self.rows)?;
-        // Where one processor alone computes floats, nothing can be cut.
+        // If a single processor computes floats, the output matrix can't be cut.
         let restriction = if of_output.len() > 1 {
             restriction
         } else {
@@ -143,19 +143,19 @@ impl DecodeCosts {
 }
 
 impl DecodePlans {
-    /// The choice for the output matrix in steps of `rows` rows; `None` beyond the longest one.
+    /// Returns the choice for the output matrix in steps of `rows` rows; `None` beyond the longest one.
     pub fn output(&self, rows: usize) -> Option<&Choice> {
         self.output
             .iter()
             .find(|choice| choice.shape.rows() >= rows)
     }
 
-    /// Rows of a step that there is a plan for, at most.
+    /// Returns the maximum rows of a step that are planned.
     pub(in crate::execute) fn most_rows(&self) -> usize {
         self.output.last().map_or(0, |choice| choice.shape.rows())
     }
 
-    /// Whether something of a step of `rows` rows is not whole on `float`.
+    /// Returns whether some product of a step of `rows` rows is not computed completely on `float`.
     pub(in crate::execute) fn cuts(&self, rows: usize, float: ProcessorId) -> bool {
         let products = self
             .products
@@ -174,7 +174,7 @@ impl DecodePlans {
     }
 }
 
-/// The output matrix as a product, and where it can be cut.
+/// Returns the output matrix as a product, and where it can be cut.
 fn output_product(
     description: &ModelDescription,
     rows: usize,
@@ -189,8 +189,8 @@ fn output_product(
     ))
 }
 
-/// Where the output of a product of a step may be cut: at finer places than that of a chunk, whose parts are as long as
-/// many of its.
+/// Returns where the output of a step's product may be cut. The places are closer than for chunks, since a part of a
+/// chunk takes as long as many parts of a step.
 fn alignment(description: &ModelDescription, role: Role, shape: ProductShape) -> Alignment {
     let columns = if columns_can_be_cut(description, role) {
         multiple(shape)
@@ -214,10 +214,10 @@ enum Kind {
     Output,
 }
 
-/// What a product took, in seconds: several times.
+/// A product, with its measured times in seconds.
 type Samples = ((Kind, ProductShape), Vec<f64>);
 
-/// What is measured of a product: on so many rows, each number of columns.
+/// A product to measure, with each number of columns.
 struct Wanted {
     kind: Kind,
     columns: Vec<usize>,
@@ -225,8 +225,8 @@ struct Wanted {
     alignment: Alignment,
 }
 
-/// Times the products of steps on each processor, alone and beside the others; `step` is called with each walk that is
-/// done. Returns the numbers of rows, the times of the blocks' products and those of the output matrix.
+/// Measures the products of steps on each processor, alone and while the others work; `step` is called after each walk.
+/// Returns the numbers of rows, the times of the blocks' products and those of the output matrix.
 ///
 /// # Errors
 /// If a processor fails, or `cancel` is set.
@@ -277,7 +277,7 @@ pub(super) fn measure(
     ))
 }
 
-/// How many walks [`measure`] takes.
+/// Returns how many walks [`measure`] takes.
 pub(super) fn count(model: &Model, processors: &[MeasuredProcessor]) -> Result<usize> {
     let rows = rows(processors);
     Ok(rows.len() * processors.len() * walks(&wanted(model, 1)?))
@@ -322,7 +322,7 @@ fn wanted(model: &Model, rows: usize) -> Result<Vec<Wanted>> {
         .collect())
 }
 
-/// Numbers of columns of the product that has most of them.
+/// Returns the most numbers of columns of any product.
 fn walks(wanted: &[Wanted]) -> usize {
     wanted
         .iter()
@@ -331,11 +331,11 @@ fn walks(wanted: &[Wanted]) -> usize {
         .unwrap_or(0)
 }
 
-/// Products of a processor in the order of a step.
+/// The products of a processor in the order of a step.
 struct Walk<'a> {
     products: Vec<((Kind, ProductShape), Walked<'a>)>,
     blocks: usize,
-    /// Read before each product, where its weights would be in a cache.
+    /// Read before each product that might have its weights in a cache.
     flush: Vec<u64>,
 }
 
@@ -366,7 +366,7 @@ impl Output<'_> {
 }
 
 impl Walk<'_> {
-    /// One time through the blocks, which calls `seen` with what each product took until it returns `false`.
+    /// Runs all blocks once; calls `seen` with the time of each product until it returns `false`.
     fn go(&mut self, seen: &mut dyn FnMut(usize, f64) -> bool) -> Result<()> {
         let Self {
             products,
@@ -392,7 +392,7 @@ impl Walk<'_> {
                     Walked::Block(product) => product.run()?,
                     Walked::Output(output) => output.run(),
                 }
-                // Clocks may not tell the shortest ones from nothing.
+                // Clocks may be too coarse for the shortest runs.
                 if !seen(index, start.elapsed().as_secs_f64().max(1e-9)) {
                     return Ok(());
                 }
@@ -403,8 +403,8 @@ impl Walk<'_> {
 }
 
 impl<'a> Bench<'a> {
-    /// Times the `index`-th number of columns of each product on a processor, of those that have so many, while the others
-    /// do nothing or are at the columns behind these.
+    /// Measures the `index`-th number of columns of each product on a processor, if it has so many. The other
+    /// processors are idle, or run the columns that follow.
     fn walk(
         &self,
         wanted: &[Wanted],
@@ -480,7 +480,7 @@ impl<'a> Bench<'a> {
             }
             measured
         })?;
-        // A product with fewer numbers of columns was walked only for the sake of the others.
+        // Products with fewer numbers of columns ran only to complete the step.
         let is_wanted = |(kind, shape): &(Kind, ProductShape)| {
             let is_it = |one: &&Wanted| one.kind == *kind && one.shape.depth() == shape.depth();
             wanted
@@ -498,7 +498,7 @@ impl<'a> Bench<'a> {
             .collect())
     }
 
-    /// The products of a step on a processor, each with some of its columns.
+    /// Returns the products of a step on a processor, each with some of its columns.
     fn walk_of(
         &self,
         wanted: &[Wanted],

@@ -1,4 +1,4 @@
-//! Every cut of a product run on its processors, for the distance of what the solver chooses from what is fastest.
+//! Runs every cut of a product on its processors, to compare the solver's choice with the fastest cut.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -28,43 +28,43 @@ use crate::execute::work::alignment;
 use crate::model::Model;
 use triad_kernels::lock;
 
-/// Candidates that are run again beside the choice, since the least of many medians is less than its own.
+/// Candidates that are run again with the choice, since the minimum of many medians is below its true time.
 const FINALISTS: usize = 4;
-/// So many times as often as the others.
+/// How many times as often they run as the others.
 const ROUNDS_OF_FINALISTS: usize = 5;
 
-/// What a product took in all of its cuts.
+/// The times of a product in all of its cuts.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExhaustedProduct {
-    /// Which.
+    /// The product.
     pub role: Role,
-    /// On so many rows.
+    /// Its shape, with the measured rows.
     pub shape: ProductShape,
-    /// Partitions that were run.
+    /// The number of partitions that were run.
     pub candidates: usize,
-    /// What the solver chose, and what it took.
+    /// The solver's choice.
     pub chosen: RunPartition,
-    /// What took least.
+    /// The fastest partition.
     pub fastest: RunPartition,
-    /// What the fastest processor alone took.
+    /// Seconds of the fastest single processor.
     pub alone: f64,
-    /// Seconds until the solver had chosen.
+    /// Seconds that the solver took to choose.
     pub planning: f64,
 }
 
 /// A partition that was run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunPartition {
-    /// What is computed where.
+    /// The parts, with their processors.
     #[serde(flatten)]
     pub partition: Partition,
-    /// Median seconds from the beginning until all parts were complete, and the join.
+    /// Median seconds from the start until all parts are complete, plus the join.
     pub seconds: f64,
 }
 
-/// Runs every candidate of every product of `model` with each of `lengths` rows, or as many as chunks of so many are planned
-/// as ([`planned_rows`]), and beside them what the solver chooses by `costs`. `progress` is called with how many products of
-/// how many are done.
+/// Runs every candidate of every product of `model`, and what the solver chooses by `costs`. The rows are each of
+/// `lengths`, or those that chunks of such a length are planned as ([`planned_rows`]). `progress` is called with the
+/// number of finished products and the number of all.
 ///
 /// # Errors
 /// If `costs` are of other processors, shorter chunks or another model, a device refuses or fails, or `cancel` is set.
@@ -91,12 +91,12 @@ pub fn exhaust_products(
     };
     let mut found = Vec::new();
     for product in &products {
-        // Weights that come from a file the first time are not read by whoever is first.
+        // Reads the weights from their file, so that the first candidate does not.
         drop(bench.loads(
             product.role,
             product.shape.with_rows(product.alignment.rows)?,
         )?);
-        // Parts that several candidates have are prepared once.
+        // Parts of several candidates are prepared once.
         let mut parts = Parts {
             bench: &bench,
             role: product.role,
@@ -143,7 +143,7 @@ pub fn exhaust_products(
                     seconds: 0.0,
                 },
             );
-            // In turns, each with the weights of all blocks: those that another one has just read are in a cache.
+            // In turn, each with the weights of all blocks: weights that another one has just read are in a cache.
             let (mut times, repeat) = (
                 vec![Vec::new(); run.len()],
                 bench.repeat.max(description.blocks.len()),
@@ -177,7 +177,7 @@ pub fn exhaust_products(
     Ok(found)
 }
 
-/// All candidates of a product.
+/// Returns all candidates of a product.
 fn partitions(
     shape: ProductShape,
     participants: &[Participant],
@@ -196,7 +196,7 @@ fn partitions(
     all
 }
 
-/// The processors of a partition, each once, in its order.
+/// Returns the processors of a partition, each once, in its order.
 fn processors_of(partition: &Partition) -> Vec<ProcessorId> {
     let mut processors: Vec<_> = partition
         .pieces
@@ -207,17 +207,17 @@ fn processors_of(partition: &Partition) -> Vec<ProcessorId> {
     processors
 }
 
-/// What a processor runs in one go: of so many rows and these columns.
+/// A part that a processor runs at once: the processor, rows and columns.
 type Part = (ProcessorId, usize, (usize, usize));
 
-/// The parts of the candidates of a product.
+/// The prepared parts of a product's candidates.
 struct Parts<'a> {
     bench: &'a Bench<'a>,
     role: Role,
     prepared: BTreeMap<Part, Mutex<Product<'a>>>,
 }
 
-/// Median seconds of a partition and of what each of its processors computes.
+/// Median seconds of a partition, and of each of its processors.
 struct Busy {
     all: f64,
     parts: Vec<f64>,
@@ -261,7 +261,7 @@ impl<'a> Parts<'a> {
                 self.bench.units[processor.index()].pool().install(|| {
                     // The first round does not count.
                     for round in 0..=repeat {
-                        // All begin together; also who has failed, so that nobody waits for it.
+                        // All begin together; a processor that has failed joins in, so that none waits for it.
                         begun.fetch_add(1, Ordering::AcqRel);
                         while begun.load(Ordering::Acquire) < (round + 1) * count {
                             std::hint::spin_loop();
@@ -318,7 +318,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Lets the others go on without one that panics.
+/// Lets the others continue if one panics.
 struct Released<'a>(&'a AtomicUsize);
 
 impl Drop for Released<'_> {

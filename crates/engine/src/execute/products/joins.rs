@@ -1,4 +1,4 @@
-//! What it takes until a processor begins what another one has ended, measured in the engine: T_sync of §4.3.
+//! Measures in the engine how long a processor takes to begin after another one has ended: T_sync of §4.3.
 
 use serde::Serialize;
 use triad_kernels::int8::Int8Weight;
@@ -15,14 +15,14 @@ use crate::error::Result;
 use crate::execute::profile::run_prompt;
 use crate::execute::{Engine, EngineOptions, WaitUse};
 
-/// Seconds from the end of what a task waited for to its beginning, of tasks whose processor had nothing else to do.
+/// Seconds from the end of a task's last predecessor to its start, for tasks whose processor was idle.
 #[derive(Debug, Default, PartialEq)]
 struct Gaps {
-    /// On the float processor, behind a task of its own.
+    /// On the float processor, after a task of its own.
     own: Vec<f64>,
-    /// On another processor, behind a task of the float processor.
+    /// On another processor, after a task of the float processor.
     begin: Vec<f64>,
-    /// On the float processor, behind a task of another one.
+    /// On the float processor, after a task of another one.
     end: Vec<f64>,
 }
 
@@ -39,7 +39,7 @@ impl Gaps {
                 .iter()
                 .filter(|other| other.processor == event.processor && other.start < event.start);
             if own.map(|other| other.end).fold(0.0, f64::max) > last.end {
-                // It was busy then.
+                // Its processor was busy at that time.
                 continue;
             }
             let gap = (event.start - last.end).max(0.0);
@@ -53,18 +53,18 @@ impl Gaps {
     }
 }
 
-/// What waiting for each other took in some prompts.
+/// The times that processors waited for each other in some prompts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Joined {
     /// Medians of all tasks.
     pub joins: MeasuredJoins,
-    /// Of all prompts, by processor.
+    /// The waiting times of all prompts, by processor.
     pub waits: Vec<WaitUse>,
     /// Median seconds of a prompt.
     pub prompt_seconds: f64,
 }
 
-/// Runs prompts of so many rows in which every processor has a part of attention's output layer, `repeat` times after one
+/// Runs prompts of some rows in which every processor has a part of attention's output layer, `repeat` times after one
 /// that does not count. `start` starts an engine on the processors.
 ///
 /// # Errors
@@ -88,8 +88,8 @@ pub(super) fn measure(
     Ok(measure_joins(&start(options)?, repeat, cancel)?.joins)
 }
 
-/// Runs prompts of one chunk on an engine, `repeat` times after one that does not count, and finds how long processors
-/// waited between the tasks.
+/// Runs prompts of one chunk on an engine, `repeat` times after one that does not count, and measures how long
+/// processors wait between tasks.
 ///
 /// # Errors
 /// If `cancel` is set, or a processor fails.
@@ -157,7 +157,7 @@ mod tests {
             start,
             end,
         };
-        // Norm, query-key-value, attention, output, norm, feed-forward, each behind the one before.
+        // Norm, query-key-value, attention, output, norm, feed-forward, each after the previous one.
         let events = vec![
             event(0, cpu, 0.0, 1.0),
             event(1, npu, 1.5, 3.0),

@@ -1,4 +1,4 @@
-//! The profiler's real execution (§4.3): products run on each processor with weights of the model.
+//! The profiler's real execution (§4.3): runs products on each processor with weights of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,34 +17,34 @@ use crate::execute::units::{self, ProcessorOptions};
 use crate::execute::work::alignment;
 use crate::model::Model;
 
-/// Rows of each processor in the prompt that joins are measured with: tasks are short, so that there are many.
+/// Rows per processor in the prompt that joins are measured with: tasks are short, so that there are many.
 const ROWS_OF_JOINS: usize = 16;
-/// The fewest rows that are measured where shapes are not static: as many as the margin of a plan has.
+/// The fewest rows that are measured with dynamic shapes: those of the margin of a plan.
 const FEWEST_ROWS: usize = 16;
 
-/// How products are measured.
+/// The options of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasureOptions {
-    /// Rows of a chunk, at most.
+    /// Maximum rows of a chunk.
     pub chunk: usize,
-    /// Runs of each product, after one that does not count; what it took is their median.
+    /// Runs of each product, after one that does not count; its time is their median.
     pub repeat: usize,
-    /// Whether it is to be seen how well some times predict others: every number of columns is measured that a cut can
-    /// give, rather than some, and all of them a second time.
+    /// Whether predictions are to be judged: measures every number of columns that a cut can give instead of some, and
+    /// all of them a second time.
     pub for_predictions: bool,
 }
 
-/// What was measured of products.
+/// The measurements of products.
 #[derive(Clone, Debug)]
 pub struct MeasuredProducts {
-    /// What plans are made by.
+    /// The costs that plans are made by.
     pub costs: ProductCosts,
-    /// All its products a second time, behind the first, for predictions alone: [`ProductCosts::judge`].
+    /// The times of all products in a second round, only for predictions: [`ProductCosts::judge`].
     pub again: Vec<ProductTime>,
 }
 
-/// Measures the products of `model` on each processor alone and beside the others, and what it takes to join them.
-/// `progress` is called with how many products of how many are done.
+/// Measures the products of `model` on each processor, alone and while the others work, and the time to join their
+/// parts. `progress` is called with the number of finished products and the number of all.
 ///
 /// # Errors
 /// If there are fewer than two processors, the model does not read INT8 with static scales, a device refuses or fails,
@@ -93,7 +93,7 @@ pub fn measure_products(
         .collect();
     let wanted = wanted(&products, &measured, options.for_predictions);
     let of_products: usize = wanted.values().map(BTreeSet::len).sum();
-    // Steps may have smaller weights, in float.
+    // Steps may use smaller weights, in float.
     let mut linears = model
         .weights()
         .blocks
@@ -172,7 +172,8 @@ pub fn measure_products(
     Ok(MeasuredProducts { costs, again })
 }
 
-/// Standard lengths up to the one that a chunk of so many rows fits into, and all rows that are measured elsewhere.
+/// Returns the standard lengths up to the one that a chunk of `chunk` rows fits into, and all rows to measure with
+/// dynamic shapes.
 fn lengths(chunk: usize) -> (Vec<usize>, Vec<usize>) {
     let all = StandardLengths::default();
     let all = all.lengths();
@@ -195,7 +196,7 @@ fn lengths(chunk: usize) -> (Vec<usize>, Vec<usize>) {
     (lengths, rows)
 }
 
-/// What is measured on which processor: of each role, shapes that no role before it has.
+/// Returns the shapes to measure on each processor, by role; shapes of earlier roles are not repeated.
 fn wanted(
     products: &[ModelProduct],
     processors: &[MeasuredProcessor],

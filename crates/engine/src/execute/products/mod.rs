@@ -1,5 +1,6 @@
-//! What the products of a model take on each processor of a list, alone and beside the others, and what joining their
-//! parts takes: measured once, kept in the package, and what the partition solver chooses by (HeteroLLM, §4.3).
+//! Measured times of a model's products on each processor of a list, alone and while the others work, and the times to
+//! join their parts. They are measured once and kept in the package. The partition solver chooses by them (HeteroLLM,
+//! §4.3).
 
 mod bench;
 mod decode;
@@ -29,27 +30,27 @@ pub use joins::{Joined, measure_joins};
 pub use measure::{MeasureOptions, MeasuredProducts, measure_products};
 pub use prompts::measure_prompts;
 
-/// Processors of a list, at most.
+/// Maximum processors of a list.
 const MOST_PROCESSORS: usize = 64;
-/// Times of a list of processors, at most.
+/// Maximum times of a list of processors.
 const MOST_TIMES: usize = 1 << 16;
 
-/// What the products of a model take on a list of processors.
+/// The times of a model's products on a list of processors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct ProductCosts {
-    /// The longest chunk that it is known for, in rows.
+    /// The longest measured chunk, in rows.
     pub chunk: usize,
-    /// In the order of their ids.
+    /// The processors, in the order of their ids.
     pub processors: Vec<MeasuredProcessor>,
-    /// What waiting for each other takes.
+    /// The times to join parts.
     pub joins: MeasuredJoins,
-    /// What was measured.
+    /// The times of products.
     pub products: Vec<ProductTime>,
-    /// The same for steps of decode, of a model whose steps multiply in INT8; `None` where that was not measured.
+    /// The same for decode steps, of a model whose steps multiply in INT8; `None` if it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<DecodeCosts>,
-    /// What whole prompts took, by the plans of the joint search; empty where that was not measured.
+    /// The times of whole prompts, by plans of the joint search; empty if they were not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<MeasuredPrompt>,
 }
@@ -65,25 +66,25 @@ pub struct MeasuredProcessor {
     pub lengths: Option<Vec<usize>>,
 }
 
-/// How long processors wait until what they wait for has reached them: medians.
+/// The times between the end of a task and the start of one that waits for it: medians.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredJoins {
     /// The processor that computes the floats before and after a product.
     pub float: ProcessorId,
-    /// Seconds from the end of a task of that processor to the beginning of its next one.
+    /// Seconds from the end of a task of that processor to the start of its next one.
     pub own_seconds: f64,
-    /// Seconds from the end of its task to the beginning of a part on another processor.
+    /// Seconds from the end of its task to the start of a part on another processor.
     pub begin_seconds: f64,
-    /// Seconds from the end of a part on another processor to the beginning of its next task.
+    /// Seconds from the end of a part on another processor to the start of its next task.
     pub end_seconds: f64,
 }
 
-/// What a product took on a processor.
+/// The time of a product on a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProductTime {
-    /// Where.
+    /// The processor.
     pub processor: ProcessorId,
     /// Tokens.
     pub rows: usize,
@@ -97,7 +98,7 @@ pub struct ProductTime {
     pub beside: f64,
 }
 
-/// As it is read.
+/// The costs as they are read, unchecked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Unchecked {
@@ -178,7 +179,8 @@ impl MeasuredJoins {
             begin_seconds,
             end_seconds,
         } = *self;
-        // Who computes another processor's part has to begin it, too. Copies are in the times of the products.
+        // A processor that computes a part for another one also has to begin it. Copies are in the times of the
+        // products.
         Ok(Joins::new(
             float,
             own_seconds,
@@ -188,7 +190,7 @@ impl MeasuredJoins {
     }
 }
 
-/// The measurements, alone and beside others.
+/// Returns the measurements: alone, and while others work.
 fn measurements(times: &[ProductTime]) -> Result<[Vec<Measurement>; 2], String> {
     let of = |seconds: fn(&ProductTime) -> f64| {
         let measurement = |time: &ProductTime| {
@@ -214,7 +216,7 @@ fn costs_of(times: &[ProductTime]) -> Result<InterpolatedCosts, String> {
 }
 
 impl ProductCosts {
-    /// The processors that products can be given to.
+    /// Returns the processors that products can be given to.
     fn participants(&self) -> Result<Vec<Participant>> {
         let participant =
             |(index, MeasuredProcessor { lengths, .. }): (usize, &MeasuredProcessor)| {
@@ -254,7 +256,7 @@ impl ProductCosts {
         })?)
     }
 
-    /// A solver by what was measured.
+    /// Returns a solver for these measurements.
     fn solver(&self) -> Result<Solver<InterpolatedCosts>> {
         let costs = self
             .costs()
@@ -262,10 +264,10 @@ impl ProductCosts {
         Ok(Solver::new(self.participants()?, costs, self.joins()?)?)
     }
 
-    /// How the products of a model are cut in chunks of at most `chunk` rows.
+    /// Returns how the products of a model are cut in chunks of at most `chunk` rows.
     ///
     /// # Errors
-    /// If a chunk is longer than those that were measured, or the model has a product that was not measured.
+    /// If a chunk is longer than the measured ones, or the model has a product that was not measured.
     pub fn plans(
         &self,
         description: &ModelDescription,
@@ -281,8 +283,8 @@ impl ProductCosts {
         )?)
     }
 
-    /// How the products of a model are computed in one chunk of `rows` rows by one processor alone, which has graphs of
-    /// these standard lengths, or of `rows` rows where there are none.
+    /// Returns how one processor alone computes the products of a model in one chunk of `rows` rows. It has graphs of
+    /// these standard lengths, or of `rows` rows without them.
     ///
     /// # Errors
     /// As [`ProductCosts::plans`].
@@ -310,7 +312,7 @@ impl ProductCosts {
         )?)
     }
 
-    /// The ways in which the products of a model can be computed in chunks of at most `chunk` rows, for the joint search.
+    /// Returns the ways to compute the products of a model in chunks of at most `chunk` rows, for the joint search.
     /// `floats` are the processors that compute floats.
     ///
     /// # Errors
@@ -345,7 +347,7 @@ impl ProductCosts {
             begin_seconds,
             end_seconds,
         } = self.joins;
-        // The one that joins are measured for comes first.
+        // The processor that joins were measured for comes first.
         let mut floats = floats.to_vec();
         floats.sort_by_key(|processor| *processor != float);
         let gaps = Gaps {
@@ -355,7 +357,7 @@ impl ProductCosts {
         Ok(Joint::new(description, whole, cut, floats, gaps)?.with_measured(self.prompts.clone()))
     }
 
-    /// How the products of steps of decode are cut; `None` where they were not measured.
+    /// Returns how the products of decode steps are cut; `None` if they were not measured.
     ///
     /// # Errors
     /// If the model has a product that was not measured.
@@ -369,10 +371,10 @@ impl ProductCosts {
         self.decode.as_ref().map(plans).transpose()
     }
 
-    /// How good predictions are that are fitted to a part of the measurements, by the same measured `again`.
+    /// Judges predictions that are fitted to a part of the measurements, by the same ones measured `again`.
     ///
     /// # Errors
-    /// If too few shapes were measured for that, others the second time, or not those of this model.
+    /// If too few shapes were measured for that, different ones the second time, or not those of this model.
     pub fn judge(&self, description: &ModelDescription, again: &[ProductTime]) -> Result<Judged> {
         let of = |times| measurements(times).map_err(|problem| Error::ProductCosts { problem });
         let (first, second) = (of(&self.products)?, of(again)?);

@@ -1,4 +1,4 @@
-//! What whole prompts take by each kind of plan, beside what the joint search expects of it.
+//! Measures whole prompts with each kind of plan, and compares them with what the joint search expects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -13,22 +13,22 @@ use crate::execute::profile::run_prompt;
 
 /// The shortest prompt; others are two, four and more times as long.
 const SHORTEST: usize = 64;
-/// Kinds of plans that are expected to take longer than so many times the fastest are not measured.
+/// Kinds of plans are not measured if they are expected to take longer than this multiple of the fastest.
 const SLOWEST: f64 = 1.5;
-/// Rounds of a length: as many as are expected to take so many seconds by the fastest plan, at least and at most so many. Plans
-/// differ by less than prompts do among themselves.
+/// Rounds of a length: as many as fit into `SECONDS` with the fastest plan, within these limits. Plans differ by less
+/// than repeated prompts do.
 const SECONDS: f64 = 1.0;
 const ROUNDS: RangeInclusive<usize> = 3..=24;
 
-/// What a prompt took in a round, and what the search expects of it.
+/// The time of a prompt in a round, and the expected time.
 #[derive(Clone, Copy)]
 struct Taken {
     seconds: f64,
     simulated: f64,
 }
 
-/// The lengths of prompts that are measured, up to the context of an engine, with the kinds of plans of each and the seconds that
-/// the fastest is expected to take. Nothing where prompts are not planned.
+/// Returns the lengths of prompts to measure, up to the context of an engine, with the kinds of plans of each and the
+/// expected seconds of the fastest. Empty if prompts are not planned.
 fn measured_kinds(engine: &Engine) -> Vec<(usize, Vec<Kind>, f64)> {
     let most = engine.session().context();
     let lengths = std::iter::successors(Some(SHORTEST.min(most)), |length| Some(2 * length));
@@ -49,9 +49,10 @@ fn measured_kinds(engine: &Engine) -> Vec<(usize, Vec<Kind>, f64)> {
         .collect()
 }
 
-/// Runs prompts up to the context of an engine whose prompts are planned ([`EngineOptions::joint`]): of each length and
-/// kind of plan `repeat`, at least three, and more of short ones, in turns, behind one that does not count. Returns how their
-/// medians compare with what was expected. `progress` is called with the number of prompts that are done, and of all.
+/// Runs prompts up to the context of an engine that plans prompts ([`EngineOptions::joint`]). Each length and kind of
+/// plan runs `repeat` times, at least three and more often if short, in turn, after one that does not count. Returns
+/// their medians as multiples of the expected times. `progress` is called with the number of finished prompts and the
+/// number of all.
 ///
 /// # Errors
 /// If `cancel` is set, or a processor fails.
@@ -68,7 +69,7 @@ pub fn measure_prompts(
     measured
 }
 
-/// The same, leaving the engine with what it measured last.
+/// The same, but the engine keeps selecting the last measured kind of plan.
 fn measure(
     engine: &Engine,
     repeat: usize,
@@ -92,7 +93,7 @@ fn measure(
             let mut of_round = BTreeMap::new();
             for kind in &kinds {
                 engine.state().set_plan_kind(Some(*kind));
-                // As a process begins with them: each prompt changes them.
+                // The costs with which a process begins: each prompt changes them.
                 engine.set_costs(costs.clone());
                 engine.plan_ahead(rows);
                 let expected = engine
@@ -121,15 +122,15 @@ fn measure(
             rows,
             factors: factors(&taken),
         };
-        // Of a clock that stood still, or a prompt that nothing was known of, nothing is learned.
+        // Skips lengths with implausible times: the clock stood still, or nothing was known of the prompt.
         measured.extend(prompt.is_plausible().then_some(prompt));
     }
     Ok(measured)
 }
 
-/// Of each kind, what its prompts took as a multiple of what was expected, given rounds in turns. The times of several processors
-/// are those of one alone by the median of the ratios in a round: a machine's speed changes from one round to the next by more
-/// than kinds differ.
+/// Returns, by kind, the times as multiples of the expected ones, from rounds in turn. Kinds of several processors are
+/// compared with a single processor by the median of the ratios within rounds: a machine's speed changes more between
+/// rounds than kinds differ.
 fn factors(rounds: &[BTreeMap<Kind, Taken>]) -> BTreeMap<Kind, f64> {
     let each = |value: &dyn Fn(&BTreeMap<Kind, Taken>) -> Option<f64>| {
         median(&rounds.iter().filter_map(value).collect::<Vec<_>>())
@@ -159,7 +160,7 @@ mod tests {
             seconds,
             simulated: 2.0,
         };
-        // Two of the rounds end in a faster minute.
+        // In two of the rounds the machine becomes faster between the two prompts.
         let times = [(1.0, 0.9), (2.0, 1.8), (3.0, 2.7), (4.0, 1.0), (5.0, 1.1)];
         let round = |(alone, mixed)| {
             BTreeMap::from([(Kind::Alone, taken(alone)), (Kind::Mixed, taken(mixed))])
@@ -171,7 +172,7 @@ mod tests {
             "{}",
             of_rounds[&Kind::Mixed]
         );
-        // Where no processor computes a prompt alone, a kind has the median of its own times.
+        // If no processor computes a prompt alone, a kind has the median of its own times.
         let without = times.map(|(_, mixed)| BTreeMap::from([(Kind::Mixed, taken(mixed))]));
         assert_eq!(factors(&without), BTreeMap::from([(Kind::Mixed, 0.55)]));
         assert_eq!(factors(&[]), BTreeMap::new());

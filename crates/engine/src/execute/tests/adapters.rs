@@ -1,6 +1,7 @@
-//! Sequences with LoRA adapters: each as it is alone, whoever computes, and none with the keys and values of another.
+//! Sequences with LoRA adapters: each has the bits that it has alone, on any processor, and none reuses keys and values
+//! of other adapters.
 //!
-//! What adapters compute is compared with `peft` in `tests/adapters.rs`.
+//! `tests/adapters.rs` compares the results of adapters with `peft`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -12,7 +13,7 @@ use crate::forward::Segment;
 use crate::kv::KvCache;
 use crate::{Adapter, Adapters, KvFormat, LowRank, ScaledAdapter};
 
-/// An adapter of any numbers, for those linear layers that `is_changed` takes; ranks differ from layer to layer.
+/// Returns an adapter with random numbers for the linear layers that `is_changed` accepts; ranks differ between layers.
 pub(super) fn random(model: &Model, seed: u64, is_changed: impl Fn(usize) -> bool) -> Arc<Adapter> {
     let description = model.description();
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -57,7 +58,7 @@ fn together(adapters: &[(&Arc<Adapter>, f32)]) -> Adapters {
     Adapters::new(adapters.iter().map(scaled)).unwrap()
 }
 
-/// None, two, one of them with another scale, and both in either order.
+/// Returns no adapter, two single ones, one of them with another scale, and both in either order.
 fn adapters(model: &Model) -> Vec<Adapters> {
     let (all, some) = (
         random(model, 1, |_| true),
@@ -73,7 +74,7 @@ fn adapters(model: &Model) -> Vec<Adapters> {
     ]
 }
 
-/// For any of [`MODELS`].
+/// Adapters for any of [`MODELS`].
 pub(super) static ADAPTERS: LazyLock<Vec<Adapters>> = LazyLock::new(|| adapters(&MODELS[0].1));
 
 pub(super) fn adapted(mut session: Session, adapters: &Adapters) -> Session {
@@ -87,7 +88,7 @@ fn tokens(count: usize, seed: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Logits of a prompt, and of some tokens behind it.
+/// Returns the logits of a prompt, and of some tokens that follow it.
 fn logits(session: &mut Session, prompt: &[u32]) -> Vec<f32> {
     let mut all = session.prefill_all_logits(prompt, &Cancel::new()).unwrap();
     for token in 1..4 {
@@ -99,7 +100,7 @@ fn logits(session: &mut Session, prompt: &[u32]) -> Vec<f32> {
 #[test]
 fn one_chunk_and_one_step_with_several_adapters_have_the_bits_of_each_alone() {
     for (name, model) in &*MODELS {
-        // Whichever adapter comes first, and each twice, so that rows of one lie apart.
+        // Any adapter may come first. Each comes twice, so that its rows are not adjacent.
         for first in [1, 2] {
             let each: Vec<_> = ADAPTERS
                 .iter()
@@ -134,7 +135,7 @@ fn check_chunk(engine: &Engine, each: &[&Adapters], prompts: &[Vec<u32>], name: 
     let (model, memory) = (engine.model(), &engine.shared().memory);
     let (mut session, hidden) = (engine.session(), model.description().hidden);
     let mut forward = session.forward();
-    // The residual stream behind all blocks.
+    // The residual stream after all blocks.
     let mut run = |each: &[&Adapters], prompts: &[Vec<u32>]| {
         let caches: Vec<_> = each
             .iter()
@@ -212,7 +213,7 @@ fn every_adapter_changes_the_logits_and_their_order_does_not() {
     }
 }
 
-/// Largest difference relative to the largest of `expected`.
+/// Returns the largest difference relative to the largest of `expected`.
 fn apart(found: &[f32], expected: &[f32]) -> f32 {
     let largest = expected
         .iter()
@@ -243,7 +244,7 @@ fn on_quantized_weights_adapters_add_what_they_add_on_floats() {
         ] {
             let lost = apart(&of(&model, &Adapters::default()), &plain);
             let lost_with = apart(&of(&model, &adapters), &expected);
-            // Of models as small as these, INT4 leaves little.
+            // In models as small as these, INT4 keeps little precision.
             let most = if model.weights().is_int8() {
                 0.2 * changed
             } else {
@@ -274,7 +275,7 @@ fn any_processors_and_devices_compute_adapters_alike() {
                 assert!(run(engine.session()) == expected, "{family}, {name}");
             }
             if model.weights().is_int8() {
-                // Whole feed-forwards of which are programs, which others still run.
+                // The device has programs of whole feed-forwards, which sessions without adapters still use.
                 let device = Arc::new(TestDevice::new());
                 let processors = two(1, Some(Arc::clone(&device) as Arc<dyn Device>));
                 let engine = engine(
@@ -342,7 +343,7 @@ fn prefixes_are_shared_among_sessions_with_the_same_adapters_alone() {
         assert_eq!(
             session.reuse(&prompt),
             0,
-            "adapters {index}: of nobody before it"
+            "adapters {index}: nothing to reuse yet"
         );
         all.push(
             session
@@ -363,7 +364,7 @@ fn prefixes_are_shared_among_sessions_with_the_same_adapters_alone() {
                 == expected
         );
     }
-    // A session that changes its adapters begins anew, and what it shared stays what it was.
+    // A session that changes its adapters restarts, and what it shared stays unchanged.
     let mut session = adapted(engine.session(), &ADAPTERS[1]);
     session.reuse(&prompt);
     session.share();

@@ -1,4 +1,4 @@
-//! Outputs that are cut across processors.
+//! Tests of outputs that are cut across processors.
 
 use triad_plan::graph::Role;
 use triad_plan::schedule::parts::{Axis, Cut, Share};
@@ -13,7 +13,7 @@ const PRODUCTS: [Role; 4] = [
     Role::Down,
 ];
 
-/// Weights of INT8 begin at multiples of so many output features.
+/// INT8 weights are packed in blocks of this many output features.
 const BLOCK: usize = 16;
 
 fn cut(axis: Axis, shares: [f64; 2], multiple: usize) -> Cut {
@@ -29,7 +29,7 @@ fn cut(axis: Axis, shares: [f64; 2], multiple: usize) -> Cut {
     .unwrap()
 }
 
-/// Two CPUs; a CPU and our kernels as NPU; a CPU and a device.
+/// Returns two CPUs; a CPU and our kernels as NPU; or a CPU and a device.
 fn processors(which: usize) -> Vec<ProcessorOptions> {
     match which {
         0 => {

@@ -1,4 +1,5 @@
-//! Devices that run programs: our kernels in their place, which may fail, compute wrongly or have no room.
+//! Tests of devices that run programs. The test device uses our kernels, and may fail, compute wrong results or lack
+//! memory.
 
 use std::sync::Mutex;
 
@@ -19,12 +20,12 @@ use super::super::work;
 use super::*;
 use crate::linear_input::LinearInput;
 
-/// Is called behind each run of a program, by its number in the order of preparation.
+/// Called after each run of a program, with the program's number in the order of preparation.
 pub(super) type OnRun = Arc<
     dyn Fn(usize, QuantizedView, &mut [OutputMut]) -> triad_processors::Result<()> + Send + Sync,
 >;
 
-/// Our kernels as a device that keeps what it prepared.
+/// A device with our kernels, which records what it prepared.
 pub(super) struct TestDevice {
     cpu: Cpu,
     capabilities: Capabilities,
@@ -53,7 +54,7 @@ impl TestDevice {
         }
     }
 
-    /// One that computes all rows of its programs.
+    /// Returns a device that computes all rows of its programs.
     pub(super) fn with_static_shapes() -> Self {
         let device = Self::new();
         Self {
@@ -65,7 +66,7 @@ impl TestDevice {
         }
     }
 
-    /// One whose copies of the weights nobody else can read.
+    /// Returns a device whose copies of the weights the CPU can't read.
     pub(super) fn with_own_memory(on_run: OnRun) -> Arc<Self> {
         let device = Self {
             on_run,
@@ -88,7 +89,7 @@ impl TestDevice {
     }
 }
 
-/// A layer with weights of its own.
+/// A layer with its own copy of the weights.
 struct Copied {
     in_features: usize,
     packed: Vec<i8>,
@@ -120,7 +121,7 @@ impl Layer for Copied {
     }
 }
 
-/// The same with copies of the weights.
+/// Returns the same subgraph with copies of the weights.
 fn copied(subgraph: &DeviceSubgraph) -> DeviceSubgraph {
     let copy = |layer: &Arc<dyn Layer>| -> Arc<dyn Layer> {
         let (weight, bias) = (layer.weight(), layer.bias().map(<[f32]>::to_vec));
@@ -453,7 +454,7 @@ fn what_is_simulated_is_what_runs() {
                 .find(|subgraph| subgraph.role == role)
                 .map_or(0, |one| one.graph_bytes(CHUNK))
         };
-        // With room for all, and for one feed-forward and something beside it.
+        // With room for everything, and for one feed-forward plus one other subgraph.
         for window in [
             1 << 30,
             bytes(Role::FeedForward) + bytes(Role::QueryKeyValue),

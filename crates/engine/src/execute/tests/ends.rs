@@ -1,5 +1,5 @@
-//! Every request ends: cancelled, failed, beside others that go on, on processors that come and go. And none ends
-//! because of another one.
+//! Every request ends: cancelled, failed, batched with others that continue, or on processors that fail and return. No
+//! request ends because of another one.
 
 use std::sync::mpsc;
 
@@ -9,9 +9,9 @@ use super::sequences::MODELS;
 use super::*;
 use crate::KvFormat;
 
-/// Far beyond what anything here takes: a request that never ends fails a test in place of stopping all of them.
+/// Far longer than anything here takes: a request that never ends fails one test instead of blocking all of them.
 const NEVER: Duration = Duration::from_secs(120);
-/// Longer than a session that waits takes to see that it is cancelled.
+/// Longer than a waiting session takes to detect cancellation.
 const SEEN: Duration = Duration::from_millis(60);
 
 fn ends<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
@@ -20,7 +20,7 @@ fn ends<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     is_done.recv_timeout(NEVER).expect("it ends")
 }
 
-/// Cancels before the `at`-th task, which begins when everybody has seen that.
+/// Cancels before the `at`-th task, and delays the task until all sessions have detected it.
 fn cancelling(cancel: &Cancel, at: usize) -> Probe {
     let (cancel, begun) = (cancel.clone(), AtomicUsize::new(0));
     Arc::new(move |_, moment| {
@@ -32,7 +32,7 @@ fn cancelling(cancel: &Cancel, at: usize) -> Probe {
     })
 }
 
-/// One processor, and two.
+/// Returns the options of one processor, and of two.
 fn one_and_two() -> impl Iterator<Item = EngineOptions> {
     [false, true].into_iter().map(|is_two| {
         let processors = if is_two { two(1, None) } else { Vec::new() };
@@ -61,7 +61,7 @@ fn a_cancelled_token_ends() {
         });
         match result {
             Err(error) => assert!(matches!(error, Error::Cancelled), "{error}"),
-            // One processor runs the step as one task, on the thread that would have seen that it is cancelled.
+            // One processor runs the step as one task, on the same thread that would detect the cancellation.
             Ok(_) => {
                 assert_eq!(session.tokens().len(), 21);
                 session.truncate(20);
@@ -89,7 +89,7 @@ fn a_cancelled_token_ends_beside_others_that_go_on() {
             .unwrap()
             .to_vec();
         let cancel = Cancel::new();
-        // The first task is a prompt's, during which both tokens arrive.
+        // The first task is one of a prompt, during which both tokens arrive.
         engine.set_probe(Some(cancelling(&cancel, 1)));
         let mut other = engine.session();
         let prompt = prompt(&model, 3);
@@ -124,7 +124,7 @@ fn cancelled_at_any_task_nothing_but_the_request_ends() {
     let model = int8("llama");
     let tokens = prompt(&model, 3 * CHUNK);
     let expected = all_logits(session(&model, CHUNK), &tokens);
-    // On two processors the request ends while one of them is at some of its logits.
+    // On two processors the request ends while one of them computes some of its logits.
     for (options, step) in one_and_two().zip([8, 1]) {
         let engine = engine(&model, options);
         let tasks = 6 * model.description().blocks.len() * 3 + 3;
@@ -197,7 +197,7 @@ fn a_prompt_ends_whose_neighbour_is_cancelled() {
 #[test]
 fn where_nobody_is_left_for_a_task_the_request_ends_with_what_happened() {
     let model = int8("llama");
-    // One that cannot take over what is computed in float.
+    // The second processor cannot take over float operators.
     let mut processors = two(1, None);
     processors[1].description.formats = vec![Format::Int8];
     let options = EngineOptions {
@@ -259,7 +259,7 @@ fn where_every_processor_hangs_requests_end_until_one_is_back() {
     let expected = all_logits(session(&model, CHUNK), &tokens);
     ends(move || {
         loop {
-            // As long as they are on their way back it fails.
+            // Prompts fail until the processors have returned.
             let mut session = engine.session();
             if let Ok(logits) = session.prefill_all_logits(&tokens, &Cancel::new()) {
                 assert!(logits == expected);
@@ -277,7 +277,7 @@ fn processors_that_are_at_times_too_late_come_back_whenever_that_is() {
     let tokens = prompt(&model, 20);
     let expected = all_logits(session(&model, CHUNK), &tokens);
     let count = AtomicUsize::new(0);
-    // Around the time-out, so that a processor ends its task while it is being lost.
+    // Close to the timeout, so that a processor ends its task while it is being marked as lost.
     let probe: Probe = Arc::new(move |_, _| {
         if count.fetch_add(1, Ordering::Relaxed).is_multiple_of(7) {
             std::thread::sleep(Duration::from_millis(20));
@@ -335,7 +335,8 @@ fn an_engine_that_is_dropped_first_lives_as_long_as_its_sessions() {
     }
 }
 
-/// Steps that a sequence takes which decodes while the prompt of another one is computed, and the chunks of that.
+/// Returns how many steps a sequence decodes while another one's prompt is computed, and the number of that prompt's
+/// chunks.
 fn steps_beside_a_prompt(options: EngineOptions) -> (usize, usize) {
     let (_, model) = &MODELS[1];
     let engine = engine(model, options);
@@ -387,8 +388,8 @@ fn sequences_that_decode_take_steps_while_a_prompt_is_computed() {
             ..options
         };
         let (steps, chunks) = steps_beside_a_prompt(options);
-        // On one processor each task of a prompt, of which a chunk has twelve, may have a step behind it.
-        assert!(steps >= chunks, "{steps} steps beside {chunks} chunks");
+        // On one processor, each of a chunk's twelve tasks may be followed by a step.
+        assert!(steps >= chunks, "{steps} steps in {chunks} chunks");
     }
 }
 
@@ -408,7 +409,7 @@ fn a_step_that_may_wait_for_long_takes_no_time_from_a_prompt() {
     assert!(steps <= 1, "{steps} steps");
 }
 
-/// One token of its vocabulary has an embedding that is no number.
+/// Returns a model in which the embedding of one token is NaN.
 fn with_a_bad_token(token: usize) -> Arc<Model> {
     let folder = tempfile::tempdir().unwrap();
     let from = format!(
@@ -430,7 +431,7 @@ fn with_a_bad_token(token: usize) -> Arc<Model> {
                 };
                 let row =
                     (offset(1) - offset(0)) / embedding["shape"][0].as_u64().unwrap() as usize;
-                // All bits set are no number in every float.
+                // All bits set are NaN in every float format.
                 bytes[offset(0) + token * row..][..row].fill(0xff);
             }
         }
@@ -485,7 +486,7 @@ fn logits_that_were_not_finite_spoil_nothing_that_comes_later() {
                 },
             );
             let mut session = engine.session();
-            // It fills the first page, and more.
+            // It fills more than the first page.
             let bad: Vec<u32> = (0..290)
                 .map(|index| if index % 5 == 3 { BAD } else { index % 99 })
                 .collect();
@@ -500,7 +501,7 @@ fn logits_that_were_not_finite_spoil_nothing_that_comes_later() {
                 session.prefill(&good, &Cancel::new(), |_| {}).unwrap() == expected,
                 "{kv_format:?}: the same session"
             );
-            // In a step beside others.
+            // In a step with others.
             let mut other = engine.session();
             other.prefill(&good, &Cancel::new(), |_| {}).unwrap();
             let mut other_fresh = fresh();
@@ -511,8 +512,8 @@ fn logits_that_were_not_finite_spoil_nothing_that_comes_later() {
                 Session::decode_together(together, &Cancel::new()),
                 Err(Error::NotFinite)
             ));
-            assert!(other.logits() == next, "{kv_format:?}: beside");
-            // In memory that was another one's.
+            assert!(other.logits() == next, "{kv_format:?}: step");
+            // In memory that another session has used.
             drop((session, other));
             engine.forget_prefixes();
             let mut spoiled = engine.session();
@@ -574,7 +575,7 @@ fn a_prompt_cancelled_at_any_moment_of_its_last_task_ends() {
         .session()
         .prefill(&tokens, &Cancel::new(), |_| {})
         .unwrap();
-    // But for that of the logits.
+    // Without the task of the logits.
     let last = count.load(Ordering::Relaxed) - 1;
     for delay in 0..400 {
         let (cancel, begun) = (Cancel::new(), AtomicUsize::new(0));

@@ -1,4 +1,5 @@
-//! Feed-forwards in fixed point: the same bits whoever computes them, of prompts alone, and only where nothing is within them.
+//! Feed-forwards in fixed point: the same bits on any processor, only in prompts, and only if no adapter, shadow or cut
+//! is within them.
 
 use super::devices::{TestDevice, with_device};
 use super::*;
@@ -6,7 +7,7 @@ use crate::{Adapters, ScaledAdapter};
 use triad_plan::graph::Role;
 use triad_plan::schedule::parts::{Axis, Cut, Share};
 
-/// Without shadows.
+/// Returns a model without shadows.
 fn model(family: &str) -> Arc<Model> {
     pruned(family, 1.0)
 }
@@ -18,7 +19,7 @@ fn fixed(options: EngineOptions) -> EngineOptions {
     }
 }
 
-/// One of the model's threads.
+/// Returns an engine with one processor, on the model's threads.
 fn alone(model: &Arc<Model>) -> Engine {
     engine(
         model,
@@ -32,7 +33,7 @@ fn alone(model: &Arc<Model>) -> Engine {
 #[test]
 fn fixed_point_has_the_same_bits_on_any_processors_by_any_policy_and_nearly_those_of_float() {
     for family in ["llama", "gemma3", "qwen2"] {
-        // Half of them keep shadows in some blocks.
+        // With half of the shadows, some blocks keep one.
         for rate in [1.0, 0.5] {
             let model = pruned(family, rate);
             let Ok(alone) = Engine::new(
@@ -95,7 +96,7 @@ fn verify_compares_fixed_point_with_fixed_point() {
 fn prompts_are_in_fixed_point_and_decode_sessions_with_adapters_and_what_is_observed_are_not() {
     let model = model("llama");
     let engine = alone(&model);
-    // Numbers differ too seldom to be seen in a model as small as this.
+    // In a model as small as this, too few numbers differ to detect it by the results.
     let has_run = || engine.shared().fixed.as_ref().unwrap().has_run();
     let (tokens, cancel) = (prompt(&model, 12), Cancel::new());
     engine.session().decode(tokens[0], &cancel).unwrap();
@@ -152,7 +153,7 @@ fn fixed_point_is_refused_where_feed_forwards_are_cut_or_none_is_for_it() {
         let expected = "the arithmetic within feed-forwards is fixed point, expected float, where gate and up or down are cut";
         assert_eq!(error, expected);
     }
-    // Float, and shadows everywhere.
+    // A float model, and one with shadows everywhere.
     for model in [float("llama"), pruned("llama", 0.0)] {
         let error = refused(&model, options(Policy::Fifo));
         assert!(

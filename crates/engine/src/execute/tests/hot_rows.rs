@@ -1,4 +1,4 @@
-//! Shadows by rows of channels beside a device with memory of its own: the bits of one processor alone.
+//! Shadows that read rows of channels, with a device that has its own memory: the bits of one processor alone.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use super::*;
 use crate::hot_rows::{Hot, HotRowOptions, HotRowUse};
 use crate::linear_input::LinearInput;
 
-/// Rows are in a file of this folder.
+/// Returns the path of the file of rows.
 fn rows(folder: &TempDir) -> PathBuf {
     folder.path().join("rows")
 }
 
-/// Half of the channels are hot.
+/// Returns options with half of the channels hot.
 fn hot_rows(model: &Model, folder: &TempDir) -> Option<HotRowOptions> {
     let description = model.description();
     let even = |block| {
@@ -52,7 +52,7 @@ fn options_of(
 fn usage(engine: &Engine) -> HotRowUse {
     engine
         .hot_rows()
-        .expect("beside a device with memory of its own")
+        .expect("it has a device with its own memory")
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn every_policy_chunk_length_and_number_of_chunks_in_flight_gives_the_logits_of_
 fn hits_and_misses_are_those_of_the_outliers_of_each_chunk() {
     let (model, folder) = (pruned("llama", 0.0), tempfile::tempdir().unwrap());
     let tokens = prompt(&model, 2 * CHUNK);
-    // The sequential pass has the same inputs, one chunk behind the other.
+    // The sequential pass has the same inputs, one chunk after the other.
     let device = TestDevice::with_own_memory(nothing());
     let engine = engine(&model, options_of(&model, &folder, &device, Policy::Fifo));
     all_logits(engine.session(), &tokens);
@@ -376,7 +376,7 @@ fn only_shadows_beside_a_device_with_memory_of_its_own_read_rows() {
     );
     assert!(engine.tasks().shadows.iter().all(Option::is_none));
     assert_eq!(engine.hot_rows(), None, "no shadow");
-    // Rows are used by tasks of their own.
+    // Only shadows that are separate tasks use rows.
     let device = TestDevice::with_own_memory(nothing());
     let engine = self::engine(&model, options_of(&model, &folder, &device, Policy::Fifo));
     let mut session = engine.session();
@@ -387,7 +387,7 @@ fn only_shadows_beside_a_device_with_memory_of_its_own_read_rows() {
     assert!(tasks.iter().any(|task| task.operation == Operation::Shadow));
 }
 
-/// Bytes of the mapping of a file that are resident, as the system counts them.
+/// Returns the resident bytes of a file's mapping, as counted by the system.
 #[cfg(target_os = "linux")]
 fn resident(path: &std::path::Path) -> usize {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -410,7 +410,8 @@ fn beside_a_device_with_memory_of_its_own_no_page_of_its_weights_stays_resident(
 
     use crate::weights::{Int8Matrix, Weight};
 
-    /// As much as the system maps around a page that is read, so that no layer is read with another.
+    /// The distance of layers: the system maps up to this much around a page that is read, so no layer is read with
+    /// another.
     const APART: u64 = 1 << 20;
     let folder = tempfile::tempdir().unwrap();
     let mapped = folder.path().join("weights");

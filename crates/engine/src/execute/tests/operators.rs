@@ -1,4 +1,4 @@
-//! What operators take is counted: of a small model numbers that are computed here by hand.
+//! Tests of the counted operators: for a small model, the expected numbers are computed by hand.
 
 use std::time::Instant;
 
@@ -19,8 +19,8 @@ const KEY_VALUE: u64 = 32;
 const WIDTH: u64 = 48;
 const VOCAB: u64 = 128;
 
-/// In INT8, where `has_shadow` returns which inputs of which blocks have shadows, all others clip at a magnitude that
-/// nothing reaches.
+/// Returns a model in INT8. `has_shadow` returns which inputs of which blocks have shadows; all others clip at a
+/// magnitude that no input reaches.
 fn quantized(family: &str, has_shadow: impl Fn(usize, LinearInput) -> bool) -> Arc<Model> {
     let model = float(family);
     let input = |block, input| {
@@ -41,7 +41,7 @@ fn quantized(family: &str, has_shadow: impl Fn(usize, LinearInput) -> bool) -> A
     }))
 }
 
-/// What `work` takes by a session that counts.
+/// Returns what a session counts during `work`.
 fn counted(session: &mut Session, work: impl FnOnce(&mut Session)) -> Statistics {
     session.engine().count(true);
     let before = session.engine().statistics();
@@ -72,12 +72,12 @@ fn assert_bytes(statistics: &Statistics, expected: &[(Operator, u64, Bytes)]) {
     }
 }
 
-/// Bytes of a weight in INT8: numbers, a scale and a sum for each output.
+/// Returns the bytes of a weight in INT8: numbers, and a scale and a sum per output.
 fn weight_bytes(out_features: u64, in_features: u64) -> u64 {
     out_features * (in_features + 2 * F32)
 }
 
-/// Of all operators, for so many rows that look at so many positions, in a prompt or one that is decoded.
+/// Returns the bytes of all operators, for `rows` rows that attend to `positions` positions, in a prompt or in decode.
 fn by_hand(rows: u64, positions: u64, is_prompt: bool) -> Vec<(Operator, u64, Bytes)> {
     let bytes = |read, written, weights| Bytes {
         read,
@@ -85,11 +85,11 @@ fn by_hand(rows: u64, positions: u64, is_prompt: bool) -> Vec<(Operator, u64, By
         weights,
     };
     let floats = |width| rows * width * F32;
-    // With a scale for each row.
+    // With a scale per row.
     let quantized = |channels| rows * (channels + F32);
     let features = QUERY + 2 * KEY_VALUE;
     let cached = |positions| positions * 2 * KEY_VALUE * F16;
-    // Of a prompt one operator, whose floats are nowhere in memory.
+    // In a prompt it is one operator, whose floats are never in memory.
     let gated = bytes(
         quantized(HIDDEN),
         quantized(WIDTH),
@@ -109,7 +109,7 @@ fn by_hand(rows: u64, positions: u64, is_prompt: bool) -> Vec<(Operator, u64, By
         ],
     };
     let block = [
-        // Each reads two sums and writes one, beside the numbers that it quantizes.
+        // Each reads two sums and writes one, in addition to the numbers that it quantizes.
         (
             Operator::Norm,
             2,
@@ -184,7 +184,7 @@ fn by_hand(rows: u64, positions: u64, is_prompt: bool) -> Vec<(Operator, u64, By
             )
         },
     );
-    // The first norm of all has no sum in front of it, and behind the last block there is a sum without a norm.
+    // The very first norm has no sum before it, and after the last block there is a sum without a norm.
     let first_norm = |(operator, runs, all): (Operator, u64, Bytes)| {
         let (read, written) = if operator == Operator::Norm {
             (floats(HIDDEN), floats(HIDDEN))
@@ -202,7 +202,7 @@ fn by_hand(rows: u64, positions: u64, is_prompt: bool) -> Vec<(Operator, u64, By
         1,
         bytes(2 * floats(HIDDEN), floats(HIDDEN), 0),
     );
-    // The logits of the last row; its embedding is in f32, the output matrix in INT8 with a scale for each row.
+    // The logits of the last row; its embedding is in f32, the output matrix in INT8 with a scale per row.
     let (row, logits) = (HIDDEN * F32, VOCAB * F32);
     let output = bytes(2 * row, row + logits, VOCAB * (HIDDEN + F32) + row);
     let ends = [
@@ -253,7 +253,7 @@ fn two_chunks_count_as_much_as_they_read_and_write() {
 
 #[test]
 fn attention_reads_no_further_back_than_its_window() {
-    // Six of seven blocks look at eight positions.
+    // Six of seven blocks attend to eight positions.
     let model = quantized("gemma3", |_, _| false);
     let mut session = session(&model, CHUNK);
     let read = |statistics: &Statistics, rows: u64| {
@@ -261,13 +261,13 @@ fn attention_reads_no_further_back_than_its_window() {
             / (2 * KEY_VALUE * F16)
     };
     let prompt = counted(&mut session, |session| prefill(session, 12));
-    // The rows of the first chunk look at 0 to 7, those of the second, 8 to 11, at 1 to 11, or at all.
+    // The rows of the first chunk attend to 0 to 7. Those of the second, 8 to 11, attend to 1 to 11, or to all.
     assert_eq!(read(&prompt, 12), 7 * 8 + 6 * 11 + 12);
     let token = counted(&mut session, |session| {
         drop(session.decode(7, &Cancel::new()).unwrap().to_vec())
     });
     assert_eq!(read(&token, 1), 6 * 8 + 13);
-    // Norms of query and key heads, and behind attention and the feed-forward.
+    // Norms of query and key heads, and after attention and the feed-forward.
     assert_eq!(token.of(Operator::Rope).bytes.weights, 7 * 2 * 16 * F32);
     let (row, quantized) = (HIDDEN * F32, HIDDEN + F32);
     let residual = Bytes {
@@ -291,7 +291,7 @@ fn shadows_count_their_outliers_and_the_weights_of_channels_that_have_any() {
         block == 1 && input == LinearInput::Down
     });
     let statistics = counted(&mut session(&model, CHUNK), |session| prefill(session, 1));
-    // Each is of another channel of the one row.
+    // Each is in another channel of the single row.
     let outliers = statistics.outliers;
     assert!(0 < outliers && outliers <= WIDTH, "{outliers}");
     let row = HIDDEN * F32;
@@ -302,7 +302,7 @@ fn shadows_count_their_outliers_and_the_weights_of_channels_that_have_any() {
     };
     let shadows = statistics.of(Operator::Shadows);
     assert_eq!((shadows.runs, shadows.bytes), (1, expected));
-    // A channel and a number for each outlier, beside the numbers of the row.
+    // A channel and a number per outlier, in addition to the numbers of the row.
     let inputs = HIDDEN + QUERY + HIDDEN + WIDTH;
     let written: u64 = [Operator::Norm, Operator::Quantize, Operator::Gated]
         .map(|operator| statistics.of(operator).bytes.written)
@@ -324,7 +324,7 @@ fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
         assert_eq!(
             plain.engine().statistics(),
             Statistics::default(),
-            "nobody wants to know"
+            "counting is off"
         );
         let mut session = session(&model, CHUNK);
         let start = Instant::now();
@@ -366,7 +366,7 @@ fn several_processors_count_what_one_does() {
         options(Policy::Fifo),
     );
     let (one, two) = (statistics(&one), statistics(&engine(&model, two)));
-    // Where a processor multiplies alone, gate and up are one operator and the activation another one.
+    // With an NPU, gate-up and the activation are separate operators; a single CPU runs them as one.
     let inner = [Operator::GateUp, Operator::Activation, Operator::Gated];
     for operator in Operator::ALL
         .into_iter()
@@ -387,7 +387,7 @@ fn several_processors_count_what_one_does() {
     };
     assert!(weights(&one) > 0 && weights(&one) == weights(&two));
     assert_eq!((one.values, one.outliers), (two.values, two.outliers));
-    // Where they are computed apart, they are written once and read once more.
+    // Separate shadows are written once and read once more.
     assert!(two.of(Operator::Shadows).bytes.written >= one.of(Operator::Shadows).bytes.written);
 }
 

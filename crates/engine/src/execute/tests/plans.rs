@@ -1,4 +1,4 @@
-//! Products that are cut as the partition solver chooses.
+//! Tests of products that are cut by the partition solver's choices.
 
 use triad_plan::graph::Role;
 use triad_plan::joint::{Gaps, Joint, Kind, MeasuredPrompt};
@@ -17,7 +17,7 @@ use super::super::{
 use super::devices::TestDevice;
 use super::*;
 
-/// Seconds without any order in them, so that every kind of cut is chosen at times.
+/// Arbitrary seconds, so that every kind of cut is chosen at times.
 pub(super) struct Unordered(pub(super) u64);
 
 impl Costs for Unordered {
@@ -37,7 +37,7 @@ impl Costs for Unordered {
     }
 }
 
-/// Two CPUs; a CPU and a device of any shape; a CPU and one of static shapes; both CPUs and that one.
+/// Returns two CPUs; a CPU and a device of any shape; a CPU and one of static shapes; or both CPUs and the latter.
 pub(super) fn processors(which: usize) -> (Vec<ProcessorOptions>, Vec<Participant>) {
     let cpu2 = ProcessorOptions {
         description: Processor::cpu("cpu2"),
@@ -87,7 +87,7 @@ impl Costs for FirstIsFastest {
     }
 }
 
-/// What the solver chooses for chunks of this length by costs without any order.
+/// Returns the solver's choices for chunks of this length, with arbitrary costs.
 fn plans(
     model: &Model,
     participants: &[Participant],
@@ -108,7 +108,7 @@ fn plans_by(
     let joins = Joins::new(CPU, 0.0, 0.0, 0.0).unwrap();
     let solver = Solver::new(participants.to_vec(), costs, joins).unwrap();
     let products = planned_products(model, chunk);
-    // Chunks are shorter than what standard lengths begin with, too.
+    // Some chunks are shorter than the shortest standard length.
     let step = if chunk < 32 { 2 } else { 8 };
     let lengths: Vec<_> = (1..=chunk.div_ceil(step))
         .map(|number| number * step)
@@ -176,7 +176,7 @@ proptest! {
         let mut planned = engine.session();
         prop_assert!(planned.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == all_logits(session(&model, CHUNK), &tokens));
         prop_assert!(failures(&planned).is_empty());
-        // Every product has the parts of its plan, and they ran where it has them.
+        // Every product has the parts of its plan, which ran on the planned processors.
         let execution = planned.execution().unwrap();
         for event in execution.timeline.events() {
             let task = &execution.tasks.tasks[event.task];
@@ -358,7 +358,7 @@ fn every_candidate_of_every_product_is_run_and_none_that_is_run_beside_the_choic
                 && reported == (run.len(), run.len())
         );
         for one in run {
-            // At least each processor alone, in all ways that pad.
+            // At least each processor alone, with every way to pad.
             assert!(one.candidates >= participants.len(), "{one:?}");
             assert!(
                 one.fastest.seconds <= one.chosen.seconds && one.fastest.seconds > 0.0,
@@ -496,7 +496,7 @@ fn joint_by(
     }
 }
 
-/// Plans by which the first processor computes all of it.
+/// Returns options whose plans compute everything on the first processor.
 fn first_alone(which: usize, model: &Model, chunk: usize) -> EngineOptions {
     let solve = |participants: &[Participant], restriction| {
         plans_by(FirstIsFastest, model, participants, chunk, restriction)
@@ -523,7 +523,7 @@ proptest! {
             let tokens = prompt(&model, length);
             let expected = alone.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
             prop_assert!(planned.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
-            // What ran is what the engine tells beforehand.
+            // Execution matches the plan that the engine returns in advance.
             let execution = planned.execution().unwrap();
             if execution.position == 0 {
                 let told = engine.planned(length).unwrap();
@@ -550,7 +550,7 @@ fn parts_on_a_processor_with_static_shapes_are_expected_to_take_what_was_measure
         for plan in plans(&model, &participants, 40, Restriction::Auto, seed).products() {
             let best = &plan.choice(rows).unwrap().best;
             let pieces = best.partition.pieces.iter().zip(&best.of_pieces);
-            // Of fewer rows than were planned for, some pieces have none.
+            // With fewer rows than planned, some pieces are empty.
             let pieces =
                 pieces.filter(|(piece, _)| piece.processor == NPU && piece.part.rows.start < rows);
             let seconds: f64 = pieces.map(|(_, seconds)| seconds).sum();
@@ -675,7 +675,7 @@ fn a_prompt_is_planned_once_more_when_times_of_more_tasks_are_known_and_not_agai
     assert!(Arc::ptr_eq(&learned, &plan()));
 }
 
-/// An engine whose profile has it that prompts of `rows` tokens take so many seconds by plans of some kinds.
+/// Returns an engine whose profile says that prompts of `rows` tokens take the given seconds with plans of some kinds.
 fn measured_engine(
     model: &Arc<Model>,
     options: &dyn Fn() -> EngineOptions,
@@ -738,7 +738,7 @@ fn prompts_leave_a_kind_of_plan_that_takes_longer_than_another_one_is_expected_t
             .any(|event| event.processor == NPU)
     };
     let of_several: Vec<bool> = (0..8).map(of_several).collect();
-    // Two late ones are needed.
+    // A kind is left after two late prompts.
     assert_eq!(of_several[..2], [true; 2], "{of_several:?}");
     assert_eq!(of_several[4..], [false; 4], "{of_several:?}");
     assert_eq!(
@@ -758,7 +758,7 @@ fn prompts_whose_last_chunk_ends_first_leave_the_late_processor_too() {
         tokens.len(),
         expected,
     );
-    // The last chunk but one is on the first one, and ends behind the logits of the last token.
+    // The last chunk but one is on the first processor, and ends after the logits of the last token.
     let probe: Probe = Arc::new(|processor, _| {
         std::thread::sleep(Duration::from_millis(if processor == CPU.index() {
             2
@@ -822,7 +822,7 @@ fn one_processor_that_computes_a_whole_prompt_does_it_as_if_there_were_no_other_
             );
             session.execution().unwrap().clone()
         };
-        // Times of what is not a product become known.
+        // Measures operators other than products.
         run();
         run();
         let execution = run();
@@ -853,7 +853,7 @@ fn one_processor_that_computes_a_whole_prompt_does_it_as_if_there_were_no_other_
     }
 }
 
-/// In turns they would empty the caches of each other's floats.
+/// Alternating chunks would evict each other's floats from the caches.
 #[test]
 fn one_processor_that_computes_a_whole_prompt_does_it_chunk_by_chunk() {
     let model = int8("llama");
@@ -864,7 +864,7 @@ fn one_processor_that_computes_a_whole_prompt_does_it_chunk_by_chunk() {
         session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
         session.execution().unwrap().clone()
     };
-    // Times of what is not a product become known.
+    // Measures operators other than products.
     run();
     run();
     let execution = run();

@@ -1,4 +1,4 @@
-//! What one sequence computed is found by others: with the same bits, within the memory that there is.
+//! Tests of prefixes that sequences share: their results have the same bits, and memory stays within its limit.
 
 use super::sequences::{MODELS, VOCAB};
 use super::*;
@@ -30,7 +30,7 @@ fn tokens(count: usize, seed: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Logits behind `prompt`, and behind a token more.
+/// Returns the logits after `prompt`, and after one more token.
 fn run(session: &mut Session, prompt: &[u32]) -> Result<[Vec<f32>; 2]> {
     let reused = session.reuse(prompt);
     let prefilled = session
@@ -64,7 +64,7 @@ fn what_is_found_has_the_bits_of_what_is_computed() {
                 let mut first = engine.session();
                 let expected = run(&mut first, &prompt).unwrap();
                 let page_bytes = engine.usage().kv.page_bytes;
-                // Of a session that lives, whole pages; of one that is gone, everything.
+                // A live session shares whole pages; a dropped one shares everything.
                 let mut beside = engine.session();
                 assert_eq!(
                     beside.reuse(&prompt),
@@ -83,7 +83,7 @@ fn what_is_found_has_the_bits_of_what_is_computed() {
                     run(&mut second, &prompt).unwrap() == expected,
                     "{name}, {kv_format:?}, {length} tokens"
                 );
-                // Another one goes on differently in the middle of a page.
+                // Another session continues differently in the middle of a page.
                 let mut other = prompt[..length.min(PAGE + 40)].to_vec();
                 other.extend(tokens(50, 3));
                 let mut third = engine.session();
@@ -92,9 +92,9 @@ fn what_is_found_has_the_bits_of_what_is_computed() {
                 let logits = run(&mut third, &other).unwrap();
                 assert!(
                     logits == computed(model, kv_format, &other),
-                    "{name}, {kv_format:?}, {length}: goes on differently"
+                    "{name}, {kv_format:?}, {length}: continues differently"
                 );
-                // And the one that it shared pages with goes on as before.
+                // The session that it shared pages with continues as before.
                 second.truncate(length);
                 assert!(second.decode(1, &Cancel::new()).unwrap() == expected[1]);
             }
@@ -126,7 +126,7 @@ fn prefixes_are_found_by_sessions_with_the_same_salt_alone() {
             "salt {index} finds what others shared"
         );
         run(&mut session, &prompt).unwrap();
-        // Copies and sessions that go on with another salt don't take it there.
+        // Forks, and sessions that change their salt, don't take prefixes to the other salt.
         let mut fork = session.fork();
         assert_eq!(fork.salt(), *salt);
         fork.set_salt(PrefixSalt::of(b"none of them"));
@@ -206,7 +206,7 @@ fn memory_that_sessions_hold_is_full_until_one_is_gone() {
     assert!(
         matches!(error, Error::KvMemoryFull { needed, free: 0, budget } if needed == page && budget == 3 * page)
     );
-    // Those that are there go on as far as their pages go, and no further.
+    // The existing sessions continue as far as their pages go, and no further.
     sessions[0]
         .1
         .prefill(&tokens(PAGE - 101, 1), &Cancel::new(), |_| {})
@@ -237,7 +237,7 @@ fn a_session_alone_has_all_the_memory_whatever_the_index_shares_with_it() {
             run(&mut second, &prompt).unwrap() == expected,
             "{pages} pages"
         );
-        // Back into a page that it shared as a whole.
+        // Truncates into a page that it shared as a whole.
         second.truncate(pages * PAGE / 2);
         second
             .prefill(&tokens(30, 1), &Cancel::new(), |_| {})
@@ -260,7 +260,7 @@ fn what_a_cancelled_prompt_reserved_is_given_back() {
         usage.bytes,
         session.tokens().len().div_ceil(PAGE) * usage.page_bytes
     );
-    // So are the pages of tokens that are scored, in a fork.
+    // A fork also releases the pages of scored tokens.
     let mut session = engine.session();
     session
         .prefill(&tokens(10, 0), &Cancel::new(), |_| {})
@@ -290,7 +290,7 @@ fn a_page_that_the_index_alone_holds_makes_way_for_the_same_one_of_a_sequence() 
     run(&mut second, &tokens(PAGE, 0)).unwrap();
     drop(second);
     run(&mut third, &tokens(1, 0)).unwrap();
-    // Three pages: those of `first` and its answer, beside one of `third`.
+    // Three pages: those of `first` and its answer, and one of `third`.
     run(&mut first, &tokens(2 * PAGE, 0)).unwrap();
     assert_eq!(engine.usage().kv.bytes, 4 * page);
 }
@@ -328,14 +328,14 @@ fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own
     std::thread::scope(|scope| {
         let first = scope.spawn(|| prefill(1));
         until_reserved(1);
-        // Both wait for the first one, and are computed together behind it.
+        // Both wait for the first one, and are then computed together.
         let short = scope.spawn(|| prefill(10));
-        // In front of the long one, so that the first chunk has all of it.
+        // Before the long one, so that the first chunk has all of it.
         until_reserved(2);
         let long = scope.spawn(|| prefill(700));
         until_reserved(2 + 700usize.div_ceil(PAGE));
         std::thread::sleep(Duration::from_millis(200));
-        // The long one has ten more chunks when these are done: time for their threads to see that.
+        // The long one has ten more chunks when these are done, so their threads have time to detect it.
         while !(first.is_finished() && short.is_finished()) {
             allowed.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(5));
@@ -351,7 +351,7 @@ fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// A session, by its number, runs the beginning of a conversation, by its number, that is so long.
+    /// A session, by its number, runs the beginning of a conversation, by its number, of this length.
     Run(usize, usize, usize),
     Truncate(usize, usize),
     Fork(usize, usize),
@@ -378,7 +378,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 1..25)
 }
 
-/// Conversations that begin alike.
+/// Returns conversations with common beginnings.
 fn conversation(number: usize, length: usize) -> Vec<u32> {
     let shared = [0, 270, 520][number].min(length);
     [tokens(shared, 0), tokens(length - shared, number)].concat()
@@ -404,7 +404,7 @@ proptest! {
                     match run(&mut session, &prompt) {
                         Ok(logits) => prop_assert!(logits == computed(model, kv_format, &prompt), "{name}"),
                         Err(Error::KvMemoryFull { .. }) => {
-                            // With what the others hold, there is no room indeed.
+                            // With the pages of the other sessions, there is really no room.
                             let others: usize = sessions.iter().flatten().map(|session| session.pages().0).sum();
                             prop_assert!(others + (length + 1).div_ceil(PAGE) > pages, "{others} pages of {pages}");
                         }

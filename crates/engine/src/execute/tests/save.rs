@@ -1,4 +1,4 @@
-//! A session as a file: restored it goes on with the same bits, and what is no such file is refused.
+//! Tests of saved sessions: a restored one continues with the same bits, and other files are refused.
 
 use std::path::Path;
 
@@ -56,7 +56,7 @@ fn a_restored_session_goes_on_with_the_same_bits() {
                     session.decode_each(&[1, 2, 3], &Cancel::new()).unwrap();
                 }
                 session.save(&path).unwrap();
-                // In an engine that has seen nothing.
+                // In a new engine.
                 let other = saving(model, CONTEXT, kv_format);
                 let mut restored = other.restore(&path).unwrap();
                 assert_eq!(restored.tokens(), session.tokens());
@@ -80,7 +80,7 @@ fn a_restored_session_goes_on_with_the_same_bits() {
                     session.decode(5, &Cancel::new()).unwrap()
                         == restored.decode(5, &Cancel::new()).unwrap()
                 );
-                // Decoded tokens are still not shared, those of the prompt are.
+                // Decoded tokens are still not shared; those of the prompt are.
                 session.share();
                 restored.share();
                 let indexed = |engine: &Engine| engine.usage().kv.indexed_pages;
@@ -215,7 +215,7 @@ fn what_cannot_be_written_leaves_what_was_there() {
     session
         .prefill(&tokens(30), &Cancel::new(), |_| {})
         .unwrap();
-    // A folder cannot be replaced by a file, and nothing is left beside it.
+    // A file cannot replace a folder, and no other file is left in the parent.
     let path = folder.path().join("folder");
     std::fs::create_dir(&path).unwrap();
     std::fs::write(path.join("file"), "kept").unwrap();
@@ -229,7 +229,7 @@ fn what_cannot_be_written_leaves_what_was_there() {
     session
         .save(&folder.path().join("missing/session"))
         .unwrap_err();
-    // An older one is replaced as a whole.
+    // An older file is replaced as a whole.
     let path = folder.path().join("session");
     std::fs::write(&path, "older").unwrap();
     session.save(&path).unwrap();

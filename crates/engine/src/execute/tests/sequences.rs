@@ -1,4 +1,4 @@
-//! Many sequences of one engine: each has the bits that it has alone.
+//! Tests of many sequences on one engine: each has the bits that it has alone.
 
 use std::sync::LazyLock;
 
@@ -12,10 +12,10 @@ use super::*;
 use crate::{Adapters, KvFormat};
 
 pub(super) const VOCAB: usize = 97;
-/// Two pages and a bit.
+/// Slightly more than two pages.
 pub(super) const CONTEXT: usize = 600;
 
-/// Small, and with a context of several pages; the second block sees a window that ends within a page.
+/// Returns a small model with a context of several pages; the second block has a window that ends within a page.
 pub(super) fn description() -> ModelDescription {
     let norm = Norm {
         kind: NormKind::Rms,
@@ -64,7 +64,8 @@ pub(super) fn description() -> ModelDescription {
     }
 }
 
-/// In float, in INT8, with smaller weights for decode, and in W4A16 but for down, whose rows are no whole groups.
+/// Models in float, in INT8, in INT8 with smaller weights for decode, and in W4A16. In the last one, down has no W4A16
+/// weights, since its rows are no whole groups.
 pub(super) static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| {
     let float = Model::random(
         description(),
@@ -93,9 +94,9 @@ enum Step {
     PrefillAll(usize),
     Decode(usize),
     DecodeEach(usize),
-    /// To this share of what there is.
+    /// To this share of its tokens.
     Truncate(f64),
-    /// Both go on differently, the fork by so many tokens.
+    /// Session and fork continue differently, the fork by this many tokens.
     Fork(usize),
 }
 
@@ -111,7 +112,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..7)
 }
 
-/// All logits on the way.
+/// Returns all logits of the steps.
 fn run(session: &mut Session, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
     let cancel = Cancel::new();
     let (mut all, mut forks) = (Vec::new(), Vec::new());
@@ -164,7 +165,7 @@ fn run(session: &mut Session, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
     all
 }
 
-/// One rule of decode: several tokens at once are each as after those before it. So are the steps of `steps`, one by one.
+/// Replaces batches of decoded tokens by single tokens, which must have the same bits.
 fn one_by_one(steps: &[Step]) -> Vec<Step> {
     steps
         .iter()
@@ -207,7 +208,7 @@ proptest! {
         let (name, model) = &MODELS[model];
         let of = |chunk| SessionOptions { context: CONTEXT, chunk, kv_format };
         let processors = if is_two { two(1, None) } else { Vec::new() };
-        // All 16 sessions and their forks.
+        // For all 16 sessions and their forks.
         let kv_memory = Some(usize::MAX / 2);
         let options = EngineOptions {
             session: of(chunk), kv_memory, processors, policy, most_rows, chunks_in_flight: in_flight, ..EngineOptions::default()

@@ -1,11 +1,11 @@
-//! A prompt in virtual time: the tasks of a run, on the processors and in the order of its policy.
+//! Tests of simulated prompts: they have the tasks, processors and order of a real run.
 
 use triad_plan::processors::ProcessorId;
 use triad_plan::timeline::Timeline;
 
 use super::*;
 
-/// The tasks of a processor, in the order in which they began.
+/// Returns the tasks of a processor in the order of their start.
 fn order(timeline: &Timeline, processor: ProcessorId) -> Vec<usize> {
     let events = timeline
         .events()
@@ -115,7 +115,7 @@ fn a_simulated_prompt_takes_what_its_costs_are() {
         noticed > 3.0 * once,
         "each task that follows one elsewhere is late: {noticed}"
     );
-    // In order, shadows alone are beside something.
+    // In order, only shadows run while another processor works.
     let longer = |cost: &mut serde_json::Map<_, serde_json::Value>| {
         _ = cost.insert("longer_beside".into(), 0.5.into())
     };

@@ -1,4 +1,4 @@
-//! Steps of decode whose products are cut as the partition solver chooses.
+//! Tests of decode steps with products that are cut by the partition solver's choices.
 
 use triad_plan::graph::Role;
 use triad_plan::partition::costs::Joins;
@@ -13,7 +13,7 @@ use super::*;
 
 const ROWS: [usize; 3] = [1, 3, 8];
 
-/// What the solver chooses by costs without any order: in tiny models, columns are cut anywhere.
+/// Returns the solver's choices for arbitrary costs; in tiny models, columns are cut anywhere.
 fn decode_plans(model: &Model, which: usize, restriction: Restriction, seed: u64) -> DecodePlans {
     let (options, participants) = processors(which);
     let description = model.description();
@@ -68,7 +68,7 @@ fn step_options(which: usize, model: &Model, restriction: Restriction, seed: u64
     }
 }
 
-/// The logits of a prompt's answer: tokens one by one, then some of them at once, then more than there is a plan for.
+/// Returns the logits of an answer: single tokens, then several at once, then more than are planned.
 fn answer(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
     let cancel = Cancel::new();
     session.truncate(0);
@@ -165,7 +165,7 @@ fn a_step_runs_where_its_plan_has_it() {
             of_blocks + of_output,
             "{which}"
         );
-        // More rows than any plan has are computed where the floats are.
+        // Steps with more rows than are planned run on the float processor.
         count.store(0, Ordering::Relaxed);
         session
             .decode_each(&prompt(&model, 9), &Cancel::new())
@@ -208,7 +208,7 @@ fn a_processor_lost_at_any_part_of_a_step_changes_no_bit() {
                 let failed = Arc::clone(&has_failed);
                 has_failed.store(false, Ordering::Relaxed);
                 let probe: Probe = Arc::new(move |of, moment| {
-                    // Taken back where it returns.
+                    // Reset if the probe returns.
                     let before = failed.swap(true, Ordering::Relaxed);
                     let outcome = inner(of, moment);
                     if outcome.is_ok() {
@@ -286,7 +286,7 @@ fn a_processor_that_hangs_at_a_part_of_a_step_is_left_alone() {
         hangs.store(false, Ordering::Relaxed);
         assert!(
             decode_again(&mut session, &tokens) == expected,
-            "{at}: behind it"
+            "{at}: after it has returned"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A device that runs models whole, with our kernels in its place: the logits of the CPU, whatever sessions do.
+//! Tests of a device that runs models whole, with our kernels: it has the logits of the CPU, whatever sessions do.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ use crate::weights::Weight;
 
 const CONTEXT: usize = 600;
 
-/// Rows that were run, of each chunk and sequence; after so many chunks the device fails.
+/// The rows that were run, by chunk and sequence. The device fails after `fails_after` chunks.
 #[derive(Default)]
 struct Seen {
     rows: Mutex<Vec<usize>>,
@@ -112,7 +112,7 @@ impl WholeProgram {
         }
     }
 
-    /// The token whose embedding `x` is.
+    /// Returns the token whose embedding is `x`.
     fn token(&self, x: &[f32]) -> u32 {
         let mut embedding = vec![0.0; x.len()];
         let is_it = |token: &u32| {
@@ -125,7 +125,7 @@ impl WholeProgram {
     }
 }
 
-/// Keys or values of a position, `[kv_heads, head_dim]`.
+/// Returns the keys or values of a position, `[kv_heads, head_dim]`.
 fn at(plane: Matrix, place: usize, [kv_heads, head_dim]: [usize; 2]) -> Vec<f16> {
     let Matrix::F16(values) = plane else {
         panic!("keys and values are in f16")
@@ -304,7 +304,7 @@ fn tokens(count: usize, seed: usize) -> Vec<u32> {
         .collect()
 }
 
-/// All logits of what sessions do, and how many rows have to be computed for them.
+/// Returns all logits of several sessions, and how many rows have to be computed for them.
 fn logits(engine: &Engine) -> Result<(Vec<f32>, usize)> {
     let cancel = Cancel::new();
     let (mut all, prompt) = (Vec::new(), tokens(300, 0));
@@ -314,13 +314,13 @@ fn logits(engine: &Engine) -> Result<(Vec<f32>, usize)> {
     all.extend_from_slice(first.decode_each(&[1, 2, 3], &cancel)?);
     first.share();
     let mut computed = 304;
-    // Both go on from what is shared, which the second one's device does not hold.
+    // Both continue from shared pages, which the device does not hold for the second one.
     let mut fork = first.fork();
     first.truncate(280);
     all.extend(first.prefill_all_logits(&tokens(70, 1), &cancel)?);
     all.extend_from_slice(fork.decode(7, &cancel)?);
     computed += 71;
-    // What another session computed is found, in place of what this one has behind the common beginning.
+    // Tokens of another session are found; they replace this session's tokens after the common beginning.
     let mut second = engine.session();
     all.extend_from_slice(second.prefill(&tokens(290, 2), &cancel, |_| {})?);
     let reused = second.reuse(&prompt);
@@ -343,7 +343,7 @@ fn logits(engine: &Engine) -> Result<(Vec<f32>, usize)> {
     // More rows than a step of several sequences has.
     all.extend_from_slice(fork.decode_each(&tokens(70, 5), &cancel)?);
     computed += 70;
-    // What the model's threads computed goes to the device.
+    // What the model's threads computed is copied to the device.
     second.truncate(20);
     second.observe(&tokens(30, 4), &cancel, &mut |_, _, _| {})?;
     all.extend_from_slice(second.decode(4, &cancel)?);
@@ -436,7 +436,7 @@ fn a_model_whose_scales_are_found_for_each_token_is_refused() {
     assert!(
         error
             .to_string()
-            .contains("found for each token, expected static scales"),
+            .contains("dynamic, per token, expected static scales"),
         "{error}"
     );
 }
