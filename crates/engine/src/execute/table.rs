@@ -48,12 +48,8 @@ impl<T: Measurements> Table<T> {
         path.with_added_extension("seal")
     }
 
-<<<<<<< HEAD
-    /// The table of a package; an empty one where nothing was measured on this machine, or where what has the file's name is
-    /// [no file](Self::unread).
-=======
-    /// Reads the table of a package; an empty one if nothing was measured on this machine.
->>>>>>> work-e5
+    /// Reads the table of a package; an empty one if nothing was measured on this machine, or if its path is no
+    /// [regular file](Self::unread).
     ///
     /// # Errors
     /// If it can't be read, or is not of this version.
@@ -87,19 +83,8 @@ impl<T: Measurements> Table<T> {
         table.map_err(|source| Error::Measurements { path, source })
     }
 
-<<<<<<< HEAD
-    /// Returns the path of the table of a package if what is there is no regular file, such as a named pipe. It counts as
-    /// missing.
-    pub fn unread(package: &Path) -> Option<PathBuf> {
-        let path = Self::path(package);
-        let is_other = path.metadata().is_ok_and(|metadata| !metadata.is_file());
-        is_other.then_some(path)
-    }
-
-    /// Whether the file at `path` with these `bytes` has a seal of this machine.
-=======
-    /// Returns whether the file at `path` with these `bytes` has a seal of this machine.
->>>>>>> work-e5
+    /// Reads the table of a package; an empty one if nothing was measured on this machine, or if its path is no
+    /// [regular file](Self::unread).
     fn is_sealed(path: &Path, bytes: &[u8]) -> bool {
         let file = files::open(&Self::seal(path));
         let mut found = Vec::new();

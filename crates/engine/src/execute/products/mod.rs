@@ -491,9 +491,6 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_of_some_times_is_one_of_them() {}
-
-    #[test]
     fn what_was_not_measured_has_no_plan() {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         let unmeasured = costs()
