@@ -22,17 +22,17 @@ use triad_prepare::{PrepareOptions, Prune};
 use crate::{inputs, preparing, progress};
 
 /// The engine's own limit.
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 /// Number of threads that is allowed on any machine, and the limit per core. With more, threads wait for each other's
 /// turn on a core, and a run takes so long that it seems to hang.
 const FEW_THREADS: usize = 16;
-const MOST_THREADS_PER_CORE: usize = 4;
+const MAX_THREADS_PER_CORE: usize = 4;
 
 /// Size limit of a device profile; profiles have about 2 KiB. A device file of the system could be endless.
-const MOST_DEVICE_BYTES: u64 = 1 << 20;
+const MAX_DEVICE_BYTES: u64 = 1 << 20;
 
 /// Larger than the context of any model.
-const MOST_TOKENS: usize = 1 << 30;
+const MAX_TOKENS: usize = 1 << 30;
 
 /// The argument that names a model.
 #[derive(Clone, clap::Args)]
@@ -100,7 +100,7 @@ impl DescriptionArguments {
 /// Default number of prompt tokens where no model runs.
 const PROMPT: usize = 1024;
 /// Limit of chunks: more would take too much memory and time.
-pub const MOST_CHUNKS: usize = 10_000;
+pub const MAX_CHUNKS: usize = 10_000;
 
 /// Returns the number of prompt tokens: `asked`, or the default limited to the model's context.
 pub fn prompt_tokens(asked: Option<usize>, description: &ModelDescription) -> Result<usize> {
@@ -330,7 +330,7 @@ pub fn load(
 
 /// Parses a number of threads.
 pub fn threads(text: &str) -> Result<usize, String> {
-    let count = whole_number(text, 1, MOST_THREADS)?;
+    let count = whole_number(text, 1, MAX_THREADS)?;
     check_threads(count, machine::threads())?;
     Ok(count)
 }
@@ -338,7 +338,7 @@ pub fn threads(text: &str) -> Result<usize, String> {
 /// Returns an error if `count` is much larger than the number of threads that run at once.
 fn check_threads(count: usize, available: usize) -> Result<(), String> {
     let most = available
-        .saturating_mul(MOST_THREADS_PER_CORE)
+        .saturating_mul(MAX_THREADS_PER_CORE)
         .max(FEW_THREADS);
     if count > most {
         return Err(format!(
@@ -350,12 +350,12 @@ fn check_threads(count: usize, available: usize) -> Result<(), String> {
 
 /// Parses a number of tokens of at least 1.
 pub fn tokens(text: &str) -> Result<usize, String> {
-    whole_number(text, 1, MOST_TOKENS)
+    whole_number(text, 1, MAX_TOKENS)
 }
 
 /// Parses a number of tokens of at least 0.
 pub fn count(text: &str) -> Result<usize, String> {
-    whole_number(text, 0, MOST_TOKENS)
+    whole_number(text, 0, MAX_TOKENS)
 }
 
 /// Parses a fraction.
@@ -387,14 +387,14 @@ pub fn device(name: &str) -> Result<DeviceProfile> {
     inputs::add(Path::new(name));
     let mut text = String::new();
     let file = File::open(name).with_context(|| format!("cannot read {name}"))?;
-    file.take(MOST_DEVICE_BYTES + 1)
+    file.take(MAX_DEVICE_BYTES + 1)
         .read_to_string(&mut text)
         .with_context(|| format!("cannot read {name}"))?;
-    let is_short = text.len() as u64 <= MOST_DEVICE_BYTES;
+    let is_short = text.len() as u64 <= MAX_DEVICE_BYTES;
     ensure!(
         is_short,
         "{name}: longer than {} KiB: expected the TOML file of a device",
-        MOST_DEVICE_BYTES >> 10
+        MAX_DEVICE_BYTES >> 10
     );
     Ok(DeviceProfile::parse(&text, name)?)
 }
@@ -420,13 +420,13 @@ pub fn check_floats(floats_on: FloatsOn, device: &DeviceProfile) -> Result<()> {
 
 /// Parses a number of sequences that run together.
 pub fn sequences(text: &str) -> Result<usize, String> {
-    const MOST: usize = 1024;
+    const MAX: usize = 1024;
     let number = text
         .trim()
         .parse()
         .ok()
-        .filter(|number| (1..=MOST).contains(number));
-    number.ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
+        .filter(|number| (1..=MAX).contains(number));
+    number.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))
 }
 
 /// Parses a number of repetitions.
@@ -451,13 +451,13 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// Parses an amount of memory in GiB. Returns bytes.
 pub fn gibibytes(text: &str) -> Result<usize, String> {
-    const MOST: f64 = 4096.0;
+    const MAX: f64 = 4096.0;
     let number = text
         .trim()
         .parse::<f64>()
         .ok()
-        .filter(|number| (0.0..=MOST).contains(number));
-    let number = number.ok_or_else(|| format!("expected a number of GiB from 0 to {MOST}"))?;
+        .filter(|number| (0.0..=MAX).contains(number));
+    let number = number.ok_or_else(|| format!("expected a number of GiB from 0 to {MAX}"))?;
     Ok((number * (1u64 << 30) as f64) as usize)
 }
 

@@ -13,7 +13,7 @@ use triad_processors::Peaks;
 #[cfg(feature = "gpu")]
 use triad_processors::gpu::{Gpu, GpuOptions};
 #[cfg(feature = "hexagon")]
-use triad_processors::hexagon::{MOST_SESSIONS, MOST_THREADS};
+use triad_processors::hexagon::{MAX_SESSIONS, MAX_THREADS};
 #[cfg(feature = "npu")]
 use triad_processors::npu::Provider;
 
@@ -178,13 +178,13 @@ fn hot_rows(text: &str) -> Result<HotRowsArgument, String> {
 
 /// Parses a number of milliseconds of at least 0.
 pub fn milliseconds(text: &str) -> Result<f64, String> {
-    const MOST: f64 = 60_000.0;
+    const MAX: f64 = 60_000.0;
     let number = text
         .trim()
         .parse()
         .ok()
-        .filter(|number| (0.0..=MOST).contains(number));
-    number.ok_or_else(|| format!("expected a number of milliseconds from 0 to {MOST}"))
+        .filter(|number| (0.0..=MAX).contains(number));
+    number.ok_or_else(|| format!("expected a number of milliseconds from 0 to {MAX}"))
 }
 
 /// Returns options for the GPU with this name, or the one that the environment names, with submissions of `slice`
@@ -204,18 +204,18 @@ pub fn gpu_options(name: Option<&str>, slice: f64) -> GpuOptions {
 
 /// Limits of arguments that have no effect without the feature.
 #[cfg(not(feature = "hexagon"))]
-const MOST_THREADS: usize = 1;
+const MAX_THREADS: usize = 1;
 #[cfg(not(feature = "hexagon"))]
-const MOST_SESSIONS: usize = 1;
+const MAX_SESSIONS: usize = 1;
 
 /// Parses the number of Hexagon's compute threads.
 fn npu_threads(text: &str) -> Result<usize, String> {
-    crate::arguments::whole_number(text, 1, MOST_THREADS)
+    crate::arguments::whole_number(text, 1, MAX_THREADS)
 }
 
 /// Parses the number of sessions with Hexagon.
 fn npu_sessions(text: &str) -> Result<usize, String> {
-    crate::arguments::whole_number(text, 1, MOST_SESSIONS)
+    crate::arguments::whole_number(text, 1, MAX_SESSIONS)
 }
 
 /// Parses how processors wait for each other.

@@ -591,13 +591,13 @@ pub fn policy(text: &str) -> Result<Policy, String> {
 
 /// Parses the maximum number of chunks in flight.
 pub fn in_flight(text: &str) -> Result<usize, String> {
-    const MOST: usize = 1024;
+    const MAX: usize = 1024;
     let number = text
         .trim()
         .parse()
         .ok()
-        .filter(|number| (1..=MOST).contains(number));
-    number.ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
+        .filter(|number| (1..=MAX).contains(number));
+    number.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))
 }
 
 #[cfg(test)]

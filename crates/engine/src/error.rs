@@ -190,7 +190,7 @@ pub enum Error {
     Partition(#[from] triad_plan::partition::PartitionError),
     /// The gemms of prompts cannot be planned across the processors.
     #[error(transparent)]
-    Joint(#[from] triad_plan::joint::JointError),
+    PromptPlanner(#[from] triad_plan::joint::JointError),
     /// A chunk is longer than those that gemms were measured for.
     #[error(
         "chunks have {chunk} tokens, but linear layers were measured for at most {measured}: run `triad profile --chunk {chunk}`"

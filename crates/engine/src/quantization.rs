@@ -17,9 +17,9 @@ pub const INT8_MAX: f32 = 127.0;
 /// a number, since an input that is zero throughout a text also needs a scale.
 pub fn usable_clip(clip: f32) -> f32 {
     // A power of two keeps 127 · (clip / 127) finite despite rounding.
-    const MOST: f32 = f32::MAX / 2.0;
+    const MAX: f32 = f32::MAX / 2.0;
     if clip > 0.0 {
-        clip.clamp(INT8_MAX * f32::MIN_POSITIVE * 2.0, MOST)
+        clip.clamp(INT8_MAX * f32::MIN_POSITIVE * 2.0, MAX)
     } else {
         1.0
     }

@@ -17,7 +17,7 @@ use crate::quantization::{
 const OUTLIER_SHARE: f64 = 0.01;
 
 /// The values of one linear input over some tokens.
-struct Seen {
+struct CostSample {
     block: usize,
     /// Magnitudes `[rows, channels]`.
     magnitudes: Vec<f32>,
@@ -26,7 +26,7 @@ struct Seen {
     clip: f32,
 }
 
-impl Seen {
+impl CostSample {
     fn new(block: usize, x: &[f32], channels: usize) -> Self {
         let magnitudes: Vec<f32> = x.iter().map(|x| x.abs()).collect();
         let mut ascending = magnitudes.clone();
@@ -109,12 +109,13 @@ pub fn quantize(
     };
     let mut session = Session::new(model, &options).expect("a prompt that fits the model");
     let mut inputs = Vec::new();
-    let mut observe =
-        |block, _: LinearInput, x: &[f32]| inputs.push(Seen::new(block, x, x.len() / tokens.len()));
+    let mut observe = |block, _: LinearInput, x: &[f32]| {
+        inputs.push(CostSample::new(block, x, x.len() / tokens.len()))
+    };
     session
         .observe(tokens, &Cancel::new(), &mut observe)
         .expect("a model that runs");
-    let mut ascending: Vec<f32> = inputs.iter().map(Seen::importance).collect();
+    let mut ascending: Vec<f32> = inputs.iter().map(CostSample::importance).collect();
     ascending.sort_by(f32::total_cmp);
     let least = ascending
         .get((pruned * inputs.len() as f64).round() as usize)

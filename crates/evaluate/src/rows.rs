@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 /// Maximum bytes of a file; longer files are refused unread: no evaluation would end, and a device file never does.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// An error in a data file.
 #[derive(Debug, thiserror::Error)]
@@ -48,13 +48,13 @@ pub(super) fn text(path: &Path) -> Result<String, DataError> {
     let cannot_read = |reason| error("cannot read the data file".into()).caused_by(reason);
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(cannot_read)?;
-    file.take(MOST_BYTES + 1)
+    file.take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(cannot_read)?;
-    if bytes.len() as u64 > MOST_BYTES {
+    if bytes.len() as u64 > MAX_BYTES {
         return Err(error(format!(
             "the data file is longer than {} MiB",
-            MOST_BYTES >> 20
+            MAX_BYTES >> 20
         )));
     }
     let text = String::from_utf8(bytes).map_err(|wrong| {

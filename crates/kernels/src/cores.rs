@@ -3,12 +3,12 @@
 use std::io;
 
 /// Maximum number of cores in a set.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 const BITS: usize = u64::BITS as usize;
 
 /// A set of cores, by the system's numbers. Copying needs no allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Cores([u64; MOST / BITS]);
+pub struct Cores([u64; MAX / BITS]);
 
 impl Cores {
     /// Returns a set of one core.
@@ -24,18 +24,13 @@ impl Cores {
         let expected = || {
             format!(
                 "expected numbers of cores from 0 to {}, each once, such as 0-3,6",
-                MOST - 1
+                MAX - 1
             )
         };
         let mut cores = Self::from_iter([]);
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number = |text: &str| {
-                text.trim()
-                    .parse::<usize>()
-                    .ok()
-                    .filter(|core| *core < MOST)
-            };
+            let number = |text: &str| text.trim().parse::<usize>().ok().filter(|core| *core < MAX);
             let (first, last) = number(first).zip(number(last)).ok_or_else(expected)?;
             if first > last || (first..=last).any(|core| cores.contains(core)) {
                 return Err(expected());
@@ -61,7 +56,7 @@ impl Cores {
 
     /// Returns the cores' numbers, ascending.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
-        (0..MOST).filter(|core| self.contains(*core))
+        (0..MAX).filter(|core| self.contains(*core))
     }
 
     /// Returns the fast cores among those that this thread may run on: at least four fifths as fast as the fastest, by
@@ -91,7 +86,7 @@ impl FromIterator<usize> for Cores {
     /// # Panics
     /// If a number is above 1023.
     fn from_iter<I: IntoIterator<Item = usize>>(numbers: I) -> Self {
-        let mut cores = Self([0; MOST / BITS]);
+        let mut cores = Self([0; MAX / BITS]);
         numbers.into_iter().for_each(|core| cores.add(core));
         cores
     }
@@ -118,7 +113,7 @@ impl Cores {
     /// Returns the cores that this thread may run on, if the system reports them.
     pub fn of_this_thread() -> Option<Self> {
         let set = rustix::thread::sched_getaffinity(None).ok()?;
-        Some((0..MOST).filter(|core| set.is_set(*core)).collect())
+        Some((0..MAX).filter(|core| set.is_set(*core)).collect())
     }
 
     /// Pins this thread to these cores.

@@ -27,10 +27,10 @@ use crate::files;
 
 /// Maximum number of threads that read a file into memory.
 #[cfg(unix)]
-const MOST_READERS: usize = 4;
+const MAX_READERS: usize = 4;
 /// Minimum bytes per thread: several huge pages.
 #[cfg(unix)]
-const LEAST_READ: usize = 16 << 20;
+const MIN_READ: usize = 16 << 20;
 
 /// A file mapped read-only into memory, or a copy of it. Clones are handles to the same bytes.
 #[derive(Clone, Debug)]
@@ -257,8 +257,8 @@ fn read_all(file: &File, bytes: &mut [u8]) -> std::io::Result<()> {
     // The system clears pages before data is read into them, so one thread does not saturate the memory.
     let threads = std::thread::available_parallelism()
         .map_or(1, usize::from)
-        .min(MOST_READERS);
-    let length = bytes.len().div_ceil(threads).next_multiple_of(LEAST_READ);
+        .min(MAX_READERS);
+    let length = bytes.len().div_ceil(threads).next_multiple_of(MIN_READ);
     std::thread::scope(|scope| {
         let read =
             |(index, part): (usize, &mut [u8])| file.read_exact_at(part, (index * length) as u64);
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn a_copy_in_huge_pages_has_the_bytes_that_the_file_had_and_keeps_them() {
-        let content: Vec<u8> = (0..(5 * LEAST_READ + 12_345) as u32)
+        let content: Vec<u8> = (0..(5 * MIN_READ + 12_345) as u32)
             .map(|index| (index % 251) as u8)
             .collect();
         let file = temporary(&content);

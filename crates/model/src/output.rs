@@ -20,7 +20,7 @@ use tempfile::{NamedTempFile, TempPath};
 /// Prefix and suffix of the names of unfinished files.
 const UNFINISHED: [&str; 2] = [".triad-", ".part"];
 /// Maximum number of successive links, as in the system.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// Permissions of a new file, before the user's mask: for everyone, or for the user only.
 const PUBLIC: u32 = 0o666;
 const PRIVATE: u32 = 0o600;
@@ -357,7 +357,7 @@ fn folder(path: &Path) -> &Path {
 /// Returns the path at which a missing file is to be created: the end of the links.
 fn followed(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         let Ok(next) = fs::read_link(&path) else {
             return Ok(path);
         };
@@ -372,7 +372,7 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
 fn descriptor(path: &Path) -> Option<io::Result<File>> {
     use std::os::fd::AsFd;
     let mut path = path.to_owned();
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         let parent = folder(&path).canonicalize().ok()?;
         let is_own = ["/proc/self/fd", "/dev/fd"]
             .iter()

@@ -414,7 +414,7 @@ fn predictions_text(judged: &Judged, names: &[String]) -> String {
 
 /// A table of what a full chunk takes, the first of a prompt and one behind others.
 fn text(processors: &str, costs: &Costs, chunk: usize) -> String {
-    let row = |seen: execute::Seen| {
+    let row = |seen: execute::CostSample| {
         let behind = |before| format!("{:.1}", 1e6 * seen.cost.of_chunk(chunk, before));
         let name = match seen.operation {
             Operation::Compute => seen.role.name().to_owned(),

@@ -29,7 +29,7 @@ const RESOLUTION: f64 = 1e-9;
 /// A logarithmic range below this factor has equidistant ticks.
 const NARROW: f64 = 5.0;
 /// Maximum number of decades for a tick at each of them.
-const MOST_DECADES: i32 = 8;
+const MAX_DECADES: i32 = 8;
 
 impl Ruler {
     /// Creates the ruler of `axis` that covers all `values` and has about `ticks` ticks.
@@ -118,7 +118,7 @@ impl Ruler {
             .unwrap_or(high)
             .max(high);
         let within = |value: &f64| (low_end..=high_end).contains(value);
-        let every = ((last - first) / MOST_DECADES + 1) as usize;
+        let every = ((last - first) / MAX_DECADES + 1) as usize;
         let mut labelled: Vec<f64> = (first..=last)
             .step_by(every)
             .map(power)

@@ -16,15 +16,15 @@ const LANE: f64 = 56.0;
 const LANE_GAP: f64 = 14.0;
 /// Minimum and maximum width of the processors' names and their totals. Longer names have a smaller font; names of more
 /// than [`LONGEST_NAME`] characters are shortened.
-const LEAST_NAMES: f64 = 120.0;
-const MOST_NAMES: f64 = 330.0;
+const MIN_NAMES: f64 = 120.0;
+const MAX_NAMES: f64 = 330.0;
 const LONGEST_NAME: usize = 60;
 /// Space between names and lanes.
 const NAME_GAP: f64 = 12.0;
 /// Width of bold letters, relative to normal ones.
 const BOLD: f64 = 1.1;
 /// With more chunks than this, the legend contains only the first and the last.
-const MOST_NAMED: usize = 12;
+const MAX_NAMED: usize = 12;
 /// Bubbles narrower than this number of pixels are omitted.
 const NARROWEST_BUBBLE: f64 = 0.2;
 
@@ -54,7 +54,7 @@ pub fn svg(record: &Record) -> String {
         .iter()
         .map(|name| BOLD * style::text_width(name, style::TITLE))
         .fold(0.0, f64::max);
-    let names_room = (widest + NAME_GAP).clamp(LEAST_NAMES, MOST_NAMES);
+    let names_room = (widest + NAME_GAP).clamp(MIN_NAMES, MAX_NAMES);
     let plot = Area {
         left: area.left + names_room,
         right: area.right - 20.0,
@@ -194,7 +194,7 @@ fn hatching() -> Element {
 }
 
 fn legend(svg: &mut Svg, area: Area, chunks: usize) -> Area {
-    let shown: Vec<usize> = if chunks <= MOST_NAMED {
+    let shown: Vec<usize> = if chunks <= MAX_NAMED {
         (0..chunks).collect()
     } else {
         vec![0, chunks - 1]
@@ -306,7 +306,7 @@ mod tests {
             };
             for node in of_class("task").iter().chain(&of_class("bubble")) {
                 assert!(
-                    number(node, "x") >= LEAST_NAMES
+                    number(node, "x") >= MIN_NAMES
                         && number(node, "x") + number(node, "width") <= WIDTH
                 );
             }

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::sampler::Sampler;
 
 /// The maximum number of forced rows of a step: more rows would take as long as several steps.
-const MOST_FORCED: usize = 32;
+const MAX_FORCED: usize = 32;
 
 /// The tokens that may follow a row.
 enum Choice {
@@ -159,7 +159,7 @@ impl Guide {
         if self.forced.is_empty() && !self.is_complete() {
             self.forced = self.constraint().forced().map_err(Error::Constraint)?;
         }
-        Ok(&self.forced[..self.forced.len().min(most).min(MOST_FORCED)])
+        Ok(&self.forced[..self.forced.len().min(most).min(MAX_FORCED)])
     }
 
     /// Returns how many of the proposed `tokens` may come next.

@@ -48,7 +48,7 @@ pub struct Cost {
 
 /// The costs of each role and its shadow on each processor, where they were measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Seen>", into = "Vec<Seen>")]
+#[serde(try_from = "Vec<CostSample>", into = "Vec<CostSample>")]
 pub struct Costs {
     /// By name of the processor, and by [`Operation::kind`].
     processors: BTreeMap<String, [Option<Cost>; KINDS]>,
@@ -57,7 +57,7 @@ pub struct Costs {
 /// The cost of a role on a processor, in the format of files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seen {
+pub struct CostSample {
     /// The name of the processor.
     pub processor: String,
     /// The role.
@@ -125,10 +125,10 @@ impl Costs {
     }
 
     /// Returns the costs of all measured kinds of tasks, by processor.
-    pub fn seen(&self) -> impl Iterator<Item = Seen> {
+    pub fn seen(&self) -> impl Iterator<Item = CostSample> {
         self.processors.iter().flat_map(|(processor, costs)| {
             kinds().zip(costs).filter_map(|((role, operation), cost)| {
-                Some(Seen {
+                Some(CostSample {
                     processor: processor.clone(),
                     role,
                     operation,
@@ -207,14 +207,14 @@ fn is_compute(operation: &Operation) -> bool {
     *operation == Operation::Compute
 }
 
-impl TryFrom<Vec<Seen>> for Costs {
+impl TryFrom<Vec<CostSample>> for Costs {
     type Error = String;
 
     /// # Errors
     /// If a cost is no time, or is listed twice.
-    fn try_from(list: Vec<Seen>) -> Result<Self, String> {
+    fn try_from(list: Vec<CostSample>) -> Result<Self, String> {
         let mut costs = Self::default();
-        for Seen {
+        for CostSample {
             processor,
             role,
             operation,
@@ -265,7 +265,7 @@ impl TryFrom<Vec<Seen>> for Costs {
     }
 }
 
-impl From<Costs> for Vec<Seen> {
+impl From<Costs> for Vec<CostSample> {
     fn from(costs: Costs) -> Self {
         costs.seen().collect()
     }
@@ -526,13 +526,13 @@ mod tests {
             seconds_per_token: 1e-6,
             ..Cost::default()
         };
-        let seen = Seen {
+        let seen = CostSample {
             processor: "cpu".into(),
             role: Role::Attention,
             operation: Operation::Compute,
             cost: cost.clone(),
         };
-        let shadow = Seen {
+        let shadow = CostSample {
             role: Role::Down,
             operation: Operation::Shadow,
             ..seen.clone()
@@ -569,7 +569,7 @@ mod tests {
                 },
             ] {
                 assert!(
-                    Costs::try_from(vec![Seen {
+                    Costs::try_from(vec![CostSample {
                         cost,
                         ..seen.clone()
                     }])
@@ -590,7 +590,7 @@ mod tests {
                 },
             ] {
                 assert!(
-                    Costs::try_from(vec![Seen {
+                    Costs::try_from(vec![CostSample {
                         cost,
                         ..seen.clone()
                     }])

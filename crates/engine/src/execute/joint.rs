@@ -12,13 +12,13 @@ use triad_plan::processors::ProcessorId;
 use triad_plan::schedule::Policy;
 use triad_plan::tasks::{Operation, PrefillTask};
 
-use super::lateness::Lateness;
-use super::{Costs, Shared, costs};
+use super::plan_selector::PlanSelector;
+use super::{Costs, EngineInner, costs};
 
 /// The step of positions: prompts that begin within one step share a plan.
 const POSITIONS: usize = 256;
 /// Maximum number of kept plans.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 /// The plans of prompts so far.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub(super) struct JointPlans {
     plans: BTreeMap<(usize, usize), Planned>,
     /// The kind of plan to select, if there is one of it; `None`: the fastest.
     kind: Option<Kind>,
-    lateness: Lateness,
+    plan_selector: PlanSelector,
 }
 
 /// A plan of prompts of some length.
@@ -59,7 +59,7 @@ impl JointPlans {
     /// Forgets all plans, after costs have changed.
     pub(super) fn clear(&mut self) {
         self.plans.clear();
-        self.lateness = Lateness::default();
+        self.plan_selector = PlanSelector::default();
     }
 
     /// Selects plans of this kind from now on; `None` for the fastest.
@@ -92,14 +92,14 @@ impl JointPlans {
             multiple,
             "a prompt ran as planned"
         );
-        self.lateness.ran(*planned_rows, plan.id, multiple);
+        self.plan_selector.ran(*planned_rows, plan.id, multiple);
     }
 
     /// Returns the plan of a prompt of `rows` tokens at `position`; `None` if prompts are not planned. A plan with
     /// guessed times is made again once times of more kinds of tasks are known.
     pub(super) fn plan(
         &mut self,
-        shared: &Shared,
+        shared: &EngineInner,
         costs: &Costs,
         policy: Policy,
         prompt: (usize, usize),
@@ -107,7 +107,7 @@ impl JointPlans {
         let fastest = self.fastest(shared, costs, policy, prompt)?;
         let candidates = &fastest.plan.candidates;
         let chosen = match self.kind {
-            None => self.lateness.choose(fastest.rows, candidates),
+            None => self.plan_selector.choose(fastest.rows, candidates),
             Some(kind) => {
                 let asked = candidates
                     .iter()
@@ -137,7 +137,7 @@ impl JointPlans {
     /// Returns the plan that is expected to be the fastest.
     fn fastest(
         &mut self,
-        shared: &Shared,
+        shared: &EngineInner,
         costs: &Costs,
         policy: Policy,
         (rows, position): (usize, usize),
@@ -182,7 +182,7 @@ impl JointPlans {
                 .collect(),
             expected: None,
         };
-        if self.plans.len() >= MOST {
+        if self.plans.len() >= MAX {
             self.plans.clear();
         }
         self.plans.insert(key, planned.clone());

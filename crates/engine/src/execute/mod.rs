@@ -2,7 +2,7 @@
 //!
 //! An [`Engine`] owns one worker thread per processor and all that its sessions share: the model, the programs that
 //! devices prepared for it, buffers, and the memory of the KV cache. Sessions submit requests ([`request`]). Under one
-//! lock ([`state`]) the workers ([`worker`]) form passes from waiting requests ([`pass`]), take the tasks of these
+//! lock ([`scheduler`]) the workers ([`worker`]) form passes from waiting requests ([`batch`]), take the tasks of these
 //! passes and run them:
 //!
 //! - Prompts become a [`Graph`] of chunks and subgraphs, which all processors execute out of order (llm.npu, §3.4).
@@ -15,25 +15,25 @@
 //! all processors multiply with the same kernels: its arithmetic depends on its phase, each row is computed
 //! independently, and a task waits for all that it reads. Task times can be measured in advance and kept ([`profile`]).
 
+mod batch;
 mod costs;
+mod cut_selector;
 mod hot_rows;
 mod joint;
-mod lateness;
-mod orders;
-mod pass;
+mod plan_selector;
+mod planned_orders;
 mod planning;
 mod products;
 mod profile;
 mod programs;
 mod request;
+mod scheduler;
 mod session;
 mod simulation;
-mod state;
 mod steps;
 mod table;
 #[cfg(test)]
 mod tests;
-mod trial;
 mod units;
 mod verify;
 mod wait;
@@ -51,7 +51,7 @@ use serde::Serialize;
 use triad_kernels::Phase;
 use triad_kernels::lock;
 use triad_plan::graph::{Format, Graph, Role};
-use triad_plan::joint::{Joint, JointPlan};
+use triad_plan::joint::{JointPlan, PromptPlanner};
 use triad_plan::partition::plans::Plans;
 use triad_plan::processors::{Processor, ProcessorId, Processors};
 use triad_plan::schedule::Policy;
@@ -60,7 +60,7 @@ use triad_plan::tasks::{PrefillTasks, TaskOptions};
 use triad_plan::timeline::Timeline;
 
 pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
-pub use costs::{Cost, Costs, Seen};
+pub use costs::{Cost, CostSample, Costs};
 pub use products::{
     DecodeCosts, DecodePlans, ExhaustedProduct, Joined, MeasureOptions, MeasuredJoins,
     MeasuredProcessor, MeasuredProducts, ProductCosts, ProductTable, ProductTime, RunPartition,
@@ -78,14 +78,14 @@ pub use wait::{Wait, WaitUse};
 
 use crate::adapter::Adapters;
 use crate::error::{Error, Result};
-use crate::forward::{Buffers, FixedBlocks, Pass as ForwardPass, Rotation};
+use crate::forward::{Buffers, FixedBlocks, ForwardContext, Rotation};
 use crate::hot_rows::{HotRowOptions, HotRowUse, HotRows};
 use crate::kv::{KvFormat, KvMemory, KvUse, PrefixSalt, save};
 use crate::model::Model;
 use crate::statistics::{Counters, Statistics};
-use pass::Prompts;
-use request::{Outcome, Request, SequenceId, Wanted};
-use state::State;
+use batch::Prompts;
+use request::{LogitsMode, Outcome, Request, SequenceId};
+use scheduler::Scheduler;
 use steps::Steps;
 use units::Unit;
 use whole::WholeModel;
@@ -113,7 +113,7 @@ pub struct EngineOptions {
     pub plans: Option<Plans>,
     /// The search that plans each length of a prompt, over cuts, placement and out-of-order execution, instead of
     /// `cuts` and `plans`.
-    pub joint: Option<Joint>,
+    pub joint: Option<PromptPlanner>,
     /// How the products of decode steps are cut; `None` runs steps on the processor that computes in float.
     pub decode_plans: Option<DecodePlans>,
     /// Maximum chunks of prompts in flight; each has its own buffers. A single processor computes one chunk after the
@@ -170,14 +170,14 @@ pub struct Engine(Arc<Running>);
 
 /// The worker threads, which end when the last clone of an engine and its last session are dropped.
 struct Running {
-    shared: Arc<Shared>,
+    shared: Arc<EngineInner>,
     workers: Vec<(usize, JoinHandle<()>)>,
     /// The thread that plans orders; only with several processors.
     planner: Option<JoinHandle<()>>,
 }
 
 /// The data that sessions and workers share.
-pub(crate) struct Shared {
+pub(crate) struct EngineInner {
     pub(crate) model: Arc<Model>,
     pub(crate) settings: Settings,
     pub(crate) memory: Arc<KvMemory>,
@@ -197,13 +197,13 @@ pub(crate) struct Shared {
     counters: Counters,
     /// The origin of all times in seconds.
     start: Instant,
-    state: Mutex<State>,
+    state: Mutex<Scheduler>,
     /// Notified when there may be something to do.
     changed: Condvar,
     /// Waited on by workers that no live task is for. Waking them after each task would slow down those that compute.
     idle: Condvar,
     /// Incremented with each notification, for workers that poll.
-    told: AtomicUsize,
+    notifications: AtomicUsize,
     /// The number of workers that wait on `changed`; modified under the lock.
     blocked: AtomicUsize,
     /// Notified when prompts wait for orders of their tasks, and when such orders are planned.
@@ -370,7 +370,7 @@ impl Engine {
             wait,
             time_out,
         };
-        let state = State::new(&settings, units.len());
+        let state = Scheduler::new(&settings, units.len());
         let computes_float = |(_, one): &(ProcessorId, &Processor)| one.computes(Format::Float);
         let preferred = processors
             .iter()
@@ -439,7 +439,7 @@ impl Engine {
         for (unit, programs) in units.iter_mut().zip(programs) {
             unit.programs = programs.map(Mutex::new);
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EngineInner {
             model: Arc::clone(model),
             memory: Arc::new(KvMemory::new(description, kv_format, budget)),
             rotation,
@@ -457,7 +457,7 @@ impl Engine {
             state: Mutex::new(state),
             changed: Condvar::new(),
             idle: Condvar::new(),
-            told: AtomicUsize::new(0),
+            notifications: AtomicUsize::new(0),
             blocked: AtomicUsize::new(0),
             planning: Condvar::new(),
             is_computing: AtomicBool::new(false),
@@ -534,7 +534,7 @@ impl Engine {
         adapters: &Adapters,
         salt: PrefixSalt,
     ) -> Result<Session> {
-        let Shared {
+        let EngineInner {
             model,
             settings,
             memory,
@@ -581,7 +581,7 @@ impl Engine {
 
     /// Returns the subgraphs of one chunk.
     pub fn graph(&self) -> Graph {
-        let Shared {
+        let EngineInner {
             tasks,
             model,
             settings,
@@ -684,11 +684,11 @@ impl Engine {
         self.shared().counters.statistics()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<EngineInner> {
         &self.0.shared
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Scheduler> {
         lock(&self.shared().state)
     }
 
@@ -727,9 +727,9 @@ fn fixed_blocks(model: &Model, cuts: Cuts) -> Result<FixedBlocks> {
     Ok(fixed)
 }
 
-impl Shared {
+impl EngineInner {
     /// Returns a forward pass in the arithmetic of `phase`.
-    pub(crate) fn pass(&self, phase: Phase) -> ForwardPass<'_> {
+    pub(crate) fn pass(&self, phase: Phase) -> ForwardContext<'_> {
         let Self {
             model,
             rotation,
@@ -738,7 +738,7 @@ impl Shared {
             ..
         } = self;
         let (description, weights) = (model.description(), model.weights());
-        ForwardPass {
+        ForwardContext {
             description,
             weights,
             rotation,
@@ -759,13 +759,13 @@ impl Shared {
         let mut state = lock(&self.state);
         requests.iter().for_each(|request| state.submit(request));
         if self.units.len() > 1 {
-            self.tell(&mut state);
+            self.notify(&mut state);
         }
     }
 
     /// With one processor, runs tasks on this thread until `is_enough`. Returns whether there was one.
-    fn help(&self, is_enough: &dyn Fn() -> bool) -> bool {
-        worker::help(self, is_enough)
+    fn run_inline(&self, is_enough: &dyn Fn() -> bool) -> bool {
+        worker::run_inline(self, is_enough)
     }
 
     /// Removes a sequence: no step waits for it any more, and devices drop its keys and values.
@@ -776,12 +776,12 @@ impl Shared {
             .for_each(|whole| whole.forget(sequence));
         let mut state = lock(&self.state);
         state.forget(sequence);
-        self.tell(&mut state);
+        self.notify(&mut state);
     }
 
     /// Makes the workers check for work again.
     fn wake(&self) {
-        self.tell(&mut lock(&self.state));
+        self.notify(&mut lock(&self.state));
     }
 
     /// Checks for workers that hang, from the thread of a session: all workers may hang.
@@ -789,21 +789,21 @@ impl Shared {
         if self.units.len() > 1 {
             let mut state = lock(&self.state);
             if state.lose_hung(self) {
-                self.tell(&mut state);
+                self.notify(&mut state);
             }
-            state.fail_unserved(self);
+            state.fail_stranded(self);
         }
     }
 
     /// Wakes waiting workers.
-    fn tell(&self, state: &mut MutexGuard<'_, State>) {
-        let has_news = state.tell();
-        self.told.fetch_add(1, Ordering::Relaxed);
+    fn notify(&self, state: &mut MutexGuard<'_, Scheduler>) {
+        let has_new_work = state.notify();
+        self.notifications.fetch_add(1, Ordering::Relaxed);
         // Between short tasks no worker is blocked, and a system call that wakes no thread takes as long as a join.
         if self.blocked.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
         }
-        if has_news {
+        if has_new_work {
             self.idle.notify_all();
         }
     }
@@ -820,7 +820,7 @@ impl Drop for Running {
             state.is_closing = true;
             self.shared.is_closing.store(true, Ordering::Relaxed);
             self.shared.planning.notify_all();
-            self.shared.tell(&mut state);
+            self.shared.notify(&mut state);
         }
         if let Some(planner) = self.planner.take() {
             let _ = planner.join();

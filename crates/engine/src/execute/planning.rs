@@ -8,14 +8,14 @@ use std::time::Duration;
 use triad_kernels::lock;
 use triad_plan::planner::{Effort, plan};
 
-use super::Shared;
-use super::pass::Prompts;
+use super::EngineInner;
+use super::batch::Prompts;
 
 /// How long it sleeps every few dozen microseconds while something is computed.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Runs the thread until the engine closes.
-pub(super) fn serve(shared: &Shared) {
+pub(super) fn serve(shared: &EngineInner) {
     let mut state = lock(&shared.state);
     while !state.is_closing {
         let Some((rows, position)) = state.orders.next() else {
@@ -48,7 +48,7 @@ pub(super) fn serve(shared: &Shared) {
 }
 
 /// Sleeps a moment while something is computed. Returns whether the engine still runs.
-fn goes_on(shared: &Shared) -> bool {
+fn goes_on(shared: &EngineInner) -> bool {
     if shared.is_computing.load(Ordering::Relaxed) {
         std::thread::sleep(PAUSE);
     }

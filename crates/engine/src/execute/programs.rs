@@ -15,7 +15,7 @@ use triad_processors::{
 
 use crate::error::{Error, Result, SubgraphError};
 use crate::forward::activation;
-use crate::linear::{Backend, LinearOutput, OwnKernels, Shadows, columns_of, layers};
+use crate::linear::{Backend, CpuBackend, LinearOutput, Shadows, columns_of, layers};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
 use crate::weights::{Int8Matrix, Weight};
@@ -66,7 +66,7 @@ struct SubgraphProgram {
 type Outputs = Vec<(description::Linear, Range<usize>)>;
 
 /// A program to prepare.
-pub(super) struct Wanted<'a> {
+pub(super) struct ProgramSpec<'a> {
     pub(super) block: usize,
     pub(super) role: Role,
     /// The part of the output on a whole chunk.
@@ -99,9 +99,9 @@ impl Programs {
         &mut self,
         model: &Model,
         processor: &dyn Device,
-        wanted: &Wanted,
+        wanted: &ProgramSpec,
     ) -> Result<()> {
-        let Wanted {
+        let ProgramSpec {
             block,
             role,
             part,
@@ -149,7 +149,7 @@ impl Programs {
 /// subgraphs that it runs to catch up.
 pub(super) struct DeviceBackend<'a> {
     pub(super) programs: &'a mut Programs,
-    pub(super) kernels: OwnKernels<'a>,
+    pub(super) kernels: CpuBackend<'a>,
 }
 
 impl Backend for DeviceBackend<'_> {
@@ -327,7 +327,7 @@ impl Preparing<'_> {
         let Weight::Int8(weight) = &linear.weight else {
             unreachable!("what reads INT8 has INT8 weights")
         };
-        Arc::new(Shared {
+        Arc::new(EngineInner {
             weight: weight.clone(),
             bias: linear.bias.clone(),
         })
@@ -335,12 +335,12 @@ impl Preparing<'_> {
 }
 
 /// A layer of the model; its weights are shared.
-struct Shared {
+struct EngineInner {
     weight: Int8Matrix,
     bias: Option<Vec<f32>>,
 }
 
-impl Layer for Shared {
+impl Layer for EngineInner {
     fn weight(&self) -> Int8Weight<'_> {
         self.weight.view()
     }

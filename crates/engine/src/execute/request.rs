@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use triad_kernels::Phase;
 
-use super::{Execution, Shared};
+use super::{EngineInner, Execution};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
 
 /// How often a waiting thread checks for cancellation.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The number of a sequence in an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +20,7 @@ pub(crate) struct SequenceId(pub(super) u64);
 
 /// The rows of a request whose logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum LogitsMode {
     /// The last row, from which the next token is sampled; in the arithmetic of decode, whatever the phase.
     Last,
     /// All rows, in the arithmetic of the phase.
@@ -35,7 +35,7 @@ pub(crate) struct Request {
     /// Position of the first token.
     pub(super) position: usize,
     pub(super) phase: Phase,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: LogitsMode,
     pub(super) arrived: Instant,
     is_cancelled: AtomicBool,
     /// Whether all its tokens are through all blocks.
@@ -50,7 +50,7 @@ pub(crate) struct Request {
 struct Progress {
     /// Leading tokens that are through all blocks.
     done: usize,
-    /// Wanted rows whose logits are computed.
+    /// LogitsMode rows whose logits are computed.
     logits_done: usize,
     /// `[wanted rows, vocab]`.
     logits: Vec<f32>,
@@ -76,7 +76,7 @@ impl Request {
     /// Returns whether both may be computed in one pass. With adapters in a pass, devices do not run whole
     /// feed-forwards or the whole model, so that a request without adapters would be computed in another way than
     /// alone.
-    pub(super) fn may_share_a_pass(&self, shared: &Shared, other: &Self) -> bool {
+    pub(super) fn may_share_a_pass(&self, shared: &EngineInner, other: &Self) -> bool {
         let is_devices = shared
             .units
             .iter()
@@ -89,13 +89,13 @@ impl Request {
         sequence: SequenceId,
         cache: Arc<KvCache>,
         (tokens, position): (Vec<u32>, usize),
-        (phase, wanted): (Phase, Wanted),
+        (phase, wanted): (Phase, LogitsMode),
         vocab: usize,
         mut logits: Vec<f32>,
     ) -> Arc<Self> {
         let rows = match wanted {
-            Wanted::Last => 1,
-            Wanted::All => tokens.len(),
+            LogitsMode::Last => 1,
+            LogitsMode::All => tokens.len(),
         };
         logits.resize(rows * vocab, 0.0);
         Arc::new(Self {
@@ -123,16 +123,16 @@ impl Request {
     /// Returns the rows whose logits are wanted.
     pub(super) fn wanted_rows(&self) -> std::ops::Range<usize> {
         match self.wanted {
-            Wanted::Last => self.tokens.len() - 1..self.tokens.len(),
-            Wanted::All => 0..self.tokens.len(),
+            LogitsMode::Last => self.tokens.len() - 1..self.tokens.len(),
+            LogitsMode::All => 0..self.tokens.len(),
         }
     }
 
     /// Returns the arithmetic of its logits.
     pub(super) fn phase_of_logits(&self) -> Phase {
         match self.wanted {
-            Wanted::Last => Phase::Decode,
-            Wanted::All => self.phase,
+            LogitsMode::Last => Phase::Decode,
+            LogitsMode::All => self.phase,
         }
     }
 
@@ -250,7 +250,7 @@ impl Request {
     /// Waits for its end; calls `on_progress` with the number of finished tokens whenever it has grown.
     pub(crate) fn wait(
         &self,
-        shared: &Shared,
+        shared: &EngineInner,
         cancel: &Cancel,
         on_progress: &mut dyn FnMut(usize),
     ) -> Outcome {
@@ -277,17 +277,17 @@ impl Request {
             }
             drop(progress);
             let is_enough = || {
-                self.has_news(reported)
+                self.has_new_work(reported)
                     || (cancel.is_cancelled() && !self.is_cancelled.load(Ordering::SeqCst))
             };
-            let has_helped = shared.help(&is_enough);
+            let has_helped = shared.run_inline(&is_enough);
             progress = self.lock();
             if has_helped || progress.result.is_some() || progress.done > reported {
                 continue;
             }
             let waited = self
                 .changed
-                .wait_timeout(progress, LOOK)
+                .wait_timeout(progress, POLL_INTERVAL)
                 .unwrap_or_else(PoisonError::into_inner);
             let timed_out = waited.1.timed_out();
             progress = waited.0;
@@ -325,7 +325,7 @@ impl Request {
     }
 
     /// Returns whether it has ended, or more than `reported` tokens are done.
-    fn has_news(&self, reported: usize) -> bool {
+    fn has_new_work(&self, reported: usize) -> bool {
         let progress = self.lock();
         progress.result.is_some() || progress.done > reported
     }
@@ -338,7 +338,7 @@ impl Request {
 /// Cancels a request if the thread that waits for it panics, and waits until no worker computes it.
 struct CancelOnDrop<'a> {
     request: &'a Request,
-    shared: &'a Shared,
+    shared: &'a EngineInner,
 }
 
 impl Drop for CancelOnDrop<'_> {
@@ -347,7 +347,7 @@ impl Drop for CancelOnDrop<'_> {
         self.shared.wake();
         let mut progress = self.request.lock();
         while progress.result.is_none() {
-            let waited = self.request.changed.wait_timeout(progress, LOOK);
+            let waited = self.request.changed.wait_timeout(progress, POLL_INTERVAL);
             (progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -371,7 +371,7 @@ mod tests {
         let memory = Arc::new(KvMemory::new(&description, KvFormat::F16, 0));
         let request = || {
             let cache = Arc::new(KvCache::new(&memory, Adapters::default()));
-            let what = (Phase::Prefill, Wanted::Last);
+            let what = (Phase::Prefill, LogitsMode::Last);
             Request::new(
                 SequenceId(0),
                 cache,
@@ -383,14 +383,14 @@ mod tests {
         };
         let tokens_first = request();
         tokens_first.advance(3);
-        assert!(!tokens_first.has_news(3), "logits are missing");
+        assert!(!tokens_first.has_new_work(3), "logits are missing");
         tokens_first.complete_logits(1);
-        assert!(tokens_first.has_news(3));
+        assert!(tokens_first.has_new_work(3));
         // The last chunk was through before the previous one.
         let logits_first = request();
         logits_first.complete_logits(1);
-        assert!(!logits_first.has_news(0), "tokens are missing");
+        assert!(!logits_first.has_new_work(0), "tokens are missing");
         logits_first.advance(3);
-        assert!(logits_first.has_news(3));
+        assert!(logits_first.has_new_work(3));
     }
 }

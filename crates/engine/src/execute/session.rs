@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use triad_kernels::Phase;
 
-use super::{Engine, EngineOptions, Execution, Outcome, Request, SequenceId, Wanted};
+use super::{Engine, EngineOptions, Execution, LogitsMode, Outcome, Request, SequenceId};
 use crate::adapter::Adapters;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -252,7 +252,7 @@ impl Session {
     ) -> Result<&[f32]> {
         self.run(
             tokens,
-            (Phase::Prefill, Wanted::Last),
+            (Phase::Prefill, LogitsMode::Last),
             cancel,
             &mut progress,
         )?;
@@ -264,7 +264,12 @@ impl Session {
     /// # Errors
     /// As [`Session::prefill`].
     pub fn prefill_all_logits(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<Vec<f32>> {
-        self.run(tokens, (Phase::Prefill, Wanted::All), cancel, &mut |_| {})?;
+        self.run(
+            tokens,
+            (Phase::Prefill, LogitsMode::All),
+            cancel,
+            &mut |_| {},
+        )?;
         let last = self.logits().to_vec();
         Ok(std::mem::replace(&mut self.logits, last))
     }
@@ -283,7 +288,12 @@ impl Session {
     /// # Errors
     /// As [`Session::prefill`].
     pub fn decode_each(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<&[f32]> {
-        self.run(tokens, (Phase::Decode, Wanted::All), cancel, &mut |_| {})?;
+        self.run(
+            tokens,
+            (Phase::Decode, LogitsMode::All),
+            cancel,
+            &mut |_| {},
+        )?;
         Ok(&self.logits)
     }
 
@@ -303,7 +313,7 @@ impl Session {
             session.reserve(tokens.len())?;
         }
         let begin = |(session, tokens): (&'a mut Self, &'a [u32])| {
-            let request = session.begin(tokens, (Phase::Decode, Wanted::All), cancel)?;
+            let request = session.begin(tokens, (Phase::Decode, LogitsMode::All), cancel)?;
             Ok((session, request))
         };
         let begun: Vec<_> = sessions.into_iter().map(begin).collect::<Result<_>>()?;
@@ -474,7 +484,7 @@ impl Session {
     fn run(
         &mut self,
         tokens: &[u32],
-        what: (Phase, Wanted),
+        what: (Phase, LogitsMode),
         cancel: &Cancel,
         progress: &mut dyn FnMut(usize),
     ) -> Result<()> {
@@ -487,7 +497,7 @@ impl Session {
     fn begin(
         &mut self,
         tokens: &[u32],
-        what: (Phase, Wanted),
+        what: (Phase, LogitsMode),
         cancel: &Cancel,
     ) -> Result<Arc<Request>> {
         cancel.check()?;

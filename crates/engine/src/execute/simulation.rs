@@ -10,10 +10,10 @@ use triad_plan::simulate::{Begin, RealTime, Takes, simulate_varied};
 use triad_plan::tasks::{PrefillTask, PrefillTasks};
 use triad_plan::timeline::Timeline;
 
+use super::batch::Prompts;
 use super::costs::Cost;
 use super::joint::Planned;
-use super::pass::Prompts;
-use super::{Costs, Engine, Shared};
+use super::{Costs, Engine, EngineInner};
 
 /// The number of simulated runs, of which the median counts.
 const RUNS: usize = 63;
@@ -103,7 +103,7 @@ impl Engine {
 
 /// The measured times of tasks, with their variation.
 struct Measured<'a> {
-    shared: &'a Shared,
+    shared: &'a EngineInner,
     graph: &'a Graph,
     tasks: &'a PrefillTasks,
     costs: &'a Costs,

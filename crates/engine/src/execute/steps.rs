@@ -13,9 +13,9 @@ use triad_plan::schedule::{Dag, Node};
 use triad_plan::tasks::{KINDS, Operation, PrefillTask, PrefillTasks, TaskOptions};
 
 use super::costs;
+use super::cut_selector::CutSelector;
 use super::products::DecodePlans;
 use super::programs::Programs;
-use super::trial::Trial;
 use super::work::{Cuts, Devices, prepare_cut, product_depth, shadows};
 use crate::error::Result;
 use crate::model::Model;
@@ -42,7 +42,7 @@ pub(super) struct CutStep {
     /// All tasks.
     pub(super) dag: Arc<Dag>,
     /// Decides whether steps are cut.
-    pub(super) trial: Mutex<Trial>,
+    pub(super) trial: Mutex<CutSelector>,
 }
 
 impl Steps {

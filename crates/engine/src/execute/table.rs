@@ -14,7 +14,7 @@ use triad_model::{files, output, seal};
 use crate::error::{Error, Result};
 
 /// Maximum bytes of a file of measurements.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The purpose of the seals of measurements.
 const PURPOSE: &str = "measurements";
@@ -58,13 +58,13 @@ impl<T: Measurements> Table<T> {
         let read = || {
             let mut bytes = Vec::new();
             files::open(&path)?
-                .take(MOST_BYTES + 1)
+                .take(MAX_BYTES + 1)
                 .read_to_end(&mut bytes)?;
             Ok::<_, std::io::Error>(bytes)
         };
         let table = match read() {
-            Ok(bytes) if bytes.len() as u64 > MOST_BYTES => {
-                Err(format!("expected at most {MOST_BYTES} bytes").into())
+            Ok(bytes) if bytes.len() as u64 > MAX_BYTES => {
+                Err(format!("expected at most {MAX_BYTES} bytes").into())
             }
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(_) if !Self::is_sealed(&path, &bytes) => Ok(Self::default()),
@@ -83,8 +83,15 @@ impl<T: Measurements> Table<T> {
         table.map_err(|source| Error::Measurements { path, source })
     }
 
-    /// Reads the table of a package; an empty one if nothing was measured on this machine, or if its path is no
-    /// [regular file](Self::unread).
+    /// Returns the path of the table of a package if it is there and no regular file, such as a named pipe. It counts as
+    /// missing.
+    pub fn unread(package: &Path) -> Option<PathBuf> {
+        let path = Self::path(package);
+        let is_other = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+        is_other.then_some(path)
+    }
+
+    /// Returns whether the file at `path` with these `bytes` has a seal of this machine.
     fn is_sealed(path: &Path, bytes: &[u8]) -> bool {
         let file = files::open(&Self::seal(path));
         let mut found = Vec::new();

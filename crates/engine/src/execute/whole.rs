@@ -20,7 +20,7 @@ use triad_processors::{Device, ModelOptions};
 
 use super::request::{Request, SequenceId};
 use crate::error::{Error, Result};
-use crate::forward::{Pass, Rotation};
+use crate::forward::{ForwardContext, Rotation};
 use crate::kv::{KvCache, KvFormat};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
@@ -153,7 +153,12 @@ impl WholeModel {
     ///
     /// # Errors
     /// If the device fails.
-    pub(super) fn run(&self, pass: &Pass, rows: &[Rows], logits: bool) -> Result<Vec<f32>> {
+    pub(super) fn run(
+        &self,
+        pass: &ForwardContext,
+        rows: &[Rows],
+        logits: bool,
+    ) -> Result<Vec<f32>> {
         let mut program = lock(&self.program);
         lock(&self.ended)
             .drain(..)
@@ -187,7 +192,7 @@ impl WholeModel {
 /// The same for rows of different sequences.
 fn run_together(
     program: &mut dyn ModelProgram,
-    pass: &Pass,
+    pass: &ForwardContext,
     rows: &[Rows],
     logits: bool,
     values: &mut Vec<f32>,

@@ -4,7 +4,7 @@
 use triad_kernels::int8::Int8Weight;
 use triad_model::description::ModelDescription;
 use triad_plan::graph::{Graph, Role, Subgraph};
-use triad_plan::joint::Joint;
+use triad_plan::joint::PromptPlanner;
 use triad_plan::partition::plans::Plans;
 use triad_plan::partition::{Alignment, ProductShape, products};
 use triad_plan::placement::Placement;
@@ -17,7 +17,7 @@ use triad_processors::Device;
 
 use super::costs;
 use super::joint::Planned;
-use super::programs::{Programs, Wanted};
+use super::programs::{ProgramSpec, Programs};
 use crate::error::{Error, Result, SubgraphError};
 use crate::forward::FixedBlocks;
 use crate::linear::{columns_of, layers};
@@ -27,7 +27,7 @@ use crate::model::Model;
 /// Columns of a product are cut at multiples of this, or of a multiple of it.
 const COLUMNS: usize = 64;
 /// Maximum places at which the columns of a product are cut.
-const MOST_PLACES: usize = 16;
+const MAX_PLACES: usize = 16;
 
 /// The rules by which prompts of an engine become tasks.
 pub(crate) struct PromptTasks {
@@ -38,7 +38,7 @@ pub(crate) struct PromptTasks {
     /// The plans of all products, unless prompts are planned one by one.
     pub(super) plans: Option<Plans>,
     /// The search that plans each prompt, if any.
-    pub(super) joint: Option<Joint>,
+    pub(super) joint: Option<PromptPlanner>,
     /// By processor, whether each of its programs is for a fixed number of rows.
     has_static_shapes: Vec<bool>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Cuts<'a> {
     /// The cuts of all products; then none is cut by role.
     pub(super) plans: Option<&'a Plans>,
     /// The cuts of all products, chosen for each prompt; then there are no others.
-    pub(super) joint: Option<&'a Joint>,
+    pub(super) joint: Option<&'a PromptPlanner>,
 }
 
 /// The devices of an engine, by processor.
@@ -327,14 +327,14 @@ pub(super) fn product_depth(description: &ModelDescription, subgraph: &Subgraph)
 }
 
 /// Returns where a plan may cut the output of a product: at multiples of packed INT8 weights in each of its layers, and
-/// at no more than [`MOST_PLACES`] columns, so that all can be measured. Margins go to processors of dynamic shapes.
+/// at no more than [`MAX_PLACES`] columns, so that all can be measured. Margins go to processors of dynamic shapes.
 pub(super) fn alignment(
     description: &ModelDescription,
     role: Role,
     shape: ProductShape,
 ) -> Alignment {
     let columns = if columns_can_be_cut(description, role) {
-        COLUMNS * shape.columns().div_ceil(MOST_PLACES * COLUMNS)
+        COLUMNS * shape.columns().div_ceil(MAX_PLACES * COLUMNS)
     } else {
         shape.columns()
     };
@@ -363,7 +363,7 @@ fn prepare_one(
     processors: &Processors,
     devices: &Devices,
     graph: &Graph,
-    (options, joint): (&mut TaskOptions, Option<&Joint>),
+    (options, joint): (&mut TaskOptions, Option<&PromptPlanner>),
     subgraph: usize,
     programs: &mut [Option<Programs>],
 ) -> Result<()> {
@@ -407,7 +407,7 @@ fn prepare_one(
         match programs.prepare(
             model,
             device,
-            &Wanted {
+            &ProgramSpec {
                 block,
                 role,
                 part: &part,
@@ -459,7 +459,7 @@ pub(super) fn prepare_cut(
             programs.prepare(
                 model,
                 device,
-                &Wanted {
+                &ProgramSpec {
                     block,
                     role,
                     part: &part,

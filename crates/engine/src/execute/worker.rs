@@ -1,5 +1,5 @@
 //! The workers: one thread per processor for the lifetime of the engine. A worker takes tasks, runs them and returns
-//! their results. With a single processor, the threads that wait for results take tasks, too ([`help`]).
+//! their results. With a single processor, the threads that wait for results take tasks, too ([`run_inline`]).
 //!
 //! A processor that panics, returns an error or exceeds the time limit is lost until nothing is left to compute.
 //! Another one then runs its part or shadow. If the state of the chunk's buffers is unknown, it restarts the chunk from
@@ -11,22 +11,22 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::pass::Hidden;
+use super::batch::PendingLogits;
 use super::programs::DeviceBackend;
-use super::state::{Job, State};
+use super::scheduler::{Scheduler, TaskRun};
 use super::wait::{SPIN, Wait, WaitUse, sleep_and_poll};
-use super::{Moment, Shared, Unit};
+use super::{EngineInner, Moment, Unit};
 use crate::error::{Error, FailureReason, Result};
-use crate::linear::OwnKernels;
+use crate::linear::CpuBackend;
 use triad_kernels::lock;
 
 /// How often a waiting worker checks whether another one hangs.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The same for an engine with one processor, which has no other worker.
-const LOOK_ALONE: Duration = Duration::from_millis(200);
+const POLL_INTERVAL_ALONE: Duration = Duration::from_millis(200);
 
 /// Runs a worker until the engine closes.
-pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
+pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
     if shared.units.len() == 1 {
         return serve_tasks(shared, index);
     }
@@ -37,10 +37,10 @@ pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
         .install(|| serve_tasks(shared, index));
 }
 
-fn serve_tasks(shared: &Shared, index: usize) {
+fn serve_tasks(shared: &EngineInner, index: usize) {
     let (mut state, mut has_worked) = (lock(&shared.state), false);
     while !state.is_closing {
-        let job = state.take(shared, index);
+        let job = state.next_task(shared, index);
         let has_job = job.is_some();
         state = match job {
             Some(job) => {
@@ -56,16 +56,16 @@ fn serve_tasks(shared: &Shared, index: usize) {
 
 /// With one processor, runs its tasks on this thread, which waits for some of them anyway, so that no thread has to be
 /// woken for a step. Ends at `is_enough`, or when there is no task. Returns whether there was one.
-pub(super) fn help(shared: &Shared, is_enough: &dyn Fn() -> bool) -> bool {
+pub(super) fn run_inline(shared: &EngineInner, is_enough: &dyn Fn() -> bool) -> bool {
     if shared.units.len() > 1 {
         return false;
     }
     let job = {
         let mut state = lock(&shared.state);
-        let job = state.take(shared, 0);
-        if job.is_none() && state.is_left_alone() {
+        let job = state.next_task(shared, 0);
+        if job.is_none() && state.is_stalled() {
             // A step waits for its other sequences: wake the worker, which checks when that time is over.
-            shared.tell(&mut state);
+            shared.notify(&mut state);
         }
         job
     };
@@ -75,38 +75,38 @@ pub(super) fn help(shared: &Shared, is_enough: &dyn Fn() -> bool) -> bool {
 }
 
 /// Runs a task and those that follow it.
-fn work(shared: &Shared, index: usize, job: Job, is_enough: &dyn Fn() -> bool) {
+fn work(shared: &EngineInner, index: usize, job: TaskRun, is_enough: &dyn Fn() -> bool) {
     let unit = &shared.units[index];
     unit.pool().install(|| {
         let mut next = Some(job);
         while let Some(job) = next {
             let outcome = run(shared, unit, index, &job);
             let mut state = lock(&shared.state);
-            state.give_back(shared, index, job, outcome);
+            state.complete_task(shared, index, job, outcome);
             next = if is_enough() {
                 None
             } else {
-                state.take(shared, index)
+                state.next_task(shared, index)
             };
-            if shared.units.len() > 1 || (next.is_none() && state.is_left_alone()) {
-                shared.tell(&mut state);
+            if shared.units.len() > 1 || (next.is_none() && state.is_stalled()) {
+                shared.notify(&mut state);
             }
         }
     });
 }
 
 fn run(
-    shared: &Shared,
+    shared: &EngineInner,
     unit: &Unit,
     index: usize,
-    job: &Job,
-) -> Result<Vec<Hidden>, FailureReason> {
+    job: &TaskRun,
+) -> Result<Vec<PendingLogits>, FailureReason> {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         probe(shared, index, Moment::Before)?;
-        let Job {
+        let TaskRun {
             pass, number, slot, ..
         } = job;
-        let mut kernels = OwnKernels(shared.model.weights());
+        let mut kernels = CpuBackend(shared.model.weights());
         let hidden = match (&unit.whole, &unit.programs) {
             (Some(whole), _) if !pass.has_adapters() => pass.perform_whole(shared, *number, whole),
             (_, Some(programs)) => {
@@ -128,39 +128,39 @@ fn run(
 }
 
 /// Calls the probe of a test.
-fn probe(shared: &Shared, index: usize, moment: Moment) -> Result<()> {
+fn probe(shared: &EngineInner, index: usize, moment: Moment) -> Result<()> {
     let probe = lock(&shared.probe).clone();
     probe.map_or(Ok(()), |probe| probe(index, moment))
 }
 
 /// Waits until a notification or a timeout. `has_worked` is whether the worker has just run a task.
 fn wait<'a>(
-    shared: &'a Shared,
+    shared: &'a EngineInner,
     index: usize,
-    mut state: MutexGuard<'a, State>,
+    mut state: MutexGuard<'a, Scheduler>,
     has_worked: bool,
-) -> MutexGuard<'a, State> {
+) -> MutexGuard<'a, Scheduler> {
     let polls = shared.units.len() > 1 && shared.settings.wait == Wait::Predicted;
-    let has_nothing = shared.units.len() > 1 && !state.is_closing && state.has_nothing_for(index);
+    let has_nothing = shared.units.len() > 1 && !state.is_closing && state.is_idle_for(index);
     let expected = state.next_end(index);
     // After a step that ends all work, the next one mostly follows at once: poll for it, once.
     if has_nothing && !(polls && has_worked && expected.is_none()) {
         (state, _) = shared
             .idle
-            .wait_timeout(state, LOOK)
+            .wait_timeout(state, POLL_INTERVAL)
             .unwrap_or_else(PoisonError::into_inner);
         if state.lose_hung(shared) {
-            shared.tell(&mut state);
+            shared.notify(&mut state);
         }
         return state;
     }
-    let told = shared.told.load(Ordering::Relaxed);
+    let notifications = shared.notifications.load(Ordering::Relaxed);
     let begin = Instant::now();
     // With one processor, the threads that wait for its tasks mostly run them.
     let look = if shared.units.len() == 1 {
-        LOOK_ALONE
+        POLL_INTERVAL_ALONE
     } else {
-        LOOK
+        POLL_INTERVAL
     };
     let mut used = WaitUse::default();
     let (sleep, polled) = sleep_and_poll(begin, expected);
@@ -172,7 +172,9 @@ fn wait<'a>(
         }
         drop(state);
         let awake = Instant::now();
-        while shared.told.load(Ordering::Relaxed) == told && Instant::now() < polled {
+        while shared.notifications.load(Ordering::Relaxed) == notifications
+            && Instant::now() < polled
+        {
             if awake.elapsed() < SPIN {
                 std::hint::spin_loop();
             } else {
@@ -188,7 +190,7 @@ fn wait<'a>(
         }
     }
     // Notifications are sent under the lock, so none is missed in between.
-    if shared.told.load(Ordering::Relaxed) == told && !state.is_closing {
+    if shared.notifications.load(Ordering::Relaxed) == notifications && !state.is_closing {
         let now = Instant::now();
         let look = state
             .next_look()
@@ -196,22 +198,22 @@ fn wait<'a>(
         state = blocked(shared, state, look);
         used.blocked_seconds = now.elapsed().as_secs_f64();
     }
-    used.waits = u64::from(shared.told.load(Ordering::Relaxed) != told);
+    used.waits = u64::from(shared.notifications.load(Ordering::Relaxed) != notifications);
     if let Some(expected) = expected {
         state.waited(index, used, expected);
     }
     if shared.units.len() > 1 && state.lose_hung(shared) {
-        shared.tell(&mut state);
+        shared.notify(&mut state);
     }
     state
 }
 
 /// Blocks until a notification, and at most for `most`.
 fn blocked<'a>(
-    shared: &'a Shared,
-    state: MutexGuard<'a, State>,
+    shared: &'a EngineInner,
+    state: MutexGuard<'a, Scheduler>,
     most: Duration,
-) -> MutexGuard<'a, State> {
+) -> MutexGuard<'a, Scheduler> {
     shared.blocked.fetch_add(1, Ordering::Relaxed);
     let (state, _) = shared
         .changed

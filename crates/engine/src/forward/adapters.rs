@@ -13,7 +13,7 @@ use triad_model::adapter::{Adapter, LowRank};
 use triad_plan::graph::Role;
 
 use super::buffers::AdapterBuffers;
-use super::subgraphs::{Chunk, Pass};
+use super::subgraphs::{Chunk, ForwardContext};
 use crate::statistics::{Bytes, Operator};
 
 /// An adapter and the rows of a chunk that have it, each with its scale.
@@ -55,7 +55,7 @@ impl Chunk<'_> {
     }
 }
 
-impl Pass<'_> {
+impl ForwardContext<'_> {
     /// Adds the outputs of the chunk's adapters to the complete outputs of a role's linear layers.
     pub(super) fn add_adapters(&self, index: usize, role: Role, chunk: Chunk) {
         if !chunk.has_adapters() {

@@ -180,7 +180,7 @@ impl Buffers {
             description.hidden,
             shadow_width(description),
         ];
-        LeasedMatrix::MOST_VALUES / widest.into_iter().max().unwrap_or(1).max(1)
+        LeasedMatrix::MAX_VALUES / widest.into_iter().max().unwrap_or(1).max(1)
     }
 
     /// Returns the bytes per row.

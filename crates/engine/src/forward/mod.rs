@@ -21,12 +21,12 @@ use triad_plan::graph::Role;
 pub(crate) use buffers::{Buffers, Rotation};
 pub(crate) use fixed::FixedBlocks;
 use rows::normalize;
-pub(crate) use subgraphs::{Chunk, Multiplier, Pass, activation};
+pub(crate) use subgraphs::{Chunk, ForwardContext, MatmulContext, activation};
 
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::kv::KvCache;
-use crate::linear::{Observer, OwnKernels};
+use crate::linear::{CpuBackend, Observer};
 use crate::statistics::{Bytes, Operator};
 use crate::weights::{Linear, Weight, Weights};
 
@@ -50,14 +50,14 @@ impl Segment<'_> {
 
 /// A pass and its buffers, which run chunks one after the other.
 pub(crate) struct Forward<'a> {
-    pub(crate) pass: Pass<'a>,
+    pub(crate) pass: ForwardContext<'a>,
     pub(crate) buffers: &'a Buffers,
     pub(crate) observer: Option<Observer<'a>>,
 }
 
 impl Forward<'_> {
     /// Runs `tokens`, which `segments` cover in order, through all blocks. Keys and values are written to the cache;
-    /// the residual stream stays in the buffers for [`Pass::logits`].
+    /// the residual stream stays in the buffers for [`ForwardContext::logits`].
     pub(crate) fn run(
         &mut self,
         tokens: &[u32],
@@ -71,10 +71,10 @@ impl Forward<'_> {
         } = self;
         let chunk = Chunk { segments, buffers };
         pass.begin(tokens, chunk);
-        let mut kernels = OwnKernels(pass.weights);
-        let mut multiplier = Multiplier {
+        let mut kernels = CpuBackend(pass.weights);
+        let mut multiplier = MatmulContext {
             observer: observer.take(),
-            ..Multiplier::new(&mut kernels)
+            ..MatmulContext::new(&mut kernels)
         };
         let outcome = (0..pass.description.blocks.len()).try_for_each(|block| {
             cancel.check()?;
@@ -88,7 +88,7 @@ impl Forward<'_> {
     }
 }
 
-impl Pass<'_> {
+impl ForwardContext<'_> {
     /// Computes the logits `[rows, vocab]` of the given rows of a chunk that has been through all blocks. `phase` is
     /// the phase of these rows and not of the chunk: rows from which a token is sampled are [`Phase::Decode`] also at
     /// the end of a prompt.
@@ -131,7 +131,7 @@ impl Pass<'_> {
         self.logits_part_of(x, normed, phase, 0..self.description.vocab, out);
     }
 
-    /// Computes, as [`Pass::logits_of`] does, the logits `[rows, columns]` of a part of the vocabulary.
+    /// Computes, as [`ForwardContext::logits_of`] does, the logits `[rows, columns]` of a part of the vocabulary.
     pub(crate) fn logits_part_of(
         &self,
         x: &[f32],

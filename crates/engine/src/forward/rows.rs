@@ -11,13 +11,13 @@ use triad_kernels::lock;
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 
 use super::Buffers;
-use super::subgraphs::{Chunk, Multiplier, Pass, TASK_ROWS, read, write};
+use super::subgraphs::{Chunk, ForwardContext, MatmulContext, TASK_ROWS, read, write};
 use crate::linear::{QuantizedInput, StaticInput};
 use crate::linear_input::LinearInput;
 use crate::statistics::{Begun, Bytes, Operator};
 use crate::weights::Norm;
 
-impl Pass<'_> {
+impl ForwardContext<'_> {
     /// Adds the output of half a block to the residual stream, if there is one (with its post-norm, if the family has
     /// one); computes the norm; quantizes it. A row passes through all of them before the next row. It is written in
     /// float only if another operator reads it in float.
@@ -27,7 +27,7 @@ impl Pass<'_> {
         (residual, norm): (Option<Option<&Norm>>, &Norm),
         is_kept: bool,
         chunk: Chunk,
-        multiplier: &mut Multiplier,
+        multiplier: &mut MatmulContext,
     ) {
         let begun = self.counters.begin();
         let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
@@ -85,7 +85,7 @@ impl Pass<'_> {
         self.quantize(index, input, &normed, chunk);
     }
 
-    /// Quantizes rows as [`Pass::quantize`] does, while they are computed, if possible
+    /// Quantizes rows as [`ForwardContext::quantize`] does, while they are computed, if possible
     /// ([`QuantizedInput::quantize_made`]).
     pub(super) fn quantize_made<C: Chunks>(
         &self,

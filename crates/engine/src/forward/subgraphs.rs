@@ -38,7 +38,7 @@ pub(super) const TASK_ROWS: usize = QuantizedRows::TASK_ROWS;
 
 /// The data that all chunks of a forward pass share.
 #[derive(Clone, Copy)]
-pub(crate) struct Pass<'a> {
+pub(crate) struct ForwardContext<'a> {
     pub(crate) description: &'a ModelDescription,
     pub(crate) weights: &'a Weights,
     pub(crate) rotation: &'a Rotation,
@@ -66,13 +66,13 @@ impl Chunk<'_> {
 }
 
 /// The backend of the linear layers, and the observer of their inputs.
-pub(crate) struct Multiplier<'a, 'o> {
+pub(crate) struct MatmulContext<'a, 'o> {
     pub(crate) backend: &'a mut dyn Backend,
     pub(crate) shadows: Shadows,
     pub(crate) observer: Option<Observer<'o>>,
 }
 
-impl<'a> Multiplier<'a, '_> {
+impl<'a> MatmulContext<'a, '_> {
     /// Creates a multiplier that computes shadows together with the linear layers.
     pub(crate) fn new(backend: &'a mut dyn Backend) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl<'a> Multiplier<'a, '_> {
     }
 }
 
-impl Pass<'_> {
+impl ForwardContext<'_> {
     /// Fills the residual stream with the embedding of `tokens`, one for each row.
     pub(crate) fn begin(&self, tokens: &[u32], chunk: Chunk) {
         let Chunk { segments, buffers } = chunk;
@@ -149,7 +149,7 @@ impl Pass<'_> {
         block: usize,
         role: Role,
         chunk: Chunk,
-        multiplier: &mut Multiplier,
+        multiplier: &mut MatmulContext,
     ) -> Result<()> {
         match role {
             Role::AttentionNorm => self.attention_norm(block, chunk, multiplier),
@@ -182,7 +182,7 @@ impl Pass<'_> {
         (index, role): (usize, Role),
         chunk: Chunk,
         part: &Part,
-        multiplier: &mut Multiplier,
+        multiplier: &mut MatmulContext,
     ) -> Result<()> {
         let (block, buffers) = (self.block(index), chunk.buffers);
         let layers = self.layers(index, role);
@@ -209,7 +209,7 @@ impl Pass<'_> {
         let (x, channels) = self.input(index, role, chunk);
         let input = read(&buffers.input);
         let activations = input.activations(&x, channels, &part.rows);
-        let Multiplier {
+        let MatmulContext {
             backend, shadows, ..
         } = multiplier;
         multiply(
@@ -304,7 +304,7 @@ impl Pass<'_> {
     }
 
     /// Adds the residual of the block before; computes the norm; quantizes it.
-    fn attention_norm(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
+    fn attention_norm(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) {
         self.join_shadow(chunk.rows(), chunk.buffers);
         let before = index.checked_sub(1);
         if let Some(before) = before {
@@ -324,7 +324,7 @@ impl Pass<'_> {
     }
 
     /// Applies RoPE; writes keys and values to the cache; computes attention; quantizes its output.
-    fn attention(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
+    fn attention(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) {
         let (description, weights) = (&self.description.blocks[index].attention, self.block(index));
         let (head_dim, heads, kv_heads) = (
             description.head_dim,
@@ -459,7 +459,7 @@ impl Pass<'_> {
     }
 
     /// Adds the residual; computes the norm, unless both halves use that of attention; quantizes it.
-    fn feed_forward_norm(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
+    fn feed_forward_norm(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) {
         let (block, rows, buffers, hidden) = (
             self.block(index),
             chunk.rows(),
@@ -485,7 +485,12 @@ impl Pass<'_> {
 
     /// Computes gate and up, the activation, requantizing, and down: by one program, or one after the other, for
     /// example if adapters change the values in between.
-    fn feed_forward(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> Result<()> {
+    fn feed_forward(
+        &self,
+        index: usize,
+        chunk: Chunk,
+        multiplier: &mut MatmulContext,
+    ) -> Result<()> {
         let is_whole = !chunk.has_adapters();
         if is_whole
             && (self.feed_forward_program(index, chunk, multiplier)?
@@ -506,7 +511,7 @@ impl Pass<'_> {
 
     /// Computes gate and up, the activation and quantizing of a prompt as one operator, if the backend has one and
     /// nothing reads the values in between in float.
-    fn gated(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> bool {
+    fn gated(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) -> bool {
         let (block, feed_forward) = (
             self.block(index),
             &self.description.blocks[index].feed_forward,
@@ -538,7 +543,7 @@ impl Pass<'_> {
     }
 
     /// Computes the feed-forward of a prompt in fixed point with our own kernels, if the block has one.
-    fn in_fixed_point(&self, index: usize, chunk: Chunk, multiplier: &Multiplier) -> bool {
+    fn in_fixed_point(&self, index: usize, chunk: Chunk, multiplier: &MatmulContext) -> bool {
         let Some(fixed) = self
             .fixed
             .filter(|_| self.phase == Phase::Prefill && multiplier.observer.is_none())
@@ -579,7 +584,7 @@ impl Pass<'_> {
         &self,
         index: usize,
         chunk: Chunk,
-        multiplier: &mut Multiplier,
+        multiplier: &mut MatmulContext,
     ) -> Result<bool> {
         let (width, hidden) = (
             self.description.blocks[index].feed_forward.width,
@@ -633,7 +638,7 @@ impl Pass<'_> {
     }
 
     /// Computes the activation of gate, or of up alone; requantizes it.
-    fn activation(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
+    fn activation(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) {
         let (feed_forward, rows, buffers) = (
             &self.description.blocks[index].feed_forward,
             chunk.rows(),

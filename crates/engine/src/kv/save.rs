@@ -32,7 +32,7 @@ use crate::hexadecimal;
 const MAGIC: [u8; 8] = *b"TRIADKV\x01";
 const HASH: usize = 32;
 /// The maximum length of a header that is read.
-const MOST_HEADER: u64 = 4096;
+const MAX_HEADER: u64 = 4096;
 /// The minimum size of reads and writes.
 const BUFFER: usize = 1 << 20;
 
@@ -159,11 +159,11 @@ pub(crate) fn restore(
         );
     }
     let header_length = u64::from_le_bytes(header_length);
-    if header_length > MOST_HEADER.min(length - fixed) {
+    if header_length > MAX_HEADER.min(length - fixed) {
         return wrong(
             "the header's length",
             header_length.to_string(),
-            &format!("at most {MOST_HEADER} bytes"),
+            &format!("at most {MAX_HEADER} bytes"),
         );
     }
     let mut header = vec![0; header_length as usize];

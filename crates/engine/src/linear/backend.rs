@@ -6,7 +6,7 @@ use triad_kernels::int8::{Gated, Int8Product, QuantizedRows, QuantizedView, matm
 use triad_model::description::Linear;
 use triad_plan::graph::Role;
 
-use super::{LinearOutput, MOST_READERS, Shadows, StaticInput, int8};
+use super::{LinearOutput, MAX_READERS, Shadows, StaticInput, int8};
 use crate::error::Result;
 use crate::weights::Weights;
 
@@ -61,9 +61,9 @@ pub(crate) trait Backend: Send {
 }
 
 /// Our own kernels, on the installed threads.
-pub(crate) struct OwnKernels<'a>(pub(crate) &'a Weights);
+pub(crate) struct CpuBackend<'a>(pub(crate) &'a Weights);
 
-impl Backend for OwnKernels<'_> {
+impl Backend for CpuBackend<'_> {
     fn multiply(
         &mut self,
         block: usize,
@@ -96,7 +96,7 @@ impl Backend for OwnKernels<'_> {
                 }
             },
         );
-        let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
+        let mut products: SmallVec<[_; MAX_READERS]> = products.collect();
         matmul_int8_each(x, &mut products);
         Ok(adds_shadows)
     }

@@ -15,7 +15,7 @@ use triad_kernels::{OutputMut, Phase, Product, matmul_each};
 use triad_model::description::{BlockDescription, Linear};
 use triad_plan::graph::Role;
 
-pub(crate) use backend::{Backend, OwnKernels};
+pub(crate) use backend::{Backend, CpuBackend};
 pub(crate) use input::{QuantizedInput, StaticInput};
 
 use crate::error::Result;
@@ -24,10 +24,10 @@ use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::{Block, Int8Matrix, Weight, WeightMatrix};
 
 /// The maximum number of linear layers that read one input: query, key and value.
-const MOST_READERS: usize = 3;
+const MAX_READERS: usize = 3;
 
 /// Layers that read one input, each with its output features.
-pub(crate) type Layers = SmallVec<[(Linear, usize); MOST_READERS]>;
+pub(crate) type Layers = SmallVec<[(Linear, usize); MAX_READERS]>;
 
 /// A callback with the inputs of linear layers: the block, the input, `x[rows, channels]`.
 pub type Observer<'a> = &'a mut (dyn FnMut(usize, LinearInput, &[f32]) + Send);
@@ -69,7 +69,7 @@ pub(crate) fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Lay
 pub(crate) fn columns_of(
     layers: &Layers,
     columns: &Range<usize>,
-) -> SmallVec<[(Linear, Range<usize>); MOST_READERS]> {
+) -> SmallVec<[(Linear, Range<usize>); MAX_READERS]> {
     let mut first = 0;
     let mut found = SmallVec::new();
     for (linear, features) in layers {
@@ -182,7 +182,7 @@ fn multiply_floats(block: &Block, activations: &Activations, outs: &mut [LinearO
             )
         },
     );
-    let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
+    let mut products: SmallVec<[_; MAX_READERS]> = products.collect();
     matmul_each(x, rows, phase, &mut products);
 }
 
@@ -311,7 +311,7 @@ pub(crate) fn shadow_apart(
 }
 
 /// Returns the scales of the weights of layers that read INT8.
-pub(crate) fn scales<'a>(block: &'a Block, layers: &Layers) -> SmallVec<[&'a [f32]; MOST_READERS]> {
+pub(crate) fn scales<'a>(block: &'a Block, layers: &Layers) -> SmallVec<[&'a [f32]; MAX_READERS]> {
     layers
         .iter()
         .map(|(linear, _)| int8(block, *linear).view().scales)

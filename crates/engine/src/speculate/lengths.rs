@@ -54,7 +54,7 @@ impl Acceptance {
     /// The factor of a trial's weight with each later trial.
     const MEMORY: f64 = 0.9;
     /// The maximum share of accepted proposals that is assumed.
-    const MOST: f64 = 0.98;
+    const MAX: f64 = 0.98;
 
     /// Creates the acceptance before the first trial: one half.
     const fn unknown() -> Self {
@@ -74,7 +74,7 @@ impl Acceptance {
 
     /// Returns the expected tokens of a step with `count` proposals.
     fn tokens(&self, count: usize) -> f64 {
-        let share = (self.accepted / self.tried).min(Self::MOST);
+        let share = (self.accepted / self.tried).min(Self::MAX);
         (1.0 - share.powf(count as f64 + 1.0)) / (1.0 - share)
     }
 }

@@ -33,9 +33,9 @@ use crate::error::{Error, Result};
 use crate::sampler::Distribution;
 
 /// The default maximum number of proposals per step.
-const MOST: usize = 16;
+const MAX: usize = 16;
 /// The limit of the maximum number of proposals per step.
-const MOST_OF_ALL: usize = 255;
+const MAX_OF_ALL: usize = 255;
 
 /// Options of speculative decoding.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ impl Speculate {
     pub fn lookup() -> Self {
         Self {
             source: Source::Lookup(Lookup::default()),
-            most: MOST,
+            most: MAX,
             is_fixed: false,
         }
     }
@@ -72,13 +72,13 @@ impl Speculate {
     pub fn draft(draft: Draft) -> Self {
         Self {
             source: Source::Draft(draft),
-            most: MOST,
+            most: MAX,
             is_fixed: false,
         }
     }
 
     fn check(&self) -> Result<()> {
-        if !(1..=MOST_OF_ALL).contains(&self.most) {
+        if !(1..=MAX_OF_ALL).contains(&self.most) {
             let (name, expected) = ("the number of proposals", "1 to 255");
             return Err(Error::Option {
                 name,

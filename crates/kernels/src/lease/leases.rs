@@ -13,7 +13,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 /// Bits of the index of a value.
 const PLACE_BITS: u32 = 31;
 /// Maximum number of values in a buffer.
-pub(super) const MOST_VALUES: usize = (1 << PLACE_BITS) - 1;
+pub(super) const MAX_VALUES: usize = (1 << PLACE_BITS) - 1;
 
 /// The word if there is no lease.
 const FREE: u64 = 0;
@@ -143,9 +143,9 @@ impl Entry {
 pub(super) struct Rows(u64);
 
 impl Rows {
-    /// Creates a lease of `values` in a buffer of at most [`MOST_VALUES`].
+    /// Creates a lease of `values` in a buffer of at most [`MAX_VALUES`].
     pub fn new(access: Access, values: Range<usize>) -> Self {
-        debug_assert!(values.start <= values.end && values.end <= MOST_VALUES);
+        debug_assert!(values.start <= values.end && values.end <= MAX_VALUES);
         Self(
             (access as u64) << (2 * PLACE_BITS)
                 | (values.start as u64) << PLACE_BITS
@@ -154,7 +154,7 @@ impl Rows {
     }
 
     pub fn values(self) -> Range<usize> {
-        let place = |shift: u32| (self.0 >> shift) as usize & MOST_VALUES;
+        let place = |shift: u32| (self.0 >> shift) as usize & MAX_VALUES;
         place(PLACE_BITS)..place(0)
     }
 

@@ -48,7 +48,7 @@ unsafe impl Sync for LeasedMatrix {}
 
 impl LeasedMatrix {
     /// Maximum number of values in a buffer.
-    pub const MOST_VALUES: usize = leases::MOST_VALUES;
+    pub const MAX_VALUES: usize = leases::MAX_VALUES;
 
     /// Returns a buffer of `len` zeros.
     ///
@@ -56,9 +56,9 @@ impl LeasedMatrix {
     /// If `len` is 2³¹ or more.
     pub fn new(len: usize) -> Self {
         assert!(
-            len <= leases::MOST_VALUES,
+            len <= leases::MAX_VALUES,
             "{len} values, at most {} can be leased",
-            leases::MOST_VALUES
+            leases::MAX_VALUES
         );
         let values = Box::into_raw(vec![0.0; len].into_boxed_slice()).cast();
         Self {

@@ -134,10 +134,10 @@ impl Pool {
     /// restricted.
     fn start(threads: usize, cores: impl Fn(usize) -> Option<Cores>) -> io::Result<Self> {
         assert!(threads > 0, "expected at least one thread");
-        if threads - 1 > state::MOST_WORKERS {
+        if threads - 1 > state::MAX_WORKERS {
             let reason = format!(
                 "{threads} threads in a pool of at most {}",
-                state::MOST_WORKERS + 1
+                state::MAX_WORKERS + 1
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }

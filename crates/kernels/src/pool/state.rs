@@ -21,7 +21,7 @@ const OPEN: u64 = 1 << 31;
 const JOB: u64 = 1 << 32;
 
 /// Maximum number of workers that a state can count.
-pub(super) const MOST_WORKERS: usize = (SLEEPING / ACTIVE) as usize - 1;
+pub(super) const MAX_WORKERS: usize = (SLEEPING / ACTIVE) as usize - 1;
 
 impl State {
     /// Returns the job's number; zero before the first one.

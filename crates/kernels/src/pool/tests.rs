@@ -176,7 +176,7 @@ fn a_thread_that_panics_inside_leaves_the_pool_to_others() {
 
 #[test]
 fn more_threads_than_the_state_can_count_are_an_error() {
-    let error = Pool::new(state::MOST_WORKERS + 2).unwrap_err();
+    let error = Pool::new(state::MAX_WORKERS + 2).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     assert!(error.to_string().contains("at most 32768"), "{error}");
 }

@@ -69,7 +69,7 @@ pub struct Case {
 }
 
 /// Maximum number of partial schedules to examine for a prompt of two chunks.
-const MOST_PARTIALS: usize = 5_000_000;
+const MAX_PARTIALS: usize = 5_000_000;
 
 impl Case {
     /// Returns the excess of each policy over the bound, in the order of [`names`].
@@ -117,7 +117,7 @@ pub fn cases(device: &DeviceProfile, grid: &Grid, plan: &mut dyn FnMut(&Dag) -> 
                     let takes = with_noise(&dag, *noise, &mut random);
                     let real = rebuilt(&dag, |task| takes[task]);
                     let chunks = prompt.div_ceil(options.chunk);
-                    let solved = (chunks <= 2).then(|| optimum(&real, MOST_PARTIALS));
+                    let solved = (chunks <= 2).then(|| optimum(&real, MAX_PARTIALS));
                     cases.push(Case {
                         model: model.clone(),
                         prompt: *prompt,

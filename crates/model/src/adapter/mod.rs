@@ -24,7 +24,7 @@ use crate::mapped::MappedFile;
 use crate::tensor::TensorInfo;
 
 /// Maximum rank.
-const MOST_RANK: usize = 4096;
+const MAX_RANK: usize = 4096;
 /// The files that an adapter can be opened from, for error messages.
 const EXPECTED: &str = "expected a .gguf file with an adapter, or a folder with adapter_config.json and \
                         adapter_model.safetensors";
@@ -229,8 +229,8 @@ impl LowRank {
             ..
         } = *shape;
         let product = |features: usize| rank.checked_mul(features);
-        if !(1..=MOST_RANK).contains(rank) {
-            return Err(format!("has rank {rank}, expected 1 to {MOST_RANK}"));
+        if !(1..=MAX_RANK).contains(rank) {
+            return Err(format!("has rank {rank}, expected 1 to {MAX_RANK}"));
         }
         if (product(in_features), product(out_features)) != (Some(a.len()), Some(b.len())) {
             return Err(format!(
@@ -360,9 +360,9 @@ impl Content<'_> {
                 )));
             }
         };
-        if !(1..=MOST_RANK).contains(&rank) {
+        if !(1..=MAX_RANK).contains(&rank) {
             return Err(malformed(format!(
-                "tensor `{}` has rank {rank}, expected 1 to {MOST_RANK}",
+                "tensor `{}` has rank {rank}, expected 1 to {MAX_RANK}",
                 a.name
             )));
         }

@@ -100,10 +100,10 @@ impl Config {
             }
         }
         let rank = number(config, "r")?;
-        if !(rank.fract() == 0.0 && (1.0..=super::MOST_RANK as f64).contains(&rank)) {
+        if !(rank.fract() == 0.0 && (1.0..=super::MAX_RANK as f64).contains(&rank)) {
             return Err(malformed(format!(
                 "field `r` is {rank}, expected an integer from 1 to {}",
-                super::MOST_RANK
+                super::MAX_RANK
             )));
         }
         let targets = match config.get("target_modules") {

@@ -6,7 +6,7 @@ use ureq::http::{Response, Uri, header};
 use ureq::{Agent, Body};
 
 /// Maximum number of redirects.
-const MOST_REDIRECTS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 
 /// A request to a server.
 pub(super) struct Get<'a> {
@@ -32,7 +32,7 @@ impl Get<'_> {
             .map_err(|error| format!("not an address: {error}"))?;
         let own = origin(&url);
         let mut token = self.token;
-        for _ in 0..=MOST_REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             // The file's bytes come from another host, which must not receive the token.
             token = token.filter(|_| origin(&url) == own);
             let mut request = self.agent.get(url.clone());
@@ -55,7 +55,7 @@ impl Get<'_> {
             url = joined(&url, location)
                 .ok_or_else(|| format!("a redirect to {location:?}, expected an address"))?;
         }
-        Err(format!("more than {MOST_REDIRECTS} redirects"))
+        Err(format!("more than {MAX_REDIRECTS} redirects"))
     }
 }
 

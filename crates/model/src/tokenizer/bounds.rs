@@ -12,17 +12,17 @@ use super::guarded::guarded;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Maximum nesting of arrays and objects: the library recurses on each level. Real tokenizers have up to 8.
-const MOST_LEVELS: usize = 32;
+const MAX_LEVELS: usize = 32;
 /// Maximum bytes of a piece of a unigram vocabulary and of an added token: the library recurses on each byte of a
 /// piece.
 const LONGEST_PIECE: usize = 512;
 /// Maximum bytes of all added tokens: the library builds an automaton of them.
-const MOST_ADDED: usize = 4 << 20;
+const MAX_ADDED: usize = 4 << 20;
 /// Maximum factor by which normalizers and pre-tokenizers may lengthen a text. Those of real tokenizers reach up to
 /// 400.
-const MOST_GROWTH: usize = 1024;
+const MAX_GROWTH: usize = 1024;
 /// Maximum number of pieces and tokens of a template.
-const MOST_TEMPLATE: usize = 1024;
+const MAX_TEMPLATE: usize = 1024;
 
 /// The parts of a `tokenizer.json` that are checked.
 #[derive(Debug, Deserialize)]
@@ -73,9 +73,9 @@ impl Parts {
         }
         let mut growth = 1;
         for (field, part) in parts.fields() {
-            check_levels(part, MOST_LEVELS).ok_or_else(|| {
+            check_levels(part, MAX_LEVELS).ok_or_else(|| {
                 malformed(format!(
-                    "field `{field}` has more than {MOST_LEVELS} levels of arrays and objects"
+                    "field `{field}` has more than {MAX_LEVELS} levels of arrays and objects"
                 ))
             })?;
             check_objects(part, &mut |object| {
@@ -84,9 +84,9 @@ impl Parts {
             })
             .map_err(|error| malformed(format!("field `{field}`: {error}")))?;
         }
-        if growth > MOST_GROWTH {
+        if growth > MAX_GROWTH {
             return Err(malformed(format!(
-                "fields `normalizer` and `pre_tokenizer` may make a text more than {MOST_GROWTH} times as long"
+                "fields `normalizer` and `pre_tokenizer` may make a text more than {MAX_GROWTH} times as long"
             )));
         }
         let check_longest = |field: &str, longest: usize| match longest {
@@ -97,9 +97,9 @@ impl Parts {
         };
         if let Some(Strings { longest, bytes, .. }) = &parts.added_tokens {
             check_longest("added_tokens", *longest)?;
-            if *bytes > MOST_ADDED {
+            if *bytes > MAX_ADDED {
                 return Err(malformed(format!(
-                    "field `added_tokens` has texts of {bytes} bytes, expected at most {MOST_ADDED}"
+                    "field `added_tokens` has texts of {bytes} bytes, expected at most {MAX_ADDED}"
                 )));
             }
         }
@@ -259,9 +259,9 @@ fn check_template(object: &Value) -> Result<(), String> {
                 ));
             }
         }
-        if tokens > MOST_TEMPLATE {
+        if tokens > MAX_TEMPLATE {
             return Err(format!(
-                "`single` has more than {MOST_TEMPLATE} pieces and tokens"
+                "`single` has more than {MAX_TEMPLATE} pieces and tokens"
             ));
         }
     }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 /// Maximum characters of a panic's message in errors: it may quote a whole vocabulary.
-const MOST_QUOTED: usize = 200;
+const MAX_QUOTED: usize = 200;
 
 thread_local! {
     /// Whether [`guarded`] catches a panic of this thread.
@@ -45,7 +45,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
         .next()
         .unwrap_or_default()
         .chars()
-        .take(MOST_QUOTED)
+        .take(MAX_QUOTED)
         .collect()
 }
 

@@ -10,7 +10,7 @@ use super::Kind;
 /// Plausible factors. Beyond these, the measured and the simulated prompt can't be the same.
 const FACTORS: RangeInclusive<f64> = 0.01..=100.0;
 
-/// Measured times of prompts of one length on the processors of a [`Joint`](super::Joint).
+/// Measured times of prompts of one length on the processors of a [`PromptPlanner`](super::PromptPlanner).
 ///
 /// The simulation doesn't cover everything. On one processor alone, it ignores that whole feed-forwards run with their
 /// shadows inside. On several processors, it ignores how they wait for each other and move activations between caches.

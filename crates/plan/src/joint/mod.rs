@@ -5,7 +5,7 @@
 //! nothing else ran. llm.npu's schedule (§3.4) overlaps chunks of whole subgraphs. A product that is cut keeps all
 //! processors busy, so that nothing is left to overlap. A whole product lets another processor continue with another
 //! chunk. Here both are candidates, and so are combinations of them. Each candidate is simulated with the engine's
-//! policy, and the fastest is chosen ([`Joint::plan`]).
+//! policy, and the fastest is chosen ([`PromptPlanner::plan`]).
 
 mod measured;
 mod search;
@@ -39,7 +39,7 @@ const PERIOD: usize = 4;
 /// The processors that compute a subgraph of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum Assignment {
     /// One processor. It computes a product in its fastest way: padded, or in several lengths if its shapes are static.
     On(ProcessorId),
     /// Several processors, by the fastest cut of the product.
@@ -57,7 +57,7 @@ pub struct Gaps {
 
 /// The ways to compute the products of a model on some processors, with their times.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Joint {
+pub struct PromptPlanner {
     /// Plans of whole products on each processor.
     whole: Vec<(ProcessorId, Plans)>,
     /// Plans of products cut across processors, where possible.
@@ -89,13 +89,13 @@ pub struct JointPlan {
     found: Arc<Found>,
 }
 
-/// Ways of each chunk and each subgraph of the searched blocks.
-type Ways = Vec<Vec<Way>>;
+/// Assignments of each chunk and each subgraph of the searched blocks.
+type Assignments = Vec<Vec<Assignment>>;
 
 /// The way in which a candidate computes a prompt.
 #[derive(Clone, Debug, PartialEq)]
 struct Best {
-    ways: Ways,
+    ways: Assignments,
     chunk: usize,
     seconds: f64,
 }
@@ -223,7 +223,7 @@ pub enum JointError {
     Partition(#[from] PartitionError),
 }
 
-impl Joint {
+impl PromptPlanner {
     /// Creates the ways of a model. `whole` contains the plans of each processor alone, `cut` those of all processors
     /// together. `floats` are the processors that compute in float.
     ///
@@ -345,14 +345,14 @@ impl Joint {
         plans.products().get(*self.products.get(block)?.get(&role)?)
     }
 
-    fn plans(&self, way: Way) -> Option<&Plans> {
+    fn plans(&self, way: Assignment) -> Option<&Plans> {
         match way {
-            Way::On(processor) => self
+            Assignment::On(processor) => self
                 .whole
                 .iter()
                 .find(|(other, _)| *other == processor)
                 .map(|(_, plans)| plans),
-            Way::Cut => Some(&self.cut),
+            Assignment::Cut => Some(&self.cut),
         }
     }
 
@@ -361,7 +361,7 @@ impl Joint {
     fn seconds_of_part(
         &self,
         graph: &Graph,
-        way: Way,
+        way: Assignment,
         task: &PrefillTask,
         processor: ProcessorId,
     ) -> Option<f64> {
@@ -375,7 +375,7 @@ impl Joint {
     }
 
     /// Returns the choice for a product on `rows` rows in a way.
-    fn choice(&self, way: Way, block: usize, role: Role, rows: usize) -> Option<&Choice> {
+    fn choice(&self, way: Assignment, block: usize, role: Role, rows: usize) -> Option<&Choice> {
         self.product(self.plans(way)?, block, role)?.choice(rows)
     }
 }
@@ -397,12 +397,12 @@ impl JointPlan {
         self.id.alone
     }
 
-    fn ways(&self) -> &Ways {
+    fn ways(&self) -> &Assignments {
         &self.found[&self.id].ways
     }
 
     /// Returns the way of each subgraph of a prompt.
-    fn ways_of<'a>(&'a self, graph: &Graph) -> impl Fn(Task) -> Way + 'a {
+    fn ways_of<'a>(&'a self, graph: &Graph) -> impl Fn(Task) -> Assignment + 'a {
         // Block of each subgraph, and its index within the block.
         let mut places: Vec<(usize, usize)> = Vec::new();
         for subgraph in graph.subgraphs() {
@@ -421,7 +421,7 @@ impl JointPlan {
     }
 
     /// Returns the way of a subgraph of a chunk.
-    fn way(&self, block: usize, chunk: usize, place: usize, of_block: usize) -> Way {
+    fn way(&self, block: usize, chunk: usize, place: usize, of_block: usize) -> Assignment {
         let ways = &self.ways()[chunk.min(self.ways().len() - 1)];
         ways[searched(block, ways.len() / of_block) * of_block + place]
     }
@@ -437,10 +437,15 @@ fn searched(block: usize, blocks: usize) -> usize {
 }
 
 /// Returns the processors of a task in a way.
-fn assigned(joint: &Joint, graph: &Graph, task: Task, way: Way) -> Result<Assigned, CutError> {
+fn assigned(
+    joint: &PromptPlanner,
+    graph: &Graph,
+    task: Task,
+    way: Assignment,
+) -> Result<Assigned, CutError> {
     let subgraph = &graph.subgraphs()[task.subgraph];
     match way {
-        Way::On(processor) if !subgraph.role.is_product() => Ok(Assigned::Whole(processor)),
+        Assignment::On(processor) if !subgraph.role.is_product() => Ok(Assigned::Whole(processor)),
         _ => {
             let plan = joint
                 .plans(way)

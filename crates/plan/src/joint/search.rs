@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    BLOCKS, Best, Candidate, CandidateId, Found, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD,
-    Prompt, Way, Ways, assigned, searched, truncated,
+    Assignment, Assignments, BLOCKS, Best, Candidate, CandidateId, Found, JointPlan, Kind,
+    MeasuredPrompt, PERIOD, Prompt, PromptPlanner, assigned, searched, truncated,
 };
 use crate::graph::{Graph, Role, Task};
 use crate::processors::ProcessorId;
@@ -25,7 +25,7 @@ type Busy = Vec<(ProcessorId, f64)>;
 
 /// A prompt divided into chunks of one length.
 struct Division<'a> {
-    joint: &'a Joint,
+    joint: &'a PromptPlanner,
     prompt: &'a Prompt<'a>,
     /// The graph of the searched blocks. `fewer` has [`PERIOD`] fewer blocks, if not all of the model's are searched.
     graph: Graph,
@@ -36,7 +36,7 @@ struct Division<'a> {
     periods_left: f64,
 }
 
-pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutError> {
+pub(super) fn search(joint: &PromptPlanner, prompt: &Prompt) -> Result<JointPlan, CutError> {
     let mut without = Vec::new();
     let mut found = candidates(joint, prompt, &without)?;
     // Omit the slowest processor if the result is as good. With two processors, one alone is already a candidate.
@@ -119,7 +119,11 @@ fn several(found: &Found) -> Option<&Best> {
 }
 
 /// Returns the best candidate of each kind, with the processors of `without` omitted.
-fn candidates(joint: &Joint, prompt: &Prompt, without: &[ProcessorId]) -> Result<Found, CutError> {
+fn candidates(
+    joint: &PromptPlanner,
+    prompt: &Prompt,
+    without: &[ProcessorId],
+) -> Result<Found, CutError> {
     let mut found = Found::new();
     let fewest = prompt.rows.div_ceil(prompt.most_rows);
     let mut lengths = Vec::new();
@@ -180,7 +184,12 @@ fn candidates(joint: &Joint, prompt: &Prompt, without: &[ProcessorId]) -> Result
 }
 
 impl<'a> Division<'a> {
-    fn new(joint: &'a Joint, prompt: &'a Prompt, chunk: usize, without: &'a [ProcessorId]) -> Self {
+    fn new(
+        joint: &'a PromptPlanner,
+        prompt: &'a Prompt,
+        chunk: usize,
+        without: &'a [ProcessorId],
+    ) -> Self {
         let all = prompt.description.blocks.len();
         let graph = |blocks| {
             // Each product of a feed-forward has its own way, so all feed-forwards are split.
@@ -204,7 +213,7 @@ impl<'a> Division<'a> {
     }
 
     /// Returns ways given by a function of chunk and subgraph.
-    fn uniform(&self, way: impl Fn(usize, usize) -> Way) -> Ways {
+    fn uniform(&self, way: impl Fn(usize, usize) -> Assignment) -> Assignments {
         let of_chunk = |chunk| {
             (0..self.graph.subgraphs().len())
                 .map(|subgraph| way(chunk, subgraph))
@@ -213,13 +222,13 @@ impl<'a> Division<'a> {
         (0..self.graph.chunks().len()).map(of_chunk).collect()
     }
 
-    fn candidates(&self) -> Vec<(CandidateId, Ways)> {
+    fn candidates(&self) -> Vec<(CandidateId, Assignments)> {
         let joint = self.joint;
         let Some(float) = self.floats().next() else {
             return Vec::new();
         };
-        let of_product = |chunk: usize, subgraph: usize, ways: &[Way]| {
-            let seconds = |way: &&Way| {
+        let of_product = |chunk: usize, subgraph: usize, ways: &[Assignment]| {
+            let seconds = |way: &&Assignment| {
                 self.product_seconds(chunk, subgraph, **way)
                     .map_or(f64::INFINITY, |(all, _)| all)
             };
@@ -227,14 +236,14 @@ impl<'a> Division<'a> {
                 .min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
                 .copied()
         };
-        let whole: Vec<_> = joint.processors().map(Way::On).collect();
-        let all: Vec<_> = whole.iter().copied().chain([Way::Cut]).collect();
-        let by_product = |ways: &[Way]| {
+        let whole: Vec<_> = joint.processors().map(Assignment::On).collect();
+        let all: Vec<_> = whole.iter().copied().chain([Assignment::Cut]).collect();
+        let by_product = |ways: &[Assignment]| {
             self.uniform(|chunk, subgraph| {
                 let is_product = self.graph.subgraphs()[subgraph].role.is_product();
                 of_product(chunk, subgraph, ways)
                     .filter(|_| is_product)
-                    .unwrap_or(Way::On(float))
+                    .unwrap_or(Assignment::On(float))
             })
         };
         let mut found: Vec<_> = joint
@@ -243,23 +252,23 @@ impl<'a> Division<'a> {
             .map(|processor| {
                 (
                     CandidateId::alone(processor),
-                    self.uniform(|_, _| Way::On(processor)),
+                    self.uniform(|_, _| Assignment::On(processor)),
                 )
             })
             .collect();
         found.push((Kind::Layer.into(), by_product(&whole)));
-        found.push((Kind::Tensor.into(), by_product(&[Way::Cut])));
+        found.push((Kind::Tensor.into(), by_product(&[Assignment::Cut])));
         found.push((Kind::Auto.into(), by_product(&all)));
         let turns: Vec<_> = joint
             .floats
             .iter()
             .copied()
-            .filter(|one| whole.contains(&Way::On(*one)))
+            .filter(|one| whole.contains(&Assignment::On(*one)))
             .collect();
         if turns.len() > 1 && self.graph.chunks().len() > 1 {
             found.push((
                 Kind::Chunks.into(),
-                self.uniform(|chunk, _| Way::On(turns[chunk % turns.len()])),
+                self.uniform(|chunk, _| Assignment::On(turns[chunk % turns.len()])),
             ));
         }
         found.push((Kind::Placed.into(), self.earliest(&whole, 0.0)));
@@ -282,7 +291,7 @@ impl<'a> Division<'a> {
     }
 
     /// Returns whether the omitted processors compute nothing.
-    fn leaves_out(&self, ways: &Ways) -> bool {
+    fn leaves_out(&self, ways: &Assignments) -> bool {
         self.graph.tasks().all(|task| {
             self.task_seconds(task, ways[task.chunk][task.subgraph])
                 .is_some()
@@ -294,7 +303,7 @@ impl<'a> Division<'a> {
         let products = (0..self.graph.subgraphs().len())
             .filter(|at| self.graph.subgraphs()[*at].role.is_product());
         let seconds = |at| {
-            self.product_seconds(0, at, Way::On(processor))
+            self.product_seconds(0, at, Assignment::On(processor))
                 .map_or(f64::INFINITY, |(all, _)| all)
         };
         products.map(seconds).sum()
@@ -302,9 +311,11 @@ impl<'a> Division<'a> {
 
     /// Returns the seconds of each processor that computes a subgraph of a chunk in a way; `None` if there is no plan
     /// for it, or an omitted processor has a part.
-    fn task_seconds(&self, task: Task, way: Way) -> Option<Busy> {
+    fn task_seconds(&self, task: Task, way: Assignment) -> Option<Busy> {
         match way {
-            Way::On(processor) if !self.graph.subgraphs()[task.subgraph].role.is_product() => {
+            Assignment::On(processor)
+                if !self.graph.subgraphs()[task.subgraph].role.is_product() =>
+            {
                 let seconds = || {
                     (self.prompt.seconds)(
                         &self.graph,
@@ -322,19 +333,23 @@ impl<'a> Division<'a> {
 
     /// Chooses for each subgraph of each chunk, in the order of its remaining path, the way in which it ends first.
     /// Each second of work beyond the minimum counts as `weight` seconds.
-    fn earliest(&self, ways: &[Way], weight: f64) -> Ways {
+    fn earliest(&self, ways: &[Assignment], weight: f64) -> Assignments {
         let (graph, joint) = (&self.graph, self.joint);
         let subgraphs = graph.subgraphs().len();
         let index = |task: Task| task.chunk * subgraphs + task.subgraph;
         let tasks: Vec<_> = graph.tasks().collect();
         // Busy seconds of each task in each way.
-        let options: Vec<Vec<(Way, Busy)>> = tasks
+        let options: Vec<Vec<(Assignment, Busy)>> = tasks
             .iter()
             .map(|task| {
-                let of_way = |way: Way| Some((way, self.task_seconds(*task, way)?));
+                let of_way = |way: Assignment| Some((way, self.task_seconds(*task, way)?));
                 match graph.subgraphs()[task.subgraph].role.is_product() {
                     true => ways.iter().copied().filter_map(of_way).collect(),
-                    false => self.floats().map(Way::On).filter_map(of_way).collect(),
+                    false => self
+                        .floats()
+                        .map(Assignment::On)
+                        .filter_map(of_way)
+                        .collect(),
                 }
             })
             .collect();
@@ -362,7 +377,7 @@ impl<'a> Division<'a> {
         let mut free = vec![0.0f64; self.prompt.processors.len()];
         // End time and processors of each task.
         let mut ended: Vec<(f64, Vec<ProcessorId>)> = vec![(0.0, Vec::new()); tasks.len()];
-        let mut chosen = vec![Way::On(joint.floats[0]); tasks.len()];
+        let mut chosen = vec![Assignment::On(joint.floats[0]); tasks.len()];
         for place in order {
             let begin = |processor: ProcessorId, free: f64| {
                 let before = graph
@@ -411,7 +426,12 @@ impl<'a> Division<'a> {
 
     /// Returns the seconds until a product is complete in a way, and those of each processor; `None` if there is no
     /// plan for it, or an omitted processor has a part.
-    fn product_seconds(&self, chunk: usize, subgraph: usize, way: Way) -> Option<(f64, Busy)> {
+    fn product_seconds(
+        &self,
+        chunk: usize,
+        subgraph: usize,
+        way: Assignment,
+    ) -> Option<(f64, Busy)> {
         let (rows, subgraph) = (
             self.graph.chunks()[chunk].len(),
             &self.graph.subgraphs()[subgraph],
@@ -429,7 +449,7 @@ impl<'a> Division<'a> {
 
     /// Returns the simulated seconds of the whole prompt. The searched blocks are simulated; the others are
     /// extrapolated from the time of one period.
-    fn seconds(&self, ways: &Ways) -> Result<f64, CutError> {
+    fn seconds(&self, ways: &Assignments) -> Result<f64, CutError> {
         let searched = self.simulated(&self.graph, ways)?;
         let Some(fewer) = &self.fewer else {
             return Ok(searched);
@@ -438,7 +458,7 @@ impl<'a> Division<'a> {
     }
 
     /// Returns the simulated seconds of all blocks.
-    fn seconds_of_all(&self, ways: &Ways) -> Result<f64, CutError> {
+    fn seconds_of_all(&self, ways: &Assignments) -> Result<f64, CutError> {
         let description = self.prompt.description;
         let graph = Graph::with_splits(
             description,
@@ -447,7 +467,7 @@ impl<'a> Division<'a> {
             |_| true,
         );
         let of_block = self.graph.subgraphs().len() / description.blocks.len().min(BLOCKS);
-        let of_chunk = |ways: &Vec<Way>| {
+        let of_chunk = |ways: &Vec<Assignment>| {
             let blocks = (0..description.blocks.len())
                 .map(|block| searched(block, ways.len() / of_block) * of_block);
             blocks
@@ -457,7 +477,7 @@ impl<'a> Division<'a> {
         self.simulated(&graph, &ways.iter().map(of_chunk).collect())
     }
 
-    fn simulated(&self, graph: &Graph, ways: &Ways) -> Result<f64, CutError> {
+    fn simulated(&self, graph: &Graph, ways: &Assignments) -> Result<f64, CutError> {
         let Prompt {
             processors,
             options,
@@ -496,7 +516,11 @@ impl<'a> Division<'a> {
     }
 
     /// Improves a candidate by computing all products of a role, or all floats, in another way while that is faster.
-    fn refined(&self, ways: &Ways, seconds: f64) -> Result<Option<(Ways, f64)>, CutError> {
+    fn refined(
+        &self,
+        ways: &Assignments,
+        seconds: f64,
+    ) -> Result<Option<(Assignments, f64)>, CutError> {
         let groups = [
             None,
             Some(Role::QueryKeyValue),
@@ -504,10 +528,16 @@ impl<'a> Division<'a> {
             Some(Role::GateUp),
             Some(Role::Down),
         ];
-        let on: Vec<_> = self.joint.processors().map(Way::On).collect();
-        let of_products: Vec<_> = on.iter().copied().chain([Way::Cut]).collect();
-        let of_floats: Vec<_> = self.joint.floats.iter().copied().map(Way::On).collect();
-        let mut best: Option<(Ways, f64)> = None;
+        let on: Vec<_> = self.joint.processors().map(Assignment::On).collect();
+        let of_products: Vec<_> = on.iter().copied().chain([Assignment::Cut]).collect();
+        let of_floats: Vec<_> = self
+            .joint
+            .floats
+            .iter()
+            .copied()
+            .map(Assignment::On)
+            .collect();
+        let mut best: Option<(Assignments, f64)> = None;
         for role in groups {
             for way in if role.is_some() {
                 &of_products

@@ -86,7 +86,7 @@ fn machine(is_npu: &[bool], rates: Rates, float_seconds: f64) -> Machine {
 }
 
 impl Machine {
-    fn joint(&self, description: &ModelDescription) -> Joint {
+    fn joint(&self, description: &ModelDescription) -> PromptPlanner {
         let alignment = Alignment {
             columns: 64,
             margins: true,
@@ -103,7 +103,7 @@ impl Machine {
             .iter()
             .map(|one| (one.processor, solve(vec![one.clone()], Restriction::Layer)));
         let cut = solve(self.participants.clone(), Restriction::Tensor);
-        Joint::new(
+        PromptPlanner::new(
             description,
             whole.collect(),
             cut,
@@ -124,13 +124,18 @@ impl Machine {
         )
     }
 
-    fn plan(&self, description: &ModelDescription, rows: usize) -> (Joint, JointPlan) {
+    fn plan(&self, description: &ModelDescription, rows: usize) -> (PromptPlanner, JointPlan) {
         let joint = self.joint(description);
         let plan = self.plan_of(&joint, description, rows);
         (joint, plan)
     }
 
-    fn plan_of(&self, joint: &Joint, description: &ModelDescription, rows: usize) -> JointPlan {
+    fn plan_of(
+        &self,
+        joint: &PromptPlanner,
+        description: &ModelDescription,
+        rows: usize,
+    ) -> JointPlan {
         let float = self.float_seconds;
         let seconds = |graph: &Graph, task: &PrefillTask, _| {
             float * graph.chunks()[task.task.chunk].len() as f64
@@ -191,7 +196,7 @@ fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_
             .ways()
             .iter()
             .flatten()
-            .all(|way| id.alone.is_some_and(|alone| *way == Way::On(alone)));
+            .all(|way| id.alone.is_some_and(|alone| *way == Assignment::On(alone)));
         assert_eq!(
             (id.is_alone(), one.alone().is_some()),
             (only, only),
@@ -356,7 +361,8 @@ fn a_processor_that_is_no_help_is_left_alone() {
     assert_eq!(plan.id.kind, Kind::Alone, "{plan:?}");
     let ways: Vec<_> = plan.ways().iter().flatten().collect();
     assert!(
-        ways.iter().all(|way| **way == Way::On(ProcessorId::new(0))),
+        ways.iter()
+            .all(|way| **way == Assignment::On(ProcessorId::new(0))),
         "{ways:?}"
     );
 }
@@ -406,7 +412,7 @@ fn of_three_processors_one_that_makes_a_prompt_less_than_a_twentieth_faster_is_l
             .ways()
             .iter()
             .flatten()
-            .any(|way| *way == Way::On(third));
+            .any(|way| *way == Assignment::On(third));
         let (_, of_two) = machine(&[false, true], rates, 1e-6).plan(&description(30), 1000);
         let times = of_two.seconds / plan.seconds;
         assert_eq!(
@@ -452,7 +458,7 @@ fn plans_of_other_products_and_nobody_are_refused() {
     let ours = description(2);
     let joint = machine.joint(&ours);
     let again = |description: &ModelDescription, whole: Vec<_>, floats: Vec<ProcessorId>| {
-        Joint::new(description, whole, joint.cut.clone(), floats, joint.gaps).unwrap_err()
+        PromptPlanner::new(description, whole, joint.cut.clone(), floats, joint.gaps).unwrap_err()
     };
     let floats = || machine.floats.clone();
     let other = family::shape("phi-2").unwrap();

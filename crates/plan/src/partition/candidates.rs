@@ -11,7 +11,7 @@ use super::{Alignment, Part, Participant, Partition, Phase, Piece, ProductShape,
 use crate::processors::ProcessorId;
 
 /// Maximum number of positions for cutting columns in three. With more columns, cuts are at a larger multiple.
-const MOST_PLACES_OF_THREE: usize = 64;
+const MAX_PLACES_OF_THREE: usize = 64;
 
 /// A processor and the ways in which it can compute some rows, each a list of lengths that run one after another.
 struct Member<'a> {
@@ -145,7 +145,7 @@ fn bounds(columns: usize, multiple: usize, members: usize) -> Vec<[usize; 4]> {
             .map(|place| [0, place * multiple, columns, columns])
             .collect();
     }
-    let step = multiple * places.div_ceil(MOST_PLACES_OF_THREE).max(1);
+    let step = multiple * places.div_ceil(MAX_PLACES_OF_THREE).max(1);
     let at = |place: usize| place * step;
     let places = (columns - 1) / step;
     let pairs =

@@ -45,7 +45,7 @@ pub const ROW_MULTIPLE: usize = 32;
 const SHORTEST: usize = 32;
 const LONGEST: usize = 1024;
 /// Maximum number of rows of a product in decode: several tokens per step, or several sequences.
-pub const MOST_DECODE_ROWS: usize = 16;
+pub const MAX_DECODE_ROWS: usize = 16;
 /// Maximum number of rows, columns or input features of a product.
 const LARGEST: usize = 1 << 24;
 
@@ -431,7 +431,7 @@ pub enum PartitionError {
         seconds: f64,
     },
     /// A product has too many rows for one plan.
-    #[error("{shape} in {}: expected at most {most} rows", if *most == MOST_DECODE_ROWS { "decode" } else { "one plan of prefill" })]
+    #[error("{shape} in {}: expected at most {most} rows", if *most == MAX_DECODE_ROWS { "decode" } else { "one plan of prefill" })]
     Rows {
         /// The product.
         shape: ProductShape,

@@ -4,14 +4,14 @@ use serde::Serialize;
 
 use super::costs::{Costs, Joins};
 use super::{
-    Alignment, LONGEST, MOST_DECODE_ROWS, Participant, Partition, PartitionError, Phase, Piece,
+    Alignment, LONGEST, MAX_DECODE_ROWS, Participant, Partition, PartitionError, Phase, Piece,
     ProductShape, Strategy, candidates,
 };
 use crate::processors::ProcessorId;
 use crate::schedule::parts::Part;
 
 /// Maximum number of rows of one plan of prefill: the longest standard length, and a rest that is shorter than that.
-const MOST_PREFILL_ROWS: usize = 2 * LONGEST - 1;
+const MAX_PREFILL_ROWS: usize = 2 * LONGEST - 1;
 
 /// The candidates that are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -196,9 +196,9 @@ impl<C: Costs> Solver<C> {
         alignment: Alignment,
     ) -> Result<Choice, PartitionError> {
         let most = if phase == Phase::Decode {
-            MOST_DECODE_ROWS
+            MAX_DECODE_ROWS
         } else {
-            MOST_PREFILL_ROWS
+            MAX_PREFILL_ROWS
         };
         if shape.rows > most {
             return Err(PartitionError::Rows { shape, most });

@@ -69,7 +69,7 @@ fn any_product() -> impl Values<Value = (Phase, ProductShape)> {
         match is_decode {
             true => (
                 Phase::Decode,
-                shape(rows % MOST_DECODE_ROWS + 1, columns, depth),
+                shape(rows % MAX_DECODE_ROWS + 1, columns, depth),
             ),
             false => (Phase::Prefill, shape(rows, columns, depth)),
         }
@@ -498,7 +498,7 @@ fn columns_are_cut_at_every_multiple_of_256_and_rows_at_every_multiple_of_32() {
 #[test]
 fn in_decode_columns_alone_are_cut_and_no_row_is_padded() {
     let participants = [npu(), dynamic(GPU)];
-    for tokens in 1..=MOST_DECODE_ROWS {
+    for tokens in 1..=MAX_DECODE_ROWS {
         let all = all(shape(tokens, 1024, 64), Phase::Decode, &participants);
         assert_eq!(all.len(), 2 + 3);
         assert!(

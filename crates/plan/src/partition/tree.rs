@@ -46,7 +46,7 @@ struct Split {
 }
 
 /// Splits that gain less than this fraction of a node's squared error are rounding noise.
-const LEAST_GAIN: f64 = 1e-12;
+const MIN_GAIN: f64 = 1e-12;
 
 impl<const FEATURES: usize> RegressionTree<FEATURES> {
     /// Fits a tree to samples. Thresholds are geometric means of adjacent values of a feature, the midpoints on a
@@ -135,7 +135,7 @@ fn best_split<const FEATURES: usize>(
                 continue;
             }
             let gain = sum * sum * (1.0 / count as f64 + 1.0 / (samples.len() - count) as f64);
-            if gain > best.map_or(LEAST_GAIN * error, |best| best.gain) {
+            if gain > best.map_or(MIN_GAIN * error, |best| best.gain) {
                 let middle = low.sqrt() * high.sqrt();
                 let threshold = if middle > low { middle.min(high) } else { high };
                 best = Some(Split {

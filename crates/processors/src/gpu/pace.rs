@@ -14,7 +14,7 @@ const GUESS: f64 = 1e-9;
 /// Fraction of the relative error that is adopted when a submission took longer than expected.
 const GAIN: f64 = 0.1;
 /// Lower bound of an estimate, so that an estimate of zero can be corrected.
-const LEAST: f64 = 1e-18;
+const MIN: f64 = 1e-18;
 
 /// Estimated cost of each kind of work.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl<K: Copy + Eq + Hash> Pace<K> {
         for (kind, share) in shares {
             // Distributes the error in proportion to the expected time.
             let of_unit = self.of_unit(kind) * (1.0 + share * believed);
-            self.seconds.insert(kind, of_unit.max(LEAST));
+            self.seconds.insert(kind, of_unit.max(MIN));
         }
     }
 

@@ -21,7 +21,7 @@ const MAGIC: &[u8] = b"triad shaders 1\n";
 /// Bytes of a hash.
 const HASH: usize = 32;
 /// Larger files are rejected.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// Compiled shaders of one GPU.
 #[derive(Debug)]
@@ -134,13 +134,13 @@ fn hash(key: &str, data: &[u8]) -> [u8; HASH] {
 /// Returns the data of the file for `key`, or nothing if there is no file.
 fn read(path: &Path, key: &str) -> Result<Option<Vec<u8>>, String> {
     let bytes = match fs::metadata(path) {
-        Ok(metadata) if metadata.len() > MOST_BYTES => {
+        Ok(metadata) if metadata.len() > MAX_BYTES => {
             return Err(format!(
-                "it has {} bytes, expected at most {MOST_BYTES}",
+                "it has {} bytes, expected at most {MAX_BYTES}",
                 metadata.len()
             ));
         }
-        Ok(_) => files::read(path, MOST_BYTES).map_err(|error| error.to_string())?,
+        Ok(_) => files::read(path, MAX_BYTES).map_err(|error| error.to_string())?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };

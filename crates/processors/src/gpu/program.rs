@@ -26,7 +26,7 @@ const FLIP: u32 = u32::from_ne_bytes([QuantizedRows::ZERO; 4]);
 /// Invocations in a workgroup of `activate.wgsl`.
 const ACTIVATE_THREADS: usize = 64;
 /// Maximum number of workgroups in one dimension on every GPU.
-const MOST_GROUPS: usize = 65535;
+const MAX_GROUPS: usize = 65535;
 
 /// State that a GPU and all its programs share.
 #[derive(Debug)]
@@ -391,7 +391,7 @@ impl GpuProgram {
                         (
                             &kernels.activate,
                             quads.div_ceil(ACTIVATE_THREADS),
-                            rows.min(MOST_GROUPS),
+                            rows.min(MAX_GROUPS),
                         )
                     }
                 };

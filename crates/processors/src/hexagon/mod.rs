@@ -37,7 +37,7 @@ use crate::subgraph::DeviceSubgraph;
 use crate::window::Window;
 use connection::Connection;
 use program::{HexagonProgram, SharedConnection};
-pub use protocol::MOST_THREADS;
+pub use protocol::MAX_THREADS;
 pub use transport::Target;
 
 /// The environment variable with the path of the device program, which `hexagon/build` prints.
@@ -50,7 +50,7 @@ pub const EMULATORS: [&str; 2] = ["qemu-hexagon-static", "qemu-hexagon"];
 /// The name of the device.
 const NAME: &str = "npu:hexagon";
 /// Maximum number of sessions.
-pub const MOST_SESSIONS: usize = 8;
+pub const MAX_SESSIONS: usize = 8;
 /// Bytes that the programs of a process may take: its 32-bit address space minus room for the shared memory.
 const WINDOW: usize = 3 << 30;
 
@@ -63,7 +63,7 @@ pub struct HexagonOptions {
     pub emulator: PathBuf,
     /// Bytes that the programs of a session may take together.
     pub window: usize,
-    /// Number of sessions, clamped to 1 to [`MOST_SESSIONS`]. A session is a protection domain of a DSP, or a process
+    /// Number of sessions, clamped to 1 to [`MAX_SESSIONS`]. A session is a protection domain of a DSP, or a process
     /// of the emulator, and has its own window. A subgraph goes to the first session that has room for it, so that a
     /// model larger than one window can run on the device.
     pub sessions: usize,
@@ -73,7 +73,7 @@ pub struct HexagonOptions {
     pub transfer_bytes: usize,
     /// The processor of the part between the matmuls of a feed-forward.
     pub between: Between,
-    /// Number of compute threads, clamped to 1 to [`MOST_THREADS`]. `None` takes all vector contexts of a DSP, or all
+    /// Number of compute threads, clamped to 1 to [`MAX_THREADS`]. `None` takes all vector contexts of a DSP, or all
     /// cores of the machine that runs the emulator. A DSP never uses more threads than it has vector contexts. The bits
     /// of the results don't depend on this number.
     pub threads: Option<usize>,
@@ -190,7 +190,7 @@ impl Hexagon {
     /// If there is no program, nothing can run it, or it is another program or another version.
     pub fn open(options: &HexagonOptions) -> Result<Self> {
         let connections =
-            (0..options.sessions.clamp(1, MOST_SESSIONS)).map(|_| Connection::start(options));
+            (0..options.sessions.clamp(1, MAX_SESSIONS)).map(|_| Connection::start(options));
         Ok(Self::over(options, connections.collect::<Result<_>>()?))
     }
 

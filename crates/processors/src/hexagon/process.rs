@@ -6,14 +6,14 @@ use std::io::{Read, Seek, SeekFrom};
 use std::num::NonZero;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::protocol::MOST_THREADS;
+use super::protocol::MAX_THREADS;
 use super::shared::SharedMemory;
 use super::transport::Transport;
 use super::{HexagonOptions, NAME};
 use crate::error::{Error, Result};
 
 /// Maximum number of bytes of the emulator's output in an error.
-const MOST_PRINTED: u64 = 400;
+const MAX_PRINTED: u64 = 400;
 
 /// A process that runs the device program.
 pub(super) struct Process {
@@ -33,7 +33,7 @@ impl Process {
         let (shared, file) = SharedMemory::create(options.file_bytes()).map_err(of_file)?;
         // The device has as many compute threads as this machine has cores.
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        shared.begin(options.threads.unwrap_or(cores).clamp(1, MOST_THREADS));
+        shared.begin(options.threads.unwrap_or(cores).clamp(1, MAX_THREADS));
         let printed = tempfile::tempfile().map_err(of_file)?;
         let stderr = printed.try_clone().map_err(of_file)?;
         let mut command = Command::new(&options.emulator);
@@ -70,7 +70,7 @@ impl Process {
         // If the output can't be read, the error has only the status.
         if self.printed.seek(SeekFrom::Start(0)).is_ok() {
             let _ = (&self.printed)
-                .take(MOST_PRINTED)
+                .take(MAX_PRINTED)
                 .read_to_string(&mut printed);
         }
         if !printed.trim().is_empty() {
@@ -127,8 +127,8 @@ mod tests {
         for (threads, refused) in [
             (0, true),
             (1, false),
-            (MOST_THREADS, false),
-            (MOST_THREADS + 1, true),
+            (MAX_THREADS, false),
+            (MAX_THREADS + 1, true),
         ] {
             let (shared, file) = SharedMemory::create(1 << 16).unwrap();
             shared.begin(threads);

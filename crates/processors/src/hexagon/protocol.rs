@@ -9,7 +9,7 @@ pub const VERSION: u64 = 5;
 /// Bytes of the fields, which precede the transfer area.
 pub const HEADER: usize = 4096;
 /// Maximum number of compute threads: a v73 has four vector contexts, a v79 six.
-pub const MOST_THREADS: usize = 8;
+pub const MAX_THREADS: usize = 8;
 /// Alignment of offsets.
 pub const ALIGNMENT: usize = 128;
 /// Rows in a tile of a matmul. Outputs are padded to whole tiles.

@@ -16,7 +16,7 @@ pub enum RowShapes {
 }
 
 /// Maximum number of shapes in lines that are tried. Each costs a compilation.
-const MOST_TRIED: usize = 3;
+const MAX_TRIED: usize = 3;
 
 impl RowShapes {
     /// Returns the shapes of `rows` rows, without features: one shape, or several to try, the flat one first.
@@ -41,7 +41,7 @@ impl RowShapes {
                     .filter(|lines| rows.is_multiple_of(*lines));
                 Ok([vec![rows]]
                     .into_iter()
-                    .chain(divisors.take(MOST_TRIED).map(in_lines))
+                    .chain(divisors.take(MAX_TRIED).map(in_lines))
                     .collect())
             }
         }

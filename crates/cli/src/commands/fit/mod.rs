@@ -26,7 +26,7 @@ use forms::{Form, Product, Subject};
 use predict::{Parts, Predictor};
 use rates::Rates;
 use report::{Decode, Needs, Prediction, Prompt, Report, Source};
-use triad_console::arguments::{self, KvArgument, MOST_CHUNKS, ModelArgument, ThreadArguments};
+use triad_console::arguments::{self, KvArgument, MAX_CHUNKS, ModelArgument, ThreadArguments};
 use triad_console::arithmetic::Arithmetic;
 use triad_console::device::DeviceArguments;
 use triad_console::{output, progress};
@@ -141,7 +141,7 @@ impl Lengths {
         )?;
         let contexts = given(&arguments.context, &[&CONTEXTS[..], &[longest]].concat())?;
         for prompt in &prompts {
-            arguments::check_chunks(*prompt, arguments.chunk, MOST_CHUNKS)?;
+            arguments::check_chunks(*prompt, arguments.chunk, MAX_CHUNKS)?;
         }
         Ok(Self {
             prompts,

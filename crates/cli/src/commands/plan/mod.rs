@@ -167,7 +167,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             output::text(&format!("{joint}{products}"))
         };
     }
-    arguments::check_chunks(prompt, chunk, arguments::MOST_CHUNKS)?;
+    arguments::check_chunks(prompt, chunk, arguments::MAX_CHUNKS)?;
     let graph = Graph::new(&description, prompt, chunk);
     let processors = Processors::cpu_and_npu(Some(arguments.window));
     // One processor is preferred for each format: nothing is to be balanced by seconds.

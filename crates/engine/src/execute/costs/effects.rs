@@ -16,11 +16,11 @@ use crate::execute::Execution;
 /// program. With both effects at their minimum, tasks still take some time.
 pub(super) const LONGER: RangeInclusive<f64> = -0.45..=0.75;
 /// Maximum multiple of the expected time that is counted.
-const MOST_SHARE: f64 = 3.0;
+const MAX_SHARE: f64 = 3.0;
 /// Added to the variance of an effect's cause.
-const LEAST_VARIANCE: f64 = 0.005;
+const MIN_VARIANCE: f64 = 0.005;
 /// Maximum number of values that represent a variation.
-const MOST_RANKS: usize = 64;
+const MAX_RANKS: usize = 64;
 
 /// A task that ran. Times are in seconds.
 struct Observed {
@@ -182,8 +182,8 @@ impl Effects {
             mean(&|row| (row[one] - means[one]) * (row[other] - means[other]))
         };
         let [idle, beside, both] = [
-            covariance(0, 0) + LEAST_VARIANCE,
-            covariance(1, 1) + LEAST_VARIANCE,
+            covariance(0, 0) + MIN_VARIANCE,
+            covariance(1, 1) + MIN_VARIANCE,
             covariance(0, 1),
         ];
         let [of_idle, of_beside] = [covariance(0, 2), covariance(1, 2)];
@@ -237,7 +237,7 @@ impl Observed {
             0.0
         };
         let share = if self.known > 0.0 {
-            (seconds / self.known).min(MOST_SHARE)
+            (seconds / self.known).min(MAX_SHARE)
         } else {
             f64::NAN
         };
@@ -258,11 +258,11 @@ fn by_block(tasks: &[Observed]) -> Vec<f64> {
         .collect()
 }
 
-/// Returns at most [`MOST_RANKS`] numbers that represent all, at evenly spaced ranks.
+/// Returns at most [`MAX_RANKS`] numbers that represent all, at evenly spaced ranks.
 fn at_ranks(mut numbers: Vec<f64>) -> Vec<f64> {
     numbers.retain(|number| number.is_finite());
     numbers.sort_by(f64::total_cmp);
-    let count = numbers.len().min(MOST_RANKS);
+    let count = numbers.len().min(MAX_RANKS);
     (0..count)
         .map(|rank| numbers[(2 * rank + 1) * numbers.len() / (2 * count)])
         .collect()
@@ -375,9 +375,9 @@ mod tests {
             beside: 0.0,
         };
         let shares = none.variation(&tasks);
-        assert_eq!(shares.len(), MOST_RANKS);
-        assert!((shares.iter().sum::<f64>() / MOST_RANKS as f64 - 1.0).abs() < 1e-12);
-        assert!((shares[0] / shares[MOST_RANKS - 1] - 2.0 / 3.0).abs() < 0.01);
+        assert_eq!(shares.len(), MAX_RANKS);
+        assert!((shares.iter().sum::<f64>() / MAX_RANKS as f64 - 1.0).abs() < 1e-12);
+        assert!((shares[0] / shares[MAX_RANKS - 1] - 2.0 / 3.0).abs() < 0.01);
         assert!(none.variation(&[]).is_empty());
         assert_eq!(
             none.variation(&[observed(0.0, 1.0, 0.0), observed(1.0, 3.0, 0.0)]),

@@ -18,14 +18,14 @@ use triad_processors::Device;
 
 use super::ProductTime;
 use crate::error::Result;
-use crate::execute::programs::{DeviceBackend, Programs, Wanted, input_scale};
+use crate::execute::programs::{DeviceBackend, ProgramSpec, Programs, input_scale};
 use crate::execute::units::Unit;
-use crate::linear::{Backend, LinearOutput, OwnKernels, Shadows, columns_of, layers};
+use crate::linear::{Backend, CpuBackend, LinearOutput, Shadows, columns_of, layers};
 use crate::model::Model;
 use triad_kernels::lock;
 
 /// Maximum numbers of columns that are measured of a product; those between are interpolated linearly.
-const MOST_COLUMNS: usize = 6;
+const MAX_COLUMNS: usize = 6;
 /// Blocks whose weights a device gets for each measurement. Our own kernels take all blocks in turn, as a prompt does.
 const BLOCKS_OF_DEVICE: usize = 2;
 
@@ -38,21 +38,21 @@ pub(super) fn columns(all: usize, multiple: usize, every: bool) -> Vec<usize> {
     let from_right = from_left.clone().map(|columns| all - columns);
     let sizes: BTreeSet<_> = from_left.chain(from_right).chain([all]).collect();
     let sizes: Vec<_> = sizes.into_iter().collect();
-    if every || sizes.len() <= MOST_COLUMNS {
+    if every || sizes.len() <= MAX_COLUMNS {
         return sizes;
     }
     let last = sizes.len() - 1;
-    (0..MOST_COLUMNS)
-        .map(|index| sizes[index * last / (MOST_COLUMNS - 1)])
+    (0..MAX_COLUMNS)
+        .map(|index| sizes[index * last / (MAX_COLUMNS - 1)])
         .collect()
 }
 
 /// Runs were disturbed if their median is more than this multiple of the shortest.
 const DISTURBED: f64 = 1.25;
 /// Maximum runs, as a multiple of those that were asked for, unless they are short.
-const MOST_ROUNDS: usize = 8;
+const MAX_ROUNDS: usize = 8;
 /// Minimum seconds of all runs together: a run of microseconds depends on what the processor did before.
-const LEAST_SECONDS: f64 = 2e-3;
+const MIN_SECONDS: f64 = 2e-3;
 
 /// The model, processors and devices of the benchmark.
 pub(super) struct Bench<'a> {
@@ -145,14 +145,14 @@ impl<'a> Bench<'a> {
                     seconds.push(one);
                     all += one;
                 }
-                if all < LEAST_SECONDS {
+                if all < MIN_SECONDS {
                     continue;
                 }
                 let (middle, least) = (
                     median(&seconds),
                     seconds.iter().copied().fold(f64::INFINITY, f64::min),
                 );
-                if middle <= DISTURBED * least || seconds.len() >= MOST_ROUNDS * self.repeat {
+                if middle <= DISTURBED * least || seconds.len() >= MAX_ROUNDS * self.repeat {
                     return Ok(middle);
                 }
             }
@@ -225,7 +225,7 @@ impl<'a> Bench<'a> {
                 columns,
             };
             for block in &blocks {
-                let wanted = Wanted {
+                let wanted = ProgramSpec {
                     block: *block,
                     role,
                     part: &part,
@@ -285,7 +285,7 @@ impl Product<'_> {
             out: OutputMut::new(room, columns.len()),
         });
         let mut outs: Vec<_> = outs.collect();
-        let mut kernels = OwnKernels(model.weights());
+        let mut kernels = CpuBackend(model.weights());
         match programs {
             Some(programs) => DeviceBackend { programs, kernels }.multiply(
                 blocks[turn],
@@ -325,8 +325,8 @@ mod tests {
         assert_eq!(columns(100, 100, true), [100]);
         let some = columns(1000, 64, false);
         assert_eq!(
-            (some.len(), some[0], some[MOST_COLUMNS - 1]),
-            (MOST_COLUMNS, 40, 1000)
+            (some.len(), some[0], some[MAX_COLUMNS - 1]),
+            (MAX_COLUMNS, 40, 1000)
         );
     }
 }

@@ -33,7 +33,7 @@ const ROWS_OF_GRAPHS: [usize; 2] = [1, 16];
 /// Columns of a product are cut at multiples of this, or of a multiple of it.
 const COLUMNS: usize = Int8Weight::COLUMNS;
 /// Maximum places at which the columns of a product are cut.
-const MOST_PLACES: usize = 32;
+const MAX_PLACES: usize = 32;
 /// Bytes of weights after which no cache holds the first ones any more.
 const COLD_BYTES: usize = 256 << 20;
 /// Bytes that are read before a device multiplies, since it has the weights of only few blocks.
@@ -73,14 +73,14 @@ impl DecodeCosts {
                 Err(format!("decode: expected {what}"))
             }
         };
-        let is_step = |rows: &usize| (1..=partition::MOST_DECODE_ROWS).contains(rows);
+        let is_step = |rows: &usize| (1..=partition::MAX_DECODE_ROWS).contains(rows);
         expect(
             !self.rows.is_empty() && self.rows.is_sorted_by(|a, b| a < b),
             "ascending numbers of rows",
         )?;
         expect(self.rows.iter().all(is_step), "steps of 1 to 16 rows")?;
         let times = self.products.len() + self.output.len();
-        expect(times <= super::MOST_TIMES, "at most 65536 times")?;
+        expect(times <= super::MAX_TIMES, "at most 65536 times")?;
         expect(
             self.joins.float.index() < processors,
             "a processor of the list that computes floats",
@@ -204,7 +204,7 @@ fn alignment(description: &ModelDescription, role: Role, shape: ProductShape) ->
 }
 
 fn multiple(shape: ProductShape) -> usize {
-    COLUMNS * shape.columns().div_ceil(MOST_PLACES * COLUMNS)
+    COLUMNS * shape.columns().div_ceil(MAX_PLACES * COLUMNS)
 }
 
 /// A product of a walk.
@@ -218,7 +218,7 @@ enum Kind {
 type Samples = ((Kind, ProductShape), Vec<f64>);
 
 /// A product to measure, with each number of columns.
-struct Wanted {
+struct MeasurementPlan {
     kind: Kind,
     columns: Vec<usize>,
     shape: ProductShape,
@@ -294,14 +294,14 @@ fn rows(processors: &[MeasuredProcessor]) -> Vec<usize> {
     }
 }
 
-fn wanted(model: &Model, rows: usize) -> Result<Vec<Wanted>> {
+fn wanted(model: &Model, rows: usize) -> Result<Vec<MeasurementPlan>> {
     let description = model.description();
     let products = products_of(description, rows, |role, shape| {
         alignment(description, role, shape)
     })?;
     let of = |kind, shape: ProductShape, alignment: Alignment| {
         let columns = columns(shape.columns(), alignment.columns, false);
-        Wanted {
+        MeasurementPlan {
             kind,
             columns,
             shape,
@@ -323,7 +323,7 @@ fn wanted(model: &Model, rows: usize) -> Result<Vec<Wanted>> {
 }
 
 /// Returns the most numbers of columns of any product.
-fn walks(wanted: &[Wanted]) -> usize {
+fn walks(wanted: &[MeasurementPlan]) -> usize {
     wanted
         .iter()
         .map(|one| one.columns.len())
@@ -407,7 +407,7 @@ impl<'a> Bench<'a> {
     /// processors are idle, or run the columns that follow.
     fn walk(
         &self,
-        wanted: &[Wanted],
+        wanted: &[MeasurementPlan],
         processor: ProcessorId,
         index: usize,
         beside: bool,
@@ -423,7 +423,7 @@ impl<'a> Bench<'a> {
         let others: Vec<_> = (0..self.units.len())
             .filter(|other| *other != processor.index() && beside)
             .collect();
-        let behind = |one: &Wanted| {
+        let behind = |one: &MeasurementPlan| {
             let all = one.shape.columns();
             let first = one
                 .columns
@@ -482,7 +482,8 @@ impl<'a> Bench<'a> {
         })?;
         // Products with fewer numbers of columns ran only to complete the step.
         let is_wanted = |(kind, shape): &(Kind, ProductShape)| {
-            let is_it = |one: &&Wanted| one.kind == *kind && one.shape.depth() == shape.depth();
+            let is_it =
+                |one: &&MeasurementPlan| one.kind == *kind && one.shape.depth() == shape.depth();
             wanted
                 .iter()
                 .filter(is_it)
@@ -501,9 +502,9 @@ impl<'a> Bench<'a> {
     /// Returns the products of a step on a processor, each with some of its columns.
     fn walk_of(
         &self,
-        wanted: &[Wanted],
+        wanted: &[MeasurementPlan],
         processor: ProcessorId,
-        columns: impl Fn(&Wanted) -> Range<usize>,
+        columns: impl Fn(&MeasurementPlan) -> Range<usize>,
     ) -> Result<Walk<'a>> {
         let has_device = self.devices[processor.index()].is_some();
         let mut products = Vec::new();

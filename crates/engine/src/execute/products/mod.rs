@@ -11,7 +11,7 @@ mod prompts;
 
 use serde::{Deserialize, Serialize};
 use triad_model::description::ModelDescription;
-use triad_plan::joint::{Gaps, Joint, MeasuredPrompt};
+use triad_plan::joint::{Gaps, MeasuredPrompt, PromptPlanner};
 use triad_plan::partition::costs::{Joins, Measurement};
 use triad_plan::partition::interpolate::InterpolatedCosts;
 use triad_plan::partition::judge::{Judged, Measured, judge};
@@ -31,9 +31,9 @@ pub use measure::{MeasureOptions, MeasuredProducts, measure_products};
 pub use prompts::measure_prompts;
 
 /// Maximum processors of a list.
-const MOST_PROCESSORS: usize = 64;
+const MAX_PROCESSORS: usize = 64;
 /// Maximum times of a list of processors.
-const MOST_TIMES: usize = 1 << 16;
+const MAX_TIMES: usize = 1 << 16;
 
 /// The times of a model's products on a list of processors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -132,10 +132,10 @@ impl TryFrom<Unchecked> for ProductCosts {
             }
         };
         expect(
-            (1..=MOST_PROCESSORS).contains(&processors.len()),
+            (1..=MAX_PROCESSORS).contains(&processors.len()),
             "1 to 64 processors",
         )?;
-        expect(products.len() <= MOST_TIMES, "at most 65536 times")?;
+        expect(products.len() <= MAX_TIMES, "at most 65536 times")?;
         expect(
             ProductShape::new(chunk, 1, 1).is_ok(),
             "a chunk of 1 to 16777216 rows",
@@ -322,7 +322,7 @@ impl ProductCosts {
         description: &ModelDescription,
         chunk: usize,
         floats: &[ProcessorId],
-    ) -> Result<Joint> {
+    ) -> Result<PromptPlanner> {
         let (products, lengths) = (self.products(description, chunk)?, planned_lengths(chunk));
         let costs = self
             .costs()
@@ -354,7 +354,8 @@ impl ProductCosts {
             own,
             other: begin_seconds.max(end_seconds),
         };
-        Ok(Joint::new(description, whole, cut, floats, gaps)?.with_measured(self.prompts.clone()))
+        Ok(PromptPlanner::new(description, whole, cut, floats, gaps)?
+            .with_measured(self.prompts.clone()))
     }
 
     /// Returns how the products of decode steps are cut; `None` if they were not measured.

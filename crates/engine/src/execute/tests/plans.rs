@@ -1,7 +1,7 @@
 //! Tests of products that are cut by the partition solver's choices.
 
 use triad_plan::graph::Role;
-use triad_plan::joint::{Gaps, Joint, Kind, MeasuredPrompt};
+use triad_plan::joint::{Gaps, Kind, MeasuredPrompt, PromptPlanner};
 use triad_plan::partition::costs::{Costs, Joins};
 use triad_plan::partition::plans::{ModelProduct, Plans, products_of};
 use triad_plan::partition::solve::{Restriction, Solver};
@@ -482,7 +482,8 @@ fn joint_by(
             other: 1.0,
         },
     );
-    let joint = Some(Joint::new(model.description(), whole.collect(), cut, floats, gaps).unwrap());
+    let joint =
+        Some(PromptPlanner::new(model.description(), whole.collect(), cut, floats, gaps).unwrap());
     let session = SessionOptions {
         context: 64,
         chunk,
@@ -526,8 +527,8 @@ proptest! {
             // Execution matches the plan that the engine returns in advance.
             let execution = planned.execution().unwrap();
             if execution.position == 0 {
-                let told = engine.planned(length).unwrap();
-                prop_assert_eq!(execution.graph.chunks(), told.graph.chunks());
+                let notifications = engine.planned(length).unwrap();
+                prop_assert_eq!(execution.graph.chunks(), notifications.graph.chunks());
             }
         }
         prop_assert!(failures(&planned).is_empty());

@@ -14,7 +14,7 @@ use super::sequences::{MODELS, VOCAB};
 use super::*;
 use crate::KvFormat;
 use crate::adapter::Adapters;
-use crate::forward::{Buffers, Forward, Pass, Rotation, Segment};
+use crate::forward::{Buffers, Forward, ForwardContext, Rotation, Segment};
 use crate::kv::{KvCache, KvMemory};
 use crate::quantization::{
     DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales,
@@ -26,7 +26,7 @@ const CONTEXT: usize = 600;
 
 /// The rows that were run, by chunk and sequence. The device fails after `fails_after` chunks.
 #[derive(Default)]
-struct Seen {
+struct CostSample {
     rows: Mutex<Vec<usize>>,
     fails_after: Option<usize>,
 }
@@ -34,7 +34,7 @@ struct Seen {
 struct WholeDevice {
     model: Arc<Model>,
     capabilities: Capabilities,
-    seen: Arc<Seen>,
+    seen: Arc<CostSample>,
 }
 
 struct WholeProgram {
@@ -44,7 +44,7 @@ struct WholeProgram {
     buffers: Buffers,
     counters: Counters,
     sequences: HashMap<u64, (KvCache, usize)>,
-    seen: Arc<Seen>,
+    seen: Arc<CostSample>,
 }
 
 impl Device for WholeDevice {
@@ -96,12 +96,12 @@ impl Device for WholeDevice {
 }
 
 impl WholeProgram {
-    fn pass(&self, phase: Phase) -> Pass<'_> {
+    fn pass(&self, phase: Phase) -> ForwardContext<'_> {
         let Self {
             model, rotation, ..
         } = self;
         let (description, weights) = (model.description(), model.weights());
-        Pass {
+        ForwardContext {
             description,
             weights,
             rotation,
@@ -265,7 +265,7 @@ impl ModelProgram for WholeProgram {
     }
 }
 
-fn whole(model: &Arc<Model>, seen: &Arc<Seen>, kv_format: KvFormat) -> Result<Engine> {
+fn whole(model: &Arc<Model>, seen: &Arc<CostSample>, kv_format: KvFormat) -> Result<Engine> {
     let capabilities = Capabilities {
         formats: Vec::new(),
         static_shapes: false,
@@ -388,9 +388,9 @@ fn a_model_of_any_format_that_a_device_runs_whole_has_the_logits_of_the_cpu() {
 
 #[test]
 fn a_device_that_fails_ends_the_request_with_its_reason() {
-    let seen = Arc::new(Seen {
+    let seen = Arc::new(CostSample {
         fails_after: Some(2),
-        ..Seen::default()
+        ..CostSample::default()
     });
     let engine = whole(&MODELS[0].1, &seen, KvFormat::F16).unwrap();
     let mut session = engine.session();

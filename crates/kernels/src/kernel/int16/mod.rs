@@ -83,7 +83,7 @@ const INT4_OFFSET: i32 = 8;
 /// The largest magnitude of a number: 256 times that of a byte.
 const LARGEST: f32 = 32512.0;
 /// Maximum number of features per row: with more, rounding alone could overflow sums of products.
-const MOST_FEATURES: usize = 1 << 23;
+const MAX_FEATURES: usize = 1 << 23;
 /// The largest magnitude of a weight in INT8; one more than Triad itself produces.
 const LARGEST_WEIGHT: f64 = 128.0;
 
@@ -93,7 +93,7 @@ impl Int16Rows {
     /// # Panics
     /// If a row has so many features that sums could overflow: more than eight million.
     pub(crate) fn fill(&mut self, x: &[f32], in_features: usize) {
-        assert!(in_features <= MOST_FEATURES, "{in_features} input features");
+        assert!(in_features <= MAX_FEATURES, "{in_features} input features");
         self.in_features = in_features;
         let stride = self.stride();
         self.values.resize(x.len() / in_features * stride);

@@ -10,7 +10,7 @@ use triad_engine::{EngineOptions, LoadOptions, Model, SessionOptions, Threads};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Record, Source, Summary};
 
-use super::{Arguments, MOST_CHUNKS, tables};
+use super::{Arguments, MAX_CHUNKS, tables};
 use triad_console::processors::Processors;
 use triad_console::timeline_file::TimelineFile;
 use triad_console::{arguments, output};
@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments, processors: &Processors) -> Result<()> {
     devices.check(true)?;
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
-    arguments::check_chunks(prompt, *chunk, MOST_CHUNKS)?;
+    arguments::check_chunks(prompt, *chunk, MAX_CHUNKS)?;
     let package = Package::open(&arguments.model.package()?)?;
     let file = TimelineFile::create_if(arguments.timeline.as_ref())?;
     let threads = Threads::Count(processors.threads());

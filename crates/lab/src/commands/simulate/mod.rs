@@ -18,7 +18,7 @@ use triad_console::{arguments, output, processors, progress};
 
 /// Maximum number of chunks. The time to select a task grows with the chunks that could be next; this many take half a
 /// minute.
-const MOST_CHUNKS: usize = 1024;
+const MAX_CHUNKS: usize = 1024;
 
 /// Simulate a prefill on a phone, or on processors of this machine: latency and bubbles, and for a phone energy and
 /// memory.
@@ -184,7 +184,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let device = arguments::device(&arguments.device)?;
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
-    arguments::check_chunks(prompt, arguments.chunk, MOST_CHUNKS)?;
+    arguments::check_chunks(prompt, arguments.chunk, MAX_CHUNKS)?;
     let options = options(arguments, &device)?;
     let file = TimelineFile::create_if(arguments.timeline.as_ref())?;
     let prefill = Prefill::new(&device, &description, prompt, &options);

@@ -73,7 +73,7 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
                 (QWEN, 1024) => (Some(more_than(paper::SPEED.value)), Kind::Fitted),
                 (QWEN, 256) => (
                     Some(one(heterollm::paper::MLLM_NPU_SPEED.value)),
-                    Kind::Seen,
+                    Kind::CostSample,
                 ),
                 _ => (None, Kind::Simulated),
             };
@@ -114,7 +114,7 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
             "over MNN, Redmi K60 Pro, 1024 tokens",
             &paper::REDMI_MNN,
             over_cpu(&redmi, 1024),
-            Kind::Seen,
+            Kind::CostSample,
         ),
     ] {
         values.push(value(
@@ -140,13 +140,13 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
             format!("over {name}, 1024 tokens, least"),
             one(from.value),
             least,
-            Kind::Seen,
+            Kind::CostSample,
         ));
         values.push(value(
             format!("over {name}, 1024 tokens, largest"),
             one(to.value),
             largest,
-            Kind::Seen,
+            Kind::CostSample,
         ));
     }
     let redmi = |name: &str, from, to| {

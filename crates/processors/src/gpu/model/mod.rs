@@ -41,7 +41,7 @@ use kernels::{ACTIVATE_THREADS, Kernel, Pipelines, WeightFormat};
 use pages::Pages;
 use slices::Chunk;
 use steps::{Step, StepBuffer, Work, steps};
-use weights::MOST_GROUPS;
+use weights::MAX_GROUPS;
 
 /// Maximum number of rows for the few-rows kernel.
 const FEW_ROWS: usize = 8;
@@ -116,7 +116,7 @@ impl GpuModel {
         let context = Arc::clone(&gpu.shared.context);
         model.check(&context.name)?;
         let ModelOptions { rows, outputs } = *options;
-        let (rows, outputs) = (rows.clamp(1, MOST_GROUPS), outputs.max(1));
+        let (rows, outputs) = (rows.clamp(1, MAX_GROUPS), outputs.max(1));
         let (steps, parameters) = steps(&context, model, rows)?;
         let (pipelines, variants) = proof::choose(&context, variants, &kernels_of(&steps))?;
         context.keep_pipelines();

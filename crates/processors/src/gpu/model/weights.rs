@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::model::DeviceWeight;
 
 /// Maximum number of workgroups in one dimension on every GPU.
-pub(super) const MOST_GROUPS: usize = 65535;
+pub(super) const MAX_GROUPS: usize = 65535;
 
 /// Output columns of layers that read the same input. Their weights have one format and share a buffer.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ fn plan<'a>(layers: &[Layer<'a>], in_features: usize, most_bytes: u64) -> Vec<Pl
     let mut column = 0;
     for layer in layers {
         let (format, unit) = (layer.format(), layer.columns_together());
-        let most_columns = (MOST_GROUPS * format.rows_columns()) as u64;
+        let most_columns = (MAX_GROUPS * format.rows_columns()) as u64;
         let most =
             (most_bytes / layer.row_bytes(in_features) as u64).clamp(1, most_columns) as usize;
         let most = (most - most % unit).max(unit);

@@ -37,7 +37,7 @@ const SERVE: u32 = 0;
 pub const MODULE: &str = "libtriad_skel.so";
 const URI: &[u8] = b"file:///libtriad_skel.so?triad_skel_invoke&_modver=1.0\0";
 /// Bytes for the loader's message.
-const MOST_PRINTED: usize = 255;
+const MAX_PRINTED: usize = 255;
 
 const INVOKE: &str = "FASTRPC_IOCTL_INVOKE";
 const GET_DSP_INFO: &str = "FASTRPC_IOCTL_GET_DSP_INFO";
@@ -396,8 +396,8 @@ pub struct Module {
 impl Module {
     /// Loads the device program from the file at `program`.
     pub fn load(domain: &Arc<Domain>, program: &Path) -> Result<Self> {
-        let lengths = words(&[URI.len() as u32, MOST_PRINTED as u32]);
-        let (mut outcome, mut printed) = ([0; 8], [0; MOST_PRINTED]);
+        let lengths = words(&[URI.len() as u32, MAX_PRINTED as u32]);
+        let (mut outcome, mut printed) = ([0; 8], [0; MAX_PRINTED]);
         let loaded = domain.invoke(
             LOADER,
             OPEN,
@@ -460,8 +460,8 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        let lengths = words(&[self.handle, MOST_PRINTED as u32]);
-        let (mut outcome, mut printed) = ([0; 4], [0; MOST_PRINTED]);
+        let lengths = words(&[self.handle, MAX_PRINTED as u32]);
+        let (mut outcome, mut printed) = ([0; 4], [0; MAX_PRINTED]);
         // If the domain has ended, the module is gone already.
         let _ = self.domain.invoke(
             LOADER,

@@ -21,9 +21,9 @@ const NEXT: u32 = 4;
 /// Maximum number of bytes of a request's inputs. Longer requests are refused.
 const ROOM: usize = 64 << 10;
 /// Maximum number of bytes that one request may read.
-const MOST_READ: usize = 16 << 20;
+const MAX_READ: usize = 16 << 20;
 /// Maximum number of bytes of memory that one request may ask for: a DSP's whole address space.
-const MOST_MEMORY: u64 = 1 << 32;
+const MAX_MEMORY: u64 = 1 << 32;
 /// Alignment of buffers in a message.
 const ALIGNMENT: usize = 8;
 
@@ -161,7 +161,7 @@ impl Server {
             // fread(file, bytes)
             4 => {
                 let wanted = request.word(4)? as usize;
-                if wanted > MOST_READ || request.outputs.get(1) != Some(&wanted) {
+                if wanted > MAX_READ || request.outputs.get(1) != Some(&wanted) {
                     return Err(Refusal::Request);
                 }
                 let length = self.program.len();
@@ -246,7 +246,7 @@ impl Server {
                 if request.word(8)? != ADD_PAGES || bytes == 0 {
                     return Err(Refusal::Unsupported);
                 }
-                if bytes > MOST_MEMORY {
+                if bytes > MAX_MEMORY {
                     return Err(Refusal::NoMemory);
                 }
                 let pages = self
@@ -331,7 +331,7 @@ impl<'a> Request<'a> {
             outputs.push(length_at(at)?);
             at += 4;
         }
-        if outputs.iter().sum::<usize>() > MOST_READ + ROOM {
+        if outputs.iter().sum::<usize>() > MAX_READ + ROOM {
             return Err(Refusal::Request);
         }
         Ok(Self {

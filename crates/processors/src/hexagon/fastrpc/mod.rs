@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::protocol::MOST_THREADS;
+use super::protocol::MAX_THREADS;
 use super::shared::SharedMemory;
 use super::transport::Transport;
 use super::{HexagonOptions, NAME};
@@ -208,7 +208,7 @@ impl Session {
                 .threads
                 .unwrap_or(contexts)
                 .min(contexts)
-                .clamp(1, MOST_THREADS),
+                .clamp(1, MAX_THREADS),
         );
         let module = Module::load(&domain, &options.program)?;
         let ended = Ended::default();

@@ -22,7 +22,7 @@ const TRIED_ALONE: f64 = 4.0;
 
 /// Times of prompts as multiples of the expected times, by length in steps of half an octave.
 #[derive(Debug, Default)]
-pub(super) struct Lateness(BTreeMap<i32, Bucket>);
+pub(super) struct PlanSelector(BTreeMap<i32, Bucket>);
 
 /// Prompts of about one length.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ struct Runs {
     measured: Vec<(usize, f64)>,
 }
 
-impl Lateness {
+impl PlanSelector {
     /// Records a prompt that has ended, and the multiple of its expected time if that is known and nothing disturbed
     /// it.
     pub(super) fn ran(&mut self, rows: usize, id: CandidateId, multiple: Option<f64>) {
@@ -192,14 +192,14 @@ mod tests {
     /// Returns the plans of some prompts, with the given multiples of the measured time; `None`: others run
     /// concurrently.
     fn run<M: Into<Option<f64>>>(
-        lateness: &mut Lateness,
+        plan_selector: &mut PlanSelector,
         (rows, prompts): (usize, usize),
         candidates: &[Candidate],
         mut multiple: impl FnMut(CandidateId) -> M,
     ) -> Vec<CandidateId> {
         let prompt = |_| {
-            let id = lateness.choose(rows, candidates);
-            lateness.ran(rows, id, multiple(id).into());
+            let id = plan_selector.choose(rows, candidates);
+            plan_selector.ran(rows, id, multiple(id).into());
             id
         };
         (0..prompts).map(prompt).collect()
@@ -212,20 +212,20 @@ mod tests {
 
     #[test]
     fn two_late_prompts_make_a_kind_late_and_one_does_not() {
-        let mut lateness = Lateness::default();
+        let mut plan_selector = PlanSelector::default();
         let mut late = [2.0, 1.0, 2.0, 2.0].into_iter();
-        let chosen = run(&mut lateness, (300, 5), &candidates(1.5), |_| {
+        let chosen = run(&mut plan_selector, (300, 5), &candidates(1.5), |_| {
             late.next().unwrap_or(1.0)
         });
         let mixed = CandidateId::from(Kind::Mixed);
         assert_eq!(chosen, [mixed, mixed, mixed, FIRST, FIRST]);
         // Lengths in the same bucket.
         assert_eq!(
-            [270, 350].map(|rows| lateness.choose(rows, &candidates(1.5))),
+            [270, 350].map(|rows| plan_selector.choose(rows, &candidates(1.5))),
             [FIRST; 2]
         );
         assert_eq!(
-            [250, 370].map(|rows| lateness.choose(rows, &candidates(1.5))),
+            [250, 370].map(|rows| plan_selector.choose(rows, &candidates(1.5))),
             [mixed; 2]
         );
     }
@@ -233,14 +233,14 @@ mod tests {
     #[test]
     fn kinds_that_are_expected_to_take_much_longer_are_not_tried() {
         let chosen = run(
-            &mut Lateness::default(),
+            &mut PlanSelector::default(),
             (64, 200),
             &candidates(TRIED + 0.01),
             |_| 1.0,
         );
         assert_eq!(share(&chosen, Kind::Mixed), 1.0);
         let chosen = run(
-            &mut Lateness::default(),
+            &mut PlanSelector::default(),
             (64, 200),
             &candidates(TRIED - 0.01),
             |_| 1.0,
@@ -252,20 +252,25 @@ mod tests {
     fn one_processor_alone_is_tried_where_several_are_late_however_slow_it_was_when_it_was_measured()
      {
         // As if the profile was made while another program ran.
-        let chosen = run(&mut Lateness::default(), (64, 40), &candidates(2.5), |id| {
-            if id == FIRST { 0.4 } else { 1.6 }
-        });
+        let chosen = run(
+            &mut PlanSelector::default(),
+            (64, 40),
+            &candidates(2.5),
+            |id| {
+                if id == FIRST { 0.4 } else { 1.6 }
+            },
+        );
         assert!(share(&chosen[2..], FIRST) > 0.9, "{chosen:?}");
         // If it is no faster than it was, once in a while; if it is far slower, never.
         let chosen = run(
-            &mut Lateness::default(),
+            &mut PlanSelector::default(),
             (64, 400),
             &candidates(2.5),
             |_| 1.6,
         );
         assert!((0.02..0.04).contains(&share(&chosen, FIRST)), "{chosen:?}");
         let chosen = run(
-            &mut Lateness::default(),
+            &mut PlanSelector::default(),
             (64, 400),
             &candidates(1.6 * TRIED_ALONE + 0.01),
             |_| 1.6,
@@ -282,9 +287,11 @@ mod tests {
             (1.5, 1.3, 2),
             (1.5, 1.3, 3),
         ] {
-            let mut lateness = Lateness::default();
-            run(&mut lateness, (64, before), &candidates(alone), |_| late);
-            let chosen = run(&mut lateness, (64, 160), &candidates(alone), |_| None);
+            let mut plan_selector = PlanSelector::default();
+            run(&mut plan_selector, (64, before), &candidates(alone), |_| {
+                late
+            });
+            let chosen = run(&mut plan_selector, (64, 160), &candidates(alone), |_| None);
             assert!(
                 share(&chosen, FIRST) <= 0.075,
                 "{late} late {before} times: {chosen:?}"
@@ -294,13 +301,13 @@ mod tests {
 
     #[test]
     fn a_kind_that_is_known_to_be_late_or_was_never_measured_is_not_tried() {
-        let mut lateness = Lateness::default();
+        let mut plan_selector = PlanSelector::default();
         let slow = |id| if id == FIRST { 1.0 } else { 3.0 };
-        let chosen = run(&mut lateness, (64, 40), &candidates(1.2), slow);
+        let chosen = run(&mut plan_selector, (64, 40), &candidates(1.2), slow);
         assert_eq!(share(&chosen[2..], FIRST), 1.0, "{chosen:?}");
         let mut only_alone = candidates(1.2);
         only_alone[..2].iter_mut().for_each(|one| one.factor = None);
-        let chosen = run(&mut Lateness::default(), (64, 40), &only_alone, |_| 1.0);
+        let chosen = run(&mut PlanSelector::default(), (64, 40), &only_alone, |_| 1.0);
         assert_eq!(share(&chosen, FIRST), 1.0, "{chosen:?}");
     }
 
@@ -310,13 +317,13 @@ mod tests {
         let busy = |id| if id == FIRST { 1.0 } else { 2.0 };
         for (several, fewest) in [(1.2, 0.9), (0.6, 0.85)] {
             let all = [(Kind::Mixed.into(), several), (SECOND, 1.0), (FIRST, 1.01)].map(candidate);
-            let chosen = run(&mut Lateness::default(), (64, 200), &all, busy);
+            let chosen = run(&mut PlanSelector::default(), (64, 200), &all, busy);
             assert!(share(&chosen, FIRST) > fewest, "{several}: {chosen:?}");
             assert!(share(&chosen[4..20], SECOND) < 0.1, "{several}: {chosen:?}");
         }
         // A processor is not used if it is slower by more than the other one is late.
         let all = [(Kind::Mixed.into(), 1.2), (SECOND, 1.0), (FIRST, 2.1)].map(candidate);
-        let chosen = run(&mut Lateness::default(), (64, 200), &all, busy);
+        let chosen = run(&mut PlanSelector::default(), (64, 200), &all, busy);
         assert_eq!(share(&chosen, FIRST), 0.0, "{chosen:?}");
     }
 
@@ -334,8 +341,8 @@ mod tests {
                 let late = if id == FIRST { 1.0 } else { several_late };
                 all_late * late * noise.next().unwrap()
             };
-            let mut lateness = Lateness::default();
-            let chosen = run(&mut lateness, (rows, 400), &candidates(alone), multiple);
+            let mut plan_selector = PlanSelector::default();
+            let chosen = run(&mut plan_selector, (rows, 400), &candidates(alone), multiple);
             let of_alone = share(&chosen[40..], FIRST);
             prop_assert_eq!(of_alone < 0.5, advantage > 1.0, "{} by one alone", of_alone);
             prop_assert!(of_alone.min(1.0 - of_alone) < 0.08, "{of_alone} by one alone");
@@ -343,11 +350,11 @@ mod tests {
 
         #[test]
         fn a_kind_that_was_late_for_a_while_is_taken_again(late in 1.3f64..4.0, alone in 1.06f64..3.0) {
-            let mut lateness = Lateness::default();
+            let mut plan_selector = PlanSelector::default();
             let slow = |id| if id == FIRST { 1.0 } else { late };
-            run(&mut lateness, (512, 40), &candidates(alone), slow);
-            run(&mut lateness, (512, 80), &candidates(alone), |_| 1.0);
-            let chosen = run(&mut lateness, (512, 160), &candidates(alone), |_| 1.0);
+            run(&mut plan_selector, (512, 40), &candidates(alone), slow);
+            run(&mut plan_selector, (512, 80), &candidates(alone), |_| 1.0);
+            let chosen = run(&mut plan_selector, (512, 160), &candidates(alone), |_| 1.0);
             prop_assert!(share(&chosen, Kind::Mixed) > 0.9, "{chosen:?}");
         }
     }

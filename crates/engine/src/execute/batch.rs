@@ -15,16 +15,16 @@ use super::joint::Planned;
 use super::request::Request;
 use super::steps::CutStep;
 use super::whole::{Rows, WholeModel};
-use super::{Costs, Execution, Shared, costs};
+use super::{Costs, EngineInner, Execution, costs};
 use crate::error::Result;
-use crate::forward::{self, Buffers, Chunk, Multiplier, Segment};
-use crate::linear::{Backend, OwnKernels, Shadows};
+use crate::forward::{self, Buffers, Chunk, MatmulContext, Segment};
+use crate::linear::{Backend, CpuBackend, Shadows};
 
 /// Segments of a chunk or step that need no allocation.
 const SEGMENTS: usize = 16;
 
 /// A pass, cut into tasks.
-pub(super) struct Pass {
+pub(super) struct Batch {
     pub(super) start: Instant,
     pub(super) requests: Vec<Arc<Request>>,
     /// Index of each request's first row among the rows of all requests.
@@ -42,7 +42,7 @@ pub(super) enum Work {
     /// A decode step of all requests.
     Step(Step),
     /// Logits of rows that have been through all blocks.
-    Logits(Vec<Hidden>),
+    Logits(Vec<PendingLogits>),
 }
 
 /// The tasks of a step.
@@ -87,7 +87,7 @@ impl Prompts {
     /// Returns the tasks of `rows` rows, the first of them at a position, by their plan if there is one. Their expected
     /// times are those of `costs`, and the measured ones for planned parts on processors with static shapes.
     pub(super) fn new(
-        shared: &Shared,
+        shared: &EngineInner,
         costs: &Costs,
         planned: Option<&Planned>,
         (rows, position): (usize, usize),
@@ -126,7 +126,7 @@ impl Prompts {
 }
 
 /// The residual stream after the last block, of rows whose logits are wanted.
-pub(super) struct Hidden {
+pub(super) struct PendingLogits {
     pub(super) request: Arc<Request>,
     /// Their range among the wanted rows of the request.
     pub(super) rows: Range<usize>,
@@ -135,11 +135,11 @@ pub(super) struct Hidden {
 }
 
 /// The shared buffers of a chunk or step, and its progress in them.
-pub(super) struct Slot {
+pub(super) struct ChunkBuffers {
     pub(super) buffers: Buffers,
     progress: Mutex<Progress>,
     /// Unused scratch buffers for the logits of parts of the output matrix.
-    rooms: Mutex<Vec<Vec<f32>>>,
+    logits_scratch: Mutex<Vec<Vec<f32>>>,
 }
 
 /// The progress of a chunk or step in its buffers.
@@ -161,13 +161,13 @@ struct Progress {
     logits: Vec<f32>,
 }
 
-impl Slot {
-    pub(super) fn new(shared: &Shared, rows: usize, has_shadows: bool) -> Self {
+impl ChunkBuffers {
+    pub(super) fn new(shared: &EngineInner, rows: usize, has_shadows: bool) -> Self {
         let buffers = Buffers::new(shared.model.description(), rows, has_shadows);
         Self {
             buffers,
             progress: Mutex::default(),
-            rooms: Mutex::default(),
+            logits_scratch: Mutex::default(),
         }
     }
 
@@ -188,7 +188,7 @@ impl Progress {
     }
 }
 
-impl Pass {
+impl Batch {
     /// Returns a pass of `requests`. `work` is called with the number of rows and the position of the first.
     pub(super) fn new(
         requests: Vec<Arc<Request>>,
@@ -294,11 +294,11 @@ impl Pass {
     /// If a device or a layer fails.
     pub(super) fn perform(
         &self,
-        shared: &Shared,
+        shared: &EngineInner,
         number: usize,
-        slot: Option<&Slot>,
+        slot: Option<&ChunkBuffers>,
         backend: &mut dyn Backend,
-    ) -> Result<Vec<Hidden>> {
+    ) -> Result<Vec<PendingLogits>> {
         match (&self.work, slot) {
             (Work::Prompts(prompts), Some(slot)) => {
                 self.prompt_task(shared, prompts, number, slot, backend)
@@ -317,17 +317,17 @@ impl Pass {
         }
     }
 
-    /// As [`Pass::perform`], on a device that runs the model whole: the last task of a chunk runs the chunk, the others
+    /// As [`Batch::perform`], on a device that runs the model whole: the last task of a chunk runs the chunk, the others
     /// do nothing.
     ///
     /// # Errors
     /// If the device fails.
     pub(super) fn perform_whole(
         &self,
-        shared: &Shared,
+        shared: &EngineInner,
         number: usize,
         whole: &WholeModel,
-    ) -> Result<Vec<Hidden>> {
+    ) -> Result<Vec<PendingLogits>> {
         match &self.work {
             Work::Prompts(prompts) => {
                 let Prompts { graph, tasks, .. } = &**prompts;
@@ -354,7 +354,7 @@ impl Pass {
                     if !part.wanted.is_empty() && !request.is_cancelled() {
                         let first = own.start + part.wanted.start - request.wanted_rows().start;
                         let rows = first..first + part.wanted.len();
-                        all.push(Hidden {
+                        all.push(PendingLogits {
                             request: Arc::clone(request),
                             rows,
                             x,
@@ -386,12 +386,12 @@ impl Pass {
 
     fn prompt_task(
         &self,
-        shared: &Shared,
+        shared: &EngineInner,
         prompts: &Prompts,
         number: usize,
-        slot: &Slot,
+        slot: &ChunkBuffers,
         backend: &mut dyn Backend,
-    ) -> Result<Vec<Hidden>> {
+    ) -> Result<Vec<PendingLogits>> {
         let Prompts {
             graph,
             tasks,
@@ -414,7 +414,7 @@ impl Pass {
         };
         // A processor that computes alone runs shadows after their products, with the weights of these.
         let hot_rows = shared.hot_rows.as_ref().filter(|_| !shadows.is_empty());
-        let pass = forward::Pass {
+        let pass = forward::ForwardContext {
             hot_rows,
             ..shared.pass(Phase::Prefill)
         };
@@ -436,7 +436,7 @@ impl Pass {
     fn chunk_task(
         run: &ChunkRun,
         (number, tasks): (usize, &PrefillTasks),
-        slot: &Slot,
+        slot: &ChunkBuffers,
         backend: &mut dyn Backend,
     ) -> Result<bool> {
         let PrefillTask { task, .. } = &tasks.tasks[number];
@@ -463,10 +463,10 @@ impl Pass {
     /// Runs a task of a step whose products are cut.
     fn cut_step(
         &self,
-        shared: &Shared,
+        shared: &EngineInner,
         cut: &CutStep,
         number: usize,
-        slot: &Slot,
+        slot: &ChunkBuffers,
         backend: &mut dyn Backend,
     ) -> Result<()> {
         if self.is_abandoned() {
@@ -505,11 +505,16 @@ impl Pass {
     }
 
     /// Computes the logits of some tokens of the vocabulary.
-    fn output_part(&self, pass: &forward::Pass, columns: &Range<usize>, slot: &Slot) {
+    fn output_part(
+        &self,
+        pass: &forward::ForwardContext,
+        columns: &Range<usize>,
+        slot: &ChunkBuffers,
+    ) {
         let (hidden, vocab) = (pass.description.hidden, pass.description.vocab);
         let rows = || self.requests.iter().map(|request| request.wanted_rows());
         let count: usize = rows().map(|rows| rows.len()).sum();
-        let mut room = lock(&slot.rooms).pop().unwrap_or_default();
+        let mut room = lock(&slot.logits_scratch).pop().unwrap_or_default();
         // The layout: logits, the residual stream, its norm.
         let (width, x_width) = (count * columns.len(), count * hidden);
         room.resize(width + 2 * x_width, 0.0);
@@ -535,11 +540,11 @@ impl Pass {
                 .expect("values of all requests");
             request.write_logits_part(rows, (columns, vocab), of_request);
         }
-        lock(&slot.rooms).push(room);
+        lock(&slot.logits_scratch).push(room);
     }
 
     /// Returns the residual stream of those of `rows` whose logits are wanted.
-    fn hidden(&self, rows: &Range<usize>, buffers: &Buffers, hidden: usize) -> Vec<Hidden> {
+    fn hidden(&self, rows: &Range<usize>, buffers: &Buffers, hidden: usize) -> Vec<PendingLogits> {
         let mut at = 0;
         let mut all = Vec::new();
         for (request, own) in self.requests_in(rows) {
@@ -549,7 +554,7 @@ impl Pass {
                 let first = at + mine.start - own.start;
                 let x = buffers.residual(first..first + mine.len(), hidden).to_vec();
                 let rows = mine.start - wanted.start..mine.end - wanted.start;
-                all.push(Hidden {
+                all.push(PendingLogits {
                     request: Arc::clone(request),
                     rows,
                     x,
@@ -561,7 +566,13 @@ impl Pass {
     }
 
     /// Runs one of `tasks` tasks of a step: some blocks, and after the last one the logits.
-    fn step(&self, shared: &Shared, number: usize, tasks: usize, slot: &Slot) -> Result<()> {
+    fn step(
+        &self,
+        shared: &EngineInner,
+        number: usize,
+        tasks: usize,
+        slot: &ChunkBuffers,
+    ) -> Result<()> {
         let (pass, segments) = (shared.pass(Phase::Decode), self.segments(&(0..self.rows())));
         let chunk = Chunk {
             segments: &segments,
@@ -574,8 +585,8 @@ impl Pass {
             pass.begin(&self.tokens, chunk);
         }
         let blocks = pass.description.blocks.len();
-        let mut kernels = OwnKernels(pass.weights);
-        let mut multiplier = Multiplier::new(&mut kernels);
+        let mut kernels = CpuBackend(pass.weights);
+        let mut multiplier = MatmulContext::new(&mut kernels);
         for block in done.unwrap_or(0) * blocks / tasks..(number + 1) * blocks / tasks {
             for role in Role::of_block(false) {
                 pass.subgraph(block, role, chunk, &mut multiplier)?;
@@ -589,7 +600,12 @@ impl Pass {
         Ok(())
     }
 
-    fn step_logits(&self, pass: &forward::Pass, buffers: &Buffers, logits: &mut Vec<f32>) {
+    fn step_logits(
+        &self,
+        pass: &forward::ForwardContext,
+        buffers: &Buffers,
+        logits: &mut Vec<f32>,
+    ) {
         let vocab = pass.description.vocab;
         let rows = self
             .requests
@@ -623,7 +639,7 @@ impl Pass {
 
 /// A chunk with all that its subgraphs need.
 struct ChunkRun<'a> {
-    pass: forward::Pass<'a>,
+    pass: forward::ForwardContext<'a>,
     graph: &'a Graph,
     tokens: &'a [u32],
     chunk: Chunk<'a>,
@@ -634,7 +650,7 @@ impl ChunkRun<'_> {
     /// Runs one task of the next subgraph; other workers may run other tasks of it concurrently.
     fn task(
         &self,
-        slot: &Slot,
+        slot: &ChunkBuffers,
         (number, tasks): (usize, &PrefillTasks),
         backend: &mut dyn Backend,
     ) -> Result<()> {
@@ -650,9 +666,9 @@ impl ChunkRun<'_> {
         } else {
             Shadows::Inline
         };
-        let mut multiplier = Multiplier {
+        let mut multiplier = MatmulContext {
             shadows,
-            ..Multiplier::new(backend)
+            ..MatmulContext::new(backend)
         };
         match operation {
             Operation::Compute if role.is_product() => {
@@ -694,7 +710,7 @@ impl ChunkRun<'_> {
         if done.is_none() {
             self.pass.begin(self.tokens, self.chunk);
         }
-        let mut multiplier = Multiplier::new(backend);
+        let mut multiplier = MatmulContext::new(backend);
         for Subgraph { block, role, .. } in &self.graph.subgraphs()[done.unwrap_or(0)..=subgraph] {
             self.pass
                 .subgraph(*block, *role, self.chunk, &mut multiplier)?;
@@ -715,7 +731,7 @@ impl ChunkRun<'_> {
 }
 
 /// Computes the logits of rows that have been through all blocks, one batch for each arithmetic.
-fn logits(shared: &Shared, hidden: &[Hidden]) {
+fn logits(shared: &EngineInner, hidden: &[PendingLogits]) {
     let pass = shared.pass(Phase::Prefill);
     let vocab = pass.description.vocab;
     for phase in [Phase::Prefill, Phase::Decode] {
@@ -733,7 +749,7 @@ fn logits(shared: &Shared, hidden: &[Hidden]) {
         let mut logits = vec![0.0; x.len() / pass.description.hidden * vocab];
         pass.logits_of(&x, &mut vec![0.0; x.len()], phase, &mut logits);
         let mut logits = &logits[..];
-        for Hidden { request, rows, .. } in of_phase() {
+        for PendingLogits { request, rows, .. } in of_phase() {
             let of_request = logits
                 .split_off(..rows.len() * vocab)
                 .expect("values of all requests");

@@ -1,6 +1,6 @@
 //! The state that all workers of an engine share: waiting requests, live passes, and which worker may take which task.
 //!
-//! [`State::take`] forms passes and returns a worker's next task; [`State::give_back`] records its result. The lock is
+//! [`Scheduler::take`] forms passes and returns a worker's next task; [`Scheduler::complete_task`] records its result. The lock is
 //! never held while a task runs. The tasks of a chunk share its buffers. If a worker hangs, it keeps the chunk's
 //! buffers: other workers' results in them are discarded, and the chunk is restarted in new ones.
 
@@ -18,13 +18,13 @@ use triad_plan::processors::ProcessorId;
 use triad_plan::schedule::{Dag, Node, Policy};
 use triad_plan::timeline::{Event, Timeline};
 
+use super::batch::{Batch, ChunkBuffers, PendingLogits, Prompts, Step, Work};
 use super::joint::{JointPlans, Planned};
-use super::orders::Orders;
-use super::pass::{Hidden, Pass, Prompts, Slot, Step, Work};
+use super::planned_orders::PlannedOrders;
 use super::request::{Request, SequenceId};
 use super::steps::Steps;
 use super::wait::WaitUse;
-use super::{Costs, Execution, Settings, Shared};
+use super::{Costs, EngineInner, Execution, Settings};
 use crate::error::{Error, FailureReason, ProcessorFailure, ProcessorFailures, Result};
 
 /// How long a step waits for the sequences of the previous step: a share of that step's time, and the maximum.
@@ -34,29 +34,29 @@ const STEP_SECONDS: f64 = 0.01;
 const CHUNK_SECONDS: f64 = 0.1;
 /// How many chunks a step waits for while prompts are computed, unless the user sets `max_stall`.
 const CHUNKS_OF_STALL: f64 = 2.0;
-/// Orders are planned for prompts of up to this many chunks as soon as task times are known.
+/// PlannedOrders are planned for prompts of up to this many chunks as soon as task times are known.
 const CHUNKS_AHEAD: usize = 8;
 /// The weight of the latest chunk or step in the expected time of the next.
 const LATEST: f64 = 0.5;
 
 /// The state that the workers share.
-pub(super) struct State {
+pub(super) struct Scheduler {
     passes: Passes<Arc<Dag>>,
-    live: Vec<Live>,
+    live: Vec<ActiveBatch>,
     /// Requests that are in no pass yet: prompts, and rows that decode.
     prompts: VecDeque<Arc<Request>>,
     rows: VecDeque<Arc<Request>>,
     /// Rows whose logits are in no pass yet.
-    hidden: Vec<Hidden>,
-    gang: Gang,
+    hidden: Vec<PendingLogits>,
+    decode_group: DecodeGroup,
     units: Vec<UnitState>,
     /// Unused buffers of chunks and of a step.
-    pub(super) spare: Vec<Arc<Slot>>,
-    pub(super) spare_step: Option<Arc<Slot>>,
+    pub(super) spare: Vec<Arc<ChunkBuffers>>,
+    pub(super) spare_step: Option<Arc<ChunkBuffers>>,
     costs: Costs,
     joint: JointPlans,
     /// Planned orders of prompts, for [`Policy::Planned`].
-    pub(super) orders: Orders,
+    pub(super) orders: PlannedOrders,
     policy: Policy,
     /// Expected seconds of a chunk and of a step.
     chunk_seconds: f64,
@@ -66,9 +66,9 @@ pub(super) struct State {
     /// The time spent waiting, by processor.
     waits: Vec<WaitUse>,
     /// When workers were last notified.
-    told: Instant,
+    last_notified: Instant,
     /// Whether work has arrived since then for processors that had nothing to do.
-    has_news: bool,
+    has_new_work: bool,
 }
 
 /// The state of a processor.
@@ -81,17 +81,17 @@ struct UnitState {
 }
 
 /// A pass that is being computed.
-struct Live {
+struct ActiveBatch {
     id: PassId,
-    pass: Arc<Pass>,
+    pass: Arc<Batch>,
     /// The buffers of its chunks; `None` before the first task, and after a worker hangs in them.
-    slots: Vec<Option<Arc<Slot>>>,
+    slots: Vec<Option<Arc<ChunkBuffers>>>,
     /// By chunk, the number of unfinished tasks of its last subgraph.
     left: Vec<usize>,
     /// By processor, whether some tasks are placed on it.
     homes: Vec<bool>,
     /// By unfinished chunk, the rows whose logits are wanted.
-    hidden: Vec<Vec<Hidden>>,
+    hidden: Vec<Vec<PendingLogits>>,
     events: Vec<Event>,
     failures: Vec<ProcessorFailure>,
     /// Whether some tasks have no processor left.
@@ -107,21 +107,21 @@ struct Live {
 /// The sequences of the latest step. The next step waits a moment for those that are sampling, so that it reads the
 /// weights once for all of them.
 #[derive(Default)]
-struct Gang {
+struct DecodeGroup {
     missing: Vec<SequenceId>,
     until: Option<Instant>,
 }
 
 /// A task with its buffers.
-pub(super) struct Job {
+pub(super) struct TaskRun {
     id: PassId,
     pub(super) number: usize,
-    pub(super) pass: Arc<Pass>,
-    pub(super) slot: Option<Arc<Slot>>,
+    pub(super) pass: Arc<Batch>,
+    pub(super) slot: Option<Arc<ChunkBuffers>>,
     start: Instant,
 }
 
-impl State {
+impl Scheduler {
     pub(super) fn new(shared: &Settings, units: usize) -> Self {
         Self {
             passes: Passes::new(units, shared.policy, 0.0),
@@ -129,21 +129,21 @@ impl State {
             prompts: VecDeque::new(),
             rows: VecDeque::new(),
             hidden: Vec::new(),
-            gang: Gang::default(),
+            decode_group: DecodeGroup::default(),
             units: vec![UnitState::default(); units],
             spare: Vec::new(),
             spare_step: None,
             costs: Costs::default(),
             joint: JointPlans::default(),
-            orders: Orders::default(),
+            orders: PlannedOrders::default(),
             policy: shared.policy,
             chunk_seconds: CHUNK_SECONDS,
             step_seconds: STEP_SECONDS,
             steps: 0,
             is_closing: false,
             waits: vec![WaitUse::default(); units],
-            told: Instant::now(),
-            has_news: false,
+            last_notified: Instant::now(),
+            has_new_work: false,
         }
     }
 
@@ -153,7 +153,7 @@ impl State {
     }
 
     /// Returns whether no task of the live passes is placed on a processor, and no request waits.
-    pub(super) fn has_nothing_for(&self, unit: usize) -> bool {
+    pub(super) fn is_idle_for(&self, unit: usize) -> bool {
         let is_waiting =
             !(self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty());
         // Any other processor may take the tasks of a lost one.
@@ -178,30 +178,31 @@ impl State {
     }
 
     /// Records a notification. Returns whether processors that had nothing to do are to be woken, too.
-    pub(super) fn tell(&mut self) -> bool {
-        self.told = Instant::now();
-        std::mem::take(&mut self.has_news) || self.is_closing
+    pub(super) fn notify(&mut self) -> bool {
+        self.last_notified = Instant::now();
+        std::mem::take(&mut self.has_new_work) || self.is_closing
     }
 
     /// Adds the waiting times of a processor, which expected a notification at `expected` and may have received it.
     pub(super) fn waited(&mut self, unit: usize, used: WaitUse, expected: Instant) {
         let apart =
             |one: Instant, other: Instant| one.saturating_duration_since(other).as_secs_f64();
-        let (now, told, waits) = (Instant::now(), self.told, &mut self.waits[unit]);
+        let (now, last_notified, waits) =
+            (Instant::now(), self.last_notified, &mut self.waits[unit]);
         waits.waits += used.waits;
         waits.slept_seconds += used.slept_seconds;
         waits.polled_seconds += used.polled_seconds;
         waits.blocked_seconds += used.blocked_seconds;
         if used.waits > 0 {
-            waits.late_seconds += apart(now, told);
-            waits.error_seconds += apart(told, expected) + apart(expected, told);
+            waits.late_seconds += apart(now, last_notified);
+            waits.error_seconds += apart(last_notified, expected) + apart(expected, last_notified);
         }
     }
 
     /// Adds a request.
     pub(super) fn submit(&mut self, request: &Arc<Request>) {
         self.forget(request.sequence);
-        self.has_news = true;
+        self.has_new_work = true;
         match request.phase {
             Phase::Prefill => self.prompts.push_back(Arc::clone(request)),
             Phase::Decode => self.rows.push_back(Arc::clone(request)),
@@ -210,11 +211,11 @@ impl State {
 
     /// Removes a sequence from those that the next step waits for.
     pub(super) fn forget(&mut self, sequence: SequenceId) {
-        self.gang.missing.retain(|other| *other != sequence);
+        self.decode_group.missing.retain(|other| *other != sequence);
     }
 
     /// Returns whether there is work, but no processor runs any of it.
-    pub(super) fn is_left_alone(&self) -> bool {
+    pub(super) fn is_stalled(&self) -> bool {
         let is_left = !(self.prompts.is_empty()
             && self.rows.is_empty()
             && self.hidden.is_empty()
@@ -228,14 +229,14 @@ impl State {
 
     /// Returns when a worker has to check for work again without a notification.
     pub(super) fn next_look(&self) -> Option<Instant> {
-        self.gang.until.filter(|_| !self.rows.is_empty())
+        self.decode_group.until.filter(|_| !self.rows.is_empty())
     }
 
     /// Returns the next task of a processor; `None` if there is none for it now.
-    pub(super) fn take(&mut self, shared: &Shared, unit: usize) -> Option<Job> {
+    pub(super) fn next_task(&mut self, shared: &EngineInner, unit: usize) -> Option<TaskRun> {
         self.drop_abandoned(shared);
         if self.live.is_empty() {
-            self.begin_anew(shared);
+            self.reset_failed(shared);
         }
         if self.is_closing || self.units[unit].is_lost {
             return None;
@@ -270,14 +271,15 @@ impl State {
                     true => shared.steps.as_ref().is_some_and(Steps::has_shadows),
                     false => shared.tasks.has_shadows(),
                 };
-                let slot = spare.unwrap_or_else(|| Arc::new(Slot::new(shared, rows, has_shadows)));
+                let slot =
+                    spare.unwrap_or_else(|| Arc::new(ChunkBuffers::new(shared, rows, has_shadows)));
                 slot.reset(pass.chunk(number));
                 slot
             });
             Arc::clone(slot)
         });
         self.units[unit].running = Some((id, number, start));
-        Some(Job {
+        Some(TaskRun {
             id,
             number,
             pass,
@@ -287,14 +289,14 @@ impl State {
     }
 
     /// Ends a task; `outcome` has the rows whose logits are computed next, or the reason of the failure.
-    pub(super) fn give_back(
+    pub(super) fn complete_task(
         &mut self,
-        shared: &Shared,
+        shared: &EngineInner,
         unit: usize,
-        job: Job,
-        outcome: Result<Vec<Hidden>, FailureReason>,
+        job: TaskRun,
+        outcome: Result<Vec<PendingLogits>, FailureReason>,
     ) {
-        // Under the lock, so that `begin_anew` keeps the processor lost until here and restores it afterwards.
+        // Under the lock, so that `reset_failed` keeps the processor lost until here and restores it afterwards.
         shared.units[unit].set_away(false);
         if self.units[unit].is_lost {
             // It exceeded the time limit, and another processor has the task now.
@@ -304,7 +306,7 @@ impl State {
             Ok(hidden) => hidden,
             Err(reason) => return self.lose(shared, unit, reason),
         };
-        let Job {
+        let TaskRun {
             id,
             number,
             pass,
@@ -392,8 +394,8 @@ impl State {
     }
 
     /// Ends a complete pass: frees its buffers and learns from its times.
-    fn finish(&mut self, shared: &Shared, id: PassId) {
-        let Live {
+    fn finish(&mut self, shared: &EngineInner, id: PassId) {
+        let ActiveBatch {
             pass,
             events,
             failures,
@@ -457,7 +459,7 @@ impl State {
                     .iter()
                     .map(|request| request.sequence)
                     .collect();
-                self.gang = Gang {
+                self.decode_group = DecodeGroup {
                     missing,
                     until: Some(Instant::now() + patience),
                 };
@@ -467,7 +469,7 @@ impl State {
     }
 
     /// Removes a pass from the live ones, and makes its buffers available.
-    fn remove(&mut self, shared: &Shared, id: PassId) -> Live {
+    fn remove(&mut self, shared: &EngineInner, id: PassId) -> ActiveBatch {
         let place = self
             .live
             .iter()
@@ -489,7 +491,7 @@ impl State {
     }
 
     /// Ends cancelled requests, and passes that no processor is left for.
-    fn drop_abandoned(&mut self, shared: &Shared) {
+    fn drop_abandoned(&mut self, shared: &EngineInner) {
         for queue in [&mut self.prompts, &mut self.rows] {
             queue.retain(|request| {
                 let is_cancelled = request.is_cancelled();
@@ -531,7 +533,7 @@ impl State {
     }
 
     /// If nothing is being computed, restores the processors that failed, except those that still hang.
-    fn begin_anew(&mut self, shared: &Shared) {
+    fn reset_failed(&mut self, shared: &EngineInner) {
         let was_lost = self.units.iter().any(|unit| unit.is_lost);
         let is_away = |unit: usize| shared.units[unit].is_away();
         if was_lost || self.passes.policy() != self.policy {
@@ -547,7 +549,7 @@ impl State {
     }
 
     /// Forms passes from what waits.
-    fn form(&mut self, shared: &Shared) {
+    fn form(&mut self, shared: &EngineInner) {
         if self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty() {
             return;
         }
@@ -560,13 +562,13 @@ impl State {
     }
 
     /// Forms a pass for the logits of all rows that have been through all blocks.
-    fn form_logits(&mut self, shared: &Shared) {
+    fn form_logits(&mut self, shared: &EngineInner) {
         if self.hidden.is_empty() {
             return;
         }
         let hidden = std::mem::take(&mut self.hidden);
         let dag = self.chain(shared, 1, 0.1 * self.step_seconds);
-        let pass = Pass::new(Vec::new(), |_, _| Work::Logits(hidden));
+        let pass = Batch::new(Vec::new(), |_, _| Work::Logits(hidden));
         self.add(
             shared,
             pass,
@@ -577,18 +579,18 @@ impl State {
     }
 
     /// Forms a step of as many waiting rows as allowed, unless one runs, or sequences of the latest one are missing.
-    fn form_step(&mut self, shared: &Shared) {
+    fn form_step(&mut self, shared: &EngineInner) {
         let now = Instant::now();
         let is_stepping = self
             .live
             .iter()
             .any(|live| matches!(live.pass.work, Work::Step(_)));
-        let is_whole =
-            self.gang.missing.is_empty() || self.gang.until.is_none_or(|until| until <= now);
+        let is_whole = self.decode_group.missing.is_empty()
+            || self.decode_group.until.is_none_or(|until| until <= now);
         if is_stepping || !is_whole || self.rows.is_empty() {
             return;
         }
-        self.gang = Gang::default();
+        self.decode_group = DecodeGroup::default();
         let (mut requests, mut rows) = (Vec::<Arc<Request>>::new(), 0);
         while let Some(request) = self.rows.front()
             && requests.first().is_none_or(|first| {
@@ -628,7 +630,7 @@ impl State {
                 )
             }
         };
-        let pass = Pass::new(requests, |_, _| Work::Step(step));
+        let pass = Batch::new(requests, |_, _| Work::Step(step));
         self.add(
             shared,
             pass,
@@ -641,14 +643,14 @@ impl State {
     }
 
     /// Forms a pass of all waiting prompts. A second pass uses processors that the first one's last chunks leave idle.
-    fn form_prompts(&mut self, shared: &Shared) {
+    fn form_prompts(&mut self, shared: &EngineInner) {
         let most = shared.units.len().min(2);
         let live = self
             .live
             .iter()
             .filter(|live| matches!(live.pass.work, Work::Prompts(_)))
             .count();
-        let is_cut = |live: &Live| matches!(live.pass.work, Work::Step(Step::Cut(_)));
+        let is_cut = |live: &ActiveBatch| matches!(live.pass.work, Work::Step(Step::Cut(_)));
         if live >= most || self.prompts.is_empty() || self.live.iter().any(is_cut) {
             return;
         }
@@ -661,7 +663,7 @@ impl State {
                 .drain(others.unwrap_or(requests.len())..)
                 .collect::<Vec<_>>(),
         );
-        let pass = Pass::new(requests, |rows, position| {
+        let pass = Batch::new(requests, |rows, position| {
             Work::Prompts(Box::new(self.plan(shared, rows, position)))
         });
         for request in &pass.requests {
@@ -699,8 +701,8 @@ impl State {
 
     fn add(
         &mut self,
-        shared: &Shared,
-        pass: Pass,
+        shared: &EngineInner,
+        pass: Batch,
         (dag, policy): (Arc<Dag>, Policy),
         slots: usize,
         urgency: Urgency,
@@ -718,7 +720,7 @@ impl State {
         let mut homes = vec![false; self.units.len()];
         (0..dag.len()).for_each(|task| homes[dag.home(task).index()] = true);
         let id = self.passes.add(dag, urgency);
-        self.has_news = true;
+        self.has_new_work = true;
         let away = (0..self.units.len()).filter(|unit| self.units[*unit].is_lost);
         let failures = away.map(|unit| ProcessorFailure {
             processor: shared.units[unit].name.clone(),
@@ -729,7 +731,7 @@ impl State {
         self.live
             .iter_mut()
             .for_each(|live| live.is_undisturbed &= pass.is_logits());
-        self.live.push(Live {
+        self.live.push(ActiveBatch {
             id,
             pass: Arc::new(pass),
             slots: vec![None; slots],
@@ -747,7 +749,7 @@ impl State {
     }
 
     /// Returns `tasks` tasks in sequence, on the processor that computes in float.
-    fn chain(&self, shared: &Shared, tasks: usize, seconds: f64) -> Arc<Dag> {
+    fn chain(&self, shared: &EngineInner, tasks: usize, seconds: f64) -> Arc<Dag> {
         let seconds = vec![Some(seconds); self.units.len()];
         let node = |task: usize| Node {
             home: shared.float_unit,
@@ -759,14 +761,14 @@ impl State {
     }
 
     /// Replaces the expected times of tasks by those of an earlier run.
-    pub(super) fn set_costs(&mut self, shared: &Shared, costs: Costs) {
+    pub(super) fn set_costs(&mut self, shared: &EngineInner, costs: Costs) {
         self.costs = costs;
         self.joint.clear();
         self.want_orders(shared);
     }
 
     /// Changes the policy as soon as nothing is being computed.
-    pub(super) fn set_policy(&mut self, shared: &Shared, policy: Policy) {
+    pub(super) fn set_policy(&mut self, shared: &EngineInner, policy: Policy) {
         if self.policy != policy {
             self.policy = policy;
             self.want_orders(shared);
@@ -775,7 +777,7 @@ impl State {
 
     /// Requests orders for prompts of few whole chunks, if task times are known and the placement does not depend on
     /// the prompt.
-    fn want_orders(&mut self, shared: &Shared) {
+    fn want_orders(&mut self, shared: &EngineInner) {
         let Settings { context, chunk, .. } = shared.settings;
         if shared.tasks.joint.is_none() && self.costs.seen().next().is_some() {
             (2..=(context / chunk).min(CHUNKS_AHEAD))
@@ -784,7 +786,7 @@ impl State {
     }
 
     /// Requests an order for prompts of `rows` rows at a position, if the policy follows planned orders.
-    pub(super) fn want_order(&mut self, shared: &Shared, rows: usize, position: usize) {
+    pub(super) fn want_order(&mut self, shared: &EngineInner, rows: usize, position: usize) {
         if self.policy == Policy::Planned && self.units.len() > 1 {
             self.orders.want(rows, position);
             shared.planning.notify_all();
@@ -799,7 +801,7 @@ impl State {
     /// Returns the plan of a prompt; `None` if prompts are not planned.
     pub(super) fn joint_plan(
         &mut self,
-        shared: &Shared,
+        shared: &EngineInner,
         rows: usize,
         position: usize,
     ) -> Option<Planned> {
@@ -813,16 +815,16 @@ impl State {
     }
 
     /// Returns the chunks and tasks of prompts of `rows` rows, the first of them at `position`.
-    pub(super) fn plan(&mut self, shared: &Shared, rows: usize, position: usize) -> Prompts {
+    pub(super) fn plan(&mut self, shared: &EngineInner, rows: usize, position: usize) -> Prompts {
         let planned = self.joint_plan(shared, rows, position);
         Prompts::new(shared, &self.costs, planned.as_ref(), (rows, position))
     }
 
     /// Marks a processor as failed. Others take its tasks; if none is left, all requests of live passes fail.
-    fn lose(&mut self, shared: &Shared, unit: usize, reason: FailureReason) {
+    fn lose(&mut self, shared: &EngineInner, unit: usize, reason: FailureReason) {
         let running = self.units[unit].running.take();
         self.units[unit].is_lost = true;
-        self.has_news = true;
+        self.has_new_work = true;
         for live in &mut self.live {
             let task = running
                 .filter(|(id, ..)| *id == live.id)
@@ -868,7 +870,7 @@ impl State {
     }
 
     /// Marks processors as failed that have run a task for longer than `time_out`. Returns whether there was one.
-    pub(super) fn lose_hung(&mut self, shared: &Shared) -> bool {
+    pub(super) fn lose_hung(&mut self, shared: &EngineInner) -> bool {
         let time_out = shared.settings.time_out;
         let hung = (0..self.units.len()).filter(|unit| {
             let UnitState {
@@ -896,7 +898,7 @@ impl State {
     }
 
     /// Fails the waiting requests if every processor hangs: no worker would.
-    pub(super) fn fail_unserved(&mut self, shared: &Shared) {
+    pub(super) fn fail_stranded(&mut self, shared: &EngineInner) {
         if shared.units.iter().all(super::Unit::is_away) {
             for request in self.prompts.drain(..).chain(self.rows.drain(..)) {
                 let all = shared.units.iter().map(|unit| ProcessorFailure {
@@ -912,7 +914,7 @@ impl State {
     }
 }
 
-impl Live {
+impl ActiveBatch {
     /// Returns the failures of its processors as an error.
     fn error(&self) -> Error {
         Error::Processors {

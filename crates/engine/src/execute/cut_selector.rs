@@ -15,14 +15,14 @@ const WORTH_IT: f64 = 0.97;
 
 /// Alternates between cut and whole steps. Steps are cut until both kinds have been measured.
 #[derive(Debug, Default)]
-pub(super) struct Trial {
+pub(super) struct CutSelector {
     /// Seconds of the latest steps: whole ones, and cut ones.
     taken: [Vec<f64>; 2],
     prefers_whole: bool,
     steps: usize,
 }
 
-impl Trial {
+impl CutSelector {
     /// Returns whether the next step is cut.
     pub(super) fn next_is_cut(&mut self) -> bool {
         self.steps += 1;
@@ -56,7 +56,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Runs steps of the given seconds, whole or cut; returns the share of those that were cut.
-    fn run(trial: &mut Trial, steps: usize, mut seconds: impl FnMut(bool) -> f64) -> f64 {
+    fn run(trial: &mut CutSelector, steps: usize, mut seconds: impl FnMut(bool) -> f64) -> f64 {
         let mut cut = 0;
         for _ in 0..steps {
             let is_cut = trial.next_is_cut();
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_first_steps_are_cut() {
-        let mut trial = Trial::default();
+        let mut trial = CutSelector::default();
         assert_eq!(
             [(); 5].map(|()| trial.next_is_cut()),
             [true, true, true, false, true]
@@ -82,7 +82,7 @@ mod tests {
         ) {
             prop_assume!((cut / whole).ln().abs() > 0.1);
             let mut noise = noise.into_iter().cycle();
-            let mut trial = Trial::default();
+            let mut trial = CutSelector::default();
             run(&mut trial, 20, |is_cut| noise.next().unwrap() * if is_cut { cut } else { whole });
             let share = run(&mut trial, 640, |is_cut| noise.next().unwrap() * if is_cut { cut } else { whole });
             prop_assert_eq!(share, if cut < whole { 630.0 / 640.0 } else { 10.0 / 640.0 });
@@ -90,7 +90,7 @@ mod tests {
 
         #[test]
         fn a_kind_that_becomes_slower_is_left_and_taken_again(slower in 1.2f64..5.0) {
-            let mut trial = Trial::default();
+            let mut trial = CutSelector::default();
             run(&mut trial, 100, |is_cut| if is_cut { 1.0 } else { 1.5 });
             for (cut, whole) in [(1.5 * slower, 1.5), (1.0, 1.5)] {
                 let seconds = |is_cut| if is_cut { cut } else { whole };

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use triad_plan::schedule::Dag;
 
 /// Maximum number of kept orders, and of queued prompts.
-const MOST: usize = 32;
+const MAX: usize = 32;
 /// Maximum drift at which an order is followed: the total difference of task times, as a share of the total planned
 /// time.
-const MOST_DRIFT: f64 = 0.25;
+const MAX_DRIFT: f64 = 0.25;
 /// Drift from which another order is planned. For prompts whose CPU has half as much work as the NPU, following the old
 /// order takes 1 % longer than a new one if the CPU's tasks take 1.15 times as long, and 6 % if they take 1.5 times
 /// (simulated).
@@ -16,7 +16,7 @@ const NEW_ORDER: f64 = 0.05;
 
 /// The kept orders, the latest last, and the queue of prompts to plan.
 #[derive(Default)]
-pub(super) struct Orders {
+pub(super) struct PlannedOrders {
     kept: Vec<(Dag, Vec<usize>)>,
     /// Rows and positions of the queued prompts.
     wanted: VecDeque<(usize, usize)>,
@@ -24,11 +24,11 @@ pub(super) struct Orders {
     pub(super) is_planning: bool,
 }
 
-impl Orders {
+impl PlannedOrders {
     /// Returns the order of tasks that take about as long as those of `dag`.
     pub(super) fn of(&self, dag: &Dag) -> Option<&[usize]> {
         let (drift, order) = self.nearest(dag)?;
-        (drift <= MOST_DRIFT).then_some(order)
+        (drift <= MAX_DRIFT).then_some(order)
     }
 
     /// Returns whether another order has to be planned for these tasks.
@@ -49,7 +49,7 @@ impl Orders {
         if !self.wanted.contains(&(rows, position)) {
             self.wanted.push_back((rows, position));
         }
-        if self.wanted.len() > MOST {
+        if self.wanted.len() > MAX {
             self.wanted.pop_front();
         }
     }
@@ -68,7 +68,7 @@ impl Orders {
     pub(super) fn keep(&mut self, dag: Dag, order: Vec<usize>) {
         self.kept
             .retain(|(other, _)| drift(other, &dag) > NEW_ORDER);
-        if self.kept.len() == MOST {
+        if self.kept.len() == MAX {
             self.kept.remove(0);
         }
         self.kept.push((dag, order));
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn an_order_is_followed_until_costs_have_drifted_by_a_quarter_and_missing_from_a_twentieth_on()
     {
-        let mut orders = Orders::default();
+        let mut orders = PlannedOrders::default();
         assert!(orders.of(&dag(1.0)).is_none() && orders.is_missing(&dag(1.0)));
         orders.keep(dag(1.0), vec![0, 1]);
         assert_eq!(orders.of(&dag(1.4)), Some(&[0, 1][..]));
@@ -110,13 +110,13 @@ mod tests {
             None,
             "other tasks"
         );
-        (0..2 * MOST as i32).for_each(|times| orders.keep(dag(2f64.powi(times)), vec![0, 1]));
-        assert_eq!(orders.kept.len(), MOST, "the latest ones");
+        (0..2 * MAX as i32).for_each(|times| orders.keep(dag(2f64.powi(times)), vec![0, 1]));
+        assert_eq!(orders.kept.len(), MAX, "the latest ones");
     }
 
     #[test]
     fn a_prompt_waits_once() {
-        let mut orders = Orders::default();
+        let mut orders = PlannedOrders::default();
         orders.want(256, 0);
         orders.want(512, 0);
         orders.want(256, 0);
