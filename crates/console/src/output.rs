@@ -47,7 +47,7 @@ pub fn note(text: &str) {
 /// Characters that change the direction of text are also replaced, because they can make one name look like another.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, steers_terminal, |letter, escaped| {
-        escaped.extend(letter.escape_unicode())
+        escaped.extend(letter.escape_unicode());
     })
 }
 
@@ -67,9 +67,9 @@ fn escaped(
     let mut escaped = String::with_capacity(text.len() + 16);
     for letter in text.chars() {
         if escapes(letter) {
-            escape(letter, &mut escaped)
+            escape(letter, &mut escaped);
         } else {
-            escaped.push(letter)
+            escaped.push(letter);
         }
     }
     escaped.into()

@@ -69,7 +69,7 @@ impl Screen {
         let what = open::sentence(progress);
         match progress {
             Progress::Waiting | Progress::Loading | Progress::Deciding => {
-                self.step(what, progress::spinner)
+                self.step(what, progress::spinner);
             }
             Progress::Calibrating { done, total } => {
                 self.step(what, |what| progress::tokens(what, total));

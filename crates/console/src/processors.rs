@@ -155,10 +155,10 @@ impl Processors {
             let (description, chunk) = (model.description(), session.chunk.min(session.context));
             match how {
                 Restriction::Auto => {
-                    joint = Some(costs.joint(description, chunk, &self.floats())?)
+                    joint = Some(costs.joint(description, chunk, &self.floats())?);
                 }
                 Restriction::Layer | Restriction::Tensor => {
-                    plans = Some(costs.plans(description, chunk, how)?)
+                    plans = Some(costs.plans(description, chunk, how)?);
                 }
             }
             decode_plans = costs.decode_plans(description, how)?;

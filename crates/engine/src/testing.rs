@@ -110,7 +110,7 @@ pub fn quantize(
     let mut session = Session::new(model, &options).expect("a prompt that fits the model");
     let mut inputs = Vec::new();
     let mut observe = |block, _: LinearInput, x: &[f32]| {
-        inputs.push(CostSample::new(block, x, x.len() / tokens.len()))
+        inputs.push(CostSample::new(block, x, x.len() / tokens.len()));
     };
     session
         .observe(tokens, &Cancel::new(), &mut observe)

@@ -240,7 +240,7 @@ fn with_objects(message: &Value) -> Value {
             // A call without arguments.
             Some(Value::Null) => function["arguments"] = json!({}),
             Some(Value::String(text)) if text.trim().is_empty() => {
-                function["arguments"] = json!({})
+                function["arguments"] = json!({});
             }
             Some(Value::String(text)) => {
                 if let Ok(arguments @ Value::Object(_)) = serde_json::from_str(text) {
@@ -301,14 +301,14 @@ fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Res
         let system = plain.first_mut().filter(|first| first["role"] == "system");
         match system {
             Some(system) => {
-                system["content"] = format!("{}\n\n{instructions}", content(system)).into()
+                system["content"] = format!("{}\n\n{instructions}", content(system)).into();
             }
             None if reads_system => {
-                plain.insert(0, json!({ "role": "system", "content": instructions }))
+                plain.insert(0, json!({ "role": "system", "content": instructions }));
             }
             None => match plain.iter_mut().find(|message| message["role"] == "user") {
                 Some(first) => {
-                    first["content"] = format!("{instructions}\n\n{}", content(first)).into()
+                    first["content"] = format!("{instructions}\n\n{}", content(first)).into();
                 }
                 None => plain.insert(0, json!({ "role": "user", "content": instructions })),
             },

@@ -152,7 +152,7 @@ mod tests {
             };
             let mut steps = Vec::new();
             let engine = open(name, &options, &Cancel::new(), &mut |step| {
-                steps.push(step.to_owned())
+                steps.push(step.to_owned());
             });
             engine.map(|engine| {
                 (

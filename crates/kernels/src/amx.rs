@@ -358,7 +358,7 @@ pub(crate) fn bf16_operations(unit: Native) -> f64 {
     // SAFETY: `operations` passes readable operands.
     #[allow(unsafe_code)]
     operations(unit, BYTES / 2, |ready, operands| unsafe {
-        ready.add_bf16(operands, sums.place(), true)
+        ready.add_bf16(operands, sums.place(), true);
     })
 }
 
@@ -412,11 +412,11 @@ impl Emulated {
         let sum = |(row, place): (usize, usize)| unsafe {
             sums.tiles[row / ROWS].add(row % ROWS * sums.stride + place)
         };
-        // SAFETY: as the caller promises.
         let before = |at| {
             if first {
                 T::default()
             } else {
+                // SAFETY: as the caller promises.
                 unsafe { *sum(at) }
             }
         };

@@ -115,7 +115,7 @@ pub fn for_each_chunk<C: Chunks>(chunks: C, grain: usize, work: impl Fn(usize, C
 pub fn map<R: Send>(tasks: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let mut results: Vec<Option<R>> = (0..tasks).map(|_| None).collect();
     for_each_chunk(chunks_mut(&mut results, 1), 1, |task, result| {
-        result[0] = Some(work(task))
+        result[0] = Some(work(task));
     });
     results
         .into_iter()

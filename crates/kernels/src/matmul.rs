@@ -229,7 +229,7 @@ impl Task<'_> {
                 .multiply(kernel);
             }
             Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) | Matrix::Blocks(_) => {
-                self.by_float_dot()
+                self.by_float_dot();
             }
         }
     }

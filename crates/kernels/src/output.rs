@@ -159,7 +159,7 @@ impl<'a> OutputMut<'a> {
         assert!(columns <= stride, "{columns} columns of rows of {stride}");
         (0..self.rows()).for_each(|row| {
             self.row_mut(row)
-                .copy_from_slice(&values[row * stride..][..columns])
+                .copy_from_slice(&values[row * stride..][..columns]);
         });
     }
 

@@ -395,7 +395,7 @@ mod tests {
                             mapped.bytes()[left as usize..]
                                 .iter()
                                 .all(|byte| *byte == 0)
-                        )
+                        );
                     });
                 }
             });

@@ -354,7 +354,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
         let drift = *slowness / self.ranks.1[processor.index()][kind];
         match self.policy {
             Policy::CriticalPath if !(NEW_RANKS.recip()..=NEW_RANKS).contains(&drift) => {
-                self.compute_ranks()
+                self.compute_ranks();
             }
             Policy::Planned if self.drift() > DRIFT => self.repair(),
             _ => {}

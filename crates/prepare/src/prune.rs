@@ -71,9 +71,9 @@ fn highest(within: &mut dyn FnMut(f64) -> Result<bool>) -> Result<f64> {
     while bad - good > 1 {
         let middle = (good + bad) / 2;
         if within(f64::from(middle) / f64::from(1 << STEPS))? {
-            good = middle
+            good = middle;
         } else {
-            bad = middle
+            bad = middle;
         }
     }
     Ok(f64::from(good) / f64::from(1 << STEPS))

@@ -170,7 +170,7 @@ impl Scratch {
                 let ups = in_place.unwrap_or_else(|| first(&mut self.up, values));
                 multiply(&**up, input, OutputMut::new(ups, width));
                 for_each_chunk(chunks_mut(ups, task), 1, |_, ups| {
-                    activate(ups, *activation)
+                    activate(ups, *activation);
                 });
                 ups
             }

@@ -47,8 +47,11 @@ pub struct Generation<'a> {
     cancel: Cancel,
     answer: Option<Answer>,
     /// Called once with the whole answer.
-    on_end: Option<Box<dyn FnOnce(&Answer) + 'a>>,
+    on_end: Option<OnEnd<'a>>,
 }
+
+/// Called with the whole answer.
+type OnEnd<'a> = Box<dyn FnOnce(&Answer) + 'a>;
 
 /// The session comes back whatever happens.
 type Outcome = (Session, Result<EngineGeneration, EngineError>);

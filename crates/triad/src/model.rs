@@ -128,9 +128,12 @@ impl std::fmt::Debug for Model {
 #[must_use]
 pub struct OpenOptions {
     options: open::OpenOptions,
-    step: Option<Box<dyn FnMut(&str)>>,
+    step: Option<OnStep>,
     cancel: Cancel,
 }
+
+/// Called with a sentence as each step begins.
+type OnStep = Box<dyn FnMut(&str)>;
 
 /// Number format of the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -241,7 +241,7 @@ fn measure_products(
     let mut bar = None;
     let mut show = |done, all| {
         bar.get_or_insert_with(|| progress::products("measuring products", all))
-            .set(done)
+            .set(done);
     };
     Ok(execute::measure_products(
         model, &options, measure, cancel, &mut show,
@@ -270,7 +270,7 @@ fn measure_prompts(
     let mut bar = None;
     let show = |done, all| {
         bar.get_or_insert_with(|| progress::prompts("measuring planned prompts", all))
-            .set(done)
+            .set(done);
     };
     Ok(execute::measure_prompts(&engine, *repeat, cancel, show))
 }

@@ -226,7 +226,7 @@ fn files() -> Vec<Case> {
             "dimensions whose product overflows",
             move |gguf| {
                 with_tensor(gguf, embedding, |tensor| {
-                    tensor.shape = vec![1 << 40, 1 << 40]
+                    tensor.shape = vec![1 << 40, 1 << 40];
                 })
             },
             &[embedding, "shape"],
@@ -378,7 +378,7 @@ fn files() -> Vec<Case> {
             RUN,
             |place| {
                 let damaged = with_tensor(Gguf::tiny(), "output_norm.weight", |tensor| {
-                    tensor.values.fill(f32::NAN)
+                    tensor.values.fill(f32::NAN);
                 });
                 place.write("model.gguf", damaged.bytes());
             },
@@ -468,7 +468,7 @@ fn folders() -> Vec<Case> {
         folder(
             "data outside the file",
             move |_, header, _| {
-                header[embedding]["data_offsets"] = json!([1_u64 << 40, (1_u64 << 40) + 8192])
+                header[embedding]["data_offsets"] = json!([1_u64 << 40, (1_u64 << 40) + 8192]);
             },
             &["model/model.safetensors: ", embedding, "data_offsets"],
         ),

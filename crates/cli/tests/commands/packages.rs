@@ -359,9 +359,9 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let to = to.join(entry.file_name());
         if entry.path().is_dir() {
-            copy(&entry.path(), &to)
+            copy(&entry.path(), &to);
         } else {
-            assert!(std::fs::copy(entry.path(), to).is_ok())
+            assert!(std::fs::copy(entry.path(), to).is_ok());
         }
     }
 }
@@ -402,7 +402,7 @@ fn a_package_that_is_only_to_be_read_runs_and_is_checked() {
     package(&place, &[]);
     let mode = |mode| {
         std::fs::set_permissions(place.path("package"), std::fs::Permissions::from_mode(mode))
-            .unwrap()
+            .unwrap();
     };
     mode(0o555);
     let right = answer(&place);

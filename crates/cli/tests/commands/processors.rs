@@ -541,7 +541,7 @@ fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
             let pieces = |choice: &Json| choice["best"]["pieces"].as_array().unwrap().len();
             match how {
                 "layer" => {
-                    assert!(steps().all(|product| pieces(product) == 1) && pieces(output) == 1)
+                    assert!(steps().all(|product| pieces(product) == 1) && pieces(output) == 1);
                 }
                 "tensor" => assert!(steps().any(|product| pieces(product) == 2)),
                 _ => {

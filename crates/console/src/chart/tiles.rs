@@ -33,7 +33,7 @@ pub(super) fn draw(svg: &mut Svg, area: Area, tiles: &Tiles) {
                 (x - SIGN / 2.0, y - SIGN / 2.0),
                 (SIGN, SIGN),
                 Some(kind),
-            ))
+            ));
         },
     );
     let left = area.left + layout::title_room(&tiles.y) + layout::widest(&rows) + layout::LABEL_GAP;

@@ -449,7 +449,7 @@ impl Batch {
             Some(done) if done > task.subgraph || progress.pieces.contains(&number) => {}
             None if task.subgraph > 0 => run.catch_up(&mut progress, task.subgraph, backend)?,
             Some(done) if done < task.subgraph => {
-                run.catch_up(&mut progress, task.subgraph, backend)?
+                run.catch_up(&mut progress, task.subgraph, backend)?;
             }
             _ => {
                 drop(progress);

@@ -78,7 +78,7 @@ impl ForwardContext<'_> {
                 };
                 if gathered.is_empty() {
                     rows.iter().for_each(|(row, _)| {
-                        gathered.extend_from_slice(&x[row * channels..][..channels])
+                        gathered.extend_from_slice(&x[row * channels..][..channels]);
                     });
                 }
                 reduced.resize(rows.len() * rank, 0.0);

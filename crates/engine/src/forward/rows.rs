@@ -169,7 +169,7 @@ impl ForwardContext<'_> {
         let task = TASK_ROWS * hidden;
         let chunks = (chunks_mut(&mut x, task), chunks_mut(&mut projected, task));
         for_each_chunk(chunks, 1, |_, (x, projected)| {
-            add_normed(x, projected, post_norm)
+            add_normed(x, projected, post_norm);
         });
         self.counters.end(begun, Operator::Residual, || {
             residual_bytes(size_of_val(&x[..]), post_norm)

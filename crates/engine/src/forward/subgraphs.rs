@@ -684,7 +684,7 @@ impl ForwardContext<'_> {
         } else {
             let mut up = buffers.up.write(width, 0..rows);
             for_each_chunk(chunks_mut(&mut up, task), 1, |_, up| {
-                activate(up, activation)
+                activate(up, activation);
             });
             up
         };

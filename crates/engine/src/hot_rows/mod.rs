@@ -266,7 +266,7 @@ impl HotRows {
         }
         let mut hits = 0;
         hot.iter().for_each(|channel| {
-            hits += usize::from(std::mem::take(&mut is_needed[*channel as usize]))
+            hits += usize::from(std::mem::take(&mut is_needed[*channel as usize]));
         });
         let missing = (0u32..)
             .zip(&is_needed)

@@ -133,12 +133,12 @@ impl Plane {
         match self {
             Self::F16(plane) => for_each_chunk(chunks_mut(plane, task), grain, |index, plane| {
                 rows_of(index, &mut |values, row| {
-                    narrow_f16(values, &mut plane[row * dim..][..dim])
+                    narrow_f16(values, &mut plane[row * dim..][..dim]);
                 });
             }),
             Self::F32(plane) => for_each_chunk(chunks_mut(plane, task), grain, |index, plane| {
                 rows_of(index, &mut |values, row| {
-                    plane[row * dim..][..dim].copy_from_slice(values)
+                    plane[row * dim..][..dim].copy_from_slice(values);
                 });
             }),
             Self::Int8 {

@@ -71,7 +71,7 @@ impl QuantizedInput {
             bytes
         };
         counters.end_with(begun, Operator::Quantize, bytes, |statistics| {
-            self.count(statistics)
+            self.count(statistics);
         });
     }
 

@@ -70,7 +70,7 @@ impl ToolCallParser {
         match calls {
             Some(calls) => parts.extend(calls.into_iter().map(AnswerPart::Call)),
             None if self.state == State::Call => {
-                parts.push(AnswerPart::Text(format!("{OPEN}{rest}")))
+                parts.push(AnswerPart::Text(format!("{OPEN}{rest}")));
             }
             None if self.state == State::Between && rest.trim().is_empty() => {}
             None => parts.push(AnswerPart::Text(rest)),

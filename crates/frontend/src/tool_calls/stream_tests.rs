@@ -25,7 +25,7 @@ fn deltas(
     for delta in all {
         match (merged.last_mut(), delta) {
             (Some(Text(before)), Text(more)) | (Some(Arguments(before)), Arguments(more)) => {
-                before.push_str(&more)
+                before.push_str(&more);
             }
             (_, delta) => merged.push(delta),
         }
@@ -107,7 +107,7 @@ fn what_is_cut_off_is_a_beginning_of_the_whole_and_no_text() {
             [] => assert!(end < 40),
             [Call(name)] => assert_eq!(name, "f"),
             [Call(name), Arguments(arguments)] => {
-                assert!(name == "f" && ODD.starts_with(arguments), "{arguments}")
+                assert!(name == "f" && ODD.starts_with(arguments), "{arguments}");
             }
             other => panic!("{other:?}"),
         }

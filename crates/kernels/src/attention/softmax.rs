@@ -86,7 +86,7 @@ impl Running {
             || {
                 out.iter_mut()
                     .zip(output)
-                    .for_each(|(out, output)| *out = output * factor)
+                    .for_each(|(out, output)| *out = output * factor);
             },
         );
     }

@@ -216,7 +216,7 @@ fn each<const GATED: bool, const GELU: bool>(
         let mut numbers = [0; LANES];
         match (up.try_into(), activated.try_into()) {
             (Ok(up), Ok(activated)) => {
-                block::<GATED, GELU>(parameters, up, activated, zero, &mut numbers)
+                block::<GATED, GELU>(parameters, up, activated, zero, &mut numbers);
             }
             _ => {
                 let padded = |sums: &[i32]| {

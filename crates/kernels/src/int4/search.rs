@@ -164,7 +164,7 @@ mod tests {
         squares[11] = 1e4;
         let error_of_11 = |squares: &[f32]| {
             let (values, scales) = quantized(&weight, |values, scales| {
-                quantize_int4_for(squares, &weight, values, scales)
+                quantize_int4_for(squares, &weight, values, scales);
             });
             let mut wide = [0.0; GROUP];
             widen(&values, &scales, &mut wide);
@@ -180,7 +180,7 @@ mod tests {
         (weight[GROUP], weight[2 * GROUP + 1]) = (f32::NAN, 0.5);
         for squares in [[0.0; GROUP], [1.0; GROUP]] {
             let (values, scales) = quantized(&weight, |values, scales| {
-                quantize_int4_for(&squares, &weight, values, scales)
+                quantize_int4_for(&squares, &weight, values, scales);
             });
             let mut wide = [f32::NAN; 3 * GROUP];
             widen(&values, &scales, &mut wide);

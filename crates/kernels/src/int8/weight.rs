@@ -44,7 +44,7 @@ pub fn quantize_weight_tensor(
     );
     scales.fill(scale);
     for_each_chunk(chunks_mut(row_major, in_features), 1, |index, quantized| {
-        quantize(row(index), scale, quantized)
+        quantize(row(index), scale, quantized);
     });
 }
 

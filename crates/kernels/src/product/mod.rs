@@ -73,7 +73,7 @@ pub(crate) unsafe fn product(
             out,
             columns,
             write,
-        )
+        );
     };
 }
 

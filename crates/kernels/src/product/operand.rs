@@ -192,7 +192,7 @@ impl Operand {
                 let words = &mut words[..of_panel.len()];
                 match arithmetic {
                     Arithmetic::Bf16(kernel) => {
-                        kernel.interleave(row(2 * step), row(2 * step + 1), words)
+                        kernel.interleave(row(2 * step), row(2 * step + 1), words);
                     }
                     _ => words.copy_from_slice(bytemuck::cast_slice(row(step))),
                 }

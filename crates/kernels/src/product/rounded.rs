@@ -134,7 +134,7 @@ impl RoundedRows {
                 out,
                 columns.clone(),
                 Write::Replace,
-            )
+            );
         };
         if let Matrix::Int8 { scales, .. } = weight {
             for row in 0..out.rows() {
@@ -189,7 +189,7 @@ impl RoundedRows {
                                 out,
                                 rows,
                                 of_out.clone(),
-                            )
+                            );
                         };
                     }
                 }

@@ -250,7 +250,7 @@ fn run(
     for piece in pieces {
         session.truncate(0);
         session.observe(piece, cancel, &mut |block, input, x| {
-            processor.run(block, input, x, pair)
+            processor.run(block, input, x, pair);
         })?;
         pair.tokens += piece.len();
         progress(piece.len());

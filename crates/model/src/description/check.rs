@@ -219,35 +219,35 @@ mod tests {
             ("number of blocks is 0", |model| model.blocks.clear()),
             ("vocabulary is 0", |model| model.vocab = 0),
             ("residual stream is 18446744073709551615", |model| {
-                model.hidden = usize::MAX
+                model.hidden = usize::MAX;
             }),
             ("context is 0", |model| model.context = 0),
             ("embedding is NaN", |model| model.embedding_scale = f32::NAN),
             ("cap of logits is -1.0", |model| {
-                model.logit_soft_cap = Some(-1.0)
+                model.logit_soft_cap = Some(-1.0);
             }),
             ("epsilon is 0.0", |model| model.output_norm.epsilon = 0.0),
             ("norm's weight is inf", |model| {
-                model.blocks[1].norm.weight_offset = f32::INFINITY
+                model.blocks[1].norm.weight_offset = f32::INFINITY;
             }),
             ("can't share 3", |model| {
-                model.blocks[1].attention.kv_heads = 3
+                model.blocks[1].attention.kv_heads = 3;
             }),
             ("key-value heads is 0", |model| {
-                model.blocks[1].attention.kv_heads = 0
+                model.blocks[1].attention.kv_heads = 0;
             }),
             ("window of attention is 0", |model| {
-                model.blocks[1].attention.window = Some(0)
+                model.blocks[1].attention.window = Some(0);
             }),
             ("RoPE on 7 dimensions", |model| {
-                model.blocks[1].attention.rope.dims = 7
+                model.blocks[1].attention.rope.dims = 7;
             }),
             ("divisors of RoPE are 1", |model| {
                 model.blocks[1].attention.rope.scaling =
                     RopeScaling::Factors { factors: vec![1.0] };
             }),
             ("feed-forward is 0", |model| {
-                model.blocks[1].feed_forward.width = 0
+                model.blocks[1].feed_forward.width = 0;
             }),
         ];
         for (expected, change) in cases {

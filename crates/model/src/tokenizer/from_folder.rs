@@ -364,10 +364,10 @@ impl Decoder {
                 "Replace" if step["pattern"]["String"] == "▁" && step["content"] == " " => {}
                 "ByteFallback" | "Fuse" => {}
                 "Strip" if step["content"] == " " && step["start"] == 1 && step["stop"] == 0 => {
-                    strips_space = true
+                    strips_space = true;
                 }
                 "Metaspace" if step["replacement"] == "▁" => {
-                    strips_space = step["prepend_scheme"] != "never"
+                    strips_space = step["prepend_scheme"] != "never";
                 }
                 "ByteLevel" if steps.len() == 1 => {
                     return Ok(Self {

@@ -271,7 +271,7 @@ impl Tokenizer {
                 markers.split(&self.vocabulary, text, special, |fragment| match fragment {
                     Fragment::Token(id) => tokens.push(id),
                     Fragment::Text(text) => {
-                        encoder.encode(&self.vocabulary, text, limit, &mut merger, tokens)
+                        encoder.encode(&self.vocabulary, text, limit, &mut merger, tokens);
                     }
                 });
             }

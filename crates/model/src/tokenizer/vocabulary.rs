@@ -150,10 +150,10 @@ impl Vocabulary {
             (TokenKind::Control | TokenKind::Unused | TokenKind::Unknown, _) => {}
             (TokenKind::Byte, _) => bytes.extend(byte_of_piece(self.piece(id))),
             (TokenKind::Normal, Spelling::ByteLevel) => {
-                byte_alphabet::append_bytes(self.piece(id), bytes)
+                byte_alphabet::append_bytes(self.piece(id), bytes);
             }
             (TokenKind::UserDefined, Spelling::ByteLevel) => {
-                bytes.extend_from_slice(self.piece(id).as_bytes())
+                bytes.extend_from_slice(self.piece(id).as_bytes());
             }
             (TokenKind::Normal | TokenKind::UserDefined, Spelling::SentencePiece) => {
                 bytes.extend_from_slice(self.marker(id).as_bytes());

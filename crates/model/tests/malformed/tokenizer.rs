@@ -381,7 +381,7 @@ fn places(value: &Value, place: &str, places: &mut Vec<String>) {
                 .enumerate()
                 .take(12)
                 .for_each(|(index, value)| {
-                    self::places(value, &format!("{place}/{index}"), places)
+                    self::places(value, &format!("{place}/{index}"), places);
                 });
         }
         Value::Object(fields) => fields.iter().take(12).for_each(|(name, value)| {

@@ -98,7 +98,7 @@ pub fn all(shape: ProductShape, phase: Phase, participants: &[Participant]) -> V
         partitions.push(Partition {
             strategy,
             pieces: pieces.to_vec(),
-        })
+        });
     };
     each(shape, phase, participants, keep);
     partitions

@@ -105,7 +105,7 @@ pub fn prepare(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {
     let opened = Part::open(destination, recipe.existing, cancel, &mut || {
-        progress(Progress::Waiting)
+        progress(Progress::Waiting);
     })?;
     let Opened::Part(part) = opened else {
         return Ok(Prepared {

@@ -106,7 +106,7 @@ pub(super) fn load(calibration: &mut Calibration, key: &str, path: &Path) {
     match read(calibration, key, path) {
         Ok(Some(saved)) => *calibration = saved,
         Ok(None) => {
-            tracing::debug!(path = %path.display(), "a calibration of something else is not resumed")
+            tracing::debug!(path = %path.display(), "a calibration of something else is not resumed");
         }
         Err(error) => tracing::debug!(%error, "no calibration is resumed"),
     }

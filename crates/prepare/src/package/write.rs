@@ -184,7 +184,7 @@ impl Output {
     fn linear(&mut self, name: &str, linear: &Linear, decode: DecodeWeights) -> Result<()> {
         match &linear.weight {
             Weight::Int8(matrix) => {
-                self.int8(name, matrix.view(), linear.decode_weight.as_ref(), decode)?
+                self.int8(name, matrix.view(), linear.decode_weight.as_ref(), decode)?;
             }
             Weight::Float(matrix) => self.int4(name, matrix.view())?,
         }

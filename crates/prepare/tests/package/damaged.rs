@@ -166,7 +166,7 @@ fn a_description_that_makes_no_sense_is_refused() {
             it["preparation"]["inputs"]
                 .as_array_mut()
                 .unwrap()
-                .swap(1, 2)
+                .swap(1, 2);
         },
         &["inputs[1]", "attention-output"],
     );
@@ -298,7 +298,7 @@ fn weights_that_are_not_those_of_the_description_are_refused() {
         ("blocks.0.query.sums", i32::MIN as u32, "-2147483648"),
     ] {
         let change = |bytes: &mut Vec<u8>| {
-            bytes[place_of(name)..][..4].copy_from_slice(&number.to_le_bytes())
+            bytes[place_of(name)..][..4].copy_from_slice(&number.to_le_bytes());
         };
         refused(&place, WEIGHTS, change, &[name, message]);
     }
@@ -326,7 +326,7 @@ fn a_damaged_package_in_w4a16_is_refused() {
                 .as_object_mut()
                 .unwrap()
                 .remove("linears"),
-        )
+        );
     };
     json(&place, linears, &["has 0 inputs, expected 8"]);
     json(

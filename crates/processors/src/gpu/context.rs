@@ -406,7 +406,7 @@ pub(super) mod tests {
                 let mut read = 0;
                 context
                     .run(encoder, &staging, bytes, |view| {
-                        read = bytemuck::pod_read_unaligned(view)
+                        read = bytemuck::pod_read_unaligned(view);
                     })
                     .unwrap();
                 assert_eq!(read, value);

@@ -91,7 +91,7 @@ fn sequences_beside_each_other_have_the_logits_of_each_alone() {
         };
         on_gpu
             .forward(&x, &mut segments, &what, |outputs| {
-                found.extend_from_slice(outputs.values)
+                found.extend_from_slice(outputs.values);
             })
             .unwrap();
         let of_all: Vec<_> = (0..3)

@@ -41,7 +41,7 @@ impl PlainInt8 {
             rows.for_each(|row| {
                 row.iter_mut()
                     .zip(smoothing)
-                    .for_each(|(weight, factor)| *weight /= factor)
+                    .for_each(|(weight, factor)| *weight /= factor);
             });
         }
         let out_features = values.len() / in_features;

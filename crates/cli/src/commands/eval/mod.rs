@@ -185,7 +185,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                     break;
                 }
                 evaluation => {
-                    outcomes.push(outcome(evaluation.map_err(|error| run_error(error, name))?))
+                    outcomes.push(outcome(evaluation.map_err(|error| run_error(error, name))?));
                 }
             }
         }
@@ -252,7 +252,7 @@ impl Arguments {
         };
         let bar = progress::tokens(format!("{}: {}", variant.label, dataset.task().name()), 0);
         evaluate(model, dataset, &options, cancel, |done, total| {
-            bar.set_to(done, total)
+            bar.set_to(done, total);
         })
     }
 }

@@ -222,9 +222,9 @@ impl Lengths {
         while low + 1 < high {
             let middle = usize::midpoint(low, high);
             if fits(middle) {
-                low = middle
+                low = middle;
             } else {
-                high = middle
+                high = middle;
             }
         }
         Some(low)

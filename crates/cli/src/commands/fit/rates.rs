@@ -278,7 +278,7 @@ impl Rates {
                     position: seen - 1,
                 };
                 [seconds_of(|| {
-                    triad_kernels::attention_of_rows(&queries, &[row], &shape, &mut out)
+                    triad_kernels::attention_of_rows(&queries, &[row], &shape, &mut out);
                 })]
             });
             (seen as f64, seconds)

@@ -49,7 +49,7 @@ impl Costs {
         costs.learn(processors, &in_order);
         let observed = costs.observed(processors, &in_order);
         costs.change(processors, &observed, |cost, tasks| {
-            cost.by_block = by_block(tasks)
+            cost.by_block = by_block(tasks);
         });
         let observed = costs.observed(processors, in_order.iter().chain(&out_of_order));
         costs.change(processors, &observed, |cost, tasks| {

@@ -228,7 +228,7 @@ fn programs_of_a_device_give_the_logits_of_the_sequential_pass() {
         let (device, mut reported) = (Arc::new(TestDevice::new()), (0, 0));
         let with_test_device = with_device(&device, options(Policy::CriticalPath));
         let engine = Engine::with_progress(&model, with_test_device, &mut |done, all| {
-            reported = (done, all)
+            reported = (done, all);
         })
         .unwrap();
         assert_eq!(

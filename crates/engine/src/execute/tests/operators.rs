@@ -223,7 +223,7 @@ fn the_bytes_of_every_operator_are_those_of_the_arrays_of_its_shape() {
     assert_eq!((prompt.values, prompt.outliers), (inputs, 0));
     for position in ROWS..ROWS + 3 {
         let token = counted(&mut session, |session| {
-            drop(session.decode(7, &Cancel::new()).unwrap().to_vec())
+            drop(session.decode(7, &Cancel::new()).unwrap().to_vec());
         });
         assert_bytes(&token, &by_hand(1, position + 1, false));
     }
@@ -264,7 +264,7 @@ fn attention_reads_no_further_back_than_its_window() {
     // The rows of the first chunk attend to 0 to 7. Those of the second, 8 to 11, attend to 1 to 11, or to all.
     assert_eq!(read(&prompt, 12), 7 * 8 + 6 * 11 + 12);
     let token = counted(&mut session, |session| {
-        drop(session.decode(7, &Cancel::new()).unwrap().to_vec())
+        drop(session.decode(7, &Cancel::new()).unwrap().to_vec());
     });
     assert_eq!(read(&token, 1), 6 * 8 + 13);
     // Norms of query and key heads, and after attention and the feed-forward.
@@ -402,7 +402,7 @@ fn rows_that_nobody_reads_in_float_have_the_bits_of_those_that_an_observer_reads
             let mut seen = 0;
             observed
                 .observe(&tokens, &Cancel::new(), &mut |_, _, x: &[f32]| {
-                    seen += x.len()
+                    seen += x.len();
                 })
                 .unwrap();
             assert!(seen > 0);

@@ -667,7 +667,7 @@ fn a_prompt_is_planned_once_more_when_times_of_more_tasks_are_known_and_not_agai
             .session()
             .prefill(&prompt(&model, 20), &Cancel::new(), |_| {})
             .map(drop)
-            .unwrap()
+            .unwrap();
     };
     run();
     let learned = plan();

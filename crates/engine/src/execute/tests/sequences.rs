@@ -147,7 +147,7 @@ fn run(session: &mut Session, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
                 all.extend(each.chunks(VOCAB).map(<[f32]>::to_vec));
             }
             Step::Truncate(share) => {
-                session.truncate((share * session.tokens().len() as f64) as usize)
+                session.truncate((share * session.tokens().len() as f64) as usize);
             }
             Step::Fork(count) if fits(count) => {
                 let mut fork = session.fork();

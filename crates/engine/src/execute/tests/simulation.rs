@@ -105,11 +105,11 @@ fn a_simulated_prompt_takes_what_its_costs_are() {
     let once = seconds(Policy::InOrder, &|_| {});
     assert!(once > 0.0 && (seconds(Policy::InOrder, &twice) / once - 2.0).abs() < 1e-9);
     let varied = seconds(Policy::InOrder, &|cost| {
-        _ = cost.insert("variation".into(), [3.0].as_slice().into())
+        _ = cost.insert("variation".into(), [3.0].as_slice().into());
     });
     assert!((varied / once - 3.0).abs() < 1e-9, "{varied}");
     let noticed = seconds(Policy::InOrder, &|cost| {
-        _ = cost.insert("notice_seconds".into(), [once].as_slice().into())
+        _ = cost.insert("notice_seconds".into(), [once].as_slice().into());
     });
     assert!(
         noticed > 3.0 * once,
@@ -117,7 +117,7 @@ fn a_simulated_prompt_takes_what_its_costs_are() {
     );
     // In order, only shadows run while another processor works.
     let longer = |cost: &mut serde_json::Map<_, serde_json::Value>| {
-        _ = cost.insert("longer_beside".into(), 0.5.into())
+        _ = cost.insert("longer_beside".into(), 0.5.into());
     };
     let [in_order, fifo] = [Policy::InOrder, Policy::Fifo]
         .map(|policy| seconds(policy, &longer) / seconds(policy, &|_| {}));

@@ -130,7 +130,7 @@ impl QuantizedRows {
             found
                 .get_mut()
                 .unwrap_or_else(PoisonError::into_inner)
-                .clear()
+                .clear();
         });
         found.resize_with(found.len().max(rows.div_ceil(PART_ROWS)), Default::default);
         let values = SharedOutput::new(&mut self.values, stride);

@@ -35,7 +35,7 @@ pub(super) trait Vector: Copy {
             assert!(
                 Self::LANES < 16,
                 "a register with numbers of both halves has its own function"
-            )
+            );
         };
         let first = register * 2 * Self::LANES;
         // SAFETY: as the caller promises; only as many of the sixteen bytes as a register takes are read.

@@ -128,9 +128,8 @@ macro_rules! kernel {
                 for (r, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: `check` verified that the slice has every step of every row.
                     #[allow(unsafe_code)]
-                    let x = _mm512_set1_epi32(
-                        unsafe { *left.add(r * panel.left_stride + step) } as i32
-                    );
+                    let word = unsafe { *left.add(r * panel.left_stride + step) };
+                    let x = _mm512_set1_epi32(word as i32);
                     for (sum, factor) in sums.iter_mut().zip(factors) {
                         *sum = $multiply_add(x, factor, *sum);
                     }

@@ -82,7 +82,7 @@ unsafe fn tile<V: Vector, const PARTS: usize, const ROWS: usize>(
         assert!(
             PARTS * V::WIDTH == LANES,
             "expected registers that hold a block"
-        )
+        );
     };
     let columns =
         panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
@@ -94,9 +94,10 @@ unsafe fn tile<V: Vector, const PARTS: usize, const ROWS: usize>(
             values[..columns.len()].copy_from_slice(out(r));
         }
     }
-    // SAFETY: reads a block's numbers at `from`, which is an array or a step.
     let load = |from: *const f32| {
-        std::array::from_fn::<V, PARTS, _>(|part| unsafe { V::load(from.add(part * V::WIDTH)) })
+        // SAFETY: reads a block's numbers at `from`, which is an array or a step.
+        let part = |part| unsafe { V::load(from.add(part * V::WIDTH)) };
+        std::array::from_fn::<V, PARTS, _>(part)
     };
     let mut sums = values.each_ref().map(|values| load(values.as_ptr()));
     let left = panel.left[row * panel.left_stride..].as_ptr().cast::<f32>();

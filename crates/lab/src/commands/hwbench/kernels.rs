@@ -95,7 +95,7 @@ impl Bench<'_> {
                     weight.view(),
                     None,
                     OutputMut::new(&mut out, out_features),
-                )
+                );
             });
             let bound = bound_of(
                 "INT8",
@@ -122,7 +122,7 @@ impl Bench<'_> {
                     None,
                     Phase::Prefill,
                     OutputMut::new(&mut out, out_features),
-                )
+                );
             });
             let (kernel, by, peak) = self.rounded();
             self.push(
@@ -147,7 +147,7 @@ impl Bench<'_> {
                         None,
                         Phase::Prefill,
                         OutputMut::new(&mut out, out_features),
-                    )
+                    );
                 });
                 let operator = format!("matmul of {format} weights");
                 self.push(
@@ -168,7 +168,7 @@ impl Bench<'_> {
                     None,
                     Phase::Prefill,
                     OutputMut::new(&mut out, out_features),
-                )
+                );
             });
             let bound = bound_of(
                 "f32",

@@ -115,7 +115,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let counters = EnergyCounters::find();
         let joules = || counters.as_ref()?.joules();
         let outcomes = interference::run(&engine, &plan, cancel, &joules, |done, all| {
-            bar.set_to(done, all)
+            bar.set_to(done, all);
         })?;
         let processors = processors.names(&several.devices);
         Ok(Found {

@@ -164,7 +164,7 @@ impl Measure {
             .map(|piece| piece.len().saturating_sub(1))
             .sum();
         let held_out = held_out(model, &subject.held_out, cancel, |tokens| {
-            done(tokens, total)
+            done(tokens, total);
         })?;
         let mut evaluate_on = |dataset: &Dataset| {
             let evaluation = evaluate(model, dataset, &self.options, cancel, &mut done)?;

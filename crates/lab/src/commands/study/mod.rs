@@ -235,7 +235,7 @@ fn calibrate(
 ) -> triad_lab::Result<Subject> {
     let bar = progress::tokens("calibrating", 0);
     Subject::calibrate(model, text, arguments.tokens, cancel, |done, total| {
-        bar.set_to(done, total)
+        bar.set_to(done, total);
     })
 }
 

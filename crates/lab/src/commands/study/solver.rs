@@ -159,7 +159,7 @@ fn measured(arguments: &Arguments, processors: &Processors) -> Result<()> {
         let mut bar = None;
         let mut show = |done, all| {
             bar.get_or_insert_with(|| progress::products("running cuts", all))
-                .set(done)
+                .set(done);
         };
         let found = exhaust_products(
             &model,

@@ -154,7 +154,7 @@ impl<'a> DeviceBlock<'a> {
         for (name, norm, features, wanted) in norms {
             match norm {
                 Some(norm) if wanted => {
-                    norm_fits(norm, features).map_err(|error| format!("{name}: {error}"))?
+                    norm_fits(norm, features).map_err(|error| format!("{name}: {error}"))?;
                 }
                 None if !wanted => {}
                 _ => {
