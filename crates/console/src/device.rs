@@ -75,8 +75,8 @@ pub enum Npu {
 #[derive(Clone, clap::Args)]
 pub struct DeviceArguments {
     /// Device to use as NPU: kernels (Triad's INT8 kernels in its place); hexagon (Triad's own program, which
-    /// TRIAD_HEXAGON names, see docs/hexagon.md); or a provider of ONNX Runtime: cpu, qnn, openvino, coreml, vitisai,
-    /// xnnpack. The environment variable TRIAD_ONNXRUNTIME names its library
+    /// TRIAD_HEXAGON names, see docs/design/hexagon.md); or a provider of ONNX Runtime: cpu, qnn, openvino, coreml,
+    /// vitisai, xnnpack. The environment variable TRIAD_ONNXRUNTIME names its library
     #[arg(long, value_name = "WHAT", default_value = "kernels")]
     pub npu: Npu,
     /// Number of compute threads on the device of --npu hexagon [default: one per vector context of its DSP, or per

@@ -11,10 +11,10 @@ use triad_console::output;
 ///
 /// Simulated values come from a profile of the papers' phone. Each value has a mark: `fitted` if a parameter was fitted
 /// to the paper's value; `seen` if the paper's value, or one that the simulated value depends on, informed a choice;
-/// `held out` if neither is the case. Only held-out values are predictions, and some are wrong: docs/scheduling.md and
-/// docs/heterollm.md explain why. If the paper states a range, the value is inside or outside, with its distance from
-/// the middle, and is not part of a mean error. Values that are not simulated are cited, with the reason. No value here
-/// was measured on such a phone.
+/// `held out` if neither is the case. Only held-out values are predictions, and some are wrong:
+/// docs/measurements/llm-npu.md and docs/measurements/heterollm.md explain why. If the paper states a range, the value
+/// is inside or outside, with its distance from the middle, and is not part of a mean error. Values that are not
+/// simulated are cited, with the reason. No value here was measured on such a phone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab reproduce

@@ -35,7 +35,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Returns the grid of docs/scheduling.md.
+    /// Returns the grid of docs/measurements/policies.md.
     pub fn usual(models: Vec<(String, ModelDescription)>) -> Self {
         Self {
             models,

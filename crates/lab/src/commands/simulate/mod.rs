@@ -25,8 +25,8 @@ const MAX_CHUNKS: usize = 1024;
 ///
 /// The schedule is the one that runs in real time, but in virtual time. Its tasks are those of `triad plan`, with a
 /// concurrent shadow for each linear subgraph that keeps its outliers. Their times come from a profile of the device.
-/// The profiles (crates/plan/profiles) state the source of each parameter; docs/scheduling.md compares simulations with
-/// measurements.
+/// The profiles (crates/plan/profiles) state the source of each parameter; docs/measurements/scheduling.md compares
+/// simulations with measurements.
 ///
 /// With --processors, the schedule is that of `triad run` and `triad bench` on this machine, and task times are those
 /// that `triad profile` measured for the package on these processors.
