@@ -3,7 +3,7 @@
 //! A [`Dataset`] has the questions of a file, which [`folder`] finds: [`rows`] reads its lines, and each of [`tasks`]
 //! turns one into a [`question`], the texts whose likelihoods decide it; [`perplexity`] cuts a whole text into windows.
 //! [`evaluate`] ([`run`]) encodes them ([`encode`]), scores them with [`Session::score`](triad_engine::Session::score),
-//! and judges ([`report`]). `docs/accuracy.md` describes what is scored how, with references to the harness.
+//! and judges ([`report`]). `docs/measurements/accuracy.md` describes what is scored how, with references to the harness.
 #![forbid(unsafe_code)]
 
 mod dataset;
