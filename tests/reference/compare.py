@@ -2,7 +2,7 @@
 """Compares the greedy answers of `triad run` with those of llama.cpp on the same model files.
 
     cargo build --release
-    python tests/reference/compare.py --models FOLDER [--triad target/release/triad] [--write docs/correctness.md]
+    python tests/reference/compare.py --models FOLDER [--triad target/release/triad] [--write docs/measurements/greedy.md]
 
 FOLDER holds the files that tests/golden/greedy/*.json were made from: NAME.gguf for NAME.json; those that are
 not there are left out. Needs no package; to make llama.cpp's answers anew, see tests/golden/greedy/make.py.
@@ -29,7 +29,7 @@ def triad_answer(triad, model, prompt):
     """Tokens of the answer, an end token last if there was one."""
     command = [
         triad, "run", "-m", model, "-p", prompt["text"], "-n", str(LENGTH), "--temperature", "0",
-        "--repetition-penalty", "1", "--json",
+        "--repetition-penalty", "1", "--float", "--exact", "--json",
     ]
     run = subprocess.run(command + (["--raw"] if prompt["kind"] == "raw" else []), stdout=subprocess.PIPE, check=True)
     report = json.loads(run.stdout)

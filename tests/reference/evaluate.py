@@ -5,7 +5,7 @@
     cargo build --release
     python tests/reference/evaluate.py --model MODEL.gguf --data FOLDER [--limit N] [--triad target/release/triad]
 
-FOLDER holds TASK_dev.jsonl for the tasks of docs/accuracy.md, mmlu_fewshot.jsonl, and wikitext2_dev.txt; what is not
+FOLDER holds TASK_dev.jsonl for the tasks of docs/measurements/accuracy.md, mmlu_fewshot.jsonl, and wikitext2_dev.txt; what is not
 there is left out. Texts are put together here once more, as lm-evaluation-harness does it, and every one is run alone,
 in float32. Prints a Markdown table of the largest differences. For models whose tokenizer adds no BOS.
 """

@@ -5,7 +5,7 @@
     cargo build --release
     python tests/reference/harness.py --data FOLDER --model MODEL.gguf [--limit N] [--triad target/release/triad]
 
-FOLDER holds lambada_dev.jsonl and hellaswag_dev.jsonl, with the fields of docs/accuracy.md. The tasks are the harness's
+FOLDER holds lambada_dev.jsonl and hellaswag_dev.jsonl, with the fields of docs/measurements/accuracy.md. The tasks are the harness's
 `lambada_openai` and `hellaswag`, but for where their rows come from: its first N rows. Both compute in float. Prints, for
 each task, the rows, those that both judge alike, the scores, and the largest difference of a log-likelihood; the exit code
 is 1 where a row is judged otherwise. The model's tokenizer must add no BOS.

@@ -1,4 +1,4 @@
-/* Triad runs language models on the device in your hand. docs/c.md has a first program.
+/* Triad runs language models on the device in your hand. docs/guide/c.md has a first program.
  *
  * Written by cbindgen from bindings/c/src; a test compares both.
  *

@@ -1,7 +1,7 @@
 //! All families compared with `transformers`: tiny random checkpoints with the logits that
 //! `tests/golden/families/make.py` wrote, from safetensors and, where llama.cpp agrees with them too, from GGUF.
 //!
-//! `cargo test -p triad-engine --test families -- --nocapture` prints the table of `docs/correctness.md`.
+//! `cargo test -p triad-engine --test families -- --nocapture` prints the table of `docs/measurements/correctness.md`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Real models compared with llama.cpp: the greedy answers that `tests/golden/greedy/make.py` wrote.
 //!
 //! llama.cpp had the same weights widened to float32, so that it computes the same function as Triad. With the original
-//! files it rounds activations to 8 bits (`docs/correctness.md` has that comparison too).
+//! files it rounds activations to 8 bits (`docs/measurements/greedy.md` has that comparison too).
 //!
 //! At every step of every answer, after the same tokens, the likeliest token is the same, or llama.cpp's two likeliest
 //! tokens are within [`TIE`] of each other and Triad chooses the other one.

@@ -3,7 +3,7 @@
 //! A [`Dataset`] has the questions of a file, which [`folder`] finds: [`rows`] reads its lines, and each of [`tasks`]
 //! converts one to a [`question`], the texts whose likelihoods decide it; [`perplexity`] divides a whole text into
 //! windows. [`evaluate`] ([`run`]) encodes them ([`encode`]), scores them with
-//! [`Session::score`](triad_engine::Session::score), and computes the metrics ([`report`]). `docs/accuracy.md`
+//! [`Session::score`](triad_engine::Session::score), and computes the metrics ([`report`]). `docs/measurements/accuracy.md`
 //! describes how each task is scored, with references to the harness.
 #![forbid(unsafe_code)]
 

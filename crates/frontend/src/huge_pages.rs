@@ -1,7 +1,7 @@
 //! Whether the weights of a model are read into huge pages, or used where their file is mapped.
 //!
 //! Each token of decode reads all weights, and a processor reads them a fifth faster from pages of 2 MiB than from those of
-//! a mapped file (`docs/performance.md`). A copy takes memory of its own, though, which the system cannot take back as it
+//! a mapped file (`docs/measurements/memory.md`). A copy takes memory of its own, though, which the system cannot take back as it
 //! can pages of a file, and time: it is made where there is twice as much memory as it takes.
 
 use std::fs;

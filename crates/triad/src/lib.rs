@@ -49,8 +49,8 @@ pub use options::{Constraint, GenerateOptions};
 pub use session::Session;
 pub use triad_engine::{Cancel, Finish, Timing};
 
-/// The examples of README and of `docs/library.md` are tested as this documentation.
+/// The examples of README and of `docs/guide/library.md` are tested as this documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
-#[doc = include_str!("../../../docs/library.md")]
+#[doc = include_str!("../../../docs/guide/library.md")]
 struct Documents;

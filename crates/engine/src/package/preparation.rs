@@ -57,7 +57,7 @@ impl Prune {
 
 impl Default for Prune {
     /// Returns [`Prune::AUTO`]. On a CPU, shadows cost little time, since they read the same weights. On a phone's NPU,
-    /// the search prunes as many shadows as it can without loss (docs/accuracy.md).
+    /// the search prunes as many shadows as it can without loss (docs/measurements/shadows.md).
     fn default() -> Self {
         Self::AUTO
     }

@@ -8,7 +8,7 @@ const BEGINNING: &str = "\
 # The fields of requests
 
 This page is made from the tables in [`crates/server/src/fields`](../crates/server/src/fields/mod.rs), by which the \
-[server](server.md) reads requests: a test compares the two, and sends each field. O, A, V and L are the APIs of OpenAI and \
+[server](guide/serve.md) reads requests: a test compares the two, and sends each field. O, A, V and L are the APIs of OpenAI and \
 Anthropic and the servers of vLLM and llama.cpp, T is Triad's own.
 
 A field that would change the answer is followed, or refused with status 400 and its name. A name that is in no table is \

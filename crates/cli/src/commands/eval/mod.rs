@@ -30,7 +30,7 @@ use triad_console::{output, progress};
 
 /// Measure how well a model does on benchmarks, and what quantizing it costs.
 ///
-/// Rows are scored as `lm-evaluation-harness` defines it, without a chat template: docs/accuracy.md describes how, and
+/// Rows are scored as `lm-evaluation-harness` defines it, without a chat template: docs/measurements/accuracy.md describes how, and
 /// what fields the files have. The first number is the score of the task; ± is its standard error. With several tasks
 /// or methods it is a table: accuracies in percent, their average, and its difference from that of float. Ctrl-C ends
 /// it with what is finished by then.

@@ -233,7 +233,7 @@ fn package_form(
 }
 
 /// Those that the default preparation keeps, which searches for their number: on average over three models 0.7 of all,
-/// the most important ones, among which are all of what down reads (docs/accuracy.md).
+/// the most important ones, among which are all of what down reads (docs/measurements/outliers.md).
 fn usual_shadows(linears: LinearFormat) -> [(f64, f64); 4] {
     let (down, others) = if linears == LinearFormat::W8a8 {
         (1.0, 0.6)
