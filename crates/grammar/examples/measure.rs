@@ -1,12 +1,14 @@
-//! Which schemas of a published suite are supported, whether answers are valid, and what masks take.
+//! Measures how many schemas of a published suite are supported, whether generated output is valid, and how long masks
+//! take.
 //!
 //! ```sh
 //! cargo run --release -p triad-grammar --example measure -- model.gguf FOLDER…
 //! ```
 //!
 //! A folder holds JSON files of JSON-Schema-Test-Suite (`[{"schema": …, "tests": [{"data": …, "valid": …}]}]`) or of
-//! JSONSchemaBench's MaskBench (`{"schema": …, "tests": […]}`). Each instance is followed token by token, with a mask before
-//! every token; and each schema has an answer of random logits, which is validated by the crate `jsonschema`.
+//! JSONSchemaBench's MaskBench (`{"schema": …, "tests": […]}`). Each instance is accepted token by token, with a mask
+//! before every token. In addition, output is generated from random logits for each schema, and the crate `jsonschema`
+//! validates it.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -21,20 +23,20 @@ use triad_grammar::{Grammar, GrammarSource, Grammars};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::tokenizer::Tokenizer;
 
-/// Tokens of a random answer, or of an instance, at most.
+/// Maximum number of tokens of a random output, or of an instance.
 const LONGEST: usize = 1000;
 
 #[derive(Default)]
 struct Counts {
     schemas: usize,
     supported: usize,
-    /// Of supported schemas: instances that are valid, and of those, ones that an answer could be.
+    /// Instances of supported schemas: the valid ones, and how many of these the grammar accepts.
     valid: (usize, usize),
-    /// Instances that are not, and of those, ones that no answer could be.
+    /// Instances of supported schemas: the invalid ones, and how many of these the grammar refuses.
     invalid: (usize, usize),
-    /// Random answers that ended, and of those, valid ones.
+    /// Random outputs: the complete ones, and how many of these are valid.
     answers: (usize, usize),
-    /// Masks in which a limit was reached.
+    /// Number of masks that reached a limit.
     limits: usize,
     compile_seconds: Vec<f64>,
     mask_seconds: Vec<f64>,
@@ -126,7 +128,7 @@ fn measure(grammars: &Grammars, tokenizer: &Tokenizer, case: &Value, counts: &mu
             .map(without_negative_zeros);
         let is_valid = match (validator, value) {
             (Ok(validator), Some(value)) => validator.is_valid(&value),
-            // A schema that the validator refuses: then at least JSON.
+            // If the validator refuses the schema, the output must at least be JSON.
             (Err(_), value) => value.is_some(),
             (Ok(_), None) => false,
         };
@@ -137,7 +139,7 @@ fn measure(grammars: &Grammars, tokenizer: &Tokenizer, case: &Value, counts: &mu
     }
 }
 
-/// Whether an answer could be `data`; `None` if that is too long.
+/// Returns whether the grammar accepts `data`, or `None` if it has too many tokens.
 fn follow(
     grammar: &Grammar,
     tokenizer: &Tokenizer,
@@ -160,7 +162,7 @@ fn follow(
             counts.limits += 1;
             return None;
         }
-        // Of tokens that must come, the mask has the tokenizer's own spelling alone, and this may be cut elsewhere.
+        // For forced tokens the mask has only the tokenizer's own spelling, but these tokens may be split differently.
         if constraint.allowed(&[token]).ok()? == 0 {
             return Some(false);
         }
@@ -169,7 +171,8 @@ fn follow(
     Some(constraint.is_complete() || constraint.may_end())
 }
 
-/// `value` with 0 for each -0, which is an integer in JSON but a float in `serde_json`, and so no integer for draft 4.
+/// Replaces -0 by 0 in `value`: JSON has -0 as an integer, but `serde_json` reads a float, which draft 4 does not
+/// accept as an integer.
 fn without_negative_zeros(value: Value) -> Value {
     match value {
         Value::Number(number) if number.as_f64() == Some(0.0) => Value::from(0),
@@ -182,7 +185,8 @@ fn without_negative_zeros(value: Value) -> Value {
     }
 }
 
-/// An answer of random logits, of which those that end things are larger; `None` if it does not end.
+/// Generates output from random logits, which favor closing brackets, quotes and end tokens. Returns `None` if it does
+/// not end.
 fn answer(grammar: &Grammar, tokenizer: &Tokenizer, counts: &mut Counts) -> Option<Vec<u8>> {
     let (mut constraint, mut random, mut text) =
         (grammar.begin(), ChaCha8Rng::seed_from_u64(0), Vec::new());

@@ -1,10 +1,10 @@
-//! Compiles a grammar in a process that can be ended, before this process does.
+//! Compilation of a grammar in a separate process that can be killed, before this process compiles it.
 //!
-//! A compiler can't be ended, and its memory isn't bounded: some grammars of a hundred bytes take minutes and gigabytes. So a
-//! server gives a grammar that a client sent to a program first, which is [`answer`] as a process. That process has limits of
-//! its own, and is killed when it takes too long or when the client leaves. What passes takes as long and as much here, since
-//! compiling never goes through the tokens of a vocabulary: it only looks up names and numbers of tokens, which the process is
-//! told.
+//! A compilation can't be cancelled and its memory is not limited: some grammars of a hundred bytes take minutes and
+//! gigabytes. A server therefore passes a client's grammar first to a program that runs [`answer`] in a separate
+//! process. That process has its own limits. It is killed if it takes too long, or if the client disconnects. A grammar
+//! that passes takes the same time and memory in this process, because compilation never iterates over the vocabulary:
+//! it only looks up names and numbers of tokens, which the process receives with the grammar.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -22,18 +22,20 @@ use crate::error::{Error, Result};
 use crate::source::GrammarSource;
 use crate::tokens;
 
-/// Address space of a process in bytes. 165 MiB of it are reserved and not used; the largest grammars in use take 50 MiB more.
+/// Address space limit of a process in bytes. 165 MiB of it are reserved but unused. The largest known grammars take 50
+/// MiB more.
 const MEMORY: u64 = 512 << 20;
-/// A grammar in use takes milliseconds, the largest a second.
+/// Time limit of a process. Typical grammars take milliseconds, the largest ones a second.
 const TIME: Duration = Duration::from_secs(5);
-/// Time between two looks at a process. It is shorter than the start of one.
+/// Polling interval of a process. It is shorter than the start of a process.
 const LOOK: Duration = Duration::from_millis(2);
-/// The longest question: a source, which has at most 1 MiB and may double as JSON, and the names of tokens.
+/// Maximum size of a question in bytes: the names of tokens, and a source of at most 1 MiB, which JSON escapes may
+/// double.
 const MAX_QUESTION: u64 = 1 << 26;
-/// The longest answer in bytes. A pipe holds so many, so that a process never waits for its reader.
+/// Maximum size of an answer in bytes. It fits in a pipe's buffer, so that the process never waits for its reader.
 const MAX_ANSWER: usize = 4096;
 
-/// A program that compiles a grammar on its own, as [`answer`] does.
+/// A program that compiles a grammar in a separate process, as [`answer`] does.
 #[derive(Clone, Debug)]
 pub struct Checker {
     program: PathBuf,
@@ -43,7 +45,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Returns one that starts `program` with `arguments`.
+    /// Creates a checker that starts `program` with `arguments`.
     pub fn new(
         program: impl Into<PathBuf>,
         arguments: impl IntoIterator<Item = impl Into<OsString>>,
@@ -56,7 +58,7 @@ impl Checker {
         }
     }
 
-    /// Lets a process have `bytes` of address space, instead of 512 MiB.
+    /// Sets the address space limit of a process in bytes. The default is 512 MiB.
     #[must_use]
     pub fn with_memory(self, bytes: u64) -> Self {
         Self {
@@ -65,16 +67,16 @@ impl Checker {
         }
     }
 
-    /// Lets a process take `time`, instead of five seconds.
+    /// Sets the time limit of a process. The default is five seconds.
     #[must_use]
     pub fn with_time(self, time: Duration) -> Self {
         Self { time, ..self }
     }
 
-    /// Returns when `source` has been compiled by a process that knows the tokens of `vocabulary`.
+    /// Compiles `source` in a separate process that has the tokens of `vocabulary`.
     ///
     /// # Errors
-    /// If it can't be compiled, takes too long or too much memory, or `cancel` is set; if there is no such process.
+    /// If `source` can't be compiled or exceeds a limit, `cancel` is set, or the process can't be started.
     pub(crate) fn check(
         &self,
         source: &GrammarSource,
@@ -101,7 +103,7 @@ impl Checker {
         let Some(status) = status.filter(|status| !is_crash(*status)) else {
             return Err(Error::TooCostly { kind });
         };
-        // An answer that is not one of these passes nothing.
+        // Any other answer is an error.
         match serde_json::from_slice::<Value>(&answer) {
             Ok(answer) if status.success() && answer["passes"] == true => Ok(()),
             Ok(answer) if status.success() && answer["is_costly"] == true => {
@@ -126,18 +128,18 @@ impl Checker {
     }
 }
 
-/// Whether a process was ended by the system, as one is that exceeds a limit, and not by itself.
+/// Returns whether the system terminated the process, for example because it exceeded a limit.
 fn is_crash(status: ExitStatus) -> bool {
-    // An exception of Windows is a code with more than a byte.
+    // On Windows, the exit code of an exception has more than 8 bits.
     status.code().is_none_or(|code| !(0..256).contains(&code))
 }
 
-/// A process, which never outlives this value.
+/// A running process. Dropping it kills the process.
 struct Running(Child);
 
 impl Running {
-    /// Asks `question`, and returns how the process ended and its answer; no end where it took longer than `time` or `cancel`
-    /// was set.
+    /// Writes `question` to the process and returns its exit status and its answer. The status is `None` if the process
+    /// took longer than `time` or `cancel` was set.
     fn run(
         &mut self,
         question: &str,
@@ -147,7 +149,7 @@ impl Running {
         let start = Instant::now();
         let (input, output) = (self.0.stdin.take(), self.0.stdout.take());
         thread::scope(|scope| {
-            // A process that does not read would hold the writer: killing it ends the writer, too.
+            // A process that does not read blocks this thread. Killing the process unblocks it.
             let write = move || {
                 let _ = input.map(|mut input| input.write_all(question.as_bytes()));
             };
@@ -180,7 +182,7 @@ impl Running {
         })
     }
 
-    /// Kills the process if it runs, and frees its place in the system's table.
+    /// Kills the process if it is running, and reaps it.
     fn end(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -193,11 +195,11 @@ impl Drop for Running {
     }
 }
 
-/// Reads one question of a [`Checker`], limits this process as it says, compiles the grammar, and writes the answer. A
-/// program does this alone in its process, which ends where a limit is exceeded.
+/// Reads one question of a [`Checker`], sets the question's limits for this process, compiles the grammar, and writes
+/// the answer. The program must do nothing else: the process may be killed when it exceeds a limit.
 ///
 /// # Errors
-/// If `input` has no question, or `output` can't be written.
+/// If `input` has no valid question, or `output` can't be written.
 pub fn answer(input: impl Read, mut output: impl Write) -> io::Result<()> {
     let question: Value = serde_json::from_reader(input.take(MAX_QUESTION))?;
     let no_question = || io::Error::new(io::ErrorKind::InvalidData, "expected a grammar to check");
@@ -208,7 +210,7 @@ pub fn answer(input: impl Read, mut output: impl Write) -> io::Result<()> {
     let answer = match compile_alone(&environment, &source) {
         Ok(()) => json!({ "passes": true }),
         Err(Error::Unsupported { problem, .. }) => {
-            // A letter takes at most six bytes as JSON.
+            // A character takes at most six bytes in JSON.
             json!({ "problem": problem.chars().take(MAX_ANSWER / 8).collect::<String>() })
         }
         Err(_) => json!({ "is_costly": true }),
@@ -224,13 +226,14 @@ fn compile_alone(environment: &TokEnv, source: &GrammarSource) -> Result<()> {
     compile::compile(&factory, (source.kind(), grammar), owner, &Cancel::new()).map(drop)
 }
 
-/// Limits the address space and the time of this process. Systems without such limits have the time of the [`Checker`].
+/// Limits the address space and the CPU time of this process. On systems without such limits, only the time limit of
+/// the [`Checker`] applies.
 fn limit_process(memory: u64, seconds: u64) -> io::Result<()> {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, Rlimit, setrlimit};
         let limits = [
-            // A dump would hold a client's text.
+            // A core dump would contain a client's text.
             (Resource::Core, 0),
             (Resource::Cpu, seconds),
             #[cfg(not(target_os = "macos"))]
@@ -250,7 +253,7 @@ fn limit_process(memory: u64, seconds: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns what a process is told of the vocabulary in `trie`: how many tokens it has, which of them end an answer, the names
+/// Returns the part of the vocabulary in `trie` that compilation needs: the number of tokens, the end tokens, the names
 /// of control tokens, and the tokens of one byte.
 pub(crate) fn vocabulary(trie: &TokTrie) -> Value {
     let count = trie.vocab_size() as u32;

@@ -1,4 +1,4 @@
-//! From a text to a parser, within bounds of time, memory and stack.
+//! Compilation of a source to a parser, within limits of time, memory and stack.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -15,19 +15,20 @@ use crate::error::{Error, Result};
 use crate::kind::Kind;
 use crate::source::{GrammarSource, schema};
 
-/// A grammar in use takes milliseconds, the largest a second.
+/// Time limit of a compilation. Typical grammars take milliseconds, the largest ones a second.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Time between two looks at whether a compile was cancelled.
+/// Interval at which a compilation checks for cancellation.
 const LOOK: Duration = Duration::from_millis(10);
-/// Compilers that run at once. One whose result is no longer waited for goes on, since nothing can end it.
+/// Maximum number of concurrent compilers. A compiler whose result is no longer awaited continues, since it can't be
+/// stopped.
 const MAX_COMPILERS: usize = 8;
-/// Compilers of one owner that run at once: the others are left to other owners.
+/// Maximum number of concurrent compilers per owner, which leaves the others to other owners.
 const MAX_OF_OWNER: usize = MAX_COMPILERS / 2;
-/// Stack of a compiler in bytes: it recurses as deep as the text is, and once for each of a schema's properties. Only what is
-/// used of it becomes memory.
+/// Stack of a compiler thread in bytes. The compiler recurses for each level of nesting, and for each property of a
+/// schema. Only the used part of the stack takes memory.
 const STACK: usize = 1 << 25;
 
-/// Compilers that run, of each owner that has one.
+/// The number of running compilers of each owner.
 static COMPILERS: Mutex<BTreeMap<[u8; 32], usize>> = Mutex::new(BTreeMap::new());
 static ENDED: Condvar = Condvar::new();
 
@@ -35,12 +36,12 @@ fn compilers() -> MutexGuard<'static, BTreeMap<[u8; 32], usize>> {
     COMPILERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts a compiler of an owner for as long as it is there.
+/// A guard that counts a running compiler of an owner.
 #[derive(Debug)]
 struct Counted([u8; 32]);
 
 impl Counted {
-    /// Waits until there are fewer than the most, in all and of `owner`.
+    /// Waits until the number of compilers is below the limits, in total and for `owner`.
     fn new(owner: [u8; 32], cancel: &Cancel) -> Result<Self> {
         let start = Instant::now();
         let mut compilers = compilers();
@@ -76,21 +77,21 @@ impl Drop for Counted {
     }
 }
 
-/// Returns the limits of a parser: of a grammar's size, and of each mask in time.
+/// Returns the parser's limits on the size of grammars and on the work per mask.
 fn limits() -> ParserLimits {
     ParserLimits {
         verbose_errors: false,
-        // It would go through all tokens of the vocabulary for each large lexeme, in a compile that can't be ended. Masks go
-        // through them as far as they need, and can be cancelled.
+        // Precomputation would iterate over the vocabulary for each large lexeme, in a compilation that can't be
+        // cancelled. Masks do this work on demand and can be cancelled.
         precompute_large_lexemes: false,
         ..ParserLimits::default()
     }
 }
 
-/// Returns what compiles grammars for the tokens of `environment`.
+/// Returns the compiler of grammars for the tokens of `environment`.
 ///
 /// # Errors
-/// If there is an odd token among them.
+/// If the compiler does not support one of the tokens.
 pub(crate) fn factory(environment: &TokEnv) -> Result<Arc<ParserFactory>> {
     let mut factory = ParserFactory::new_simple(environment).map_err(|error| Error::Tokenizer {
         problem: error.to_string(),
@@ -100,10 +101,10 @@ pub(crate) fn factory(environment: &TokEnv) -> Result<Arc<ParserFactory>> {
     Ok(Arc::new(factory))
 }
 
-/// Reads `source`.
+/// Checks and parses `source`.
 ///
 /// # Errors
-/// If the text is too long, too deep or of too many parts, or is no JSON where it should be.
+/// If the text exceeds a limit of length, depth or number of parts, or is not valid JSON where required.
 pub(crate) fn read(source: &GrammarSource) -> Result<GrammarWithLexer> {
     source.check()?;
     Ok(match source {
@@ -116,10 +117,10 @@ pub(crate) fn read(source: &GrammarSource) -> Result<GrammarWithLexer> {
     })
 }
 
-/// Returns the parser of `grammar` at its beginning, for `owner`.
+/// Compiles `grammar` for `owner` and returns its parser in the initial state.
 ///
 /// # Errors
-/// If the text has a mistake, holds what is not supported, or exceeds a limit; if `cancel` is set.
+/// If the grammar is invalid, unsupported, or exceeds a limit, or if `cancel` is set.
 pub(crate) fn compile(
     factory: &Arc<ParserFactory>,
     (kind, grammar): (Kind, GrammarWithLexer),
@@ -134,7 +135,7 @@ pub(crate) fn compile(
         let parser = factory.create_parser(TopLevelGrammar::from_grammar(grammar));
         let matcher = parser.map(|parser| Matcher::new(Ok(parser)));
         drop(counted);
-        // The receiver may have given up.
+        // The receiver may have timed out.
         let _ = result.send(matcher);
     };
     let thread = thread::Builder::new()
@@ -169,7 +170,7 @@ pub(crate) fn compile(
     }
 }
 
-/// A message of llguidance as far as it is for people.
+/// Returns the user-readable part of one of llguidance's messages.
 pub(crate) fn problem(kind: Kind, message: &str) -> String {
     let end = ["\n<", "<backtrace>"]
         .iter()

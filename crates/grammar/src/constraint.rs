@@ -1,4 +1,4 @@
-//! A compiled grammar, and what may come next in one answer.
+//! A compiled grammar, and the constraint that it puts on one completion.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -12,10 +12,11 @@ use crate::kind::Kind;
 use crate::source::GrammarSource;
 use crate::watch::{self, Watched};
 
-/// A compiled grammar: the form of any number of answers, [as an option](triad_engine::GenerateOptions::form) of each.
+/// A compiled grammar. It can constrain any number of completions, [as an option](triad_engine::GenerateOptions::form)
+/// of each.
 pub struct Grammar {
     source: GrammarSource,
-    /// At its beginning.
+    /// The matcher in its initial state.
     matcher: Mutex<Matcher>,
 }
 
@@ -27,14 +28,14 @@ impl Grammar {
         }
     }
 
-    /// What it was compiled from.
+    /// Returns the source of the grammar.
     pub fn source(&self) -> &GrammarSource {
         &self.source
     }
 
-    /// What may come next in an answer, at its beginning.
+    /// Starts a completion.
     pub fn begin(&self) -> GrammarConstraint {
-        // With caches of its own: what one answer needs of a limit, no other one lacks.
+        // A deep clone has its own caches, so that completions don't use up each other's limits.
         let matcher = self
             .matcher
             .lock()
@@ -42,7 +43,7 @@ impl Grammar {
             .deep_clone()
             .into_cancellable();
         let watched = Watched::new(&matcher)
-            .map_err(|error| format!("no thread can be started for it: {error}"));
+            .map_err(|error| format!("cannot start a thread to watch it: {error}"));
         GrammarConstraint {
             matcher,
             watched,
@@ -67,16 +68,16 @@ impl fmt::Debug for Grammar {
     }
 }
 
-/// What may come next in one answer.
+/// The constraint on one completion.
 pub struct GrammarConstraint {
     matcher: Matcher,
-    /// What ends a step that takes too long, or why nothing does.
+    /// The watch that cancels slow steps, or the reason why there is none.
     watched: Result<Watched, String>,
     kind: Kind,
 }
 
 impl GrammarConstraint {
-    /// Computes a step of the matcher.
+    /// Runs a step of the matcher under the watch.
     fn step<T>(&mut self, work: impl FnOnce(&mut Matcher) -> T) -> T {
         match &self.watched {
             Ok(watched) => watched.step(|| work(&mut self.matcher)),
@@ -84,7 +85,7 @@ impl GrammarConstraint {
         }
     }
 
-    /// Whether the answer so far has its form: it may end here, or go on.
+    /// Returns whether the output so far is complete: generation may end here or continue.
     pub fn may_end(&mut self) -> bool {
         self.step(Matcher::is_accepting).unwrap_or(false)
     }

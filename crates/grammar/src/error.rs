@@ -1,107 +1,107 @@
-//! What can be wrong with a grammar.
+//! Errors of grammars.
 
 use std::time::Duration;
 
 use crate::kind::Kind;
 
-/// Why there is no grammar.
+/// The reason why a grammar can't be used.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A text that is longer than any in use.
+    /// A source that is too long.
     #[error("the {kind} has {bytes} bytes, expected at most {most}")]
     TooLong {
-        /// What it is.
+        /// The kind of source.
         kind: Kind,
-        /// Its length.
+        /// Its size in bytes.
         bytes: usize,
-        /// The most that is read.
+        /// The maximum size.
         most: usize,
     },
-    /// A text of more parts than any in use.
+    /// A source with too many parts.
     #[error("the {kind} has {count} {what}, expected at most {most}")]
     TooMany {
-        /// What it is.
+        /// The kind of source.
         kind: Kind,
-        /// Which parts.
+        /// The kind of parts.
         what: &'static str,
-        /// How many.
+        /// The number of parts.
         count: usize,
-        /// The most that are compiled.
+        /// The maximum number.
         most: usize,
     },
-    /// A text with brackets within brackets, deeper than any in use.
+    /// A source whose brackets are nested too deeply.
     #[error("line {line} of the {kind}: brackets are {depth} deep, expected at most {most}")]
     TooDeep {
-        /// What it is.
+        /// The kind of source.
         kind: Kind,
-        /// Line of the bracket, from 1.
+        /// The line of the bracket, from 1.
         line: usize,
-        /// How deep it is.
+        /// The depth of the bracket.
         depth: usize,
-        /// The deepest that is read.
+        /// The maximum depth.
         most: usize,
     },
-    /// A schema that is not JSON.
+    /// A schema that is not valid JSON.
     #[error("line {line}, column {column} of the JSON schema: {problem}")]
     Json {
-        /// From 1.
+        /// The line of the error, from 1.
         line: usize,
-        /// From 1.
+        /// The column of the error, from 1.
         column: usize,
-        /// What is wrong there.
+        /// The description of the error.
         problem: String,
     },
-    /// A grammar that has a mistake, or holds what is not supported.
+    /// A grammar that is invalid or uses an unsupported feature.
     #[error("the {kind} can't be used: {problem}")]
     Unsupported {
-        /// What it is.
+        /// The kind of source.
         kind: Kind,
-        /// What is not supported, or wrong.
+        /// The invalid or unsupported feature.
         problem: String,
     },
-    /// A grammar that takes too long to be compiled.
+    /// A grammar that takes too long to compile.
     #[error("the {kind} takes longer than {limit:?} to compile: make it simpler")]
     TooSlow {
-        /// What it is.
+        /// The kind of source.
         kind: Kind,
-        /// The longest time.
+        /// The time limit.
         limit: Duration,
     },
-    /// A grammar that took more time or memory in a [process of its own](crate::Checker) than it may.
+    /// A grammar that exceeded the time or memory limit of a [separate process](crate::Checker).
     #[error("the {kind} takes too much time or memory to compile: make it simpler")]
     TooCostly {
-        /// What it is.
+        /// The kind of source.
         kind: Kind,
     },
-    /// The compile was cancelled.
-    #[error("the compile of a grammar was cancelled")]
+    /// The compilation was cancelled.
+    #[error("the compilation of a grammar was cancelled")]
     Cancelled,
-    /// The program that compiles grammars on its own does not work.
+    /// The program that checks grammars does not work.
     #[error("the program that checks grammars does not work: {problem}")]
     Checker {
-        /// What is wrong with it.
+        /// The description of the failure.
         problem: String,
     },
-    /// So many grammars are being compiled, in all or for one owner, that one more was not begun in time.
+    /// Too many compilations are running, in total or for one owner, and none ended within the time limit.
     #[error("{count} grammars are being compiled: try again later")]
     Busy {
-        /// How many.
+        /// The number of running compilations.
         count: usize,
     },
-    /// The system has no thread to compile with.
-    #[error("no thread can be started to compile with: {problem}")]
+    /// The system can't start a thread for the compilation.
+    #[error("cannot start a thread to compile a grammar: {problem}")]
     NoThread {
-        /// Why not.
+        /// The cause.
         problem: String,
     },
-    /// A tokenizer that no grammar can be applied to.
-    #[error("answers of this model can't have a form: {problem}")]
+    /// A tokenizer that does not support grammars.
+    #[error("this model does not support structured output: {problem}")]
     Tokenizer {
-        /// What is wrong.
+        /// The description of the problem.
         problem: String,
     },
 }
 
-/// Result of this crate's functions.
+/// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,8 +1,8 @@
-//! What grammars are written in.
+//! Kinds of grammar sources.
 
 use std::fmt;
 
-/// What a grammar is written in.
+/// The language of a grammar source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// [`JsonSchema`](crate::GrammarSource::JsonSchema) or [`JsonObject`](crate::GrammarSource::JsonObject).

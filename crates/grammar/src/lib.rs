@@ -1,8 +1,8 @@
-//! Answers in a form: JSON of a schema, texts of a regular expression or a grammar.
+//! Structured output: JSON that conforms to a schema, or text that matches a regular expression or a grammar.
 //!
-//! [`Grammars`] compiles a [`GrammarSource`] for the tokens of a model, once for each text. A [`Grammar`] is a
-//! [`Form`](triad_engine::constraint::Form) of answers: given to the engine with the options of an answer, every token of
-//! it is one that the grammar allows, and it ends only where the grammar allows an end.
+//! [`Grammars`] compiles a [`GrammarSource`] for the tokens of a model, once per source. A [`Grammar`] is a
+//! [`Form`](triad_engine::constraint::Form), an option of generation: the engine then generates only tokens that the
+//! grammar allows, and ends only where the grammar allows an end.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -23,10 +23,11 @@
 //! # }
 //! ```
 //!
-//! Parsing is llguidance's ("Super-fast structured outputs"): an Earley parser over lexemes whose automata are built as they are
-//! needed, and a walk over the tree of all tokens. The length and depth of texts, the time and stack of the compiler, and the
-//! time of each mask are bounded, and what exceeds a bound is an error. A compiler whose time is over goes on in its thread: for
-//! texts that are not trusted there are processes that can be ended ([`Grammars::with_checker`]).
+//! Parsing is done by llguidance ("Super-fast structured outputs"): an Earley parser over lexemes with lazily built
+//! automata, and a walk over the trie of all tokens. The length and depth of sources, the time and stack of the
+//! compiler, and the time per mask are limited. Exceeding a limit is an error. A compilation that times out continues
+//! in its thread. Sources that are not trusted can therefore be compiled in separate processes first
+//! ([`Grammars::with_checker`]).
 #![forbid(unsafe_code)]
 
 mod check;
@@ -52,23 +53,24 @@ use llguidance::ParserFactory;
 use serde_json::Value;
 use triad_engine::Cancel;
 
-/// Compiled grammars that are kept, at most.
+/// Maximum number of compiled grammars that are kept.
 const KEPT: usize = 64;
 
-/// Compiles grammars for the tokens of one model, and keeps the latest ones.
+/// The compiler and cache of grammars for the tokens of one model.
 pub struct Grammars {
     factory: Arc<ParserFactory>,
-    /// With whom each was compiled for; the latest one last.
+    /// The cached grammars, each with its owner. The latest one is last.
     kept: Mutex<Vec<([u8; 32], Arc<Grammar>)>>,
-    /// With what it is told of the tokens.
+    /// The checker, with the vocabulary that it receives.
     checker: Option<(Checker, Value)>,
 }
 
 impl Grammars {
-    /// For a model or a tokenizer. Goes through all its tokens once: tens of milliseconds for large vocabularies.
+    /// Creates a compiler for a model or a tokenizer. Iterates over all its tokens once, which takes tens of
+    /// milliseconds for large vocabularies.
     ///
     /// # Errors
-    /// If it has no tokenizer, or one without an end token.
+    /// If there is no tokenizer, or it has no end token.
     pub fn new(tokenizer: Arc<dyn HasTokenizer>) -> Result<Self> {
         Ok(Self {
             factory: compile::factory(&tokens::environment(tokenizer)?)?,
@@ -77,9 +79,9 @@ impl Grammars {
         })
     }
 
-    /// Compiles only what `checker` has compiled in a process of its own, except for [`GrammarSource::JsonObject`], whose text
-    /// is always the same. For grammars of people who are not trusted: without it, the memory of a compile isn't bounded, and a
-    /// compile whose time is over goes on.
+    /// Compiles every source with `checker` first, except [`GrammarSource::JsonObject`], which is constant. Use it for
+    /// sources that are not trusted: without it, the memory of a compilation is not limited, and a compilation that
+    /// times out continues.
     #[must_use]
     pub fn with_checker(self, checker: Checker) -> Self {
         let vocabulary = check::vocabulary(self.factory.tok_env().tok_trie());
@@ -89,19 +91,19 @@ impl Grammars {
         }
     }
 
-    /// The grammar of `source`.
+    /// Returns the compiled grammar of `source`.
     ///
     /// # Errors
-    /// If the text has a mistake, holds what is not supported, or exceeds a limit; the error names which.
+    /// If the source is invalid, unsupported, or exceeds a limit. The error says which.
     pub fn compile(&self, source: &GrammarSource) -> Result<Arc<Grammar>> {
         self.compile_for([0; 32], source, &Cancel::new())
     }
 
-    /// As [`compile`](Self::compile), for an owner: one that was kept is found by its owner alone, so that the time does not
-    /// tell what others had compiled. An owner has at most half of the places for compilers.
+    /// Like [`compile`](Self::compile), for an owner. Only the owner of a cached grammar finds it, so that the compile
+    /// time does not reveal what others compiled. One owner may use at most half of the concurrent compilers.
     ///
     /// # Errors
-    /// As [`compile`](Self::compile); if `cancel` is set.
+    /// As [`compile`](Self::compile); also if `cancel` is set.
     pub fn compile_for(
         &self,
         owner: [u8; 32],

@@ -1,23 +1,24 @@
-//! Closes objects: a schema that names properties, and does not say what else there may be, allows nothing else.
+//! Closing of objects: a schema that names properties and does not say whether others are allowed allows no others.
 //!
-//! A model that may go on with keys of its own does so until it is cut off, and the libraries that write schemas leave
-//! `additionalProperties` out. Servers of other engines close such objects, too. What an object may have is said by all
-//! schemas that hold in one place: an object that is described by `allOf`, `$ref` or `anyOf` next to its own `properties` is
-//! closed once, with the names of all of them. Its parts stay open, since each of them alone would forbid what another one
-//! demands. A definition that is a part here and whole elsewhere gets a second, open copy.
+//! If a model may add arbitrary keys, it often does so until the token limit, and the libraries that write schemas
+//! leave `additionalProperties` out. Servers of other engines close such objects as well. All schemas that apply to one
+//! place determine the properties of an object there. An object with its own `properties` and also `allOf`, `$ref` or
+//! `anyOf` is therefore closed once, with the names of all of them. Its parts stay open, since each closed part would
+//! forbid what another part requires. A definition that is a part in one place and the whole object in another gets a
+//! second, open copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
-/// Names that are looked at and added, at most: no schema in use has a tenth of them.
+/// Maximum number of names that are visited and added. No known schema has a tenth of them.
 const MOST_NAMES: usize = 1 << 18;
-/// Keywords whose schemas hold in the place where they are.
+/// Keywords whose schemas apply to the same place as the schema that contains them.
 const IN_PLACE: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
-/// Keywords with schemas by names that are no keywords.
+/// Keywords whose value maps names, which are not keywords, to schemas.
 pub(crate) const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-/// Keywords that are refused later, so that nothing in them matters.
+/// Keywords that are refused later, so that their contents don't matter.
 const REFUSED: [&str; 6] = [
     "not",
     "if",
@@ -27,18 +28,18 @@ const REFUSED: [&str; 6] = [
     "dependencies",
 ];
 
-/// A schema whose parts have too many names.
+/// The error of a schema whose parts have too many names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TooManyNames;
 
 impl TooManyNames {
-    pub(crate) const TEXT: &'static str = "objects that allOf, anyOf and $ref make of parts with too many names: set additionalProperties in each part";
+    pub(crate) const TEXT: &'static str = "allOf, anyOf and $ref combine objects with too many names: set additionalProperties in each part";
 }
 
 /// Returns `schema` with closed objects.
 ///
 /// # Errors
-/// If that takes too many names.
+/// If this takes too many names.
 pub(crate) fn closed(schema: &Value) -> Result<Value, TooManyNames> {
     let mut closer = Closer {
         root: schema,
@@ -62,21 +63,21 @@ pub(crate) fn closed(schema: &Value) -> Result<Value, TooManyNames> {
     Ok(made)
 }
 
-/// The names that an object has by the schemas that hold in one place.
+/// The names of an object's properties, by all schemas that apply to its place.
 #[derive(Clone, Debug, Default)]
 struct Names {
     properties: Map<String, Value>,
     patterns: Map<String, Value>,
-    /// Whether there are `properties` or `patternProperties`: `required` alone describes no object.
+    /// Whether there are `properties` or `patternProperties`. `required` alone does not describe an object.
     has_properties: bool,
-    /// Whether one of them says itself what else there may be.
+    /// Whether one of the schemas itself says which other properties are allowed.
     is_explicit: bool,
-    /// Properties that there are at least.
+    /// Minimum number of properties.
     least: u64,
 }
 
 impl Names {
-    /// Adds the names in `keywords` itself.
+    /// Adds the names that `keywords` itself contains.
     fn add(&mut self, keywords: &Map<String, Value>) {
         for (keyword, names) in [
             ("properties", &mut self.properties),
@@ -105,13 +106,13 @@ impl Names {
         );
     }
 
-    /// Whether an object can be closed with these names.
+    /// Returns whether an object with these names can be closed.
     fn can_close(&self) -> bool {
         let enough = self.least <= self.properties.len() as u64 || !self.patterns.is_empty();
         self.has_properties && !self.is_explicit && enough
     }
 
-    /// Adds those of `more`.
+    /// Adds the names of `more`.
     fn extend(&mut self, more: Self) {
         self.properties.extend(more.properties);
         self.patterns.extend(more.patterns);
@@ -121,7 +122,7 @@ impl Names {
         self.properties.len() + self.patterns.len()
     }
 
-    /// Returns a schema that allows these names alone, and any values.
+    /// Returns a schema that allows only these names, with any values.
     fn schema(&self) -> Value {
         let mut schema = json!({ "properties": self.properties, "additionalProperties": false });
         if !self.patterns.is_empty() {
@@ -133,7 +134,7 @@ impl Names {
 
 /// An object that several schemas describe in one place.
 struct Object<'a> {
-    /// Its place among such objects.
+    /// The object's index among such objects.
     index: usize,
     schema: &'a Value,
     is_closed: bool,
@@ -141,13 +142,13 @@ struct Object<'a> {
 
 struct Closer<'a> {
     root: &'a Value,
-    /// Names of open copies of definitions, by the object that they are a part of and by their pointer.
+    /// The names of the open copies of definitions, by the object that they are a part of and by their pointer.
     copies: BTreeMap<(usize, String), String>,
-    /// Copies that are not made yet: each with its name, the original, and the object that it is a part of.
+    /// The copies that are not created yet: the name, the original, and the object that the copy is a part of.
     wanted: Vec<(String, &'a Value, Rc<Object<'a>>)>,
-    /// Names that may still be looked at or added.
+    /// Number of names that may still be visited or added.
     left: usize,
-    /// Objects that several schemas describe, so far.
+    /// Number of objects so far that several schemas describe.
     objects: usize,
 }
 
@@ -157,7 +158,7 @@ impl<'a> Closer<'a> {
         Ok(())
     }
 
-    /// Returns a schema that alone describes what is in its place.
+    /// Returns the closed form of a schema that alone describes its place.
     fn closed(&mut self, schema: &'a Value) -> Result<Value, TooManyNames> {
         let keywords = match schema {
             Value::Object(keywords) => keywords,
@@ -182,7 +183,7 @@ impl<'a> Closer<'a> {
                 let mut made = self.children(keywords)?;
                 if own.can_close() {
                     if let Some(Value::Object(properties)) = made.get_mut("properties") {
-                        // Those that are required and not described.
+                        // Add names that are required but have no schema.
                         for (name, any) in own.properties {
                             properties.entry(name).or_insert(any);
                         }
@@ -191,7 +192,7 @@ impl<'a> Closer<'a> {
                 }
                 Ok(Value::Object(made))
             }
-            // One schema describes the object, or one of several does.
+            // The object is described by one schema, or by one of several.
             [keyword]
                 if own.len() == 0
                     && !own.is_explicit
@@ -220,7 +221,8 @@ impl<'a> Closer<'a> {
         }
     }
 
-    /// Returns a part of `object`: what is in other places is closed, and each alternative to the names of the others.
+    /// Returns a part of `object`. Schemas of other places are closed, and each alternative is closed with the names of
+    /// the other parts.
     fn open(&mut self, schema: &'a Value, object: &Rc<Object<'a>>) -> Result<Value, TooManyNames> {
         let Value::Object(keywords) = schema else {
             return Ok(schema.clone());
@@ -249,7 +251,8 @@ impl<'a> Closer<'a> {
         Ok(Value::Object(made))
     }
 
-    /// Returns one of the alternatives `options` of `object`, which allows the names of the rest of it and its own.
+    /// Returns `option`, one of the alternatives `options` of `object`. It allows its own names and those of the rest
+    /// of the object.
     fn option(
         &mut self,
         option: &'a Value,
@@ -265,7 +268,7 @@ impl<'a> Closer<'a> {
         Ok(made)
     }
 
-    /// Adds to `schema` that there are no other names.
+    /// Forbids all other names in `schema`.
     fn add_part(&mut self, schema: &mut Value, names: &Names) -> Result<(), TooManyNames> {
         self.spend(names.len())?;
         if let Some(keywords) = schema.as_object_mut() {
@@ -277,7 +280,7 @@ impl<'a> Closer<'a> {
         Ok(())
     }
 
-    /// Returns a reference to the open copy of what `reference` names, for `object`.
+    /// Returns a reference to the open copy of `reference` for `object`.
     fn copy(&mut self, reference: &str, object: &Rc<Object<'a>>) -> String {
         let root = self.root;
         let found = pointer(reference).and_then(|pointer| Some((root.pointer(&pointer)?, pointer)));
@@ -301,7 +304,7 @@ impl<'a> Closer<'a> {
         format!("#/$defs/{name}")
     }
 
-    /// Returns the keywords with closed schemas of what is in other places; what holds in this place is as it was.
+    /// Returns the keywords with closed schemas of other places. Schemas of the same place are unchanged.
     fn children(
         &mut self,
         keywords: &'a Map<String, Value>,
@@ -318,7 +321,7 @@ impl<'a> Closer<'a> {
                         .map(|(name, schema)| Ok((name.clone(), self.closed(schema)?)));
                     Value::Object(each.collect::<Result<_, _>>()?)
                 }
-                // Others may have definitions anywhere.
+                // Other keywords may contain definitions anywhere.
                 value => self.closed(value)?,
             };
             made.insert(keyword.clone(), value);
@@ -326,7 +329,8 @@ impl<'a> Closer<'a> {
         Ok(made)
     }
 
-    /// Returns the names by all schemas that hold where `schema` does, but for those in the alternatives `without`.
+    /// Returns the names by all schemas that apply to the same place as `schema`, except those in the alternatives
+    /// `without`.
     fn names(
         &mut self,
         schema: &'a Value,
@@ -374,7 +378,7 @@ fn pointer(reference: &str) -> Option<String> {
     (pointer.is_empty() || pointer.starts_with('/')).then(|| pointer.to_owned())
 }
 
-/// Whether a keyword's value is no schema, but compared as it is.
+/// Returns whether a keyword's value is not a schema but a literal value.
 pub(crate) fn is_value(keyword: &str) -> bool {
     matches!(keyword, "const" | "enum" | "default" | "examples")
 }
@@ -392,7 +396,7 @@ mod tests {
                 json!({"properties": {"a": any}}),
                 json!({"properties": {"a": any}, "additionalProperties": false}),
             ),
-            // One that is required has to stay possible.
+            // A required property must stay allowed.
             (
                 json!({"properties": {}, "required": ["b"]}),
                 json!({"properties": {"b": true}, "required": ["b"], "additionalProperties": false}),
@@ -460,7 +464,7 @@ mod tests {
             .collect();
         let schema = json!({"prefixItems": parts, "$defs": {"many": {"properties": many}}});
         assert!(closed(&schema).is_err());
-        // References in a circle end.
+        // Circular references terminate.
         let circle =
             json!({"allOf": [{"$ref": "#"}, {"$ref": "#/allOf/0"}], "properties": {"a": {}}});
         assert!(closed(&circle).is_ok());

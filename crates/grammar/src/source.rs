@@ -1,4 +1,4 @@
-//! Grammars as texts, and what is checked of a text before it is compiled.
+//! Sources of grammars, and the checks before their compilation.
 
 use serde_json::{Value, json};
 
@@ -6,38 +6,40 @@ use crate::error::{Error, Result};
 use crate::kind::Kind;
 use crate::objects::{self, TooManyNames};
 
-/// Longest texts, in bytes; the longest schemas in use, which may be parts of grammars, are a few hundred kilobytes.
+/// Maximum sizes of sources in bytes. The longest known schemas, which may also be parts of grammars, are a few hundred
+/// kilobytes.
 const LONGEST: usize = 1 << 20;
 const LONGEST_REGEX: usize = 1 << 16;
-/// Properties and options of a JSON schema, at most, and rules and options of a grammar: compiling takes as long as the square
-/// of how many are next to each other. The largest schemas in use have some thousand.
+/// Limits of the properties and options of a JSON schema, and of the rules and options of a grammar: the compile time
+/// grows with the square of the number of siblings. The largest known schemas have some thousand.
 const MOST_PARTS: usize = 8192;
 const MOST_SIBLINGS: usize = 1024;
 const MOST_RULES: usize = 8192;
-/// What precedes a schema in a grammar.
+/// The directive before a schema in a grammar.
 const JSON_IN_LARK: &str = "%json";
-/// Deepest brackets of grammars and regular expressions. JSON has a limit of its own, 128.
+/// Maximum depth of brackets in grammars and regular expressions. JSON has its own limit, 128.
 const DEEPEST: usize = 200;
 
-/// Space between the parts of JSON: a space, or a new line with its indentation, of spaces or of tabs. A model that could go
-/// on for ever with spaces sometimes does; with both by turns it needs a token for each.
+/// Whitespace between the parts of JSON: a space, or a new line with its indentation of spaces or tabs. Without the
+/// limit, models sometimes generate spaces endlessly. Spaces and tabs can't be mixed, because an alternating sequence
+/// would take one token per character.
 const SPACE: &str = r" |\n( {0,64}|\t{0,16})";
 
-/// What an answer must be.
+/// The source of a grammar, which constrains the output.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum GrammarSource {
-    /// JSON that a schema describes, in the drafts that `$schema` may name. Properties come in the order of the schema.
+    /// A JSON schema, of one of the drafts that `$schema` may name. Properties are generated in the schema's order.
     JsonSchema(String),
     /// Any JSON object.
     JsonObject,
-    /// A text that a regular expression matches from its beginning to its end, in the syntax of the crate `regex`.
+    /// A regular expression that matches the whole output, in the syntax of the crate `regex`.
     Regex(String),
-    /// A text of a grammar in llguidance's variant of Lark, from its rule `start`.
+    /// A grammar in llguidance's variant of Lark. The output is derived from its rule `start`.
     Lark(String),
 }
 
 impl GrammarSource {
-    /// Which it is.
+    /// Returns the kind of source.
     pub fn kind(&self) -> Kind {
         match self {
             Self::JsonSchema(_) | Self::JsonObject => Kind::JsonSchema,
@@ -46,7 +48,7 @@ impl GrammarSource {
         }
     }
 
-    /// Its text.
+    /// Returns the source text.
     pub fn text(&self) -> &str {
         match self {
             Self::JsonSchema(text) | Self::Regex(text) | Self::Lark(text) => text,
@@ -54,7 +56,7 @@ impl GrammarSource {
         }
     }
 
-    /// Returns it as [`Self::from_json`] reads it.
+    /// Serializes the source for [`Self::from_json`].
     pub(crate) fn to_json(&self) -> Value {
         let name = match self {
             Self::JsonSchema(_) => "json_schema",
@@ -65,7 +67,7 @@ impl GrammarSource {
         json!({ name: self.text() })
     }
 
-    /// Reads what [`Self::to_json`] returned.
+    /// Deserializes the result of [`Self::to_json`].
     pub(crate) fn from_json(json: &Value) -> Option<Self> {
         let (name, text) = json.as_object()?.iter().next()?;
         let text = text.as_str()?.to_owned();
@@ -78,7 +80,7 @@ impl GrammarSource {
         })
     }
 
-    /// Refuses texts that are too long or too deep.
+    /// Refuses sources that exceed a limit.
     pub(crate) fn check(&self) -> Result<()> {
         let (kind, text) = (self.kind(), self.text());
         let most = if kind == Kind::Regex {
@@ -103,7 +105,7 @@ impl GrammarSource {
     }
 }
 
-/// Refuses grammars of more rules and options than any in use, and schemas within them as [`check_parts`].
+/// Refuses grammars with too many rules and options. Schemas in them are limited as by [`check_parts`].
 fn check_rules(text: &str) -> Result<()> {
     let kind = Kind::Lark;
     let (mut rest, mut rules, mut parts) = (text, 0, 0);
@@ -114,7 +116,7 @@ fn check_rules(text: &str) -> Result<()> {
             .filter(|byte| matches!(byte, b'|' | b'\n'))
             .count();
         rest = rest[end..].strip_prefix(JSON_IN_LARK).unwrap_or_default();
-        // What is no JSON is left to the compiler, which names the place.
+        // Invalid JSON is left to the compiler, whose error has the position.
         let mut schemas = serde_json::Deserializer::from_str(rest).into_iter();
         if let Some(Ok(schema)) = schemas.next() {
             parts += count_parts(&schema)?;
@@ -132,7 +134,7 @@ fn check_rules(text: &str) -> Result<()> {
     check_parts(kind, parts)
 }
 
-/// Refuses more properties and options of schemas than in any in use.
+/// Refuses schemas with too many properties and options.
 fn check_parts(kind: Kind, count: usize) -> Result<()> {
     if count > MOST_PARTS {
         return Err(Error::TooMany {
@@ -145,10 +147,10 @@ fn check_parts(kind: Kind, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns how many properties, options and definitions a schema has.
+/// Counts the properties, options and definitions of a schema.
 ///
 /// # Errors
-/// If more than in any in use are next to each other.
+/// If too many of them are siblings.
 fn count_parts(schema: &Value) -> Result<usize> {
     let kind = Kind::JsonSchema;
     let (mut count, mut left) = (0, vec![schema]);
@@ -193,7 +195,8 @@ fn count_parts(schema: &Value) -> Result<usize> {
     Ok(count)
 }
 
-/// Brackets in strings and classes count, too: no grammar in use has so many more that open than that close.
+/// Refuses brackets that are nested too deeply. Brackets in strings and character classes count as well, because no
+/// known grammar has that many unbalanced ones.
 fn check_depth(kind: Kind, text: &str) -> Result<()> {
     let (mut depth, mut line) = (0usize, 1);
     for byte in text.bytes() {
@@ -215,11 +218,11 @@ fn check_depth(kind: Kind, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The schema in `text`, with the spaces that are allowed between its parts.
+/// Parses the schema in `text` and adapts it for llguidance.
 pub(crate) fn schema(text: &str) -> Result<Value> {
     let schema = serde_json::from_str(text).map_err(|error| {
         let problem = error.to_string();
-        // The place is a part of the message, at its end.
+        // The message ends with the position, which the error has separately.
         let problem = problem
             .split(" at line ")
             .next()
@@ -249,8 +252,8 @@ fn too_many_names() -> Error {
     }
 }
 
-/// Refuses objects that need more properties than they name: an answer may have a free name twice, which llguidance counts
-/// as two, and is one for who reads it.
+/// Refuses objects that need more properties than they name. The output may repeat a free name: llguidance counts it
+/// twice, but a JSON parser sees one property.
 fn check_counts(schema: &Value) -> Result<()> {
     match schema {
         Value::Array(items) => items.iter().try_for_each(check_counts),
@@ -266,7 +269,7 @@ fn check_counts(schema: &Value) -> Result<()> {
                 Some(least) if least > named as u64 && !are_all_named => Err(Error::Unsupported {
                     kind: Kind::JsonSchema,
                     problem: format!(
-                        "minProperties {least} with free names, of which an answer may have one twice: name as many in \
+                        "minProperties {least} with free names, which the output may repeat: list as many names in \
                          `required`, or set `additionalProperties` to false"
                     ),
                 }),
@@ -280,19 +283,19 @@ fn check_counts(schema: &Value) -> Result<()> {
     }
 }
 
-/// Returns `schema` as llguidance is to read it, for one that is a part of a Lark grammar: with what
-/// [`GrammarSource::JsonSchema`] means by it, which are spaces, closed objects, and [times](NARROWER) that exist.
+/// Adapts a schema that is a part of a Lark grammar, so that it has the same meaning as in
+/// [`GrammarSource::JsonSchema`]: whitespace, closed objects, and only [times](NARROWER) that exist.
 #[must_use]
 pub fn for_llguidance(schema: Value) -> Value {
     let schema = without_annotations(schema);
-    // Refused by the text of its type.
+    // The compiler refuses this type, and its error contains the text.
     let mut schema =
         objects::closed(&schema).unwrap_or_else(|_| json!({ "type": TooManyNames::TEXT }));
     adapt(&mut schema);
     schema
 }
 
-/// Adds what llguidance is told of spaces and formats.
+/// Adds patterns of formats and the pattern of whitespace.
 fn adapt(schema: &mut Value) {
     narrow_formats(schema);
     if let Some(keywords) = schema.as_object_mut() {
@@ -302,8 +305,8 @@ fn adapt(schema: &mut Value) {
     }
 }
 
-/// Keywords that restrict nothing, which llguidance does not know as such: next to a reference it takes them for a
-/// restriction, and refuses references in a circle.
+/// Keywords that restrict nothing, but are unknown to llguidance. Next to a reference it treats them as a restriction,
+/// and then refuses circular references.
 const ANNOTATIONS: [&str; 6] = [
     "deprecated",
     "discriminator",
@@ -313,7 +316,7 @@ const ANNOTATIONS: [&str; 6] = [
     "xml",
 ];
 
-/// Formats that JSON Schema defines: those that llguidance lacks are refused. All others are annotations.
+/// Formats that JSON Schema defines. Those that llguidance lacks are refused. All other formats are annotations.
 const FORMATS: [&str; 20] = [
     "date",
     "date-time",
@@ -337,7 +340,8 @@ const FORMATS: [&str; 20] = [
     "uuid",
 ];
 
-/// Returns `schema` without keywords that restrict nothing, and with `false` for what `not` excludes as a whole.
+/// Returns `schema` without keywords that restrict nothing, and with `false` in place of a `not` that excludes
+/// everything.
 fn without_annotations(schema: Value) -> Value {
     match schema {
         Value::Array(items) => items.into_iter().map(without_annotations).collect(),
@@ -364,7 +368,7 @@ fn without_annotations(schema: Value) -> Value {
             let kept = kept.map(|(keyword, value)| {
                 let value = match value {
                     value if objects::is_value(&keyword) => value,
-                    // Its keys are names, not keywords.
+                    // The keys of this value are names, not keywords.
                     Value::Object(schemas) if objects::NAMED.contains(&keyword.as_str()) => {
                         Value::Object(
                             schemas
@@ -383,7 +387,7 @@ fn without_annotations(schema: Value) -> Value {
     }
 }
 
-/// A date of llguidance's format that is no February 29, or is one of a leap year.
+/// A pattern of dates that exist: February 29 only in leap years. It narrows llguidance's format.
 macro_rules! existing_date {
     () => {
         "([0-9]{4}-(0[13-9]|1[0-2])-[0-9]{2}|[0-9]{4}-02-([01][0-9]|2[0-8])\
@@ -391,8 +395,8 @@ macro_rules! existing_date {
     };
 }
 
-/// Patterns of formats that llguidance takes more widely than RFC 3339, §5.7: with a February 29 in any year, and a
-/// second 60 in any minute. The leap seconds that there were are left out, too.
+/// Patterns for formats that llguidance implements more widely than RFC 3339, §5.7: it allows February 29 in any year,
+/// and second 60 in any minute. The patterns exclude real leap seconds as well.
 const NARROWER: [(&str, &str); 3] = [
     ("date", concat!("^", existing_date!(), "$")),
     ("time", "^[0-9]+:[0-9]+:[0-5]"),
@@ -402,7 +406,7 @@ const NARROWER: [(&str, &str); 3] = [
     ),
 ];
 
-/// Adds [patterns](NARROWER) beside formats, wherever `schema` has schemas: values that are compared as they are stay.
+/// Adds the [patterns](NARROWER) to formats in all schemas within `schema`, but not in literal values.
 fn narrow_formats(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(narrow_formats),

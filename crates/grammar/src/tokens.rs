@@ -1,4 +1,4 @@
-//! A tokenizer as llguidance sees it: the bytes of each token in a tree.
+//! The adapter of a tokenizer for llguidance: a trie of the bytes of all tokens.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use triad_model::tokenizer::{TokenKind, Tokenizer, TokenizerKind};
 
 use crate::error::{Error, Result};
 
-/// Something that has a tokenizer for as long as it is needed.
+/// A type that owns a tokenizer.
 pub trait HasTokenizer: Send + Sync + 'static {
-    /// The tokenizer.
+    /// Returns the tokenizer.
     ///
     /// # Errors
     /// If there is none.
@@ -37,7 +37,7 @@ struct Tokens {
     trie: TokTrie,
 }
 
-/// The tokens of `tokenizer`.
+/// Returns the token environment of the tokenizer of `owner`.
 pub(crate) fn environment(owner: Arc<dyn HasTokenizer>) -> Result<TokEnv> {
     let tokenizer = owner.tokenizer()?;
     let Some(end) = tokenizer.end_tokens().first() else {
@@ -55,10 +55,11 @@ pub(crate) fn environment(owner: Arc<dyn HasTokenizer>) -> Result<TokEnv> {
     }))
 }
 
-/// Tokens of a vocabulary that another process tells of, at most: more than any model has.
+/// Maximum number of tokens in a vocabulary from another process: more than any model has.
 const MAX_TOLD: u64 = 1 << 22;
 
-/// Returns the tokens that a [vocabulary](crate::check::vocabulary) tells of; those that it leaves out have no text.
+/// Returns the token environment of a [vocabulary](crate::check::vocabulary) from another process. Tokens that it
+/// leaves out have no text.
 pub(crate) fn told(vocabulary: &Value) -> Option<TokEnv> {
     let count = vocabulary["count"]
         .as_u64()
@@ -84,7 +85,7 @@ pub(crate) fn told(vocabulary: &Value) -> Option<TokEnv> {
     Some(Arc::new(ApproximateTokEnv::new(trie)))
 }
 
-/// The bytes of `token`; of a control token its name, behind a byte that no text has.
+/// Returns the bytes of `token`. For a control token it is the name, after a marker byte that no text contains.
 fn word(tokenizer: &Tokenizer, token: u32) -> Vec<u8> {
     match tokenizer.token_kind(token) {
         TokenKind::Control => {
@@ -100,7 +101,8 @@ fn word(tokenizer: &Tokenizer, token: u32) -> Vec<u8> {
 }
 
 impl Tokens {
-    /// The tokens of `text` as the model was trained on it, if they spell it: a normalizer may have changed it.
+    /// Tokenizes `text` as the model was trained on it. Returns `None` if the tokens spell another text, which happens
+    /// when a normalizer changes it.
     fn encode(&self, text: &str) -> Option<Vec<u32>> {
         let tokenizer = self.tokenizer.tokenizer().ok()?;
         let tokens = tokenizer.encode_part(text).ok()?;
@@ -125,7 +127,8 @@ impl TokenizerEnv for Tokens {
         self.trie.tokenize_with_greedy_fallback(bytes, encode)
     }
 
-    /// SentencePiece begins every text with a space: what it makes of a part of a text is not what the whole has there.
+    /// Returns whether tokens of a part of a text equal those of the whole text. SentencePiece adds a space before
+    /// every text, so they differ there.
     fn tokenize_is_canonical(&self) -> bool {
         self.tokenizer
             .tokenizer()

@@ -1,8 +1,8 @@
-//! Ends what takes too long of a matcher: a mask, the forced tokens, a step.
+//! A watch that cancels slow steps of matchers: masks, forced tokens and accepted tokens.
 //!
-//! llguidance bounds the work of a mask in places, not in all: one of a grammar with 20,000 rules takes ten seconds. It can
-//! be cancelled from another thread. One thread watches all matchers; each says when it begins and ends, which costs two
-//! writes to memory.
+//! llguidance limits the work of some steps, but not of all: a mask of a grammar with 20,000 rules takes ten seconds. A
+//! matcher can be cancelled from another thread. One thread watches all matchers. Each matcher records the begin and
+//! end of its steps, which costs two memory writes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 
 use llguidance::{CancellationHandle, Matcher};
 
-/// The longest time of a step. The longest in use takes 21 ms.
+/// Time limit of a step. The longest known step takes 21 ms.
 pub(crate) const LONGEST: Duration = Duration::from_secs(2);
-/// Time between two looks.
+/// Interval at which the thread checks the matchers.
 const LOOK: Duration = Duration::from_millis(100);
-/// No step is being computed.
+/// The value of `begun` when no step is running.
 const IDLE: u64 = 0;
 
-/// A matcher that is watched for as long as this is there.
+/// A matcher under watch. Dropping it ends the watch.
 pub(crate) struct Watched(Arc<State>);
 
 struct State {
-    /// Milliseconds after [`start`] at which the present step began, or [`IDLE`].
+    /// Start of the running step, in milliseconds after [`start`], or [`IDLE`].
     begun: AtomicU64,
     cancellation: CancellationHandle,
 }
 
-/// The matchers that are watched, and whether there is a thread for it.
+/// The watched matchers, and whether the watching thread has been started.
 #[derive(Default)]
 struct Watch {
     watched: Mutex<(Vec<Weak<State>>, bool)>,
@@ -39,17 +39,17 @@ fn watch() -> &'static Watch {
     WATCH.get_or_init(Watch::default)
 }
 
-/// The beginning of all times.
+/// Returns the reference point of all times.
 fn start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)
 }
 
 impl Watched {
-    /// Watches `matcher`, which can be cancelled.
+    /// Watches `matcher`, which must support cancellation.
     ///
     /// # Errors
-    /// If the thread that watches can't be started.
+    /// If the watching thread can't be started.
     pub(crate) fn new(matcher: &Matcher) -> std::io::Result<Self> {
         let cancellation = matcher.cancellation_handle().unwrap_or_default();
         let state = Arc::new(State {
@@ -72,7 +72,7 @@ impl Watched {
         Ok(Self(state))
     }
 
-    /// Runs a step, which is cancelled where it takes too long.
+    /// Runs a step. It is cancelled if it takes too long.
     pub(crate) fn step<T>(&self, work: impl FnOnce() -> T) -> T {
         let now = start().elapsed().as_millis() as u64 + 1;
         self.0.begun.store(now, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Watched {
     }
 }
 
-/// Cancels steps that take too long, for ever.
+/// Cancels slow steps in an endless loop.
 fn look() {
     let watch = watch();
     let mut watched = watch.watched.lock().unwrap_or_else(PoisonError::into_inner);

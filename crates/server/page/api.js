@@ -1,8 +1,8 @@
-// The server, in OpenAI's form.
+// A client of the server's OpenAI API.
 
 import { settings } from './store.js';
 
-// What the server says is wrong.
+// An error response of the server.
 export class ApiError extends Error {
   constructor(status, message) {
     super(message);
@@ -22,13 +22,13 @@ async function request(path, options = {}) {
   throw new ApiError(response.status, body.error?.message ?? `The server refused with ${response.status}.`);
 }
 
-// Names of the models.
+// Returns the names of the models.
 export async function models() {
   const list = await (await request('v1/models')).json();
   return list.data.map((model) => model.id);
 }
 
-// How the prompt of an answer was computed; `null` where the server has no longer kept it, or never had it.
+// Returns the timeline of a response's prompt, or `null` if the server does not have it.
 export async function timeline(id) {
   try {
     return await (await request(`v1/timelines/${encodeURIComponent(id)}`)).json();
@@ -38,7 +38,7 @@ export async function timeline(id) {
   }
 }
 
-// Streams an answer: parts as objects, as the server sends them. Aborting `signal` cancels it there, too.
+// Streams a response: yields the chunks as objects. Aborting `signal` also cancels it on the server.
 export async function* chat(body, signal) {
   const response = await request('v1/chat/completions', {
     method: 'POST',

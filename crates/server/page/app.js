@@ -8,11 +8,11 @@ import { conversations, create, exported, imported, save, saveSettings, settings
 const get = (id) => document.getElementById(id);
 const [prompt, send, stop, model, status] = ['prompt', 'send', 'stop', 'model', 'status'].map(get);
 const [settingsDialog, shortcuts, menu, aside] = ['settings', 'shortcuts', 'menu', 'sidebar'].map(get);
-// Longer titles are cut.
+// Maximum length of titles.
 const TITLE = 48;
 
 let current = conversations[0] ?? null;
-// Ends the answer that is being written.
+// Aborts the response that is being streamed.
 let running = null;
 
 const actions = {
@@ -46,7 +46,7 @@ function keep() {
   if (!save()) say('This browser has no room left: delete or export conversations.');
 }
 
-// Asks, in a conversation of its own if none is open.
+// Sends a message. Starts a conversation if none is open.
 function ask(text) {
   if (running || !text.trim()) return;
   current ??= create();
@@ -85,7 +85,7 @@ async function answer() {
       if (choice?.finish_reason) message.finish = choice.finish_reason;
       if (!choice?.delta?.content) continue;
       message.content += choice.delta.content;
-      // As often as the screen is drawn.
+      // Render at most once per frame.
       if (!drawn) {
         drawn = requestAnimationFrame(() => {
           drawn = 0;
@@ -143,7 +143,7 @@ prompt.addEventListener('keydown', (event) => {
 stop.addEventListener('click', stopAnswer);
 get('new').addEventListener('click', () => open(null));
 
-// Conversations as files.
+// Export and import of conversations.
 
 get('export').addEventListener('click', () => {
   const link = document.createElement('a');
@@ -213,7 +213,7 @@ async function listModels() {
   }
 }
 
-// Light and dark.
+// Light and dark theme.
 
 const prefersDark = matchMedia('(prefers-color-scheme: dark)');
 
@@ -228,7 +228,7 @@ get('theme').addEventListener('click', () => {
 });
 prefersDark.addEventListener('change', showTheme);
 
-// The list of conversations on a narrow screen.
+// The sidebar on a narrow screen.
 
 function closeMenu() {
   aside.classList.remove('open');
@@ -242,7 +242,7 @@ menu.addEventListener('click', () => {
 });
 get('messages').addEventListener('click', closeMenu);
 
-// Shortcuts.
+// Keyboard shortcuts.
 
 get('help').addEventListener('click', () => shortcuts.showModal());
 

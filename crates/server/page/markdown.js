@@ -1,7 +1,7 @@
-// Markdown as elements. What a model writes becomes text nodes alone: no part of it is ever read as HTML.
+// Renders Markdown as elements. The model's output only becomes text nodes: no part of it is parsed as HTML.
 //
-// The time is linear in the length of the text, whatever it is: no expression here has two ways to match the same letters,
-// and what is looked for further on in a line is looked for once.
+// The time is linear in the length of any text: no expression here can match the same characters in two ways, and each
+// search further on in a line is done once.
 
 const FENCE = /^\s{0,3}(```+|~~~+)\s*([\w+#.-]*)/;
 const HEADING = /^(#{1,6})\s+(\S.*)?$/s;
@@ -96,7 +96,7 @@ function listEnd(lines, at) {
   const isOrdered = /\d/.test(first);
   const goesOn = (one) => {
     const item = ITEM.exec(one);
-    // One of the other kind begins another list.
+    // An item of the other kind starts another list.
     return item && item[1].length <= indent ? /\d/.test(item[2]) === isOrdered : one.search(/\S/) > indent;
   };
   let end = at + 1;
@@ -124,7 +124,7 @@ function list(lines, depth) {
     const width = first[1].length + 2;
     const rest = lines.slice(at + 1, end).map((one) => one.slice(Math.min(width, Math.max(one.search(/\S/), 0))));
     const inside = blocks([item[3] ?? ''].concat(rest), depth + 1);
-    // A tight item is no paragraph.
+    // The text of a tight item is not a paragraph.
     const tight = inside[0]?.tagName === 'P' ? [...inside.shift().childNodes] : [];
     made.append(fill(fill(element('li'), tight), inside));
     at = end;
@@ -186,7 +186,7 @@ function inline(text, depth = 0) {
   for (let found = special.exec(text); found; found = special.exec(text)) {
     const { index } = found;
     const read = line.read(index);
-    // A run of backticks that nothing closes is text as a whole.
+    // A run of backticks without a closing run is text.
     special.lastIndex = read?.end ?? (text[index] === '`' ? runEnd(text, index) : index + 1);
     if (read) {
       if (index > done) made.push(text.slice(done, index));
@@ -213,7 +213,7 @@ class Line {
     this.ahead = new Map();
   }
 
-  // The element or text that begins at `at`, and where it ends; nothing where the letter is text.
+  // Returns the element or text that begins at `at`, and where it ends, or undefined if the character is plain text.
   read(at) {
     switch (this.text[at]) {
       case '\\': return ESCAPED.test(this.text[at + 1] ?? '') ? { content: this.text[at + 1], end: at + 2 } : undefined;
@@ -224,7 +224,7 @@ class Line {
     }
   }
 
-  // The first place from `from` on that `find` gives for it, or -1. Calls for one `what` have places that grow.
+  // Returns the first position from `from` on that `find` returns, or -1. Calls for the same `what` must not go backwards.
   first(what, from, find) {
     const known = this.ahead.get(what);
     if (known === -1 || known >= from) return known;
@@ -264,7 +264,7 @@ class Line {
     const { text } = this;
     const middle = this.first(']', at + 1, (from) => text.indexOf(']', from));
     if (middle <= at + 1) return undefined;
-    // Many brackets may have this one in common.
+    // Many opening brackets may share this closing bracket.
     if (this.middle !== middle) {
       TARGET.lastIndex = middle + 1;
       [this.middle, this.target] = [middle, TARGET.exec(text)?.[1]];
@@ -280,11 +280,11 @@ class Line {
     let { length } = whole;
     while (POINTS.includes(whole[length - 1])) length -= 1;
     const address = whole.slice(0, length);
-    // Nothing but the scheme, or points, is no address.
+    // A scheme alone, or followed only by punctuation, is not an address.
     return /:\/\/./.test(address) ? { content: link(address, [address], address), end: at + length } : undefined;
   }
 
-  // The places of runs of backticks, by their length, the first one last.
+  // Returns the positions of runs of backticks by their length, in reverse order.
   get runs() {
     if (!this.backticks) {
       this.backticks = new Map();
@@ -297,7 +297,7 @@ class Line {
   }
 }
 
-// A link, of the kinds that lead to a page or a mail; other kinds stay the text that they are.
+// Returns a link to a web page or a mail address. Other kinds of links stay text.
 function link(target, content, text) {
   if (!/^(https?:\/\/|mailto:)/i.test(target)) return text;
   const made = element('a', ...content);

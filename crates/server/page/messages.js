@@ -1,11 +1,11 @@
-// The messages of a conversation as elements.
+// Renders the messages of a conversation.
 
 import { render } from './markdown.js';
 import * as timeline from './timeline.js';
 
 const place = document.getElementById('messages');
 
-// Shows all messages. `act` has what their buttons do: `edit`, `regenerate`.
+// Shows all messages. `act` has the handlers of their buttons: `edit` and `regenerate`.
 export function show(conversation, act) {
   if (!conversation?.messages.length) {
     const welcome = element('div', 'welcome');
@@ -18,7 +18,7 @@ export function show(conversation, act) {
   place.scrollTop = place.scrollHeight;
 }
 
-// Puts the text of an answer that is being written in its place, and keeps its end in sight where it was.
+// Updates the text of the message that is being streamed, and stays scrolled to the end if it was.
 export function write(index, message) {
   const body = place.children[index]?.querySelector('.body');
   if (!body) return;
@@ -28,7 +28,7 @@ export function write(index, message) {
   if (isAtEnd) place.scrollTop = place.scrollHeight;
 }
 
-// Whether a screen reader should wait until all of an answer is there.
+// Sets whether screen readers wait until the message is complete.
 export function busy(isBusy) {
   place.setAttribute('aria-busy', String(isBusy));
 }
@@ -84,7 +84,7 @@ function tools(message, index, act, made) {
   return bar;
 }
 
-// Tokens, and how fast: `43 tokens, 120 tokens/s · prompt of 31, 12 cached, 300 tokens/s`.
+// Returns token counts and speeds: `43 tokens, 120 tokens/s · prompt of 31, 12 cached, 300 tokens/s`.
 function figures({ usage, timings, finish }) {
   if (!usage) return '';
   const rate = (value) => (value > 0 ? `, ${value.toPrecision(3)} tokens/s` : '');
@@ -95,7 +95,7 @@ function figures({ usage, timings, finish }) {
   return `${answer} · ${prompt}${end}`;
 }
 
-// Opens the edit of a message in its place.
+// Replaces a message by an editor.
 export function editAt(index) {
   const buttons = place.children[index]?.querySelectorAll('.tools button') ?? [];
   [...buttons].find((one) => one.textContent === 'Edit')?.click();

@@ -4,7 +4,7 @@ import { conversations, remove, save } from './store.js';
 
 const list = document.getElementById('conversations');
 
-// Shows the conversations; `open` is called with the one that is chosen, and with none where the current one is deleted.
+// Shows the conversations. Calls `open` with the selected one, or with none if the current one is deleted.
 export function show(current, open) {
   list.replaceChildren(...conversations.map((one) => row(one, current, open)));
 }

@@ -1,4 +1,4 @@
-// What this browser keeps: conversations and settings.
+// Conversations and settings in the browser's storage.
 
 const CONVERSATIONS = 'triad.conversations';
 const SETTINGS = 'triad.settings';
@@ -11,21 +11,21 @@ function read(key, fallback) {
   }
 }
 
-// Model, sampling, key and theme.
+// The settings: model, sampling, key and theme.
 export const settings = { sampling: {}, ...read(SETTINGS, {}) };
 
 export function saveSettings() {
   keep(SETTINGS, settings);
 }
 
-// The latest first.
+// The conversations, the latest first.
 export const conversations = checked(read(CONVERSATIONS, []));
 
 export function save() {
   return keep(CONVERSATIONS, conversations);
 }
 
-// Whether there was room for it.
+// Returns whether the storage had enough space.
 function keep(key, value) {
   try {
     localStorage.setItem(key, JSON.stringify(value));
@@ -46,12 +46,12 @@ export function remove(conversation) {
   save();
 }
 
-// Everything as a file's text.
+// Serializes all conversations to the text of a file.
 export function exported() {
   return JSON.stringify({ triad: 1, conversations }, null, 2);
 }
 
-// Adds the conversations of a file's text; returns how many. Throws a sentence about what is wrong.
+// Adds the conversations of a file and returns their number. Throws an error message if the text is invalid.
 export function imported(text) {
   let file;
   try {
@@ -68,7 +68,7 @@ export function imported(text) {
   return added.length;
 }
 
-// What has the form of conversations.
+// Returns the valid conversations of a list.
 function checked(list) {
   const isMessage = (one) => ['user', 'assistant'].includes(one?.role) && typeof one.content === 'string';
   const isOne = (one) => typeof one?.title === 'string' && Array.isArray(one.messages) && one.messages.every(isMessage);

@@ -1,10 +1,10 @@
-// The timeline of a prompt as a picture that one can zoom: a lane for each processor, its tasks in the colours of their
-// chunks, and what it waited.
+// A zoomable picture of a prompt's timeline: one lane per processor, with its tasks in the colours of their chunks and
+// its waiting time.
 
 import { timeline } from './api.js';
 
 const NAMESPACE = 'http://www.w3.org/2000/svg';
-// Okabe and Ito's colours, which people with any kind of colour blindness tell apart.
+// The colours of Okabe and Ito, which can be distinguished with any kind of colour blindness.
 const COLOURS = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9'];
 const [WIDTH, LANE, GAP, TOP, AXIS] = [1000, 44, 26, 24, 26];
 const CLOSEST = 1e-5;
@@ -14,7 +14,7 @@ const picture = document.getElementById('timeline-picture');
 const text = document.getElementById('timeline-text');
 let shown = null;
 
-// Shows how the prompt of an answer was computed.
+// Shows the timeline of a response's prompt.
 export async function show(id) {
   shown = null;
   picture.replaceChildren();
@@ -84,13 +84,13 @@ function draw() {
   if (focused) svg.focus();
 }
 
-// 1, 2 or 5 times a power of ten.
+// Returns a tick interval: 1, 2 or 5 times a power of ten.
 function nice(step) {
   const power = 10 ** Math.floor(Math.log10(step));
   return [1, 2, 5, 10].map((digit) => digit * power).find((one) => one >= step);
 }
 
-// Shows `factor` times as long a time around the place at `share` of the width.
+// Zooms: multiplies the visible time by `factor`, around the point at `share` of the width.
 function zoom(factor, share = 0.5) {
   const { record, from, to } = shown;
   const length = Math.min(Math.max((to - from) * factor, record.seconds * CLOSEST), record.seconds);

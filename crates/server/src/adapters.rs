@@ -1,4 +1,4 @@
-//! LoRA adapters that requests ask for by name, with the field that llama.cpp's server has for them.
+//! Selection of LoRA adapters by name, with the field `lora` of llama.cpp's server.
 
 use std::sync::Arc;
 
@@ -9,26 +9,26 @@ use utoipa::ToSchema;
 use crate::error::{ApiError, ApiResult};
 use crate::hosted::Hosted;
 
-/// Adapters of a request, at most.
+/// Maximum number of adapters per request.
 const MOST: usize = 16;
-/// The largest scale, of either sign.
+/// The largest absolute value of a scale.
 const LARGEST_SCALE: f64 = 100.0;
-/// The scale of an adapter, unless the request tells.
+/// The scale of an adapter if the request has none.
 const DEFAULT_SCALE: f64 = 1.0;
 
-/// An adapter that a request asks for.
+/// An adapter to apply.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct LoraField {
-    /// Its name, as `/props` lists it.
+    /// The adapter's name, as listed by `/props`.
     name: String,
-    /// Factor on what it adds; without, 1.
+    /// Factor of the adapter's contribution. The default is 1.
     scale: Option<f64>,
 }
 
-/// The adapters of `model` that the field `lora` asks for.
+/// Returns the adapters of `model` that the field `lora` selects.
 ///
 /// # Errors
-/// If there are too many, one is not there, or a scale is out of range.
+/// If there are too many, one does not exist, or a scale is out of range.
 pub(crate) fn asked(model: &Hosted, lora: Option<&[LoraField]>) -> ApiResult<Adapters> {
     let lora = lora.unwrap_or_default();
     check(lora)?;
@@ -60,7 +60,7 @@ pub(crate) fn asked(model: &Hosted, lora: Option<&[LoraField]>) -> ApiResult<Ada
     )?)
 }
 
-/// Checks adapters as far as it takes no model.
+/// Does the checks that need no model.
 ///
 /// # Errors
 /// If there are too many, or a scale is out of range.

@@ -1,8 +1,8 @@
-//! From an order to the parts of its answers.
+//! Execution of an order: runs the prompts and sends the parts of their completions.
 //!
-//! Each prompt is admitted by the [`queue`](crate::queue) and computed on a thread of its own, several answers to it on as
-//! many, all of them by the model's one engine. What comes is sent as [`Part`]s through one bounded channel. Where nobody
-//! receives them any more, everything is cancelled; who receives too slowly is cut off.
+//! The [`queue`](crate::queue) admits each prompt, which then runs on its own thread. Several completions of a prompt
+//! run on one thread each. All use the model's one engine. The output is sent as [`Part`]s through one bounded channel.
+//! If the receiver is dropped, everything is cancelled. A client that reads too slowly is disconnected.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,65 +20,67 @@ use crate::hosted::Hosted;
 use crate::prompt_timelines::PromptTimeline;
 use crate::queue::{Permit, Place};
 
-/// Parts that wait for a client, at most.
+/// Capacity of the channel: the maximum number of parts that a client has not read.
 const PARTS: usize = 1024;
-/// How often whoever waits for a client looks whether it took some.
+/// The interval at which a full channel is checked for room.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Answers that are wanted.
+/// A request for completions of one or several prompts.
 pub(crate) struct Order {
     pub(crate) model: Arc<Hosted>,
-    /// Tokens of each prompt.
+    /// The tokens of each prompt.
     pub(crate) prompts: Vec<Vec<u32>>,
-    /// Answers to each.
+    /// The number of completions per prompt.
     pub(crate) choices: usize,
     pub(crate) options: GenerateOptions,
-    /// What is added to the model's weights.
+    /// The LoRA adapters to apply.
     pub(crate) adapters: Adapters,
-    /// Whether the prompts' own probabilities are wanted, with as many of the likeliest as of the answer.
+    /// Whether log probabilities of the prompts' own tokens are returned, with as many alternatives as for the
+    /// completions.
     pub(crate) scores_prompt: bool,
-    /// Whom it is for.
+    /// The client that sent the request.
     pub(crate) client: Caller,
-    /// When it was asked for.
+    /// The time when the request arrived.
     pub(crate) arrived: Instant,
-    /// How long a client may leave parts where they are.
+    /// The maximum time that a client may leave the channel full.
     pub(crate) time_out: Duration,
 }
 
-/// What comes of an order. Answers are counted through: `choices` to the first prompt, then those to the second.
+/// A part of an order's output. The index `choice` counts all completions: first those of the first prompt, then those
+/// of the second, and so on.
 #[derive(Debug)]
 pub(crate) enum Part {
-    /// Probabilities of a prompt's tokens from the second on, before anything of its answers.
+    /// The log probabilities of a prompt's tokens from the second on. Sent before its completions.
     Prompt {
         prompt: usize,
         scores: Vec<LogProbabilities>,
     },
-    /// More of an answer.
+    /// More text of a completion.
     Text {
         choice: usize,
         text: String,
         tokens: Vec<LogProbabilities>,
     },
-    /// The end of an answer.
+    /// The end of a completion.
     End { choice: usize, end: End },
-    /// The order can't be completed.
+    /// The order failed.
     Failed(ApiError),
 }
 
-/// How an answer ended.
+/// The result of a finished completion.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) finish: Finish,
-    /// The stop string that ended it.
+    /// The stop string that ended the completion.
     pub(crate) stop: Option<String>,
-    /// Tokens of the answer.
+    /// The number of tokens of the completion.
     pub(crate) tokens: usize,
     pub(crate) timing: Timing,
-    /// How its prompt was computed, where that is known.
+    /// The timeline of the prompt, if recorded.
     pub(crate) timeline: Option<Box<PromptTimeline>>,
 }
 
-/// The parts of an order as they come; dropped, it cancels what is not done.
+/// The parts of an order in the order of their generation. Dropping it cancels the remaining work.
 pub(crate) struct Answers {
     pub(crate) parts: mpsc::Receiver<Part>,
     cancel: Cancel,
@@ -93,10 +95,10 @@ impl Drop for Answers {
 }
 
 impl Order {
-    /// Waits in its `place` until the first prompt is admitted, and begins.
+    /// Waits in its `place` until the first prompt is admitted, and starts the work.
     ///
     /// # Errors
-    /// If a prompt is empty or does not fit.
+    /// If a prompt is empty or too long.
     pub(crate) async fn begin(self, place: Place) -> ApiResult<Answers> {
         let need = |prompt: &Vec<u32>| {
             self.model
@@ -144,7 +146,7 @@ impl Order {
         })
     }
 
-    /// Computes all answers to one prompt.
+    /// Computes all completions of one prompt.
     fn answer(&self, prompt: usize, outlet: &Outlet, permit: Permit) {
         if let Err(error) = self.try_answer(prompt, outlet) {
             self.model.metrics().count(if outlet.cancel.is_cancelled() {
@@ -171,7 +173,7 @@ impl Order {
                 prompt: index,
                 scores,
             });
-            // It was computed just now.
+            // Scoring computed the whole prompt, so nothing of it was cached before this request.
             cached = Some(0);
         }
         let first = index * self.choices;
@@ -196,25 +198,26 @@ impl Order {
                     std::thread::Builder::new()
                         .spawn_scoped(scope, work)
                         .map_err(|_| {
-                            // The others have no one to be sent with.
+                            // The completions of a prompt are returned together or not at all.
                             outlet.cancel.cancel();
                             no_thread()
                         })
                 })
                 .collect();
-            // An answer without a thread says why there is none, not the others that were cancelled for it.
+            // Errors of threads that did not start come first: the other errors only report the cancellation that
+            // followed.
             let (lacking, threads): (Vec<_>, Vec<_>) =
                 threads.into_iter().partition(Result::is_err);
             let ends = lacking.into_iter().chain(threads).map(|thread| {
-                let panicked = || ApiError::internal("a thread that computed an answer panicked");
+                let panicked = || ApiError::internal("a thread of a completion panicked");
                 thread?.join().unwrap_or_else(|_| Err(panicked()))
             });
-            // All of them, before the first error.
+            // Join all threads before returning the first error.
             ends.collect::<Vec<_>>().into_iter().collect()
         })
     }
 
-    /// Computes one answer.
+    /// Computes one completion.
     fn one(
         &self,
         session: &mut Session,
@@ -247,7 +250,7 @@ impl Order {
                     log_probabilities,
                 } => {
                     clock.tick();
-                    // The end is no part of the text.
+                    // The end token is not part of the text.
                     let told = log_probabilities.filter(|_| !ends.contains(&token));
                     tokens.extend(told.cloned());
                 }
@@ -265,7 +268,7 @@ impl Order {
         }
         let mut timing = answer.timing;
         timing.reused_tokens = cached.unwrap_or(timing.reused_tokens);
-        // Without a text of their own, and no part of a stop string.
+        // The remaining tokens have no text of their own. Tokens of a stop string are not sent.
         if answer.finish != Finish::StopString && !tokens.is_empty() {
             outlet.send(Part::Text {
                 choice,
@@ -293,7 +296,7 @@ impl Order {
     }
 }
 
-/// Where parts go.
+/// The sender of an order's parts.
 struct Outlet {
     sender: mpsc::Sender<Part>,
     time_out: Duration,
@@ -301,7 +304,7 @@ struct Outlet {
 }
 
 impl Outlet {
-    /// Passes a part on; cancels the order where nobody takes it in time.
+    /// Sends a part. Cancels the order if the client does not read in time.
     fn send(&self, part: Part) {
         let (mut left, start) = (Some(part), Instant::now());
         while let Some(part) = left.take() {

@@ -1,4 +1,4 @@
-//! `/v1/messages`: conversations in the form of Anthropic's API.
+//! `/v1/messages`: the endpoint of Anthropic's Messages API.
 
 use std::sync::Arc;
 
@@ -32,57 +32,57 @@ use crate::sampling::{OneOrMany, Sampling, check_some};
 use crate::sse::{self, Render, StreamEvent};
 use crate::tools::{MessageTool, MessageToolChoice, ToolUse};
 
-/// What is asked for.
+/// A request for a message.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct MessagesRequest {
-    /// The model, as `/v1/models` names it; without, the first one.
+    /// The model's name, as in `/v1/models`. The default is the first model.
     model: Option<String>,
     /// The conversation so far.
     messages: Vec<BlockMessage>,
-    /// Instructions before it.
+    /// The system prompt.
     system: Option<Content>,
-    /// Tokens of the answer at most.
+    /// Maximum number of generated tokens.
     #[schema(minimum = 1)]
     max_tokens: usize,
-    /// Divisor of the logits; 0 always takes the likeliest token.
+    /// Divisor of the logits. 0 always selects the most likely token.
     temperature: Option<f64>,
-    /// Keep the fewest likeliest tokens whose probabilities add up to this.
+    /// Keeps the smallest set of most likely tokens whose probabilities add up to this value.
     top_p: Option<f64>,
-    /// Keep only this many likeliest tokens.
+    /// Keeps only this number of most likely tokens.
     top_k: Option<i64>,
-    /// LoRA adapters that are applied together, of those that the server was started with.
+    /// LoRA adapters to apply together, out of those that the server was started with.
     lora: Option<Vec<LoraField>>,
-    /// Texts that end the answer and are not part of it.
+    /// Strings that end the message. They are not part of the returned text.
     stop_sequences: Option<Vec<String>>,
-    /// Send parts of the answer as they come, as server-sent events.
+    /// Whether the message is streamed as server-sent events.
     stream: Option<bool>,
-    /// Functions that the answer may call.
+    /// Tools that the model may call.
     tools: Option<Vec<MessageTool>>,
-    /// Whether the answer has to call one; without, the model decides.
+    /// Whether the model must call a tool. By default the model decides.
     tool_choice: Option<MessageToolChoice>,
     output_config: Option<OutputConfig>,
     thinking: Option<Thinking>,
-    /// Variables of the model's template, such as `enable_thinking`.
+    /// Variables of the model's chat template, such as `enable_thinking`.
     #[serde(rename = "chat_template_kwargs")]
     #[schema(value_type = Option<Object>)]
     _variables: Option<IgnoredAny>,
 }
 
-/// Whether the model thinks before it answers.
+/// Whether the model reasons before it writes the message.
 #[derive(Debug, Deserialize, ToSchema)]
 struct Thinking {
-    /// `disabled`; others are refused.
+    /// `disabled`. Any other value is refused.
     #[serde(rename = "type")]
     kind: String,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 struct OutputConfig {
-    /// The form of the answer.
+    /// The format of the output.
     format: Option<TextFormat>,
 }
 
-/// Answers a conversation.
+/// Generates a message.
 #[utoipa::path(
     post, path = "/v1/messages", tag = "answers",
     request_body(content = MessagesRequest, examples(
@@ -92,7 +92,7 @@ struct OutputConfig {
         }))),
     )),
     responses(
-        (status = 200, description = "The answer; a stream of parts where `stream` is true",
+        (status = 200, description = "The message; a stream of events if `stream` is true",
          content((Object = "application/json"), (StreamEvent = "text/event-stream"))),
         (status = 400, body = Object), (status = 404, body = Object), (status = 429, body = Object),
     )
@@ -153,7 +153,7 @@ pub(crate) async fn create(
     } = asked.begin(&app, client, prefixes).await?;
     let reader = readers
         .pop()
-        .ok_or_else(|| ApiError::internal("there is no answer"))?;
+        .ok_or_else(|| ApiError::internal("there is no output"))?;
     let answer = MessageAnswer {
         id,
         reply,
@@ -167,7 +167,8 @@ pub(crate) async fn create(
     Ok(Json(answer.collect(answers).await?).into_response())
 }
 
-/// Returns the options of a prompt: an answer goes on with a last message of the assistant, as in Anthropic's API.
+/// Returns the options of the prompt. If the last message is the assistant's, generation continues it, as in
+/// Anthropic's API.
 fn prompt_options(
     mut prompt: PromptOptions,
     disables_thinking: bool,
@@ -185,7 +186,7 @@ fn prompt_options(
     prompt
 }
 
-/// Refuses to let the model think, but for not at all.
+/// Refuses every value of `thinking` except `disabled`.
 fn check_thinking(thinking: Option<&Thinking>) -> ApiResult<()> {
     match thinking.map(|thinking| thinking.kind.as_str()) {
         None | Some("disabled") => Ok(()),
@@ -196,20 +197,20 @@ fn check_thinking(thinking: Option<&Thinking>) -> ApiResult<()> {
     }
 }
 
-/// The answer as far as it is there.
+/// The message as generated so far.
 struct MessageAnswer {
-    /// The request's.
+    /// The request's id.
     id: RequestId,
     reply: Reply,
     reader: PieceReader,
-    /// Blocks that were begun.
+    /// The number of blocks that were started.
     blocks: usize,
-    /// Whether the latest block is a call.
+    /// Whether the latest block is a tool call.
     is_call: bool,
 }
 
 impl MessageAnswer {
-    /// Why it ended, and by which text if it was one.
+    /// Returns the stop reason, and the stop string that ended the message, if any.
     fn stop(&self, finish: Finish) -> (&'static str, Option<&str>) {
         match finish {
             Finish::EndToken if self.reader.has_calls() => ("tool_use", None),
@@ -219,7 +220,7 @@ impl MessageAnswer {
         }
     }
 
-    /// Cached tokens are counted apart.
+    /// Returns the usage. `input_tokens` does not include cached tokens.
     fn usage(&self) -> Value {
         let usage = &self.reply.usage;
         let cached = usage.prompt_tokens_details.cached_tokens;
@@ -237,7 +238,7 @@ impl MessageAnswer {
         })
     }
 
-    /// The whole answer.
+    /// Collects the whole message.
     async fn collect(mut self, mut answers: Answers) -> ApiResult<Value> {
         let mut sections = Vec::new();
         while let Some(part) = answers.parts.recv().await {
@@ -267,7 +268,7 @@ impl MessageAnswer {
         Ok(self.message(&json!(blocks), Some(stop)))
     }
 
-    /// Events of pieces of the answer.
+    /// Returns the events of pieces of the message.
     fn pieces(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
         let mut events = Vec::new();
         for piece in pieces {
@@ -298,7 +299,7 @@ impl MessageAnswer {
         events
     }
 
-    /// Begins a block, and ends the one before it.
+    /// Starts a block, and ends the previous one.
     fn begin_block(&mut self, block: &Value) -> Vec<Event> {
         let mut events: Vec<_> = self.end_block().into_iter().collect();
         events.push(event(
@@ -316,7 +317,7 @@ impl MessageAnswer {
     }
 }
 
-/// A block of a whole message. A call that was cut off is left out, since its input is no JSON.
+/// Returns a block of a complete message, or `None` for a truncated tool call, whose input is not valid JSON.
 fn block(section: &Section) -> Option<Value> {
     Some(match section {
         Section::Text(text) => json!({"type": "text", "text": text}),
@@ -331,7 +332,7 @@ fn block(section: &Section) -> Option<Value> {
     })
 }
 
-/// An event that has its own type as name.
+/// Returns an event whose name is the `type` of its data.
 fn event(data: &Value) -> Event {
     sse::named(data["type"].as_str().unwrap_or_default(), data)
 }

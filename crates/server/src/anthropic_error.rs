@@ -1,4 +1,4 @@
-//! Errors in the form of Anthropic's API.
+//! Errors in the format of Anthropic's API.
 
 use axum::Json;
 use axum::http::{StatusCode, header};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::ApiError;
 
-/// Returns the body of an error.
+/// Returns the JSON body of an error.
 pub(crate) fn body(error: &ApiError, id: &str) -> Value {
     let kind = match error.status {
         StatusCode::UNAUTHORIZED => "authentication_error",
@@ -20,7 +20,7 @@ pub(crate) fn body(error: &ApiError, id: &str) -> Value {
         _ => "api_error",
     };
     let mut detail = json!({"type": kind, "message": error.detail.message});
-    // The tool runner of Anthropic's packages asks without a thread once it reads this.
+    // Makes the tool runner of Anthropic's packages repeat the request without a thread.
     if error.detail.param.as_deref() == Some("thread") {
         detail["details"] =
             json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]});
@@ -28,7 +28,7 @@ pub(crate) fn body(error: &ApiError, id: &str) -> Value {
     json!({"type": "error", "error": detail, "request_id": id})
 }
 
-/// Returns `response`, which is the error in OpenAI's form, with the body of Anthropic's.
+/// Replaces the body of `response`, an error in OpenAI's format, by one in Anthropic's format.
 pub(crate) fn in_form(response: Response, error: &ApiError, id: &str) -> Response {
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(header::CONTENT_LENGTH);

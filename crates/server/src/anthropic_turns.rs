@@ -1,4 +1,4 @@
-//! Conversations in Anthropic's form: blocks of text, of calls and of their results.
+//! Conversations in Anthropic's format: blocks of text, of tool calls and of their results.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -7,14 +7,14 @@ use utoipa::ToSchema;
 use crate::error::{ApiError, ApiResult};
 use crate::messages::{Content, Role, Turns, check_count, text};
 
-/// A turn of a conversation.
+/// A message of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct BlockMessage {
     role: Role,
     content: Blocks,
 }
 
-/// What a message says.
+/// The content of a message: a string, or an array of blocks.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(
     untagged,
@@ -31,22 +31,22 @@ struct Block {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
-    /// Of a call: what it is called, the function, and its arguments.
+    /// The id of a call. A call also has `name`, the tool, and `input`, the arguments.
     id: Option<String>,
     name: Option<String>,
     #[schema(value_type = Option<Object>)]
     input: Option<Map<String, Value>>,
-    /// The call of a result, and the result.
+    /// The id of the call whose result is in `content`.
     tool_use_id: Option<String>,
     content: Option<Content>,
     /// Whether the call failed.
     is_error: Option<bool>,
 }
 
-/// The conversation in `given`.
+/// Reads a conversation.
 ///
 /// # Errors
-/// If there are no messages, or a block lacks what it should have.
+/// If there are no messages, or a block lacks a required field.
 pub(crate) fn turns(given: Vec<BlockMessage>) -> ApiResult<Turns> {
     check_count("messages", given.len())?;
     let mut turns = Turns::default();
@@ -68,7 +68,7 @@ pub(crate) fn turns(given: Vec<BlockMessage>) -> ApiResult<Turns> {
 
 /// Adds the blocks in `field`.
 fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiResult<()> {
-    // Texts behind each other are one message, which calls are added to.
+    // Consecutive texts form one message, to which calls are added.
     let (mut texts, mut is_said) = (Vec::new(), false);
     for (index, block) in blocks.into_iter().enumerate() {
         let field = format!("{field}[{index}]");
@@ -106,7 +106,7 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
             }
             (kind, _) => {
                 let message = format!(
-                    "{kind}: expected text, tool_use of the assistant or tool_result of the user, which this model reads"
+                    "{kind}: expected text, the assistant's tool_use or the user's tool_result"
                 );
                 return Err(ApiError::unsupported(&format!("{field}.type"), message));
             }
@@ -116,7 +116,7 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
     Ok(())
 }
 
-/// Adds `texts` as a message; one of nothing if there are none, where one `must` be there.
+/// Adds `texts` as a message. Adds an empty message if there are none and `must` is set.
 fn say(turns: &mut Turns, role: Role, texts: &mut Vec<String>, must: bool) {
     if must || !texts.is_empty() {
         turns.say(role, std::mem::take(texts).join("\n"));

@@ -1,4 +1,4 @@
-//! What all requests share.
+//! The state that all requests share.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::error::ApiResult;
 use crate::hosted::Hosted;
 use crate::options::{ServerOptions, StartError};
 
-/// The server.
+/// The server's shared state.
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
     metrics: Metrics,
@@ -21,10 +21,11 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// With the first of the models in memory; `threads` answer requests with large bodies.
+    /// Creates the state with the first model in memory. `threads` runs the handlers of requests with large bodies.
     ///
     /// # Errors
-    /// If there is no model, two have one name, the first can't be loaded, or one takes more memory than it may.
+    /// If there is no model, two models have the same name, the first model can't be loaded, or one needs more memory
+    /// than allowed.
     pub(crate) fn new(
         options: ServerOptions,
         models: Vec<HostedModel>,
@@ -43,25 +44,25 @@ impl App {
         })
     }
 
-    /// What is counted.
+    /// Returns the metrics.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Returns the memory for the bodies of requests.
+    /// Returns the memory budget for request bodies.
     pub(crate) fn bodies(&self) -> &Bodies {
         &self.bodies
     }
 
-    /// All models.
+    /// Returns the registry of models.
     pub(crate) fn catalog(&self) -> &Catalog {
         &self.catalog
     }
 
-    /// The model that a request names; the first one if it names none.
+    /// Returns the model that a request names, or the first model if it names none.
     ///
     /// # Errors
-    /// If there is none of this name, or it can't be loaded.
+    /// If there is no model of this name, or it can't be loaded.
     pub(crate) async fn model(&self, name: Option<&str>) -> ApiResult<Arc<Hosted>> {
         self.catalog.model(name).await
     }

@@ -1,14 +1,14 @@
-//! Work that the threads which serve connections don't wait for.
+//! Blocking work outside the threads that serve connections.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{ApiError, ApiResult};
 
-/// Runs what reads, writes or computes for longer than a connection should wait for another one.
+/// Runs blocking or long work without delaying other connections.
 ///
 /// # Errors
-/// If `work` fails or panics, or the system has no thread for it.
+/// If `work` fails or panics, or the system can't start a thread.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> ApiResult<T> + Send + 'static,
 ) -> ApiResult<T> {
@@ -16,19 +16,19 @@ pub(crate) async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|_| Err(ApiError::internal("the work of a request panicked")))
 }
 
-/// Begins `work` on a thread of its own.
+/// Starts `work` on its own thread.
 ///
 /// # Errors
-/// If the system has no thread for it.
+/// If the system can't start a thread.
 pub(crate) fn spawn<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> ApiResult<tokio::task::JoinHandle<T>> {
-    // `tokio` panics where the first of its threads can't be started; later ones wait for those that are there.
+    // `spawn_blocking` panics only if its first thread can't be started. Later work waits for an existing thread.
     catch_unwind(AssertUnwindSafe(|| tokio::task::spawn_blocking(work)))
         .map_err(|_: Box<dyn Any + Send>| no_thread())
 }
 
-/// Returns the error of a request that the system has no thread for.
+/// Returns the error of a request for which the system can't start a thread.
 pub(crate) fn no_thread() -> ApiError {
     ApiError::unavailable("the system has no thread or memory for another request: try again later")
 }

@@ -1,7 +1,7 @@
-//! The memory that bodies of requests take together, and threads for large ones.
+//! The memory limit of all request bodies, and threads for large bodies.
 //!
-//! A tenant holds at most half of what the bodies of the others leave, so that one that sends much or slowly leaves memory
-//! for the others.
+//! A tenant may use at most half of what the other tenants leave. A tenant that sends much, or slowly, therefore leaves
+//! memory for the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use crate::error::{ApiError, ApiResult};
 use crate::owner::{Tenant, share};
 
-/// Memory for bodies, and threads for large ones.
+/// The memory limit of request bodies, and the threads for large ones.
 pub(crate) struct Bodies {
     bytes: usize,
     held: Arc<Mutex<HashMap<Tenant, usize>>>,
@@ -19,7 +19,7 @@ pub(crate) struct Bodies {
 }
 
 impl Bodies {
-    /// Bodies that take at most so many bytes together, the large ones of which are parsed by `threads`.
+    /// Creates a limit of `bytes` for all bodies together. Large bodies are parsed by `threads`.
     pub(crate) fn new(bytes: usize, threads: Handle) -> Self {
         Self {
             bytes,
@@ -28,7 +28,7 @@ impl Bodies {
         }
     }
 
-    /// Returns the memory for a body of `tenant`, of which it takes none yet.
+    /// Returns an empty share for a body of `tenant`.
     pub(crate) fn share(&self, tenant: Tenant) -> Share {
         Share {
             total: self.bytes,
@@ -39,7 +39,7 @@ impl Bodies {
     }
 }
 
-/// The memory that a body takes, given back when it is dropped.
+/// The memory of one body. Dropping it releases the memory.
 pub(crate) struct Share {
     total: usize,
     held: Arc<Mutex<HashMap<Tenant, usize>>>,
@@ -48,10 +48,10 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Adds so many bytes.
+    /// Adds `bytes` to the share.
     ///
     /// # Errors
-    /// If the tenant then has more than its share.
+    /// If the tenant's limit is exceeded.
     pub(crate) fn grow(&mut self, bytes: usize) -> ApiResult<()> {
         let mut held = lock(&self.held);
         let all: usize = held.values().sum();
@@ -59,8 +59,8 @@ impl Share {
         let wanted = own.saturating_add(bytes);
         if wanted > share(self.total, all - own) {
             drop(held);
-            let message = "bodies of requests take the memory that there is for them, of which a client has at most half of \
-                           what the others leave: try again later";
+            let message = "the memory for request bodies is in use; one client may use at most half of what other clients \
+                           leave: try again later";
             return Err(ApiError::unavailable(message).with_code("bodies_full"));
         }
         held.insert(self.tenant, wanted);

@@ -1,8 +1,8 @@
-//! Reads the bodies of requests: JSON, of a bounded length, within a bounded time.
+//! Reading of request bodies: JSON with a limited length, within a limited time.
 //!
-//! All bodies in memory are counted together, with what becomes of them when they are parsed. A small one is parsed and its
-//! request answered by the threads that serve connections; a large one has [threads](crate::bodies::Bodies) of its own, so that no other
-//! connection waits for it.
+//! All bodies in memory count towards one limit, including their parsed values. A small body is parsed by the threads
+//! that serve connections, which also handle its request. A large one is handled by separate
+//! [threads](crate::bodies::Bodies), so that it does not delay other connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,25 +24,25 @@ use crate::fields::RequestFields;
 use crate::guard::Caller;
 use crate::options::ServerOptions;
 
-/// Bytes from which a body is a large one: parsing fewer takes less than a millisecond.
+/// The size in bytes from which a body is large. Parsing a smaller one takes less than a millisecond.
 const LARGE: usize = 64 << 10;
-/// Values in a body, at most.
+/// Maximum number of values in a body.
 const MOST_VALUES: usize = 1 << 20;
-/// Bytes that a value takes when it is parsed, about.
+/// Estimated memory of a parsed value in bytes.
 const BYTES_PER_VALUE: usize = 64;
-/// Bytes per second of a body, at least, once it has been arriving for as long as it may stall.
+/// Minimum rate of a body in bytes per second, once it has been arriving for longer than the stall timeout.
 const MIN_RATE: usize = 16 << 10;
 
-/// The JSON of a request, not looked at yet.
+/// The unparsed JSON body of a request.
 #[derive(Clone)]
 pub(crate) struct JsonBody {
     bytes: Bytes,
-    /// Its share of the memory for bodies.
+    /// The body's share of the memory limit.
     _share: Arc<Share>,
 }
 
 impl JsonBody {
-    /// Refuses fields that are not followed: every body is checked before it is parsed.
+    /// Refuses unsupported fields. Call it before [`JsonBody::parse`].
     ///
     /// # Errors
     /// As [`RequestFields::check`].
@@ -50,10 +50,10 @@ impl JsonBody {
         fields.check(&self.bytes)
     }
 
-    /// What the request says, as far as `T` has fields for it.
+    /// Parses the fields of `T` from the body.
     ///
     /// # Errors
-    /// If it is no JSON, is nested deeper than `serde_json` allows (128), or a field has a wrong type.
+    /// If the body is not valid JSON, is nested deeper than `serde_json` allows (128), or a field has a wrong type.
     pub(crate) fn parse<'a, T: Deserialize<'a>>(&'a self) -> ApiResult<T> {
         let mut json = serde_json::Deserializer::from_slice(&self.bytes);
         let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
@@ -62,12 +62,12 @@ impl JsonBody {
             if cause.is_data() && path != "." {
                 ApiError::field(&path, cause.to_string())
             } else {
-                ApiError::invalid(format!("the body is no JSON object as expected: {cause}"))
+                ApiError::invalid(format!("the body is not the expected JSON object: {cause}"))
                     .with_code("invalid_json")
             }
         })?;
         json.end().map_err(|error| {
-            ApiError::invalid(format!("something follows the JSON object: {error}"))
+            ApiError::invalid(format!("unexpected data after the JSON object: {error}"))
                 .with_code("invalid_json")
         })?;
         Ok(parsed)
@@ -83,15 +83,14 @@ impl FromRequest<Arc<App>> for JsonBody {
     }
 }
 
-/// Reads the body of a request, which its handler takes from the extensions, and answers the request where no connection
-/// waits for a large one.
+/// Reads the body of a request into the request's extensions. The handler of a large body runs on separate threads.
 pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     if request.method() != Method::POST {
         return next.run(request).await;
     }
     let (mut parts, body) = request.into_parts();
     let Some(caller) = parts.extensions.get::<Caller>() else {
-        return ApiError::internal("a request that the guard has not seen").into_response();
+        return ApiError::internal("a request that did not pass the guard").into_response();
     };
     let share = app.bodies().share(caller.address);
     let read = collect(&app, &parts.headers, body, share).await;
@@ -120,7 +119,7 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
         .unwrap_or_else(|_| ApiError::internal("the work of a request panicked").into_response())
 }
 
-/// Ends the answer to a request when its client goes away.
+/// Aborts the handler of a request when its client disconnects.
 struct AbortOnDrop(JoinHandle<Response>);
 
 impl Drop for AbortOnDrop {
@@ -129,7 +128,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Reads the bytes of a body, which are counted in its share of the memory for bodies.
+/// Reads the bytes of a body into its share of the memory limit.
 async fn collect(
     app: &App,
     headers: &HeaderMap,
@@ -141,7 +140,7 @@ async fn collect(
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
-    // Pages of other origins may send anything else without asking first.
+    // Web pages of other origins can send any other content type without a CORS preflight.
     if !essence.eq_ignore_ascii_case("application/json") {
         let message = "expected a body with the header Content-Type: application/json";
         return Err(ApiError::refused(
@@ -181,7 +180,7 @@ async fn collect(
             }
         })?;
         if let Ok(data) = frame.into_data() {
-            // The bytes that arrived count, not those that were announced: a client that sends nothing holds nothing.
+            // Count received bytes rather than Content-Length, so that a client that sends nothing uses no memory.
             share.grow(data.len())?;
             bytes.extend_from_slice(&data);
         }
@@ -189,8 +188,8 @@ async fn collect(
     Ok((bytes.into(), share))
 }
 
-/// Returns when a body that began to arrive at `begin` is ended, if it has `bytes` so far and no more of it comes: one that
-/// stalls or is slow holds its memory no longer than it needs.
+/// Returns the time at which a body is aborted, if it started at `begin`, has `bytes` so far, and nothing more arrives.
+/// A stalled or slow body therefore does not hold memory for long.
 fn deadline(begin: Instant, now: Instant, bytes: usize, options: &ServerOptions) -> Instant {
     let stall = options.head_time_out.min(options.client_time_out);
     let steady = Duration::from_secs_f64(bytes as f64 / MIN_RATE as f64);
@@ -205,10 +204,10 @@ fn too_slow(begin: Instant, bytes: usize) -> ApiError {
     ApiError::refused(StatusCode::REQUEST_TIMEOUT, "request_time_out", message)
 }
 
-/// Returns how many values a body has.
+/// Counts the JSON values of a body.
 ///
 /// # Errors
-/// If there are more than in any that is of use.
+/// If there are more than [`MOST_VALUES`].
 fn check_values(bytes: &[u8]) -> ApiResult<usize> {
     let (mut values, mut is_text, mut is_escaped) = (1, false, false);
     for byte in bytes {
@@ -262,7 +261,8 @@ mod tests {
             let now = begin + Duration::from_secs(seconds);
             (deadline(begin, now, bytes, &options) - begin).as_secs()
         };
-        // It sends nothing; nothing more after a part; less than it has to; enough, but for too long.
+        // In this order: nothing arrives; nothing after a first part; less than the minimum rate; enough, but for too
+        // long.
         assert_eq!(after(0, 0), 5);
         assert_eq!(after(2, 8 << 20), 7);
         assert_eq!(after(9, 5 * MIN_RATE), 10);

@@ -1,7 +1,7 @@
-//! The models that are served, each loaded when it is first asked for.
+//! The registry of served models. Each model is loaded on its first request.
 //!
-//! Loaded models take at most so many bytes together: where one more would be too many, those go first that were not
-//! asked for the longest. A model stays as long as a request waits for it or is computed by it.
+//! The loaded models have a memory limit in total. If one more model would exceed it, the least recently requested
+//! models are unloaded first. A model stays loaded while a request waits for it or runs on it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,19 +17,19 @@ use crate::names::now;
 use crate::options::{ServerOptions, StartError};
 use crate::prepare::Preparers;
 
-/// How often whoever waits for room looks whether models are used no more.
+/// The interval at which a load that waits for memory checks whether other models became idle.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Why a model could not be loaded.
+/// The reason why a model could not be loaded.
 pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A model to be served.
+/// A model to serve.
 pub struct HostedModel {
-    /// What clients call it.
+    /// The name that clients use.
     pub name: String,
-    /// Memory that it takes once it is loaded: weights, keys and values, activations.
+    /// The memory of the loaded model in bytes: weights, KV cache and activations.
     pub bytes: u64,
-    /// Brings it to memory.
+    /// Loads the model.
     pub load: Box<dyn Fn() -> Result<LoadedModel, LoadError> + Send + Sync>,
 }
 
@@ -47,31 +47,33 @@ impl fmt::Debug for HostedModel {
     }
 }
 
-/// All models.
+/// The registry of all models.
 pub(crate) struct Catalog {
     models: Vec<HostedModel>,
-    /// When the catalog was made, in seconds since 1970.
+    /// The creation time of the registry, in seconds since 1970.
     pub(crate) created: u64,
     options: ServerOptions,
     metrics: Vec<ModelMetrics>,
-    /// Shared by all models.
+    /// The preparation threads that all models share.
     preparers: Arc<Preparers>,
     loaded: Mutex<Loaded>,
-    /// Held by whoever loads one: two at once could take more memory than there may be.
+    /// Locked during a load: two concurrent loads could exceed the memory limit.
     loading: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Which models are in memory.
+/// The models in memory.
 struct Loaded {
     models: Vec<Option<Arc<Hosted>>>,
-    /// When each was asked for last, by a count of all requests.
+    /// The number of the latest request for each model, as counted by `requests`.
     asked: Vec<u64>,
     requests: u64,
 }
 
 impl Catalog {
+    /// Creates the registry with no model loaded.
+    ///
     /// # Errors
-    /// If there is no model, two of them have one name, or one alone takes more memory than models may.
+    /// If there is no model, two models have the same name, or one model alone exceeds the memory limit.
     pub(crate) fn new(
         options: ServerOptions,
         metrics: &Metrics,
@@ -114,7 +116,7 @@ impl Catalog {
         })
     }
 
-    /// Names of all models, and whether each is in memory.
+    /// Returns the names of all models, each with the model if it is in memory.
     pub(crate) fn names(&self) -> Vec<(&str, Option<Arc<Hosted>>)> {
         self.unload_changed();
         let loaded = self.lock().models.clone();
@@ -125,7 +127,7 @@ impl Catalog {
             .collect()
     }
 
-    /// The models in memory.
+    /// Returns the models in memory.
     pub(crate) fn loaded(&self) -> Vec<Arc<Hosted>> {
         self.unload_changed();
         self.lock().models.iter().flatten().cloned().collect()
@@ -134,7 +136,7 @@ impl Catalog {
     /// Loads the first model.
     ///
     /// # Errors
-    /// If it can't be loaded.
+    /// If the model can't be loaded.
     pub(crate) fn load_first(&self) -> Result<(), StartError> {
         self.load(0).map(drop).map_err(|source| StartError::Load {
             name: self.models[0].name.clone(),
@@ -142,12 +144,12 @@ impl Catalog {
         })
     }
 
-    /// The model that a request names, the first one if it names none; loaded if it is not in memory, as soon as there
-    /// is room.
+    /// Returns the model that a request names, or the first model if it names none. Loads the model if it is not in
+    /// memory, as soon as there is room.
     ///
     /// # Errors
-    /// If there is none of this name, it can't be loaded, or those in memory are in use for longer than a client may
-    /// take.
+    /// If there is no model of this name, it can't be loaded, or the models in memory stay in use for longer than the
+    /// client timeout.
     pub(crate) async fn model(self: &Arc<Self>, name: Option<&str>) -> ApiResult<Arc<Hosted>> {
         let index = self
             .models
@@ -161,17 +163,18 @@ impl Catalog {
             return Ok(model);
         }
         let loading = Arc::clone(&self.loading).lock_owned().await;
-        // Somebody else may have loaded it meanwhile.
+        // Another request may have loaded the model in the meantime.
         if let Some(model) = self.ask(index) {
             return Ok(model);
         }
         self.make_room(index).await?;
         let catalog = Arc::clone(self);
-        // Goes on where the client goes away: the next one is likely to ask for the same.
+        // The load continues if the client disconnects: the next request probably needs the same model.
         blocking(move || catalog.load_alone(index, loading)).await
     }
 
-    /// Drops models whose files another program changed: what they compute is refused, and the next request loads them again.
+    /// Drops models whose files were changed by another program. Such a model refuses to compute, and the next request
+    /// loads it again.
     fn unload_changed(&self) {
         let is_changed = |model: &mut Arc<Hosted>| model.model().check_unchanged().is_err();
         let changed: Vec<_> = self
@@ -181,12 +184,12 @@ impl Catalog {
             .filter_map(|model| model.take_if(is_changed))
             .collect();
         if !changed.is_empty() {
-            // Its threads end with an engine, which takes a moment.
+            // Dropping an engine joins its threads, which takes a moment.
             let _ = spawn(move || drop(changed));
         }
     }
 
-    /// A model in memory, which is asked for.
+    /// Returns the model at `index` if it is in memory, and marks it as the most recently requested.
     fn ask(&self, index: usize) -> Option<Arc<Hosted>> {
         self.unload_changed();
         let mut loaded = self.lock();
@@ -196,14 +199,14 @@ impl Catalog {
         Some(model)
     }
 
-    /// Waits until the model at `index` has room beside those in use, and drops the others as far as it takes.
+    /// Waits until the model at `index` fits next to the models in use, and unloads as many idle models as necessary.
     async fn make_room(&self, index: usize) -> ApiResult<()> {
         let start = Instant::now();
         while let Err(in_use) = self.try_make_room(index).await {
             if start.elapsed() > self.options.client_time_out {
                 let name = &self.models[index].name;
                 let message = format!(
-                    "there is no memory for {name} beside {in_use}, which are in use: try again later"
+                    "there is no memory for {name} while these models are in use: {in_use}; try again later"
                 );
                 return Err(ApiError::unavailable(message).with_param("model"));
             }
@@ -212,8 +215,10 @@ impl Catalog {
         Ok(())
     }
 
+    /// Unloads idle models until the model at `index` fits.
+    ///
     /// # Errors
-    /// The names of models that are in use, if they leave no room.
+    /// The names of the models in use, if these leave too little memory.
     async fn try_make_room(&self, index: usize) -> Result<(), String> {
         let dropped: Vec<_> = {
             let mut loaded = self.lock();
@@ -222,7 +227,7 @@ impl Catalog {
                 .filter(|other| loaded.models[*other].is_some())
                 .collect();
             by_age.sort_by_key(|other| loaded.asked[*other]);
-            // Nobody else can get at one that the catalog alone holds, as long as the lock is held.
+            // While the lock is held, no other thread can clone a model that only the registry references.
             let is_idle = |other: &usize| {
                 loaded.models[*other]
                     .as_ref()
@@ -249,7 +254,7 @@ impl Catalog {
                 .map(|other| loaded.models[*other].take())
                 .collect()
         };
-        // Its threads end with an engine, which takes a moment.
+        // Dropping an engine joins its threads, which takes a moment.
         if let Ok(end) = spawn(move || drop(dropped)) {
             let _ = end.await;
         }

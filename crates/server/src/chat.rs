@@ -28,34 +28,35 @@ use crate::sse::{self, Render, StreamEvent};
 use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
 use crate::usage::{Timings, Usage};
 
-/// What is asked for, but for the [`Sampling`].
+/// A chat request without its [`Sampling`].
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ChatRequest {
-    /// The model, as `/v1/models` names it; without, the first one.
+    /// The model's name, as in `/v1/models`. The default is the first model.
     model: Option<String>,
     /// The conversation so far.
     messages: Vec<ChatMessage>,
-    /// Tokens of an answer at most; without, or with -1 as in llama.cpp's server, until the context is full.
+    /// Maximum number of tokens per completion. By default, or with -1 as in llama.cpp's server, the context is the
+    /// limit.
     #[schema(minimum = -1)]
     max_completion_tokens: Option<i64>,
     /// The older name of `max_completion_tokens`.
     #[schema(minimum = -1)]
     max_tokens: Option<i64>,
-    /// The name that llama.cpp's server has for it.
+    /// Alias of `max_completion_tokens`, as in llama.cpp's server.
     n_predict: Option<i64>,
-    /// Tell the probability of each token.
+    /// Whether to return the log probability of each token.
     logprobs: Option<bool>,
-    /// Tell so many of the likeliest tokens with each, 0 to 20.
+    /// Number of most likely tokens to return with each token, 0 to 20.
     top_logprobs: Option<usize>,
-    /// Functions that answers may call.
+    /// Tools that the model may call.
     tools: Option<Vec<ChatTool>>,
-    /// Whether an answer has to call one; without, the model decides.
+    /// Whether the model must call a tool. By default the model decides.
     tool_choice: Option<ToolChoiceField>,
-    /// Whether an answer may have several calls; without, it may.
+    /// Whether a completion may contain several calls. The default is true.
     parallel_tool_calls: Option<bool>,
 }
 
-/// The body of a request.
+/// The body of a chat request.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ChatBody {
     #[serde(flatten)]
@@ -68,13 +69,13 @@ pub(crate) struct ChatBody {
     _sampling: Sampling,
 }
 
-/// Answers to a conversation.
+/// Completions of a conversation.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatCompletion {
     id: String,
-    /// `chat.completion`.
+    /// Always `chat.completion`.
     object: &'static str,
-    /// Seconds since 1970.
+    /// The creation time in seconds since 1970.
     created: u64,
     model: String,
     choices: Vec<ChatChoice>,
@@ -93,20 +94,20 @@ struct ChatChoice {
 
 #[derive(Debug, Serialize, ToSchema)]
 struct ChatAnswer {
-    /// `assistant`.
+    /// Always `assistant`.
     role: &'static str,
-    /// Null where the answer has calls alone.
+    /// The text, or null if the completion contains only tool calls.
     content: Option<String>,
     refusal: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<ChatAnswerCall>,
 }
 
-/// A call of a function.
+/// A tool call.
 #[derive(Debug, Serialize, ToSchema)]
 struct ChatAnswerCall {
     id: String,
-    /// `function`.
+    /// Always `function`.
     #[serde(rename = "type")]
     kind: &'static str,
     function: ChatAnswerFunction,
@@ -115,15 +116,15 @@ struct ChatAnswerCall {
 #[derive(Debug, Serialize, ToSchema)]
 struct ChatAnswerFunction {
     name: String,
-    /// A JSON object, as text; a part of one where `finish_reason` is `length`.
+    /// A JSON object, as a string. It is incomplete if `finish_reason` is `length`.
     arguments: String,
 }
 
-/// A part of the answers, as an event of a stream.
+/// A chunk of a streamed completion.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatChunk {
     id: String,
-    /// `chat.completion.chunk`.
+    /// Always `chat.completion.chunk`.
     object: &'static str,
     created: u64,
     model: String,
@@ -152,14 +153,14 @@ struct ChatDelta {
     tool_calls: Option<Vec<ChatCallDelta>>,
 }
 
-/// A part of a call: first what is called, then more and more of its arguments.
+/// A part of a tool call: the first has the id and the name, the others have more of the arguments.
 #[derive(Debug, Serialize, ToSchema)]
 struct ChatCallDelta {
-    /// Its place among the calls of the answer.
+    /// The index of the call in the completion.
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
-    /// `function`.
+    /// Always `function`.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
     function: ChatFunctionDelta,
@@ -213,7 +214,7 @@ impl From<Piece> for ChatDelta {
     }
 }
 
-/// Answers a conversation.
+/// Generates completions of a conversation.
 #[utoipa::path(
     post, path = "/v1/chat/completions", tag = "answers",
     request_body(content = ChatBody, examples(
@@ -223,7 +224,7 @@ impl From<Piece> for ChatDelta {
         }))),
     )),
     responses(
-        (status = 200, description = "The answers; a stream of parts where `stream` is true",
+        (status = 200, description = "The completions; a stream of chunks if `stream` is true",
          content((ChatCompletion = "application/json"), (StreamEvent = "text/event-stream"))),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
     )
@@ -242,7 +243,7 @@ pub(crate) async fn complete(
     if likeliest.is_some() && !wants_tokens {
         return Err(ApiError::field(
             "top_logprobs",
-            "expected logprobs: true with it",
+            "it requires logprobs: true",
         ));
     }
     let log_probabilities = wants_tokens.then_some(likeliest.unwrap_or(0));
@@ -300,7 +301,7 @@ pub(crate) async fn complete(
     Ok(Json(chat.collect(answers).await?).into_response())
 }
 
-/// The answers as far as they are there.
+/// The completions as generated so far.
 struct Chat {
     reply: Reply,
     readers: Vec<PieceReader>,
@@ -319,7 +320,7 @@ impl Chat {
         Some(ChatLogProbabilities::new(tokenizer, tokens))
     }
 
-    /// Why an answer ended, behind its end.
+    /// Returns why a completion ended. Valid after its end.
     fn finish_reason(&self, choice: usize) -> ApiResult<&'static str> {
         let finish = self.reply.finish(choice)?;
         Ok(match finish {
@@ -330,7 +331,7 @@ impl Chat {
         })
     }
 
-    /// All answers at once.
+    /// Collects all completions.
     async fn collect(mut self, mut answers: Answers) -> ApiResult<ChatCompletion> {
         let mut whole: Vec<(Vec<Section>, Vec<LogProbabilities>)> =
             vec![Default::default(); self.reply.count()];
@@ -439,10 +440,10 @@ impl ChatAnswer {
     }
 }
 
-/// The events of a stream.
+/// The state of a streamed response.
 struct ChatStream {
     chat: Chat,
-    /// Tokens of each answer that are not sent, since what they are a part of is not.
+    /// For each completion, tokens that were not sent yet because their text was not sent yet.
     tokens: Vec<Vec<LogProbabilities>>,
     includes_usage: bool,
 }
@@ -465,7 +466,7 @@ impl ChatStream {
 }
 
 impl ChatStream {
-    /// Events of pieces of an answer; the first one has all tokens that were not sent.
+    /// Returns the events of pieces of a completion. The first event has all tokens that were not sent yet.
     fn pieces(&mut self, choice: usize, pieces: Vec<Piece>) -> Vec<Event> {
         let event = |piece: Piece| {
             let tokens = std::mem::take(&mut self.tokens[choice]);
@@ -482,7 +483,7 @@ impl ChatStream {
 impl Render for ChatStream {
     fn begin(&mut self) -> Vec<Event> {
         let role = |index: usize| {
-            // Of one that may be calls alone, it is not known yet whether there is a text.
+            // If the completion may consist of calls alone, it is not known yet whether it has content.
             let content = (!self.chat.readers[index].may_call()).then(String::new);
             let delta = ChatDelta {
                 role: Some("assistant"),

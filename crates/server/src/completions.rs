@@ -1,4 +1,4 @@
-//! `/v1/completions`: texts and tokens are continued as they are, without a template.
+//! `/v1/completions`: continues texts and tokens without a chat template.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,31 +28,31 @@ use crate::sampling::{Sampling, likeliest, limit};
 use crate::sse::{self, Render, StreamEvent};
 use crate::usage::{Timings, Usage};
 
-/// Tokens of an answer, unless the request tells.
+/// The default of `max_tokens`.
 const MAX_TOKENS: usize = 16;
-/// Probabilities of tokens of prompts that an answer has, at most: each takes some hundred bytes.
+/// Maximum number of prompt log probabilities in a response: each takes some hundred bytes.
 const MOST_PROMPT_PROBABILITIES: usize = 1 << 18;
 
-/// What is asked for, but for the [`Sampling`].
+/// A completion request without its [`Sampling`].
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct CompletionRequest {
-    /// The model, as `/v1/models` names it; without, the first one.
+    /// The model's name, as in `/v1/models`. The default is the first model.
     model: Option<String>,
-    /// What is to be continued.
+    /// The texts or tokens to continue.
     prompt: Prompts,
-    /// Tokens of an answer at most; without, 16; -1 is no limit, as in llama.cpp's server.
+    /// Maximum number of tokens per completion. The default is 16; -1 means no limit, as in llama.cpp's server.
     max_tokens: Option<i64>,
-    /// As `max_tokens`, by the name of llama.cpp's server; -1 is no limit.
+    /// Alias of `max_tokens`, as in llama.cpp's server. -1 means no limit.
     n_predict: Option<i64>,
-    /// Put the prompt before the answer, and its probabilities before those of the answer.
+    /// Whether to return the prompt before the completion, with its log probabilities if `logprobs` is set.
     echo: Option<bool>,
-    /// Tell the probability of each token, and so many of the likeliest of its place, 0 to 20.
+    /// Whether to return log probabilities: the value is the number of alternatives per token, 0 to 20.
     logprobs: Option<usize>,
-    /// More than one is refused: every answer that is computed is sent.
+    /// Must be equal to `n` if given, because all generated completions are returned.
     best_of: Option<usize>,
 }
 
-/// The body of a request.
+/// The body of a completion request.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct CompletionBody {
     #[serde(flatten)]
@@ -65,13 +65,13 @@ pub(crate) struct CompletionBody {
     _sampling: Sampling,
 }
 
-/// Continued texts, or a part of them as an event of a stream.
+/// Completions of texts, or a chunk of them in a stream.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Completion {
     id: String,
-    /// `text_completion`.
+    /// Always `text_completion`.
     object: &'static str,
-    /// Seconds since 1970.
+    /// The creation time in seconds since 1970.
     created: u64,
     model: String,
     choices: Vec<CompletionChoice>,
@@ -98,7 +98,7 @@ struct CompletionChoice {
         ("streamed" = (value = json!({"prompt": "The capital of France is", "max_tokens": 8, "stream": true}))),
     )),
     responses(
-        (status = 200, description = "The answers; a stream of parts where `stream` is true",
+        (status = 200, description = "The completions; a stream of chunks if `stream` is true",
          content((Completion = "application/json"), (StreamEvent = "text/event-stream"))),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
     )
@@ -117,7 +117,7 @@ pub(crate) async fn complete(
     if request.best_of.is_some_and(|best_of| best_of != choices) {
         return Err(ApiError::unsupported(
             "best_of",
-            "every answer that is computed is sent: expected n of them",
+            "all generated completions are returned: expected n",
         ));
     }
     let form = form.form()?;
@@ -126,7 +126,7 @@ pub(crate) async fn complete(
     let model = app.model(request.model.as_deref()).await?;
     let mut options = sampling.options(&model, max_tokens, log_probabilities)?;
     let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
-    // Nothing is computed before.
+    // Take a place in the queue before any work is done.
     let place = model.enter(client.address)?;
     let prompts = encode(
         (&model, &place),
@@ -141,7 +141,7 @@ pub(crate) async fn complete(
         let most = MOST_PROMPT_PROBABILITIES / ((likeliest + 1) * choices).max(1);
         if tokens > most {
             let message = format!(
-                "prompts of {tokens} tokens, of which echo gives at most {most} with these options"
+                "{tokens} prompt tokens, but echo returns at most {most} with these options"
             );
             return Err(ApiError::field("logprobs", message));
         }
@@ -178,22 +178,22 @@ pub(crate) async fn complete(
     Ok(Json(texts.collect(answers).await?).into_response())
 }
 
-/// The answers as far as they are there.
+/// The completions as generated so far.
 struct Texts {
     reply: Reply,
     choices: usize,
-    /// What precedes the answers to each prompt.
+    /// The text that precedes the completions of each prompt.
     echoes: Vec<Echo>,
     wants_tokens: bool,
-    /// Where the next token of each answer begins.
+    /// The offset in characters of each completion's next token.
     offsets: Vec<usize>,
 }
 
-/// A prompt, as far as it is told.
+/// The parts of a prompt that are returned with its completions.
 #[derive(Default)]
 struct Echo {
     text: String,
-    /// Where they are told, too.
+    /// The prompt's tokens, if their log probabilities are returned.
     tokens: Vec<u32>,
 }
 
@@ -236,7 +236,7 @@ impl Texts {
         Ok(self.reply.model.model().tokenizer()?)
     }
 
-    /// The probabilities of an answer's next tokens.
+    /// Returns the log probabilities of a completion's next tokens.
     fn more(
         &mut self,
         choice: usize,
@@ -250,7 +250,7 @@ impl Texts {
         Ok(Some(more))
     }
 
-    /// The probabilities of a prompt, before those of the answer `choice`.
+    /// Returns the log probabilities of a prompt's tokens, which precede those of the completion `choice`.
     fn of_prompt(
         &mut self,
         choice: usize,
@@ -267,7 +267,7 @@ impl Texts {
         Ok(told)
     }
 
-    /// All answers at once.
+    /// Collects all completions.
     async fn collect(mut self, mut answers: Answers) -> ApiResult<Completion> {
         let text = |choice: usize| self.echoes[choice / self.choices].text.clone();
         let start = || self.wants_tokens.then(TextLogProbabilities::default);
@@ -334,7 +334,7 @@ impl Texts {
     }
 }
 
-/// The events of a stream.
+/// The state of a streamed response.
 struct TextStream {
     texts: Texts,
     includes_usage: bool,

@@ -1,9 +1,9 @@
-//! The connections that are open: how many an address may have, and which one makes room for another.
+//! The table of open connections: limits per address, and eviction.
 //!
-//! An address has at most half of the connections that the others leave, and at least one. At its bound, and where all
-//! connections are taken, the next one replaces one that serves no request: the oldest that has not sent a whole head yet,
-//! else the one that has been idle for the longest. So a client that opens connections and sends nothing shuts out no other
-//! one, even of its own address.
+//! An address may have at most half of the connections that other addresses leave, and at least one. If an address is
+//! at its limit, or all connections are in use, a new connection replaces one that serves no request: the oldest that
+//! has not sent a complete head yet, otherwise the one that has been idle longest. A client that opens connections and
+//! sends nothing therefore can't block other clients, even from the same address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::owner::{Tenant, share};
 
-/// All connections.
+/// The table of open connections.
 pub(crate) struct Connections {
     max: usize,
     open: Mutex<Open>,
@@ -26,41 +26,41 @@ pub(crate) struct Connections {
 
 #[derive(Default)]
 struct Open {
-    /// By their numbers, the oldest first.
+    /// The connections by number, the oldest first.
     all: BTreeMap<u64, Entry>,
-    /// Counts connections and what they begin and end.
+    /// A logical clock that advances whenever a connection opens, or a request begins or ends.
     clock: u64,
 }
 
 struct Entry {
     tenant: Tenant,
     phase: Phase,
-    /// When its phase began, by the clock.
+    /// The logical time at which the phase began.
     since: u64,
-    /// Ends the connection when it is dropped.
+    /// Dropping it closes the connection.
     _end: oneshot::Sender<()>,
 }
 
-/// A state of a connection. The first in this order makes room first.
+/// The phase of a connection. Earlier variants are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// It has not sent the whole head of a request.
+    /// The connection has not sent the complete head of a request.
     New,
-    /// It may send another request.
+    /// The connection waits for another request.
     Idle,
-    /// It has sent a head whose answer is not sent yet.
+    /// The connection has sent a request whose response is not complete.
     Busy,
 }
 
 impl Connections {
-    /// Returns a table of at most `max` connections.
+    /// Creates a table of at most `max` connections.
     pub(crate) fn new(max: usize) -> Arc<Self> {
         let open = Mutex::default();
         Arc::new(Self { max, open })
     }
 
-    /// Adds a connection from `address`, if need be in the place of another one. The receiver ends when it has to be closed.
-    /// Returns `None` where each that could make room serves a request.
+    /// Adds a connection from `address`, which may replace another one. The receiver completes when the connection must
+    /// be closed. Returns `None` if all connections that could be replaced serve requests.
     pub(crate) fn open(
         self: &Arc<Self>,
         address: IpAddr,
@@ -109,7 +109,7 @@ impl Open {
         self.clock
     }
 
-    /// Ends one of the connections that `may` make room.
+    /// Closes one of the connections that `may` selects.
     fn shed(&mut self, may: impl Fn(&Entry) -> bool) -> Option<()> {
         let waiting = self
             .all
@@ -122,22 +122,23 @@ impl Open {
     }
 }
 
-/// A connection that is open, until this is dropped.
+/// An open connection. Dropping it removes it from the table.
 pub(crate) struct Connection {
     connections: Arc<Connections>,
     number: u64,
-    /// Requests that began, and answers that ended.
+    /// The number of started requests plus the number of finished responses.
     steps: AtomicU64,
 }
 
 impl Connection {
-    /// Returns the number of steps, which changes as requests begin and end, and whether the connection serves one.
+    /// Returns the number of steps, which changes when a request begins or ends, and whether the connection serves a
+    /// request.
     pub(crate) fn steps(&self) -> (u64, bool) {
         let steps = self.steps.load(Ordering::Relaxed);
         (steps, steps % 2 == 1)
     }
 
-    /// Begins a request, whose head has arrived.
+    /// Marks the begin of a request, whose head has arrived.
     pub(crate) fn begin(self: &Arc<Self>) -> Served {
         self.step(Phase::Busy);
         Served(Arc::clone(self))
@@ -159,11 +160,11 @@ impl Drop for Connection {
     }
 }
 
-/// A request that is served, until this is dropped.
+/// A request in progress. Dropping it ends the request.
 pub(crate) struct Served(Arc<Connection>);
 
 impl Served {
-    /// Returns `body`, at whose end the request is served.
+    /// Returns `body` with this request attached: the request ends when the body is dropped.
     pub(crate) fn until_end_of(self, body: Body) -> ServedBody {
         ServedBody {
             body,
@@ -178,7 +179,7 @@ impl Drop for Served {
     }
 }
 
-/// The body of an answer to a request that is served until it ends.
+/// The body of a response. Its request ends when it is dropped.
 pub(crate) struct ServedBody {
     body: Body,
     _served: Served,
@@ -244,18 +245,21 @@ mod tests {
      {
         let connections = Connections::new(8);
         let mut other = open(&connections, 2);
-        // Three are half of what is left.
+        // Three connections are half of what the other address leaves.
         let mut first = open(&connections, 1);
         let mut own = [open(&connections, 1), open(&connections, 1)];
         let served = first.0.begin();
         let mut next = open(&connections, 1);
-        assert!(is_ended(&mut own[0]), "the oldest that sent no head stays");
+        assert!(
+            is_ended(&mut own[0]),
+            "the oldest that sent no head is open"
+        );
         assert!(
             ![&mut own[1], &mut next, &mut first, &mut other]
                 .into_iter()
                 .any(is_ended)
         );
-        // An idle connection goes after those that sent no head.
+        // Connections without a head are evicted before idle ones.
         drop(served);
         let mut last = open(&connections, 1);
         assert!(is_ended(&mut own[1]) && !is_ended(&mut first));
@@ -265,7 +269,7 @@ mod tests {
         let _busy = replaces.0.begin();
         assert!(
             connections.open(address(1)).is_none(),
-            "one that serves a request was ended"
+            "a connection that serves a request was closed"
         );
         assert!(
             ![&mut next, &mut last, &mut replaces, &mut other]

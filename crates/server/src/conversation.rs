@@ -1,4 +1,4 @@
-//! What the endpoints that answer conversations have in common.
+//! The common part of the chat endpoints.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,33 +24,34 @@ use crate::reply::Reply;
 use crate::sampling::Sampling;
 use crate::tools::ToolUse;
 
-/// A conversation that is to be answered.
+/// A conversation to complete.
 pub(crate) struct Conversation<'a> {
     pub(crate) model: Arc<Hosted>,
-    /// In OpenAI's form.
+    /// The messages in OpenAI's format.
     pub(crate) messages: Vec<Value>,
     pub(crate) sampling: &'a Sampling,
-    /// Tokens of an answer at most.
+    /// Maximum number of tokens per completion.
     pub(crate) max_tokens: Option<usize>,
-    /// How many of the likeliest tokens are told with each token; `None`: not even its own probability.
+    /// The number of alternatives that are returned with each token's log probability. `None` returns no log
+    /// probabilities.
     pub(crate) log_probabilities: Option<usize>,
-    /// Functions that answers may call.
+    /// The tools that the model may call.
     pub(crate) tools: ToolUse,
-    /// The form that answers have where they call none.
+    /// The requested constraint of completions that call no tool.
     pub(crate) form: Option<AskedForm>,
-    /// How the messages become a prompt.
+    /// The options that turn the messages into a prompt.
     pub(crate) prompt: PromptOptions,
 }
 
-/// Answers that have begun.
+/// Completions that have started.
 pub(crate) struct Begun {
     pub(crate) reply: Reply,
     pub(crate) answers: Answers,
-    /// One for each answer.
+    /// One parser per completion.
     pub(crate) readers: Vec<PieceReader>,
 }
 
-/// What names of answers and of calls begin with.
+/// The prefixes of the ids of completions and tool calls.
 #[derive(Clone, Copy)]
 pub(crate) struct Prefixes {
     pub(crate) answer: &'static str,
@@ -58,11 +59,11 @@ pub(crate) struct Prefixes {
 }
 
 impl Conversation<'_> {
-    /// Waits until it is admitted, and begins.
+    /// Waits for admission, and starts generation.
     ///
     /// # Errors
-    /// If a field has a value out of its range, the template refuses the messages, they do not fit, a form can't be had, or
-    /// too many wait.
+    /// If a field is out of range, the template refuses the messages, the prompt is too long, a constraint can't be
+    /// compiled, or the queue is full.
     pub(crate) async fn begin(
         self,
         app: &App,
@@ -85,7 +86,7 @@ impl Conversation<'_> {
         let options = sampling.options(&model, max_tokens, log_probabilities)?;
         let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
         check_tools(&model, &tools)?;
-        // Nothing is computed before.
+        // Take a place in the queue before any work is done.
         let place = model.enter(client.address)?;
         let tools = Arc::new(tools);
         let text = Work::Text(bytes(&messages) + prompt.bytes() + tools.bytes());
@@ -151,25 +152,25 @@ impl Conversation<'_> {
     }
 }
 
-/// Refuses functions that the model can't be told of, or whose calls could not be told from text.
+/// Refuses tools if the model's template can't list them, or if its calls could not be told from text.
 fn check_tools(model: &Hosted, tools: &ToolUse) -> ApiResult<()> {
     if !tools.is_allowed() {
         return Ok(());
     }
     if model.model().chat_template().is_none() {
-        let message = "the model has no chat template, by which it could be told of functions";
+        let message = "the model has no chat template that could describe tools to it";
         return Err(ApiError::unsupported("tools", message));
     }
     check_words(model, call_format(model), tools)
 }
 
-/// Returns the form in which the model writes calls.
+/// Returns the format in which the model writes tool calls.
 fn call_format(model: &Hosted) -> ToolFormat {
     let template = model.model().chat_template();
     ToolFormat::of_template(template.map(|template| template.for_tools().source()))
 }
 
-/// The options with the form of the answer, and how calls in it are found.
+/// Returns the options with the compiled constraint, and the format of tool calls in the completion.
 fn compile(
     asker: Asker<'_>,
     (tools, form): (&ToolUse, Option<&AskedForm>),
@@ -194,8 +195,8 @@ fn compile(
     Ok((options, calls))
 }
 
-/// Refuses functions where calls could not be told from text: where words of the model's calls are control tokens, which have
-/// no text, and no grammar spells them.
+/// Refuses tools if calls could not be told from text: when the model marks calls with control tokens, which have no
+/// text, and no grammar enforces the calls.
 fn check_words(model: &Hosted, format: ToolFormat, tools: &ToolUse) -> ApiResult<()> {
     let word = match format {
         ToolFormat::Hermes => "<tool_call>",
@@ -206,7 +207,7 @@ fn check_words(model: &Hosted, format: ToolFormat, tools: &ToolUse) -> ApiResult
     let is_control = |token| tokenizer.token_kind(token) == TokenKind::Control;
     if !tools.is_required() && tokenizer.id(word).is_some_and(is_control) {
         let message = format!(
-            "the model writes calls with the control token {word}, which is not read: expected tool_choice required, or \
+            "the model marks calls with the control token {word}, which is not parsed: expected tool_choice required, or \
              the name of a function"
         );
         return Err(ApiError::unsupported("tools", message));

@@ -1,4 +1,4 @@
-//! What is counted and timed.
+//! Counters and histograms.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ struct AnswerLabels {
 
 type Times = Family<ModelLabels, Histogram, fn() -> Histogram>;
 
-/// Everything that is counted.
+/// All metrics of the server.
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
@@ -42,18 +42,18 @@ pub(crate) struct Metrics {
     between_tokens: Times,
 }
 
-/// 1 ms to 65 s.
+/// Creates a histogram from 1 ms to 65 s.
 fn long_times() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 17))
 }
 
-/// 0.1 ms to 3 s.
+/// Creates a histogram from 0.1 ms to 3 s.
 fn short_times() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.0, 16))
 }
 
 impl Metrics {
-    /// Nothing yet.
+    /// Creates all metrics with the value 0.
     pub(crate) fn new() -> Self {
         Self {
             registry: Registry::with_prefix("triad"),
@@ -110,27 +110,27 @@ impl Metrics {
         self
     }
 
-    /// Tells what `collector` does when it is asked, too.
+    /// Adds a collector, which is called when the metrics are read.
     pub(crate) fn watch(&mut self, collector: Box<dyn Collector>) {
         self.registry.register_collector(collector);
     }
 
-    /// A request was answered with this status.
+    /// Counts a response with this status.
     pub(crate) fn answered(&self, path: String, status: u16) {
         self.requests
             .get_or_create(&RequestLabels { path, status })
             .inc();
     }
 
-    /// All of it, in OpenMetrics' text.
+    /// Returns all metrics as OpenMetrics text.
     pub(crate) fn text(&self) -> String {
         let mut page = String::new();
-        // Writing to a text doesn't fail.
+        // Writing to a `String` doesn't fail.
         let _ = text::encode(&mut page, &self.registry);
         page
     }
 
-    /// Those of a model.
+    /// Returns the metrics of a model.
     pub(crate) fn of_model(&self, name: &str) -> ModelMetrics {
         let labels = ModelLabels {
             model: name.to_owned(),
@@ -148,7 +148,7 @@ impl Metrics {
     }
 }
 
-/// What is counted of a model.
+/// The metrics of one model.
 #[derive(Clone)]
 pub(crate) struct ModelMetrics {
     name: String,
@@ -162,13 +162,13 @@ pub(crate) struct ModelMetrics {
 }
 
 impl ModelMetrics {
-    /// A request was admitted after `waited`.
+    /// Records that a request was admitted after `waited`.
     pub(crate) fn admitted(&self, waited: Duration) {
         self.queue.observe(waited.as_secs_f64());
     }
 
-    /// An answer of so many tokens has ended; `prompt` are the tokens of its prompt, and those of them that were cached, if
-    /// no other answer to it was counted.
+    /// Records that a completion of `tokens` tokens ended. `prompt` is the number of tokens of its prompt, and how many
+    /// of them were cached; it is `None` if another completion has already counted the prompt.
     pub(crate) fn ended(&self, finish: Finish, tokens: usize, prompt: Option<(usize, usize)>) {
         if let Some((prompt, cached)) = prompt {
             self.prompt_tokens.inc_by(prompt as u64);
@@ -184,7 +184,7 @@ impl ModelMetrics {
         });
     }
 
-    /// An answer could not be ended: it was cancelled, or failed.
+    /// Counts a completion by the reason of its end. Called directly if it failed or was cancelled.
     pub(crate) fn count(&self, finish: &'static str) {
         self.answers
             .get_or_create(&AnswerLabels {
@@ -194,7 +194,7 @@ impl ModelMetrics {
             .inc();
     }
 
-    /// For the tokens of an answer to a request that arrived at `arrived`.
+    /// Returns a clock for the tokens of a completion. Its request arrived at `arrived`.
     pub(crate) fn clock(&self, arrived: Instant) -> TokenClock<'_> {
         TokenClock {
             metrics: self,
@@ -204,7 +204,7 @@ impl ModelMetrics {
     }
 }
 
-/// Times the tokens of an answer.
+/// A clock that records the latencies of a completion's tokens.
 pub(crate) struct TokenClock<'a> {
     metrics: &'a ModelMetrics,
     arrived: Instant,
@@ -212,7 +212,7 @@ pub(crate) struct TokenClock<'a> {
 }
 
 impl TokenClock<'_> {
-    /// A token is there.
+    /// Records the latency of a token.
     pub(crate) fn tick(&mut self) {
         let now = Instant::now();
         match self.latest.replace(now) {

@@ -1,7 +1,8 @@
-//! `/v1/embeddings`: one vector for each text, pooled from the hidden states of a language model.
+//! `/v1/embeddings`: one vector per text, pooled from the hidden states of a language model.
 //!
-//! The states are those behind the last norm, which the output matrix reads. Their mean over a text's tokens, or the one
-//! of its last token, is scaled to length 1. A model that was not trained for it gives vectors of moderate use.
+//! The hidden states are those after the last norm, which are the input of the output matrix. Their mean over the
+//! text's tokens, or the state of the last token, is normalized to length 1. A model that was not trained for
+//! embeddings gives vectors of moderate quality.
 
 use std::sync::Arc;
 
@@ -23,23 +24,23 @@ use crate::hosted::Hosted;
 use crate::prepare::CancelOnDrop;
 use crate::prompts::{Prompts, TextFields, encode};
 
-/// What is asked for.
+/// A request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct EmbeddingRequest {
-    /// The model, as `/v1/models` names it; without, the first one.
+    /// The model's name, as in `/v1/models`. The default is the first model.
     model: Option<String>,
-    /// A text or tokens, or several of either.
+    /// A string, an array of token ids, or an array of either.
     input: Option<Prompts>,
-    /// As `input`, by the name of llama.cpp's server.
+    /// Alias of `input`, as in llama.cpp's server.
     content: Option<Prompts>,
     encoding_format: Option<EncodingFormat>,
-    /// How the hidden states of a text become one vector: an extension.
+    /// The method that reduces the hidden states of a text to one vector. An extension.
     pooling: Option<Pooling>,
-    /// Refused unless it is the model's number.
+    /// The vector's dimension. Any value other than the model's own dimension is refused.
     dimensions: Option<usize>,
 }
 
-/// The body of a request.
+/// The body of a request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct EmbeddingBody {
     #[serde(flatten)]
@@ -48,32 +49,32 @@ pub(crate) struct EmbeddingBody {
     _text: TextFields,
 }
 
-/// How a vector is written.
+/// The encoding of a vector.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum EncodingFormat {
     /// An array of numbers.
     #[default]
     Float,
-    /// Its numbers in f32, little-endian, in base64.
+    /// The numbers as little-endian f32, in base64.
     Base64,
 }
 
-/// How hidden states become one vector.
+/// The method that reduces hidden states to one vector.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Pooling {
-    /// The mean of all tokens'.
+    /// The mean over all tokens.
     #[default]
     Mean,
-    /// That of the last token.
+    /// The state of the last token.
     Last,
 }
 
-/// Vectors, in the order of the texts.
+/// Embeddings, in the order of the inputs.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Embeddings {
-    /// `list`.
+    /// Always `list`.
     object: &'static str,
     data: Vec<Embedding>,
     model: String,
@@ -82,7 +83,7 @@ pub(crate) struct Embeddings {
 
 #[derive(Debug, Serialize, ToSchema)]
 struct Embedding {
-    /// `embedding`.
+    /// Always `embedding`.
     object: &'static str,
     index: usize,
     embedding: Vector,
@@ -101,7 +102,7 @@ struct EmbeddingUsage {
     total_tokens: usize,
 }
 
-/// Vectors of texts.
+/// Computes embeddings of texts.
 #[utoipa::path(
     post, path = "/v1/embeddings", tag = "text", request_body = EmbeddingBody,
     responses(
@@ -119,7 +120,7 @@ pub(crate) async fn create(
     let input = match (request.input, request.content) {
         (Some(input), None) => ("input", input),
         (None, Some(content)) => ("content", content),
-        _ => return Err(ApiError::field("input", "expected either it or content")),
+        _ => return Err(ApiError::field("input", "expected either this or content")),
     };
     let checked = input.1.check(input.0);
     checked.map_err(|error| error.with_param(input.0))?;
@@ -150,9 +151,9 @@ pub(crate) async fn create(
     let Some(most) = most else {
         return Err(ApiError::field("input", "there is none"));
     };
-    // One behind the other, in the place of one answer.
+    // The texts are computed one after another, with the permit of one completion.
     let permit = place.admit(most).await;
-    // Dropped with this future, where the client goes away.
+    // Cancels the work if the client disconnects, which drops this future.
     let cancel = CancelOnDrop(Cancel::new());
     let (pooling, format) = (
         request.pooling.unwrap_or_default(),
@@ -188,7 +189,7 @@ pub(crate) async fn create(
     }))
 }
 
-/// A vector of length 1.
+/// Computes an embedding of length 1.
 fn embed(
     model: &Hosted,
     text: &[u32],
@@ -221,7 +222,7 @@ fn embed(
     if !length.is_finite() {
         return Err(Error::NotFinite);
     }
-    // Of length 0, it stays what it is.
+    // A vector of length 0 stays 0.
     let scale = if length > 0.0 { length.recip() } else { 0.0 };
     Ok(pooled.iter().map(|value| (value * scale) as f32).collect())
 }

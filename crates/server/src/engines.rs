@@ -1,4 +1,4 @@
-//! What engines and queues report to Prometheus when it asks.
+//! Metrics of engines and queues, collected when Prometheus reads them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use crate::catalog::Catalog;
 use crate::hosted::Hosted;
 
-/// What engines and queues report when they are asked.
+/// The collector of the metrics of engines and queues.
 pub(crate) struct Engines(pub(crate) Arc<Catalog>);
 
 impl fmt::Debug for Engines {
@@ -22,7 +22,7 @@ impl fmt::Debug for Engines {
 }
 
 impl Engines {
-    /// One number of each model.
+    /// Encodes one number per loaded model.
     fn of_each(
         &self,
         encoder: &mut DescriptorEncoder,

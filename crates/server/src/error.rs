@@ -1,4 +1,4 @@
-//! What is wrong with a request, in OpenAI's form.
+//! Errors of requests, in OpenAI's format.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -11,30 +11,30 @@ use utoipa::ToSchema;
 
 use crate::names::new_id;
 
-/// An answer that is an error.
+/// An error response.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) detail: ErrorDetail,
-    /// Seconds after which the client may try again.
+    /// The number of seconds after which the client may retry.
     retry_after: Option<u32>,
 }
 
-/// What went wrong.
+/// The description of an error.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ErrorDetail {
-    /// A sentence.
+    /// A message for humans.
     pub(crate) message: String,
-    /// `invalid_request_error`, `authentication_error`, `rate_limit_error`, `server_error`.
+    /// `invalid_request_error`, `authentication_error`, `rate_limit_error` or `server_error`.
     #[serde(rename = "type")]
     pub(crate) kind: &'static str,
-    /// The field of the request that is wrong, if it is one.
+    /// The field of the request that caused the error, if any.
     pub(crate) param: Option<String>,
-    /// A word for programs.
+    /// A code for programs.
     pub(crate) code: Option<&'static str>,
 }
 
-/// The body of an error.
+/// The body of an error response.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ErrorBody {
     pub(crate) error: ErrorDetail,
@@ -62,7 +62,7 @@ impl ApiError {
         }
     }
 
-    /// The request makes no sense as a whole.
+    /// Returns the error of a request that is invalid as a whole.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::BAD_REQUEST,
@@ -72,19 +72,19 @@ impl ApiError {
         )
     }
 
-    /// The field `param` has a value that makes no sense.
+    /// Returns the error of an invalid value in the field `param`.
     pub(crate) fn field(param: &str, message: impl Into<String>) -> Self {
         Self::invalid(format!("{param}: {}", message.into()))
             .with_param(param)
             .with_code("invalid_value")
     }
 
-    /// The field `param` asks for something that this server does not do.
+    /// Returns the error of a field `param` that requests something unsupported.
     pub(crate) fn unsupported(param: &str, message: impl Into<String>) -> Self {
         Self::field(param, message).with_code("unsupported_parameter")
     }
 
-    /// A request of another kind than `status` allows.
+    /// Returns an error of a request with the given status and code.
     pub(crate) fn refused(
         status: StatusCode,
         code: &'static str,
@@ -93,7 +93,7 @@ impl ApiError {
         Self::new(status, "invalid_request_error", Some(code), message)
     }
 
-    /// No key, or a wrong one.
+    /// Returns the error of a missing or wrong API key.
     pub(crate) fn wrong_key(message: &str) -> Self {
         Self::new(
             StatusCode::UNAUTHORIZED,
@@ -103,7 +103,7 @@ impl ApiError {
         )
     }
 
-    /// There is no model of this name.
+    /// Returns the error of an unknown model.
     pub(crate) fn no_model(name: &str, there: &str) -> Self {
         let message = format!("there is no model {name:?} here: expected one of {there}");
         Self::refused(StatusCode::NOT_FOUND, "model_not_found", message).with_param("model")
@@ -114,9 +114,9 @@ impl ApiError {
         Self::invalid("the prompt is empty: expected at least one token").with_code("invalid_value")
     }
 
-    /// Too many requests wait.
+    /// Returns the error of a full queue.
     pub(crate) fn full(waiting: usize) -> Self {
-        let message = format!("{waiting} requests wait for their turn already: try again later");
+        let message = format!("{waiting} requests are already waiting: try again later");
         let error = Self::new(
             StatusCode::TOO_MANY_REQUESTS,
             "rate_limit_error",
@@ -129,7 +129,7 @@ impl ApiError {
         }
     }
 
-    /// The server ends, or something it needs is not there now.
+    /// Returns the error of a server that is stopping or lacks a resource.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         let error = Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -143,8 +143,8 @@ impl ApiError {
         }
     }
 
-    /// Returns an error of our own. Its message is fixed, since causes name files of this machine: [`ApiError::failed`] writes
-    /// them to the log.
+    /// Returns an internal error. Its message is fixed, because the cause may name files of this machine:
+    /// [`ApiError::failed`] logs the cause.
     pub(crate) fn internal(message: &'static str) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -154,11 +154,12 @@ impl ApiError {
         )
     }
 
-    /// Returns an error of our own. The client gets `what`, which names nothing of this machine, and the log gets the cause.
+    /// Returns an internal error with a logged cause. The client receives `what`, which must not name files of this
+    /// machine.
     pub(crate) fn failed(what: &str, cause: &dyn std::error::Error) -> Self {
         let id = new_id("error-");
         tracing::error!("{id}: {what}: {}", chain(cause));
-        let message = format!("{what}: the log of the server has the cause, at {id}");
+        let message = format!("{what}: the server's log has the cause under {id}");
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "server_error",
@@ -177,7 +178,7 @@ impl ApiError {
         self
     }
 
-    /// As JSON.
+    /// Returns the error as a JSON body.
     pub(crate) fn body(&self) -> ErrorBody {
         ErrorBody {
             error: self.detail.clone(),
@@ -195,7 +196,7 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // Other APIs have other forms of it.
+        // Middleware of other APIs converts the error to their format.
         response.extensions_mut().insert(self);
         response
     }
@@ -211,24 +212,24 @@ impl From<EngineError> for ApiError {
             EngineError::EmptyPrompt
             | EngineError::TokenOutOfVocabulary { .. }
             | EngineError::Option { .. } => Self::invalid(message).with_code("invalid_value"),
-            // Why it has none names a file.
+            // The cause of a missing tokenizer names a file.
             EngineError::NoTokenizer { .. } => Self::invalid(error.to_string()),
-            // A limit that the request's own schema or grammar reached.
+            // The request's own schema or grammar reached a limit.
             EngineError::Constraint(_) => Self::invalid(message).with_code("form_not_kept"),
             EngineError::Model(error) if error.kind() == ErrorKind::Exhausted => {
                 Self::unavailable(message)
             }
-            // What a template or tokenizer refuses is in the request, unless it is in a file.
+            // Without a path, the request itself caused the error of a template or tokenizer.
             EngineError::Model(cause) if cause.path().is_none() => Self::invalid(message),
-            // How much others hold of it is theirs.
+            // The error's numbers would reveal how much memory other clients use.
             EngineError::KvMemoryFull { .. } => Self::unavailable(
-                "keys and values of other answers take all the memory for them: try again later",
+                "other requests use all of the memory for the KV cache: try again later",
             ),
-            // Its path is of no use to a client.
+            // The path of the file is of no use to a client.
             EngineError::Changed(_) => Self::unavailable(
                 "the model's file was changed or truncated while it was in use: the next request loads the model again",
             ),
-            EngineError::Cancelled => Self::unavailable("the answer was cancelled"),
+            EngineError::Cancelled => Self::unavailable("the request was cancelled"),
             EngineError::NotFinite => Self::internal(
                 "the model computed numbers that are not finite: its weights are damaged or not what its file states",
             ),
@@ -254,7 +255,7 @@ impl From<FrontendError> for ApiError {
     }
 }
 
-/// An error with what caused it.
+/// Returns the message of an error with the messages of its causes.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| {

@@ -1,4 +1,4 @@
-//! The number of forms that are compiled at once for one tenant.
+//! A limit of concurrent grammar compilations per tenant.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -7,20 +7,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::owner::Tenant;
 
-/// The shares of all tenants.
+/// The compilation slots of all tenants.
 pub(crate) struct Shares {
     most: usize,
-    /// Tenants that have something compiled or wait for it.
+    /// The tenants that compile a grammar or wait for a slot.
     holders: Mutex<HashMap<Tenant, Weak<Semaphore>>>,
 }
 
-/// A place in a tenant's share, for as long as this is there.
+/// A slot of a tenant. Dropping it frees the slot.
 pub(crate) struct Share {
     _permit: OwnedSemaphorePermit,
 }
 
 impl Shares {
-    /// Makes shares of `most` places each.
+    /// Creates a limit of `most` slots per tenant.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -28,12 +28,12 @@ impl Shares {
         }
     }
 
-    /// Waits until the share of `tenant` has a place.
+    /// Waits for a free slot of `tenant`.
     pub(crate) async fn take(&self, tenant: Tenant) -> Share {
         let places = self.places(tenant);
         let permit = places.acquire_owned().await;
         Share {
-            _permit: permit.expect("no share is closed"),
+            _permit: permit.expect("a tenant's semaphore is never closed"),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Forms that answers must have: `response_format` as OpenAI's API has it, `output_config` as Anthropic's, and
-//! `structured_outputs` as vLLM's server has it, for what those lack.
+//! Structured output: `response_format` as in OpenAI's API, `output_config` as in Anthropic's, and vLLM's
+//! `structured_outputs` for formats that these lack.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::owner::Owner;
 use crate::prepare::Work;
 use crate::queue::Place;
 
-/// Texts of `choice`, at most.
+/// Maximum number of strings in `choice`.
 const MOST_TEXTS: usize = 1024;
 
-/// The form of an answer.
+/// The format of the output.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
     #[serde(rename = "type")]
     kind: String,
-    /// For `json_schema`.
+    /// The schema, if `type` is `json_schema`.
     json_schema: Option<NamedSchema>,
-    /// For `json_object`, or `json_schema` without one: the schema, where llama.cpp's server has it.
+    /// The schema, as in llama.cpp's server: for `json_object`, or for `json_schema` without the field `json_schema`.
     #[schema(value_type = Option<Object>)]
     schema: Option<Value>,
 }
 
-/// The form of an answer, as `/v1/responses` and `/v1/messages` have it.
+/// The format of the output in `/v1/responses` and `/v1/messages`.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub(crate) struct TextFormat {
     /// `text`, `json_object` or `json_schema`.
@@ -43,38 +43,38 @@ pub(crate) struct TextFormat {
     json_schema: NamedSchema,
 }
 
-/// A JSON schema with what belongs to it.
+/// A JSON schema with its name.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub(crate) struct NamedSchema {
-    /// What the client calls it.
+    /// A name that the client chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    /// The schema. Its properties come in its order.
+    /// The schema. Properties are generated in the schema's order.
     #[schema(value_type = Option<Object>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     schema: Option<Value>,
-    /// Answers always keep to the schema, with `strict` and without.
+    /// Accepted, without effect: the output always conforms to the schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     strict: Option<bool>,
 }
 
-/// The form of an answer: exactly one of these.
+/// A constraint on the output. Exactly one field must be set.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct StructuredOutputs {
-    /// JSON of this schema.
+    /// A JSON schema of the output.
     #[schema(value_type = Option<Object>)]
     json: Option<Value>,
-    /// Any JSON object, if it is true.
+    /// If true, any JSON object.
     json_object: Option<bool>,
-    /// A text that this regular expression matches as a whole, in the syntax of the Rust crate `regex`.
+    /// A regular expression that matches the whole output, in the syntax of the Rust crate `regex`.
     regex: Option<String>,
-    /// One of these texts.
+    /// A list of strings, one of which is the output.
     choice: Option<Vec<String>>,
-    /// A text of this grammar, in llguidance's variant of Lark.
+    /// A grammar of the output, in llguidance's variant of Lark.
     grammar: Option<String>,
 }
 
-/// A form that was asked for, and in which field.
+/// A requested constraint, and the field that requests it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AskedForm {
     pub(crate) field: &'static str,
@@ -82,10 +82,10 @@ pub(crate) struct AskedForm {
 }
 
 impl ResponseFormat {
-    /// What is asked for; `None` for any text.
+    /// Returns the requested constraint, or `None` for plain text.
     ///
     /// # Errors
-    /// If the type is unknown, or the schema is missing or none.
+    /// If the type is unknown, or the schema is missing or invalid.
     pub(crate) fn form(&self) -> ApiResult<Option<AskedForm>> {
         let named = self
             .json_schema
@@ -94,7 +94,7 @@ impl ResponseFormat {
         match (named, &self.schema) {
             (Some(_), Some(_)) => Err(ApiError::field(
                 "response_format.schema",
-                "expected either it or json_schema.schema, not both",
+                "expected either this or json_schema.schema, not both",
             )),
             (None, Some(schema)) => form(
                 (&self.kind, Some(schema)),
@@ -111,7 +111,7 @@ impl ResponseFormat {
 }
 
 impl TextFormat {
-    /// As [`ResponseFormat::form`], of a format in `field` with its schema in `of_schema`.
+    /// Like [`ResponseFormat::form`], for a format in `field` whose schema is in `of_schema`.
     pub(crate) fn form(
         &self,
         field: &'static str,
@@ -125,7 +125,7 @@ impl TextFormat {
     }
 }
 
-/// The form of the type `kind` in `field`, with a schema that may be in the field `of_schema`.
+/// Returns the constraint of the type `kind` in `field`. Its schema, if any, is in the field `of_schema`.
 fn form(
     (kind, schema): (&str, Option<&Value>),
     field: &'static str,
@@ -152,11 +152,11 @@ fn form(
     })
 }
 
-/// JSON of `schema`, which is in `field`.
+/// Returns the constraint of a JSON `schema` in `field`.
 fn json_schema(field: &str, schema: &Value) -> ApiResult<GrammarSource> {
     match schema {
         Value::Object(_) => Ok(GrammarSource::JsonSchema(schema.to_string())),
-        // The text of one.
+        // A schema may also be given as a string that contains JSON.
         Value::String(text) if text.trim_start().starts_with('{') => {
             Ok(GrammarSource::JsonSchema(text.clone()))
         }
@@ -165,10 +165,10 @@ fn json_schema(field: &str, schema: &Value) -> ApiResult<GrammarSource> {
 }
 
 impl StructuredOutputs {
-    /// What is asked for.
+    /// Returns the requested constraint.
     ///
     /// # Errors
-    /// If that is not exactly one form, or it makes no sense.
+    /// If not exactly one field is set, or its value is invalid.
     pub(crate) fn form(&self) -> ApiResult<AskedForm> {
         let mut forms = Vec::new();
         let mut add = |field, source| forms.push(AskedForm { field, source });
@@ -210,7 +210,7 @@ impl StructuredOutputs {
     }
 }
 
-/// A regular expression that matches each of `texts`, which are in `field`, and nothing else.
+/// Returns a regular expression that matches exactly the strings `texts`, which are the value of `field`.
 fn any_of(field: &str, texts: &[String]) -> ApiResult<String> {
     if texts.is_empty() || texts.len() > MOST_TEXTS || texts.iter().any(String::is_empty) {
         let message = format!(
@@ -226,7 +226,7 @@ fn any_of(field: &str, texts: &[String]) -> ApiResult<String> {
             if letter.is_ascii_alphanumeric() {
                 regex.push(letter);
             } else {
-                // Writing to a text doesn't fail.
+                // Writing to a `String` doesn't fail.
                 let _ = write!(regex, "\\x{{{:x}}}", u32::from(letter));
             }
         }
@@ -234,32 +234,32 @@ fn any_of(field: &str, texts: &[String]) -> ApiResult<String> {
     Ok(regex + ")")
 }
 
-/// Fields with the form of answers.
+/// Request fields for structured output. At most one of them may be set.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct FormFields {
-    /// The form of the answers.
+    /// The format of the output.
     response_format: Option<ResponseFormat>,
-    /// The form of the answers, for what `response_format` lacks: an extension by the name of vLLM's server.
+    /// A constraint on the output, for formats that `response_format` lacks. An extension, as in vLLM's server.
     structured_outputs: Option<StructuredOutputs>,
-    /// A JSON schema of the answers, as llama.cpp's server has it.
+    /// A JSON schema of the output, as in llama.cpp's server.
     #[schema(value_type = Option<Object>)]
     json_schema: Option<Value>,
-    /// As `structured_outputs.json`.
+    /// Alias of `structured_outputs.json`.
     #[schema(value_type = Option<Object>)]
     guided_json: Option<Value>,
-    /// As `structured_outputs.regex`.
+    /// Alias of `structured_outputs.regex`.
     guided_regex: Option<String>,
-    /// As `structured_outputs.choice`.
+    /// Alias of `structured_outputs.choice`.
     guided_choice: Option<Vec<String>>,
-    /// As `structured_outputs.grammar`.
+    /// Alias of `structured_outputs.grammar`.
     guided_grammar: Option<String>,
 }
 
 impl FormFields {
-    /// Returns the one form that is asked for.
+    /// Returns the requested constraint, if there is one.
     ///
     /// # Errors
-    /// If several fields ask for one; as [`ResponseFormat::form`] and [`StructuredOutputs::form`].
+    /// If several fields request one; and as [`ResponseFormat::form`] and [`StructuredOutputs::form`].
     pub(crate) fn form(&self) -> ApiResult<Option<AskedForm>> {
         let mut forms = Vec::new();
         forms.extend(
@@ -302,9 +302,9 @@ impl FormFields {
         let mut forms = forms.into_iter();
         match (forms.next(), forms.next()) {
             (Some(first), Some(second)) => {
-                // A form within a field is named by the field.
+                // The error names the outermost field.
                 let name = |form: &AskedForm| form.field.split('.').next().unwrap_or_default();
-                let message = format!("expected either it or {}, not both", name(&first));
+                let message = format!("expected either this or {}, not both", name(&first));
                 Err(ApiError::field(name(&second), message))
             }
             (form, _) => Ok(form),
@@ -313,7 +313,7 @@ impl FormFields {
 }
 
 impl AskedForm {
-    /// The JSON schema, if it is one.
+    /// Returns the JSON schema, if the constraint is one.
     pub(crate) fn schema(&self) -> Option<Value> {
         match &self.source {
             GrammarSource::JsonObject => Some(json!({"type": "object"})),
@@ -322,26 +322,26 @@ impl AskedForm {
         }
     }
 
-    /// Compiles it for the tokens of a model: up to ten seconds.
+    /// Compiles the constraint for a model's vocabulary, which takes up to ten seconds.
     ///
     /// # Errors
-    /// If it has a mistake, holds what is not supported, or exceeds a limit; if too many are being compiled.
+    /// If the source is invalid, unsupported, or exceeds a limit; or if too many compilations are running.
     pub(crate) fn compile(&self, asker: Asker<'_>) -> ApiResult<Arc<dyn Form>> {
         compile(asker, self.field, &self.source)
     }
 }
 
-/// Whose answers of a model have a form. What was compiled for one owner is compiled again for another: else the time would
-/// tell what others asked for.
+/// The context of a compilation. Compiled grammars are cached per owner: otherwise the compile time would reveal what
+/// other clients requested.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker<'a> {
     pub(crate) model: &'a Hosted,
     pub(crate) owner: Owner,
-    /// Set once the client went away.
+    /// Set when the client disconnects.
     pub(crate) cancel: &'a Cancel,
 }
 
-/// Compiles `source`, which is in `field`.
+/// Compiles `source`, which is the value of `field`.
 ///
 /// # Errors
 /// As [`AskedForm::compile`].
@@ -370,10 +370,10 @@ fn refused(field: &str, error: &GrammarError) -> ApiError {
     }
 }
 
-/// Compiles the form of answers with `options`, for a request that has a `place`.
+/// Compiles the constraint of a request that has a `place`.
 ///
 /// # Errors
-/// As [`AskedForm::compile`]; if the answers are to go on behind their end.
+/// As [`AskedForm::compile`]; and if `options` continue generation after the end token.
 pub(crate) async fn prepare(
     (model, place, owner): (&Arc<Hosted>, &Place, Owner),
     form: Option<AskedForm>,
@@ -395,15 +395,15 @@ pub(crate) async fn prepare(
         .map(Some)
 }
 
-/// Refuses answers that have a form and are to go on behind their end, where no token is allowed.
+/// Refuses options that continue generation after the end token: a constrained completion allows no token there.
 ///
 /// # Errors
-/// If `options` have it.
+/// If `options` ignore end tokens.
 pub(crate) fn check_end(options: &GenerateOptions) -> ApiResult<()> {
     if options.ignores_end_tokens {
         return Err(ApiError::field(
             "ignore_eos",
-            "an answer that has a form, or calls tools, ends where its form does",
+            "structured output and tool calls can't continue after the end token",
         ));
     }
     Ok(())

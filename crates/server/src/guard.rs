@@ -1,4 +1,4 @@
-//! Who may ask: whose key is right, under which name this machine was called, from which origin a page comes.
+//! Access control: API keys, the Host header and CORS origins.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use crate::error::ApiError;
 use crate::owner::{Owner, Tenant};
 use crate::route::Access;
 
-/// The address of a connection's other end.
+/// The address of a connection's client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-/// Whom a request is from.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    /// The tenant whose shares the request takes.
+    /// The tenant whose share of the server the request uses.
     pub(crate) address: Tenant,
-    /// The owner of the prompts that it finds.
+    /// The owner of the prompts that the request may reuse.
     pub(crate) owner: Owner,
 }
 
-/// Extracts the [`Caller`] of a request that the guard let in.
+/// An extractor of the [`Caller`] of a request that passed the guard.
 pub(crate) struct Client(pub(crate) Caller);
 
 impl FromRequestParts<Arc<App>> for Client {
@@ -41,21 +41,21 @@ impl FromRequestParts<Arc<App>> for Client {
         caller
             .copied()
             .map(Self)
-            .ok_or_else(|| ApiError::internal("a request that the guard has not seen"))
+            .ok_or_else(|| ApiError::internal("a request that did not pass the guard"))
     }
 }
 
-/// What the guard knows of the server.
+/// The state of the guard.
 #[derive(Clone)]
 pub(crate) struct Guard {
     pub(crate) app: Arc<App>,
-    /// Returns what a request needs.
+    /// Returns the access that a request requires.
     pub(crate) access: fn(&Request) -> Access,
-    /// The methods of all routes, as a header lists them.
+    /// The methods of all routes, as a header value.
     pub(crate) methods: HeaderValue,
 }
 
-/// Refuses requests that may not be made, and lets pages of the origins that are named read the answers.
+/// Refuses requests without access, and adds CORS headers for the allowed origins.
 pub(crate) async fn guard(
     State(Guard {
         app,
@@ -111,7 +111,8 @@ pub(crate) async fn guard(
                 header::ACCESS_CONTROL_MAX_AGE,
                 HeaderValue::from_static("600"),
             );
-            // Clients have headers of their own, and more of them with each version. None gives a page more than its key does.
+            // Clients have their own headers, and new versions add more. No header gives a page more access than its
+            // key does.
             if let Some(asked) = asked_headers {
                 headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
             }
@@ -120,8 +121,8 @@ pub(crate) async fn guard(
     response
 }
 
-/// A page of another site may have this machine's address under a name of its own (DNS rebinding): on loopback a request
-/// has to call it by one that only this machine has.
+/// Checks the Host header on a loopback address. By DNS rebinding, a page of another site may resolve its own name to
+/// this machine, so the header must be a name of the loopback address.
 fn check_host(app: &App, request: &Request) -> Result<(), ApiError> {
     if !app.options.host.is_loopback() {
         return Ok(());
@@ -153,10 +154,10 @@ fn is_loopback(host: &str) -> bool {
     )
 }
 
-/// Returns the caller that the request is from.
+/// Returns the caller of a request.
 ///
 /// # Errors
-/// If it wants a key and has none, or a wrong one.
+/// If the request requires a key and has none, or a wrong one.
 fn check_key(app: &App, access: Access, request: &Request) -> Result<Caller, ApiError> {
     let options = &app.options;
     let keys = match (access, &options.metrics_key) {
@@ -167,7 +168,7 @@ fn check_key(app: &App, access: Access, request: &Request) -> Result<Caller, Api
     if keys.is_empty() {
         let peer = request.extensions().get::<Peer>();
         let Some(Peer(peer)) = peer else {
-            return Err(ApiError::internal("a request of no connection"));
+            return Err(ApiError::internal("a request without a connection"));
         };
         return Ok(Caller {
             address: Tenant::of_address(peer.ip()),
@@ -188,10 +189,11 @@ fn check_key(app: &App, access: Access, request: &Request) -> Result<Caller, Api
         .and_then(|value| value.to_str().ok());
     let Some(given) = bearer.or(own) else {
         return Err(ApiError::wrong_key(
-            "this server wants a key: expected the header Authorization: Bearer KEY",
+            "this server requires a key: expected the header Authorization: Bearer KEY",
         ));
     };
-    // Of hashes, so that neither the length nor the place of a difference shows in the time; all keys, not until one fits.
+    // Hashes are compared, and all keys are tried, so that timing reveals neither a key's length nor the position of a
+    // difference.
     let digest = |key: &str| Sha256::digest(key.as_bytes());
     let given_digest = digest(given);
     let fits = keys.iter().fold(subtle::Choice::from(0), |fits, key| {
@@ -200,9 +202,9 @@ fn check_key(app: &App, access: Access, request: &Request) -> Result<Caller, Api
     if !bool::from(fits) {
         return Err(ApiError::wrong_key("the key is wrong"));
     }
-    // Its numbers are of all keys together: one of several could read off what the others ask.
+    // The metrics cover all keys together: with several keys, a client could derive what others request.
     if access == Access::Metrics && options.metrics_key.is_none() && options.separates_keys() {
-        let message = "the metrics of a server with several keys tell each what the others ask: start it with --metrics-key";
+        let message = "the metrics of a server with several keys reveal requests of other keys: start the server with --metrics-key";
         return Err(ApiError::refused(
             StatusCode::FORBIDDEN,
             "metrics_key_wanted",
@@ -220,7 +222,7 @@ fn check_key(app: &App, access: Access, request: &Request) -> Result<Caller, Api
     })
 }
 
-/// The origin of a request, if pages of it may read the answer.
+/// Returns the origin of a request if CORS allows it.
 fn allowed_origin(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
     let is_allowed = |allowed: &String| {

@@ -1,4 +1,4 @@
-//! A model that is served.
+//! A served model with its queue.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,13 +18,13 @@ use crate::queue::{Full, Need, Place, Queue};
 /// A model in memory.
 #[derive(Debug)]
 pub struct LoadedModel {
-    /// What computes it.
+    /// The engine that runs the model.
     pub engine: Engine,
-    /// LoRA adapters that were opened for it, each with a name of its own by which requests ask for it.
+    /// The LoRA adapters that were opened for the model, each with the unique name that requests use.
     pub adapters: Vec<(String, Arc<Adapter>)>,
 }
 
-/// A model that is served.
+/// A served model with its queue, metrics and grammar compiler.
 pub(crate) struct Hosted {
     name: String,
     engine: Engine,
@@ -37,7 +37,7 @@ pub(crate) struct Hosted {
     timelines: Timelines,
     preparers: Arc<Preparers>,
     grammar_checker: Option<Checker>,
-    /// Made for the first answer that has a form.
+    /// Created for the first request with structured output.
     grammars: OnceLock<triad_grammar::Result<Grammars>>,
 }
 
@@ -81,7 +81,7 @@ impl Hosted {
         &self.engine
     }
 
-    /// The adapters that requests may ask for.
+    /// Returns the adapters that requests may select.
     pub(crate) fn adapters(&self) -> &[(String, Arc<Adapter>)] {
         &self.adapters
     }
@@ -94,35 +94,35 @@ impl Hosted {
         &self.queue
     }
 
-    /// Takes a place for a request of `client`, before anything is computed for it.
+    /// Takes a place in the queue for a request of `client`, before anything is computed for it.
     ///
     /// # Errors
-    /// If too many wait.
+    /// If the queue is full.
     pub(crate) fn enter(&self, client: Tenant) -> ApiResult<Place> {
         self.queue
             .enter(client)
             .map_err(|Full(waiting)| ApiError::full(waiting))
     }
 
-    /// Returns what prepares its requests.
+    /// Returns the threads that prepare requests.
     pub(crate) fn preparers(&self) -> &Preparers {
         &self.preparers
     }
 
-    /// What is counted of it.
+    /// Returns the metrics of this model.
     pub(crate) fn metrics(&self) -> &ModelMetrics {
         &self.metrics
     }
 
-    /// How its latest prompts were computed.
+    /// Returns the timelines of the latest prompts.
     pub(crate) fn timelines(&self) -> &Timelines {
         &self.timelines
     }
 
-    /// What compiles forms of its answers. The first call goes through all tokens.
+    /// Returns the compiler of output grammars. The first call processes the whole vocabulary.
     ///
     /// # Errors
-    /// If its answers can't have a form.
+    /// If the model does not support structured output.
     pub(crate) fn grammars(&self) -> triad_grammar::Result<&Grammars> {
         let grammars = self.grammars.get_or_init(|| {
             let grammars = Grammars::new(Arc::clone(self.model()) as _)?;
@@ -134,30 +134,30 @@ impl Hosted {
         grammars.as_ref().map_err(Clone::clone)
     }
 
-    /// How tokens are chosen where a request leaves it out: as the model's authors recommend, else greedy.
+    /// Returns the default sampling options: those that the model's authors recommend, else greedy.
     pub(crate) fn sampling(&self) -> SamplerOptions {
         SamplerOptions::recommended(self.model().generation_defaults())
     }
 
-    /// Tokens of a prompt and its answer, at most.
+    /// Returns the maximum number of tokens of a prompt with its completion.
     pub(crate) fn context(&self) -> usize {
         self.context
     }
 
-    /// Answers to one prompt, at most.
+    /// Returns the maximum number of completions per prompt.
     pub(crate) fn most_choices(&self) -> usize {
         self.most_choices
     }
 
-    /// Whether names of control tokens in texts stay letters.
+    /// Returns whether names of control tokens in request texts are tokenized as plain text.
     pub(crate) fn keeps_letters(&self) -> bool {
         self.keeps_letters
     }
 
-    /// What `choices` answers of at most `most_tokens` behind `prompt` take of the engine.
+    /// Computes what `choices` completions of `prompt` with at most `most_tokens` tokens each need of the engine.
     ///
     /// # Errors
-    /// If the prompt is empty or does not fit, or that is more than the engine has.
+    /// If the prompt is empty or exceeds the context, or the KV cache is too small.
     pub(crate) fn need(
         &self,
         prompt: &[u32],
@@ -175,7 +175,7 @@ impl Hosted {
         let tokens = most_tokens
             .map_or(self.context, |most| prompt.saturating_add(most))
             .min(self.context);
-        // Of several answers each has its own copy of the prompt's last page, and nobody else has the original.
+        // With several completions, each has its own copy of the prompt's last page, in addition to the original.
         let (whole, of_one) = (prompt / PAGE, tokens.div_ceil(PAGE));
         let pages = if choices == 1 {
             of_one
@@ -191,8 +191,8 @@ impl Hosted {
         );
         if need.pages > most.pages {
             return Err(ApiError::invalid(format!(
-                "keys and values of this request may take {} pages of {PAGE} tokens, but the server has memory for {}: ask \
-                 for fewer tokens (max_tokens) or answers (n), or start it with more (--kv-memory)",
+                "the KV cache of this request may take {} pages of {PAGE} tokens, but the server has {}: request fewer \
+                 tokens (max_tokens) or completions (n), or start the server with more (--kv-memory)",
                 need.pages, most.pages
             ))
             .with_code("context_length_exceeded"));

@@ -1,26 +1,28 @@
-//! Serves models over HTTP, in the forms that OpenAI's and Anthropic's clients speak.
+//! Serves models over HTTP with the APIs of OpenAI and Anthropic.
 //!
-//! [`serve`] listens and passes requests to the [`routes`](routes()); a [`Shutdown`] ends it. The [`catalog`] loads models; each is [`hosted`] by one
-//! engine, and a [`queue`] admits as many answers to it as it computes at once. An endpoint reads its [`body`], turns it into an
-//! [`order`](answers::Order) of answers, whose parts come back through a channel, and writes them whole or as a stream
-//! ([`sse`]). Whatever is wrong with a request is an [`error`] that names the field.
+//! [`serve`] listens and passes requests to the [`routes`](routes()); a [`Shutdown`] stops it. The [`catalog`] loads
+//! models. Each model is [`hosted`] by one engine, and its [`queue`] admits as many completions as the engine computes
+//! concurrently. An endpoint reads its [`body`] and turns it into an [`order`](answers::Order). The parts of the
+//! completions come back through a channel. The endpoint sends them as one response or as a stream ([`sse`]). An
+//! invalid request returns an [`error`] that names the field.
 //!
-//! | module | what |
+//! | modules | contents |
 //! | --- | --- |
-//! | [`listener`], [`connections`] | connections, their number and their time-outs |
-//! | [`guard`], [`owner`] | who may ask: key, host, origin; whose prompts an answer may find; shares of the server |
-//! | [`chat`], [`completions`], [`responses`], [`anthropic`] | answers |
-//! | [`models`], [`props`], [`metrics`], [`openapi`] | what the server is and does |
-//! | [`text`], [`embeddings`] | tokens, templates and vectors of texts |
-//! | [`sessions`] | prompts whose keys and values are kept in files |
-//! | [`fields`] | every field of every request: followed, without effect, or refused |
-//! | [`sampling`], [`forms`], [`prompt_fields`] | the choice of tokens, the form of answers, and the prompt, as requests state them |
-//! | [`messages`], [`tools`] | conversations and functions as requests have them |
-//! | [`pieces`] | answers as text and calls of functions |
-//! | [`prepare`] | threads that prepare requests: templates, tokens, forms |
-//! | [`request_id`], [`anthropic_error`] | names of requests, and errors in Anthropic's form |
-//! | [`answers`] | from an order to the parts of its answers |
-//! | [`page`], [`timelines`] | the page at `/`, and how prompts were computed, which it shows |
+//! | [`listener`], [`connections`] | connections, their limits and their timeouts |
+//! | [`guard`], [`owner`] | access by key, host and origin; isolation of cached prompts; shares of the server per
+//! tenant |
+//! | [`chat`], [`completions`], [`responses`], [`anthropic`] | endpoints that generate text |
+//! | [`models`], [`props`], [`metrics`], [`openapi`] | endpoints that describe the server |
+//! | [`text`], [`embeddings`] | tokenization, templates and embeddings |
+//! | [`sessions`] | prompts with their KV cache, saved in files |
+//! | [`fields`] | every field of every request: used, ignored, or refused |
+//! | [`sampling`], [`forms`], [`prompt_fields`] | fields of sampling, of structured output, and of the prompt |
+//! | [`messages`], [`tools`] | conversations and tools in requests |
+//! | [`pieces`] | completions split into text and tool calls |
+//! | [`prepare`] | threads that prepare requests: templates, tokenization, schemas |
+//! | [`request_id`], [`anthropic_error`] | request ids, and errors in Anthropic's format |
+//! | [`answers`] | execution of an order |
+//! | [`page`], [`timelines`] | the web page at `/`, and the prompt timelines that it shows |
 #![forbid(unsafe_code)]
 
 mod adapters;

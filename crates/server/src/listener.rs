@@ -1,4 +1,4 @@
-//! Connections: how many there are, how long they may take, and how they end.
+//! The listener: accepts connections, and applies limits, timeouts and the shutdown.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,20 +25,20 @@ use crate::guard::Peer;
 use crate::options::{ServerOptions, StartError};
 use crate::routes;
 
-/// Threads that pass bytes on; what computes has its own.
+/// Threads that do I/O. Computation has its own threads.
 const THREADS: usize = 2;
-/// Threads that read requests with large bodies, so that no other connection waits for it.
+/// Threads that handle requests with large bodies, so that these don't delay other connections.
 const THREADS_OF_LARGE: usize = 2;
-/// How long a thread that computes stays for the next request: as long as the server. One that was started once need not be
-/// started where memory is short.
+/// The time that an idle thread of computation is kept: as long as the server runs. A kept thread needs no start when
+/// memory is low.
 const KEEP_ALIVE: Duration = Duration::from_secs(u32::MAX as u64);
-/// Bytes of the head of a request, at most.
+/// Maximum size of a request's head in bytes.
 const HEAD_BYTES: usize = 64 << 10;
 
-/// The answer to a connection that there is no room for.
+/// The response to a connection beyond the limits.
 const REFUSAL: &str = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// Ends a server. Copies end the same one.
+/// A handle that stops a server. Clones stop the same server.
 #[derive(Clone, Debug)]
 pub struct Shutdown(watch::Sender<bool>);
 
@@ -49,17 +49,17 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// Takes no new requests; answers may go on for a while.
+    /// Stops accepting requests. Running requests may continue until the shutdown timeout.
     pub fn begin(&self) {
         self.0.send_replace(true);
     }
 }
 
-/// Serves `models` until `shutdown` begins. The first of them is loaded at once; then `ready` is called with the address,
-/// and requests are taken.
+/// Serves `models` until `shutdown` begins. Loads the first model, calls `ready` with the address, and then accepts
+/// requests.
 ///
 /// # Errors
-/// If an option makes no sense, the first model can't be loaded, or the address cannot be listened on.
+/// If an option is invalid, the first model can't be loaded, or the server can't listen on the address.
 pub fn serve(
     options: ServerOptions,
     models: Vec<HostedModel>,
@@ -92,13 +92,13 @@ pub fn serve(
         accept(&listener, &app, shutdown.0.subscribe()).await;
         Ok(())
     });
-    // Threads that compute end with their answers, which are cancelled where connections were closed.
+    // Threads of computation end with their requests, which are cancelled when their connections close.
     of_large.shutdown_timeout(time_out);
     runtime.shutdown_timeout(time_out);
     done
 }
 
-/// Takes connections until the server is to end, then waits for those that are open.
+/// Accepts connections until the shutdown, then waits for the open ones.
 async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receiver<bool>) {
     let router = routes::router(app);
     let connections = Connections::new(app.options.connections);
@@ -112,14 +112,14 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receive
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!("cannot take a connection: {error}");
-                // Out of files, say: until some are closed.
+                // The process may be out of file descriptors, for example. Wait until some are closed.
                 sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
         let Some((open, ended)) = connections.open(peer.ip()) else {
             tracing::debug!("{peer} has too many connections");
-            // As far as it is taken at once: nothing waits for a client that is refused.
+            // Write only what the socket accepts at once, so that a refused client never delays others.
             let _ = stream.try_write(REFUSAL.as_bytes());
             continue;
         };
@@ -154,17 +154,17 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receive
     let _ = timeout(app.options.shutdown_time_out, graceful.shutdown()).await;
 }
 
-/// A connection whose other end has to send heads and to take what is written within a time.
+/// A connection with timeouts for the client to send heads and to read responses.
 struct TimedStream {
     stream: TcpStream,
     open: Arc<Connection>,
     time_out: Duration,
     head_time_out: Duration,
-    /// When writing fails, if nothing is taken until then.
+    /// The time at which a write fails if the client reads nothing until then.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// When reading fails, if the head of the next request has not arrived until then.
+    /// The time at which a read fails if the head of the next request is not complete.
     head_deadline: Option<Pin<Box<Sleep>>>,
-    /// The step of the connection that this deadline is for.
+    /// The step of the connection that `head_deadline` belongs to.
     step: u64,
 }
 
@@ -182,7 +182,7 @@ impl TimedStream {
         }
     }
 
-    /// Waits for the deadline where nothing could be written.
+    /// Applies the write deadline while a write is pending.
     fn timed<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -213,12 +213,12 @@ impl AsyncRead for TimedStream {
         if step != self.step {
             (self.step, self.head_deadline) = (step, None);
         }
-        // The time of a body is bounded where it is read.
+        // The time of a body is limited where it is read.
         if is_busy {
             return read;
         }
         if read.is_ready() {
-            // An idle connection may send another request later, whose time begins with its first byte.
+            // An idle connection may send its next request at any time: the deadline starts with the first byte.
             if buffer.filled().len() > before && self.head_deadline.is_none() {
                 self.head_deadline = Some(Box::pin(sleep(self.head_time_out)));
             }

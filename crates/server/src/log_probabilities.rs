@@ -1,4 +1,4 @@
-//! Probabilities of tokens, in the forms of `/v1/chat/completions` and `/v1/completions`.
+//! Log probabilities of tokens, in the formats of `/v1/chat/completions` and `/v1/completions`.
 
 use std::fmt::Write;
 
@@ -8,13 +8,13 @@ use triad_engine::LogProbabilities;
 use triad_model::tokenizer::{TokenKind, Tokenizer};
 use utoipa::ToSchema;
 
-/// Of the tokens of a message.
+/// Log probabilities of the tokens of a message.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct ChatLogProbabilities {
     pub(crate) content: Vec<ChatToken>,
 }
 
-/// A token with its probability, and the likeliest tokens of its place.
+/// A token with its log probability, and the most likely tokens at its position.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatToken {
     #[serde(flatten)]
@@ -22,14 +22,14 @@ pub(crate) struct ChatToken {
     top_logprobs: Vec<TokenProbability>,
 }
 
-/// A token and how likely it is: the model's own probability, before temperature and penalties.
+/// A token with the model's own log probability, before temperature and penalties.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TokenProbability {
-    /// Its text; U+FFFD for a part of a character.
+    /// The token's text. U+FFFD replaces a part of a character.
     token: String,
-    /// Natural logarithm of its probability.
+    /// The natural logarithm of the probability.
     logprob: f64,
-    /// Its bytes.
+    /// The bytes of the token's text.
     bytes: Vec<u8>,
 }
 
@@ -53,21 +53,22 @@ impl ChatLogProbabilities {
     }
 }
 
-/// Of the tokens of a text, from the prompt's first one on if that is echoed. All have one entry a token.
+/// Log probabilities of the tokens of a text, starting with the prompt's first token if `echo` is set. All arrays have
+/// one entry per token.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct TextLogProbabilities {
-    /// Texts, or `bytes:\xe2\x80` for parts of characters.
+    /// The tokens' texts, or `bytes:\xe2\x80` for parts of characters.
     pub(crate) tokens: Vec<String>,
-    /// Natural logarithms of their probabilities; null for the first token of a prompt.
+    /// The natural logarithms of the probabilities; null for the first token of a prompt.
     pub(crate) token_logprobs: Vec<Option<f64>>,
-    /// The likeliest tokens of each place, by their texts.
+    /// The most likely tokens at each position, by their texts.
     pub(crate) top_logprobs: Vec<Option<Map<String, Value>>>,
-    /// Where the token begins, in characters.
+    /// The offset of each token in characters.
     pub(crate) text_offset: Vec<usize>,
 }
 
 impl TextLogProbabilities {
-    /// Adds a token of which no probability is known.
+    /// Adds a token without a probability.
     pub(crate) fn push_unknown(&mut self, tokenizer: &Tokenizer, token: u32, offset: usize) {
         self.tokens.push(name(tokenizer, token));
         self.token_logprobs.push(None);
@@ -75,7 +76,7 @@ impl TextLogProbabilities {
         self.text_offset.push(offset);
     }
 
-    /// Adds what follows.
+    /// Appends the tokens of `more`.
     pub(crate) fn append(&mut self, mut more: Self) {
         self.tokens.append(&mut more.tokens);
         self.token_logprobs.append(&mut more.token_logprobs);
@@ -83,7 +84,7 @@ impl TextLogProbabilities {
         self.text_offset.append(&mut more.text_offset);
     }
 
-    /// Adds tokens, of which the first begins at `offset` of the text; returns where the next one begins.
+    /// Adds tokens, the first of which starts at `offset` in the text. Returns the offset of the next token.
     pub(crate) fn extend(
         &mut self,
         tokenizer: &Tokenizer,
@@ -93,7 +94,7 @@ impl TextLogProbabilities {
         for one in tokens {
             let mut likeliest = Map::new();
             for (token, log_probability) in &one.likeliest {
-                // Of two tokens with one text the likelier counts, which comes first.
+                // If two tokens have the same text, keep the more likely one, which comes first.
                 likeliest
                     .entry(name(tokenizer, *token))
                     .or_insert_with(|| (*log_probability).into());
@@ -108,13 +109,13 @@ impl TextLogProbabilities {
     }
 }
 
-/// Characters that begin in `token`.
+/// Counts the characters that begin in `token`.
 pub(crate) fn characters(tokenizer: &Tokenizer, token: u32) -> usize {
     let is_begin = |byte: &&u8| (**byte as i8) >= -0x40;
     tokenizer.bytes(token).iter().filter(is_begin).count()
 }
 
-/// Bytes of a token; of a control token, its name.
+/// Returns the bytes of a token's text, or the name of a control token.
 fn bytes(tokenizer: &Tokenizer, token: u32) -> Vec<u8> {
     match tokenizer.token_kind(token) {
         TokenKind::Control => tokenizer
@@ -126,14 +127,14 @@ fn bytes(tokenizer: &Tokenizer, token: u32) -> Vec<u8> {
     }
 }
 
-/// The text of a token as OpenAI writes it.
+/// Returns the text of a token in OpenAI's format.
 fn name(tokenizer: &Tokenizer, token: u32) -> String {
     String::from_utf8(bytes(tokenizer, token)).unwrap_or_else(|error| {
         error
             .as_bytes()
             .iter()
             .fold("bytes:".to_owned(), |mut name, byte| {
-                // Writing to a text doesn't fail.
+                // Writing to a `String` doesn't fail.
                 let _ = write!(name, "\\x{byte:02x}");
                 name
             })

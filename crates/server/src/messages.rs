@@ -1,4 +1,4 @@
-//! Messages of a conversation, as requests have them and as templates read them.
+//! Messages of a conversation, in requests and as input of templates.
 
 use std::collections::BTreeMap;
 
@@ -10,41 +10,41 @@ use crate::error::{ApiError, ApiResult};
 use crate::pieces::Section;
 use crate::sampling::one_of;
 
-/// Messages of a conversation, at most.
+/// Maximum number of messages in a conversation.
 pub(crate) const MOST_MESSAGES: usize = 4096;
 
-/// A turn of a conversation.
+/// A message of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ChatMessage {
     role: Role,
     content: Option<Content>,
-    /// Calls in a message of the assistant.
+    /// The tool calls of an assistant message.
     tool_calls: Option<Vec<ChatCall>>,
-    /// The call to which a message of the role `tool` has the result.
+    /// The id of the call whose result this message contains, if its role is `tool`.
     tool_call_id: Option<String>,
-    /// The author's name, for templates that read it.
+    /// The author's name, for templates that use it.
     name: Option<String>,
-    /// What the model thought before it wrote the message, for templates that read it.
+    /// The model's reasoning before the message, for templates that use it.
     reasoning_content: Option<String>,
-    /// Another name of `reasoning_content`.
+    /// Alias of `reasoning_content`.
     reasoning: Option<String>,
 }
 
-/// Who wrote a message.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
     System,
-    /// As `system`.
+    /// Alias of `system`.
     Developer,
     User,
     Assistant,
-    /// The result of a call.
+    /// The result of a tool call.
     Tool,
 }
 
 impl Role {
-    /// As templates call it.
+    /// Returns the role's name in templates.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::System | Self::Developer => "system",
@@ -55,11 +55,11 @@ impl Role {
     }
 }
 
-/// A call of a function in an earlier answer.
+/// A tool call in an earlier message of the assistant.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ChatCall {
     id: String,
-    /// `function`.
+    /// Always `function`.
     #[serde(rename = "type")]
     kind: Option<String>,
     function: CalledFunction,
@@ -68,11 +68,11 @@ pub(crate) struct ChatCall {
 #[derive(Debug, Deserialize, ToSchema)]
 struct CalledFunction {
     name: String,
-    /// A JSON object, as text.
+    /// A JSON object, as a string.
     arguments: String,
 }
 
-/// What a message says: a text, or parts that are texts.
+/// The content of a message: a string, or an array of text parts.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(
     untagged,
@@ -85,22 +85,22 @@ pub(crate) enum Content {
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ContentPart {
-    /// `text`, `input_text` or `output_text`: models here read nothing else.
+    /// `text`, `input_text` or `output_text`: models of this server read only text.
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
 }
 
-/// A conversation in the form that templates read.
+/// A conversation as input of a template.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     messages: Vec<Value>,
-    /// Names of the functions that were called, by the names of the calls.
+    /// The names of the called functions, by call id.
     called: BTreeMap<String, String>,
 }
 
 impl Turns {
-    /// Adds a message that says something: a text, or a list of parts.
+    /// Adds a message with a string or a list of parts.
     pub(crate) fn say(&mut self, role: Role, content: impl Into<Value>) {
         self.messages
             .push(json!({"role": role.name(), "content": content.into()}));
@@ -113,7 +113,7 @@ impl Turns {
         }
     }
 
-    /// Adds a call by the assistant, to its message if that is the latest one.
+    /// Adds a tool call to the latest message, or to a new message if the latest one is not the assistant's.
     pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &str) {
         self.called.insert(id.to_owned(), name.to_owned());
         if self
@@ -136,23 +136,23 @@ impl Turns {
     pub(crate) fn result(&mut self, id: &str, content: impl Into<Value>) {
         let mut message = json!({"role": "tool", "tool_call_id": id, "content": content.into()});
         if let Some(name) = self.called.get(id) {
-            // Some templates write it.
+            // Some templates use the name.
             message["name"] = name.as_str().into();
         }
         self.messages.push(message);
     }
 
-    /// All messages, behind `instructions` if there are some.
+    /// Returns all messages, after a system message with `instructions` if given.
     pub(crate) fn messages(self, instructions: Option<&str>) -> Vec<Value> {
         let system = instructions.map(|text| json!({"role": Role::System.name(), "content": text}));
         system.into_iter().chain(self.messages).collect()
     }
 }
 
-/// Refuses conversations of no messages, or too many.
+/// Checks the number of messages.
 ///
 /// # Errors
-/// If `field` has so many.
+/// If `field` has no messages or too many.
 pub(crate) fn check_count(field: &str, count: usize) -> ApiResult<()> {
     if count == 0 || count > MOST_MESSAGES {
         return Err(ApiError::field(
@@ -163,10 +163,10 @@ pub(crate) fn check_count(field: &str, count: usize) -> ApiResult<()> {
     Ok(())
 }
 
-/// The messages as templates read them.
+/// Returns the messages as input of templates.
 ///
 /// # Errors
-/// If there are none, or one has something else than text.
+/// If there are none, or one contains anything but text.
 pub(crate) fn messages(given: Vec<ChatMessage>) -> ApiResult<Vec<Value>> {
     check_count("messages", given.len())?;
     let mut turns = Turns::default();
@@ -216,7 +216,7 @@ fn add(turns: &mut Turns, field: &str, message: ChatMessage) -> ApiResult<()> {
         if role != Role::Assistant {
             return Err(ApiError::field(
                 &field,
-                "only messages of the assistant call functions",
+                "only assistant messages may have tool calls",
             ));
         }
         check_call(
@@ -229,7 +229,7 @@ fn add(turns: &mut Turns, field: &str, message: ChatMessage) -> ApiResult<()> {
     Ok(())
 }
 
-/// Refuses calls of something else than functions.
+/// Refuses calls of anything but functions.
 fn check_call(field: &str, kind: &str, name: &str) -> ApiResult<()> {
     if kind != "function" {
         return Err(ApiError::unsupported(
@@ -246,10 +246,10 @@ fn check_call(field: &str, kind: &str, name: &str) -> ApiResult<()> {
     Ok(())
 }
 
-/// The text of the content in `field`.
+/// Returns the text of the content in `field`.
 ///
 /// # Errors
-/// If a part of it is something else than text.
+/// If a part of it is not text.
 pub(crate) fn text(field: &str, content: Content) -> ApiResult<String> {
     match content {
         Content::Text(text) => Ok(text),
@@ -257,7 +257,8 @@ pub(crate) fn text(field: &str, content: Content) -> ApiResult<String> {
     }
 }
 
-/// Returns the content in `field` as templates read it: templates that read parts have them.
+/// Returns the content in `field` as input of templates. An array of parts stays an array, for templates that read
+/// parts.
 ///
 /// # Errors
 /// As [`text`].
@@ -280,7 +281,7 @@ fn texts(field: &str, parts: Vec<ContentPart>) -> ApiResult<Vec<String>> {
             if !matches!(kind.as_str(), "text" | "input_text" | "output_text") {
                 return Err(ApiError::unsupported(
                     &field,
-                    format!("{kind}: this model reads text alone"),
+                    format!("{kind}: this model reads only text"),
                 ));
             }
             text.ok_or_else(|| ApiError::field(&field, "there is no text"))
@@ -288,7 +289,7 @@ fn texts(field: &str, parts: Vec<ContentPart>) -> ApiResult<Vec<String>> {
     texts.collect()
 }
 
-/// Returns the bytes of the texts of messages, about.
+/// Estimates the bytes of the messages' texts.
 pub(crate) fn bytes(messages: &[Value]) -> usize {
     let of_one = |value: &Value| match value {
         Value::String(text) => text.len(),

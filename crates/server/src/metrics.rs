@@ -1,4 +1,4 @@
-//! `/metrics`: what was counted and timed, in OpenMetrics' text, which Prometheus reads.
+//! `/metrics`: counters and histograms as OpenMetrics text for Prometheus.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::app::App;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Counts requests.
+/// Counts requests by path and status.
 pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let path = request
         .extensions()
@@ -23,7 +23,7 @@ pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: N
     response
 }
 
-/// What was counted and timed.
+/// Returns the metrics.
 #[utoipa::path(get, path = "/metrics", tag = "server", responses((status = 200, body = String, content_type = CONTENT_TYPE)))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics().text()).into_response()

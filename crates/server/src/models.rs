@@ -11,32 +11,32 @@ use crate::app::App;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::hosted::Hosted;
 
-/// Models that can be asked for.
+/// The list of served models.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelList {
-    /// `list`.
+    /// Always `list`.
     object: &'static str,
     data: Vec<ModelObject>,
 }
 
-/// A model that can be asked for.
+/// A served model.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelObject {
-    /// What requests call it.
+    /// The model's name in requests.
     id: String,
-    /// `model`.
+    /// Always `model`.
     object: &'static str,
-    /// When the server began, in seconds since 1970.
+    /// The start time of the server, in seconds since 1970.
     created: u64,
-    /// `triad`.
+    /// Always `triad`.
     owned_by: &'static str,
-    /// Whether it is in memory: if not, the next request for it loads it.
+    /// Whether the model is in memory. Otherwise the next request for it loads it.
     loaded: bool,
-    /// Tokens of a prompt and its answer, at most; of a model in memory.
+    /// The maximum number of tokens of a prompt with its completion. Only for a model in memory.
     max_model_len: Option<usize>,
 }
 
-/// All models, in the order in which the server was given them.
+/// Returns all models, in the order of the server's options.
 fn objects(app: &App) -> Vec<ModelObject> {
     let object = |(name, model): (&str, Option<Arc<Hosted>>)| ModelObject {
         id: name.to_owned(),
@@ -49,7 +49,7 @@ fn objects(app: &App) -> Vec<ModelObject> {
     app.catalog().names().into_iter().map(object).collect()
 }
 
-/// The models that can be asked for.
+/// Lists the served models.
 #[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, body = ModelList)))]
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
     Json(ModelList {
@@ -58,9 +58,9 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
     })
 }
 
-/// One of them; it is not loaded by that.
+/// Returns one model without loading it.
 #[utoipa::path(
-    get, path = "/v1/models/{model}", tag = "models", params(("model" = String, Path, description = "Its name")),
+    get, path = "/v1/models/{model}", tag = "models", params(("model" = String, Path, description = "The model's name")),
     responses((status = 200, body = ModelObject), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn one(
@@ -79,18 +79,18 @@ pub(crate) async fn one(
         .ok_or_else(|| ApiError::no_model(&name, &names))
 }
 
-/// What the server does now.
+/// The state of the server.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
-    /// `ok`.
+    /// Always `ok`.
     status: &'static str,
-    /// Answers that are computed.
+    /// The number of running completions.
     answering: usize,
-    /// Requests that wait.
+    /// The number of waiting requests, including those that are being prepared.
     waiting: usize,
 }
 
-/// Whether the server is there.
+/// Returns the state of the server.
 #[utoipa::path(get, path = "/health", tag = "server", responses((status = 200, body = Health)))]
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Json<Health> {
     let models = app.catalog().loaded();

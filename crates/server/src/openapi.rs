@@ -1,4 +1,4 @@
-//! `/openapi.json`: what there is to ask for, for programs.
+//! `/openapi.json`: a description of the API for programs.
 
 use std::sync::LazyLock;
 
@@ -11,10 +11,10 @@ use crate::{
     timelines,
 };
 
-/// Made of what the endpoints and their types state.
+/// The OpenAPI document, generated from the endpoints and their types.
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Triad", description = "Language models on this device, in the form of OpenAI's API."),
+    info(title = "Triad", description = "Language models on this device, with the APIs of OpenAI and Anthropic."),
     paths(
         chat::complete,
         completions::complete,
@@ -39,22 +39,22 @@ use crate::{
 )]
 struct Api;
 
-/// Adds the statuses that any request with a body may get, whatever it asks for.
+/// Adds the error statuses that every request with a body may return.
 struct Refusals;
 
 impl Modify for Refusals {
     fn modify(&self, document: &mut Document) {
         let refusals = [
-            ("401", "No key, or a wrong one"),
+            ("401", "The API key is missing or wrong"),
             ("403", "The Host header names another machine"),
             ("404", "There is no such model"),
             ("408", "The body did not arrive in time"),
             ("413", "The body is too large"),
-            ("415", "The body is no JSON by its Content-Type"),
-            ("503", "The server ends, or lacks memory now"),
+            ("415", "The Content-Type is not application/json"),
+            ("503", "The server is stopping or lacks memory"),
         ];
         for (path, item) in &mut document.paths.paths {
-            // Anthropic's form of errors is another.
+            // Anthropic's errors have another format.
             let schema =
                 (path != "/v1/messages").then(|| RefOr::Ref(Ref::from_schema_name("ErrorBody")));
             let content = ContentBuilder::new().schema(schema).build();
@@ -78,7 +78,7 @@ impl Modify for Refusals {
 
 static DOCUMENT: LazyLock<Document> = LazyLock::new(Api::openapi);
 
-/// The document.
+/// Returns the document.
 pub(crate) async fn document() -> Json<&'static Document> {
     Json(&*DOCUMENT)
 }

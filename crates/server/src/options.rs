@@ -1,4 +1,4 @@
-//! How a server listens, and what it allows.
+//! Options of a server: addresses, access and limits.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -7,55 +7,57 @@ use std::time::Duration;
 
 use triad_grammar::Checker;
 
-/// What a server may be asked to be. The default listens on this machine alone.
+/// Options of a server. By default it listens only on this machine.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// The address to listen on.
     pub host: IpAddr,
-    /// The port; 0 takes one that is free.
+    /// The port. 0 selects a free one.
     pub port: u16,
-    /// Keys of which every request has to have one; none lets everybody in.
+    /// The API keys. Every request must have one of them. If empty, requests need no key.
     pub api_keys: Vec<String>,
-    /// The key of `/metrics`, and of nothing else. Without it, `/metrics` takes the key of a server that has one key, and is
-    /// refused where there are several that don't share prompts.
+    /// A key that is valid only for `/metrics`. Without it, `/metrics` accepts the server's API key. If the server has
+    /// several keys that don't share prompts, `/metrics` is then refused.
     pub metrics_key: Option<String>,
-    /// Whether prompts with one key find what was computed of prompts with another, and its saved sessions. The number of
-    /// cached tokens, and the time, then tell each client token by token how prompts of the others begin.
+    /// Whether all keys share cached prompts and saved sessions. The number of cached tokens and the response time then
+    /// reveal to each client, token by token, how the prompts of other clients begin.
     pub shares_prompts: bool,
-    /// Whether another address than this machine's own may be listened on without a key.
+    /// Whether the server may listen on a non-loopback address without a key.
     pub allows_no_key: bool,
-    /// Origins whose pages may use this server: `https://example.org`, or `*` for all.
+    /// The origins that CORS allows, such as `https://example.org`, or `*` for all.
     pub cors: Vec<String>,
-    /// Memory that models may take together; those that are not used make room for others.
+    /// The memory limit of all loaded models in bytes. Idle models are unloaded to make room for others.
     pub model_bytes: u64,
-    /// Answers that a model computes at once, at most.
+    /// The maximum number of completions that a model computes concurrently.
     pub parallel: usize,
-    /// Requests to a model that wait for their turn, at most; others are refused.
+    /// The maximum number of waiting requests per model. Further requests are refused.
     pub queue: usize,
-    /// Connections at once, at most; an address has at most half of those that the others leave.
+    /// The maximum number of connections. One address may have at most half of those that other addresses leave.
     pub connections: usize,
-    /// Bytes of the body of a request at most.
+    /// The maximum size of a request body in bytes.
     pub body_bytes: usize,
-    /// Whether names of control tokens in texts of requests stay letters, unless a request asks for the tokens. Else they are
-    /// these tokens, as in llama.cpp's server, and a text may end its own turn of a conversation.
+    /// Whether names of control tokens in request texts are tokenized as plain text, unless a request asks for the
+    /// tokens. Otherwise they become control tokens, as in llama.cpp's server, and a text can end its own turn of a
+    /// conversation.
     pub keeps_letters: bool,
-    /// Bytes that bodies of requests take together, with what is parsed of them, at most; a client has at most half of those
-    /// that the others leave.
+    /// The maximum memory of all request bodies in bytes, including their parsed values. A client may use at most half
+    /// of what other clients leave.
     pub bodies_bytes: usize,
-    /// The folder of saved sessions; none are saved without.
+    /// The folder of saved sessions. Without it, sessions can't be saved.
     pub sessions: Option<PathBuf>,
-    /// Bytes that the saved sessions of an owner take together, at most: a further one replaces the oldest.
+    /// The maximum size of an owner's saved sessions in bytes. A session beyond it replaces the oldest one.
     pub session_bytes: u64,
-    /// How long the head of a request may take from its first byte, a connection may be there before it sends one, and the
-    /// body of a request may stall.
+    /// The timeout for a new connection to send its first byte, for a request's head after its first byte, and for a
+    /// stalled body.
     pub head_time_out: Duration,
-    /// How long a client may take to send a request, or to read a part of an answer.
+    /// The timeout for a client to send a whole request, or to read a part of a response.
     pub client_time_out: Duration,
-    /// The program that compiles each schema, expression and grammar of a request in a process of its own first: `triad
-    /// grammar-check`, which `triad serve` always sets. Without one, as in a server that is part of another program, a compile
-    /// has ten seconds, but its thread goes on, and its memory isn't bounded: then clients have to be trusted.
+    /// The program that first compiles each schema, expression and grammar of a request in a separate process: `triad
+    /// grammar-check`, which `triad serve` always sets. Without it, as in a server that is embedded in another program,
+    /// a compilation is abandoned after ten seconds, but its thread continues and its memory has no limit. Clients must
+    /// then be trusted.
     pub grammar_checker: Option<Checker>,
-    /// How long answers may go on once the server is asked to end.
+    /// The maximum time that running requests may take after the server is asked to stop.
     pub shutdown_time_out: Duration,
 }
 
@@ -87,13 +89,16 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
+    /// Checks the options.
+    ///
     /// # Errors
-    /// If the server would be open to others without a key that was not asked for, or an option makes no sense.
+    /// If the server would be reachable from other machines without a key, and that is not allowed; or if an option is
+    /// invalid.
     pub fn check(&self) -> Result<(), StartError> {
         if !self.host.is_loopback() && self.api_keys.is_empty() && !self.allows_no_key {
             return Err(StartError::NoKey { host: self.host });
         }
-        // Visible ASCII, as it has to be in a header.
+        // Header values must be visible ASCII.
         let is_key =
             |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
         if !self.api_keys.iter().chain(&self.metrics_key).all(is_key) {
@@ -114,13 +119,13 @@ impl ServerOptions {
         }
     }
 
-    /// Whether there are several keys, none of which may learn what the others ask.
+    /// Returns whether there are several keys whose prompts must stay separate.
     pub(crate) fn separates_keys(&self) -> bool {
         !self.shares_prompts && self.api_keys.iter().any(|key| *key != self.api_keys[0])
     }
 }
 
-/// `scheme://host`, with a port or without, or `*`.
+/// Returns whether `origin` is `*` or `scheme://host`, with or without a port.
 fn is_origin(origin: &str) -> bool {
     let host = origin.split_once("://").map(|(_, host)| host);
     let is_host = |host: &str| {
@@ -129,74 +134,76 @@ fn is_origin(origin: &str) -> bool {
     origin == "*" || host.is_some_and(is_host)
 }
 
-/// Why a server could not start.
+/// The reason why a server could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// It would be open to others.
+    /// The server would be reachable from other machines without a key.
     #[error(
-        "on {host} others can reach this server, and it has no key: give it one with --api-key, or let everybody in with \
+        "other machines can reach {host}, and the server has no API key: set one with --api-key, or allow requests without a key with \
          --no-key"
     )]
     NoKey {
-        /// Where it would listen.
+        /// The address to listen on.
         host: IpAddr,
     },
-    /// A key that no header can hold.
+    /// A key that can't be sent in a header.
     #[error(
-        "an API key is empty or holds other characters than visible ASCII: expected letters, digits and signs"
+        "an API key is empty or contains characters other than visible ASCII: expected letters, digits and signs"
     )]
     Key,
-    /// An origin that is none.
-    #[error("{origin} is no origin: expected scheme://host, such as http://localhost:3000, or *")]
+    /// An invalid CORS origin.
+    #[error(
+        "{origin} is not an origin: expected scheme://host, such as http://localhost:3000, or *"
+    )]
     Origin {
-        /// What was given.
+        /// The given value.
         origin: String,
     },
-    /// A number that may not be 0.
+    /// A number that must not be 0.
     #[error("{name} is 0, expected at least 1")]
     Zero {
-        /// Which one.
+        /// The option's name.
         name: &'static str,
     },
-    /// Two models that clients could not tell apart.
+    /// Two models with the same name.
     #[error("two models are called {name}: expected names that differ (--alias)")]
     Name {
-        /// Of both.
+        /// The name of both models.
         name: String,
     },
-    /// A model that could never be loaded.
+    /// A model that exceeds the memory limit.
     #[error("{name} takes {bytes} bytes of memory, but models may take {most} (--model-memory)")]
     Memory {
-        /// Of the model.
+        /// The model's name.
         name: String,
-        /// That it takes.
+        /// The memory that it needs.
         bytes: u64,
-        /// That all models may take.
+        /// The limit of all models together.
         most: u64,
     },
     /// The first model can't be loaded.
     #[error("{name} can't be loaded")]
     Load {
-        /// Of the model.
+        /// The model's name.
         name: String,
-        /// Why not.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The address is taken, or is not this machine's.
+    /// The address is in use, or does not belong to this machine.
     #[error(
-        "cannot listen on {address}: expected an address of this machine with a port that nobody else uses (--port)"
+        "cannot listen on {address}: expected an address of this machine with a port that is not in use (--port)"
     )]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The threads that serve could not be started.
-    #[error("cannot start the threads that serve")]
+    /// The server's threads could not be started.
+    #[error("cannot start the server's threads")]
     Threads {
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }

@@ -1,38 +1,39 @@
-//! The owners of requests: prompts, saved sessions and timelines of one key are found by requests with the same key alone.
+//! Owners and tenants of requests: isolation of prompts, and fair shares.
 //!
-//! An [`Owner`] decides what a request finds. A [`Tenant`] is the party that shares of the server are counted for, so that
-//! one client does not shut out the others. The two differ where keys share their prompts, and where there are no keys.
+//! An [`Owner`] decides which cached prompts, saved sessions and timelines a request can access: only those of the same
+//! owner. A [`Tenant`] is the party whose use of the server is limited, so that one client can't block others. The two
+//! differ if keys share prompts, and if there are no keys.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use sha2::{Digest, Sha256};
 use triad_engine::PrefixSalt;
 
-/// The owner of what a request computes and saves. Requests of a server without keys have one owner, and so have those of
-/// a server whose keys share their prompts.
+/// The owner of what a request computes and saves. A server without keys has one owner, and so has a server whose keys
+/// share prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(Option<[u8; 32]>);
 
 impl Owner {
-    /// Returns the owner that is recognized by `key`.
+    /// Returns the owner with `key`.
     pub(crate) fn of_key(key: &str) -> Self {
         let mut hash = Sha256::new_with_prefix(b"triad owner\0");
         hash.update(key);
         Self(Some(hash.finalize().into()))
     }
 
-    /// Returns the salt of prompts that sessions of this owner find.
+    /// Returns the salt that separates this owner's cached prompts from those of other owners.
     pub(crate) fn salt(self) -> PrefixSalt {
         self.0
             .map_or_else(PrefixSalt::default, |digest| PrefixSalt::of(&digest))
     }
 
-    /// Returns what tells this owner from others.
+    /// Returns the owner's id.
     pub(crate) fn id(self) -> [u8; 32] {
         self.0.unwrap_or_default()
     }
 
-    /// Returns the name of the folder of this owner's files; `None` where all files have one owner.
+    /// Returns the name of the folder of this owner's files, or `None` if the server has only one owner.
     pub(crate) fn folder(self) -> Option<String> {
         self.0.map(|digest| {
             digest[..16]
@@ -43,7 +44,7 @@ impl Owner {
     }
 }
 
-/// The party that shares of the server are counted for: an API key; an address where a request needs no key.
+/// The party whose use of the server is limited: an API key, or an address if a request needs no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Tenant {
     Key([u8; 32]),
@@ -51,13 +52,13 @@ pub(crate) enum Tenant {
 }
 
 impl Tenant {
-    /// Returns the tenant that has `key`.
+    /// Returns the tenant with `key`.
     pub(crate) fn of_key(key: &str) -> Self {
         Self::Key(Sha256::digest(key).into())
     }
 
-    /// Returns the tenant of requests without a key from `address`. A host usually has a whole /64 of IPv6 addresses, which
-    /// count as one.
+    /// Returns the tenant of requests without a key from `address`. A /64 of IPv6 addresses counts as one, since a host
+    /// usually has a whole /64.
     pub(crate) fn of_address(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V6(address) => {
@@ -68,8 +69,8 @@ impl Tenant {
     }
 }
 
-/// Returns how much of `total` a tenant may hold: half of what the others leave. However many tenants take all that they
-/// may, there is something left for another one.
+/// Returns how much of `total` a tenant may use: half of what the others leave. However many tenants use their maximum,
+/// something is left for one more.
 pub(crate) fn share(total: usize, others: usize) -> usize {
     total.saturating_sub(others) / 2
 }

@@ -1,4 +1,4 @@
-//! The page at `/`: files of this program, which ask for nothing from any other host.
+//! The web page at `/`. Its files are embedded in this program and request nothing from other hosts.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::route::Entry;
 
-/// What the page may do: nothing but run its own modules and ask this server.
+/// The content security policy: the page may only run its own modules and connect to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -20,7 +20,7 @@ struct File {
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Its files.
+/// The files of the page.
 const FILES: [File; 10] = [
     File {
         path: "/",
@@ -74,7 +74,7 @@ const FILES: [File; 10] = [
     },
 ];
 
-/// Returns the routes of its files. They need no key: the page asks for it.
+/// Returns the routes of the page's files. They need no API key: the page itself asks for it.
 pub(crate) fn routes() -> impl Iterator<Item = Entry> {
     FILES.iter().map(|file| {
         let tag = tag(file.content);
@@ -84,7 +84,7 @@ pub(crate) fn routes() -> impl Iterator<Item = Entry> {
     })
 }
 
-/// A name of the content, for caches.
+/// Returns the ETag of a file's content.
 fn tag(content: &str) -> String {
     let digest = Sha256::digest(content.as_bytes());
     let digits: String = digest[..8]
@@ -106,16 +106,17 @@ fn respond(file: &File, tag: &str, headers: &HeaderMap) -> Response {
     let fields = [
         (header::CONTENT_TYPE, file.kind),
         (header::ETAG, tag),
-        // A newer server has newer files.
+        // A newer server may have newer files.
         (header::CACHE_CONTROL, "no-cache"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
     for (name, value) in fields {
-        // In place of what the content brought along: of two types browsers take the first, or none.
+        // Replaces headers that the body set: with two content types, browsers use the first or none.
         response.headers_mut().insert(
             name,
-            HeaderValue::from_str(value).expect("values of files are visible ASCII"),
+            HeaderValue::from_str(value)
+                .expect("header values of the page's files are visible ASCII"),
         );
     }
     response
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn no_file_names_another_host_or_makes_html_of_text() {
         for File { path, content, .. } in &FILES {
-            // Names of XML, which nobody fetches, and the forms of links.
+            // XML namespaces are allowed, since they are never fetched, and so are the schemes of links.
             let named = content
                 .match_indices("://")
                 .map(|(at, _)| &content[at + 3..content.len().min(at + 16)]);

@@ -1,19 +1,19 @@
-//! Answers as text and calls of functions.
+//! Completions split into text and tool calls.
 
 use serde_json::{Value, json};
 use triad_frontend::tool_calls::{AnswerDelta, AnswerForm, AnswerReader, ToolFormat};
 
 use crate::names::new_id;
 
-/// Letters of a call's name, as templates of Mistral's models want it.
+/// The length of a call's id in templates of Mistral's models.
 const SHORT_NAME: usize = 9;
 
-/// More of an answer.
+/// A piece of a completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// Text for the user.
     Text(String),
-    /// A call begins: its place among the calls of the answer, and what it is called itself.
+    /// The start of a tool call: its index among the calls of the completion, its id, and the name of the tool.
     Call {
         index: usize,
         id: String,
@@ -23,29 +23,29 @@ pub(crate) enum Piece {
     Arguments { index: usize, text: String },
 }
 
-/// How calls are found in answers.
+/// The format in which tool calls are parsed from a completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallFormat {
     pub(crate) format: ToolFormat,
-    /// What form the answer is kept in.
+    /// The constraint that generation was subject to.
     pub(crate) form: AnswerForm,
-    /// Whether there may be several.
+    /// Whether a completion may contain several calls.
     pub(crate) is_parallel: bool,
 }
 
-/// Reads one answer while it comes.
+/// A streaming parser of one completion.
 #[derive(Debug)]
 pub(crate) struct PieceReader {
-    /// `None` where an answer is text alone.
+    /// `None` if the completion is only text.
     calls: Option<(AnswerReader, CallFormat)>,
-    /// What names of calls begin with.
+    /// The prefix of call ids.
     prefix: &'static str,
-    /// Calls so far.
+    /// The number of calls so far.
     count: usize,
 }
 
 impl PieceReader {
-    /// For an answer that may have calls of a format, which are named with a `prefix`.
+    /// Creates a parser of tool calls in `format`. The ids of calls start with `prefix`.
     pub(crate) fn new(format: Option<CallFormat>, prefix: &'static str) -> Self {
         let calls = format.map(|format| (AnswerReader::new(format.format, format.form), format));
         Self {
@@ -55,7 +55,7 @@ impl PieceReader {
         }
     }
 
-    /// Takes more of the answer.
+    /// Parses more text of the completion.
     pub(crate) fn push(&mut self, text: String) -> Vec<Piece> {
         match &mut self.calls {
             Some((reader, _)) => {
@@ -67,7 +67,7 @@ impl PieceReader {
         }
     }
 
-    /// What is left behind the end of the answer.
+    /// Returns the remaining pieces after the end of the completion.
     pub(crate) fn finish(&mut self) -> Vec<Piece> {
         let Some((reader, format)) = &mut self.calls else {
             return Vec::new();
@@ -77,12 +77,12 @@ impl PieceReader {
         self.pieces(deltas)
     }
 
-    /// Whether there may be calls in the answer.
+    /// Returns whether the completion may contain calls.
     pub(crate) fn may_call(&self) -> bool {
         self.calls.is_some()
     }
 
-    /// Whether there is a call in the answer.
+    /// Returns whether the completion contains a call.
     pub(crate) fn has_calls(&self) -> bool {
         self.count > 0
     }
@@ -125,7 +125,7 @@ impl PieceReader {
     }
 }
 
-/// A part of a whole answer.
+/// A section of a complete completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
     Text(String),
@@ -137,7 +137,7 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    /// The sections of an answer with one more piece of it.
+    /// Appends a piece to the sections of a completion.
     pub(crate) fn add(sections: &mut Vec<Self>, piece: Piece) {
         match (sections.last_mut(), piece) {
             (Some(Self::Text(text)), Piece::Text(more)) => text.push_str(&more),
@@ -150,12 +150,12 @@ impl Section {
             (Some(Self::Call { arguments, .. }), Piece::Arguments { text, .. }) => {
                 arguments.push_str(&text);
             }
-            // Arguments come behind their call.
+            // Arguments always follow their call.
             (_, Piece::Arguments { .. }) => {}
         }
     }
 
-    /// A call in OpenAI's form, as messages have it.
+    /// Returns a tool call in OpenAI's message format.
     pub(crate) fn call(id: &str, name: &str, arguments: &str) -> Value {
         json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
     }

@@ -1,12 +1,13 @@
-//! Threads that prepare requests: texts of templates, tokens of prompts, forms of answers.
+//! Threads that prepare requests: templates, tokenization, grammar compilation.
 //!
-//! What a request says may take long to prepare and much memory. So a few threads do it, those that share them are counted
-//! with the memory that they take, requests wait for them in a [`Queue`], those of different clients in turns, and what is
-//! prepared for a client that went away is cancelled. A request of an answer has a [`Place`] in the queue of its model before
-//! anything is prepared for it; any other one is refused where too many wait here.
+//! Preparing a request can take much time and memory. A few threads therefore do it, and their concurrent work is
+//! limited in number and memory. Requests wait in a [`Queue`], where clients take turns. Work for a client that
+//! disconnects is cancelled. A request for completions has a [`Place`] in its model's queue before anything is
+//! prepared; any other request is refused if too many wait here.
 //!
-//! Forms take longer than texts, and large ones longer than small ones: each kind has threads of its own, so that it waits for
-//! none of the others. One tenant has at most half of the threads of forms.
+//! Compiling grammars takes longer than processing text, and large grammars take longer than small ones. Each kind has
+//! its own threads, so that it never waits for the others. One tenant may use at most half of the threads of each kind
+//! of grammar.
 
 use std::sync::Arc;
 use std::thread;
@@ -18,29 +19,30 @@ use crate::form_shares::{Share, Shares};
 use crate::owner::Tenant;
 use crate::queue::{Full, Need, Place, Queue};
 
-/// Texts that are prepared at once, at least and at most; between them, as many as there are cores.
+/// Minimum and maximum number of concurrent text preparations. In between, it is the number of cores.
 const TEXTS: (usize, usize) = (2, 4);
-/// Forms that are compiled at once, of each kind.
+/// Number of concurrent compilations of each kind.
 const FORMS: usize = 4;
-/// Forms of one tenant that are compiled at once, of each kind.
+/// Number of concurrent compilations of each kind per tenant.
 const FORMS_OF_TENANT: usize = FORMS / 2;
-/// Bytes from which a form is a large one.
+/// The size in bytes from which a grammar source is large.
 const LARGE: usize = 1 << 14;
-/// Memory that texts which are prepared at once may take, in KiB. One that takes more is prepared alone.
+/// Memory limit of concurrent text preparations, in KiB. A text that needs more is prepared alone.
 const MEMORY: usize = 512 << 10;
-/// Bytes that encoding a byte of text takes, at most: of one long word each letter is a symbol, with a candidate to be merged.
+/// Maximum memory in bytes per byte of text during tokenization: in one long word, each character is a symbol with a
+/// merge candidate.
 const BYTES_PER_BYTE: usize = 64;
 
-/// What is prepared.
+/// A kind of preparation, with its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// So many bytes of texts are rendered or encoded.
+    /// Rendering or tokenization of this number of bytes of text.
     Text(usize),
-    /// A form is compiled of so many bytes.
+    /// Compilation of a grammar source of this number of bytes.
     Form(usize),
 }
 
-/// Threads that prepare requests.
+/// The threads that prepare requests.
 pub(crate) struct Preparers {
     texts: Arc<Queue>,
     forms: Arc<Queue>,
@@ -49,7 +51,7 @@ pub(crate) struct Preparers {
 }
 
 impl Preparers {
-    /// For requests of which `most_waiting` may wait.
+    /// Creates the threads' queues. At most `most_waiting` requests may wait in each.
     pub(crate) fn new(most_waiting: usize) -> Self {
         let cores = thread::available_parallelism().map_or(TEXTS.0, usize::from);
         let queue = |slots| {
@@ -86,7 +88,7 @@ impl Preparers {
         }
     }
 
-    /// Waits until the tenant may have one more form compiled, if `work` is one.
+    /// Waits for a compilation slot of the tenant if `work` is a compilation.
     async fn share(&self, work: Work, tenant: Tenant) -> Option<Share> {
         match work {
             Work::Text(_) => None,
@@ -100,7 +102,7 @@ impl Preparers {
     /// Prepares a request of `model` that has no place in a queue.
     ///
     /// # Errors
-    /// If `work` fails, or too many wait.
+    /// If `work` fails, or the queue is full.
     pub(crate) async fn enter<M: Send + Sync + 'static, T: Send + 'static>(
         &self,
         (model, client): (&Arc<M>, Tenant),
@@ -115,7 +117,7 @@ impl Preparers {
         run(model, permit, work).await
     }
 
-    /// Prepares a request of `model` that has a place.
+    /// Prepares a request of `model` that has a place in its queue.
     ///
     /// # Errors
     /// If `work` fails.
@@ -126,20 +128,20 @@ impl Preparers {
         work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
         let (queue, need) = self.queue(kind);
-        // Before the turn in the queue, which one of another owner would wait for.
+        // Take the tenant's slot first: while this request waits for it, it does not block other tenants in the queue.
         let share = self.share(kind, place.client()).await;
         let permit = queue.admit_part(place.client(), need).await;
         run(model, (permit, share), work).await
     }
 }
 
-/// Runs `work` on a thread that no connection waits for, with `permit` until its end.
+/// Runs `work` on a blocking thread. `permit` is dropped at its end.
 async fn run<M: Send + Sync + 'static, T: Send + 'static>(
     model: &Arc<M>,
     permit: impl Send + 'static,
     work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
 ) -> ApiResult<T> {
-    // Dropped with this future, where the client goes away.
+    // Cancels the work if the client disconnects, which drops this future.
     let cancel = CancelOnDrop(Cancel::new());
     let (model, stop) = (Arc::clone(model), cancel.0.clone());
     crate::blocking::blocking(move || {
@@ -152,7 +154,7 @@ async fn run<M: Send + Sync + 'static, T: Send + 'static>(
     .await
 }
 
-/// Cancels work when it is dropped.
+/// Cancels work when dropped.
 pub(crate) struct CancelOnDrop(pub(crate) Cancel);
 
 impl Drop for CancelOnDrop {

@@ -1,4 +1,5 @@
-//! Fields that say how a conversation becomes a prompt, by the names of vLLM's and llama.cpp's servers.
+//! Request fields that control how a conversation becomes a prompt. The names are those of vLLM's and llama.cpp's
+//! servers.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -10,7 +11,7 @@ use utoipa::ToSchema;
 use crate::error::{ApiError, ApiResult};
 use crate::messages::bytes;
 
-/// Variables of templates that are no client's to set.
+/// Template variables that clients must not set.
 const RESERVED: [&str; 5] = [
     "messages",
     "tools",
@@ -19,24 +20,24 @@ const RESERVED: [&str; 5] = [
     "continue_final_message",
 ];
 
-/// Fields of requests with conversations.
+/// The prompt fields, common to all requests with a conversation.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct PromptFields {
-    /// Variables of the model's template, such as `enable_thinking`.
+    /// Variables of the model's chat template, such as `enable_thinking`.
     #[schema(value_type = Option<Object>)]
     chat_template_kwargs: Option<Map<String, Value>>,
-    /// Whether the prompt ends where an answer begins; without, it does.
+    /// Whether the prompt ends with the start of an assistant message. The default is true.
     add_generation_prompt: Option<bool>,
-    /// Whether the answer goes on with the last message, of the assistant.
+    /// Whether generation continues the last message, which must be the assistant's.
     continue_final_message: Option<bool>,
-    /// Texts that the answer is to be about; refused where the template reads none.
+    /// Documents for the template. Refused if the model's template does not use them.
     #[schema(value_type = Option<Vec<Object>>)]
     documents: Option<Vec<Value>>,
-    /// How much the model thinks; other than `none` it is refused where the template does not read it.
+    /// The amount of reasoning. Values other than `none` are refused if the model's template does not use it.
     reasoning_effort: Option<String>,
 }
 
-/// A prompt as it is asked for.
+/// The options of a prompt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PromptOptions {
     variables: Map<String, Value>,
@@ -45,11 +46,11 @@ pub(crate) struct PromptOptions {
 }
 
 impl PromptFields {
-    /// Returns what is asked for.
+    /// Reads the options.
     ///
     /// # Errors
-    /// If two fields contradict each other, a variable is one that the server sets, or `template` does not read what it would
-    /// have to.
+    /// If two fields contradict each other, a variable is one that the server sets, or `template` does not use a given
+    /// field.
     pub(crate) fn read(self, template: Option<&ChatTemplate>) -> ApiResult<PromptOptions> {
         let end = self.end()?;
         self.check_variables()?;
@@ -69,7 +70,7 @@ impl PromptFields {
         {
             return Err(ApiError::unsupported(
                 "documents",
-                "the model's template reads none",
+                "the model's template does not use documents",
             ));
         }
         if let Some(effort) = reasoning_effort {
@@ -78,8 +79,8 @@ impl PromptFields {
         Ok(options)
     }
 
-    /// Checks the fields as far as it takes no model, so that a request which is refused loads none; with the `messages` of a
-    /// conversation.
+    /// Does the checks that need no model, so that an invalid request does not load one. `messages` are those of a
+    /// conversation, if there is one.
     ///
     /// # Errors
     /// As [`PromptFields::read`] and [`PromptOptions::check`].
@@ -98,7 +99,7 @@ impl PromptFields {
             let field = format!("chat_template_kwargs.{name}");
             return Err(ApiError::field(
                 &field,
-                "it is set by the request itself: expected another name",
+                "other fields of the request set it: expected another name",
             ));
         }
         Ok(())
@@ -111,7 +112,7 @@ impl PromptFields {
                 self.add_generation_prompt,
             ) {
                 (true, Some(true)) => {
-                    let message = "expected add_generation_prompt: false with it";
+                    let message = "it requires add_generation_prompt: false";
                     return Err(ApiError::field("continue_final_message", message));
                 }
                 (true, _) => PromptEnd::LastMessage,
@@ -123,11 +124,11 @@ impl PromptFields {
 }
 
 impl PromptOptions {
-    /// Sets how much the model thinks, as `field` asks for it. Not to think at all needs no template that reads degrees: there
-    /// are templates that read no more than whether the model thinks, and others are for models that don't.
+    /// Sets the amount of reasoning, which `field` requests. `none` works with every template: some templates only read
+    /// whether the model reasons at all, and others are for models that never reason.
     ///
     /// # Errors
-    /// If `template` does not read it.
+    /// If `template` does not use `reasoning_effort`.
     pub(crate) fn set_effort(
         &mut self,
         field: &str,
@@ -141,7 +142,7 @@ impl PromptOptions {
             }
             return Err(ApiError::unsupported(
                 field,
-                "the model's template does not read it",
+                "the model's template does not use it",
             ));
         }
         self.variables
@@ -150,7 +151,7 @@ impl PromptOptions {
         Ok(())
     }
 
-    /// Sets a variable, unless the request does.
+    /// Sets a variable unless the request has set it.
     pub(crate) fn set(&mut self, name: &str, value: Value) {
         self.variables.entry(name).or_insert(value);
     }
@@ -163,20 +164,20 @@ impl PromptOptions {
         }
     }
 
-    /// Lets the answer go on with the last message.
+    /// Makes generation continue the last message.
     pub(crate) fn continue_last(&mut self) {
         self.end = PromptEnd::LastMessage;
     }
 
-    /// Refuses to go on with a message that is none of the assistant's, or that calls functions.
+    /// Refuses to continue a message that is not the assistant's, or that contains tool calls.
     ///
     /// # Errors
-    /// If it is such a message.
+    /// If the last message is such a message.
     pub(crate) fn check(&self, messages: &[Value]) -> ApiResult<()> {
         check_end(self.end, messages)
     }
 
-    /// Returns the bytes of the texts that it gives to a template, about.
+    /// Estimates the bytes of text that the options pass to a template.
     pub(crate) fn bytes(&self) -> usize {
         let variables = self
             .variables
@@ -185,7 +186,7 @@ impl PromptOptions {
         variables.sum::<usize>() + bytes(&self.documents)
     }
 
-    /// Returns the conversation from which the prompt is made.
+    /// Returns the conversation to render.
     pub(crate) fn conversation<'a>(
         &'a self,
         messages: &'a [Value],
@@ -212,7 +213,7 @@ fn check_end(end: PromptEnd, messages: &[Value]) -> ApiResult<()> {
     let goes_on =
         |message: &Value| message["role"] == "assistant" && message.get("tool_calls").is_none();
     if end == PromptEnd::LastMessage && !messages.last().is_some_and(goes_on) {
-        let message = "expected a last message of the assistant, without calls";
+        let message = "the last message must be the assistant's, without calls";
         return Err(ApiError::field("continue_final_message", message));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Where and when the tasks of prompts ran, of the answers that ended last.
+//! Timelines of prompts: when and where the tasks ran, for the latest responses.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,46 +11,46 @@ use utoipa::ToSchema;
 
 use crate::owner::Owner;
 
-/// Answers of an owner whose timelines are kept.
+/// Number of timelines that are kept per owner.
 pub(crate) const KEPT: usize = 32;
-/// Tasks of a timeline, at most: longer ones are not kept.
+/// Maximum number of tasks of a timeline. Longer timelines are not kept.
 const MOST_TASKS: usize = 100_000;
 
-/// How the prompt of an answer was computed.
+/// The timeline of a prompt's execution.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct PromptTimeline {
-    /// Of the prompt, without those that were cached.
+    /// Number of prompt tokens, without cached ones.
     tokens: usize,
     chunks: usize,
-    /// From the begin of the first task to the end of the last.
+    /// Time from the start of the first task to the end of the last one.
     seconds: f64,
     processors: Vec<TimelineProcessor>,
-    /// In the order in which they began.
+    /// The tasks in the order of their start.
     tasks: Vec<TimelineTask>,
 }
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
 struct TimelineProcessor {
     name: String,
-    /// While it ran tasks.
+    /// Total time during which the processor ran tasks.
     busy_seconds: f64,
 }
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
 struct TimelineTask {
-    /// What it computes: `attention 3`, of the block of this number.
+    /// The operation with the number of its layer, such as `attention 3`.
     name: String,
-    /// The chunk of the prompt, from 0.
+    /// The chunk of the prompt, starting at 0.
     chunk: usize,
-    /// Where, by the place in the list of processors.
+    /// The processor, as an index into `processors`.
     processor: usize,
-    /// Seconds since the first task began.
+    /// Start in seconds after the start of the first task.
     start: f64,
     end: f64,
 }
 
 impl PromptTimeline {
-    /// Of an execution on these processors; `None` if it has no tasks, or more than are kept.
+    /// Creates the timeline of an execution. Returns `None` if it has no tasks, or more than [`MOST_TASKS`].
     pub(crate) fn new(execution: &Execution, processors: &Processors) -> Option<Self> {
         let Execution {
             graph,
@@ -88,11 +88,11 @@ impl PromptTimeline {
     }
 }
 
-/// The timelines that are kept, the latest last.
+/// The kept timelines, the latest one last.
 #[derive(Debug, Default)]
 pub(crate) struct Timelines(Mutex<VecDeque<Kept>>);
 
-/// The timeline of the answer to an owner's request.
+/// The timeline of a response to an owner's request.
 #[derive(Debug)]
 struct Kept {
     owner: Owner,
@@ -101,7 +101,7 @@ struct Kept {
 }
 
 impl Timelines {
-    /// Keeps that of the answer `id`, and forgets the oldest one of its owner where that has too many.
+    /// Keeps the timeline of the response `id`. Drops the owner's oldest timeline if the owner has too many.
     pub(crate) fn keep(&self, owner: Owner, id: &str, timeline: PromptTimeline) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.iter().filter(|one| one.owner == owner).count() == KEPT
@@ -116,7 +116,7 @@ impl Timelines {
         });
     }
 
-    /// That of the answer `id`, if it is kept and the answer was to a request of `owner`.
+    /// Returns the timeline of the response `id`, if it is kept and belongs to `owner`.
     pub(crate) fn find(&self, owner: Owner, id: &str) -> Option<Arc<PromptTimeline>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = kept

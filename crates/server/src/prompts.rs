@@ -1,4 +1,4 @@
-//! Prompts of requests that are no conversations: texts, or tokens.
+//! Prompts that are not conversations: texts or token ids.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::hosted::Hosted;
 use crate::prepare::Work;
 use crate::queue::Place;
 
-/// Prompts of a request, at most.
+/// Maximum number of prompts per request.
 const MOST_PROMPTS: usize = 1024;
 
-/// Prompts: texts, or tokens.
+/// Prompts as texts or token ids.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(
     untagged,
@@ -29,18 +29,19 @@ pub(crate) enum Prompts {
     TokenLists(Vec<Vec<u32>>),
 }
 
-/// How texts become tokens.
+/// Options of tokenization.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct TextFields {
-    /// Whether names of control tokens in a text, such as `<|im_start|>`, are these tokens: without, they are, unless the
-    /// server was started with `--keep-letters`.
+    /// Whether names of control tokens in a text, such as `<|im_start|>`, become these tokens. The default is true,
+    /// unless the server was started with `--keep-letters`.
     parse_special: Option<bool>,
-    /// Whether BOS is put before a text, where the model expects it and the text does not name it; without, it is.
+    /// Whether BOS is added before a text, if the model expects it and the text does not already contain it. The
+    /// default is true.
     add_special_tokens: Option<bool>,
 }
 
 impl TextFields {
-    /// Returns how `model` reads texts, and whether tokens are put around them.
+    /// Returns how `model` treats names of control tokens, and whether BOS and similar tokens are added.
     pub(crate) fn reading(self, model: &Hosted) -> (Special, bool) {
         let parses = self.parse_special.unwrap_or(!model.keeps_letters());
         let special = if parses {
@@ -53,10 +54,10 @@ impl TextFields {
 }
 
 impl Prompts {
-    /// Refuses prompts of which there are none, or too many, and those of no tokens, as far as it takes no model.
+    /// Does the checks that need no model: the number of prompts, and prompts without tokens.
     ///
     /// # Errors
-    /// If `field` has such prompts.
+    /// If `field` has no prompts, too many, or an empty list of tokens.
     pub(crate) fn check(&self, field: &str) -> ApiResult<()> {
         let (count, _) = self.size();
         if count == 0 || count > MOST_PROMPTS {
@@ -65,7 +66,7 @@ impl Prompts {
                 format!("{count} prompts, expected 1 to {MOST_PROMPTS}"),
             ));
         }
-        // A text may become a token even where it is empty.
+        // An empty text may still become one token.
         let is_empty = match self {
             Self::Text(_) | Self::Texts(_) => false,
             Self::Tokens(tokens) => tokens.is_empty(),
@@ -77,7 +78,7 @@ impl Prompts {
         Ok(())
     }
 
-    /// Returns the number of prompts, and the bytes of the longest text.
+    /// Returns the number of prompts, and the size of the longest text in bytes.
     fn size(&self) -> (usize, usize) {
         match self {
             Self::Text(text) => (1, text.len()),
@@ -91,10 +92,10 @@ impl Prompts {
     }
 }
 
-/// Encodes the prompts in `field` of a request that has a `place`. They were [checked](Prompts::check).
+/// Tokenizes the prompts in `field` of a request that has a `place`. Call [`Prompts::check`] first.
 ///
 /// # Errors
-/// If one has a token that the model does not have.
+/// If a token id is out of range.
 pub(crate) async fn encode(
     (model, place): (&Arc<Hosted>, &Place),
     (field, prompts): (&'static str, Prompts),

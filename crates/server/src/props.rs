@@ -1,4 +1,4 @@
-//! `/props`: what this server is, and how it was started.
+//! `/props`: properties and options of the server.
 
 use std::sync::Arc;
 
@@ -10,40 +10,40 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::hosted::Hosted;
 
-/// The server.
+/// Properties of the server.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Props {
     /// Triad's version.
     version: &'static str,
-    /// Answers of a model that are computed at once, at most.
+    /// Maximum number of concurrent completions per model.
     parallel: usize,
-    /// Requests that wait, at most.
+    /// Maximum number of waiting requests per model.
     queue: usize,
-    /// Those in memory.
+    /// The models in memory.
     models: Vec<ModelProps>,
 }
 
-/// A model.
+/// Properties of a model.
 #[derive(Debug, Serialize, ToSchema)]
 struct ModelProps {
     id: String,
-    /// `llama`, `qwen2`.
+    /// The model family, such as `llama` or `qwen2`.
     family: String,
-    /// Tokens of a prompt and its answer, at most.
+    /// Maximum number of tokens of a prompt with its completion.
     context: usize,
     vocabulary: usize,
-    /// Number format of keys and values: `f16`, `int8` or `f32`.
+    /// The number format of the KV cache: `f16`, `int8` or `f32`.
     kv_format: String,
-    /// Bytes that keys and values may take.
+    /// Memory limit of the KV cache in bytes.
     kv_bytes: usize,
-    /// What computes: `cpu`, `npu`.
+    /// The processors that run the model: `cpu`, `npu`.
     processors: Vec<String>,
-    /// Names of LoRA adapters that requests may ask for.
+    /// The names of LoRA adapters that requests may select.
     adapters: Vec<String>,
-    /// Whether products are computed in INT8.
+    /// Whether matrix products are computed in INT8.
     int8: bool,
     chat_template: Option<String>,
-    /// What is taken of fields that a request leaves out.
+    /// The default sampling options.
     sampling: SamplingProps,
 }
 
@@ -92,7 +92,7 @@ impl ModelProps {
     }
 }
 
-/// What this server is, and how it was started.
+/// Returns properties and options of the server.
 #[utoipa::path(get, path = "/props", tag = "server", responses((status = 200, body = Props)))]
 pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Props> {
     let models = app

@@ -1,12 +1,13 @@
-//! Who is computed now, and who waits.
+//! Admission of requests to an engine.
 //!
-//! A [`Permit`] is a share of an engine: so many answers at once, and so many pages of keys and values at most, so that no
-//! answer that has begun runs out of them. Where nothing is free, requests wait in the order of their arrival, those of
-//! different [tenants](Tenant) in turns. The next one of them waits until there is room for it, however large it is: no
-//! other one overtakes it.
+//! A [`Permit`] is a share of an engine: a number of concurrent completions and a maximum number of KV cache pages. A
+//! completion that has started therefore never runs out of pages. If the engine is busy, requests wait in the order of
+//! arrival, and different [tenants](Tenant) take turns. The next request waits until there is room for it, however
+//! large it is: no other request overtakes it.
 //!
-//! What a request takes is known once its prompt is tokenized. It has a [`Place`] before that, so that nothing is computed
-//! for a request that is refused. The same queue shares the threads that [`prepare`](crate::prepare) requests.
+//! The need of a request is known only after its prompt is tokenized. Until then the request has a [`Place`], so that
+//! no work is done for a request that will be refused. The same type of queue shares the threads that
+//! [`prepare`](crate::prepare) requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,15 +16,15 @@ use tokio::sync::oneshot;
 
 use crate::owner::Tenant;
 
-/// One in so many places of a queue is kept for clients that have none there: one client does not fill a queue.
+/// One in `KEPT` places is reserved for tenants that have no request in the queue, so that one tenant can't fill it.
 const KEPT: usize = 8;
 
 /// A share of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
-    /// Answers at once.
+    /// Concurrent completions.
     pub(crate) slots: usize,
-    /// Pages of keys and values.
+    /// KV cache pages.
     pub(crate) pages: usize,
 }
 
@@ -33,7 +34,7 @@ impl Need {
     }
 }
 
-/// Shares an engine among clients.
+/// A queue that shares an engine among tenants.
 pub(crate) struct Queue {
     most: Need,
     most_waiting: usize,
@@ -42,9 +43,9 @@ pub(crate) struct Queue {
 
 struct State {
     free: Need,
-    /// For each client, the places of requests that do not know yet what they need.
+    /// The number of places of each tenant: requests that are not prepared yet.
     places: HashMap<Tenant, usize>,
-    /// Clients that wait, the next one first, each with its requests in their order.
+    /// The tenants with waiting requests, the next one first. The requests of a tenant are in the order of arrival.
     clients: VecDeque<(Tenant, VecDeque<Waiting>)>,
 }
 
@@ -53,12 +54,12 @@ struct Waiting {
     granted: oneshot::Sender<Permit>,
 }
 
-/// Too many wait already: so many.
+/// The error of a full queue, with the number of requests in it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full(pub(crate) usize);
 
 impl Queue {
-    /// For an engine that has `most` in all; `most_waiting` requests may wait for it.
+    /// Creates a queue for an engine with the capacity `most`. At most `most_waiting` requests may wait.
     pub(crate) fn new(most: Need, most_waiting: usize) -> Arc<Self> {
         let state = State {
             free: most,
@@ -72,12 +73,12 @@ impl Queue {
         })
     }
 
-    /// All that can be shared.
+    /// Returns the total capacity.
     pub(crate) fn most(&self) -> Need {
         self.most
     }
 
-    /// Requests that wait or are prepared, and answers that are computed.
+    /// Returns the number of requests that wait or are being prepared, and the number of running completions.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let state = self.lock();
         (
@@ -86,11 +87,11 @@ impl Queue {
         )
     }
 
-    /// Takes a place for a request of `client`. Requests with places and those that wait are together at most as many as
-    /// may wait and as are free slots, and some of them are kept for clients that have none.
+    /// Takes a place for a request of `client`. Places and waiting requests together are limited to `most_waiting` plus
+    /// the free slots. A part of the places is reserved for tenants that have none.
     ///
     /// # Errors
-    /// If there are as many.
+    /// If the limit is reached.
     pub(crate) fn enter(self: &Arc<Self>, client: Tenant) -> Result<Place, Full> {
         let mut state = self.lock();
         let there = state.places() + state.waiting();
@@ -109,7 +110,7 @@ impl Queue {
     /// Waits until `need`, which is at most [`Queue::most`], is free. Dropping the future leaves the queue.
     ///
     /// # Errors
-    /// If as many wait as may.
+    /// If the maximum number of requests already waits.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         client: Tenant,
@@ -118,11 +119,11 @@ impl Queue {
         self.wait(client, need, Some(self.most_waiting)).await
     }
 
-    /// As [`Queue::admit`] for a part of a request that has been admitted: it waits however many do.
+    /// Like [`Queue::admit`], but without a limit: for a part of a request that has already been admitted.
     pub(crate) async fn admit_part(self: &Arc<Self>, client: Tenant, need: Need) -> Permit {
         self.wait(client, need, None)
             .await
-            .expect("no bound refuses it")
+            .expect("a request without a limit is never refused")
     }
 
     async fn wait(
@@ -131,7 +132,7 @@ impl Queue {
         need: Need,
         bound: Option<usize>,
     ) -> Result<Permit, Full> {
-        // Dropped behind the receiver, so that it finds the request left.
+        // Declared before the receiver and so dropped after it: `Leave` then finds the request's channel closed.
         let mut leave = Leave {
             queue: self,
             is_waiting: false,
@@ -152,7 +153,7 @@ impl Queue {
         };
         let permit = granted
             .await
-            .expect("a queue keeps who waits until it is granted");
+            .expect("a waiting request stays in the queue until it is granted");
         leave.is_waiting = false;
         Ok(permit)
     }
@@ -167,7 +168,8 @@ impl State {
         self.places.values().sum()
     }
 
-    /// Returns how many of `places` are kept from `client`, for those that have none.
+    /// Returns how many of `places` are not available to `client`, because they are reserved for tenants that have
+    /// none.
     fn kept_from(&self, client: Tenant, places: usize) -> usize {
         let waits = self.clients.iter().any(|(known, _)| *known == client);
         if waits || self.places.contains_key(&client) {
@@ -209,7 +211,7 @@ impl State {
         }
     }
 
-    /// Admits those whose turn it is, as long as there is room.
+    /// Admits the next requests as long as there is room.
     fn grant(&mut self, queue: &Arc<Queue>) {
         while let Some((client, mut requests)) = self.clients.pop_front() {
             match requests.pop_front() {
@@ -220,7 +222,8 @@ impl State {
                 Some(waiting) if waiting.need.fits(self.free) => {
                     let permit = self.take(queue, waiting.need);
                     if let Err(mut permit) = waiting.granted.send(permit) {
-                        // It left in between. Dropped as it is, the permit would wait for this lock.
+                        // The request left in the meantime. Dropping its permit normally would lock the queue again: a
+                        // deadlock.
                         permit.queue = None;
                         self.give_back(permit.need);
                         self.clients.push_front((client, requests));
@@ -238,7 +241,7 @@ impl State {
     }
 }
 
-/// Leaves the queue when the future that waits is dropped.
+/// Removes a request from the queue when its waiting future is dropped.
 struct Leave<'a> {
     queue: &'a Arc<Queue>,
     is_waiting: bool,
@@ -252,20 +255,20 @@ impl Drop for Leave<'_> {
                 requests.retain(|waiting| !waiting.granted.is_closed());
             }
             state.clients.retain(|(_, requests)| !requests.is_empty());
-            // Others may have waited behind it.
+            // Requests that waited for this one may fit now.
             state.grant(self.queue);
         }
     }
 }
 
-/// The place of a request that has been let in, given back when it is dropped.
+/// The place of an accepted request. Dropping it frees the place.
 pub(crate) struct Place {
     queue: Arc<Queue>,
     client: Tenant,
 }
 
 impl Place {
-    /// Whose request it is.
+    /// Returns the tenant of the request.
     pub(crate) fn client(&self) -> Tenant {
         self.client
     }
@@ -274,7 +277,7 @@ impl Place {
     pub(crate) async fn admit(self, need: Need) -> Permit {
         let (queue, client) = (Arc::clone(&self.queue), self.client);
         let waits = queue.admit_part(client, need);
-        // The request gives its place back for one among those that wait.
+        // The future has put nothing in the queue yet: free the place first, so that the request is counted only once.
         drop(self);
         waits.await
     }
@@ -292,9 +295,9 @@ impl Drop for Place {
     }
 }
 
-/// A share of an engine, given back when it is dropped.
+/// A share of an engine. Dropping it returns the share.
 pub(crate) struct Permit {
-    /// `None` once it is given back.
+    /// `None` once the share is returned.
     queue: Option<Arc<Queue>>,
     need: Need,
 }
@@ -337,7 +340,7 @@ mod tests {
         }
     }
 
-    /// A request that waits.
+    /// Returns an admission that waits.
     fn waiting(queue: &Arc<Queue>, number: u8, need: Need) -> Admission<'_> {
         let mut admission: Admission = Box::pin(queue.admit(client(number), need));
         assert!(poll(&mut admission).is_none());
@@ -413,7 +416,7 @@ mod tests {
             queue.enter(client(2)).unwrap(),
         );
         assert_eq!(queue.enter(client(3)).err(), Some(Full(2)));
-        // One of them is computed, the other one waits.
+        // One of the two is computed, the other one waits.
         let mut first = Box::pin(first.admit(ONE));
         let mut context = Context::from_waker(Waker::noop());
         let Poll::Ready(permit) = first.as_mut().poll(&mut context) else {
@@ -423,7 +426,7 @@ mod tests {
         assert!(second.as_mut().poll(&mut context).is_pending());
         assert_eq!(queue.counts(), (1, 1));
         assert_eq!(queue.enter(client(3)).err(), Some(Full(1)));
-        // A request that leaves gives its place back, whether it waits or is prepared.
+        // A request that leaves frees its place, whether it waits or is being prepared.
         drop(second);
         drop(queue.enter(client(3)).unwrap());
         assert_eq!(queue.counts(), (0, 1));
@@ -439,7 +442,7 @@ mod tests {
         let mut small = waiting(&queue, 2, ONE);
         drop(large);
         let second = poll(&mut small).unwrap().unwrap();
-        // Granted, and left before it was looked at.
+        // This one is granted, and dropped before it is polled again.
         let third = waiting(&queue, 3, ONE);
         drop(first);
         drop(third);
@@ -455,7 +458,7 @@ mod tests {
         assert_eq!(places.len(), 14);
         let other = queue.enter(client(2)).unwrap();
         assert!(queue.enter(client(2)).is_err());
-        // Those that wait count as well.
+        // Waiting requests count as well.
         let mut waits = Box::pin(other.admit(ONE));
         let mut context = Context::from_waker(Waker::noop());
         assert!(waits.as_mut().poll(&mut context).is_pending());

@@ -1,4 +1,4 @@
-//! What all forms of answers have in common.
+//! The common part of responses in all APIs.
 
 use std::sync::Arc;
 
@@ -11,25 +11,26 @@ use crate::names::{new_id, now};
 use crate::owner::Owner;
 use crate::usage::{Timings, Usage};
 
-/// The answers to a request, as far as they have ended.
+/// The response to a request: identity, usage, and the results of finished completions.
 pub(crate) struct Reply {
     pub(crate) id: String,
-    /// Seconds since 1970.
+    /// The creation time in seconds since 1970.
     pub(crate) created: u64,
     pub(crate) model: Arc<Hosted>,
-    /// Whose request it is.
+    /// The owner of the request.
     owner: Owner,
     pub(crate) usage: Usage,
-    /// Of the answer that ended last.
+    /// The timings of the completion that ended last.
     pub(crate) timings: Option<Timings>,
-    /// Answers to each prompt.
+    /// The number of completions per prompt.
     choices: usize,
-    /// How each ended.
+    /// The results of the completions, in order; `None` until a completion ends.
     ends: Vec<Option<End>>,
 }
 
 impl Reply {
-    /// To an owner's prompts of so many tokens, `choices` answers to each, under a name that begins with `prefix`.
+    /// Creates a response for an owner's prompts, given by their token counts, with `choices` completions each. The id
+    /// begins with `prefix`.
     pub(crate) fn new(
         prefix: &str,
         (model, owner): (&Arc<Hosted>, Owner),
@@ -54,12 +55,12 @@ impl Reply {
         }
     }
 
-    /// Answers in all.
+    /// Returns the total number of completions.
     pub(crate) fn count(&self) -> usize {
         self.ends.len()
     }
 
-    /// An answer has ended.
+    /// Records the end of a completion.
     pub(crate) fn end(&mut self, choice: usize, mut end: End) {
         if let Some(timeline) = end.timeline.take() {
             self.model.timelines().keep(self.owner, &self.id, *timeline);
@@ -72,29 +73,29 @@ impl Reply {
         self.ends[choice] = Some(end);
     }
 
-    /// Why an answer ended.
+    /// Returns why a completion ended.
     ///
     /// # Errors
-    /// If it has not, and nothing more comes.
+    /// If it has not ended, although no more parts arrive.
     pub(crate) fn finish(&self, choice: usize) -> ApiResult<Finish> {
         let end = self.ends[choice]
             .as_ref()
-            .ok_or_else(|| ApiError::internal("the answer ended before its time"))?;
+            .ok_or_else(|| ApiError::internal("the completion ended too early"))?;
         Ok(end.finish)
     }
 
-    /// Returns the stop string that ended an answer.
+    /// Returns the stop string that ended a completion.
     pub(crate) fn stop(&self, choice: usize) -> Option<&str> {
         self.ends[choice].as_ref()?.stop.as_deref()
     }
 
-    /// Whether all answers have ended.
+    /// Returns whether all completions have ended.
     pub(crate) fn is_complete(&self) -> bool {
         self.ends.iter().all(Option::is_some)
     }
 }
 
-/// Why an answer ended, in OpenAI's words.
+/// Returns the `finish_reason` in OpenAI's API.
 pub(crate) fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::EndToken | Finish::StopString => "stop",

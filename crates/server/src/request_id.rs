@@ -1,7 +1,7 @@
-//! Names of requests, by which clients find them in their logs.
+//! Request ids, which let clients find requests in logs.
 //!
-//! Each answer has the name of its request as a header: `request-id` in Anthropic's API, `x-request-id` elsewhere. What goes
-//! wrong with a request of Anthropic's API is in its form, wherever it is refused.
+//! Each response has its request's id as a header: `request-id` in Anthropic's API, `x-request-id` elsewhere. Errors of
+//! requests to Anthropic's API have Anthropic's format, wherever the request is refused.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -14,20 +14,20 @@ use crate::names::new_id;
 
 const ANTHROPIC: HeaderName = HeaderName::from_static("request-id");
 const OTHERS: HeaderName = HeaderName::from_static("x-request-id");
-/// Maximum number of bytes of a name that a client gives.
+/// Maximum size in bytes of an id that a client chooses.
 const MAX_BYTES: usize = 128;
 
-/// The name of a request.
+/// The id of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestId(HeaderValue);
 
 impl RequestId {
     fn new() -> Self {
         let id = HeaderValue::try_from(new_id("req_"));
-        Self(id.expect("it has letters and digits"))
+        Self(id.expect("the id consists of letters, digits and `_`"))
     }
 
-    /// Returns the name that a client gives its request, if it is a short one of visible ASCII.
+    /// Returns the id that a client gave its request, if it is short and consists of visible ASCII.
     fn given(headers: &HeaderMap) -> Option<Self> {
         let id = headers.get(OTHERS)?;
         let bytes = id.as_bytes();
@@ -41,7 +41,7 @@ impl RequestId {
     }
 }
 
-/// Gives a request its name, and its answer the header and the form of the API that it is for.
+/// Assigns an id to a request, adds it as a header to the response, and converts errors to the API's format.
 pub(crate) async fn name(mut request: Request, next: Next) -> Response {
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
     let given = RequestId::given(request.headers()).filter(|_| !is_anthropic);

@@ -1,4 +1,4 @@
-//! Answers of `/v1/responses`: items that are messages and calls of functions, whole and as events.
+//! Responses of `/v1/responses`: output items (messages and tool calls), as one response or as events.
 
 use axum::response::sse::Event;
 use serde_json::{Value, json};
@@ -11,18 +11,18 @@ use crate::pieces::{Piece, PieceReader};
 use crate::reply::Reply;
 use crate::sse::{self, Render};
 
-/// The answer as far as it is there.
+/// The response as generated so far.
 pub(crate) struct ResponseAnswer {
     reply: Reply,
     reader: PieceReader,
-    /// Fields of the request that the response repeats.
+    /// The request's fields that the response repeats.
     echoed: Value,
     items: Vec<Item>,
-    /// Events that were sent.
+    /// The number of events that were sent.
     events: u64,
 }
 
-/// A part of the answer.
+/// An output item.
 #[derive(Debug)]
 enum Item {
     Message {
@@ -51,7 +51,7 @@ impl Item {
         }
     }
 
-    /// As it is shown, `in_progress` without its content.
+    /// Returns the item as JSON. An `in_progress` item has no content.
     fn json(&self, status: &str) -> Value {
         match self {
             Self::Message { id, text } => {
@@ -82,13 +82,13 @@ impl Item {
     }
 }
 
-/// The content of a message.
+/// Returns the content of a message.
 fn content(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
 impl ResponseAnswer {
-    /// At its beginning; the response has the fields of `echoed`.
+    /// Creates an empty response, which repeats the fields of `echoed`.
     pub(crate) fn new(reply: Reply, reader: PieceReader, echoed: Value) -> Self {
         Self {
             reply,
@@ -99,7 +99,7 @@ impl ResponseAnswer {
         }
     }
 
-    /// `completed` or `incomplete`, behind the end.
+    /// Returns `completed` or `incomplete`. Valid after the end of generation.
     fn status(&self) -> ApiResult<&'static str> {
         Ok(match self.reply.finish(0)? {
             Finish::EndToken | Finish::StopString => "completed",
@@ -137,10 +137,10 @@ impl ResponseAnswer {
         response
     }
 
-    /// The whole answer.
+    /// Collects the whole response.
     ///
     /// # Errors
-    /// If it can't be completed.
+    /// If generation fails.
     pub(crate) async fn collect(mut self, mut answers: Answers) -> ApiResult<Value> {
         while let Some(part) = answers.parts.recv().await {
             match part {
@@ -159,7 +159,7 @@ impl ResponseAnswer {
         Ok(self.response(self.status()?, None))
     }
 
-    /// What is left behind the end; an answer of nothing is an empty message.
+    /// Takes the rest of the text after the end. An empty completion becomes an empty message.
     fn end_items(&mut self) -> Vec<Event> {
         let pieces = self.reader.finish();
         let mut events = self.take(pieces);
@@ -169,7 +169,7 @@ impl ResponseAnswer {
         events
     }
 
-    /// Takes pieces of the answer, and makes events of them.
+    /// Adds pieces of the completion to the items, and returns their events.
     fn take(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
         let mut events = Vec::new();
         for piece in pieces {
@@ -204,7 +204,7 @@ impl ResponseAnswer {
         events
     }
 
-    /// Begins an item behind the others.
+    /// Starts a new item, which ends the previous one.
     fn add(&mut self, item: Item) -> Vec<Event> {
         let mut events = self.item_done("completed");
         let is_message = matches!(item, Item::Message { .. });
@@ -218,7 +218,7 @@ impl ResponseAnswer {
         events
     }
 
-    /// The end of the latest item.
+    /// Returns the events that end the latest item.
     fn item_done(&mut self, status: &str) -> Vec<Event> {
         let Some(item) = self.items.last() else {
             return Vec::new();
@@ -244,14 +244,14 @@ impl ResponseAnswer {
         events
     }
 
-    /// An event of the latest item.
+    /// Returns an event of the latest item.
     fn event_of_item(&mut self, kind: &str, mut data: Value) -> Event {
         data["output_index"] = self.items.len().saturating_sub(1).into();
         data["item_id"] = self.items.last().map(Item::id).into();
         self.event(kind, data)
     }
 
-    /// An event with its number.
+    /// Returns an event with its sequence number.
     fn event(&mut self, kind: &str, mut data: Value) -> Event {
         data["type"] = kind.into();
         data["sequence_number"] = self.events.into();

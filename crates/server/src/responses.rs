@@ -1,5 +1,4 @@
-//! `/v1/responses`: conversations in the newer form of OpenAI's API. Nothing is stored: each request has all of its
-//! conversation.
+//! `/v1/responses`: OpenAI's Responses API. Nothing is stored: each request contains its whole conversation.
 
 use std::sync::Arc;
 
@@ -25,39 +24,39 @@ use crate::sampling::{Sampling, check_some};
 use crate::sse::{self, StreamEvent};
 use crate::tools::{ResponseTool, ToolChoiceField, ToolUse};
 
-/// What is asked for.
+/// A request for a response.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ResponsesRequest {
-    /// The model, as `/v1/models` names it; without, the first one.
+    /// The model's name, as in `/v1/models`. The default is the first model.
     model: Option<String>,
     /// The conversation so far.
     input: Input,
-    /// Instructions before it.
+    /// Instructions that precede the conversation.
     instructions: Option<String>,
-    /// Tokens of the answer at most; without, until the context is full.
+    /// Maximum number of generated tokens. By default, the context is the limit.
     #[schema(minimum = 1)]
     max_output_tokens: Option<usize>,
     text: Option<TextOptions>,
-    /// Functions that the answer may call.
+    /// Tools that the model may call.
     tools: Option<Vec<ResponseTool>>,
-    /// Whether the answer has to call one; without, the model decides.
+    /// Whether the model must call a tool. By default the model decides.
     tool_choice: Option<ToolChoiceField>,
-    /// Whether the answer may have several calls; without, it may.
+    /// Whether the response may contain several calls. The default is true.
     parallel_tool_calls: Option<bool>,
     reasoning: Option<Reasoning>,
-    /// Data of the client's own, which the response repeats.
+    /// Data of the client, which the response repeats.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
 }
 
-/// How much the model thinks.
+/// Options of reasoning.
 #[derive(Debug, Deserialize, ToSchema)]
 struct Reasoning {
-    /// Other than `none` it is refused where the model's template does not read it.
+    /// The amount of reasoning. Values other than `none` are refused if the model's template does not use it.
     effort: Option<String>,
 }
 
-/// The body of a request.
+/// The body of a request for a response.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ResponsesBody {
     #[serde(flatten)]
@@ -68,11 +67,11 @@ pub(crate) struct ResponsesBody {
 
 #[derive(Debug, Deserialize, ToSchema)]
 struct TextOptions {
-    /// The form of the answer.
+    /// The format of the output.
     format: Option<TextFormat>,
 }
 
-/// A question, or a conversation.
+/// A user message, or a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(
     untagged,
@@ -83,28 +82,28 @@ enum Input {
     Items(Vec<InputItem>),
 }
 
-/// A message, a call of a function, or its result.
+/// A message, a tool call, or the result of a call.
 #[derive(Debug, Deserialize, ToSchema)]
 struct InputItem {
-    /// `message`, `function_call` or `function_call_output`; without, a message.
+    /// `message`, `function_call` or `function_call_output`. The default is `message`.
     #[serde(rename = "type")]
     kind: Option<String>,
-    /// Of a message.
+    /// The role of a message.
     role: Option<Role>,
     content: Option<Content>,
-    /// Of a call and its result: what the call is called.
+    /// The id of a call, in the call and in its result.
     call_id: Option<String>,
-    /// Of a call: the function, and its arguments, a JSON object as text.
+    /// The called function. Its arguments, a JSON object as a string, are in `arguments`.
     name: Option<String>,
     arguments: Option<String>,
     /// The result of a call.
     output: Option<Content>,
-    /// Its name, which says nothing here.
+    /// The item's id, which is ignored.
     #[schema(value_type = Option<String>)]
     id: Option<IgnoredAny>,
 }
 
-/// Fields of the request that the response repeats.
+/// The request's fields that the response repeats.
 #[derive(Debug, Serialize)]
 struct Echoed<'a> {
     instructions: Option<&'a str>,
@@ -118,7 +117,7 @@ struct Echoed<'a> {
     metadata: Map<String, Value>,
 }
 
-/// Answers a conversation.
+/// Generates a response.
 #[utoipa::path(
     post, path = "/v1/responses", tag = "answers",
     request_body(content = ResponsesBody, examples(
@@ -126,7 +125,7 @@ struct Echoed<'a> {
         ("streamed" = (value = json!({"input": "Hello", "max_output_tokens": 8, "stream": true}))),
     )),
     responses(
-        (status = 200, description = "The answer; a stream of parts where `stream` is true",
+        (status = 200, description = "The response; a stream of events if `stream` is true",
          content((Object = "application/json"), (StreamEvent = "text/event-stream"))),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
     )
@@ -197,7 +196,7 @@ pub(crate) async fn create(
     } = asked.begin(&app, client, prefixes).await?;
     let reader = readers
         .pop()
-        .ok_or_else(|| ApiError::internal("there is no answer"))?;
+        .ok_or_else(|| ApiError::internal("there is no output"))?;
     let answer = ResponseAnswer::new(reply, reader, echoed);
     if sampling.streams() {
         return Ok(sse::respond(answers, answer));
@@ -205,7 +204,7 @@ pub(crate) async fn create(
     Ok(Json(answer.collect(answers).await?).into_response())
 }
 
-/// The conversation in `input`.
+/// Reads the conversation in `input`.
 fn turns(input: Input) -> ApiResult<Turns> {
     let mut turns = Turns::default();
     match input {
@@ -270,8 +269,8 @@ fn add(turns: &mut Turns, field: &str, item: InputItem) -> ApiResult<()> {
             );
         }
         "item_reference" => {
-            let message = "item_reference: items are not stored here: expected the item itself in its place, as the \
-                           output of the earlier response has it";
+            let message = "item_reference: items are not stored: expected the item itself, as in the output of the \
+                           earlier response";
             return Err(ApiError::unsupported(&format!("{field}.type"), message));
         }
         kind => {

@@ -1,4 +1,4 @@
-//! A route: its path, what a request needs, and what answers it.
+//! Routes: method, path, required access and handler.
 
 use std::sync::Arc;
 
@@ -8,36 +8,36 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use crate::app::App;
 
-/// What requests to a route need where the server has keys.
+/// The access that a route requires on a server with keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing: it tells what the program is, and whether it runs.
+    /// No key: the route only shows what the program is and whether it runs.
     Open,
-    /// A key.
+    /// An API key.
     Key,
-    /// The key of metrics, which are those of all keys.
+    /// The key of metrics, since metrics cover the requests of all keys.
     Metrics,
 }
 
-/// A route.
+/// A route of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// In capitals. `GET` is for `HEAD`, too.
+    /// The method in capitals. `GET` includes `HEAD`.
     pub method: &'static str,
-    /// With `{name}` for any part, and `{*name}` for any end.
+    /// The path. `{name}` matches one segment, and `{*name}` matches the rest of the path.
     pub path: &'static str,
-    /// What a request needs.
+    /// The required access.
     pub access: Access,
 }
 
-/// A route and what answers it.
+/// A route with its handler.
 pub(crate) struct Entry {
     pub(crate) route: Route,
     pub(crate) handler: MethodRouter<Arc<App>>,
 }
 
 impl Entry {
-    /// Returns a route that wants a key.
+    /// Returns a route that requires a key.
     pub(crate) fn new<T: 'static>(
         method: &'static str,
         path: &'static str,
@@ -47,7 +47,7 @@ impl Entry {
             .parse::<Method>()
             .ok()
             .and_then(|method| MethodFilter::try_from(method).ok());
-        let handler = on(filter.expect("routes have methods of HTTP"), handler);
+        let handler = on(filter.expect("routes have HTTP methods"), handler);
         Self {
             route: Route {
                 method,
@@ -58,22 +58,22 @@ impl Entry {
         }
     }
 
-    /// Returns a route to read that wants a key.
+    /// Returns a `GET` route that requires a key.
     pub(crate) fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Self {
         Self::new("GET", path, handler)
     }
 
-    /// Returns a route with a body that wants a key.
+    /// Returns a `POST` route that requires a key.
     pub(crate) fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Self {
         Self::new("POST", path, handler)
     }
 
-    /// Returns a route to read that needs no key.
+    /// Returns a `GET` route that requires no key.
     pub(crate) fn open<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Self {
         Self::get(path, handler).with(Access::Open)
     }
 
-    /// Returns the same route for requests that have what `access` states.
+    /// Returns the same route with another required access.
     pub(crate) fn with(mut self, access: Access) -> Self {
         self.route.access = access;
         self

@@ -1,6 +1,6 @@
-//! Which path leads where, and what it asks for.
+//! The table of routes.
 //!
-//! Every route is an entry of one [table]. A request that no entry is for wants a key, too.
+//! Every route is an entry of one [table]. A request that matches no entry requires a key as well.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -18,7 +18,7 @@ use crate::{
     request_id, responses, sessions, text, timelines,
 };
 
-/// Returns all of the server.
+/// Returns the table of all routes.
 fn table() -> Vec<Entry> {
     let mut table = vec![
         Entry::open("/health", models::health),
@@ -53,14 +53,14 @@ pub fn routes() -> &'static [Route] {
     &ROUTES
 }
 
-/// Returns the methods of all routes, as a header lists them.
+/// Returns the methods of all routes as a header value.
 fn methods() -> HeaderValue {
     let methods: BTreeSet<_> = routes().iter().map(|route| route.method).collect();
     let methods = methods.into_iter().collect::<Vec<_>>().join(", ");
-    methods.try_into().expect("routes have methods of HTTP")
+    methods.try_into().expect("routes have HTTP methods")
 }
 
-/// Returns what `request` needs.
+/// Returns the access that `request` requires.
 fn access(request: &Request) -> Access {
     let path = request
         .extensions()
@@ -77,7 +77,7 @@ fn access(request: &Request) -> Access {
     route.map_or(Access::Key, |route| route.access)
 }
 
-/// Returns what answers all routes, each request by way of the guard.
+/// Returns the router of all routes. Each request passes the guard.
 pub(crate) fn router(app: &Arc<App>) -> Router {
     let router = table()
         .into_iter()
@@ -103,12 +103,12 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
 }
 
 async fn unknown(method: Method, uri: Uri) -> ApiError {
-    let message = format!("there is nothing at {method} {}", uri.path());
+    let message = format!("there is no route {method} {}", uri.path());
     ApiError::refused(StatusCode::NOT_FOUND, "unknown_url", message)
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    let message = format!("{} does not take {method}", uri.path());
+    let message = format!("{} does not support {method}", uri.path());
     ApiError::refused(
         StatusCode::METHOD_NOT_ALLOWED,
         "method_not_allowed",

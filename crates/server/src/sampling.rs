@@ -1,5 +1,5 @@
-//! What requests say about the choice of tokens and the end of an answer, by the names of OpenAI's API; those that it lacks
-//! by the names of vLLM's and llama.cpp's servers.
+//! Request fields for sampling and stop conditions. The names are those of OpenAI's API; fields that it lacks have the
+//! names of vLLM's and llama.cpp's servers.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,56 +14,59 @@ use crate::adapters::{self, LoraField};
 use crate::error::{ApiError, ApiResult};
 use crate::hosted::Hosted;
 
-/// Texts that end an answer, at most, and bytes of each.
+/// Limits of stop strings: their number, and the bytes of each.
 const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 1024;
-/// Likeliest tokens told with each token, at most.
+/// Maximum number of alternatives that are returned with the log probability of each token.
 pub(crate) const MOST_LIKELIEST: usize = 20;
 
-/// Fields that requests for answers have in common. What is not given is as the model's authors recommend, else greedy.
+/// The sampling fields, common to all requests that generate text. The default of a field is what the model's authors
+/// recommend; without a recommendation, decoding is greedy.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct Sampling {
-    /// Divisor of the logits; 0 always takes the likeliest token.
+    /// Divisor of the logits. 0 always selects the most likely token.
     pub(crate) temperature: Option<f64>,
-    /// Keep the fewest likeliest tokens whose probabilities add up to this.
+    /// Keeps the smallest set of most likely tokens whose probabilities add up to this value.
     pub(crate) top_p: Option<f64>,
-    /// Keep only this many likeliest tokens; 0 or -1 keeps all.
+    /// Keeps only this number of most likely tokens. 0 or -1 keeps all.
     pub(crate) top_k: Option<i64>,
-    /// Drop tokens less likely than this share of the likeliest one.
+    /// Drops tokens whose probability is less than this fraction of the most likely token's probability.
     pub(crate) min_p: Option<f64>,
-    /// Subtracted from the logit of a token for each time that it is in the answer so far.
+    /// Subtracted from the logit of a token once for each occurrence in the completion so far.
     pub(crate) frequency_penalty: Option<f64>,
-    /// Subtracted from the logits of tokens that are in the answer so far.
+    /// Subtracted once from the logit of each token that occurs in the completion so far.
     pub(crate) presence_penalty: Option<f64>,
-    /// Logits of tokens of prompt and answer are divided by this, negative ones multiplied; 1 changes nothing.
+    /// Penalty for tokens of the prompt and of the completion so far: positive logits are divided by it, negative ones
+    /// multiplied. 1 has no effect.
     pub(crate) repetition_penalty: Option<f64>,
-    /// The name that llama.cpp's server has for `repetition_penalty`.
+    /// Alias of `repetition_penalty`, as in llama.cpp's server.
     pub(crate) repeat_penalty: Option<f64>,
-    /// Added to the logits of tokens, by their ids.
+    /// Values that are added to the logits, by token id.
     pub(crate) logit_bias: Option<BTreeMap<u32, f64>>,
-    /// Start of the random numbers: the same seed gives the same answer. Without, another one is drawn each time.
+    /// Seed of the random numbers. The same seed gives the same completion. The default is a different seed for each
+    /// request.
     pub(crate) seed: Option<i64>,
-    /// Answers to a prompt; the second has the next seed, and so on.
+    /// Number of completions per prompt. The second completion uses the next seed, and so on.
     #[schema(minimum = 1)]
     pub(crate) n: Option<usize>,
-    /// Texts that end an answer and are not part of it.
+    /// Strings that end the completion. They are not part of the returned text.
     pub(crate) stop: Option<OneOrMany>,
-    /// LoRA adapters that are applied together, of those that the server was started with.
+    /// LoRA adapters to apply together, out of those that the server was started with.
     pub(crate) lora: Option<Vec<LoraField>>,
-    /// Go on behind an end token.
+    /// Whether generation continues after an end token.
     pub(crate) ignore_eos: Option<bool>,
-    /// Send parts of the answers as they come, as server-sent events.
+    /// Whether the completion is streamed as server-sent events.
     pub(crate) stream: Option<bool>,
     pub(crate) stream_options: Option<StreamOptions>,
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct StreamOptions {
-    /// Send the usage behind the last part.
+    /// Whether the usage is sent after the last chunk of the completion.
     pub(crate) include_usage: Option<bool>,
 }
 
-/// A text or several.
+/// One string or several.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a text or an array of texts")]
 pub(crate) enum OneOrMany {
@@ -71,7 +74,7 @@ pub(crate) enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// The value of a field, if it is within a range.
+/// Returns the value of a field if it is within a range.
 fn within<T: PartialOrd + Display + Copy>(
     name: &str,
     value: Option<T>,
@@ -91,12 +94,12 @@ fn within<T: PartialOrd + Display + Copy>(
 }
 
 impl Sampling {
-    /// Whether parts are sent as they come.
+    /// Returns whether the response is streamed.
     pub(crate) fn streams(&self) -> bool {
         self.stream.unwrap_or(false)
     }
 
-    /// Whether usage is sent behind the last part of a stream.
+    /// Returns whether the usage is sent after the last chunk of a stream.
     pub(crate) fn includes_usage(&self) -> bool {
         self.stream_options
             .as_ref()
@@ -104,10 +107,10 @@ impl Sampling {
             .unwrap_or(false)
     }
 
-    /// Answers to each prompt.
+    /// Returns the number of completions per prompt.
     ///
     /// # Errors
-    /// If there are none, or more than the model computes at once.
+    /// If it is 0, or more than the model computes concurrently.
     pub(crate) fn choices(&self, model: &Hosted) -> ApiResult<usize> {
         self.choices_within(model.most_choices())
     }
@@ -116,11 +119,11 @@ impl Sampling {
         Ok(within("n", self.n, 1..=most)?.unwrap_or(1))
     }
 
-    /// Returns the number of answers to each prompt, at most `most`, after all checks that need no model, so that a request
-    /// which they refuse loads none.
+    /// Returns the number of completions per prompt, at most `most`. Does all checks that need no model, so that an
+    /// invalid request does not load one.
     ///
     /// # Errors
-    /// If a field has a value out of its range.
+    /// If a field is out of range.
     pub(crate) fn check(&self, most: usize) -> ApiResult<usize> {
         let choices = self.choices_within(most)?;
         self.sampler(&SamplerOptions::default(), None)?;
@@ -129,10 +132,11 @@ impl Sampling {
         Ok(choices)
     }
 
-    /// How answers of `model` are made, of at most `max_tokens`, with so many of the likeliest tokens told.
+    /// Returns the options of generation for `model`: at most `max_tokens` tokens, with `log_probabilities`
+    /// alternatives per token.
     ///
     /// # Errors
-    /// If a field has a value out of its range.
+    /// If a field is out of range.
     pub(crate) fn options(
         &self,
         model: &Hosted,
@@ -150,13 +154,13 @@ impl Sampling {
         })
     }
 
-    /// Returns how tokens are chosen, as in `default` where the request leaves it out; `vocab` is unknown before the model is
+    /// Returns the sampling options; missing fields have the values of `default`. `vocab` is `None` before the model is
     /// loaded.
     fn sampler(&self, default: &SamplerOptions, vocab: Option<usize>) -> ApiResult<SamplerOptions> {
         let narrow = |value: Option<f64>| value.map(|value| value as f32);
         let top_k = within("top_k", self.top_k, -1..=i64::from(u32::MAX))?;
         let top_k = top_k.map(|top_k| usize::try_from(top_k).unwrap_or(0));
-        // What is 0 as f32 is 0.
+        // Smaller values would become 0 in f32.
         if self
             .top_p
             .is_some_and(|top_p| !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&top_p))
@@ -245,7 +249,7 @@ impl Sampling {
 /// Returns the value of a field with two names.
 ///
 /// # Errors
-/// If both are given, and differ.
+/// If both names are used with different values.
 pub(crate) fn one_of<T: PartialEq>(
     (other, value): (&str, Option<T>),
     (name, usual): (&str, Option<T>),
@@ -253,17 +257,17 @@ pub(crate) fn one_of<T: PartialEq>(
     match (value, usual) {
         (Some(value), Some(usual)) if value != usual => Err(ApiError::field(
             other,
-            format!("it is another name of {name}, which has another value"),
+            format!("it is an alias of {name}, which has another value"),
         )),
         (value, usual) => Ok(usual.or(value)),
     }
 }
 
-/// Returns the limit of an answer's tokens, from `n_predict` of llama.cpp's server or the field with the other name; `default`
-/// without both. In both -1 is no limit, as in that server.
+/// Returns the maximum number of tokens per completion, from llama.cpp's `n_predict` or from the field `name`. Without
+/// both, it is `default`. In both fields -1 means no limit, as in llama.cpp's server.
 ///
 /// # Errors
-/// If one is less, or both have values that differ.
+/// If a value is less than -1, or the two values differ.
 pub(crate) fn limit(
     n_predict: Option<i64>,
     (name, tokens): (&str, Option<i64>),
@@ -272,16 +276,16 @@ pub(crate) fn limit(
     let n_predict = within("n_predict", n_predict, -1..=i64::MAX)?;
     let tokens = within(name, tokens, -1..=i64::MAX)?;
     let has_none = [n_predict, tokens].contains(&Some(-1));
-    // What is not negative fits.
+    // Every value except -1 fits in `usize`.
     let number = |tokens: Option<i64>| tokens.and_then(|tokens| usize::try_from(tokens).ok());
     let limit = one_of(("n_predict", number(n_predict)), (name, number(tokens)))?;
     Ok(limit.or(default.filter(|_| !has_none)))
 }
 
-/// Refuses answers of no tokens.
+/// Refuses a limit of 0 tokens.
 ///
 /// # Errors
-/// If the field `name` limits them to none.
+/// If `most`, the value of the field `name`, is 0.
 pub(crate) fn check_some(name: &str, most: Option<usize>) -> ApiResult<()> {
     if most == Some(0) {
         return Err(ApiError::field(name, "0, expected at least 1"));
@@ -289,10 +293,10 @@ pub(crate) fn check_some(name: &str, most: Option<usize>) -> ApiResult<()> {
     Ok(())
 }
 
-/// How many of the likeliest tokens are told, from the field `name`.
+/// Returns how many alternatives the field `name` asks for with each token's log probability.
 ///
 /// # Errors
-/// If they are too many.
+/// If the number exceeds [`MOST_LIKELIEST`].
 pub(crate) fn likeliest(name: &str, count: Option<usize>) -> ApiResult<Option<usize>> {
     within(name, count, 0..=MOST_LIKELIEST)
 }

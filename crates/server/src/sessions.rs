@@ -1,9 +1,9 @@
-//! `/sessions`: what the model has read of a prompt, kept in files beyond the end of the server.
+//! `/sessions`: prompts with their KV cache, saved in files that outlive the server.
 //!
-//! A prompt is computed, as far as it is not known, and its keys and values are saved by a name. Restored, they are where
-//! prompts look for what they have in common: the next request that begins alike computes the rest alone. Names are
-//! letters, digits, `-` and `_`, so that none leads out of the folder. Sessions of each key are in a folder of their own, with
-//! a bound on their number and on their bytes: a further one replaces the oldest of the same key.
+//! Saving computes the part of a prompt that is not cached, and writes its KV cache to a named file. Restoring adds the
+//! KV cache to the prompt cache: a later request with the same prefix computes only the rest. Names consist of letters,
+//! digits, `-` and `_`, so that no name leads out of the folder. Each key has its own folder, with a limit of sessions
+//! and bytes. A session beyond the limit replaces the oldest one of the same key.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -34,35 +34,35 @@ use crate::queue::{Full, Need, Permit};
 use crate::text::{conversation_tokens, no_template};
 use crate::tools::{ChatTool, ToolUse};
 
-/// Saved sessions of an owner, at most.
+/// Maximum number of saved sessions per owner.
 const MAX_SESSIONS: usize = 1024;
-/// Letters of a name, at most.
+/// Maximum number of characters of a name.
 const LONGEST_NAME: usize = 64;
 const EXTENSION: &str = "session";
 
-/// Which prompt is saved.
+/// A request to save the session of a prompt. Exactly one of `messages` and `prompt` must be set.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct SaveRequest {
-    /// The model, as `/v1/models` names it; without, the first one.
+    /// The model's name, as in `/v1/models`. The default is the first model.
     model: Option<String>,
-    /// A conversation, to which the template is applied; the next request adds messages to it.
+    /// A conversation, which the chat template renders. Later requests add messages to it.
     messages: Option<Vec<ChatMessage>>,
-    /// Functions that the conversation may call.
+    /// Tools of the conversation.
     tools: Option<Vec<ChatTool>>,
-    /// Or a text.
+    /// A text.
     prompt: Option<String>,
 }
 
-/// A prompt whose session is to be saved.
+/// A prompt to save.
 enum Saving {
     Messages(Vec<Value>),
     Text(String),
 }
 
-/// Whose session is restored.
+/// A request to restore a session.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct RestoreRequest {
-    /// The model, as `/v1/models` names it; without, the first one.
+    /// The model's name, as in `/v1/models`. The default is the first model.
     model: Option<String>,
 }
 
@@ -70,16 +70,16 @@ pub(crate) struct RestoreRequest {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Saved {
     name: String,
-    /// Tokens of its prompt.
+    /// Number of tokens of the session's prompt.
     tokens: usize,
-    /// Of the file.
+    /// Size of the file in bytes.
     bytes: u64,
 }
 
-/// The files of saved sessions.
+/// The list of saved sessions.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SessionList {
-    /// `list`.
+    /// Always `list`.
     object: &'static str,
     data: Vec<SessionFile>,
 }
@@ -88,13 +88,13 @@ pub(crate) struct SessionList {
 struct SessionFile {
     name: String,
     bytes: u64,
-    /// When it was saved, in seconds since 1970.
+    /// The time when the session was saved, in seconds since 1970.
     saved: u64,
     #[serde(skip)]
     modified: SystemTime,
 }
 
-/// The sessions that were saved.
+/// Lists the saved sessions.
 #[utoipa::path(
     get, path = "/sessions", tag = "sessions",
     responses((status = 200, body = SessionList), (status = 404, body = ErrorBody))
@@ -111,7 +111,7 @@ pub(crate) async fn list(
     }))
 }
 
-/// Computes a prompt, and saves its keys and values; a session of this name is replaced.
+/// Computes a prompt and saves its KV cache. Replaces an existing session of the same name.
 #[utoipa::path(
     post, path = "/sessions/{name}/save", tag = "sessions", request_body = SaveRequest,
     params(("name" = String, Path, description = "Letters, digits, - and _")),
@@ -132,7 +132,7 @@ pub(crate) async fn save(
         tools,
         prompt,
     } = body.parse()?;
-    // Wrong ones are refused with a text, too, which has no use for them.
+    // Invalid tools are refused even with a text, which does not use them.
     let tools = ToolUse::of_chat(tools, None, None)?;
     let prompt = match (given, prompt) {
         (Some(given), None) => Saving::Messages(messages(given)?),
@@ -161,7 +161,7 @@ pub(crate) async fn save(
         }
         Saving::Text(text) => {
             let work = Work::Text(text.len());
-            // As `/v1/completions` reads it, which is to find it.
+            // Tokenize as `/v1/completions` does, so that its requests find the session.
             let encode = move |model: &Hosted, cancel: &Cancel| {
                 let reading = TextFields::default().reading(model);
                 Ok(chat::encode_around(
@@ -192,7 +192,7 @@ pub(crate) async fn save(
         ));
     }
     let permit = place.admit(need).await;
-    // Dropped with this future, where the client goes away.
+    // Cancels the work if the client disconnects, which drops this future.
     let cancel = CancelOnDrop(Cancel::new());
     let stop = cancel.0.clone();
     let saved = blocking(move || {
@@ -214,7 +214,7 @@ pub(crate) async fn save(
     Ok(Json(saved.await?))
 }
 
-/// Reads a saved session: prompts that begin as it does find it.
+/// Restores a saved session into the prompt cache, where prompts with the same prefix find it.
 #[utoipa::path(
     post, path = "/sessions/{name}/restore", tag = "sessions", request_body = RestoreRequest,
     params(("name" = String, Path, description = "Letters, digits, - and _")),
@@ -236,20 +236,20 @@ pub(crate) async fn restore(
         .unwrap_or(usize::MAX);
     if pages > most {
         let message = format!(
-            "session {name} takes {pages} pages of keys and values, the server has {most} (--kv-memory)"
+            "session {name} takes {pages} pages of the KV cache, but the server has {most} (--kv-memory)"
         );
         return Err(ApiError::invalid(message).with_code("context_length_exceeded"));
     }
     let permit = admit(&model, client, Need { slots: 1, pages }).await?;
     let restored = blocking(move || {
-        // The file is not what the request wrote: what is wrong with it is named without its place.
+        // The error must not reveal the path of the file, which the client did not choose.
         let mut session = model
             .engine()
             .restore_salted(&path, &Adapters::default(), client.owner.salt())
             .map_err(|error| {
                 tracing::warn!("session {name}: {error}");
                 let message = format!(
-                    "session {name} is damaged, or was saved of another model, context or format"
+                    "session {name} is damaged, or was saved with another model, context or format"
                 );
                 ApiError::invalid(message).with_code("invalid_session")
             })?;
@@ -265,7 +265,7 @@ pub(crate) async fn restore(
     Ok(Json(restored.await?))
 }
 
-/// Deletes the file of a saved session.
+/// Deletes a saved session.
 #[utoipa::path(
     delete, path = "/sessions/{name}", tag = "sessions",
     params(("name" = String, Path, description = "Letters, digits, - and _")),
@@ -281,7 +281,7 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Returns the folder of an owner's sessions. It is made for the first of them.
+/// Returns the folder of an owner's sessions. The folder is created with the first session.
 fn folder(app: &App, owner: Owner) -> ApiResult<PathBuf> {
     let message = "this server saves no sessions: start it with --sessions FOLDER";
     let folder = app.options.sessions.as_deref();
@@ -292,7 +292,7 @@ fn folder(app: &App, owner: Owner) -> ApiResult<PathBuf> {
         .map_or_else(|| folder.to_owned(), |own| folder.join(own)))
 }
 
-/// The file of the session called `name`.
+/// Returns the file of the session `name`.
 fn path(folder: &Path, name: &str) -> ApiResult<PathBuf> {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_letter) {
@@ -320,7 +320,7 @@ fn files(folder: &Path) -> ApiResult<Vec<SessionFile>> {
         let is_session = path
             .extension()
             .is_some_and(|extension| extension == EXTENSION);
-        // One that is deleted meanwhile is none.
+        // The file may have been deleted in the meantime.
         let (Some(name), Ok(data)) = (
             path.file_stem().and_then(|name| name.to_str()),
             path.metadata(),
@@ -343,7 +343,8 @@ fn files(folder: &Path) -> ApiResult<Vec<SessionFile>> {
     Ok(files)
 }
 
-/// Deletes the oldest sessions of a folder other than `kept` until at most `most` of them, of so many bytes, are left.
+/// Deletes the oldest sessions of a folder, except `kept`, until the number and the bytes of the rest are at most
+/// `most`.
 fn make_room(folder: &Path, kept: &str, most: (usize, u64)) -> ApiResult<()> {
     let mut files = files(folder)?;
     let (mut count, mut bytes) = (
@@ -369,13 +370,13 @@ fn make_room(folder: &Path, kept: &str, most: (usize, u64)) -> ApiResult<()> {
     Ok(())
 }
 
-/// Returns the bytes of the session called `name`.
+/// Returns the size in bytes of the session `name`.
 fn existing(path: &Path, name: &str) -> ApiResult<u64> {
     let data = path.metadata().map_err(|error| unread(name, &error))?;
     Ok(data.len())
 }
 
-/// Returns the error of a session whose file can't be read. One that is not there is a mistake of the client.
+/// Returns the error of a session file that can't be read. A missing file is a client error.
 fn unread(name: &str, error: &std::io::Error) -> ApiError {
     if error.kind() != ErrorKind::NotFound {
         return failed(error);
@@ -408,7 +409,7 @@ mod tests {
     use std::time::Duration;
     use tracing::{Event, Level, Metadata, Subscriber, span};
 
-    /// Counts errors in the log.
+    /// Counts the errors in the log.
     #[derive(Clone, Default)]
     struct Errors(Arc<AtomicUsize>);
 
@@ -447,7 +448,7 @@ mod tests {
                 (StatusCode::NOT_FOUND, Some("no_session"))
             );
             assert_eq!(errors.0.load(Ordering::Relaxed), 0);
-            // A folder that can't be read is one.
+            // A folder that can't be read is a server error.
             std::fs::write(folder.path().join("file"), "").unwrap();
             let error = existing(&folder.path().join("file/a.session"), "a").unwrap_err();
             assert_eq!(error.status, StatusCode::INTERNAL_SERVER_ERROR);

@@ -1,4 +1,4 @@
-//! Parts of answers as server-sent events.
+//! Streaming of completions as server-sent events.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use utoipa::ToSchema;
 
 use crate::answers::{Answers, Part};
 
-/// How often a client that has nothing to read is sent a comment, so that it is found out when it is gone.
+/// The interval of keep-alive comments in an idle stream, which detect a client that disconnected.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// The form of an event, for `/openapi.json`: OpenAPI 3.1 has a stream's schema describe each of its events.
+/// An event of a `text/event-stream` response: the schema of such a response describes one event.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "only a description of what `axum` writes")]
 pub(crate) struct StreamEvent {
-    /// The event's kind; `message` where it has no name, as in OpenAI's completions.
+    /// The kind of the event. Without a name it is `message`, as in OpenAI's completions.
     event: Option<String>,
-    /// A part of the answer as JSON; behind the last part of OpenAI's completions, `[DONE]`.
+    /// A chunk of the completion as JSON. After the last chunk of OpenAI's completions, `[DONE]`.
     data: String,
 }
 
-/// What makes events of parts.
+/// A conversion of parts into events.
 pub(crate) trait Render: Send + 'static {
-    /// What is sent before the first part.
+    /// Returns the events before the first part.
     fn begin(&mut self) -> Vec<Event>;
-    /// What is sent of a part.
+    /// Returns the events of a part.
     fn part(&mut self, part: Part) -> Vec<Event>;
-    /// What is sent behind the last part.
+    /// Returns the events after the last part.
     fn end(&mut self) -> Vec<Event>;
 }
 
-/// The events of `answers`, which are cancelled when the response is dropped.
+/// Returns a stream of the events of `answers`. Dropping the response cancels `answers`.
 pub(crate) fn respond(mut answers: Answers, mut render: impl Render) -> Response {
     let begin = stream::iter(render.begin());
     let parts = stream::poll_fn(move |context| answers.parts.poll_recv(context)).map(Some);
@@ -50,7 +50,7 @@ pub(crate) fn respond(mut answers: Answers, mut render: impl Render) -> Response
     let mut response = Sse::new(events)
         .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
         .into_response();
-    // Proxies that collect what they pass on would hold every part back.
+    // Disables buffering in proxies, which would delay each chunk.
     response
         .headers_mut()
         .insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -60,18 +60,19 @@ pub(crate) fn respond(mut answers: Answers, mut render: impl Render) -> Response
     response
 }
 
-/// An event with `data` as JSON.
+/// Returns an event with `data` as JSON.
 pub(crate) fn json(data: &impl Serialize) -> Event {
-    Event::default().data(serde_json::to_string(data).expect("responses are JSON"))
+    Event::default().data(serde_json::to_string(data).expect("responses serialize to JSON"))
 }
 
-/// Returns an event of the kind `name` with `data` as JSON. The kind is its first line: some clients read it before the data.
+/// Returns an event of the kind `name` with `data` as JSON. The kind is the event's first line, because some clients
+/// read it before the data.
 pub(crate) fn named(name: &str, data: &impl Serialize) -> Event {
-    let data = serde_json::to_string(data).expect("responses are JSON");
+    let data = serde_json::to_string(data).expect("responses serialize to JSON");
     Event::default().event(name).data(data)
 }
 
-/// The last event of OpenAI's streams.
+/// Returns the last event of OpenAI's streams.
 pub(crate) fn done() -> Event {
     Event::default().data("[DONE]")
 }

@@ -1,4 +1,4 @@
-//! `/tokenize`, `/detokenize`, `/apply-template`, by the names of llama.cpp's server.
+//! `/tokenize`, `/detokenize` and `/apply-template`, with the names of llama.cpp's server.
 
 use std::sync::Arc;
 
@@ -24,27 +24,27 @@ use crate::prompts::TextFields;
 use crate::sampling::one_of;
 use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
 
-/// Tokens of a request, at most.
+/// Maximum number of tokens per request.
 const MOST_TOKENS: usize = 1 << 20;
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct TokenizeRequest {
     model: Option<String>,
-    /// A text.
+    /// The text to tokenize.
     content: Option<String>,
-    /// As `content`, by the name of vLLM's server.
+    /// Alias of `content`, as in vLLM's server.
     prompt: Option<String>,
-    /// Or a conversation, to which the template is applied.
+    /// A conversation to tokenize instead of a text. The chat template renders it.
     messages: Option<Vec<ChatMessage>>,
-    /// Functions that the conversation may call.
+    /// Tools of the conversation.
     tools: Option<Vec<ChatTool>>,
-    /// As `add_special_tokens`, by the name of llama.cpp's server.
+    /// Alias of `add_special_tokens`, as in llama.cpp's server.
     add_special: Option<bool>,
-    /// Tell how the vocabulary spells each token.
+    /// Whether to return the vocabulary's spelling of each token.
     with_pieces: Option<bool>,
 }
 
-/// The body of a request.
+/// The body of a request for tokens.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct TokenizeBody {
     #[serde(flatten)]
@@ -61,17 +61,17 @@ pub(crate) struct Tokens {
     #[serde(skip_serializing_if = "Option::is_none")]
     pieces: Option<Vec<String>>,
     count: usize,
-    /// Tokens of a prompt and its answer, at most.
+    /// Maximum number of tokens of a prompt with its completion.
     max_model_len: usize,
 }
 
-/// A source of tokens.
+/// A text or conversation to tokenize.
 enum Source {
     Text(String),
     Messages(Vec<Value>),
 }
 
-/// The tokens of a text or a conversation.
+/// Tokenizes a text or a conversation.
 #[utoipa::path(
     post, path = "/tokenize", tag = "text", request_body = TokenizeBody,
     responses((status = 200, body = Tokens), (status = 400, body = ErrorBody))
@@ -85,7 +85,7 @@ pub(crate) async fn tokenize(
     let (request, prompt): (TokenizeRequest, PromptFields) = (body.parse()?, body.parse()?);
     let text: TextFields = body.parse()?;
     let with_pieces = request.with_pieces.unwrap_or(false);
-    // Wrong ones are refused with a text, too, which has no use for them.
+    // Invalid tools are refused even with a text, which does not use them.
     let tools = ToolUse::of_chat(request.tools, None, None)?;
     let source = match (
         one_of(("prompt", request.prompt), ("content", request.content))?,
@@ -125,7 +125,7 @@ pub(crate) async fn tokenize(
         Source::Messages(messages) => {
             let work = Work::Text(bytes(&messages) + prompt.bytes());
             let encode = move |model: &Hosted, cancel: &Cancel| {
-                // A model without one continues the last message as plain text, and has no template to show.
+                // Without this check, a model without a template would continue the last message as plain text.
                 model.model().chat_template().ok_or_else(no_template)?;
                 conversation_tokens(
                     model,
@@ -160,7 +160,7 @@ pub(crate) struct Text {
     content: String,
 }
 
-/// The text of tokens; control tokens have none.
+/// Returns the text of tokens. Control tokens have no text.
 #[utoipa::path(
     post, path = "/detokenize", tag = "text", request_body = DetokenizeRequest,
     responses((status = 200, body = Text), (status = 400, body = ErrorBody))
@@ -201,13 +201,13 @@ pub(crate) async fn detokenize(
 pub(crate) struct TemplateRequest {
     model: Option<String>,
     messages: Vec<ChatMessage>,
-    /// Functions that the conversation may call.
+    /// Tools of the conversation.
     tools: Option<Vec<ChatTool>>,
-    /// Whether an answer has to call one: with `none` the prompt lists none.
+    /// Whether the model must call a tool. With `none`, the prompt lists no tools.
     tool_choice: Option<ToolChoiceField>,
 }
 
-/// The body of a request.
+/// The body of a request for a rendered prompt.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct TemplateBody {
     #[serde(flatten)]
@@ -221,7 +221,7 @@ pub(crate) struct Prompt {
     prompt: String,
 }
 
-/// The text that the model reads of a conversation.
+/// Renders a conversation with the chat template.
 #[utoipa::path(
     post, path = "/apply-template", tag = "text", request_body = TemplateBody,
     responses((status = 200, body = Prompt), (status = 400, body = ErrorBody))
@@ -265,10 +265,10 @@ pub(crate) fn no_template() -> ApiError {
     ApiError::invalid("the model has no chat template")
 }
 
-/// Returns the tokens of a conversation, at most `most`.
+/// Returns the tokens of a conversation, at most `within.0`.
 ///
 /// # Errors
-/// If the template refuses the conversation, the tokens are too many, or the request is cancelled meanwhile.
+/// If the template refuses the conversation, there are too many tokens, or the request is cancelled.
 pub(crate) fn conversation_tokens(
     model: &Hosted,
     (messages, tools): (&[Value], &[Tool]),

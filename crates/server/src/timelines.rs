@@ -1,4 +1,4 @@
-//! `/v1/timelines/{id}`: where and when the tasks of a prompt ran, of the answers that ended last.
+//! `/v1/timelines/{id}`: when and where the tasks of a prompt ran, for the latest responses.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::guard::Client;
 use crate::prompt_timelines::{KEPT, PromptTimeline};
 
-/// How the prompt of an answer was computed, by the answer's `id`: an extension to OpenAI's form. The latest 32 of a
-/// model and a key are kept, and found with the same key.
+/// Returns the timeline of a prompt by the response's `id`. An extension of OpenAI's API. The latest 32 timelines per
+/// model and key are kept, and can only be read with the same key.
 #[utoipa::path(
-    get, path = "/v1/timelines/{id}", tag = "server", params(("id" = String, Path, description = "The id of an answer")),
+    get, path = "/v1/timelines/{id}", tag = "server", params(("id" = String, Path, description = "The id of a response")),
     responses((status = 200, body = PromptTimeline), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn one(
@@ -29,7 +29,7 @@ pub(crate) async fn one(
         .find_map(|model| model.timelines().find(client.owner, &id));
     let found = found.ok_or_else(|| {
         let message = format!(
-            "there is no timeline of {id}: those of the latest {KEPT} answers of a model are kept"
+            "there is no timeline of {id}: only the latest {KEPT} timelines per model are kept"
         );
         ApiError::refused(StatusCode::NOT_FOUND, "no_timeline", message)
     })?;

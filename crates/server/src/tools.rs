@@ -1,4 +1,4 @@
-//! Functions that answers may call, as requests describe them.
+//! Tools that completions may call, as described by requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use utoipa::ToSchema;
 use crate::error::{ApiError, ApiResult};
 use crate::forms::{self, AskedForm, Asker};
 
-/// Functions of a request, at most.
+/// Maximum number of tools per request.
 const MOST_TOOLS: usize = 128;
-/// How long the function is looked for whose schema can't be used.
+/// Maximum time of the search for the tool whose schema is invalid.
 const LONGEST_SEARCH: Duration = Duration::from_secs(10);
 
-/// A function that answers may call.
+/// A tool that the model may call.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ChatTool {
-    /// `function`.
+    /// Always `function`.
     #[serde(rename = "type")]
     kind: String,
     function: Option<Function>,
@@ -34,52 +34,52 @@ pub(crate) struct ChatTool {
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct Function {
-    /// Letters, digits, `_`, `-` and `.`, at most 64.
+    /// The name: letters, digits, `_`, `-` and `.`, at most 64 characters.
     name: String,
-    /// What it does, for the model.
+    /// A description of the function, for the model.
     description: Option<String>,
-    /// A JSON schema of its arguments, an object.
+    /// A JSON schema of the arguments. Its type must be an object.
     #[schema(value_type = Option<Object>)]
     parameters: Option<Value>,
-    /// Whether a schema that answers can't be kept to is an error even where the model need not call a function.
+    /// Whether an unsupported schema is an error even if a tool call is optional.
     strict: Option<bool>,
 }
 
-/// A function that answers may call, in the newer form.
+/// A tool that the model may call, as in `/v1/responses`.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub(crate) struct ResponseTool {
-    /// `function`.
+    /// Always `function`.
     #[serde(rename = "type")]
     kind: String,
-    /// Letters, digits, `_`, `-` and `.`, at most 64.
+    /// The name: letters, digits, `_`, `-` and `.`, at most 64 characters.
     name: Option<String>,
-    /// What it does, for the model.
+    /// A description of the function, for the model.
     description: Option<String>,
-    /// A JSON schema of its arguments, an object.
+    /// A JSON schema of the arguments. Its type must be an object.
     #[schema(value_type = Option<Object>)]
     parameters: Option<Value>,
-    /// Whether a schema that answers can't be kept to is an error even where the model need not call a function.
+    /// Whether an unsupported schema is an error even if a tool call is optional.
     strict: Option<bool>,
 }
 
-/// A function that answers may call, in Anthropic's form.
+/// A tool that the model may call, in Anthropic's format.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct MessageTool {
-    /// `custom`, or left out.
+    /// `custom`, which is the default.
     #[serde(rename = "type")]
     kind: Option<String>,
-    /// Letters, digits, `_`, `-` and `.`, at most 64.
+    /// The name: letters, digits, `_`, `-` and `.`, at most 64 characters.
     name: String,
-    /// What it does, for the model.
+    /// A description of the tool, for the model.
     description: Option<String>,
-    /// A JSON schema of its arguments, an object.
+    /// A JSON schema of the arguments. Its type must be an object.
     #[schema(value_type = Option<Object>)]
     input_schema: Option<Value>,
-    /// Whether a schema that answers can't be kept to is an error even where the model need not call a function.
+    /// Whether an unsupported schema is an error even if a tool call is optional.
     strict: Option<bool>,
 }
 
-/// Whether an answer has to call a function, and which.
+/// Whether the model must call a tool, and which one.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(
     untagged,
@@ -93,13 +93,13 @@ pub(crate) enum ToolChoiceField {
 
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub(crate) struct NamedChoice {
-    /// `function`.
+    /// Always `function`.
     #[serde(rename = "type")]
     kind: String,
-    /// Of `/v1/chat/completions`.
+    /// The function, in `/v1/chat/completions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     function: Option<ChosenFunction>,
-    /// Of `/v1/responses`.
+    /// The function's name, in `/v1/responses`.
     name: Option<String>,
 }
 
@@ -108,31 +108,31 @@ pub(crate) struct ChosenFunction {
     name: String,
 }
 
-/// Whether an answer has to call a function, and which, in Anthropic's form.
+/// Whether the model must call a tool, and which one, in Anthropic's format.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct MessageToolChoice {
     /// `auto`, `any`, `tool` or `none`.
     #[serde(rename = "type")]
     kind: String,
-    /// For `tool`.
+    /// The tool's name, if `type` is `tool`.
     name: Option<String>,
-    /// At most one call in an answer.
+    /// Whether the completion may contain at most one call.
     disable_parallel_tool_use: Option<bool>,
 }
 
-/// The functions that an answer may call.
+/// The tools of a request, and how the model may use them.
 #[derive(Debug, Default)]
 pub(crate) struct ToolUse {
     tools: Vec<Tool>,
-    /// Which of them are strict.
+    /// Whether each tool is strict.
     strict: Vec<bool>,
     choice: ToolChoice,
     is_parallel: bool,
-    /// The field of `tools[…]` that has the schema of its arguments.
+    /// The field of `tools[…]` that contains the schema of the arguments.
     schema_field: &'static str,
 }
 
-/// A function of a request, as all forms have it.
+/// A tool of a request, independent of the API.
 struct Given {
     name: String,
     description: Option<String>,
@@ -141,10 +141,10 @@ struct Given {
 }
 
 impl ToolUse {
-    /// Of `/v1/chat/completions`.
+    /// Reads the tools of `/v1/chat/completions`.
     ///
     /// # Errors
-    /// If a field has a value that makes no sense.
+    /// If a field has an invalid value.
     pub(crate) fn of_chat(
         tools: Option<Vec<ChatTool>>,
         choice: Option<&ToolChoiceField>,
@@ -180,7 +180,7 @@ impl ToolUse {
         Self::new(given, choice, is_parallel, ("function.", "parameters"))
     }
 
-    /// Of `/v1/responses`.
+    /// Reads the tools of `/v1/responses`.
     ///
     /// # Errors
     /// As [`ToolUse::of_chat`].
@@ -219,7 +219,7 @@ impl ToolUse {
         Self::new(given, choice, is_parallel, ("", "parameters"))
     }
 
-    /// Of `/v1/messages`.
+    /// Reads the tools of `/v1/messages`.
     ///
     /// # Errors
     /// As [`ToolUse::of_chat`].
@@ -300,7 +300,7 @@ impl ToolUse {
                 let field = format!("tools[{index}].{place}name");
                 return Err(ApiError::field(
                     &field,
-                    format!("another function is called {}, too", tool.name),
+                    format!("another function is also called {}", tool.name),
                 ));
             }
             tools.push(tool);
@@ -339,12 +339,12 @@ impl ToolUse {
         })
     }
 
-    /// Whether the answer may be a call.
+    /// Returns whether the model may call a tool.
     pub(crate) fn is_allowed(&self) -> bool {
         !self.tools.is_empty() && self.choice != ToolChoice::None
     }
 
-    /// Whether the answer must be a call.
+    /// Returns whether the model must call a tool.
     pub(crate) fn is_required(&self) -> bool {
         matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
     }
@@ -353,7 +353,7 @@ impl ToolUse {
         self.is_parallel
     }
 
-    /// The bytes of their schemas and descriptions, about.
+    /// Estimates the bytes of the tools' names and schemas.
     pub(crate) fn bytes(&self) -> usize {
         let of_one = |tool: &Tool| {
             tool.name.len() + crate::messages::bytes(std::slice::from_ref(&tool.parameters))
@@ -361,17 +361,17 @@ impl ToolUse {
         self.tools.iter().map(of_one).sum()
     }
 
-    /// Those that the prompt lists: none where none may be called.
+    /// Returns the tools that the prompt lists: none if the model may not call any.
     pub(crate) fn listed(&self) -> &[Tool] {
         if self.is_allowed() { &self.tools } else { &[] }
     }
 
-    /// The form of the answer, and which it is: where it must call a function, that of a call; where it may, one of text and
-    /// calls, if calls of `format` can be told from text and their schemas are supported, or that of calls and of the JSON
-    /// that is `asked` for.
+    /// Returns the constraint of the completion, and its kind. If the model must call a tool, the constraint allows
+    /// only calls. If a call is optional, it allows text and calls, provided that calls in `format` can be told from
+    /// text and the schemas are supported. If a JSON format is `asked` for as well, it allows that JSON or calls.
     ///
     /// # Errors
-    /// As [`forms::compile`], if the answer must have the form or a function is strict.
+    /// As [`forms::compile`], if the constraint is required or a tool is strict.
     pub(crate) fn form(
         &self,
         asker: Asker<'_>,
@@ -403,14 +403,14 @@ impl ToolUse {
             )),
             Err(error) if error.status.is_server_error() => Err(error),
             Err(error) if must => Err(self.wrong_schema(asker, |_| true).unwrap_or(error)),
-            // Calls of the model's own making are found, too.
+            // Without a constraint, calls are still parsed from the text.
             Err(_) => self
                 .wrong_schema(asker, |index| self.strict[index])
                 .map_or(Ok(any), Err),
         }
     }
 
-    /// The form of calls, or of the JSON that is `asked` for.
+    /// Returns the constraint that allows tool calls or the JSON that is `asked` for.
     fn json_or_calls(
         &self,
         asker: Asker<'_>,
@@ -418,8 +418,8 @@ impl ToolUse {
         asked: &AskedForm,
     ) -> ApiResult<Arc<dyn Form>> {
         let unsupported = || {
-            let message = "an answer of this model that may call tools has no such form: expected tool_choice none or \
-                           required beside it";
+            let message = "this model does not support this format with optional tool calls: expected tool_choice none or \
+                           required";
             ApiError::unsupported(asked.field, message)
         };
         let schema = asked.schema().ok_or_else(unsupported)?;
@@ -429,7 +429,7 @@ impl ToolUse {
             if error.status.is_server_error() {
                 return error;
             }
-            // Of the two that may be wrong, the one that is.
+            // Either `asked` or a tool's schema is invalid: return the error of the one that is.
             asked
                 .compile(asker)
                 .err()
@@ -438,7 +438,7 @@ impl ToolUse {
         })
     }
 
-    /// What is wrong with the first schema that can't be used, of those functions that `is_asked` for.
+    /// Returns the error of the first invalid schema among the tools that `is_asked` selects.
     fn wrong_schema(&self, asker: Asker<'_>, is_asked: impl Fn(usize) -> bool) -> Option<ApiError> {
         let start = Instant::now();
         let asked = self
@@ -465,7 +465,7 @@ impl ToolUse {
     }
 }
 
-/// Refuses what is no function.
+/// Refuses tools that are not functions.
 fn check_kind(index: usize, kind: &str) -> ApiResult<()> {
     match kind {
         "function" => Ok(()),
@@ -480,7 +480,7 @@ fn check_kind(index: usize, kind: &str) -> ApiResult<()> {
 }
 
 impl ToolChoiceField {
-    /// What it says; the name is in `field`.
+    /// Reads the choice. The tool's name is in `field`.
     fn read(&self, field: &str) -> ApiResult<ToolChoice> {
         Ok(match self {
             Self::Word(word) if word == "none" => ToolChoice::None,

@@ -1,56 +1,56 @@
-//! How many tokens a request took, and how long.
+//! Token counts and timings of a request.
 
 use serde::Serialize;
 use triad_engine::Timing;
 use utoipa::ToSchema;
 
-/// Tokens of a request and its answers.
+/// Token counts of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Usage {
-    /// Of all prompts, each counted once.
+    /// Tokens of all prompts. Each prompt counts once, however many completions it has.
     pub(crate) prompt_tokens: usize,
-    /// Of all answers, end tokens among them.
+    /// Tokens of all completions, including end tokens.
     pub(crate) completion_tokens: usize,
-    /// Both.
+    /// The sum of prompt and completion tokens.
     pub(crate) total_tokens: usize,
     pub(crate) prompt_tokens_details: PromptTokensDetails,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct PromptTokensDetails {
-    /// Tokens whose keys and values were there from an earlier request.
+    /// Prompt tokens whose KV cache was reused from an earlier request.
     pub(crate) cached_tokens: usize,
 }
 
 impl Usage {
-    /// Counts a prompt.
+    /// Adds a prompt.
     pub(crate) fn add_prompt(&mut self, tokens: usize) {
         self.prompt_tokens += tokens;
         self.total_tokens += tokens;
     }
 
-    /// Counts what was cached of a prompt.
+    /// Adds cached tokens of a prompt.
     pub(crate) fn add_cached(&mut self, tokens: usize) {
         self.prompt_tokens_details.cached_tokens += tokens;
     }
 
-    /// Counts an answer.
+    /// Adds a completion.
     pub(crate) fn add_answer(&mut self, tokens: usize) {
         self.completion_tokens += tokens;
         self.total_tokens += tokens;
     }
 }
 
-/// Where the time of the (last) answer went, by the names of llama.cpp's server: an extension to OpenAI's form.
+/// Timings of the last completion, with the names of llama.cpp's server. An extension of OpenAI's format.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct Timings {
-    /// Tokens of the prompt that were cached.
+    /// Number of cached prompt tokens.
     pub(crate) cache_n: usize,
-    /// Tokens of the prompt that were computed.
+    /// Number of computed prompt tokens.
     pub(crate) prompt_n: usize,
     pub(crate) prompt_ms: f64,
     pub(crate) prompt_per_second: f64,
-    /// Tokens of the answer behind the first.
+    /// Number of generated tokens after the first.
     pub(crate) predicted_n: usize,
     pub(crate) predicted_ms: f64,
     pub(crate) predicted_per_second: f64,

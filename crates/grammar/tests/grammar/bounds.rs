@@ -1,4 +1,4 @@
-//! Whatever a grammar is, there is an error or a mask: no panic, no hang, no stack that overflows.
+//! Every grammar, however hostile, results in an error or a mask: no panic, no hang, no stack overflow.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -8,7 +8,7 @@ use triad_grammar::{Error, GrammarSource, Grammars};
 
 use crate::{byte_level, golden, grammars};
 
-/// Compiles `source` and goes some tokens through it, as an answer would, in a thread with the stack of any thread.
+/// Compiles `source` and accepts some tokens, as generation would, on a thread with the default stack.
 fn try_out(grammars: &Grammars, source: &GrammarSource) -> Result<(), Error> {
     let grammar = grammars.compile(source)?;
     let mut constraint = grammar.begin();
@@ -24,7 +24,7 @@ fn try_out(grammars: &Grammars, source: &GrammarSource) -> Result<(), Error> {
         let Some(next) = allowed.get(step as usize * 7 % allowed.len().max(1)) else {
             break;
         };
-        // A limit may be reached here, too.
+        // Accepting a token may also reach a limit.
         if constraint.accept(*next).is_err() {
             break;
         }
@@ -184,7 +184,7 @@ fn a_form_of_more_parts_than_any_is_refused_before_it_is_compiled() {
         let error = grammars.compile(&source).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
-    // Names and values are no parts.
+    // Names and literal values don't count as parts.
     let named =
         json!({ "properties": { "properties": { "const": { "properties": properties(2000) } } } });
     grammars

@@ -1,4 +1,4 @@
-//! Masks are what an automaton that somebody else built says of every token.
+//! Masks are compared with an independent automaton, for every token.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -36,12 +36,12 @@ impl Reference {
             .unwrap()
     }
 
-    /// `None` if no text that begins so matches.
+    /// Returns the state after `bytes`, or `None` if no matching text starts with them.
     fn follow(&self, state: StateID, bytes: &[u8]) -> Option<StateID> {
         let end = bytes
             .iter()
             .fold(state, |state, byte| self.automaton.next_state(state, *byte));
-        // What has matched already is seen a byte later: a state that only matches goes on to the dead one.
+        // A match is visible one byte later: a state that only matches leads to the dead state.
         (!self.automaton.is_dead_state(end) && self.may_match(end)).then_some(end)
     }
 
@@ -50,7 +50,7 @@ impl Reference {
             .is_match_state(self.automaton.next_eoi_state(state))
     }
 
-    /// Whether some text behind `state` matches.
+    /// Returns whether any continuation of `state` matches.
     fn may_match(&self, state: StateID) -> bool {
         let (mut seen, mut open) = (vec![state], vec![state]);
         while let Some(state) = open.pop() {
@@ -91,7 +91,7 @@ fn a_mask_has_exactly_the_tokens_behind_which_the_expression_can_still_match() {
         let ends = tokenizer.end_tokens();
         let (mut compared, mut random) = (0, ChaCha8Rng::seed_from_u64(1));
         for regex in REGEXES {
-            // All ways to spell a text, not only the tokenizer's own.
+            // Allow all tokenizations of a text, not only the tokenizer's own.
             let source = GrammarSource::Lark(format!(
                 "%llguidance {{\"no_forcing\": true}}\nstart: /{regex}/"
             ));
@@ -105,7 +105,7 @@ fn a_mask_has_exactly_the_tokens_behind_which_the_expression_can_still_match() {
                         break;
                     }
                     let Ok(mask) = constraint.mask() else {
-                        // The SentencePiece vocabulary lacks the letter that must come.
+                        // The SentencePiece vocabulary lacks the required character.
                         assert!(tokenizer.id("Ġ").is_none(), "{regex}");
                         break;
                     };

@@ -1,4 +1,4 @@
-//! Grammars that a program compiles first: what it may do wrong, and that it always ends.
+//! Grammars that a separate program compiles first: its possible failures, and its guaranteed end.
 
 use std::sync::Arc;
 use std::thread;
@@ -9,7 +9,7 @@ use triad_grammar::{Checker, Error, GrammarSource, Grammars};
 
 use crate::{byte_level, grammars};
 
-/// Longer than any test.
+/// A time limit that is longer than any test.
 const LONG: Duration = Duration::from_secs(600);
 
 fn with_shell(script: &str) -> Grammars {
@@ -101,7 +101,7 @@ fn a_cancelled_compile_ends_its_process() {
     assert!(!is_running(name), "the process is there");
 }
 
-/// Whether a process has an argument, or did not get rid of itself.
+/// Returns whether a process with this argument exists, including one that was not reaped.
 #[cfg(target_os = "linux")]
 fn is_running(argument: &str) -> bool {
     let processes = std::fs::read_dir("/proc").unwrap();

@@ -1,4 +1,4 @@
-//! What answers a grammar allows: checked by others than the library that computes masks.
+//! Output that grammars allow, verified without the library that computes masks.
 
 mod bounds;
 mod brute_force;

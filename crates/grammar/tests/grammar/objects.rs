@@ -1,4 +1,4 @@
-//! Objects: which names answers may have, and which keywords restrict nothing.
+//! Objects: allowed property names, and keywords that restrict nothing.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,7 +9,7 @@ use triad_model::tokenizer::Tokenizer;
 
 use crate::{byte_level, grammars};
 
-/// Whether an answer of `grammar` may be `text`.
+/// Returns whether `grammar` accepts the output `text`.
 fn may_be(grammar: &Grammar, tokenizer: &Tokenizer, text: &str) -> bool {
     let mut constraint = grammar.begin();
     let is_allowed = text.chars().all(|letter| {
@@ -59,7 +59,7 @@ fn an_object_has_no_names_that_its_schema_does_not_name() {
     let people = json!({"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/person"}, {"type": "null"}]},
                         "$defs": {"person": person}});
     assert_answers(&people, &[json!([bob, null])], &[json!([more])]);
-    // Objects of which nothing is named are free, and none that needs a name is closed to it.
+    // Objects without named properties stay open. A closed object still allows the names that it requires.
     assert_answers(&json!({"type": "object"}), &[json!({"a": {"b": 1}})], &[]);
     assert_answers(
         &json!({"type": "object", "properties": {}}),
@@ -115,7 +115,7 @@ fn an_object_that_several_schemas_describe_has_the_names_of_all_of_them() {
         &[answer],
         &[json!({"one": {"id": 1, "kind": "cat"}})],
     );
-    // Alternatives have no names of each other.
+    // Alternatives don't allow each other's names.
     for pets in [
         json!({"properties": {"id": {"const": 1}}, "anyOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}]}),
         json!({"allOf": [{"properties": {"id": {"const": 1}}}, {"$ref": "#/$defs/pet"}]}),
@@ -137,7 +137,7 @@ fn an_object_that_several_schemas_describe_has_the_names_of_all_of_them() {
         &[json!({"a": 1}), json!({"a": 1, "b": 2})],
         &[json!({}), json!({"a": 1, "c": 1})],
     );
-    // One part that allows more allows it for the whole.
+    // A part that allows other names allows them for the whole object.
     let open = with(json!({"allOf": [{"$ref": "#/$defs/base"}, {"additionalProperties": true}]}));
     assert_answers(&open, &[json!({"id": 1, "more": 1})], &[json!({"more": 1})]);
     let node = json!({"$ref": "#/$defs/node", "$defs": {"node": {
@@ -161,7 +161,7 @@ fn annotations_restrict_nothing() {
     let union = json!({"oneOf": [{"$ref": "#/$defs/a"}], "discriminator": {"propertyName": "kind"},
                        "$defs": {"a": {"type": "object", "properties": {"kind": {"const": "a"}}}}});
     assert_answers(&union, &[json!({"kind": "a"})], &[json!({"other": 1})]);
-    // What excludes everything is a schema of nothing.
+    // A `not` that excludes everything is equal to `false`.
     for nothing in [json!({"not": {}}), json!({"not": true}), json!(false)] {
         let schema = json!({"type": "object", "properties": {"a": {"const": 1}}, "additionalProperties": nothing});
         assert_answers(&schema, &[json!({"a": 1})], &[json!({"b": 1})]);

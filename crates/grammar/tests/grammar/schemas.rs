@@ -1,4 +1,4 @@
-//! Answers of random schemas by random logits: each that ends is JSON that another library finds valid.
+//! Output for random schemas from random logits: whenever it ends, another library validates the JSON.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,7 +13,7 @@ use triad_model::tokenizer::Tokenizer;
 
 use crate::{byte_level, grammars};
 
-/// Tokens of an answer at most: what random logits have not ended by then is no answer.
+/// Maximum number of tokens. Output that has not ended by then is discarded.
 const LONGEST: usize = 300;
 
 fn leaf() -> impl Strategy<Value = Value> {
@@ -84,7 +84,7 @@ fn schema() -> impl Strategy<Value = Value> {
     });
     (node, leaf()).prop_map(|(root, leaf)| {
         let mut root = root;
-        // A leaf that refers to itself is no schema.
+        // A leaf that refers to itself is not a valid schema.
         let leaf = if leaf.get("$ref").is_some() {
             json!({ "type": "boolean" })
         } else {
@@ -100,7 +100,7 @@ fn schema() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The allowed token with the largest of random logits, of which those that end things are larger.
+/// Returns the allowed token with the largest random logit. Closing brackets, quotes and end tokens have larger logits.
 fn choose(mask: &TokenMask, tokenizer: &Tokenizer, random: &mut ChaCha8Rng) -> Option<u32> {
     let logit = |token: u32, random: &mut ChaCha8Rng| {
         let bytes = tokenizer.bytes(token);
@@ -135,7 +135,7 @@ fn every_answer_that_ends_is_json_that_the_schema_describes() {
             Ok(grammar) => grammar,
             Err(error) => {
                 refused.fetch_add(1, Ordering::Relaxed);
-                // Nothing but what nothing can satisfy.
+                // Only schemas that nothing can satisfy may be refused.
                 prop_assert!(error.to_string().contains("nsatisfiable"), "{}", error);
                 return Ok(());
             }

@@ -1,9 +1,9 @@
-//! `/v1/chat/completions`, and how its conversation becomes a prompt.
+//! The fields of `/v1/chat/completions`.
 
 use super::{Field, followed, ignored, noted, refused, with};
 
-pub(super) const CACHE: &str = "what prompts have in common is computed once anyway";
-const TEXTS: &str = "models here read and write texts";
+pub(super) const CACHE: &str = "common prefixes of prompts are always cached";
+const TEXTS: &str = "only text models are supported";
 
 pub(super) const FIELDS: &[Field] = &[
     followed("model", "OVL"),
@@ -11,7 +11,7 @@ pub(super) const FIELDS: &[Field] = &[
     noted(
         "max_completion_tokens",
         "OVL",
-        "-1 is no limit, as in llama.cpp's server",
+        "-1 means no limit, as in llama.cpp's server",
     ),
     followed("logprobs", "OVL"),
     followed("top_logprobs", "OVL"),
@@ -44,9 +44,9 @@ pub(super) const FIELDS: &[Field] = &[
         "verbosity",
         "O",
         &["\"medium\""],
-        "models here have no degrees of it: expected a message that asks for it",
+        "models here have no levels of it: expected a message that asks for it",
     ),
-    ignored("prediction", "O", "it changes times alone"),
+    ignored("prediction", "O", "it affects only speed"),
     ignored("store", "O", "nothing is stored"),
     ignored("metadata", "O", "nothing is stored"),
     refused("echo", "V", &["false"], "expected the messages themselves"),
@@ -60,27 +60,27 @@ pub(super) const FIELDS: &[Field] = &[
         "include_reasoning",
         "V",
         &["true"],
-        "answers are sent whole",
+        "the whole output of the model is returned",
     ),
     refused("thinking_token_budget", "V", &[], "expected max_tokens"),
     refused(
         "reasoning_format",
         "L",
         &["\"none\""],
-        "answers are sent as the model writes them",
+        "the model's output is returned unchanged",
     ),
     refused(
         "reasoning_in_content",
         "L",
         &["true"],
-        "answers are sent as the model writes them",
+        "the model's output is returned unchanged",
     ),
     refused("reasoning_budget", "L", &["-1"], "expected max_tokens"),
     refused(
         "thinking_forced_open",
         "L",
         &["false"],
-        "answers are sent as the model writes them",
+        "the model's output is returned unchanged",
     ),
     refused(
         "parse_tool_calls",
@@ -88,10 +88,10 @@ pub(super) const FIELDS: &[Field] = &[
         &["true"],
         "expected tool_choice none",
     ),
-    ignored("chat_format", "L", "the template decides it"),
+    ignored("chat_format", "L", "the template determines it"),
 ];
 
-/// The prompt of a conversation.
+/// Fields that control how a conversation becomes a prompt.
 pub(super) const PROMPT: &[Field] = &[
     noted(
         "chat_template_kwargs",
@@ -106,17 +106,17 @@ pub(super) const PROMPT: &[Field] = &[
     noted(
         "continue_final_message",
         "V",
-        "the answer goes on with the last message of the assistant",
+        "generation continues the last message of the assistant",
     ),
     noted(
         "documents",
         "V",
-        "by templates that read them, else refused",
+        "if the model's template reads them, else refused",
     ),
     noted(
         "reasoning_effort",
         "OVL",
-        "by templates that read it, else refused; none is taken by all",
+        "if the template reads it, else refused; none is always accepted",
     ),
     refused(
         "chat_template",
@@ -129,14 +129,14 @@ pub(super) const PROMPT: &[Field] = &[
 pub(super) const MESSAGE: &[Field] = &[
     followed("role", "OVL"),
     with("content", "OVL", PART),
-    noted("name", "OVL", "by templates that read it"),
+    noted("name", "OVL", "if the template reads it"),
     with(
         "tool_calls",
         "OVL",
         &[
             followed("id", "OVL"),
             followed("type", "OVL"),
-            ignored("index", "OVL", "calls come in their order"),
+            ignored("index", "OVL", "the order of the calls counts"),
             with(
                 "function",
                 "OVL",
@@ -146,17 +146,17 @@ pub(super) const MESSAGE: &[Field] = &[
                     ignored(
                         "parsed_arguments",
                         "O",
-                        "a copy of the arguments, which clients make",
+                        "a copy of the arguments, which clients add",
                     ),
                 ],
             ),
         ],
     ),
     followed("tool_call_id", "OVL"),
-    noted("reasoning_content", "VL", "by templates that read it"),
-    noted("reasoning", "V", "as reasoning_content"),
-    ignored("annotations", "O", "answers have it, and it says nothing"),
-    ignored("parsed", "O", "a copy of the content, which clients make"),
+    noted("reasoning_content", "VL", "if the template reads it"),
+    noted("reasoning", "V", "alias of reasoning_content"),
+    ignored("annotations", "O", "copied from responses, and not used"),
+    ignored("parsed", "O", "a copy of the content, which clients add"),
     ignored("cache_control", "A", CACHE),
     refused("refusal", "O", &["\"\""], "expected content"),
     refused("audio", "O", &[], TEXTS),
@@ -166,9 +166,9 @@ pub(super) const MESSAGE: &[Field] = &[
 const PART: &[Field] = &[
     followed("type", "OVL"),
     followed("text", "OVL"),
-    ignored("role", "O", "a copy of the message's, which clients make"),
+    ignored("role", "O", "a copy of the message's role"),
     ignored("cache_control", "A", CACHE),
-    ignored("annotations", "O", "answers have it, and it says nothing"),
+    ignored("annotations", "O", "copied from responses, and not used"),
     refused("image_url", "OVL", &[], TEXTS),
     refused("input_audio", "OVL", &[], TEXTS),
     refused("file", "O", &[], TEXTS),
@@ -193,11 +193,11 @@ pub(super) const TOOL: &[Field] = &[
     ignored("cache_control", "A", CACHE),
 ];
 
-/// The fields of a form in the newer APIs.
+/// The fields of an output format in `/v1/responses` and `/v1/messages`.
 pub(super) const FORMAT: &[Field] = &[
     followed("type", "OA"),
-    ignored("name", "O", "nothing in the answer has it"),
+    ignored("name", "O", "it does not appear in the response"),
     ignored("description", "O", "the prompt does not show the schema"),
     followed("schema", "OA"),
-    ignored("strict", "O", "answers always keep to the schema"),
+    ignored("strict", "O", "the output always conforms to the schema"),
 ];

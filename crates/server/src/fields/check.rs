@@ -1,4 +1,4 @@
-//! Reads a body by its table, without keeping anything of it.
+//! The check of a request body against its table of fields.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -11,10 +11,11 @@ use super::{Effect, Field, RequestFields};
 use crate::error::{ApiError, ApiResult};
 
 impl RequestFields {
-    /// Refuses a body with a field that is refused, or in no table. One that is no JSON is left to its reader.
+    /// Refuses a body with an unsupported or unknown field. Accepts a body that is not valid JSON, which
+    /// [`JsonBody::parse`](crate::body::JsonBody::parse) refuses later.
     ///
     /// # Errors
-    /// Names the first such field.
+    /// If there is such a field. The error names the first one.
     pub(crate) fn check(&self, body: &[u8]) -> ApiResult<()> {
         let error = RefCell::new(None);
         let seed = Checked {
@@ -22,13 +23,13 @@ impl RequestFields {
             path: &Path::Root,
             error: &error,
         };
-        // Where it fails for another reason, the reader of the body does, too.
+        // Any other failure is reported later, when the body is parsed.
         let _ = seed.deserialize(&mut serde_json::Deserializer::from_slice(body));
         error.into_inner().map_or(Ok(()), Err)
     }
 }
 
-/// Where in the body a value is.
+/// The path of a value in the body.
 enum Path<'a> {
     Root,
     Field(&'a Self, &'a str),
@@ -46,7 +47,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A value whose fields are in `groups`.
+/// The check of a value whose fields are in `groups`.
 #[derive(Clone, Copy)]
 struct Checked<'a> {
     groups: &'a [&'static [Field]],
@@ -87,9 +88,9 @@ impl<'de> Visitor<'de> for Checked<'_> {
                 .find(|field| field.name == name);
             match field.map(|field| field.effect) {
                 None => {
-                    // Null asks for nothing.
+                    // A null value is the same as a missing field.
                     if map.next_value::<Option<IgnoredAny>>()?.is_some() {
-                        let message = "there is no such field here: neither this server nor the APIs that it follows have it";
+                        let message = "unknown field: neither this server nor the APIs that it implements have it";
                         return Err(self.refuse(&name, "unknown_parameter", message));
                     }
                 }
@@ -129,7 +130,7 @@ impl<'de> Visitor<'de> for Checked<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         for index in 0.. {
             let path = Path::Item(self.path, index);
-            // The body itself is no list.
+            // The body itself must not be an array.
             let path = if matches!(self.path, Path::Root) {
                 self.path
             } else {
@@ -167,7 +168,7 @@ impl<'de> Visitor<'de> for Checked<'_> {
     }
 }
 
-/// Whether two values are the same, numbers by what they are and not by how they are written.
+/// Returns whether two values are equal. Numbers are compared by value: 1 equals 1.0.
 fn is_same(a: &Value, b: &Value) -> bool {
     match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a == b,

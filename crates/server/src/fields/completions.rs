@@ -1,4 +1,4 @@
-//! `/v1/completions`.
+//! The fields of `/v1/completions`.
 
 use super::{Field, followed, noted, refused};
 
@@ -7,36 +7,36 @@ pub(super) const FIELDS: &[Field] = &[
     followed("prompt", "OVL"),
     followed("echo", "OV"),
     followed("logprobs", "OV"),
-    noted("best_of", "OV", "as many as n, else refused"),
+    noted("best_of", "OV", "must be equal to n, else refused"),
     noted(
         "parse_special",
         "T",
-        "false keeps names of control tokens letters",
+        "false tokenizes names of control tokens as plain text",
     ),
-    noted("add_special_tokens", "V", "false puts no BOS before a text"),
+    noted("add_special_tokens", "V", "false adds no BOS before a text"),
     refused(
         "suffix",
         "OV",
         &["\"\""],
-        "texts are continued, not filled in",
+        "fill-in-the-middle is not supported",
     ),
     refused("prompt_embeds", "V", &[], "expected texts or tokens"),
     refused(
         "input_prefix",
         "L",
         &["\"\""],
-        "texts are continued, not filled in",
+        "fill-in-the-middle is not supported",
     ),
     refused(
         "input_suffix",
         "L",
         &["\"\""],
-        "texts are continued, not filled in",
+        "fill-in-the-middle is not supported",
     ),
     refused(
         "input_extra",
         "L",
         &["[]"],
-        "texts are continued, not filled in",
+        "fill-in-the-middle is not supported",
     ),
 ];

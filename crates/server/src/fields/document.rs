@@ -1,4 +1,4 @@
-//! The tables as a page of the documentation.
+//! The tables of fields as a page of the documentation.
 
 use std::fmt::Write;
 
@@ -7,20 +7,20 @@ use super::{Effect, Field, requests};
 const BEGINNING: &str = "\
 # The fields of requests
 
-This page is made from the tables in [`crates/server/src/fields`](../crates/server/src/fields/mod.rs), by which the \
-[server](guide/serve.md) reads requests: a test compares the two, and sends each field. O, A, V and L are the APIs of OpenAI and \
-Anthropic and the servers of vLLM and llama.cpp, T is Triad's own.
+This page is generated from the tables in [`crates/server/src/fields`](../crates/server/src/fields/mod.rs), which the \
+[server](guide/serve.md) uses to check requests. A test compares the two and sends each field. O, A, V and L are the APIs of \
+OpenAI and Anthropic and the servers of vLLM and llama.cpp. T is Triad's own API.
 
-A field that would change the answer is followed, or refused with status 400 and its name. A name that is in no table is \
-refused, too, as OpenAI's and Anthropic's servers do it, wherever it is: it may be a misspelled option. Where null is given, \
-nothing is asked for. `/apply-template` takes the fields of `/v1/chat/completions`.
+A field that would change the response is either followed or refused with status 400 and its name. An unknown name is \
+refused as well, at any depth, as in OpenAI's and Anthropic's servers, because it may be a misspelled option. A null value \
+counts as a missing field. `/apply-template` takes the fields of `/v1/chat/completions`.
 ";
 
-/// Returns the page, in Markdown.
+/// Returns the page in Markdown.
 pub fn document() -> String {
     let mut page = BEGINNING.to_owned();
     for request in requests() {
-        // Writing to a text doesn't fail.
+        // Writing to a `String` doesn't fail.
         let _ = write!(
             page,
             "\n## `{}`\n\n| field | of | here | |\n| --- | --- | --- | --- |\n",

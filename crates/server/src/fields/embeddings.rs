@@ -1,32 +1,32 @@
-//! `/v1/embeddings`.
+//! The fields of `/v1/embeddings`.
 
 use super::{Field, followed, ignored, noted, refused};
 
 pub(super) const FIELDS: &[Field] = &[
     followed("model", "OVL"),
     followed("input", "OVL"),
-    noted("content", "L", "as input"),
+    noted("content", "L", "alias of input"),
     followed("encoding_format", "OVL"),
     noted("dimensions", "OV", "the model's own number, else refused"),
     noted("pooling", "T", "mean or last"),
     noted(
         "parse_special",
         "T",
-        "false keeps names of control tokens letters",
+        "false tokenizes names of control tokens as plain text",
     ),
-    noted("add_special_tokens", "V", "false puts no BOS before a text"),
-    ignored("user", "OV", "it is for the accounts of a service"),
-    ignored("priority", "V", "it changes times alone"),
-    ignored("request_id", "V", "answers have names of this server"),
-    ignored("mm_processor_kwargs", "V", "models here read texts"),
+    noted("add_special_tokens", "V", "false adds no BOS before a text"),
+    ignored("user", "OV", "for accounts of hosted services"),
+    ignored("priority", "V", "it affects only speed"),
+    ignored("request_id", "V", "the server generates response ids"),
+    ignored("mm_processor_kwargs", "V", "only text models are supported"),
     refused("messages", "V", &[], "expected input"),
     refused(
         "truncate_prompt_tokens",
         "V",
         &["-1"],
-        "texts are read whole",
+        "texts are never truncated",
     ),
-    refused("truncation_side", "V", &[], "texts are read whole"),
+    refused("truncation_side", "V", &[], "texts are never truncated"),
     refused("normalize", "V", &["true"], "vectors have length 1"),
     refused("use_activation", "V", &["true"], "vectors have length 1"),
     refused("embd_normalize", "L", &["2"], "vectors have length 1"),
@@ -46,6 +46,6 @@ pub(super) const FIELDS: &[Field] = &[
         "cache_salt",
         "V",
         &["\"\""],
-        "prompts are kept apart by the keys of clients",
+        "cached prompts are separated by API key",
     ),
 ];

@@ -1,4 +1,4 @@
-//! `/v1/messages`.
+//! The fields of `/v1/messages`.
 
 use super::chat::{CACHE, FORMAT};
 use super::{Field, followed, ignored, noted, refused, with};
@@ -21,7 +21,7 @@ pub(super) const FIELDS: &[Field] = &[
     followed("top_k", "A"),
     followed("stop_sequences", "A"),
     followed("stream", "A"),
-    noted("lora", "T", "by name"),
+    noted("lora", "T", "adapters are selected by name"),
     with(
         "tools",
         "A",
@@ -35,7 +35,7 @@ pub(super) const FIELDS: &[Field] = &[
             ignored(
                 "eager_input_streaming",
                 "A",
-                "arguments are sent as they are computed",
+                "arguments are sent as they are generated",
             ),
             refused(
                 "input_examples",
@@ -75,7 +75,7 @@ pub(super) const FIELDS: &[Field] = &[
                 "effort",
                 "A",
                 &["\"high\""],
-                "models here have no degrees of it",
+                "models here have no levels of it",
             ),
             refused("task_budget", "A", &[], "expected max_tokens"),
         ],
@@ -88,10 +88,10 @@ pub(super) const FIELDS: &[Field] = &[
             noted(
                 "type",
                 "A",
-                "disabled, by templates that read enable_thinking; others are refused",
+                "disabled, if the template reads enable_thinking; other values are refused",
             ),
             refused("budget_tokens", "A", &[], "models here have no such budget"),
-            ignored("display", "A", "answers have no thinking apart"),
+            ignored("display", "A", "responses have no separate thinking"),
         ],
     ),
     noted(
@@ -100,10 +100,10 @@ pub(super) const FIELDS: &[Field] = &[
         "variables of the model's template",
     ),
     ignored("cache_control", "A", CACHE),
-    ignored("metadata", "A", "it is for the accounts of a service"),
-    ignored("service_tier", "A", "it is for the accounts of a service"),
-    ignored("inference_geo", "A", "it is for the accounts of a service"),
-    ignored("speed", "A", "it changes times alone"),
+    ignored("metadata", "A", "for accounts of hosted services"),
+    ignored("service_tier", "A", "for accounts of hosted services"),
+    ignored("inference_geo", "A", "for accounts of hosted services"),
+    ignored("speed", "A", "it affects only speed"),
     refused("container", "A", &[], "this server has no tools of its own"),
     refused(
         "thread",
@@ -125,7 +125,7 @@ pub(super) const FIELDS: &[Field] = &[
             "{\"edits\": []}",
             "{\"edits\": [{\"type\": \"clear_thinking_20251015\", \"keep\": \"all\"}]}",
         ],
-        "conversations are read whole",
+        "conversations are never truncated",
     ),
 ];
 
@@ -141,29 +141,29 @@ const BLOCK: &[Field] = &[
     ignored("cache_control", "A", CACHE),
     ignored("caller", "A", "the model calls functions itself"),
     refused("citations", "A", &["[]"], "expected text"),
-    refused("source", "A", &[], "models here read texts"),
-    refused("title", "A", &[], "models here read texts"),
-    refused("context", "A", &[], "models here read texts"),
+    refused("source", "A", &[], "only text models are supported"),
+    refused("title", "A", &[], "only text models are supported"),
+    refused("context", "A", &[], "only text models are supported"),
     refused(
         "thinking",
         "A",
         &[],
-        "expected text: thinking is not sent back",
+        "expected text: thinking is not returned",
     ),
     refused(
         "signature",
         "A",
         &[],
-        "expected text: thinking is not sent back",
+        "expected text: thinking is not returned",
     ),
-    refused("data", "A", &[], "expected text: thinking is not sent back"),
+    refused("data", "A", &[], "expected text: thinking is not returned"),
 ];
 
-/// Blocks of a system message, and of the result of a call.
+/// The fields of a block in a system message or in the result of a tool call.
 const TEXT: &[Field] = &[
     followed("type", "A"),
     followed("text", "A"),
     ignored("cache_control", "A", CACHE),
     refused("citations", "A", &["[]"], "expected text"),
-    refused("source", "A", &[], "models here read texts"),
+    refused("source", "A", &[], "only text models are supported"),
 ];

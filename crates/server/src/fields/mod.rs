@@ -1,10 +1,10 @@
-//! The fields of requests, and what this server does with each.
+//! The tables of request fields, with their effect in this server.
 //!
-//! The tables name every field that the APIs of OpenAI and Anthropic and the servers of vLLM and llama.cpp have for the same
-//! request. A field that would change the answer is followed, or refused by its name; no request gets another answer than the
-//! one that it asks for. [`check`](RequestFields::check) reads a body by its table before anything else does. A name that no
-//! table has is refused, too, as OpenAI's and Anthropic's servers do it: it may be a misspelled option. A field that is null
-//! is as one that is not there.
+//! The tables list every field that the APIs of OpenAI and Anthropic, vLLM's server and llama.cpp's server have for the
+//! same request. A field that would change the response is either used or refused by name: no request silently gets
+//! another response than the one that it asks for. [`check`](RequestFields::check) compares a body with its table
+//! before anything else happens. An unknown name is refused as well, as in OpenAI's and Anthropic's servers, because it
+//! may be a misspelled option. A null field counts as missing.
 
 mod chat;
 mod check;
@@ -21,45 +21,45 @@ pub use document::document;
 /// A field of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name.
+    /// The field's name.
     pub name: &'static str,
-    /// The APIs that have it: `O`penAI's, `A`nthropic's, `V`LLM's, `L`lama.cpp's; `T` for Triad's own.
+    /// The APIs that have the field: `O`penAI's, `A`nthropic's, `V`LLM's, `L`lama.cpp's; `T` for Triad's own.
     pub apis: &'static str,
-    /// What it does here.
+    /// The field's effect in this server.
     pub effect: Effect,
-    /// Why it has no effect, or what is expected in its place.
+    /// The reason why the field has no effect, or the values that are expected instead.
     pub note: &'static str,
-    /// The fields of its value, or of each item of it; empty where these are free.
+    /// The fields of the value, or of each item of an array. Empty if the value is not checked further.
     pub inner: &'static [Self],
 }
 
-/// What a field does.
+/// The effect of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// What it asks for.
+    /// The field is used.
     Followed,
-    /// Nothing: no value of it would change the answer.
+    /// The field is ignored: no value of it would change the response.
     Ignored,
-    /// It is refused, unless it has one of these values, in JSON, which ask for what happens anyway.
+    /// The field is refused, except with one of these JSON values, which request the default behavior.
     Refused(&'static [&'static str]),
 }
 
-/// The fields of one kind of request.
+/// The table of fields of one endpoint.
 #[derive(Debug)]
 pub struct RequestFields {
-    /// Where it is sent.
+    /// The path of the endpoint.
     pub path: &'static str,
     groups: &'static [&'static [Field]],
 }
 
 impl RequestFields {
-    /// Returns the fields at the top of the body.
+    /// Returns the top-level fields of the body.
     pub fn fields(&self) -> impl Iterator<Item = &'static Field> {
         self.groups.iter().copied().flatten()
     }
 }
 
-/// `/v1/chat/completions`.
+/// The fields of `/v1/chat/completions`.
 pub static CHAT: RequestFields = RequestFields {
     path: "/v1/chat/completions",
     groups: &[
@@ -75,7 +75,7 @@ pub static CHAT: RequestFields = RequestFields {
     ],
 };
 
-/// `/v1/completions`.
+/// The fields of `/v1/completions`.
 pub static COMPLETIONS: RequestFields = RequestFields {
     path: "/v1/completions",
     groups: &[
@@ -90,7 +90,7 @@ pub static COMPLETIONS: RequestFields = RequestFields {
     ],
 };
 
-/// `/v1/responses`.
+/// The fields of `/v1/responses`.
 pub static RESPONSES: RequestFields = RequestFields {
     path: "/v1/responses",
     groups: &[
@@ -101,25 +101,25 @@ pub static RESPONSES: RequestFields = RequestFields {
     ],
 };
 
-/// `/v1/messages`.
+/// The fields of `/v1/messages`.
 pub static MESSAGES: RequestFields = RequestFields {
     path: "/v1/messages",
     groups: &[messages::FIELDS],
 };
 
-/// `/v1/embeddings`.
+/// The fields of `/v1/embeddings`.
 pub static EMBEDDINGS: RequestFields = RequestFields {
     path: "/v1/embeddings",
     groups: &[embeddings::FIELDS],
 };
 
-/// `/tokenize`.
+/// The fields of `/tokenize`.
 pub static TOKENIZE: RequestFields = RequestFields {
     path: "/tokenize",
     groups: &[text::TOKENIZE, chat::PROMPT],
 };
 
-/// `/detokenize`.
+/// The fields of `/detokenize`.
 pub static DETOKENIZE: RequestFields = RequestFields {
     path: "/detokenize",
     groups: &[text::DETOKENIZE],

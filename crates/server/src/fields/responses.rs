@@ -1,4 +1,4 @@
-//! `/v1/responses`.
+//! The fields of `/v1/responses`.
 
 use super::chat::{CACHE, FORMAT};
 use super::{Field, followed, ignored, noted, refused, with};
@@ -18,25 +18,25 @@ pub(super) const FIELDS: &[Field] = &[
             ignored(
                 "parsed_arguments",
                 "O",
-                "a copy of the arguments, which clients make",
+                "a copy of the arguments, which clients add",
             ),
             with("output", "OV", PART),
             ignored("id", "OV", "nothing is stored"),
             ignored("cache_control", "A", CACHE),
-            ignored("status", "OV", "items of earlier answers are whole"),
+            ignored("status", "OV", "items of earlier responses are complete"),
             refused(
                 "summary",
                 "OV",
                 &["[]"],
-                "expected messages: reasoning is not sent back",
+                "expected messages: reasoning is not returned",
             ),
             refused(
                 "encrypted_content",
                 "OV",
                 &[],
-                "expected messages: reasoning is not sent back",
+                "expected messages: reasoning is not returned",
             ),
-            ignored("phase", "O", "templates have no word for it"),
+            ignored("phase", "O", "templates have no variable for it"),
         ],
     ),
     followed("instructions", "OV"),
@@ -50,7 +50,7 @@ pub(super) const FIELDS: &[Field] = &[
                 "verbosity",
                 "O",
                 &["\"medium\""],
-                "models here have no degrees of it: expected instructions",
+                "models here have no levels of it: expected instructions",
             ),
         ],
     ),
@@ -89,10 +89,10 @@ pub(super) const FIELDS: &[Field] = &[
             noted(
                 "effort",
                 "OV",
-                "by templates that read reasoning_effort, else refused; none is taken by all",
+                "if the template reads reasoning_effort, else refused; none is always accepted",
             ),
-            ignored("summary", "O", "answers have no reasoning apart"),
-            ignored("generate_summary", "O", "answers have no reasoning apart"),
+            ignored("summary", "O", "responses have no reasoning part"),
+            ignored("generate_summary", "O", "responses have no reasoning part"),
         ],
     ),
     with(
@@ -100,7 +100,7 @@ pub(super) const FIELDS: &[Field] = &[
         "OV",
         &[
             ignored("include_usage", "V", "the last event has the usage"),
-            ignored("include_obfuscation", "O", "streams here have no padding"),
+            ignored("include_obfuscation", "O", "streams are never padded"),
         ],
     ),
     noted("metadata", "OV", "the response repeats it"),
@@ -143,7 +143,7 @@ pub(super) const FIELDS: &[Field] = &[
         "include",
         "OV",
         &["[]", "[\"reasoning.encrypted_content\"]"],
-        "answers have no such parts",
+        "responses have no such parts",
     ),
     refused(
         "truncation",
@@ -167,13 +167,13 @@ pub(super) const FIELDS: &[Field] = &[
     ignored(
         "max_tool_calls",
         "OV",
-        "it is of tools that a service runs itself",
+        "it concerns tools that a hosted service runs",
     ),
     refused(
         "moderation",
         "O",
         &[],
-        "answers are sent as the model writes them",
+        "the model's output is returned unchanged",
     ),
     refused(
         "enable_response_messages",
@@ -192,10 +192,10 @@ pub(super) const FIELDS: &[Field] = &[
         "include_reasoning",
         "V",
         &["true"],
-        "answers are sent whole",
+        "the whole output of the model is returned",
     ),
     refused("max_tokens", "OVL", &[], "expected max_output_tokens"),
-    refused("n", "OVL", &["1"], "a response has one answer"),
+    refused("n", "OVL", &["1"], "a response has one completion"),
     refused(
         "logprobs",
         "OVL",
@@ -209,15 +209,15 @@ const PART: &[Field] = &[
     followed("type", "OV"),
     followed("text", "OV"),
     ignored("cache_control", "A", CACHE),
-    ignored("parsed", "O", "a copy of the text, which clients make"),
-    ignored("annotations", "OV", "answers have it, and it says nothing"),
-    ignored("logprobs", "OV", "answers have it, and it says nothing"),
+    ignored("parsed", "O", "a copy of the text, which clients add"),
+    ignored("annotations", "OV", "copied from responses, and not used"),
+    ignored("logprobs", "OV", "copied from responses, and not used"),
     refused("refusal", "O", &[], "expected text"),
-    refused("image_url", "OV", &[], "models here read texts"),
-    refused("file_id", "O", &[], "models here read texts"),
-    refused("file_data", "O", &[], "models here read texts"),
-    refused("file_url", "O", &[], "models here read texts"),
-    refused("filename", "O", &[], "models here read texts"),
-    refused("detail", "OV", &[], "models here read texts"),
-    refused("input_audio", "O", &[], "models here read texts"),
+    refused("image_url", "OV", &[], "only text models are supported"),
+    refused("file_id", "O", &[], "only text models are supported"),
+    refused("file_data", "O", &[], "only text models are supported"),
+    refused("file_url", "O", &[], "only text models are supported"),
+    refused("filename", "O", &[], "only text models are supported"),
+    refused("detail", "OV", &[], "only text models are supported"),
+    refused("input_audio", "O", &[], "only text models are supported"),
 ];

@@ -1,25 +1,25 @@
-//! Fields that several kinds of requests have.
+//! Fields that several endpoints have.
 
 use super::{Field, followed, ignored, noted, refused, with};
 
-const SPEED: &str = "it changes times alone";
-const ACCOUNT: &str = "it is for the accounts of a service";
+const SPEED: &str = "it affects only speed";
+const ACCOUNT: &str = "for accounts of hosted services";
 const SAMPLERS: &str =
-    "this server chooses tokens by temperature, top_k, top_p, min_p and penalties";
+    "this server samples only with temperature, top_k, top_p, min_p and penalties";
 
-/// The length and the number of answers.
+/// Limits of the length and number of completions.
 pub(super) const LIMITS: &[Field] = &[
     noted(
         "max_tokens",
         "OVL",
-        "-1 is no limit, as in llama.cpp's server",
+        "-1 means no limit, as in llama.cpp's server",
     ),
-    noted("n_predict", "L", "as max_tokens; -1 is no limit"),
+    noted("n_predict", "L", "alias of max_tokens; -1 means no limit"),
     followed("n", "OVL"),
     refused("n_cmpl", "L", &["1"], "expected n"),
 ];
 
-/// The choice of tokens, and streams.
+/// Sampling options.
 pub(super) const SAMPLING: &[Field] = &[
     followed("temperature", "OAVL"),
     followed("top_p", "OAVL"),
@@ -31,40 +31,40 @@ pub(super) const SAMPLING: &[Field] = &[
     noted(
         "repeat_penalty",
         "L",
-        "as repetition_penalty: of all tokens of prompt and answer",
+        "alias of repetition_penalty; it covers all tokens of the prompt and the completion",
     ),
     followed("logit_bias", "OVL"),
     followed("seed", "OVL"),
     followed("stop", "OVL"),
     followed("ignore_eos", "VL"),
-    noted("lora", "L", "by name"),
+    noted("lora", "L", "adapters are selected by name"),
     followed("stream", "OAVL"),
 ];
 
-/// Streams.
+/// Options of streams.
 pub(super) const STREAMS: &[Field] = &[with(
     "stream_options",
     "OV",
     &[
         followed("include_usage", "OV"),
-        ignored("include_obfuscation", "O", "streams here have no padding"),
+        ignored("include_obfuscation", "O", "streams are never padded"),
         refused(
             "continuous_usage_stats",
             "V",
             &["false"],
-            "the last part has the usage",
+            "the last chunk has the usage",
         ),
     ],
 )];
 
-/// Forms of answers.
+/// Structured output.
 pub(super) const FORMS: &[Field] = &[
     with(
         "response_format",
         "OVL",
         &[
             followed("type", "OVL"),
-            noted("schema", "L", "of json_object and json_schema"),
+            noted("schema", "L", "for json_object and json_schema"),
             with("json_schema", "OVL", NAMED_SCHEMA),
         ],
     ),
@@ -82,15 +82,15 @@ pub(super) const FORMS: &[Field] = &[
                 "whitespace_pattern",
                 "V",
                 &[],
-                "the spaces between the parts of JSON are fixed",
+                "the whitespace between the parts of JSON is fixed",
             ),
             refused(
                 "disable_any_whitespace",
                 "V",
                 &["false"],
-                "the spaces between the parts of JSON are fixed",
+                "the whitespace between the parts of JSON is fixed",
             ),
-            ignored("disable_fallback", "V", "there is one library for forms"),
+            ignored("disable_fallback", "V", "there is only one such library"),
             ignored(
                 "disable_additional_properties",
                 "V",
@@ -98,21 +98,21 @@ pub(super) const FORMS: &[Field] = &[
             ),
         ],
     ),
-    noted("json_schema", "L", "a schema, as response_format has it"),
-    noted("guided_json", "V", "as structured_outputs.json"),
-    noted("guided_regex", "V", "as structured_outputs.regex"),
-    noted("guided_choice", "V", "as structured_outputs.choice"),
-    noted("guided_grammar", "V", "as structured_outputs.grammar"),
+    noted("json_schema", "L", "a schema, as in response_format"),
+    noted("guided_json", "V", "alias of structured_outputs.json"),
+    noted("guided_regex", "V", "alias of structured_outputs.regex"),
+    noted("guided_choice", "V", "alias of structured_outputs.choice"),
+    noted("guided_grammar", "V", "alias of structured_outputs.grammar"),
     ignored(
         "guided_decoding_backend",
         "V",
-        "there is one library for forms",
+        "there is only one such library",
     ),
     refused(
         "guided_whitespace_pattern",
         "V",
         &[],
-        "the spaces between the parts of JSON are fixed",
+        "the whitespace between the parts of JSON is fixed",
     ),
     refused(
         "structural_tag",
@@ -124,22 +124,22 @@ pub(super) const FORMS: &[Field] = &[
         "grammar",
         "L",
         &["\"\""],
-        "GBNF is not read: expected structured_outputs.grammar, in llguidance's variant of Lark",
+        "GBNF is not supported: expected structured_outputs.grammar, in llguidance's variant of Lark",
     ),
     refused("grammar_lazy", "L", &["false"], "expected tools"),
     refused("grammar_triggers", "L", &["[]"], "expected tools"),
-    ignored("preserved_tokens", "L", "it is of grammar_triggers"),
+    ignored("preserved_tokens", "L", "it belongs to grammar_triggers"),
 ];
 
-/// A schema with what belongs to it.
+/// A JSON schema with its name.
 pub(super) const NAMED_SCHEMA: &[Field] = &[
-    ignored("name", "OVL", "nothing in the answer has it"),
+    ignored("name", "OVL", "it does not appear in the response"),
     ignored("description", "OVL", "the prompt does not show the schema"),
     followed("schema", "OVL"),
-    ignored("strict", "OVL", "answers always keep to the schema"),
+    ignored("strict", "OVL", "the output always conforms to the schema"),
 ];
 
-/// What OpenAI's service has for accounts and its own speed.
+/// Fields of OpenAI's service for accounts and for its own performance.
 pub(super) const TEXTS: &[Field] = &[
     ignored("user", "OV", ACCOUNT),
     ignored("safety_identifier", "O", ACCOUNT),
@@ -148,7 +148,7 @@ pub(super) const TEXTS: &[Field] = &[
     ignored("service_tier", "O", ACCOUNT),
 ];
 
-/// What vLLM's server has beyond OpenAI's API.
+/// Fields that vLLM's server has in addition to OpenAI's API.
 pub(super) const VLLM: &[Field] = &[
     refused("use_beam_search", "V", &["false"], SAMPLERS),
     refused("length_penalty", "V", &["1"], SAMPLERS),
@@ -157,7 +157,7 @@ pub(super) const VLLM: &[Field] = &[
         "include_stop_str_in_output",
         "V",
         &["false"],
-        "a stop string is not part of the answer",
+        "a stop string is not part of the completion",
     ),
     refused(
         "min_tokens",
@@ -169,20 +169,20 @@ pub(super) const VLLM: &[Field] = &[
         "skip_special_tokens",
         "V",
         &["true"],
-        "control tokens have no text here",
+        "control tokens have no text in this server",
     ),
     ignored(
         "spaces_between_special_tokens",
         "V",
-        "control tokens have no text here",
+        "control tokens have no text in this server",
     ),
     refused(
         "truncate_prompt_tokens",
         "V",
         &["-1"],
-        "prompts are read whole",
+        "prompts are never truncated",
     ),
-    refused("truncation_side", "V", &[], "prompts are read whole"),
+    refused("truncation_side", "V", &[], "prompts are never truncated"),
     refused(
         "prompt_logprobs",
         "V",
@@ -201,16 +201,16 @@ pub(super) const VLLM: &[Field] = &[
         "return_tokens_as_token_ids",
         "V",
         &["false"],
-        "/tokenize has the ids",
+        "/tokenize returns ids",
     ),
-    refused("return_token_ids", "V", &["false"], "/tokenize has the ids"),
+    refused("return_token_ids", "V", &["false"], "/tokenize returns ids"),
     refused(
         "cache_salt",
         "V",
         &["\"\""],
-        "prompts are kept apart by the keys of clients",
+        "cached prompts are separated by API key",
     ),
-    refused("kv_transfer_params", "V", &[], "keys and values stay here"),
+    refused("kv_transfer_params", "V", &[], "the KV cache is not shared"),
     refused(
         "vllm_xargs",
         "V",
@@ -218,11 +218,11 @@ pub(super) const VLLM: &[Field] = &[
         "these are options of vLLM's plugins",
     ),
     ignored("priority", "V", SPEED),
-    ignored("request_id", "V", "answers have names of this server"),
-    ignored("mm_processor_kwargs", "V", "models here read texts"),
+    ignored("request_id", "V", "the server generates response ids"),
+    ignored("mm_processor_kwargs", "V", "only text models are supported"),
 ];
 
-/// What llama.cpp's server has beyond OpenAI's API.
+/// Fields that llama.cpp's server has in addition to OpenAI's API.
 pub(super) const LLAMA: &[Field] = &[
     ignored("cache_prompt", "L", SPEED),
     ignored("id_slot", "L", SPEED),
@@ -235,27 +235,27 @@ pub(super) const LLAMA: &[Field] = &[
         "t_max_prompt_ms",
         "L",
         &["0", "-1"],
-        "expected that the client gives up",
+        "the client has to close the connection instead",
     ),
-    refused("repeat_last_n", "L", &["-1"], "penalties are of all tokens"),
-    refused("penalize_nl", "L", &["true"], "penalties are of all tokens"),
+    refused("repeat_last_n", "L", &["-1"], "penalties cover all tokens"),
+    refused("penalize_nl", "L", &["true"], "penalties cover all tokens"),
     refused("typical_p", "L", &["1"], SAMPLERS),
     refused("tfs_z", "L", &["1"], SAMPLERS),
     refused("top_n_sigma", "L", &["-1", "0"], SAMPLERS),
     refused("xtc_probability", "L", &["0"], SAMPLERS),
-    ignored("xtc_threshold", "L", "it is of xtc_probability"),
+    ignored("xtc_threshold", "L", "it belongs to xtc_probability"),
     refused("dynatemp_range", "L", &["0"], SAMPLERS),
-    ignored("dynatemp_exponent", "L", "it is of dynatemp_range"),
+    ignored("dynatemp_exponent", "L", "it belongs to dynatemp_range"),
     refused("dry_multiplier", "L", &["0"], SAMPLERS),
-    ignored("dry_base", "L", "it is of dry_multiplier"),
-    ignored("dry_allowed_length", "L", "it is of dry_multiplier"),
-    ignored("dry_penalty_last_n", "L", "it is of dry_multiplier"),
-    ignored("dry_sequence_breakers", "L", "it is of dry_multiplier"),
+    ignored("dry_base", "L", "it belongs to dry_multiplier"),
+    ignored("dry_allowed_length", "L", "it belongs to dry_multiplier"),
+    ignored("dry_penalty_last_n", "L", "it belongs to dry_multiplier"),
+    ignored("dry_sequence_breakers", "L", "it belongs to dry_multiplier"),
     refused("mirostat", "L", &["0"], SAMPLERS),
-    ignored("mirostat_tau", "L", "it is of mirostat"),
-    ignored("mirostat_eta", "L", "it is of mirostat"),
+    ignored("mirostat_tau", "L", "it belongs to mirostat"),
+    ignored("mirostat_eta", "L", "it belongs to mirostat"),
     refused("adaptive_target", "L", &["-1"], SAMPLERS),
-    ignored("adaptive_decay", "L", "it is of adaptive_target"),
+    ignored("adaptive_decay", "L", "it belongs to adaptive_target"),
     refused(
         "samplers",
         "L",
@@ -268,27 +268,27 @@ pub(super) const LLAMA: &[Field] = &[
         "post_sampling_probs",
         "L",
         &["false"],
-        "probabilities are the model's own",
+        "probabilities are those before sampling options",
     ),
-    refused("return_tokens", "L", &["false"], "/tokenize has the ids"),
+    refused("return_tokens", "L", &["false"], "/tokenize returns ids"),
     refused(
         "return_progress",
         "L",
         &["false"],
-        "streams have answers alone",
+        "streams contain only completions",
     ),
     refused(
         "timings_per_token",
         "L",
         &["false"],
-        "the last part has the times",
+        "the last chunk has the timings",
     ),
-    refused("response_fields", "L", &["[]"], "answers have all fields"),
+    refused("response_fields", "L", &["[]"], "responses have all fields"),
     refused(
         "verbose",
         "L",
         &["false"],
-        "answers have the fields of OpenAI's API",
+        "responses have the fields of OpenAI's API",
     ),
     ignored("speculative.n_max", "L", SPEED),
     ignored("speculative.n_min", "L", SPEED),

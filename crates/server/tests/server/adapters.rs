@@ -1,4 +1,4 @@
-//! The field `lora`: adapters that requests ask for.
+//! The field `lora`: adapters that requests select.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::support::Server;
 const TEXT: &str = "/v1/completions";
 const PROMPT: &str = "What is said with an adapter, and what without? ";
 
-/// What requests ask for.
+/// Returns the values of `lora` under test.
 fn asked() -> [Value; 6] {
     [
         json!([]),
@@ -23,7 +23,7 @@ fn asked() -> [Value; 6] {
     ]
 }
 
-/// What the engine alone continues with.
+/// Returns the continuation that the engine generates without the server.
 fn expected(server: &Server, lora: &Value) -> String {
     let scaled = lora.as_array().unwrap().iter().map(|one| {
         let (_, adapter) = server
@@ -67,7 +67,7 @@ fn each_request_is_answered_with_its_own_adapters() {
         (0..5).all(|one| (0..one).all(|other| alone[one] != alone[other])),
         "{alone:?}"
     );
-    // Room for all that is computed.
+    // Enough memory for the KV caches of all requests.
     let server = Server::with_kv_memory(Some(64 << 20), |_| {});
     std::thread::scope(|scope| {
         for (lora, alone) in asked().into_iter().zip(&alone) {
@@ -80,7 +80,7 @@ fn each_request_is_answered_with_its_own_adapters() {
                         assert_eq!(choice["text"], *alone, "{lora}");
                     }
                     let cached = completion["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
-                    // What was computed with other adapters is not found.
+                    // Prompts that were computed with other adapters are not reused.
                     let is_plain = [&asked()[0], &asked()[5]].contains(&&lora);
                     assert!(if round == 0 { is_plain || cached == 0 } else { cached > 0 }, "{lora}: {cached}");
                 }

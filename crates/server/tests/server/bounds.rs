@@ -1,4 +1,4 @@
-//! Requests that are wrong, too many, too large or too slow.
+//! Requests that are invalid, too many, too large or too slow.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -192,7 +192,7 @@ fn who_sends_too_slowly_is_cut_off() {
         let _ = stream.read_to_end(&mut reply);
         String::from_utf8(reply).unwrap()
     };
-    // Nothing, half of a head, half of a body.
+    // The client sends nothing, half of a head, or half of a body.
     read("");
     read("GET /health HT");
     let body = post(CHAT, "{\"messages\": []}", "");
@@ -204,7 +204,7 @@ fn who_sends_too_slowly_is_cut_off() {
 #[test]
 fn who_reads_too_slowly_is_cut_off_and_the_answer_ends() {
     let server = Server::with(|options| options.client_time_out = Duration::from_millis(300));
-    // More than the buffers of a connection hold: eight answers of 1000 tokens with some 1.5 KB each.
+    // More than the buffers of a connection hold: eight completions of 1000 tokens, each token with some 1.5 KB.
     let long = json!({"n": 8, "max_tokens": 1000, "ignore_eos": true, "stream": true, "logprobs": true, "top_logprobs": 20});
     let body = chat(long);
     let mut stream = server.connect();
@@ -255,7 +255,7 @@ fn more_requests_than_may_wait_are_refused_and_told_when_to_come_again() {
         "{}",
         refused.headers
     );
-    // Who goes away makes room, whether it was computed or waited.
+    // A client that disconnects makes room, whether its request was running or waiting.
     drop(second);
     wait_for(1, 0);
     drop(first);
@@ -274,7 +274,7 @@ fn nothing_is_computed_for_a_request_that_is_refused() {
         .write_all(post(TEXT, &long.to_string(), "").as_bytes())
         .unwrap();
     while server.get("/health").json()["answering"] != 1 {}
-    // Each of them is wrong, which shows once it is encoded or compiled.
+    // Each request is invalid, but this is only detected during tokenization or compilation.
     let text = "x".repeat(CONTEXT + 1);
     let talk = json!([{"role": "user", "content": text}]);
     let form = json!({"type": "json_schema", "json_schema": {"schema": {"not": {}}}});
@@ -290,7 +290,7 @@ fn nothing_is_computed_for_a_request_that_is_refused() {
     ] {
         assert_eq!(server.post(path, &body).status, 429, "{path}");
     }
-    // These take nothing of the engine.
+    // These requests don't use the engine.
     server.post("/tokenize", &json!({"content": "a"})).good();
     server
         .post("/apply-template", &json!({"messages": talk}))
@@ -317,10 +317,10 @@ fn bodies_take_a_bounded_part_of_memory_together() {
         stream
     };
     let mut first = hold();
-    // It is there once another one of its length is not taken.
+    // The body is held once another one of its length is refused.
     let start = Instant::now();
     let refused = loop {
-        // It is refused itself if it comes after the other one.
+        // The held body itself may be refused, if it arrives after the other one.
         if !has_nothing(&first) {
             first = hold();
         }

@@ -17,7 +17,7 @@ fn hello(more: Value) -> Value {
     body
 }
 
-/// What the engine alone answers.
+/// Returns the completion that the engine generates without the server.
 fn expected(server: &Server, sampler: SamplerOptions, stop: &[String]) -> (String, Finish) {
     let (engine, messages) = (&server.engine, [Message::new("user", "Hello, world")]);
     let prompt = chat::encode(engine.model(), NAME, &messages, CONTEXT).unwrap();
@@ -45,7 +45,7 @@ fn text(completion: &Value, choice: usize) -> String {
         .to_owned()
 }
 
-/// Text, finish and log-probabilities of each of `count` answers in a stream.
+/// Returns the text, finish reason and log probabilities of each of the `count` completions in a stream.
 fn streamed(chunks: &[Value], count: usize) -> Vec<(String, String, Vec<Value>)> {
     let mut answers = vec![(String::new(), String::new(), Vec::new()); count];
     for choice in chunks
@@ -197,7 +197,7 @@ fn a_stream_has_the_parts_of_the_whole_answer() {
     assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
     let (last, parts) = chunks.split_last().unwrap();
     assert_eq!(last["choices"], json!([]));
-    // What is cached depends on what was asked before.
+    // The number of cached tokens depends on earlier requests.
     let counted = ["prompt_tokens", "completion_tokens", "total_tokens"];
     counted
         .iter()
@@ -313,7 +313,7 @@ fn probabilities_are_of_the_tokens_of_the_text() {
     assert_eq!(String::from_utf8_lossy(&all), text(&completion, 0));
     for token in tokens {
         let top = token["top_logprobs"].as_array().unwrap();
-        // Greedy: each is the likeliest of its place.
+        // Decoding is greedy: each token is the most likely one at its position.
         assert_eq!(
             (top.len(), &top[0]["logprob"], &top[0]["bytes"]),
             (20, &token["logprob"], &token["bytes"])

@@ -1,4 +1,4 @@
-//! `/v1/completions`, `/tokenize`, `/detokenize`, `/apply-template`.
+//! `/v1/completions`, `/tokenize`, `/detokenize` and `/apply-template`.
 
 use serde_json::{Value, json};
 use triad_engine::{Branch, Cancel, GenerateOptions, generate};
@@ -18,7 +18,7 @@ fn tokens(server: &Server, text: &str) -> Vec<u32> {
         .unwrap()
 }
 
-/// What the engine alone continues with.
+/// Returns the continuation that the engine generates without the server.
 fn expected(server: &Server, prompt: &[u32], count: usize) -> String {
     let options = GenerateOptions {
         max_tokens: Some(count),
@@ -35,7 +35,7 @@ fn expected(server: &Server, prompt: &[u32], count: usize) -> String {
     .text
 }
 
-/// All but the first, which are f32 written as f64.
+/// Returns all numbers except the first one. They are f32 values written as f64.
 fn numbers(values: &Value) -> Vec<f32> {
     values
         .as_array()
@@ -110,14 +110,14 @@ fn an_echo_tells_what_the_engine_scores() {
             .sum();
         assert!((sum - score.log_likelihood()).abs() < 1e-9);
         assert_eq!(completion["usage"]["completion_tokens"], 0);
-        // As lm-evaluation-harness finds whether all are the likeliest.
+        // The same check as in lm-evaluation-harness: whether each token is the most likely one.
         let top = told["top_logprobs"].as_array().unwrap().iter().skip(1);
         let largest = top.map(|top| top.as_object().unwrap().values().next().unwrap());
         let tokens = told["token_logprobs"].as_array().unwrap().iter().skip(1);
         let is_greedy = largest.zip(tokens).all(|(largest, token)| largest == token);
         assert_eq!(is_greedy, score.greedy);
     }
-    // The answer's tokens follow those of the prompt.
+    // The tokens of the completion follow those of the prompt.
     let mut more = body;
     more["max_tokens"] = 3.into();
     let whole = server.post(PATH, &more).good();
@@ -257,7 +257,7 @@ fn names_of_control_tokens_in_messages_stay_letters_where_the_server_keeps_them(
             let chat = json!({"messages": messages, "max_tokens": 1});
             let usage = server.post("/v1/chat/completions", &chat).good()["usage"].clone();
             assert_eq!(usage["prompt_tokens"], found["count"]);
-            // Letters are the text itself.
+            // As plain text, the names of control tokens are part of the content.
             let text = server
                 .post("/detokenize", &json!({"tokens": found["tokens"]}))
                 .good()["content"]
@@ -340,7 +340,7 @@ fn texts_become_tokens_and_texts_again() {
             "content"
         );
     }
-    // Beside a text, too, which has no use for functions.
+    // Invalid tools are refused even with a text, which does not use them.
     let wrong = json!([{"type": "function", "function": {"name": "f", "parameters": false}}]);
     let refused = server
         .post("/tokenize", &json!({"content": "a", "tools": wrong}))
@@ -433,7 +433,7 @@ fn the_document_names_every_endpoint_and_each_is_there() {
                 )),
                 other => panic!("{other} {path}"),
             };
-            // Paths that nobody serves have another code.
+            // Unknown paths have another error code.
             let nothing_kept = ["no_timeline", "no_sessions"];
             let is_there = [200, 400].contains(&reply.status)
                 || reply.json()["error"]["code"]
@@ -442,7 +442,7 @@ fn the_document_names_every_endpoint_and_each_is_there() {
             assert!(is_there, "{method} {path}: {reply:?}");
         }
     }
-    // The fields of both parts of a request.
+    // The schema has the fields of both flattened parts of the request.
     let schema = document["components"]["schemas"]["ChatBody"].to_string();
     let all = document["components"]["schemas"].to_string();
     assert!(

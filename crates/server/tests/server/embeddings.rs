@@ -1,4 +1,4 @@
-//! Vectors of texts.
+//! `/v1/embeddings`.
 
 use serde_json::{Value, json};
 
@@ -22,14 +22,14 @@ fn a_vector_is_the_scaled_mean_of_the_states_that_the_output_matrix_reads() {
     let reply = server.post(PATH, &json!({"input": tokens})).good();
     let mut sums = vec![0.0_f64; 32];
     for count in 1..=tokens.len() {
-        // Of one more token each time, by the vector of the last one.
+        // Compute the mean from the vectors of the last token of each prefix.
         let last = server
             .post(PATH, &json!({"input": tokens[..count], "pooling": "last"}))
             .good();
         let last = vector(&last["data"][0]);
         let length = last.iter().map(|value| value * value).sum::<f32>().sqrt();
         assert!((length - 1.0).abs() < 1e-5, "{length}");
-        // With a norm of weights 1, states have one length.
+        // The norm has weights of 1, so all hidden states have the same length.
         sums.iter_mut()
             .zip(last)
             .for_each(|(sum, value)| *sum += f64::from(value));
@@ -68,7 +68,7 @@ fn several_texts_have_the_vectors_that_each_has_alone_and_base64_has_the_same_nu
     }
 }
 
-/// The numbers of base64 without a line's end.
+/// Decodes the numbers from base64 without a line end.
 fn decoded(text: &str) -> Vec<f32> {
     let letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let sextets = text

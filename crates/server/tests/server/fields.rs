@@ -1,4 +1,4 @@
-//! Every field of every request: followed, without effect, or refused by its name, as the tables state it.
+//! Every field of every request: used, ignored, or refused by name, as the tables state.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use triad_server::fields::{Effect, Field, RequestFields, document, requests};
 
 use crate::support::{Reply, Server, add};
 
-/// Bodies in which each field can be changed alone.
+/// A body in which one field can be changed.
 struct Body {
     body: Value,
-    /// Where fields are added, as a JSON pointer.
+    /// The JSON pointer of the object to which fields are added.
     place: &'static str,
 }
 
@@ -18,7 +18,7 @@ fn functions() -> Value {
     json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}])
 }
 
-/// A body of the request with `parent` in it, of whose fields one is changed.
+/// Returns a body of the request that contains `parent`, one of whose fields a test changes.
 fn body(path: &str, parent: &str) -> Body {
     let call = json!({"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}});
     let called = json!([
@@ -157,7 +157,7 @@ fn body(path: &str, parent: &str) -> Body {
     Body { body, place }
 }
 
-/// A value of a followed field that asks for something else, and what has to be in the body for it.
+/// Returns another value for a used field that changes the response, and the fields that it requires in the body.
 fn other(path: &str, field: &str) -> (Value, Value) {
     let limit = if path == "/v1/responses" {
         "max_output_tokens"
@@ -168,7 +168,7 @@ fn other(path: &str, field: &str) -> (Value, Value) {
     let messages = json!({"content": null, "messages": [{"role": "user", "content": "Hi"}]});
     let value = match field {
         "model" => json!("none"),
-        // Of another kind of block, item or choice than the body has.
+        // These fields belong to another kind of block, item or choice than the body has.
         "messages.content.name" | "messages.content.content" if path == "/v1/messages" => {
             json!(5.5)
         }
@@ -206,7 +206,7 @@ fn other(path: &str, field: &str) -> (Value, Value) {
             );
         }
         "tool_choice" => {
-            // In the form of both of OpenAI's APIs.
+            // The choice in the format of each of OpenAI's APIs.
             let schema = json!({"type": "object", "properties": {}});
             let function = json!({"name": "f", "parameters": schema});
             let tools = if path == "/v1/responses" {
@@ -291,7 +291,7 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "tools.function" => json!({"name": "g"}),
         "tool_choice.function" => json!({"name": "g"}),
         "max_tokens" | "max_completion_tokens" | "max_output_tokens" => json!(3),
-        // A text, or a value that is refused by its name.
+        // A text, or a value that is refused with the field's name.
         field => match field.rsplit('.').next().unwrap() {
             "role" => json!("system"),
             "content" | "text" | "name" | "description" | "input" | "prompt"
@@ -308,7 +308,7 @@ fn other(path: &str, field: &str) -> (Value, Value) {
     (value, json!({}))
 }
 
-/// The name of the field with a text.
+/// Returns the name of the field with the text.
 fn path_of_text(path: &str) -> &'static str {
     match path {
         "/v1/completions" => "prompt",
@@ -317,7 +317,7 @@ fn path_of_text(path: &str) -> &'static str {
     }
 }
 
-/// The reply without what differs between two that are the same.
+/// Returns the reply without values that vary between equal requests.
 fn same(reply: &Reply) -> (u16, Value) {
     fn strip(value: &mut Value) {
         match value {
@@ -358,7 +358,7 @@ fn same(reply: &Reply) -> (u16, Value) {
     (reply.status, value)
 }
 
-/// Puts a field into a body, or removes it with null.
+/// Sets a field of a body. Null removes it.
 fn set(Body { mut body, place }: Body, name: &str, value: Value, more: Value) -> Value {
     add(&mut body, more);
     let parent = body.pointer_mut(place).unwrap_or_else(|| panic!("{place}"));
@@ -446,7 +446,7 @@ impl Sweep<'_> {
             }
             Effect::Refused(neutral) => {
                 let refused = self.reply(&with(json!({"other": 7}), nothing()));
-                // In Anthropic's form, errors name the field in their message.
+                // Errors in Anthropic's format have the field's name in the message.
                 let error = refused.json()["error"]["message"]
                     .as_str()
                     .unwrap_or_default()
@@ -543,7 +543,7 @@ fn a_field_of_no_api_is_refused_by_its_name_wherever_it_is() {
             "{} {parent}: {message}",
             request.path
         );
-        // Null asks for nothing.
+        // A null value is the same as a missing field.
         let body = set(
             body(request.path, parent),
             "temprature",
@@ -583,7 +583,7 @@ fn a_field_of_no_api_is_refused_by_its_name_wherever_it_is() {
         }
     }
     assert!(nested > 30, "{nested}");
-    // A schema's, a template's or an account's names are free.
+    // The names in a schema, in template variables and in metadata are arbitrary.
     let free = Map::from_iter([("anything".to_owned(), json!({"at": "all"}))]);
     let body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "metadata": free,
                       "chat_template_kwargs": free});

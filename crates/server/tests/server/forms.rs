@@ -1,4 +1,4 @@
-//! Forms of answers: `response_format`, `text.format` and `structured_outputs`.
+//! Structured output: `response_format`, `text.format` and `structured_outputs`.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn content(completion: &Value) -> &str {
         .unwrap()
 }
 
-/// Properties that are not in the order of the alphabet.
+/// Returns a schema whose properties are not in alphabetical order.
 fn city() -> Value {
     json!({
         "type": "object",
@@ -353,7 +353,7 @@ fn a_form_that_cannot_be_had_is_refused_by_its_field() {
             "{body}"
         );
     }
-    // Nothing of this harmed it.
+    // The server still works after all these requests.
     server
         .post(CHAT, &chat(json!({"structured_outputs": {"regex": "a"}})))
         .good();

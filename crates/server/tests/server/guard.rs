@@ -1,4 +1,4 @@
-//! Keys, hosts and origins.
+//! API keys, the Host header and CORS origins.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ fn a_key_is_wanted_where_there_is_one() {
     server.get("/health").good();
 }
 
-/// All methods that clients send.
+/// HTTP methods that clients may send.
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE",
 ];
@@ -77,7 +77,7 @@ fn ask(server: &Server, method: &str, path: &str, headers: &str) -> Reply {
     server.send(&format!("{head}{headers}Content-Length: 0\r\n\r\n"))
 }
 
-/// A path of the route.
+/// Returns a concrete path of the route.
 fn path(route: &Route) -> String {
     route
         .path
@@ -313,7 +313,7 @@ fn pages_of_named_origins_alone_may_read_answers() {
     off.post("/v1/completions", &json!({"prompt": "a"})).good();
 }
 
-/// Headers that official packages send from a page, besides those that any page may send.
+/// Headers that the official packages send from a web page, in addition to those that CORS always allows.
 const OPENAI: &str = "authorization,content-type,idempotency-key,openai-beta,openai-organization,openai-project,user-agent,\
                       x-stainless-arch,x-stainless-custom-poll-interval,x-stainless-helper-method,x-stainless-lang,\
                       x-stainless-os,x-stainless-package-version,x-stainless-poll-helper,x-stainless-retry-count,\
@@ -368,7 +368,7 @@ fn packages_for_browsers_reach_every_route_from_a_named_origin() {
             headers.split(',').all(|name| allowed.contains(name)),
             "{reply:?}"
         );
-        // With a wrong key, too, a page reads why it is refused, and when it may come again.
+        // With a wrong key, a page can still read the error and the Retry-After header.
         for key in ["", "key"] {
             let reply = ask(
                 &server,

@@ -1,4 +1,4 @@
-//! A server whose process may take little memory.
+//! A server whose process has little memory.
 
 use std::process::{Command, Stdio};
 
@@ -6,10 +6,10 @@ use serde_json::json;
 
 use crate::support::Server;
 
-/// Set in the process that has the limit.
+/// An environment variable that is set in the process with the limit.
 const LIMITED: &str = "TRIAD_TEST_LIMITED";
 
-/// The test begins itself again, in a process of a gigabyte of addresses.
+/// Runs the test again in a child process with a gigabyte of address space.
 #[test]
 #[cfg(target_os = "linux")]
 fn where_memory_is_short_requests_wait_or_are_refused_and_the_server_stays() {

@@ -1,4 +1,4 @@
-//! A server through real HTTP, with a tiny random model.
+//! Tests of the server over HTTP, with a tiny random model.
 
 mod adapters;
 mod bounds;

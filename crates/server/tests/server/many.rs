@@ -1,4 +1,4 @@
-//! Many clients at once, clients that go away, and the end of the server.
+//! Concurrent clients, clients that disconnect, and the shutdown of the server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ fn each_of_sixteen_clients_gets_what_it_gets_alone() {
     );
 }
 
-/// Reads a stream's first events, and goes away.
+/// Reads the first events of a stream, and disconnects.
 fn leave(server: &Server, events: usize) {
     let body =
         json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true, "n": 2});
@@ -72,7 +72,7 @@ fn an_answer_ends_when_its_client_goes_away() {
     let server = Server::start();
     leave(&server, 3);
     server.wait_until_idle();
-    // Whole answers, too, whose clients wait for them.
+    // The same for responses that are not streamed, while their clients wait.
     let body = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true});
     let mut stream = server.connect();
     stream
@@ -89,7 +89,7 @@ fn an_answer_ends_when_its_client_goes_away() {
         metrics.contains("triad_answers_total{model=\"tiny\",finish=\"cancelled\"}"),
         "{metrics}"
     );
-    // Pages of sessions that are gone are in the index of prefixes at most.
+    // No pages are left except those in the prefix index.
     let kv = server.engine.usage().kv;
     assert!(kv.bytes <= kv.indexed_pages * kv.page_bytes, "{kv:?}");
 }
@@ -119,7 +119,7 @@ fn the_end_of_a_server_waits_for_answers_and_cancels_those_that_take_too_long() 
         );
         assert!(
             std::net::TcpStream::connect(server.address).is_err(),
-            "nobody listens any more"
+            "the server still listens after its shutdown"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Several models by name, loaded on demand within a bound of memory.
+//! Several models, loaded on demand within a memory limit.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown, StartError
 
 use crate::support::{Server, add, engine, post};
 
-/// Models `a`, `b`, … of one byte each, and how often each was loaded.
+/// Returns models `a`, `b`, … of one byte each, and counters of their loads.
 fn models(engine: &Engine, count: usize) -> (Vec<HostedModel>, Arc<Vec<AtomicUsize>>) {
     let loads: Arc<Vec<_>> = Arc::new((0..count).map(|_| AtomicUsize::new(0)).collect());
     let model = |index: usize| {
@@ -64,7 +64,7 @@ fn models_are_loaded_when_asked_for_and_the_one_not_used_the_longest_goes_first(
         ("b", ["b", "c"]),
     ] {
         ask(name).good();
-        assert_eq!(loaded(&server), expected, "behind {name}");
+        assert_eq!(loaded(&server), expected, "after {name}");
     }
     assert_eq!(counts(&loads), [1, 2, 1]);
     let unknown = ask("d");
@@ -206,7 +206,7 @@ fn a_model_in_use_stays_and_who_waits_too_long_for_its_memory_is_told_when_to_co
     let (models, loads) = models(&engine, 2);
     let server = Server::of((engine, folder), models, |options| {
         options.model_bytes = 1;
-        // A small part of what the answers below take.
+        // A small part of the time that the completions below take.
         options.client_time_out = Duration::from_millis(50);
     });
     let mut stream = server.connect();
@@ -220,14 +220,14 @@ fn a_model_in_use_stays_and_who_waits_too_long_for_its_memory_is_told_when_to_co
     let refused = server.post("/tokenize", &json!({"model": "b", "content": "a"}));
     assert_eq!(refused.status, 503, "{refused:?}");
     assert!(
-        refused.headers.contains("retry-after") && refused.body.contains("beside a"),
+        refused.headers.contains("retry-after") && refused.body.contains("in use: a"),
         "{refused:?}"
     );
     assert_eq!(counts(&loads), [1, 0]);
     stream.shutdown(std::net::Shutdown::Both).unwrap();
     drop(reading.join());
     server.wait_until_idle();
-    // The end of the answers and of the request that waits for them are not one moment.
+    // The completions end slightly before the request that waits for them.
     let start = Instant::now();
     while server
         .post("/tokenize", &json!({"model": "b", "content": "a"}))
@@ -254,7 +254,7 @@ fn a_model_that_can_not_be_loaded_is_an_error_and_the_others_go_on() {
         assert!(
             failed
                 .body
-                .contains("b can't be loaded: the log of the server has the cause"),
+                .contains("b can't be loaded: the server's log has the cause"),
             "{failed:?}"
         );
         assert!(!failed.body.contains("secret"), "{failed:?}");
@@ -302,7 +302,7 @@ fn a_model_whose_file_is_truncated_is_unloaded_and_the_server_goes_on() {
     };
     let text = |answer: &serde_json::Value| answer["choices"][0]["text"].clone();
     let expected = text(&ask("b").good());
-    // While it answers: what is streamed so far is of the whole file, and then there is an error.
+    // The file changes during generation: the text streamed so far is that of the original file, then an error follows.
     let mut stream = server.connect();
     let body = json!({"model": "b", "prompt": "abc", "max_tokens": 480, "ignore_eos": true, "stream": true});
     stream

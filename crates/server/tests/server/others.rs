@@ -1,4 +1,4 @@
-//! `/v1/responses` and `/v1/messages`: the answers of `/v1/chat/completions` in other forms.
+//! `/v1/responses` and `/v1/messages`: the completions of `/v1/chat/completions` in other formats.
 
 use serde_json::{Value, json};
 
@@ -99,7 +99,7 @@ fn a_message_has_the_answer_of_the_chat_whole_and_streamed() {
         events[events.len() - 2]["delta"]["stop_reason"],
         "max_tokens"
     );
-    // A stop sequence is named.
+    // The response names the stop sequence.
     let stop: String = expected.chars().skip(3).take(2).collect();
     body["stream"] = false.into();
     body["stop_sequences"] = json!([stop]);
@@ -286,7 +286,7 @@ fn a_tool_runner_learns_that_there_are_no_threads() {
         json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]})
     );
     with(Value::Null).good();
-    // Other fields are no threads.
+    // Errors of other fields don't have this code.
     let other = server.post("/v1/messages", &json!({"container": "a"}));
     assert_eq!(other.json()["error"].get("details"), None, "{other:?}");
 }
@@ -329,7 +329,7 @@ fn an_answer_without_a_limit_ends_with_the_context() {
             }
             add(&mut body, json!({name: -1, "ignore_eos": true}));
             let usage = server.post(path, &body).good()["usage"].clone();
-            // The last token is not computed, and takes no place.
+            // The last token is not computed, and so needs no KV cache.
             let tokens = usage["total_tokens"].as_u64().unwrap() as usize;
             assert!(
                 (CONTEXT..=CONTEXT + 1).contains(&tokens),
@@ -379,6 +379,6 @@ fn marks_for_a_cache_have_no_effect_wherever_clients_put_them() {
             server.post("/v1/responses", &response).good()["output"][0]["content"].clone(),
         ]
     };
-    // Null is as a field that is not there.
+    // A null value is the same as a missing field.
     assert_eq!(answers(json!({"type": "ephemeral"})), answers(Value::Null));
 }

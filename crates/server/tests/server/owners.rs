@@ -1,4 +1,4 @@
-//! What belongs to a key: no other key finds it, on any route.
+//! Isolation of keys: no key can access data of another key, on any route.
 
 use serde_json::{Value, json};
 
@@ -24,8 +24,8 @@ fn send(server: &Server, key: &str, method: &str, path: &str) -> Reply {
     server.send(&format!("{head}Authorization: Bearer {key}\r\n\r\n"))
 }
 
-/// Each endpoint that computes a prompt: its path, its body without the number of tokens, and where it tells how many tokens
-/// were cached.
+/// Returns each endpoint that computes a prompt: its path, its body without a token limit, and the JSON pointer of the
+/// number of cached tokens in the response.
 fn endpoints(text: &str) -> [(&'static str, Value, &'static str); 4] {
     let messages = json!([{"role": "user", "content": text}]);
     [
@@ -52,7 +52,7 @@ fn endpoints(text: &str) -> [(&'static str, Value, &'static str); 4] {
     ]
 }
 
-/// Longer than a page, which is found as soon as it is computed.
+/// Returns a text of more than one KV page, since only whole pages are reused.
 fn secret(number: usize) -> String {
     format!(
         "{} The number is {number}. {}",
@@ -83,7 +83,7 @@ fn no_endpoint_finds_what_another_key_asked() {
             );
         }
     }
-    // Nor do streams of several answers, or prompts that are scored.
+    // Streams of several completions and scored prompts don't share prompts across keys either.
     for mut body in [
         json!({"n": 2, "stream": true}),
         json!({"echo": true, "logprobs": 1, "stream": true}),
@@ -108,7 +108,7 @@ fn requests_without_a_key_have_one_owner() {
     let server = Server::start();
     let (path, body, place) = endpoints(&secret(0))[0].clone();
     assert_eq!(cached(&server.post(path, &body), place), 0);
-    // A client that sends a key unasked has the same owner.
+    // The owner is the same if a client sends a key to a server without keys.
     assert!(cached(&ask(&server, "alice", path, &body), place) >= 256);
 }
 
@@ -158,13 +158,13 @@ fn a_saved_session_is_there_for_its_key_alone() {
     );
     assert_eq!(send(&server, "bob", "DELETE", "/sessions/a").status, 404);
     server.engine.forget_prefixes();
-    // What one restores, the other does not find.
+    // A session that one key restores is not reused by another key.
     ask(&server, "alice", "/sessions/b/restore", &json!({})).good();
     let (path, mut body, place) = endpoints("")[0].clone();
     body["prompt"] = secret(1).into();
     assert_eq!(cached(&ask(&server, "bob", path, &body), place), 0);
     assert!(cached(&ask(&server, "alice", path, &body), place) >= 256);
-    // Nor does one delete what the other saved by the same name.
+    // Deleting a session does not delete another key's session of the same name.
     assert_eq!(send(&server, "bob", "DELETE", "/sessions/b").status, 204);
     assert_eq!((names("alice").len(), names("bob").len()), (2, 0));
 }
@@ -211,7 +211,7 @@ fn numbers_of_all_keys_together_have_a_key_of_their_own() {
         .status,
         401
     );
-    // Where there is one key, all that is counted is of that key.
+    // With only one key, all metrics are those of that key.
     let one = Server::with(|options| options.api_keys = vec!["alice".into(), "alice".into()]);
     assert_eq!(send(&one, "alice", "GET", "/metrics").status, 200);
 }

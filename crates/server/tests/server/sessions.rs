@@ -1,4 +1,4 @@
-//! Prompts whose keys and values are kept in files.
+//! Prompts whose KV cache is saved in files.
 
 use std::path::Path;
 

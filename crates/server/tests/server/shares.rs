@@ -1,4 +1,4 @@
-//! One client shuts out no other: connections, bodies, turns and saved sessions are shared.
+//! Fairness: connections, memory for bodies, queue places and saved sessions are shared among clients.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::support::{Server, has_nothing, post};
 
 const TEXT: &str = "/v1/completions";
 const HEALTH: &str = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
-/// Longer than a test takes: what ends in it was not ended by it.
+/// A timeout that is longer than any test, so that it can't be the reason why something ends.
 const LONG: Duration = Duration::from_secs(600);
 
 fn key(name: &str) -> String {
@@ -23,13 +23,13 @@ fn with_keys(options: &mut ServerOptions) {
     options.api_keys = vec!["alice".into(), "bob".into()];
 }
 
-/// Sends so many bytes, and returns the connection.
+/// Sends the bytes, and returns the connection.
 fn begin(mut stream: TcpStream, sent: &str) -> TcpStream {
     stream.write_all(sent.as_bytes()).unwrap();
     stream
 }
 
-/// Reads until the server ends the connection.
+/// Reads until the server closes the connection.
 fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {
@@ -39,7 +39,7 @@ fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Reads the next bytes that come.
+/// Reads the next bytes that arrive.
 fn some(stream: &mut TcpStream) -> String {
     let mut bytes = [0; 4096];
     let count = stream.read(&mut bytes).unwrap();
@@ -90,7 +90,7 @@ fn half_sent_heads_keep_no_request_of_the_same_address_from_its_answer() {
         .map(|_| begin(server.connect(), &HEALTH[..20]))
         .collect();
     server.get("/health").good();
-    // The oldest made room, the latest is still there.
+    // The oldest connection was replaced. The latest one is still open.
     rest(&mut heads[0]);
     let mut last = begin(heads.pop().unwrap(), &HEALTH[20..]);
     assert!(some(&mut last).starts_with("HTTP/1.1 200"));
@@ -124,7 +124,7 @@ fn an_address_with_its_share_of_connections_is_refused_and_others_are_not() {
     let start = Instant::now();
     loop {
         let mut again = connect_from(&server, 2);
-        // It may be refused before it is written.
+        // The server may refuse the connection before the request is written.
         let _ = again.write_all(HEALTH.as_bytes());
         if some(&mut again).starts_with("HTTP/1.1 200") {
             break;
@@ -178,10 +178,10 @@ fn bodies_of_one_key_leave_memory_for_those_of_another() {
     let part = post(TEXT, &body, &key("alice"));
     let hold = || begin(server.connect(), &part[..part.len() - 5000]);
     let mut held = hold();
-    // It is there once another one of the same key is not taken.
+    // The body is held once another one of the same key is refused.
     let start = Instant::now();
     let refused = loop {
-        // It is refused itself if it comes after the other one.
+        // The held body itself may be refused, if it arrives after the other one.
         if !has_nothing(&held) {
             held = hold();
         }
@@ -252,7 +252,7 @@ fn saved_sessions_beyond_the_bytes_of_a_key_replace_its_oldest_and_no_other_key_
     let server = start((2 * bytes).max(page));
     for name in ["c", "b", "a"] {
         save(&server, "bob", name, 250).good();
-        // Files have times of some milliseconds.
+        // Modification times of files have a resolution of some milliseconds.
         sleep(Duration::from_millis(20));
     }
     assert_eq!(names(&server, "bob"), ["a", "b"]);

@@ -1,4 +1,4 @@
-//! A server with a tiny random model, and a client that speaks plain HTTP.
+//! A server with a tiny random model, and a plain HTTP client.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,20 +17,20 @@ use triad_model::testing::GgufBuilder;
 use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown, serve};
 
 pub const CONTEXT: usize = 1024;
-/// The bytes, `ab`, the end of a turn, and the end token.
+/// The vocabulary: all bytes, `ab`, the end of a turn, and the end token.
 pub const VOCAB: usize = 259;
 pub const TURN: u32 = 257;
 pub const NAME: &str = "tiny";
 const END: &str = "<|end|>";
 
-/// The end token is no text of the template, so that answers seldom end by it.
+/// The template does not contain the end token, so that completions seldom end with it.
 const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}{{ message.name or '' }}: \
                         {{ message.reasoning_content or '' }}{{ message.content }}<|turn|>{% endfor %}\
                         {% if enable_thinking is defined and not enable_thinking %}soon {% endif %}\
                         {{ reasoning_effort or '' }}{% for document in documents or [] %}{{ document.text }}{% endfor %}\
                         {% if add_generation_prompt %}assistant: {% endif %}";
 
-/// A llama of two blocks with random weights, whose control token for the end of a turn is called `turn`.
+/// Creates a llama of two layers with random weights. `turn` is its control token for the end of a turn.
 pub fn model(folder: &Path, turn: &str) -> Model {
     let (hidden, width, key_value) = (32, 48, 16);
     let tokens = (0..=255)
@@ -118,7 +118,7 @@ pub fn model(folder: &Path, turn: &str) -> Model {
     .unwrap()
 }
 
-/// Of rank 1 on the values of all blocks: all of its numbers are `value`.
+/// Creates an adapter of rank 1 for the value projections of all layers. All of its numbers are `value`.
 fn adapter(model: &Model, value: f32) -> Arc<Adapter> {
     let low_rank = |shape: &LinearShape| {
         let numbers = |count: usize| vec![value.abs().sqrt(); count].into();
@@ -151,8 +151,8 @@ fn adapter(model: &Model, value: f32) -> Arc<Adapter> {
     )
 }
 
-/// The letter that byte-level vocabularies write for a byte: itself where it is visible, else the next free one from
-/// U+0100 on.
+/// Returns the character that byte-level vocabularies use for a byte: the byte itself if it is visible, otherwise the
+/// next free one from U+0100 on.
 pub fn byte_letter(byte: u8) -> String {
     let visible = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let code = if visible(byte) {
@@ -163,12 +163,12 @@ pub fn byte_letter(byte: u8) -> String {
     char::from_u32(code).unwrap().to_string()
 }
 
-/// An engine of the model, and the folder that holds its file.
+/// Returns an engine of the model, and the folder with its file.
 pub fn engine(kv_memory: Option<usize>) -> (Engine, tempfile::TempDir) {
     engine_of("<|turn|>", kv_memory)
 }
 
-/// As [`engine`], of the model whose control token is called `turn`.
+/// Like [`engine`], with `turn` as the model's control token.
 pub fn engine_of(turn: &str, kv_memory: Option<usize>) -> (Engine, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let model = Arc::new(model(folder.path(), turn));
@@ -191,7 +191,7 @@ pub fn engine_of(turn: &str, kv_memory: Option<usize>) -> (Engine, tempfile::Tem
     )
 }
 
-/// A server in this process, on a port of the system's choosing.
+/// A server in this process, on a free port.
 pub struct Server {
     pub address: SocketAddr,
     pub engine: Engine,
@@ -234,7 +234,7 @@ impl Server {
         server
     }
 
-    /// A server of `models`; `engine` computes one of them.
+    /// Starts a server of `models`. `engine` runs one of them.
     pub fn of(
         (engine, folder): (Engine, tempfile::TempDir),
         models: Vec<HostedModel>,
@@ -279,10 +279,10 @@ impl Server {
         self.send(&post(path, body, ""))
     }
 
-    /// The answer to what is written as it is.
+    /// Sends the bytes as they are, and returns the response.
     pub fn send(&self, request: &str) -> Reply {
         let mut stream = self.connect();
-        // It may be refused before it is written whole.
+        // The server may refuse the request before it is written completely.
         let _ = stream.write_all(request.as_bytes());
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
@@ -297,7 +297,7 @@ impl Server {
         stream
     }
 
-    /// Waits until nothing is computed and nobody waits.
+    /// Waits until no requests are running or waiting.
     pub fn wait_until_idle(&self) {
         let start = Instant::now();
         while self.get("/health").json()["answering"] != 0 {
@@ -306,7 +306,7 @@ impl Server {
         }
     }
 
-    /// Ends the server, and waits for it.
+    /// Stops the server and waits for its end.
     pub fn end(&mut self) {
         self.shutdown.begin();
         self.thread.take().unwrap().join().unwrap();
@@ -334,7 +334,7 @@ pub fn add(body: &mut Value, more: Value) {
     body.extend(more);
 }
 
-/// A request with further `headers`, each with a line's end.
+/// Returns a request with additional `headers`, each with a line end.
 pub fn post(path: &str, body: &str, headers: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n{headers}\
@@ -387,13 +387,13 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// The JSON of a good response.
+    /// Returns the JSON of a successful response.
     pub fn good(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.body);
         self.json()
     }
 
-    /// The error of a response of `status`, in OpenAI's form.
+    /// Returns the error of a response with `status`, in OpenAI's format.
     pub fn error(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.body);
         let error = self.json()["error"].clone();
@@ -412,7 +412,7 @@ impl Reply {
         error
     }
 
-    /// The events of a stream, which ends with `[DONE]`.
+    /// Returns the events of a stream that ends with `[DONE]`.
     pub fn events(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{}", self.body);
         assert!(
@@ -431,7 +431,7 @@ impl Reply {
             .collect()
     }
 
-    /// The events of a stream in which nothing failed.
+    /// Returns the events of a stream without errors.
     pub fn chunks(&self) -> Vec<Value> {
         let events = self.events();
         assert!(
@@ -443,7 +443,7 @@ impl Reply {
     }
 }
 
-/// Returns whether nothing has come that is not read yet, and the connection is open.
+/// Returns whether no unread bytes have arrived and the connection is open.
 pub fn has_nothing(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let peeked = stream.peek(&mut [0]);
@@ -451,7 +451,7 @@ pub fn has_nothing(stream: &TcpStream) -> bool {
     matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// The events of a stream, whose names are their types and come before their data.
+/// Returns the events of a stream. The name of each event is its type and comes before its data.
 pub fn events(reply: &Reply) -> Vec<Value> {
     assert_eq!(reply.status, 200, "{}", reply.body);
     let blocks = reply.body.split_terminator("\n\n");

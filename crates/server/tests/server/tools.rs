@@ -1,4 +1,4 @@
-//! Functions that answers call: in all forms of requests, whole and streamed.
+//! Tool calls, in all request formats, streamed and not.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::support::{NAME, Server, add, engine_of, events};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// Two functions, with arguments that soon come to an end.
+/// Returns two functions with short arguments.
 fn functions() -> [(&'static str, Value); 2] {
     let of = |name: &str, schema: Value| json!({"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": false});
     [
@@ -30,7 +30,7 @@ fn chat(more: Value) -> Value {
     body
 }
 
-/// Whether `arguments` are of the function `name`.
+/// Asserts that `arguments` match the schema of the function `name`.
 #[track_caller]
 fn assert_arguments(name: &str, arguments: &str) {
     let value: Value =
@@ -43,7 +43,7 @@ fn assert_arguments(name: &str, arguments: &str) {
     assert!(expected.contains(&value), "{name}: {arguments}");
 }
 
-/// The message that the deltas of a stream make, as OpenAI's package puts it together, and why it ended.
+/// Assembles a message from the deltas of a stream as OpenAI's package does, and returns it with the finish reason.
 fn message(chunks: &[Value]) -> (Value, String) {
     let (mut text, mut calls, mut reason) = (None::<String>, Vec::<Value>::new(), String::new());
     for choice in chunks
@@ -57,7 +57,7 @@ fn message(chunks: &[Value]) -> (Value, String) {
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
             let index = call["index"].as_u64().unwrap() as usize;
             if index == calls.len() {
-                // The name comes first.
+                // The first delta of a call has its name.
                 assert!(
                     call["id"].is_string()
                         && call["type"] == "function"
@@ -124,7 +124,7 @@ fn an_answer_that_must_call_a_function_does_whole_and_streamed() {
             let (streamed, reason) = message(&chunks);
             assert_eq!(reason, "tool_calls");
             assert_eq!(without_ids(&streamed), without_ids(message_whole));
-            // Arguments come in pieces, not at the end.
+            // The arguments are sent in several chunks, not all at the end.
             let pieces = chunks.iter().filter(|chunk| {
                 chunk["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"]
                     .as_str()
@@ -331,7 +331,7 @@ fn functions_that_may_not_be_called_are_not_told() {
             plain["usage"]["prompt_tokens"]
         );
     }
-    // An answer with another form may still have it beside them.
+    // With tool_choice none, another output format is allowed.
     let format = json!({"tool_choice": "none", "structured_outputs": {"choice": ["yes"]}});
     assert_eq!(
         server.post(CHAT, &chat(format)).good()["choices"][0]["message"]["content"],
@@ -339,7 +339,7 @@ fn functions_that_may_not_be_called_are_not_told() {
     );
 }
 
-/// What the model reads of `messages`, with the functions or without.
+/// Returns the prompt of `messages`, with or without the tools.
 fn prompt(server: &Server, messages: &Value, with_tools: bool) -> String {
     let mut body = json!({"messages": messages});
     if with_tools {
@@ -377,7 +377,7 @@ fn functions_calls_and_results_are_a_part_of_the_prompt() {
         "{listed}"
     );
     assert!(listed.contains(&tools()[1].to_string()), "{listed}");
-    // An answer to it counts these tokens.
+    // The usage of a completion counts these tokens.
     for tools in [json!([]), tools()] {
         let completion = server
             .post(
@@ -512,7 +512,7 @@ fn what_is_wrong_with_tools_is_refused_by_its_field() {
             .error(400);
         assert_eq!(error["param"], field, "{error}");
     }
-    // Where the model need not call it, a schema that answers can't be kept to is none of its form.
+    // If a call is optional, an unsupported schema does not constrain the completion and is not an error.
     server.post(CHAT, &chat(json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}], "max_tokens": 4}))).good();
 }
 
@@ -859,7 +859,7 @@ fn an_answer_with_a_form_that_may_call_is_calls_or_json() {
     assert_eq!(kinds.len(), 2, "both come: {kinds:?}");
 }
 
-/// The events of the first stream at `path` in which several calls begin, each with an event `start`.
+/// Returns the events of the first stream at `path` that contains several calls. An event `start` begins each call.
 fn until_several(server: &Server, path: &str, body: &Value, start: &str) -> Vec<Value> {
     for _ in 0..64 {
         let events = events(&server.post(path, body));
@@ -966,7 +966,7 @@ fn several_answers_have_calls_of_their_own() {
             (Some("tool_calls"), "tool_calls")
         );
         assert_eq!(without_ids(&streamed), without_ids(&choice["message"]));
-        // It is the answer with the next seed.
+        // This completion has the next seed.
         let mut alone = body.clone();
         add(
             &mut alone,
