@@ -486,7 +486,7 @@ fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
             &place.triad(&[&["profile", "-m", "package", "--repeat", "1"][..], &on].concat()),
         );
         assert!(
-            profile.contains("µs alone / beside the others") && profile.contains("products.json"),
+            profile.contains("µs alone / with the others running") && profile.contains("products.json"),
             "{profile}"
         );
         for how in ["layer", "tensor", "auto"] {

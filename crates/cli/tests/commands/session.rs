@@ -78,7 +78,7 @@ fn a_file_that_is_no_conversation_is_refused_and_kept() {
     place.write("talk.json", "{\"messages\": 1}");
     let model = std::fs::read(place.path("model.gguf")).unwrap();
     for (file, message) in [
-        ("talk.json", "no conversation that was saved"),
+        ("talk.json", "not a saved conversation"),
         ("model.gguf", "UTF-8"),
     ] {
         let output = place.triad(&[
