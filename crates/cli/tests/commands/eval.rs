@@ -335,7 +335,7 @@ fn without_json_the_score_comes_first_with_its_error() {
         "{printed}"
     );
     assert!(
-        printed.contains("rows    2\n") && printed.contains(" a second"),
+        printed.contains("rows    2\n") && printed.contains(" tokens/s"),
         "{printed}"
     );
 }

@@ -23,7 +23,7 @@ fn a_model_is_prepared_verified_shown_and_run() {
         (&Json::from("package"), &Json::from(100))
     );
     assert_eq!(report["preparation"]["options"]["prune"]["rate"], 0.5);
-    let hashed = "as their hashes say: package.json, package.json.sha256, tokenizer.gguf, weights.safetensors";
+    let hashed = "match their hashes: package.json, package.json.sha256, tokenizer.gguf, weights.safetensors";
     assert_eq!(
         succeed(&place.triad(&["verify", "package"])),
         format!("package: OK\n  {hashed}\n")
@@ -31,7 +31,7 @@ fn a_model_is_prepared_verified_shown_and_run() {
     for name in ["costs.json", "notes.txt"] {
         std::fs::write(place.path("package").join(name), "{}").unwrap();
     }
-    let others = "  made by runs, which check them: costs.json\n  no part of the package, not read: notes.txt\n";
+    let others = "  made by runs, which check them: costs.json\n  not part of the package, not read: notes.txt\n";
     assert!(succeed(&place.triad(&["verify", "package"])).ends_with(others));
     let info = json(&place.triad(&["info", "package", "--json"]));
     assert_eq!(

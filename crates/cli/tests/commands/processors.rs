@@ -913,7 +913,7 @@ fn a_gpu_alone_is_verified_with_packages_of_every_format() {
         let verdict =
             succeed(&place.triad(&["verify", package, "--chunk", "4", "--processors", "gpu"]));
         assert!(
-            verdict.contains("and a token behind each, have logits within"),
+            verdict.contains("and a token after each, have logits within"),
             "{verdict}"
         );
         assert!(
