@@ -49,8 +49,8 @@ pub fn engine(
     Ok(Engine::with_progress(model, options, progress)?)
 }
 
-/// Runs `prompt` behind what `session` has seen and generates the answer, of which `on_event` is given each part as it
-/// comes. An error of `on_event` ends the answer.
+/// Appends `prompt` to the tokens of `session` and generates the answer. `on_event` is called with each part of the
+/// answer as it is generated. An error of `on_event` ends the answer.
 ///
 /// # Errors
 /// As [`generate`], and the error of `on_event`.

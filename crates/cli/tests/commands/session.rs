@@ -38,7 +38,7 @@ fn a_session_goes_on_where_its_file_ends() {
         .collect();
     assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
     assert_eq!(second["messages"][1], first["messages"][1]);
-    // The model's template has a line for each message: the same prompt at once has the same answer.
+    // The model's template has a line for each message: the whole prompt in one call has the same answer.
     let said = first["messages"][1]["content"].as_str().unwrap();
     let whole = format!("user: Hello\nassistant: {said}\nuser: More\n");
     assert_eq!(

@@ -349,7 +349,7 @@ fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Mo
     let path = ModelArgument { model: name.into() }.path()?;
     let prepared = || {
         let package = preparing::package_of(&path, name, Threads::Count(threads));
-        package.with_context(|| format!("cannot prepare {name}; --float measures it without preparation"))
+        package.with_context(|| format!("cannot prepare {name}; --float skips this step"))
     };
     let path = if float.float {
         path.clone()

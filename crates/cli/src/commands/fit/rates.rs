@@ -1,6 +1,6 @@
 //! Times of the kernels on the model's shapes, each measured once for some milliseconds.
 //!
-//! Of a large matrix, as many columns are measured as take a few milliseconds. The time of a prompt's operators is a
+//! For a large matrix, only as many columns are measured as take a few milliseconds. The time of a prompt's operators is a
 //! line over the rows, through two measured lengths. The time of attention is a line over the positions that are read.
 
 use std::collections::BTreeMap;

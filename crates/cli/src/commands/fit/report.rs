@@ -27,7 +27,7 @@ pub struct Report {
     kv_bytes_per_token: usize,
     predictions: Vec<Prediction>,
     choice: Option<Choice>,
-    /// What the user can do where something does not fit.
+    /// Actions for the user where something does not fit.
     advice: Vec<String>,
 }
 
