@@ -89,10 +89,10 @@ impl Place {
             .env_remove("RUST_LOG");
         command
     }
+}
+
 /// Returns the path of `triad` or `triad-lab`. Cargo names the program of the package under test. The other one is next to
 /// it, since both are built before any test of the workspace runs.
-/// Returns the path of `triad` or `triad-lab`. Cargo names the one of the package under test; the other is next to it, since
-/// both are built before any test of the workspace runs.
 fn program(name: &str) -> PathBuf {
     let tested = option_env!("CARGO_BIN_EXE_triad").or(option_env!("CARGO_BIN_EXE_triad-lab"));
     let path = Path::new(tested.expect("cargo names it"))

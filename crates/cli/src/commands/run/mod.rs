@@ -419,7 +419,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Describes the outlier weight cache on a device with memory of its own, the memory of the process after the prompt,
+/// Describes the outlier weight cache on a device with its own memory, the memory of the process after the prompt,
 /// and the operators in fixed point.
 fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     let fixed =
