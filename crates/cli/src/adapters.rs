@@ -1,4 +1,4 @@
-//! `--lora`: adapters of an answer.
+//! `--lora`: the LoRA adapters of an answer.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use triad_plan::processors::ProcessorKind;
 
 use triad_console::output;
 
-/// An adapter's file or folder, and how much of it.
+/// The path of an adapter, and its scale.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaledPath {
     path: PathBuf,
@@ -35,7 +35,7 @@ impl FromStr for ScaledPath {
                 scale,
             }),
             Ok(scale) => Err(format!("the scale is {scale}, expected a finite number")),
-            // As in `C:\\adapter.gguf`.
+            // A path with a colon, such as `C:\\adapter.gguf`.
             Err(_) => Ok(whole()),
         }
     }
@@ -52,7 +52,7 @@ pub fn open(model: &Model, paths: &[ScaledPath]) -> Result<Adapters> {
     Ok(Adapters::new(adapters.collect::<Result<Vec<_>>>()?)?)
 }
 
-/// Prints what adapters change where other processors than CPUs compute.
+/// Prints a note on adapters if processors other than CPUs are used.
 pub fn note_processors(engine: &Engine) {
     if engine
         .processors()
@@ -60,8 +60,8 @@ pub fn note_processors(engine: &Engine) {
         .any(|(_, processor)| processor.kind != ProcessorKind::Cpu)
     {
         output::note(
-            "note: with an adapter, the CPU computes what it adds, whole feed-forwards of an NPU or a GPU, and models that a \
-             GPU runs whole",
+            "note: with an adapter, the CPU computes its part, and also the feed-forwards of an NPU or a GPU and the models of a \
+             GPU that runs them whole",
         );
     }
 }
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(
             read(file.to_str().unwrap()),
             of(file.to_str().unwrap(), 1.0),
-            "what is there is a path"
+            "an existing file is a path"
         );
     }
 }

@@ -1,9 +1,9 @@
 //! The `triad` command.
 //!
-//! This file reads the command line; each command is one module in [`commands`]. Code that `triad-lab` uses as well is in
-//! the crate `triad-console`, code that does not print in `triad-frontend`.
+//! This file parses the command line. Each command is a module in [`commands`]. Code shared with `triad-lab` is in the
+//! crate `triad-console`, code that does not print is in `triad-frontend`.
 #![forbid(unsafe_code)]
-// Their macros panic where the stream cannot be written: `output` has functions that do not.
+// These macros panic if the stream cannot be written. The functions in `output` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod adapters;
@@ -33,11 +33,11 @@ use triad_console::{process, version};
 #[command(after_help = "Examples:
   triad run -p 'Why is the sky blue?'      answer with the default model, fetched when first used
   triad run                                chat
-  triad COMMAND --help                     examples of every command")]
+  triad COMMAND --help                     help and examples of a command")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Say on standard error what happens inside
+    /// Log details to standard error
     #[arg(short, long, global = true)]
     verbose: bool,
 }
@@ -63,7 +63,7 @@ enum Command {
     /// Write a manual page for each command
     #[command(hide = true)]
     Man(man::Arguments),
-    /// Compile a grammar within limits, as `triad serve` asks it to
+    /// Compile a grammar within limits, for `triad serve`
     #[cfg(feature = "server")]
     #[command(hide = true, name = grammar_check::NAME)]
     GrammarCheck,
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
 }
 
 impl Command {
-    /// Returns what is logged unless `--verbose` asks for more. Clients of a server don't learn why it failed: the log does.
+    /// Returns the log level without `--verbose`. A server logs errors, since its clients do not receive their reasons.
     fn log_level(&self) -> LevelFilter {
         match self {
             #[cfg(feature = "server")]
@@ -94,7 +94,7 @@ impl Command {
         }
     }
 
-    /// Whether it multiplies matrices of models, so that it should use the fastest kernels.
+    /// Returns whether the command computes with models, and should therefore use the fastest kernels.
     fn computes(&self) -> bool {
         match self {
             Self::Run(_)
@@ -107,7 +107,7 @@ impl Command {
             #[cfg(feature = "server")]
             Self::Serve(_) => true,
             Self::Pull(_) | Self::Info(_) | Self::Plan(_) | Self::Moved(_) => false,
-            // `devices` shows what is chosen, and so chooses itself.
+            // `devices` shows the chosen kernels, so it chooses them itself.
             Self::Tokenize(_) | Self::Devices(_) | Self::Completions(_) | Self::Man(_) => false,
             #[cfg(feature = "server")]
             Self::GrammarCheck => false,

@@ -1,8 +1,8 @@
-//! Commands that `triad-lab` has now.
+//! Commands that moved to `triad-lab`.
 
 use anyhow::{Result, bail};
 
-/// A command that moved, with whatever follows it.
+/// A command that moved, with any arguments after it.
 #[derive(clap::Subcommand)]
 pub enum Moved {
     /// Moved to triad-lab
@@ -19,7 +19,7 @@ pub enum Moved {
     Hwbench(Rest),
 }
 
-/// Arguments that are not read.
+/// Arguments that are ignored.
 #[derive(clap::Args)]
 pub struct Rest {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -27,7 +27,7 @@ pub struct Rest {
 }
 
 impl Moved {
-    /// Fails with the command's new place.
+    /// Fails with an error that names the new command.
     pub fn run(&self) -> Result<()> {
         let name = match self {
             Self::Study(_) => "study",

@@ -1,4 +1,4 @@
-//! `--lora` of a server: adapters by name.
+//! `--lora` of a server: LoRA adapters by name.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use triad_engine::{Adapter, Model};
 
-/// An adapter's file or folder, with the name by which requests ask for it.
+/// The path of an adapter, and its name in requests.
 #[derive(Clone, Debug)]
 pub struct NamedPath {
     name: String,
@@ -33,7 +33,7 @@ impl FromStr for NamedPath {
 pub fn open(model: &Model, paths: &[NamedPath]) -> Result<Vec<(String, Arc<Adapter>)>> {
     for (index, NamedPath { name, .. }) in paths.iter().enumerate() {
         if paths[..index].iter().any(|other| other.name == *name) {
-            bail!("two adapters have the name {name}: expected one of each");
+            bail!("two adapters have the name {name}: expected different names");
         }
     }
     paths

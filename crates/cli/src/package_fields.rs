@@ -1,4 +1,4 @@
-//! The fields that commands print of a package.
+//! The fields of a package that commands print.
 
 use serde_json::json;
 use triad_engine::LinearInput;
@@ -11,7 +11,7 @@ use triad_model::description::ModelDescription;
 
 use triad_console::output;
 
-/// The fields of a package by name, the same for every command.
+/// Returns the names and values of a package's fields, the same for every command.
 pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
     let manifest = package.manifest();
     let preparation = &manifest.preparation;
@@ -66,7 +66,7 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
     fields
 }
 
-/// What was found about inputs in INT8.
+/// Returns the fields on outliers and shadows of INT8 inputs.
 fn of_inputs(inputs: &[InputSummary], plan: &PlanOptions) -> [(&'static str, String); 2] {
     let share = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
     let channels: usize = inputs.iter().map(|input| input.channels).sum();
@@ -103,7 +103,7 @@ fn of_inputs(inputs: &[InputSummary], plan: &PlanOptions) -> [(&'static str, Str
     ]
 }
 
-/// How many layers stay in f32 though the others are in INT4.
+/// Describes how many layers stay in f32 in an INT4 package. Empty if none do.
 fn not_in_int4(model: &ModelDescription) -> String {
     let layers: Vec<_> = model
         .blocks
@@ -123,7 +123,7 @@ fn not_in_int4(model: &ModelDescription) -> String {
     }
 }
 
-/// A choice as the command line names it.
+/// Returns the name of a choice on the command line.
 fn name_of(choice: &impl serde::Serialize) -> String {
     json!(choice).as_str().unwrap_or_default().to_owned()
 }

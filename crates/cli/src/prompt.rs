@@ -1,4 +1,4 @@
-//! The text of a prompt: from the command line, a file or standard input.
+//! The text of a prompt, from the command line, a file or standard input.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -8,23 +8,24 @@ use anyhow::{Context, Result, bail, ensure};
 
 use triad_console::inputs;
 
-/// Longer prompts are refused unread: no model has a context for them, and a device file never ends.
+/// Maximum bytes of a prompt. A longer one is refused unread: no model has enough context, and a device file never
+/// ends.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Where a prompt comes from.
+/// The source of a prompt.
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub struct PromptArguments {
-    /// The prompt
+    /// Text of the prompt
     #[arg(short, long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// Read the prompt from a file (UTF-8; one newline at its end is not part of the prompt)
+    /// File with the prompt (UTF-8; one newline at its end is not part of the prompt)
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 }
 
 impl PromptArguments {
-    /// The prompt, or `None` if there is only a terminal to read from.
+    /// Returns the prompt, or `None` if standard input is a terminal.
     pub fn read(&self) -> Result<Option<String>> {
         let text = if let Some(prompt) = &self.prompt {
             prompt.clone()
@@ -43,7 +44,7 @@ impl PromptArguments {
         Ok(Some(text))
     }
 
-    /// As [`PromptArguments::read`], where there is no one to enter it.
+    /// Returns the prompt as [`PromptArguments::read`] does. Fails if standard input is a terminal.
     pub fn require(&self) -> Result<String> {
         self.read()?
             .context("no prompt: give one with -p, with -f, or on standard input")

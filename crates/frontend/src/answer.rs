@@ -1,4 +1,4 @@
-//! Engines that fit into memory, and answers as they come.
+//! Engines that fit into memory, and streamed answers.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use triad_engine::{
 use crate::error::{Error, Result};
 use crate::machine;
 
-/// Starts an engine after a check that the memory for a session of the whole context is there, and for what it may hold
-/// of keys and values if that is given.
+/// Starts an engine. First checks that there is memory for a session of the whole context, and for `kv_memory` of keys
+/// and values if that is given.
 ///
 /// # Errors
 /// If the context is longer than the model was made for, or does not fit into memory; as [`Engine::new`].
@@ -35,7 +35,7 @@ pub fn engine(
         .into());
     }
     let needed = memory::of_session(description, 0, context, chunk, kv_format);
-    // What the engine may hold of keys and values has to fit, where that is more than one session's.
+    // If the engine may hold more keys and values than one session has, these must fit.
     let memory =
         needed.total() - needed.kv_cache + needed.kv_cache.max(options.kv_memory.unwrap_or(0));
     let EngineOptions {
@@ -49,8 +49,8 @@ pub fn engine(
     Ok(Engine::with_progress(model, options, progress)?)
 }
 
-/// Runs `prompt` behind what `session` has seen and generates the answer, of which `on_event` is given each part as it
-/// comes. An error of `on_event` ends the answer.
+/// Appends `prompt` to the tokens of `session` and generates the answer. `on_event` is called with each part of the
+/// answer as it is generated. An error of `on_event` ends the answer.
 ///
 /// # Errors
 /// As [`generate`], and the error of `on_event`.

@@ -1,18 +1,18 @@
-//! Files of the cache that any process may write and none needs.
+//! Files of the cache that any process may write and that no process depends on.
 
 use std::fs;
 use std::path::Path;
 
 use triad_model::output;
 
-/// Bytes of such a file, at most: what is longer was not written by this program.
+/// Maximum bytes of such a file: a longer one was not written by this program.
 pub(crate) const MOST_BYTES: u64 = 16 << 20;
 
-/// Replaces the file at `path` by one with this content, where that is possible. Two processes may write at once: each its own
-/// file, renamed when it is whole.
+/// Replaces the file at `path` with this content, if possible. Two processes may write concurrently: each writes its
+/// own file and renames it when it is complete.
 pub(crate) fn write(path: &Path, content: &[u8]) {
     let folder = fs::create_dir_all(path.parent().unwrap_or(Path::new(".")));
-    // What cannot be kept is found again.
+    // An error is ignored: content that is not cached is computed again.
     let _ = folder.and_then(|()| output::write_own(path, content));
 }
 

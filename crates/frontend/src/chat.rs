@@ -1,4 +1,4 @@
-//! From messages to tokens.
+//! Encodes messages into tokens.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::letters;
 use crate::tool_calls::{self, Tool};
 
-/// The tokens of a conversation after which the model answers, at most `context`: by the chat template of the model, which
-/// the user calls `name`. A model without one continues the last message as plain text.
+/// Returns the tokens of a conversation up to the model's answer, at most `context`, by the chat template of the model
+/// `name`. For a model without a template, returns the last message as plain text.
 ///
 /// # Errors
 /// If the template fails, the model has no tokenizer, or the tokens are too many.
@@ -20,7 +20,7 @@ pub fn encode(model: &Model, name: &str, messages: &[Message], context: usize) -
     encode_messages(model, name, (messages, false), context)
 }
 
-/// As [`encode`]; where it `keeps_letters`, names of control tokens in contents stay letters.
+/// Returns the tokens as [`encode`] does. With `keeps_letters`, names of control tokens in contents stay plain text.
 ///
 /// # Errors
 /// As [`encode`].
@@ -42,23 +42,24 @@ pub fn encode_messages(
     encode_conversation(model, name, &conversation, (context, &Cancel::new()))
 }
 
-/// A conversation in OpenAI's form, from which a prompt is made.
+/// A conversation in OpenAI's format, from which a prompt is made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conversation<'a> {
-    /// The messages. Contents are texts, or lists of parts of the type `text`.
+    /// The messages. Contents are texts, or lists of parts of type `text`.
     pub messages: &'a [Value],
-    /// Functions that the model may call. A template that lists none gets [instructions](tool_calls::instructions) in the
-    /// system message, or where it has none, in the first one of the user; calls and their results are text then. The
-    /// arguments of earlier calls may be the text of an object, as OpenAI's are.
+    /// Functions that the model may call. If the template does not list functions,
+    /// [instructions](tool_calls::instructions) are added to the system message, or to the first user message if the
+    /// template has no system message. Calls and their results are then text. The arguments of earlier calls may be the
+    /// text of an object, as in OpenAI's API.
     pub tools: &'a [Tool],
-    /// Texts that the answer is to be about, for templates that read them.
+    /// Texts that the answer should be about, for templates that use them.
     pub documents: &'a [Value],
     /// Further variables of the template.
     pub variables: Option<&'a Map<String, Value>>,
     /// Where the text ends.
     pub end: PromptEnd,
-    /// Whether names of control tokens in texts of users stay letters: in contents of messages that are not the model's, in
-    /// tools, calls, results and documents. Else they are these tokens.
+    /// Whether names of control tokens in users' texts stay plain text: in contents of messages that are not the
+    /// model's, in tools, calls, results and documents. Otherwise they become these tokens.
     pub keeps_letters: bool,
 }
 
@@ -74,12 +75,12 @@ pub enum PromptEnd {
     LastMessage,
 }
 
-/// Returns the tokens of a conversation, at most `context`: by the chat template of the model, which the user calls `name`.
-/// A model without one continues the last message as plain text.
+/// Returns the tokens of a conversation, at most `context`, by the chat template of the model `name`. For a model
+/// without a template, returns the last message as plain text.
 ///
 /// # Errors
-/// If the template fails, the model has no tokenizer, or the tokens are too many; if a message is no object with a role, or
-/// `cancel` is set meanwhile.
+/// If the template fails, the model has no tokenizer, or the tokens are too many; if a message is not an object with a
+/// role, or `cancel` is set meanwhile.
 pub fn encode_conversation(
     model: &Model,
     name: &str,
@@ -122,7 +123,8 @@ pub fn encode_conversation(
     )
 }
 
-/// Returns the tokens of `messages` in OpenAI's form, as [`encode_conversation`] does, with `tools` that the model may call.
+/// Returns the tokens of `messages` in OpenAI's format as [`encode_conversation`] does, with `tools` that the model may
+/// call.
 ///
 /// # Errors
 /// As [`encode_conversation`].
@@ -145,8 +147,8 @@ pub fn encode_with_tools(
     )
 }
 
-/// Returns the text of a conversation with `tools` that the model may call, by the `template` of the model that the user
-/// calls `name`; with `add_generation_prompt` it ends where the model's answer begins.
+/// Returns the text of a conversation with `tools` that the model may call, by the `template` of the model `name`. With
+/// `add_generation_prompt` it ends where the model's answer begins.
 ///
 /// # Errors
 /// As [`render_conversation`].
@@ -174,10 +176,10 @@ pub fn render_with_tools(
     )
 }
 
-/// Returns the text of a conversation, by the `template` of the model that the user calls `name`.
+/// Returns the text of a conversation, by the `template` of the model `name`.
 ///
 /// # Errors
-/// If the template fails, a message is no object with a role, or `cancel` is set meanwhile.
+/// If the template fails, a message is not an object with a role, or `cancel` is set meanwhile.
 pub fn render_conversation(
     template: &ChatTemplate,
     name: &str,
@@ -222,7 +224,7 @@ pub fn render_conversation(
         .map_err(|error| error.at(name))?)
 }
 
-/// A message whose calls have objects as arguments, as templates write them.
+/// Returns the message with objects as the arguments of its calls, as templates expect them.
 fn with_objects(message: &Value) -> Value {
     let mut message = message.clone();
     for call in message
@@ -253,8 +255,8 @@ fn with_objects(message: &Value) -> Value {
     message
 }
 
-/// Returns messages as a template without functions reads them: with calls and results as text, and with the instructions in
-/// the system message where it `reads_system`, else in the first message of the user.
+/// Returns messages for a template that does not list functions: calls and results are text. The instructions are in
+/// the system message if the template `reads_system`, otherwise in the first user message.
 fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Result<Vec<Value>> {
     let (mut plain, mut is_results) = (Vec::<Value>::new(), false);
     for message in messages {
@@ -290,7 +292,7 @@ fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Res
         }
         let result = format!("<tool_response>\n{}\n</tool_response>", content(message));
         match plain.last_mut().filter(|_| is_results) {
-            // One turn of the user's: many templates refuse two in a row.
+            // Consecutive results share one user turn: many templates refuse two in a row.
             Some(results) => results["content"] = format!("{}\n{result}", content(results)).into(),
             None => plain.push(json!({ "role": "user", "content": result })),
         }
@@ -329,7 +331,7 @@ fn content(message: &Value) -> String {
     }
 }
 
-/// The tokens of the last message as plain text, at most `context`.
+/// Returns the tokens of the last message as plain text, at most `context`.
 ///
 /// # Errors
 /// As [`encode_text`].
@@ -340,9 +342,9 @@ pub fn encode_plain(model: &Model, messages: &[Message], context: usize) -> Resu
     encode_text(model, last, Special::AsText, (context, &Cancel::new()))
 }
 
-/// Returns the tokens of `text`, which are at most `context`.
+/// Returns the tokens of `text`, at most `context`.
 ///
-/// A text that is far too long is refused by its length, or as soon as that many tokens are there.
+/// A text that is far too long is refused by its length, or as soon as it has too many tokens.
 ///
 /// # Errors
 /// If the model has no tokenizer, the tokens are too many, or `cancel` is set meanwhile.
@@ -355,7 +357,7 @@ pub fn encode_text(
     encode_around(model, text, (special, special == Special::AsText), within)
 }
 
-/// As [`encode_text`], with BOS and EOS where `adds_special` and the model expects them.
+/// Returns the tokens as [`encode_text`] does. `reading.1` adds the BOS and EOS tokens that the model expects.
 ///
 /// # Errors
 /// As [`encode_text`].
@@ -373,7 +375,7 @@ pub fn encode_around(
     )
 }
 
-/// Returns the tokens of a text that is to have at most `context`.
+/// Returns the tokens of a text. Fails if they are more than `context`.
 fn whole(encoded: Encoded, context: usize) -> Result<Vec<u32>> {
     match encoded {
         Encoded::Whole(tokens) if tokens.len() > context => Err(Error::PromptTooLong {

@@ -1,40 +1,41 @@
-//! What this machine's processors consume, where the system counts it.
+//! Energy counters of this machine's processors, where the system has them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The counters of processors (RAPL of Intel and AMD, below `/sys/class/powercap`), each with its cores, caches and often
-/// its memory's controller. Virtual machines have none, and Linux lets only root read them.
+/// The energy counters of the processors (RAPL of Intel and AMD, in `/sys/class/powercap`). Each counts a processor
+/// with its cores and caches, often also the memory controller. Virtual machines have none, and on Linux only root can
+/// read them.
 #[derive(Debug)]
 pub struct EnergyCounters {
     counters: Vec<Counter>,
-    /// What was last read, and joules since the counters were found.
+    /// The latest values, and the joules since the counters were found.
     last: Mutex<(Vec<u64>, f64)>,
 }
 
-/// One of them.
+/// The counter of one processor.
 #[derive(Debug)]
 struct Counter {
-    /// Holds microjoules since some time.
+    /// The file with the microjoules since an arbitrary time.
     energy: PathBuf,
-    /// Microjoules at which it begins at 0 again.
+    /// The microjoules at which the counter wraps around to 0.
     range: u64,
 }
 
 impl EnergyCounters {
-    /// Those of this machine; `None` where there are none that may be read.
+    /// Returns the counters of this machine; `None` where there are none, or they can't be read.
     pub fn find() -> Option<Self> {
         Self::find_in(Path::new("/sys"))
     }
 
-    /// Those below another root.
+    /// Returns the counters below another root.
     fn find_in(sys: &Path) -> Option<Self> {
         let zones = fs::read_dir(sys.join("class/powercap"))
             .into_iter()
             .flatten()
             .flatten();
-        // `intel-rapl:0` is a processor, `intel-rapl:0:1` a part of it, which it counts, too.
+        // `intel-rapl:0` is a processor. `intel-rapl:0:1` is a part of it, whose energy the processor includes.
         let is_processor = |name: &str| {
             let number = name.strip_prefix("intel-rapl:");
             number.is_some_and(|number| {
@@ -44,7 +45,7 @@ impl EnergyCounters {
         let mut folders: Vec<_> = zones
             .filter(|zone| zone.file_name().to_str().is_some_and(is_processor))
             .map(|zone| zone.path())
-            // `psys` counts the whole platform, its processors included.
+            // `psys` counts the whole platform, including its processors.
             .filter(|folder| {
                 fs::read_to_string(folder.join("name"))
                     .is_ok_and(|name| name.trim().starts_with("package"))
@@ -69,8 +70,8 @@ impl EnergyCounters {
         })
     }
 
-    /// Joules of all processors since the counters were found, whoever made them work; `None` if a counter cannot be read
-    /// any more. A counter begins again within the hour, and is to be read more often than that.
+    /// Returns the joules of all processors since the counters were found, used by all programs together; `None` if a
+    /// counter cannot be read any more. Counters wrap around within the hour and must be read more often than that.
     pub fn joules(&self) -> Option<f64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = read(&self.counters)?;
@@ -116,7 +117,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         zone(root.path(), "intel-rapl:0", "package-0", 9_000_000);
         zone(root.path(), "intel-rapl:1", "package-1", 1_000_000);
-        // Counted by the first one, and a counter of both.
+        // A part of the first processor, and a counter of the whole platform.
         zone(root.path(), "intel-rapl:0:0", "core", 500);
         zone(root.path(), "intel-rapl:2", "psys", 500);
         let counters = EnergyCounters::find_in(root.path()).unwrap();

@@ -1,49 +1,49 @@
-//! What can go wrong between a user and the engine.
+//! Errors between a user and the engine.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a user's request could not be done.
+/// The reason why a user's request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model, its files or its run.
+    /// An error of the model, its files or its run.
     #[error(transparent)]
     Engine(#[from] triad_engine::Error),
-    /// The preparation of a model.
+    /// An error in the preparation of a model.
     #[error(transparent)]
     Prepare(#[from] triad_prepare::Error),
-    /// Something that would not fit into memory.
+    /// A request that does not fit into memory.
     #[error("{what} needs {} of memory, but {} are available on this machine", bytes(*.needed), bytes(*.available))]
     Memory {
-        /// What does not fit.
+        /// The request, such as a context of so many tokens.
         what: String,
         /// Bytes that it needs.
         needed: u64,
         /// Bytes that are available.
         available: u64,
     },
-    /// Something that would exceed the memory that this process may take.
+    /// A request that exceeds the memory limit of this process.
     #[error(
         "{what} needs {} of memory, but the limit of this process leaves {}: raise it (ulimit -v), or ask for less",
         bytes(*.needed), bytes(*.available)
     )]
     MemoryLimit {
-        /// What does not fit.
+        /// The request, such as a context of so many tokens.
         what: String,
         /// Bytes that it needs.
         needed: u64,
         /// Bytes that the limit leaves.
         available: u64,
     },
-    /// A variable of the environment with a value that means nothing.
+    /// An environment variable with an invalid value.
     #[error("{name} is {value:?}: expected {expected}")]
     Variable {
-        /// Which.
+        /// The variable's name.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The valid values.
         expected: &'static str,
     },
     /// A prompt with more tokens than the context.
@@ -56,49 +56,49 @@ pub enum Error {
         /// Tokens of the context.
         context: usize,
     },
-    /// A file or folder.
+    /// An error of a file or folder.
     #[error("cannot {what} {}", .path.display())]
     File {
-        /// What cannot be done with it: `read`, `create`.
+        /// The action that failed: `read`, `create`.
         what: &'static str,
-        /// Which one.
+        /// The path of the file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// A message that is none.
+    /// An invalid message.
     #[error("a message has no {expected}")]
     Message {
-        /// What it lacks.
+        /// The field that is missing.
         expected: &'static str,
     },
-    /// A function that a model may call and that is described wrongly.
+    /// An invalid description of a function that a model may call.
     #[error("a tool's {field}: expected {expected}")]
     Tool {
         /// The field.
         field: &'static str,
-        /// What it should be.
+        /// The valid values of the field.
         expected: &'static str,
     },
-    /// A function that has to be called and is not there.
+    /// A call is required of a function that is not among the tools.
     #[error("the tool {name} has to be called, but it is not among the tools")]
     NoSuchTool {
-        /// Its name.
+        /// The function's name.
         name: String,
     },
-    /// A form of answers that cannot be had.
+    /// An invalid or unsupported constraint of answers.
     #[error(transparent)]
     Grammar(#[from] triad_grammar::Error),
-    /// The answer could not be passed on.
+    /// An error while the answer is passed to the caller.
     #[error("cannot write the answer")]
     Output {
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// The engine's error, where that is what is wrong.
+    /// Returns the engine's error, if it is the cause.
     pub fn engine(&self) -> Option<&triad_engine::Error> {
         match self {
             Self::Engine(error) => Some(error),
@@ -114,7 +114,7 @@ impl From<triad_model::Error> for Error {
     }
 }
 
-/// Bytes for people: `1.5 GiB`.
+/// Formats bytes with a unit: `1.5 GiB`.
 fn bytes(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes as f64, "bytes");

@@ -1,12 +1,12 @@
-//! Hashes of files, remembered: a file is read again only where it has changed since.
+//! Cached hashes of files: a file is read again only if it changed.
 //!
-//! A package that is altered computes something else, so that its files are compared with the hashes in `package.json`
-//! before it is used ([`open_package`]); a model file is found again in the cache by what it holds ([`Hashes::sha256`]).
-//! The hashes are kept in `hashes` in the cache, those of a package that must not be written as well:
-//! a small file for each package or model, named by its path. A file counts as unchanged while its size, the times of
-//! its last changes, and its number on its device are what they were when it was hashed. Where nothing can be written,
-//! files are hashed every time; so are those on a file system in memory, where a change by a mapping leaves these times
-//! as they are.
+//! A package that was altered computes other results, so [`open_package`] compares its files with the hashes in
+//! `package.json` before it is used. A model file finds its package in the cache by the hash of its content
+//! ([`Hashes::sha256`]). Hashes are kept in the folder `hashes` in the cache, also those of a package that must not be
+//! written: a small file for each package or model, named by its path. A file counts as unchanged while its size, the
+//! times of its last changes, and its inode number are the same as when it was hashed. Where the cache can't be
+//! written, files are hashed every time. So are files on a file system in memory, where a change through a mapping does
+//! not change these times.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,17 +21,18 @@ use triad_model::{fetch, files};
 use crate::cache_file;
 use crate::error::{Error, Result};
 
-/// A file that changed within so much time may change once more without another time: clocks of file systems tick every
-/// few milliseconds.
+/// A file that changed less than this ago may change again without a new time: clocks of file systems tick every few
+/// milliseconds.
 const TICK: Duration = Duration::from_millis(20);
-/// The same, where a file system counts in whole seconds.
+/// The same for file systems that count in whole seconds.
 const LONG_TICK: Duration = Duration::from_secs(2);
 
-/// What shows without reading it that a file has changed.
+/// Metadata of a file that differs after each change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     bytes: u64,
-    /// Nanoseconds since 1970: of the content, and of anything about the file, which no program can set.
+    /// Nanoseconds since 1970. `modified` is of the content. `changed` is of any change to the file, and programs can't
+    /// set it.
     modified: u64,
     changed: u64,
     device: u64,
@@ -68,7 +69,7 @@ impl State {
         })
     }
 
-    /// How long to wait until any further change has another time; none if that takes too long to wait for.
+    /// Returns how long to wait until a further change gets another time; `None` if that is too long.
     fn unsettled(&self) -> Option<Duration> {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -90,24 +91,24 @@ struct Hashed {
 /// The hashes of one model's or package's files.
 #[derive(Debug)]
 pub struct Hashes {
-    /// Where they are kept; none where no cache is known.
+    /// The file that keeps the hashes; `None` without a cache.
     record: Option<PathBuf>,
     files: BTreeMap<PathBuf, Hashed>,
     is_new: bool,
 }
 
 impl Hashes {
-    /// Those that are known of the files of `subject`, which is a file or a folder.
+    /// Reads the known hashes of the files of `subject`, which is a file or a folder.
     pub fn of(subject: &Path) -> Self {
         Self::kept_in(fetch::hashes_folder().ok(), subject)
     }
 
-    /// The same, kept in `folder`; kept nowhere without one.
+    /// Reads hashes that are kept in `folder`. Without a folder they are not kept.
     pub(crate) fn kept_in(folder: Option<PathBuf>, subject: &Path) -> Self {
         let subject = subject.canonicalize().unwrap_or_else(|_| subject.into());
         let name = package::sha256(subject.as_os_str().as_encoded_bytes());
         let record = folder.map(|folder| folder.join(format!("{}.json", &name[..32])));
-        // What is damaged or of another version is as good as none.
+        // A damaged record, or one of another version, is ignored.
         let read = |record: &PathBuf| {
             serde_json::from_slice(&files::read(record, cache_file::MOST_BYTES).ok()?).ok()
         };
@@ -119,7 +120,7 @@ impl Hashes {
         }
     }
 
-    /// The hash of the file at `path`, if the file has not changed since.
+    /// Returns the hash of the file at `path`, if it is known and the file has not changed since.
     pub fn known(&self, path: &Path) -> Option<&str> {
         if !has_dependable_times(path) {
             return None;
@@ -128,7 +129,8 @@ impl Hashes {
         (State::of(path).ok()? == hashed.state).then_some(&hashed.sha256)
     }
 
-    /// The hash of the file at `path`, known or read now. `progress` is called with the bytes of each block that was read.
+    /// Returns the hash of the file at `path`. Reads the file if its hash is not known; `progress` is called with the
+    /// bytes of each block that was read.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -168,8 +170,8 @@ impl Hashes {
         Ok(sha256)
     }
 
-    /// The hashes of `files`: those that are not known are read, and kept. `read` is called with the bytes that were read and
-    /// the bytes of all that are to be read.
+    /// Returns the hashes of `files`. Reads the files whose hashes are not known, and keeps these. `read` is called
+    /// with the bytes read so far and the bytes to read in total.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -195,43 +197,44 @@ impl Hashes {
         found
     }
 
-    /// Keeps what was read, where that is possible.
+    /// Writes new hashes to the cache, if possible.
     pub fn save(&self) {
         let Some(record) = self.record.as_ref().filter(|_| self.is_new) else {
             return;
         };
-        // What is not kept is hashed again.
+        // Hashes that are not kept are computed again.
         let _ = serde_json::to_vec(&self.files).map(|content| cache_file::write(record, &content));
     }
 }
 
-/// Returns whether each change of the file at `path` shows in its times.
+/// Returns whether each change of the file at `path` changes its times.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn has_dependable_times(path: &Path) -> bool {
-    /// Types of file systems in memory (tmpfs, ramfs, hugetlbfs), which note no change by a mapping.
+    /// Types of file systems in memory (tmpfs, ramfs, hugetlbfs), where a change through a mapping does not change the
+    /// times.
     const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
-    // These types have 32 bits; the field has as many as a word.
+    // These types have 32 bits; the field has the size of a word.
     rustix::fs::statfs(path).is_ok_and(|system| !IN_MEMORY.contains(&(system.f_type as u32)))
 }
 
-/// Returns whether each change of the file at `path` shows in its times.
+/// Returns whether each change of the file at `path` changes its times.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn has_dependable_times(_: &Path) -> bool {
     true
 }
 
-/// Has what was changed in the file at `path` by a mapping written to the disk. Only then a later change by the same mapping
-/// shows in the file's times.
+/// Writes changes to the file at `path` that were made through a mapping to disk. Only then does a later change through
+/// the same mapping change the file's times.
 fn settle(path: &Path) {
-    // Where that is not possible, nothing was changed, or no system call tells more.
+    // An error is ignored: then nothing was changed, or no other system call helps.
     let _ = fs::File::open(path).and_then(|file| file.sync_all());
 }
 
-/// Opens the package at `path`. Files that changed since their hashes were last checked are checked again; `read` is called
-/// with the bytes that were read of them and the bytes of all that are to be read.
+/// Opens the package at `path`. Files that changed since their hashes were last checked are checked again. `read` is
+/// called with the bytes read so far and the bytes to read in total.
 ///
 /// # Errors
-/// If a file cannot be read, or is not what the package names.
+/// If a file cannot be read, or its hash is not the package's.
 pub fn open_package(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Package> {
     let package = Package::open(path)?;
     let (files, stated): (Vec<_>, Vec<_>) = package.digests()?.into_iter().unzip();
@@ -261,10 +264,10 @@ mod tests {
         assert_eq!(read(), (package::sha256(b"one"), 3));
         let again = if has_dependable_times(&file) { 0 } else { 3 };
         assert_eq!(read(), (package::sha256(b"one"), again));
-        // Of the same size, at once.
+        // The same size, and at once.
         fs::write(&file, "two").unwrap();
         assert_eq!(read(), (package::sha256(b"two"), 3));
-        // As a program that hides the change would leave it: only the system's own time shows it.
+        // A program hides the change by setting the time back: only the system's own time differs.
         #[cfg(unix)]
         {
             let modified = fs::metadata(&file).unwrap().modified().unwrap();

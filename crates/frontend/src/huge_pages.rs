@@ -1,8 +1,8 @@
-//! Whether the weights of a model are read into huge pages, or used where their file is mapped.
+//! Decides whether the weights of a model are read into huge pages, or used where their file is mapped.
 //!
-//! Each token of decode reads all weights, and a processor reads them a fifth faster from pages of 2 MiB than from those of
-//! a mapped file (`docs/measurements/memory.md`). A copy takes memory of its own, though, which the system cannot take back as it
-//! can pages of a file, and time: it is made where there is twice as much memory as it takes.
+//! Each token of decode reads all weights, and a processor reads them a fifth faster from pages of 2 MiB than from
+//! those of a mapped file (`docs/measurements/memory.md`). But a copy takes time, and memory that the system cannot reclaim as
+//! it can reclaim pages of a file. So it is made where twice the memory that it takes is available.
 
 use std::fs;
 use std::path::Path;
@@ -10,16 +10,16 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::machine;
 
-/// `on` and `off` decide for all models, whatever memory there is.
+/// The environment variable that decides for all models, with `on` or `off`, regardless of memory.
 pub const VARIABLE: &str = "TRIAD_HUGE_PAGES";
-/// Where Linux reports who gets huge pages.
+/// The file in which Linux reports which programs get huge pages.
 const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-/// The limit of the memory of a control group, by its versions.
+/// The files with the memory limit of a control group, by its versions.
 const LIMITS: [&str; 2] = ["memory.max", "memory/memory.limit_in_bytes"];
-/// Times as much memory as a copy takes.
+/// Available memory that a copy requires, as a multiple of its size.
 const ROOM: u64 = 2;
 
-/// Whether weights of so many bytes are to be read into huge pages.
+/// Returns whether `bytes` bytes of weights should be read into huge pages.
 ///
 /// # Errors
 /// [`Error::Variable`] if [`VARIABLE`] is neither `on` nor `off`.
@@ -37,7 +37,7 @@ pub fn are_worth_it(bytes: u64) -> Result<bool> {
     Ok(are_enabled(&enabled) && has_room(bytes, rooms))
 }
 
-/// What a value of [`VARIABLE`] demands, if anything.
+/// Parses a value of [`VARIABLE`]. Returns `None` for an empty value.
 fn requested(value: &str) -> Result<Option<bool>> {
     match value {
         "" => Ok(None),
@@ -51,14 +51,14 @@ fn requested(value: &str) -> Result<Option<bool>> {
     }
 }
 
-/// Whether a program that asks for huge pages gets them, by the content of [`ENABLED`].
+/// Returns whether a program that requests huge pages gets them, by the content of [`ENABLED`].
 fn are_enabled(content: &str) -> bool {
     ["[always]", "[madvise]"]
         .iter()
         .any(|chosen| content.contains(chosen))
 }
 
-/// Whether there is enough of all that is known.
+/// Returns whether each known amount of memory is large enough.
 fn has_room(bytes: u64, rooms: [Option<u64>; 3]) -> bool {
     rooms
         .iter()
@@ -66,10 +66,10 @@ fn has_room(bytes: u64, rooms: [Option<u64>; 3]) -> bool {
         .all(|room| bytes.saturating_mul(ROOM) <= *room)
 }
 
-/// Bytes that the control group of this process may take, a container mostly; `None` without a limit.
+/// Returns the memory limit of this process's control group, usually of a container; `None` without a limit.
 fn group_limit() -> Option<u64> {
     let root = Path::new("/sys/fs/cgroup");
-    // In a container its own group is the root; elsewhere it is named.
+    // In a container, its own group is the root. Elsewhere the group has a name.
     let named = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let named = named
         .lines()

@@ -1,7 +1,8 @@
-//! The kernels that are fastest on this machine, timed once: `kernels.json` in the cache.
+//! The fastest kernels on this machine, timed once and kept in `kernels.json` in the cache.
 //!
-//! What was chosen holds for the processor, its microcode, the number of threads, this version of Triad and the kernels that
-//! may be used; a file of another machine counts as none. Where nothing can be written, kernels are timed every time.
+//! Choices are valid for one processor, its microcode, the number of threads, this version of Triad and the kernels
+//! that may be used. The file of another machine is ignored. Where the file can't be written, kernels are timed every
+//! time.
 
 use std::path::{Path, PathBuf};
 
@@ -14,69 +15,69 @@ use triad_model::{fetch, files};
 
 use crate::{cache_file, machine};
 
-/// What a user reads while kernels are timed.
+/// Message for the user while kernels are timed.
 pub const TIMING: &str = "timing kernels, once on this machine";
 
-/// What was chosen, and on what machine.
+/// The chosen kernels, and the machine for which they were chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelChoices {
-    /// The machine and program that it holds for.
+    /// The machine and program for which the choices are valid.
     pub machine: Timed,
     /// A choice for each kind of product.
     pub products: Vec<ProductChoice>,
 }
 
-/// What has to be the same for times to hold.
+/// The conditions under which times are valid: all fields must be the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timed {
-    /// Name that the processor gives itself.
+    /// The processor's name, as the system reports it.
     pub processor: Option<String>,
-    /// Its microcode, where the system reports it.
+    /// Its microcode, if the system reports it.
     pub microcode: Option<String>,
-    /// Threads that run at once.
+    /// Threads that run concurrently.
     pub threads: usize,
     /// Triad's version.
     pub version: String,
-    /// Sets of instructions that kernels are written for and the processor has.
+    /// Instruction sets that kernels exist for and the processor has.
     pub instructions: Vec<String>,
-    /// Kernels that compute wrongly on it.
+    /// Kernels that compute wrongly on this processor.
     pub refused: Vec<String>,
 }
 
 /// The kernel of a kind of product.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProductChoice {
-    /// What is multiplied.
+    /// Name of the kind of product.
     pub product: String,
     /// The kernel that is used.
     pub chosen: String,
-    /// The one of the best instructions that the processor has.
+    /// The kernel for the processor's best instructions.
     pub by_instructions: String,
-    /// How many times as fast the first one is as the second.
+    /// The speed of the chosen kernel relative to that one.
     pub gain: f64,
-    /// All that were timed, of the best instructions first.
+    /// All timed kernels, from the best instructions down.
     pub timed: Vec<KernelRates>,
 }
 
-/// The speed of a kernel, in whole numbers, which a file has as they are.
+/// The speed of a kernel, in whole numbers, so that a file has them exactly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelRates {
     /// Its name.
     pub kernel: String,
-    /// The geometric mean of its rates, in operations a second (a product and its addition count two).
+    /// The geometric mean of its rates, in operations per second (a multiplication and an addition are two operations).
     pub operations_per_second: f64,
-    /// Each of its rates.
+    /// Its rate in each setting.
     pub rates: Vec<KernelRate>,
 }
 
 /// A rate in one setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelRate {
-    /// Threads at once.
+    /// Threads that run concurrently.
     pub threads: usize,
-    /// Whether weights come from memory, or from a cache.
+    /// Whether weights are read from memory; otherwise from a cache.
     pub from_memory: bool,
-    /// What is done in a second.
+    /// Operations per second.
     pub operations_per_second: f64,
 }
 
@@ -97,7 +98,7 @@ impl Timed {
 }
 
 impl ProductChoice {
-    /// The kernel that is used, and how it compares with each other one.
+    /// Describes the chosen kernel and its speed relative to the others.
     pub fn sentence(&self) -> String {
         let mean = |kernel: &KernelRates| kernel.operations_per_second;
         let chosen = self
@@ -144,8 +145,9 @@ impl From<&Choice> for ProductChoice {
     }
 }
 
-/// Uses the kernels that are fastest on this machine, and returns them: as they were chosen before, or timed now, of which
-/// `timing` is told. `None` where `TRIAD_KERNELS` names others. To be called before anything is computed.
+/// Uses the fastest kernels on this machine, and returns them. They are the choices in the cache, or are timed now;
+/// `timing` is called before that. Returns `None` if `TRIAD_KERNELS` chooses the kernels. Must be called before
+/// anything is computed.
 pub fn use_fastest<T>(timing: impl FnOnce() -> T) -> Option<KernelChoices> {
     if !matches!(tier::requested(), Ok(None)) {
         return None;
@@ -159,13 +161,13 @@ pub fn use_fastest<T>(timing: impl FnOnce() -> T) -> Option<KernelChoices> {
     Some(known.unwrap_or_else(|| {
         let _shown = timing();
         let choices = time(here);
-        // What was timed are kernels of this processor.
+        // This can't fail: the timed kernels are this processor's.
         let _ = choices.apply();
         choices
     }))
 }
 
-/// Times the kernels, and keeps what is fastest for the next runs. Does not change what this process uses.
+/// Times the kernels, and keeps the fastest for later runs. This process continues with its current kernels.
 pub fn time_again() -> KernelChoices {
     time(Timed::here())
 }
@@ -189,7 +191,7 @@ fn record() -> Option<PathBuf> {
     fetch::kernels_file().ok()
 }
 
-/// What the file has, if it holds here. What is damaged or of another version is as good as none.
+/// Reads the choices in the file, if they are valid here. A damaged file, or one of another version, is ignored.
 fn read(path: &Path, here: &Timed) -> Option<KernelChoices> {
     let choices: KernelChoices =
         serde_json::from_slice(&files::read(path, cache_file::MOST_BYTES).ok()?).ok()?;

@@ -1,5 +1,5 @@
-//! Texts of users whose names of control tokens stay letters: contents of messages, arguments and results of calls, what
-//! functions are called and how they are described, documents.
+//! Texts of users in which names of control tokens stay plain text: contents of messages, arguments and results of
+//! calls, names and descriptions of functions, documents.
 
 use serde_json::{Map, Value};
 use triad_model::tokenizer::{Letters, Tokenizer};
@@ -7,10 +7,10 @@ use triad_model::tokenizer::{Letters, Tokenizer};
 use crate::error::Result;
 use crate::tool_calls::Tool;
 
-/// Fields of the model's own messages that clients send back as they like.
+/// Fields of the model's own messages that clients may change before they send them back.
 const CALLS: [&str; 2] = ["tool_calls", "function_call"];
 
-/// Returns marks for the texts of a conversation: of `values`, which are its messages and documents, and of its `tools`.
+/// Returns marks for the texts of a conversation: of `values`, its messages and documents, and of `tools`.
 ///
 /// # Errors
 /// As [`Letters::new`].
@@ -30,8 +30,8 @@ pub(crate) fn marks<'a>(
     Ok(Letters::new(tokenizer, &texts)?)
 }
 
-/// Returns `message` with marks in its texts. The contents of the model's messages are left as they are: templates look for the
-/// words in them that the model writes.
+/// Returns `message` with marks in its texts. The contents of the model's messages stay unmarked: templates search them
+/// for words that the model writes.
 pub(crate) fn marked_message(letters: &Letters<'_>, message: &Value) -> Value {
     let Value::Object(fields) = message else {
         return message.clone();

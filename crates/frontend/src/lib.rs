@@ -1,10 +1,12 @@
-//! What every front end needs between a user and the engine: the command line, the server, and the bindings to Python and C.
+//! The layer between a user and the engine that the command line, the server, and the bindings to Python and C share.
 //!
-//! [`models`] opens what a user names, [`packages`] prepares it once and finds it again in the cache, [`hashes`] checks
-//! packages whose files changed, [`machine`] looks at the hardware and refuses what does not fit into its memory, [`huge_pages`] decides where weights
-//! are, [`kernels`] uses the fastest of its kernels, [`chat`] turns messages into tokens, [`tool_calls`] finds the functions that an answer calls, [`answer`] starts engines and streams
-//! what a model generates, and [`open`] does all that is needed to have an engine for a name. Nothing here prints or reads a terminal: progress goes to closures, and
-//! an [`Error`] keeps what caused it.
+//! [`models`] opens a model by its name. [`packages`] prepares it once and finds it in the cache. [`hashes`] checks
+//! packages whose files changed. [`machine`] reads the hardware and checks memory. [`huge_pages`] decides where weights
+//! are. [`kernels`] selects the fastest kernels. [`chat`] turns messages into tokens. [`tool_calls`] finds the function
+//! calls in an answer. [`answer`] starts engines and streams answers. [`open`] combines all of these: it returns an
+//! engine for a name.
+//!
+//! Nothing here prints or reads from a terminal: progress is passed to closures, and an [`Error`] keeps its source.
 #![forbid(unsafe_code)]
 
 pub mod answer;

@@ -1,5 +1,5 @@
-//! What this machine has: memory, cores, caches, instruction sets. Everything that the system does
-//! not tell is `None` or absent, never a guess.
+//! The hardware of this machine: memory, cores, caches, instruction sets. A value that the system does not report is
+//! `None` or absent, never a guess.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,40 +13,40 @@ use crate::error::{Error, Result};
 /// The processor and its memory.
 #[derive(Debug, Serialize)]
 pub struct Machine {
-    /// Name that the processor gives itself.
+    /// The processor's name, as the system reports it.
     pub processor: Option<String>,
-    /// As Rust calls it: `x86_64`, `aarch64`.
+    /// Rust's name of the architecture: `x86_64`, `aarch64`.
     pub architecture: &'static str,
-    /// Those that matter here and that this processor has.
+    /// Instruction sets of this processor that matter for the kernels.
     pub instruction_sets: Vec<&'static str>,
-    /// Those that multiply matrices here.
+    /// The kernels that multiply matrices here.
     pub kernels: Kernels,
-    /// Cores that exist, hyper-threads not counted.
+    /// Number of cores, hyper-threads not counted.
     pub cores: Option<usize>,
-    /// Threads that run at once in this process.
+    /// Number of threads that run concurrently in this process.
     pub threads: usize,
-    /// Cores of one speed together, fastest first.
+    /// Groups of threads with the same highest clock, fastest first.
     pub core_groups: Vec<CoreGroup>,
     /// Data caches, smallest first.
     pub caches: Vec<Cache>,
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
-    /// Bytes of memory that a program could take now without swapping.
+    /// Bytes of memory that a program can allocate now without swapping.
     pub memory_available_bytes: Option<u64>,
 }
 
 /// Names of the kernels for each number format.
 #[derive(Debug, Serialize)]
 pub struct Kernels {
-    /// Of INT8.
+    /// The kernel for INT8.
     pub int8: &'static str,
-    /// Of f32.
+    /// The kernel for f32.
     pub f32: &'static str,
-    /// Of a prompt's products that may be rounded, and of its attention.
+    /// The kernel for attention and for products of a prompt that may be rounded.
     pub rounded: &'static str,
-    /// What these are rounded to: `INT16` or `bf16`; `f32` if they are not.
+    /// The format that these are rounded to: `INT16` or `bf16`; `f32` if they are not rounded.
     pub rounded_to: &'static str,
-    /// Those that compute a small product wrongly on this processor, and are not used.
+    /// Kernels that computed a small product wrongly on this processor, and are not used.
     pub refused: Vec<RefusedKernel>,
 }
 
@@ -55,14 +55,14 @@ pub struct Kernels {
 pub struct RefusedKernel {
     /// Its name.
     pub kernel: &'static str,
-    /// What it computed, and what was expected.
+    /// The wrong result and the expected one.
     pub reason: &'static str,
 }
 
-/// Hardware threads with one highest clock.
+/// Hardware threads with the same highest clock.
 #[derive(Debug, Serialize)]
 pub struct CoreGroup {
-    /// How many.
+    /// Number of threads.
     pub threads: usize,
     /// Highest clock in MHz.
     pub megahertz: u64,
@@ -71,16 +71,16 @@ pub struct CoreGroup {
 /// One level of cache.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Cache {
-    /// 1 is nearest to the core.
+    /// The level: 1 is nearest to the core.
     pub level: u32,
-    /// Size of one instance.
+    /// Bytes of one instance.
     pub bytes: u64,
-    /// Instances in the machine.
+    /// Number of instances in the machine.
     pub count: usize,
 }
 
 impl Machine {
-    /// Looks at the machine that this process runs on.
+    /// Reads the hardware of the machine that this process runs on.
     pub fn detect() -> Self {
         let (cpus, kernels) = (cpu_folders(), kernel_names());
         let refused = refused_kernels().iter();
@@ -112,7 +112,7 @@ impl Machine {
     }
 }
 
-/// The name that the processor gives itself.
+/// Returns the processor's name, as the system reports it.
 pub(crate) fn processor() -> Option<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").ok()?;
     ["model name", "Hardware", "Processor"]
@@ -120,28 +120,28 @@ pub(crate) fn processor() -> Option<String> {
         .find_map(|key| field(&cpuinfo, key))
 }
 
-/// The version of the processor's microcode, where the system reports it.
+/// Returns the version of the processor's microcode, if the system reports it.
 pub(crate) fn microcode() -> Option<String> {
     field(&fs::read_to_string("/proc/cpuinfo").ok()?, "microcode")
 }
 
-/// Threads that run at once in this process; 1 if the system does not say.
+/// Returns the number of threads that run concurrently in this process; 1 if the system does not report it.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Bytes of memory that this machine could give a process now, where the system reports it.
+/// Returns the bytes of memory that a process can allocate now, if the system reports them.
 pub fn available_memory() -> Option<u64> {
     memory("/proc/meminfo", "MemAvailable")
 }
 
-/// Bytes of addresses that this process may still take, where there is a limit (`ulimit -v`).
+/// Returns the bytes of address space that this process may still map, if there is a limit (`ulimit -v`).
 pub(crate) fn available_addresses() -> Option<u64> {
     let limit = address_limit(&fs::read_to_string("/proc/self/limits").ok()?)?;
     Some(limit.saturating_sub(memory("/proc/self/status", "VmSize")?))
 }
 
-/// The limit in force, in a file as `/proc/self/limits`.
+/// Parses the soft limit in a file like `/proc/self/limits`.
 fn address_limit(limits: &str) -> Option<u64> {
     let line = limits
         .lines()
@@ -149,14 +149,15 @@ fn address_limit(limits: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Addresses that a run takes beside what is allocated here: stacks of threads, and what the allocator keeps for each.
+/// Address space of a run that is not counted otherwise: stacks of threads, and the allocator's reserve for each
+/// thread.
 const OTHER_ADDRESSES: u64 = 128 << 20;
 
-/// Refuses what would not fit, before it is allocated: `what` needs `bytes`.
+/// Checks whether `bytes` of memory for `what` are available, before they are allocated. Succeeds where the system does
+/// not report the available memory.
 ///
 /// # Errors
-/// [`Error::Memory`] or [`Error::MemoryLimit`] with both numbers; never where the system does not tell how much is
-/// available.
+/// [`Error::Memory`] or [`Error::MemoryLimit`] with both numbers.
 pub fn check_memory(what: &str, bytes: usize) -> Result<()> {
     let needed = bytes as u64;
     if let Some(available) = available_memory() {
@@ -188,25 +189,25 @@ fn fits(what: &str, needed: u64, available: u64) -> Result<()> {
     Ok(())
 }
 
-/// Most bytes of memory that this process has held at once, where the system reports it.
+/// Returns the peak bytes of memory of this process, if the system reports them.
 pub fn peak_resident_bytes() -> Option<u64> {
     memory("/proc/self/status", "VmHWM")
 }
 
-/// Memory that this process holds now, as the system counts it.
+/// The memory of this process now, as the system counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Resident {
-    /// All of it.
+    /// All of the process's memory.
     pub bytes: u64,
-    /// Of no file: what was allocated.
+    /// Memory of no file, which the process allocated.
     pub anonymous_bytes: u64,
     /// Pages of mapped files, such as weights that are read in place.
     pub file_bytes: u64,
-    /// Shared with devices or other processes.
+    /// Memory shared with devices or other processes.
     pub shared_bytes: u64,
 }
 
-/// What this process holds now, where the system reports it.
+/// Returns the memory of this process now, if the system reports it.
 pub fn resident() -> Option<Resident> {
     let of = |key| memory("/proc/self/status", key);
     let (anonymous_bytes, file_bytes, shared_bytes) =
@@ -219,7 +220,7 @@ pub fn resident() -> Option<Resident> {
     })
 }
 
-/// A line `key: 123 kB` of a file in /proc, in bytes.
+/// Returns the bytes of a line `key: 123 kB` in a file of `/proc`.
 fn memory(file: &str, key: &str) -> Option<u64> {
     let value = field(&fs::read_to_string(file).ok()?, key)?;
     value
@@ -237,7 +238,7 @@ fn field(text: &str, key: &str) -> Option<String> {
     })
 }
 
-/// One folder a hardware thread.
+/// Returns one folder for each hardware thread.
 fn cpu_folders() -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir("/sys/devices/system/cpu")
         .into_iter()
@@ -302,7 +303,7 @@ fn caches(cpus: &[std::path::PathBuf]) -> Vec<Cache> {
             }
             let level = read(&folder, "level").and_then(|text| text.parse::<u32>().ok());
             let bytes = read(&folder, "size").and_then(|text| size(&text));
-            // The threads that share an instance are its identity.
+            // An instance is identified by the threads that share it.
             if let (Some(level), Some(bytes), Some(shared)) =
                 (level, bytes, read(&folder, "shared_cpu_list"))
             {
@@ -324,7 +325,7 @@ fn caches(cpus: &[std::path::PathBuf]) -> Vec<Cache> {
         .collect()
 }
 
-/// `48K`, `2M`.
+/// Parses sizes such as `48K` and `2M`.
 fn size(text: &str) -> Option<u64> {
     let (number, unit) = match text.strip_suffix('K') {
         Some(number) => (number, 1 << 10),
@@ -335,7 +336,7 @@ fn size(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// One macro call each, since the detection macros take literals only.
+/// One macro call for each name, since the detection macros accept only literals.
 macro_rules! detected {
     ($detect:ident: $($name:tt),+ $(,)?) => {
         [$(($name, std::arch::$detect!($name))),+].into_iter().filter_map(|(name, there)| there.then_some(name)).collect()
@@ -348,7 +349,7 @@ fn instruction_sets() -> Vec<&'static str> {
         "sse4.2", "f16c", "fma", "avx", "avx2", "avxvnni",
         "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16", "avx512fp16",
     );
-    // Rust has no macro for it; the system must permit it, too.
+    // Rust has no macro for AMX, which the system must permit too.
     sets.extend(
         triad_kernels::tier::Tier::Amx
             .is_supported()
@@ -360,7 +361,7 @@ fn instruction_sets() -> Vec<&'static str> {
 #[cfg(target_arch = "aarch64")]
 fn instruction_sets() -> Vec<&'static str> {
     let mut found: Vec<_> = detected!(is_aarch64_feature_detected: "neon", "fp16", "dotprod", "i8mm", "bf16", "sve", "sve2");
-    // Its detection in the standard library is unstable.
+    // The detection of SME in the standard library is unstable.
     found.extend(
         triad_kernels::tier::Tier::Sme
             .is_supported()

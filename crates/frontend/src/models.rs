@@ -1,5 +1,5 @@
-//! Models as users name them: by the path of a package, a GGUF file or a safetensors folder, or by the name of one that
-//! can be fetched.
+//! Models by name: the path of a package, a GGUF file or a safetensors folder, or the name of a model that can be
+//! fetched.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use triad_model::tokenizer::Tokenizer;
 use crate::error::Result;
 use crate::{hashes, huge_pages};
 
-/// The path of the model called `name`; fetches the model if it is not there.
+/// Returns the path of the model `name`. Fetches the model if it is not in the cache.
 ///
 /// # Errors
 /// If there is no such model, or it cannot be fetched.
@@ -22,13 +22,14 @@ pub fn path_of(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Ok(fetch::resolve(name, progress)?)
 }
 
-/// The model at `path`, ready to run: a model file in float, a package as it was prepared; its weights in huge pages where
-/// they [are worth it](huge_pages::are_worth_it).
-/// Files of a package that changed since their hashes were last checked are checked first: `read` is called with the bytes
-/// that were read of them and the bytes of all that are to be read.
+/// Loads the model at `path`: a model file in float, or a package as it was prepared. Its weights are in huge pages
+/// where they [are worth it](huge_pages::are_worth_it).
+///
+/// Files of a package that changed since their hashes were last checked are checked first. `read` is called with the
+/// bytes read so far and the bytes to read in total.
 ///
 /// # Errors
-/// If a file is damaged or holds what Triad does not run.
+/// If a file is damaged, or Triad does not run such a model.
 pub fn load(path: &Path, options: &LoadOptions, read: &mut dyn FnMut(u64, u64)) -> Result<Model> {
     if Package::is_at(path) {
         let mut package = hashes::open_package(path, read)?;
@@ -48,7 +49,7 @@ pub fn load(path: &Path, options: &LoadOptions, read: &mut dyn FnMut(u64, u64)) 
     Ok(Model::from_checkpoint(&Arc::new(checkpoint), options)?)
 }
 
-/// What the model at `path` is, without its weights; `read` is as in [`load`].
+/// Returns the description of the model at `path` without loading its weights; `read` is as in [`load`].
 ///
 /// # Errors
 /// As [`load`].
@@ -60,7 +61,7 @@ pub fn description(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<ModelD
     })
 }
 
-/// Memory that the weights of the model at `path` take, from its header; of a package, the size of its files.
+/// Returns the memory of the weights of the model at `path`, from its header; for a package, the size of its files.
 ///
 /// # Errors
 /// If they cannot be read.
@@ -78,7 +79,7 @@ pub fn weight_bytes(path: &Path) -> Result<u64> {
     Ok(memory::of_weights(&Checkpoint::open(path)?) as u64)
 }
 
-/// The tokenizer of the model at `path`, without its weights; `read` is as in [`load`].
+/// Returns the tokenizer of the model at `path` without loading its weights; `read` is as in [`load`].
 ///
 /// # Errors
 /// As [`description`]; if the model has none.

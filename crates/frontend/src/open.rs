@@ -1,4 +1,5 @@
-//! From a name to an engine in one call, for programs without a screen: what the bindings to other languages share.
+//! Opens an engine by a model's name in one call, for programs without a terminal, such as the bindings to other
+//! languages.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,25 +13,24 @@ use triad_prepare::package::Progress;
 use crate::error::Result;
 use crate::{answer, kernels, models, packages};
 
-/// Context of an engine, unless the model was made for less or another one is given.
+/// The default context of an engine, in tokens, if the model has as much.
 pub const CONTEXT: usize = 4096;
 
-/// How a model is opened.
+/// Options for opening a model.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Run a model file as it is, in float, without preparing it.
+    /// Runs a model file in float, without preparing it.
     pub float: bool,
     /// Threads that compute.
     pub threads: Threads,
-    /// Tokens of a prompt and its answer together, at most; `None`: [`CONTEXT`], or what the model was made for if that is
-    /// less.
+    /// Maximum tokens of a prompt and its answer together; `None`: [`CONTEXT`], or the model's context if that is less.
     pub context: Option<usize>,
-    /// What else its sessions have in common; its `context` is not looked at.
+    /// Other options of its sessions; its `context` is ignored.
     pub session: SessionOptions,
 }
 
-/// An engine for the model that a user calls `name`, which is fetched and prepared if it is not there yet. `step` is called
-/// with a sentence for the user as each step of that begins.
+/// Opens an engine for the model `name`. Fetches and prepares the model if it is not in the cache. `step` is called
+/// with a sentence for the user when a step begins.
 ///
 /// # Errors
 /// If there is no such model, it cannot be fetched, read or prepared, or does not fit into memory; if `cancel` is set.
@@ -103,7 +103,7 @@ pub fn open(
     )
 }
 
-/// What a preparation does, in a few words.
+/// Describes a step of the preparation in a few words.
 pub fn sentence(progress: Progress) -> &'static str {
     match progress {
         Progress::Waiting => "waiting for another process that prepares this model",
@@ -114,7 +114,7 @@ pub fn sentence(progress: Progress) -> &'static str {
     }
 }
 
-/// Passes on the steps of a fetch.
+/// Passes the steps of a fetch to a closure.
 struct Steps<'a> {
     step: RefCell<&'a mut dyn FnMut(&str)>,
     cancel: &'a Cancel,

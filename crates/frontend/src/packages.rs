@@ -1,4 +1,4 @@
-//! Model files become packages: on request (`triad prepare`), or by themselves when one is run for the first time.
+//! Packages of model files: made on request (`triad prepare`), or automatically when a model is run for the first time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,20 +18,20 @@ use triad_prepare::package::{Existing, Prepared, Progress, Recipe};
 use crate::error::{Error, Result};
 use crate::hashes::Hashes;
 
-/// Hexadecimal digits of a key in the name of a folder: enough that no two packages of one user share them.
+/// Hexadecimal digits of a key in the name of a folder: enough that no two packages of one user have the same key.
 const KEY_DIGITS: usize = 16;
 
 /// A package of a model.
 #[derive(Debug)]
 pub struct Found {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// How long it took to make, if it was made now.
+    /// The time of its preparation, if it was prepared now.
     pub prepared: Option<Duration>,
 }
 
-/// The package of the model at `path`: itself if it is one, else one in the cache that is
-/// made now, with the default options, if it is not there. `read` is as in [`cached`].
+/// Returns the package of the model at `path`: the package at `path` itself, or one in the cache. It is prepared now,
+/// with the default options, if it is not in the cache. `read` is as in [`cached`].
 ///
 /// # Errors
 /// As [`cached`] and [`prepare`]; if the file is damaged or holds what Triad does not run.
@@ -54,7 +54,7 @@ pub fn package_of(
         .iter()
         .any(|file| known.known(file).is_none())
     {
-        // What is no model is refused before all of it is read.
+        // A file that is not a model is refused before all of it is read.
         Checkpoint::open(path)?;
     }
     let destination = cached(path, &options, &text, read)?;
@@ -80,10 +80,10 @@ pub fn package_of(
     })
 }
 
-/// The path of the package of the model at `path` in the cache: each model, as its files are now, and each way to
-/// prepare it has a place of its own. What counts is what the files hold, not where they are or how old: a copy of the
-/// model finds the same package, and so does the model in a copy of the cache. `read` is called with the bytes that were
-/// read of files that changed since they were last read, and the bytes of all of those.
+/// Returns the path of a model's package in the cache. The path depends on the content of the model's files and on the
+/// options of the preparation, not on the location or age of the files: a copy of the model finds the same package, and
+/// so does the model in a copy of the cache. `read` is called with the bytes read so far and the bytes to read in
+/// total, of files that changed since they were last read.
 ///
 /// # Errors
 /// If the files cannot be read, or there is no folder for packages.
@@ -119,7 +119,7 @@ fn cached_in(
             .to_string_lossy()
             .into_owned()
     };
-    // The parts of a folder have their names for a reason, a single file may be called anything.
+    // The files of a folder are told apart by their names. A single file may have any name.
     let files: Vec<_> = match &hashes[..] {
         [single] => vec![(String::new(), single.clone())],
         _ => files.iter().map(file_name).zip(hashes).collect(),
@@ -160,8 +160,8 @@ fn cached_in(
     Ok(folder.join(name + &end))
 }
 
-/// The files of the model at `path`, sorted: it is one of them, with those beside it that describe it, or the folder that
-/// holds them. A folder may hold more, such as what an earlier command wrote into it.
+/// Returns the files of the model at `path`, sorted. If `path` is a file, these are the file and the files next to it
+/// that describe it. If it is a folder, other files in it, such as the output of an earlier command, are left out.
 pub fn model_files(path: &Path) -> Vec<PathBuf> {
     const DESCRIPTIONS: [&str; 5] = [
         "package.json",
@@ -212,11 +212,11 @@ fn is_plain(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_')
 }
 
-/// Prepares a model, in a folder that is made if it is not there.
+/// Prepares a model. Creates the parent of the package's folder if it does not exist.
 ///
 /// # Errors
-/// If that folder cannot be made; as [`triad_prepare::package::prepare`]. The next preparation goes on where one that was
-/// cancelled ended.
+/// If that folder cannot be created; as [`triad_prepare::package::prepare`]. After a preparation was cancelled, the
+/// next one continues where it ended.
 pub fn prepare(
     recipe: &Recipe,
     destination: &Path,
@@ -281,7 +281,7 @@ mod tests {
             texts: vec!["abc".into()],
         };
         assert_ne!(cached(&path, &usual, &other).unwrap(), first);
-        // A copy finds the package that the model has by then.
+        // A copy of the model finds the package that was made meanwhile.
         let copy = folder.path().join("copy.gguf");
         fs::copy(&path, &copy).unwrap();
         fs::create_dir_all(&first).unwrap();

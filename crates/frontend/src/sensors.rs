@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files that clocks and temperatures are read from, looked up once.
+/// The files of clocks and temperatures, found once.
 #[derive(Debug, Default)]
 pub struct Sensors {
-    /// Each holds the clock of a core, in kHz.
+    /// Files with the clock of a core each, in kHz.
     clocks: Vec<PathBuf>,
-    /// Holds the clocks of all cores where there are no such files.
+    /// File with the clocks of all cores, for systems without the other files.
     cpuinfo: PathBuf,
-    /// Each holds a temperature in thousandths of a degree; with its name.
+    /// Names and files of temperatures, in thousandths of a degree.
     zones: Vec<(String, PathBuf)>,
 }
 
 impl Sensors {
-    /// Those of this machine.
+    /// Finds the sensors of this machine.
     pub fn find() -> Self {
         Self::find_in(Path::new("/sys"), Path::new("/proc"))
     }
 
-    /// Those below other roots.
+    /// Finds the sensors below other roots.
     fn find_in(sys: &Path, proc: &Path) -> Self {
         let folders = |folder: &str, prefix: &str| {
             let entries = fs::read_dir(sys.join(folder))
@@ -60,7 +60,7 @@ impl Sensors {
         }
     }
 
-    /// Clock of the cores in MHz now, their mean; `None` where the system does not report it.
+    /// Returns the mean clock of the cores now, in MHz; `None` where the system does not report it.
     pub fn megahertz(&self) -> Option<f64> {
         let kilohertz: Vec<_> = self.clocks.iter().filter_map(|file| number(file)).collect();
         if !kilohertz.is_empty() {
@@ -81,7 +81,7 @@ impl Sensors {
         (!clocks.is_empty()).then(|| mean(&clocks))
     }
 
-    /// Temperatures in °C now, by the names of what they are of; empty where the system reports none.
+    /// Returns the temperatures now, in °C, by the names of their zones; empty where the system reports none.
     pub fn celsius(&self) -> BTreeMap<String, f64> {
         self.zones
             .iter()
@@ -130,7 +130,7 @@ mod tests {
         write(&sys, "devices/system/cpu/cpufreq/scaling_cur_freq", "9\n");
         write(&sys, "class/thermal/thermal_zone1/type", "x86_pkg_temp\n");
         write(&sys, "class/thermal/thermal_zone1/temp", "45500\n");
-        // Some drivers report an error in place of a number.
+        // Some drivers report an error instead of a number.
         write(&sys, "class/thermal/thermal_zone2/temp", "\n");
         write(&sys, "class/thermal/cooling_device0/temp", "1\n");
         let sensors = Sensors::find_in(&sys, &proc);

@@ -1,4 +1,4 @@
-//! From the path of a model to an answer, as every front end goes.
+//! The front end from the path of a model to an answer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use triad_model::gguf::Value;
 use triad_model::template::{ChatTemplate, Message};
 use triad_model::testing::tiny_llama;
 
-/// A model of the tokens a, b, c and d, which continues every text with a; it has no chat template.
+/// Writes a model with the tokens a, b, c and d that continues every text with a. It has no chat template.
 fn write_model(folder: &Path) -> PathBuf {
     let texts =
         |texts: &[&str]| Value::Strings(texts.iter().map(|&text| text.to_owned()).collect());
@@ -151,7 +151,7 @@ fn a_prompt_that_is_too_long_is_refused_with_its_tokens() {
         error(&"abc".repeat(1000)),
         "the prompt has 3000 tokens, but the context is 4"
     );
-    // It is not read to its end.
+    // The prompt is not read to its end.
     assert_eq!(
         error(&"abc ".repeat(1000)),
         "the prompt has more than 6 tokens, but the context is 4"

@@ -13,7 +13,8 @@ use crate::opened::Opened;
 use crate::options::GenerateOptions;
 use crate::session::Session;
 
-/// A conversation with a model, by its chat template. A model without one continues the last message as plain text.
+/// A conversation with a model, by its chat template. For a model without one, the prompt is the last message as plain
+/// text.
 pub struct Chat {
     model: Arc<Opened>,
     session: Session,
@@ -29,7 +30,7 @@ pub struct Chat {
 pub struct Message {
     /// `system`, `user`, `assistant` or `tool`.
     pub role: String,
-    /// Its text.
+    /// The text of the message.
     pub content: String,
 }
 
@@ -41,7 +42,8 @@ impl Tool {
     /// Describes a function; `parameters` is the JSON schema of an object.
     ///
     /// # Errors
-    /// If the name has other characters than letters, digits, `_`, `-` and `.`, or the schema is none of an object.
+    /// If the name has characters other than letters, digits, `_`, `-` and `.`, or `parameters` is not the schema of an
+    /// object.
     pub fn new(name: &str, description: &str, parameters: &str) -> Result<Self> {
         let parameters: Value = serde_json::from_str(parameters).unwrap_or(Value::Bool(false));
         let described =
@@ -78,27 +80,27 @@ impl Chat {
         self
     }
 
-    /// Returns the chat with functions that the model may call. Calls are in [`Answer::calls`] and no part of the text.
+    /// Returns the chat with functions that the model may call. Calls are in [`Answer::calls`] and not in the text.
     #[must_use]
     pub fn with_tools(mut self, tools: impl IntoIterator<Item = Tool>) -> Self {
         self.tools = tools.into_iter().map(|tool| tool.0).collect();
         self
     }
 
-    /// Returns the chat in which names of control tokens in messages stay letters, as for messages of people who are not
-    /// trusted. By default they become these tokens, as in llama.cpp.
+    /// Returns the chat with names of control tokens in messages as plain text, for messages of untrusted users. By
+    /// default they become these tokens, as in llama.cpp.
     #[must_use]
     pub fn with_letters_kept(mut self) -> Self {
         self.keeps_letters = true;
         self
     }
 
-    /// Adds a message of the user and answers it. The answer becomes a message of the conversation when it is whole; an
-    /// answer that is dropped before that does not.
+    /// Adds a user message and generates the answer. A complete answer becomes a message of the conversation; an answer
+    /// that is dropped before does not.
     ///
     /// # Errors
-    /// If the conversation is longer than the context, the template refuses it, an option makes no sense, or an adapter or a
-    /// constraint can't be had. The message is then no part of the conversation.
+    /// If the conversation is longer than the context, the template refuses it, an option is invalid, or an adapter or
+    /// constraint can't be used. The message is then removed from the conversation.
     pub fn send(&mut self, text: &str) -> Result<Generation<'_>> {
         self.messages
             .push(json!({ "role": "user", "content": text }));
@@ -111,13 +113,13 @@ impl Chat {
         }
     }
 
-    /// Adds the result of a call, for [`Chat::reply`].
+    /// Adds the result of a call. [`Chat::reply`] continues after it.
     pub fn push_result(&mut self, call: &ToolCall, result: &str) {
         self.messages
             .push(json!({ "role": "tool", "name": call.name, "content": result }));
     }
 
-    /// Answers the conversation as it is, such as after results of calls.
+    /// Generates an answer to the conversation as it is, such as after the results of calls.
     ///
     /// # Errors
     /// As [`Chat::send`].
@@ -170,7 +172,7 @@ impl Chat {
     }
 }
 
-/// The answer as a message of the conversation.
+/// Returns the answer as a message of the conversation.
 fn message(answer: &Answer) -> Value {
     let mut message = json!({ "role": "assistant", "content": answer.text });
     if !answer.calls.is_empty() {

@@ -1,4 +1,4 @@
-//! Errors: a kind for programs, a sentence for people.
+//! Errors: a kind for programs, a message for people.
 
 use std::fmt;
 use std::io;
@@ -10,26 +10,26 @@ use triad_model::{Error as ModelError, ErrorKind as ModelErrorKind};
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The error of a model or an answer. It prints as one sentence, with what caused it.
+/// The error of a model or an answer. It prints as one line, with its causes.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
     source: Box<FrontendError>,
 }
 
-/// What a program can do about an error.
+/// The kind of an error, by what a program can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The model is not there, or could not be fetched: check the name, the file or the network.
+    /// The model does not exist, or can't be fetched: check the name, the file or the network.
     NotFound,
-    /// The model's files are damaged, changed or not what they state: fetch or convert them again.
+    /// The model's files are damaged, changed or inconsistent: fetch or convert them again.
     Damaged,
-    /// Triad does not run such a model, or the model does not do such a thing.
+    /// Triad does not support this model, or the model does not support this request.
     Unsupported,
-    /// An argument has a value that makes no sense; the sentence names it.
+    /// An argument has an invalid value; the message names it.
     InvalidArgument,
-    /// The constraint of an answer has a mistake or exceeds a limit, or the answer can't keep it.
+    /// The constraint of an answer has a mistake or exceeds a limit, or the answer can't match it.
     Constraint,
     /// The prompt is longer than the context.
     ContextFull,
@@ -39,12 +39,12 @@ pub enum ErrorKind {
     Device,
     /// A file can't be read or written, or a thread can't be started.
     Io,
-    /// The caller cancelled it.
+    /// The caller cancelled the operation.
     Cancelled,
 }
 
 impl Error {
-    /// Returns what a program can do about it.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -91,7 +91,7 @@ impl From<triad_grammar::Error> for Error {
     }
 }
 
-/// Returns whether the system reports that a file is not there.
+/// Returns whether the cause is a file that does not exist.
 fn is_missing(error: &ModelError) -> bool {
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

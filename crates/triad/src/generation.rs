@@ -1,4 +1,4 @@
-//! An answer while it is generated: an iterator over its pieces.
+//! Answers while they are generated, as iterators over their pieces.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -12,7 +12,7 @@ use triad_frontend::tool_calls::{AnswerPart, ToolCallParser};
 
 use crate::error::{Error, Result};
 
-/// Pieces that may be ready before the caller takes the first of them.
+/// Maximum pieces that are ready before the caller takes the first one.
 const PIECES: usize = 64;
 
 /// A call of a function by the model.
@@ -25,17 +25,18 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
-/// How the text of an answer is read.
+/// How the text of an answer is parsed.
 pub(crate) enum Parts {
-    /// As text alone.
+    /// Text alone.
     Text,
-    /// As text and calls of functions; `None` once it is whole.
+    /// Text and function calls; `None` after the end.
     Calls(Option<ToolCallParser>),
 }
 
-/// An answer while it is generated: an iterator over its pieces, which are whole characters.
+/// An answer while it is generated: an iterator over its pieces. Each piece has only whole characters.
 ///
-/// It runs on a thread of its own. Dropping it ends the answer; the session then holds the tokens that were computed.
+/// It is generated on a separate thread. Dropping it ends the answer; the session then has the tokens that were
+/// computed.
 pub struct Generation<'a> {
     owner: &'a mut Option<Session>,
     worker: Option<JoinHandle<Outcome>>,
@@ -56,24 +57,24 @@ type OnEnd<'a> = Box<dyn FnOnce(&Answer) + 'a>;
 /// The session comes back whatever happens.
 type Outcome = (Session, Result<EngineGeneration, EngineError>);
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Answer {
-    /// Its text, without a stop text and without calls of functions.
+    /// The text, without a stop text and without function calls.
     pub text: String,
-    /// Its tokens, with the end token if there was one.
+    /// The tokens, with the end token if there was one.
     pub tokens: Vec<u32>,
-    /// Why it ended.
+    /// The reason why it ended.
     pub finish: Finish,
     /// Tokens and seconds of prefill and decode.
     pub timing: Timing,
-    /// The functions that it calls.
+    /// The function calls.
     pub calls: Vec<ToolCall>,
 }
 
 impl<'a> Generation<'a> {
-    /// Starts the thread. The session goes back to `owner` at the end.
+    /// Starts the thread. The session is returned to `owner` at the end.
     pub(crate) fn start(
         owner: &'a mut Option<Session>,
         session: Session,
@@ -113,32 +114,32 @@ impl<'a> Generation<'a> {
         })
     }
 
-    /// Calls `on_end` with the answer, once it is whole.
+    /// Sets a function that is called with the complete answer.
     pub(crate) fn on_end(mut self, on_end: impl FnOnce(&Answer) + 'a) -> Self {
         self.on_end = Some(Box::new(on_end));
         self
     }
 
-    /// Returns what ends the answer from another thread, which then finishes with [`Finish::Cancelled`].
+    /// Returns a handle that ends the answer from another thread. The answer then finishes with [`Finish::Cancelled`].
     pub fn cancel(&self) -> Cancel {
         self.cancel.clone()
     }
 
-    /// Waits for the rest of the answer and returns all of it, pieces that were taken before among them.
+    /// Waits for the rest of the answer and returns all of it, including pieces that were taken before.
     ///
     /// # Errors
-    /// If the model fails, or the answer can't keep its constraint.
+    /// If the model fails, or the answer can't match its constraint.
     pub fn finish(mut self) -> Result<Answer> {
         for piece in self.by_ref() {
             piece?;
         }
-        // Without an answer the last piece was an error.
+        // Without an answer, the last piece was an error.
         self.answer
             .take()
             .ok_or_else(|| EngineError::Cancelled.into())
     }
 
-    /// Takes a piece of the text apart.
+    /// Parses a piece of the text.
     fn take(&mut self, piece: String) {
         match &mut self.parts {
             Parts::Text => self.ready.push_back(piece),
@@ -161,7 +162,7 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Waits for the thread, and gives the session back.
+    /// Waits for the thread, and returns the session to its owner.
     fn end(&mut self) -> Option<Result<()>> {
         let worker = self.worker.take()?;
         let (session, outcome) = match worker.join() {
@@ -219,7 +220,7 @@ impl Iterator for Generation<'_> {
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
         self.cancel.cancel();
-        // A thread that waits for room finds that no one reads.
+        // A thread that waits for space in the channel gets an error, and ends.
         let (_, nothing) = sync_channel(0);
         drop(std::mem::replace(&mut self.pieces, nothing));
         if let Some(worker) = self.worker.take()

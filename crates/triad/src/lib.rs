@@ -1,8 +1,8 @@
 //! Runs language models on this device.
 //!
-//! [`Model::open`] does all that the command `triad` does: it fetches the model, prepares it for INT8, times the kernels and
-//! puts the weights into huge pages, each once for a machine. A [`Chat`] answers messages, a [`Session`] continues text.
-//! Both return a [`Generation`], an iterator over the pieces of the answer.
+//! [`Model::open`] does what the command `triad` does: it fetches the model, prepares it in INT8, times the kernels and
+//! puts the weights into huge pages. Fetching, preparing and timing happen once on a machine. A [`Chat`] answers
+//! messages, a [`Session`] continues text. Both return a [`Generation`], an iterator over the pieces of the answer.
 //!
 //! ```no_run
 //! # fn main() -> triad::Result<()> {
@@ -14,7 +14,8 @@
 //! # }
 //! ```
 //!
-//! [`GenerateOptions`] choose how tokens are sampled and which [`Constraint`] the answer keeps, such as a JSON schema:
+//! [`GenerateOptions`] choose how tokens are sampled and which [`Constraint`] the answer matches, such as a JSON
+//! schema:
 //!
 //! ```no_run
 //! # fn main() -> triad::Result<()> {
@@ -29,8 +30,8 @@
 //! # }
 //! ```
 //!
-//! An [`Error`] has a [kind](Error::kind), on which a program can decide, and a sentence for people. The crates below this
-//! one (`triad-engine`, `triad-model` and others) have more to set and change more often.
+//! An [`Error`] has a [kind](Error::kind) for programs and a message for people. The crates below this one
+//! (`triad-engine`, `triad-model` and others) have more options and change more often.
 #![forbid(unsafe_code)]
 
 mod chat;

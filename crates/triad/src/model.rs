@@ -1,4 +1,4 @@
-//! Models and how they are opened.
+//! Models and their options.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,14 +12,13 @@ use crate::error::Result;
 use crate::opened::Opened;
 use crate::session::Session;
 
-/// A model that is ready to run. Copies are the same model; chats and sessions of it may run at the same time, from any
-/// thread.
+/// A model that is ready to run. Clones share the model. Its chats and sessions may run concurrently, on any thread.
 #[derive(Clone)]
 pub struct Model(Arc<Opened>);
 
 impl Model {
     /// Opens a model by the path of a package, GGUF file or safetensors folder, by the name `smollm2-135m`, or by
-    /// `hf:owner/name[:file]`. Fetches and prepares it if it is not there.
+    /// `hf:owner/name[:file]`. Fetches and prepares the model if necessary.
     ///
     /// # Errors
     /// If there is no such model, it can't be fetched, read or prepared, or it does not fit into memory.
@@ -27,7 +26,7 @@ impl Model {
         Self::options().open(name)
     }
 
-    /// Returns the options that [`Model::open`] uses, to be changed.
+    /// Returns the default options of [`Model::open`], to be changed.
     pub fn options() -> OpenOptions {
         OpenOptions::default()
     }
@@ -42,10 +41,10 @@ impl Model {
         Session::new(&self.0, self.engine().session())
     }
 
-    /// Goes on with a text that [`Session::save`] wrote.
+    /// Restores a session that [`Session::save`] wrote.
     ///
     /// # Errors
-    /// If the file is no saved session, is damaged, or is of another model or other options.
+    /// If the file is not a saved session, is damaged, or is of another model or other options.
     pub fn restore(&self, path: impl AsRef<Path>) -> Result<Session> {
         Ok(Session::new(&self.0, self.engine().restore(path.as_ref())?))
     }
@@ -76,8 +75,8 @@ impl Model {
         Ok(sums.iter().map(|value| (value * scale) as f32).collect())
     }
 
-    /// Returns the tokens of `text`, with the token in front that the model expects there. Names of control tokens stay
-    /// letters.
+    /// Returns the tokens of `text`, with the BOS token if the model expects one. Names of control tokens are plain
+    /// text.
     ///
     /// # Errors
     /// If the model has no tokenizer.
@@ -99,12 +98,12 @@ impl Model {
         Ok(model.tokenizer()?.decode(tokens))
     }
 
-    /// Returns the name that the model was opened by.
+    /// Returns the name by which the model was opened.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Returns how many tokens a prompt and its answer have together, at most.
+    /// Returns the maximum tokens of a prompt and its answer together.
     pub fn context(&self) -> usize {
         self.engine().context()
     }
@@ -123,7 +122,7 @@ impl std::fmt::Debug for Model {
     }
 }
 
-/// How a model is opened; [`Model::options`] has the defaults.
+/// Options for opening a model; [`Model::options`] returns the defaults.
 #[derive(Default)]
 #[must_use]
 pub struct OpenOptions {
@@ -161,19 +160,20 @@ impl OpenOptions {
         self
     }
 
-    /// Holds `tokens` of a prompt and its answer together; the default is 4096, or the model's own context if that is less.
+    /// Sets the maximum tokens of a prompt and its answer together; the default is 4096, or the model's own context if
+    /// that is less.
     pub fn context(mut self, tokens: usize) -> Self {
         self.options.context = Some(tokens);
         self
     }
 
-    /// Runs prompts in chunks of `tokens`; the default is 256.
+    /// Sets the prefill chunk size in tokens; the default is 256.
     pub fn prefill_chunk(mut self, tokens: usize) -> Self {
         self.options.session.chunk = tokens;
         self
     }
 
-    /// Keeps keys and values in this format.
+    /// Sets the number format of the KV cache.
     pub fn cache_type(mut self, format: CacheType) -> Self {
         self.options.session.kv_format = match format {
             CacheType::F16 => KvFormat::F16,
@@ -183,20 +183,20 @@ impl OpenOptions {
         self
     }
 
-    /// Calls `step` with a sentence for the user as each step begins: fetching, preparing, loading.
+    /// Calls `step` with a sentence for the user when each step begins: fetching, preparing, loading.
     pub fn on_step(mut self, step: impl FnMut(&str) + 'static) -> Self {
         self.step = Some(Box::new(step));
         self
     }
 
-    /// Ends the opening, which then fails, once `cancel` is set.
+    /// Cancels the opening once `cancel` is set. It then fails.
     pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
         self.cancel = cancel.clone();
         self
     }
 
     /// Opens a model by the path of a package, GGUF file or safetensors folder, by the name `smollm2-135m`, or by
-    /// `hf:owner/name[:file]`. Fetches and prepares it if it is not there.
+    /// `hf:owner/name[:file]`. Fetches and prepares the model if necessary.
     ///
     /// # Errors
     /// If there is no such model, it can't be fetched, read or prepared, or it does not fit into memory.

@@ -1,4 +1,4 @@
-//! An open model: an engine with its name and its compiler of constraints.
+//! An open model: an engine, its name and its constraint compiler.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -14,7 +14,7 @@ pub(crate) struct Opened {
     pub(crate) name: String,
     pub(crate) engine: Engine,
     grammars: OnceLock<Grammars>,
-    /// Held while `grammars` is filled.
+    /// Locked while `grammars` is filled.
     compiling: Mutex<()>,
 }
 
@@ -28,14 +28,14 @@ impl Opened {
         }
     }
 
-    /// Returns the tokens of a text to continue, which fit into the context.
+    /// Returns the tokens of a text to continue. Fails if they do not fit into the context.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let within = (self.engine.context(), &Cancel::new());
         let model = self.engine.model();
         Ok(chat::encode_text(model, text, Special::AsText, within)?)
     }
 
-    /// Returns the compiler of constraints, made when it is first needed: it goes through all tokens.
+    /// Returns the constraint compiler. It is made when it is first needed, since it goes through all tokens.
     pub(crate) fn grammars(&self) -> Result<&Grammars> {
         let _compiling = self
             .compiling
@@ -48,7 +48,7 @@ impl Opened {
         Ok(self.grammars.get_or_init(|| made))
     }
 
-    /// Opens adapters by their paths and scales.
+    /// Opens LoRA adapters by their paths, with their scales.
     pub(crate) fn adapters(&self, adapters: &[(std::path::PathBuf, f32)]) -> Result<Adapters> {
         let opened = adapters.iter().map(|(path, scale)| {
             Ok(ScaledAdapter {

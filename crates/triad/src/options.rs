@@ -12,21 +12,22 @@ use triad_grammar::GrammarSource;
 use crate::error::Result;
 use crate::opened::Opened;
 
-/// A form that an answer keeps.
+/// A constraint that an answer must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Constraint {
     /// A JSON object.
     Json,
-    /// JSON that this schema describes.
+    /// JSON that matches this schema.
     JsonSchema(String),
-    /// A text that this regular expression matches as a whole, in the syntax of the crate `regex`.
+    /// Text that this regular expression matches as a whole, in the syntax of the crate `regex`.
     Regex(String),
-    /// A text of this grammar, in llguidance's variant of Lark.
+    /// Text that matches this grammar, in llguidance's variant of Lark.
     Lark(String),
 }
 
-/// How an answer is made. The defaults are those that the model's authors recommend, else greedy.
+/// Options of an answer. An option that is not set has the value that the model's authors recommend, else sampling is
+/// greedy.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct GenerateOptions {
@@ -48,7 +49,7 @@ impl GenerateOptions {
         Self::default()
     }
 
-    /// Ends the answer after `count` tokens; by default it ends where the context is full.
+    /// Ends the answer after `count` tokens. By default it ends when the context is full.
     pub fn max_tokens(mut self, count: usize) -> Self {
         self.max_tokens = Some(count);
         self
@@ -72,7 +73,7 @@ impl GenerateOptions {
         self
     }
 
-    /// Drops tokens less likely than `share` of the likeliest one.
+    /// Drops tokens whose probability is below `share` of the likeliest token's.
     pub fn min_p(mut self, share: f32) -> Self {
         self.min_p = Some(share);
         self
@@ -84,31 +85,31 @@ impl GenerateOptions {
         self
     }
 
-    /// Starts the random numbers: the same seed gives the same answer.
+    /// Sets the seed of the random numbers: the same seed gives the same answer.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Ends the answer at `text`, which is no part of it; may be called several times.
+    /// Ends the answer at `text`, which is not part of it; may be called several times.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.stop.push(text.into());
         self
     }
 
-    /// Keeps the answer in this form.
+    /// Requires the answer to match this constraint.
     pub fn constraint(mut self, constraint: Constraint) -> Self {
         self.constraint = Some(constraint);
         self
     }
 
-    /// Applies the LoRA adapter at `path`, `scale` of it; may be called several times.
+    /// Applies the LoRA adapter at `path`, scaled by `scale`; may be called several times.
     pub fn adapter(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
         self.adapters.push((path.into(), scale));
         self
     }
 
-    /// Returns them as the engine takes them, with the constraint compiled for the tokens of `model`.
+    /// Returns the engine's options, with the constraint compiled for the tokens of `model`.
     pub(crate) fn for_engine(&self, model: &Opened) -> Result<EngineOptions> {
         let recommended = SamplerOptions::recommended(model.engine.model().generation_defaults());
         let sampler = SamplerOptions {

@@ -13,7 +13,7 @@ use crate::options::GenerateOptions;
 /// A text that a model continues, with the keys and values of its tokens.
 pub struct Session {
     model: Arc<Opened>,
-    /// Lent to a generation while it runs.
+    /// Moved to a generation while it runs.
     session: Option<EngineSession>,
     options: GenerateOptions,
 }
@@ -34,11 +34,12 @@ impl Session {
         self
     }
 
-    /// Continues `prompt`, which is the whole text: the part that the session holds already is not computed again.
+    /// Continues `prompt`, which is the whole text. Tokens at its beginning that the session already has are not
+    /// computed again.
     ///
     /// # Errors
-    /// If the prompt is empty or longer than the context, an option makes no sense, or an adapter or a constraint can't be
-    /// had.
+    /// If the prompt is empty or longer than the context, an option is invalid, or an adapter or constraint can't be
+    /// used.
     pub fn generate(&mut self, prompt: &str) -> Result<Generation<'_>> {
         let tokens = self.model.encode(prompt)?;
         self.generate_with(tokens, &self.options.clone(), Parts::Text)
@@ -63,7 +64,7 @@ impl Session {
         Generation::start(&mut self.session, session, prompt, engine_options, parts)
     }
 
-    /// Returns the tokens that the session holds: prompt and answer.
+    /// Returns the tokens of the session: prompts and answers.
     pub fn tokens(&self) -> &[u32] {
         self.session.as_ref().map_or(&[], EngineSession::tokens)
     }
@@ -71,7 +72,7 @@ impl Session {
     /// Writes the session to `path`, for [`Model::restore`](crate::Model::restore).
     ///
     /// # Errors
-    /// If the file can't be written; a file that was there stays.
+    /// If the file can't be written. An existing file is then unchanged.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         match &self.session {
             Some(session) => Ok(session.save(path.as_ref())?),

@@ -1,6 +1,6 @@
-//! The library's front door on a tiny model.
+//! The crate's public API on a tiny model.
 
-// The tests of the command use the rest of it.
+// The tests of the command use the other functions.
 #[allow(dead_code)]
 #[path = "../../cli/tests/support/gguf.rs"]
 mod gguf;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use gguf::{Gguf, Value};
 use triad::{Cancel, Constraint, ErrorKind, Finish, GenerateOptions, Model, Tool};
 
-/// A folder with a tiny model; gone when dropped.
+/// A folder with a tiny model; deleted when dropped.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -168,7 +168,7 @@ fn errors_have_the_kind_that_a_program_decides_on() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
 }
 
-/// A small surface is one that a newcomer reads in a sitting.
+/// A newcomer can read a small public API in one sitting.
 #[test]
 fn the_front_door_has_at_most_sixty_items() {
     let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -1,4 +1,4 @@
-//! `triad completions`: what a shell needs to complete this command.
+//! `triad completions`: prints the completion script of a shell.
 
 use anyhow::Result;
 use clap::CommandFactory;
@@ -7,14 +7,14 @@ use clap_complete::Shell;
 use crate::Cli;
 use triad_console::output;
 
-/// Print a script that lets a shell complete this command.
+/// Print a script that completes this command in a shell.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad completions bash > ~/.local/share/bash-completion/completions/triad
   triad completions zsh > ~/.zfunc/_triad
   triad completions fish > ~/.config/fish/completions/triad.fish")]
 pub struct Arguments {
-    /// The shell
+    /// Shell to complete in
     shell: Shell,
 }
 

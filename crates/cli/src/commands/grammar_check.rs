@@ -1,4 +1,4 @@
-//! `triad grammar-check`: the process in which `triad serve` compiles a grammar of a request before it does so itself.
+//! `triad grammar-check`: a separate process that compiles the grammar of a request before `triad serve` compiles it.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! `triad info`: what a model is and what it needs, without loading it.
+//! `triad info`: describes a model and the memory of a run, without loading the model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::package_fields;
 use triad_console::arguments::{self, KvArgument, ModelArgument};
 use triad_console::{output, progress};
 
-/// Show what a model is and how much memory a run needs.
+/// Show a model's architecture, and how much memory a run needs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad info
@@ -28,13 +28,13 @@ use triad_console::{output, progress};
   triad info model.triad                              a package: calibration, outliers, shadows
   triad info hf:Qwen/Qwen2.5-0.5B-Instruct --json")]
 pub struct Arguments {
-    /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
+    /// Path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(value_name = "MODEL", default_value = fetch::DEFAULT_MODEL)]
     model: String,
-    /// Tokens of context for which to say the memory [default: 4096, or what the model was made for if less]
+    /// Context length for the memory of a run, in tokens [default: 4096, or the model's context if less]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     context: Option<usize>,
-    /// Tokens of a prompt that go through the model at once
+    /// Prefill chunk size, in tokens
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
@@ -44,10 +44,10 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Context for which memory is printed, unless another one is given.
+/// The default context length for the memory of a run.
 const CONTEXT: usize = 4096;
 
-/// What `info --json` prints.
+/// The output of `info --json` for a model file.
 #[derive(Serialize)]
 struct Info {
     path: String,
@@ -67,7 +67,7 @@ struct Info {
     stored_bytes: BTreeMap<String, usize>,
     tokenizer: Option<TokenizerInfo>,
     chat_template: bool,
-    /// Memory of a run with this context and chunk.
+    /// Memory of a run with this context and chunk size.
     run: Run,
 }
 
@@ -87,7 +87,7 @@ struct Run {
     total_bytes: usize,
 }
 
-/// Prints what the files of the model say.
+/// Prints the description of a model file or of a package.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let path = ModelArgument {
         model: arguments.model.clone(),
@@ -110,12 +110,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// What `info --json` prints of a package.
+/// The output of `info --json` for a package.
 #[derive(Serialize)]
 struct PackageInfo<'a> {
     path: String,
     bytes: u64,
-    /// Not for W4A16, which has none.
+    /// Number of shadows; `None` for W4A16, which has no shadows.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadows: Option<usize>,
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! `triad logits`: what the model computes, for comparisons with other engines.
+//! `triad logits`: writes the logits of a prompt, for comparisons with other engines.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,8 +20,8 @@ use triad_console::progress;
 
 /// Write the logits of a prompt to a safetensors file.
 ///
-/// The file holds `logits` `[tokens, vocab]` in f32 and `tokens` `[tokens]` in u32. The prompt is plain text; no
-/// chat template is applied.
+/// The file has `logits` `[tokens, vocab]` in f32 and `tokens` `[tokens]` in u32. The prompt is plain text; no chat
+/// template is applied.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad logits -p 'The capital of France is' -o logits.safetensors
@@ -35,12 +35,12 @@ pub struct Arguments {
     /// Token ids instead of a text
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["prompt", "file"])]
     tokens: Option<Vec<u32>>,
-    /// Tokens of the prompt that go through the model at once
+    /// Prefill chunk size, in tokens
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
-    /// The file to write
+    /// File to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else {
         Some(arguments.prompt.require()?)
     };
-    // Resolved first: the output must be none of the model's files.
+    // The path is resolved first: the output must not be one of the model's files.
     arguments.model.name.path()?;
     let output = OutputFile::create(&arguments.output)?;
     let model = arguments.model.load()?;
@@ -104,7 +104,7 @@ fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<
     }
 }
 
-/// In the safetensors format: the header's length, the header, the data. The library would copy all data in memory
+/// Writes the safetensors format: the header's length, the header, the data. The library would copy all data in memory
 /// first.
 fn write_tensors(file: &mut File, tokens: &[u32], logits: &[f32], vocab: usize) -> io::Result<()> {
     let (logit_bytes, all_bytes) = (
@@ -116,7 +116,7 @@ fn write_tensors(file: &mut File, tokens: &[u32], logits: &[f32], vocab: usize) 
         "tokens": {"dtype": "U32", "shape": [tokens.len()], "data_offsets": [logit_bytes, all_bytes]},
     })
     .to_string();
-    // Data begins at a multiple of eight bytes.
+    // The data must begin at a multiple of eight bytes.
     header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(header.as_bytes())?;

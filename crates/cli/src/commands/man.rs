@@ -1,4 +1,4 @@
-//! `triad man`: the manual, made from the same descriptions as `--help`.
+//! `triad man`: writes the manual, made from the same descriptions as `--help`.
 
 use std::fs;
 use std::io::Write;
@@ -16,22 +16,22 @@ use triad_console::output_file::OutputFile;
 #[command(after_help = "Examples:
   triad man ~/.local/share/man/man1        then: man triad, man triad-run")]
 pub struct Arguments {
-    /// The folder to write to; made if it is not there
+    /// Folder to write to; created if it does not exist
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
 
-/// Writes the pages.
+/// Writes the manual pages.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let folder = &arguments.folder;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut command = Cli::command();
-    // Which also makes the global options those of each command.
+    // This also adds the global options to each command.
     command.build();
     page(&command, "triad", folder)
 }
 
-/// That of a command with this whole name, and those of the commands below it.
+/// Writes the page of the command with this full name, and the pages of its subcommands.
 fn page(command: &Command, name: &str, folder: &Path) -> Result<()> {
     let path = folder.join(format!("{name}.1"));
     let mut text = Vec::new();

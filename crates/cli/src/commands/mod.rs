@@ -1,4 +1,4 @@
-//! One file a command: its arguments, and what it does with them.
+//! One module for each command: its arguments and its code.
 
 pub mod bench;
 pub mod completions;

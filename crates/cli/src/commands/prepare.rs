@@ -1,4 +1,4 @@
-//! `triad prepare`: a model file becomes a package.
+//! `triad prepare`: makes a package from a model file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use triad_console::{inputs, output, preparing};
 
 /// Prepare a model: calibrate it, quantize it to INT8 or INT4, and write a package.
 ///
-/// The float model reads a calibration text; what its activations exceed is clipped, and the outliers beyond run
-/// beside the INT8 model in float (shadows), where leaving them out would cost accuracy. With --weights int4, weights
-/// alone are quantized, by the scales with the least error for the activations of that text, and nothing is clipped.
-/// Ctrl-C loses nothing: the next preparation goes on from there. `triad run` prepares by itself, with the defaults of
-/// this command.
+/// The float model reads a calibration text, from which the clip thresholds of the activations are chosen. Outliers
+/// beyond the thresholds are computed in float, next to the INT8 model (shadows), where leaving them out would cost
+/// accuracy. With --weights int4, only weights are quantized, with the scales that have the least error for the
+/// activations of that text, and nothing is clipped. After Ctrl-C, the next preparation continues from there. `triad
+/// run` prepares models automatically, with the defaults of this command.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad prepare                                          the default model, into the cache
@@ -36,20 +36,20 @@ use triad_console::{inputs, output, preparing};
   triad prepare model.gguf -o w4a16.triad --weights int4 half the memory; activations stay in float (W4A16)
   triad prepare model.gguf -o chat.triad --calibrate dialogues.jsonl --tokens 50000")]
 pub struct Arguments {
-    /// The path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
+    /// Path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(value_name = "MODEL", default_value = fetch::DEFAULT_MODEL)]
     model: String,
-    /// The folder to write [default: one in the cache, where `triad run` finds it if all other options are left out]
+    /// Folder to write [default: one in the cache, which `triad run` uses if all other options have their defaults]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     #[command(flatten)]
     calibration: CalibrationArguments,
-    /// Format of the weights, and what one scale covers
+    /// Format of the weights, and the weights that share a scale
     #[arg(long, value_enum, default_value = "channel")]
     weights: Weights,
     #[command(flatten)]
     int8: Int8Arguments,
-    /// Replace a package that is there already
+    /// Replace an existing package
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -59,62 +59,62 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What there is to decide in INT8.
+/// Options of INT8.
 #[derive(clap::Args)]
 struct Int8Arguments {
-    /// How clip thresholds are chosen [default: least-error]
+    /// Choice of the clip thresholds [default: least-error]
     #[arg(long, value_enum)]
     threshold: Option<Threshold>,
-    /// Weights that decode computes with; int4 takes more space and is read faster [default: int8]
+    /// Format of the weights in decode; int4 takes more space and is read faster [default: int8]
     #[arg(long, value_enum)]
     decode_weights: Option<Decode>,
-    /// Which inputs lose their shadow: a share of them from 0 to 1, the least important first; none of them; or as
-    /// many as --budget allows, which is searched in models of up to 2^30 weights, and none in larger ones; 0.85 is llm.npu's
+    /// Inputs that lose their shadow: a share of them from 0 to 1, the least important first; none; or auto, as many as
+    /// --budget allows, which is searched in models of up to 2^30 weights and is none in larger ones; 0.85 is llm.npu's
     /// [default: auto]
     #[arg(long, value_name = "RATE|none|auto", value_parser = arguments::prune)]
     prune: Option<Prune>,
-    /// Loss on held-out text that --prune auto may cost, as a share of the float model's [default: 0.003]
+    /// Maximum loss on held-out text for --prune auto, as a share of the float model's [default: 0.003]
     #[arg(long, value_name = "SHARE", value_parser = arguments::share)]
     budget: Option<f64>,
-    /// How far channels beyond the clip threshold are scaled down where there is no shadow to compute them: 0 cuts them
-    /// off, as the paper does, 1 brings all of them within it [default: 0.7]
+    /// Scaling of channels beyond the clip threshold where there is no shadow: 0 clips them, as the paper does, 1
+    /// scales all of them down to the threshold [default: 0.7]
     #[arg(long, value_name = "SHARE", value_parser = arguments::share)]
     smoothing: Option<f64>,
-    /// Hot channels give at least this share of the outliers [default: 0.8]
+    /// Least share of the outliers that the hot channels have together [default: 0.8]
     #[arg(long, value_name = "SHARE", value_parser = arguments::share)]
     hot_share: Option<f64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Threshold {
-    /// The largest magnitude of the calibration text
+    /// The largest magnitude in the calibration text
     MaxMin,
-    /// As many values are beyond as a shadow may have
+    /// The magnitude that as many values exceed as a shadow may have
     Percentile,
-    /// Least squared error of the layers' outputs
+    /// The magnitude with the least squared error of the layers' outputs
     LeastError,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Weights {
-    /// INT8, a scale for each output channel
+    /// INT8, one scale for each output channel
     Channel,
-    /// INT8, a scale for the whole matrix
+    /// INT8, one scale for the whole matrix
     Tensor,
-    /// INT4, a scale for each 32 weights of an output channel; activations stay in float
+    /// INT4, one scale for each 32 weights of an output channel; activations stay in float
     Int4,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Decode {
-    /// Those of prefill
+    /// The INT8 weights of prefill
     Int8,
-    /// A second copy in four bits, with one scale for 32 weights
+    /// A second copy in INT4, one scale for each 32 weights
     Int4,
 }
 
 impl Int8Arguments {
-    /// The options that were given.
+    /// Returns the names of the options that were given.
     fn given(&self) -> impl Iterator<Item = &'static str> {
         let Self {
             threshold,
@@ -190,20 +190,20 @@ impl Arguments {
     }
 }
 
-/// What `prepare --json` prints.
+/// The output of `prepare --json`.
 #[derive(Serialize)]
 struct Report<'a> {
     package: String,
     bytes: u64,
     seconds: f64,
-    /// Tokens that this run calibrated on.
+    /// Number of tokens of this run's calibration.
     calibration_tokens: usize,
     calibration_tokens_per_second: f64,
     peak_resident_bytes: Option<u64>,
     preparation: &'a triad_prepare::Preparation,
 }
 
-/// Prepares, and prints the result.
+/// Runs `triad prepare`.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let path = ModelArgument {
@@ -219,7 +219,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (destination, existing) = match (&arguments.output, arguments.force) {
         (Some(output), false) => (output.clone(), Existing::Refuse),
         (Some(output), true) => (output.clone(), Existing::Replace),
-        // What has this place in the cache was prepared in the same way.
+        // A package at this path in the cache was prepared in the same way.
         (None, false) => (preparing::cached(&path, &options, &text)?, Existing::Keep),
         (None, true) => (
             preparing::cached(&path, &options, &text)?,

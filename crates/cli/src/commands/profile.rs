@@ -1,4 +1,4 @@
-//! `triad profile`: what the parts of a model take on each processor.
+//! `triad profile`: measures the tasks of a model on each processor.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,17 +24,19 @@ use triad_console::interrupt::{Interrupted, on_interrupt};
 use triad_console::processors::Processors;
 use triad_console::{measurements, output, progress};
 
-/// Measure what the parts of a model take on each processor, and keep it in the package.
+/// Measure how long the tasks of a model take on each processor, and keep the times in its package.
 ///
-/// Schedules go by what tasks are expected to take. Without this a process learns it from its first prompt; with it the
-/// first one is scheduled as well as later ones. Measured are the processors together, one after the other and at once, and
-/// the CPU alone, which takes over when the NPU fails.
+/// Schedules use the measured times of their tasks. Without a profile, a process measures them during its first prompt.
+/// With a profile, the first prompt is scheduled as well as later ones. Prompts are measured on all of the processors,
+/// one task after the other and concurrently, and on the CPU alone, which takes over when the NPU fails.
 ///
-/// Of several processors, products are measured, too, of prompts and of steps of decode, each processor alone and beside
-/// the others, what it takes to join their parts (HeteroLLM's profiler), and prompts of some lengths by each kind of plan,
-/// one processor alone among them: what --partition decides by. With --predict, predictions are fitted to half of the
-/// products' times, rates or a decision tree beside them, and compared with the other half, and what is chosen by them with
-/// what is chosen by all times, by times that are measured again.
+/// With several processors, three more things are measured, by which --partition decides: the matrix products of
+/// prompts and of decode steps, on each processor alone and while the others run; the time to join their parts
+/// (HeteroLLM's profiler); and prompts of several lengths by each kind of plan, one processor alone among them.
+///
+/// With --predict, predictions by rates or a decision tree are fitted to half of the products' times and compared with
+/// the other half. The cuts that predictions choose are compared with the cuts that all measured times choose, in a
+/// second measurement.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad profile --processors cpu=0,npu=1
@@ -43,21 +45,21 @@ use triad_console::{measurements, output, progress};
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// The processors: cpu=0,npu=1 keeps each on its cores, cpu,npu takes a thread each
+    /// Processors to measure: cpu=0,npu=1 pins each to its cores, cpu,npu takes one thread for each
     #[arg(long, value_name = "LIST", default_value = "cpu,npu")]
     processors: Processors,
     #[command(flatten)]
     devices: DeviceArguments,
-    /// Tokens of the prompt that go through the model at once
+    /// Prefill chunk size, in tokens
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     /// Measured runs of each set of processors and order, and of each product
     #[arg(long, value_name = "N", default_value = "3", value_parser = arguments::repeats)]
     repeat: usize,
-    /// Measure no products by themselves
+    /// Do not measure products separately
     #[arg(long, conflicts_with = "predict")]
     no_products: bool,
-    /// Measure every number of columns that a cut can give, and how well some of the times predict the others
+    /// Measure every number of columns that a cut can give, and report how well half of the times predict the others
     #[arg(long)]
     predict: bool,
     /// Print one JSON object
@@ -65,7 +67,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What `profile --json` prints.
+/// The output of `profile --json`.
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
@@ -74,7 +76,7 @@ struct Report<'a> {
     tokens: usize,
     chunk: usize,
     costs: &'a Costs,
-    /// Where products are kept.
+    /// The file that keeps the products' times.
     #[serde(skip_serializing_if = "Option::is_none")]
     products_file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +85,7 @@ struct Report<'a> {
     predictions: Option<&'a Judged>,
 }
 
-/// Measures, writes, and prints what was measured.
+/// Runs `triad profile`.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let Arguments {
         processors,
@@ -95,13 +97,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model.name.model;
     ensure!(
         !processors.is_gpu_alone(),
-        "a GPU alone runs a model whole, so that there is nothing to schedule: expected --processors cpu,gpu"
+        "a GPU alone runs the whole model, so there is nothing to schedule: expected --processors cpu,gpu"
     );
     let model = arguments.model.load_prepared()?;
     let package = model.package().context("expected a package")?;
     ensure!(
         !arguments.predict || processors.count() > 1,
-        "--predict is of products on several processors: expected more than one in --processors"
+        "--predict compares products on several processors: expected more than one in --processors"
     );
     let (mut table, mut product_table) = (
         open_table::<Costs>(package)?,
@@ -114,9 +116,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Error::Cancelled => Interrupted.into(),
         error => run_error(error, name),
     };
-    // Products are cut in INT8 alone; without it, predictions are refused with the reason.
+    // Only INT8 products are cut. Without INT8, --predict fails in the measurement with an error that gives the reason.
     let has_products = model.weights().is_int8() || arguments.predict;
-    // First: what the rest of the profile is measured with may depend on it.
+    // Products are measured first: the rest of the profile may depend on their times.
     let (mut products, mut predictions) = (None, None);
     if processors.count() > 1 && !arguments.no_products && has_products {
         let MeasuredProducts { costs, again } =
@@ -128,7 +130,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         products = Some(costs);
     }
-    // The last chunk is a short one: what does not depend on a chunk's tokens shows.
+    // The last chunk is shorter than the others. It shows the part of a task's time that does not depend on the chunk's
+    // tokens.
     let tokens = (7 * chunk / 2).max(1).min(model.description().context);
     let chunks = tokens.div_ceil(*chunk);
     let options = || EngineOptions {
@@ -143,11 +146,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let mut engines = vec![processors.engine(devices, &model, options())?];
     if let Some(alone) = processors.cpu_alone() {
-        // One processor alone computes all of every product.
+        // A single processor computes every product whole.
         engines.push(alone.engine(&devices.uncut(), &model, options())?);
     }
     if products.is_some() && devices.partition.is_none() {
-        // What is of feed-forwards in parts is seen where products are cut alone.
+        // Tasks of split feed-forwards occur only where products are cut.
         let cut = DeviceArguments {
             partition: Some(Restriction::Tensor),
             cuts: Vec::new(),
@@ -165,7 +168,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     table.set(&key, costs.clone());
     table.save(package)?;
     drop(engines);
-    // Last: they are planned by all the rest.
+    // Planned prompts are measured last: their plans use all other times.
     if let Some(products) = products.as_mut().filter(|_| devices.partition.is_none()) {
         let options = EngineOptions {
             policy: Policy::default(),
@@ -204,20 +207,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ))
 }
 
-/// The table that measurements are added to. One that is damaged or of another version is replaced, with a note.
+/// Returns the table to which measurements are added. A table that is damaged or of another version is replaced, with a
+/// note.
 fn open_table<T: Measurements>(package: &Path) -> Result<Table<T>> {
     measurements::note_unread::<T>(package);
     let (table, replaced) = Table::open_or_replace(package)?;
     if replaced {
         output::note(&format!(
-            "note: {} was damaged or of another version of Triad, and is replaced: measure other processors again, too",
+            "note: {} was damaged or of another version of Triad, and is replaced: profile other processors again, too",
             Table::<T>::path(package).display()
         ));
     }
     Ok(table)
 }
 
-/// Measures products, with a bar.
+/// Measures products, with a progress bar.
 fn measure_products(
     arguments: &Arguments,
     model: &Arc<Model>,
@@ -231,7 +235,7 @@ fn measure_products(
         predict,
         ..
     } = arguments;
-    // There are more graphs than a run needs: none of them is kept.
+    // The measurement makes more graphs than a run needs, so none are cached.
     let (options, _opened) = processors.open(devices, model, false)?;
     let measure = MeasureOptions {
         chunk: *chunk,
@@ -248,7 +252,7 @@ fn measure_products(
     ))
 }
 
-/// Measures prompts that are planned by what was measured before, with a bar.
+/// Measures prompts planned with the earlier measurements, with a progress bar.
 fn measure_prompts(
     arguments: &Arguments,
     model: &Arc<Model>,
@@ -275,7 +279,7 @@ fn measure_prompts(
     Ok(execute::measure_prompts(&engine, *repeat, cancel, show))
 }
 
-/// What the largest products take on each processor, the joins, and the prompts.
+/// Returns a table of the largest products on each processor, the times of joins, and the prompts.
 fn products_text(products: &ProductCosts, names: &[String]) -> String {
     let mut shapes: Vec<_> = products
         .products
@@ -284,7 +288,7 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
         .collect();
     shapes.sort_unstable();
     shapes.dedup();
-    // Of each depth, all columns, with the fewest and the most rows.
+    // For each depth, the most columns, with the fewest and the most rows.
     let most_columns = |depth| {
         shapes
             .iter()
@@ -326,7 +330,7 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
         let DecodeCosts { rows, products, output, joins } = decode;
         let rows: Vec<_> = rows.iter().map(usize::to_string).collect();
         format!(
-            "\n{} products and {} parts of the output matrix of steps of decode, of {} rows; between tasks as short as theirs \
+            "\n{} products and {} parts of the output matrix in decode steps, of {} rows; joins of tasks as short as theirs take \
              {:.1}, {:.1} and {:.1} µs",
             products.len(),
             output.len(),
@@ -345,15 +349,15 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
                 .map(|(kind, factor)| format!("{} {factor:.2}", kind.name()))
                 .collect();
             format!(
-                "\na prompt of {rows} tokens, times what is simulated: {}",
+                "\na prompt of {rows} tokens, measured over simulated time: {}",
                 factors.join(", ")
             )
         });
     let of_prompts: String = of_prompts.collect();
     format!(
-        "{} products, µs alone / beside the others, the largest of each depth\n{}\na task begins {:.1} µs behind one of \
-         the same processor, a part elsewhere {:.1} µs behind what it waits for, and what waits for that {:.1} µs behind \
-         it{decode}{of_prompts}",
+        "{} products, µs alone / with the others running, the largest of each depth\n{}\na task begins {:.1} µs after the one \
+         before it on the same processor, a part on another processor {:.1} µs after the task that it waits for, and the task \
+         that waits for the part {:.1} µs after it{decode}{of_prompts}",
         products.products.len(),
         output::table(&header, 0, &rows),
         1e6 * joins.own_seconds,
@@ -362,7 +366,7 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
     )
 }
 
-/// How well half of the times predict the others.
+/// Returns a table of how well half of the times predict the others.
 fn predictions_text(judged: &Judged, names: &[String]) -> String {
     let percent = |share: f64| format!("{:.1}", 100.0 * share);
     let row = |one: &JudgedProcessor| {
@@ -380,7 +384,7 @@ fn predictions_text(judged: &Judged, names: &[String]) -> String {
         let by = if by_alone == by_beside {
             by_alone.to_owned()
         } else {
-            format!("{by_alone}, beside {by_beside}")
+            format!("{by_alone}, with others {by_beside}")
         };
         let labels = [names[one.processor.index()].clone(), by];
         labels
@@ -398,12 +402,12 @@ fn predictions_text(judged: &Judged, names: &[String]) -> String {
         "measured again %",
         "mean error %",
         "largest %",
-        "beside %",
+        "with others %",
         "largest %",
     ];
     format!(
-        "{}\nby predictions {} of {} products and lengths are cut as by all times; the choices take {:.2} % more on \
-         average, {:.1} % at most, when they are measured again",
+        "{}\npredictions choose the same cuts as all times for {} of {} products and lengths; measured again, the chosen cuts \
+         take {:.2} % more on average, {:.1} % at most",
         output::table(&header, 2, &rows),
         judged.same,
         judged.choices,
@@ -412,7 +416,7 @@ fn predictions_text(judged: &Judged, names: &[String]) -> String {
     )
 }
 
-/// A table of what a full chunk takes, the first of a prompt and one behind others.
+/// Returns a table of the times of a full chunk: the first of a prompt, and one after three others.
 fn text(processors: &str, costs: &Costs, chunk: usize) -> String {
     let row = |seen: execute::CostSample| {
         let behind = |before| format!("{:.1}", 1e6 * seen.cost.of_chunk(chunk, before));
@@ -426,7 +430,7 @@ fn text(processors: &str, costs: &Costs, chunk: usize) -> String {
         "subgraph of a block",
         "processor",
         "µs for a chunk",
-        "µs behind three chunks",
+        "µs after three chunks",
     ];
     let rows: Vec<_> = costs.seen().map(row).collect();
     format!(

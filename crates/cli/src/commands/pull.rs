@@ -1,4 +1,4 @@
-//! `triad pull`: a model into the cache.
+//! `triad pull`: fetches a model into the cache.
 
 use anyhow::Result;
 use triad_model::fetch;
@@ -7,8 +7,8 @@ use triad_console::{output, progress};
 
 /// Fetch a model into the cache and check it.
 ///
-/// An interrupted download goes on where it ended. The cache is `triad` in the platform's cache folder;
-/// TRIAD_CACHE names another one.
+/// An interrupted download continues where it ended. The cache is the folder `triad` in the platform's cache folder, or
+/// the folder in TRIAD_CACHE.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad pull                                        the default model
@@ -21,7 +21,7 @@ pub struct Arguments {
     model: String,
 }
 
-/// Prints the path of the model.
+/// Fetches the model, and prints its path.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let path = progress::fetch(|progress| Ok(fetch::pull(&arguments.model, progress)?))?;
     output::text(&path.display().to_string())

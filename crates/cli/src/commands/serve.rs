@@ -1,4 +1,4 @@
-//! `triad serve`: models over HTTP.
+//! `triad serve`: serves models over HTTP.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -21,19 +21,19 @@ use triad_console::interrupt::on_interrupt;
 use triad_console::processors::{self, ProcessorArguments};
 use triad_console::{output, preparing, progress};
 
-/// Context of an answer with its prompt, unless the model was made for less or another one is given.
+/// The default context of an answer with its prompt, in tokens, if the model has as much.
 const CONTEXT: usize = 8192;
-/// The share of the available memory that keys and values may take, unless told.
+/// By default, keys and values may take the available memory divided by this.
 const KV_SHARE: u64 = 2;
-/// The share of the available memory, in percent, that models with their keys and values may take, unless told.
+/// By default, models with their keys and values may take this share of the available memory, in percent.
 const MODEL_SHARE: u64 = 80;
 
-/// Serve models over HTTP, in the form of OpenAI's API.
+/// Serve models over HTTP with an API like OpenAI's.
 ///
-/// Listens on this machine alone unless another address is given. Answers of several clients are computed at once, and
-/// prompts with one key that begin alike share what is computed of them. Ctrl-C ends the server: answers that are on their way may
-/// go on for a few seconds. Of several models, the first is loaded at once, each other one when it is asked for; where
-/// memory is short, those go that were not used the longest.
+/// The server listens on this machine alone, unless another address is given. Answers for several clients are computed
+/// concurrently. Prompts that have the same key and the same beginning share the computation of that beginning. Ctrl-C
+/// ends the server; answers in progress may continue for a few seconds. Of several models, the first is loaded at the
+/// start, the others when a request names them. Where memory is short, the least recently used models are unloaded.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad serve                                       the default model, at http://127.0.0.1:8080
@@ -43,7 +43,7 @@ const MODEL_SHARE: u64 = 80;
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'")]
 pub struct Arguments {
-    /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`; may be given
+    /// Path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`; may be given
     /// several times
     #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL)]
     model: Vec<String>,
@@ -51,74 +51,75 @@ pub struct Arguments {
     threads: ThreadArguments,
     #[command(flatten)]
     float: FloatArguments,
-    /// A LoRA adapter that requests may ask for by NAME: a GGUF file or a folder as PEFT writes it; may be given several times
+    /// LoRA adapter that requests may choose by NAME: a GGUF file or a PEFT folder; may be given several times
     #[arg(long, value_name = "NAME=PATH")]
     lora: Vec<NamedPath>,
-    /// What clients call a model, in the order of -m [default: as -m names it, of a path the last part]
+    /// Name of a model for clients, in the order of -m [default: the name given with -m; for a path, its last part]
     #[arg(long, value_name = "NAME")]
     alias: Vec<String>,
-    /// GiB that models, with their keys and values, may take together [default: 80 % of the memory that is free]
+    /// Memory that models, with their keys and values, may take together, in GiB [default: 80 % of the available
+    /// memory]
     #[arg(long, value_name = "GIB", value_parser = arguments::gibibytes)]
     model_memory: Option<usize>,
-    /// The address to listen on; another than this machine's own needs --api-key or --no-key
+    /// Address to listen on; an address other than this machine's own needs --api-key or --no-key
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
-    /// The port to listen on; 0 takes a free one
+    /// Port to listen on; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
-    /// A key of which requests must have one; may be given several times. The environment variable TRIAD_API_KEY has
-    /// one, too, which does not show in the list of processes
+    /// Key that requests may authenticate with; may be given several times. The environment variable TRIAD_API_KEY adds
+    /// one that is not visible in the list of processes
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
-    /// Let everybody in who reaches the address
+    /// Accept every request that reaches the address, without a key
     #[arg(long, conflicts_with = "api_key")]
     no_key: bool,
-    /// The key of /metrics, and of nothing else; a server with several keys has no metrics without it. The environment
-    /// variable TRIAD_METRICS_KEY has one, too
+    /// Key for /metrics and for nothing else; a server with several keys has no metrics without it. The environment
+    /// variable TRIAD_METRICS_KEY has the same effect
     #[arg(long, value_name = "KEY")]
     metrics_key: Option<String>,
-    /// Let keys find what was computed of each other's prompts, and each other's saved sessions. It gives prompts away:
-    /// from the number of cached tokens a client can recover how prompts of others begin, token by token
+    /// Share the computed beginnings of prompts, and saved sessions, between keys. This gives prompts away: from the
+    /// number of cached tokens a client can recover the beginnings of other clients' prompts, token by token
     #[arg(long)]
     share_prompts: bool,
-    /// Let pages of this origin use the server, such as http://localhost:3000, or * for all; may be given several times
+    /// Origin whose pages may use the server, such as http://localhost:3000, or * for all; may be given several times
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
-    /// Answers that are computed at once, at most
+    /// Maximum number of answers that are computed concurrently
     #[arg(long, value_name = "N", default_value = "8", value_parser = arguments::sequences)]
     parallel: usize,
-    /// Requests that wait for their turn, at most; others are refused (429)
+    /// Maximum number of requests in the queue; more are refused (429)
     #[arg(long, value_name = "N", default_value = "64", value_parser = arguments::count)]
     queue: usize,
-    /// GiB for keys and values of all answers and of prompts that are kept, of each model [default: for --parallel whole contexts,
-    /// but no more than half of the memory that is free]
+    /// Memory of each model for the keys and values of answers and of kept prompts, in GiB [default: enough for
+    /// --parallel full contexts, at most half of the available memory]
     #[arg(long, value_name = "GIB", value_parser = arguments::gibibytes)]
     kv_memory: Option<usize>,
-    /// Tokens of a prompt and its answer together, at most [default: 8192, or what the model was made for]
+    /// Maximum tokens of a prompt and its answer together [default: 8192, or the model's context if less]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     context: Option<usize>,
-    /// Tokens of prompts that go through the model at once
+    /// Prefill chunk size, in tokens
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
-    /// Keep names of control tokens in texts of requests, such as <|im_end|>, letters, unless a request asks for the tokens: else
-    /// they are these tokens, and a text may end its own turn
+    /// Treat names of control tokens in requests, such as <|im_end|>, as plain text unless a request asks for the
+    /// tokens; otherwise they are these tokens, and a text may end its own turn
     #[arg(long)]
     keep_letters: bool,
-    /// Let clients keep what was computed of prompts in files of this folder
+    /// Let clients save the keys and values of prompts in files in this folder
     #[arg(long, value_name = "FOLDER")]
     sessions: Option<PathBuf>,
-    /// GiB of these files for each key, at most: a further session replaces the oldest of its key
+    /// Maximum storage for these files for each key, in GiB: a further session replaces the oldest one of its key
     #[arg(long, value_name = "GIB", default_value = "16", value_parser = arguments::gibibytes)]
     session_storage: usize,
-    /// Seconds that a client may take to send a request or to read a part of an answer
+    /// Maximum seconds for a client to send a request or to read a part of an answer
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(1..=3600))]
     client_timeout: u64,
-    // Last, since its heading holds for all that follows.
+    // The arguments come last, since their heading holds for all arguments after it.
     #[command(flatten)]
     several: ProcessorArguments,
-    /// What decides which part of a prompt is next: in-order, fifo, npu-first, paper, critical-path, planned
+    /// Policy that schedules the parts of a prompt: in-order, fifo, npu-first, paper, critical-path, planned
     #[arg(long, value_name = "P", default_value = Policy::default().name(), value_parser = processors::policy,
           requires = "processors")]
     policy: Policy,
@@ -160,7 +161,7 @@ impl Arguments {
         })
     }
 
-    /// What clients call the model at `index`.
+    /// Returns the name of the model at `index` for clients.
     fn name(&self, index: usize) -> String {
         let given = &self.model[index];
         let last = given
@@ -173,7 +174,7 @@ impl Arguments {
             .to_owned()
     }
 
-    /// Bytes for keys and values.
+    /// Returns the bytes for the keys and values of a model.
     fn kv_memory(&self, description: &ModelDescription, context: usize) -> usize {
         let of_one =
             memory::of_session(description, 0, context, self.chunk, self.kv.format()).kv_cache;
@@ -183,13 +184,13 @@ impl Arguments {
     }
 }
 
-/// A share of what is free.
+/// Returns a share of the available memory, in bytes.
 fn default_model_memory() -> u64 {
     machine::available_memory().map_or(u64::MAX, |bytes| bytes / 100 * MODEL_SHARE)
 }
 
-/// For `parallel` whole contexts, each of `of_one` bytes, as far as a share of the `available` memory goes; for one in
-/// any case.
+/// Returns the bytes of `parallel` full contexts of `of_one` bytes each, limited to a share of the `available` memory,
+/// but at least one context.
 fn default_kv_memory(of_one: usize, parallel: usize, available: Option<u64>) -> usize {
     let all = of_one.saturating_mul(parallel);
     let most = available.map_or(usize::MAX, |bytes| {
@@ -198,7 +199,7 @@ fn default_kv_memory(of_one: usize, parallel: usize, available: Option<u64>) -> 
     all.min(most).max(of_one)
 }
 
-/// A model as it is found, prepared and described, before it is loaded.
+/// A model that is found, prepared and described, but not loaded.
 struct Found {
     path: PathBuf,
     name: String,
@@ -207,7 +208,8 @@ struct Found {
 }
 
 impl Found {
-    /// Fetches and prepares the model at `index` where that has to be, and reads its header.
+    /// Finds the model at `index`, and reads its header. Fetches and prepares the model if necessary. Also returns the
+    /// bytes that the model takes when it is loaded.
     fn find(arguments: &Arguments, index: usize) -> Result<(Self, u64)> {
         let given = ModelArgument {
             model: arguments.model[index].clone(),
@@ -291,7 +293,7 @@ impl Found {
     }
 }
 
-/// Serves until Ctrl-C.
+/// Runs the server until Ctrl-C.
 pub fn run(arguments: Arguments) -> Result<()> {
     let options = arguments.server_options()?;
     options.check()?;
@@ -302,7 +304,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     arguments.several.check(arguments.float.float)?;
     ensure!(
         arguments.several.timeline.is_none(),
-        "--timeline is of one prompt: expected it with triad run"
+        "--timeline is for one prompt: expected it with triad run"
     );
     let (given, names) = (arguments.model.len(), arguments.alias.len());
     ensure!(
@@ -311,7 +313,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     );
     ensure!(
         arguments.lora.is_empty() || given == 1,
-        "--lora is for one model, but -m has {given}: expected a server of its own for a model with adapters"
+        "--lora is for one model, but -m has {given}: expected a separate server for a model with adapters"
     );
     let arguments = Arc::new(arguments);
     let hosted = |index| {
@@ -334,7 +336,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let shutdown = Shutdown::default();
     let on_ctrl_c = shutdown.clone();
     let _guard = on_interrupt(move || {
-        output::note("ending; Ctrl-C again ends at once");
+        output::note("stopping; Ctrl-C again stops at once");
         on_ctrl_c.begin();
     });
     let ready = |address| {

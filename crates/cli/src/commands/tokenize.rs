@@ -1,4 +1,4 @@
-//! `triad tokenize`: the tokens of a text.
+//! `triad tokenize`: prints the tokens of a text.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -20,7 +20,7 @@ pub struct Arguments {
     model: ModelArgument,
     #[command(flatten)]
     prompt: PromptArguments,
-    /// Read special tokens in the text as such, not as plain characters
+    /// Parse special tokens in the text as such, not as plain characters
     #[arg(long)]
     special: bool,
     /// Print one JSON object
@@ -34,7 +34,7 @@ struct Tokens {
     tokens: Vec<u32>,
 }
 
-/// Prints the ids, in one line or as JSON.
+/// Prints the token ids, in one line or as JSON.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let text = arguments.prompt.require()?;
     let path = arguments.model.path()?;

@@ -1,4 +1,4 @@
-//! `triad verify`: is a package still what was written, and do several processors compute what one does?
+//! `triad verify`: checks the files of a package, and compares the logits of several processors with those of one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,15 +16,16 @@ use triad_console::interrupt::{Interrupted, on_interrupt};
 use triad_console::processors::{self, Processors};
 use triad_console::{output, progress};
 
-/// Check every file of a package by its hash, and what several processors compute from it.
+/// Check the hash of every file of a package, and the logits that several processors compute with it.
 ///
-/// Lists the files that have hashes, those that runs on a machine made from the package and check when they read them, and
-/// those that are no part of the package and are not read.
+/// The report lists the files that have hashes; the files that runs on a machine made from the package, and check when
+/// they read them; and the files that are not part of the package and are not read.
 ///
-/// With --processors, prompts of a token, a chunk less one, a chunk, a chunk and one, and three chunks and a half run one
-/// chunk after the other, and on these processors by every policy: the logits of the last token are to be the same, bit
-/// for bit, or with a GPU or another NPU than our kernels but for its rounding. A GPU alone runs a package whole:
-/// there is one way to run it, and the logits behind a token that follows each prompt are compared, too.
+/// With --processors, prompts of one token, a chunk less one token, a chunk, a chunk and one token, and three and a
+/// half chunks are run twice: one chunk after the other, and on these processors by every policy. The logits of the
+/// last token must be the same, bit for bit; with a GPU, or with an NPU other than Triad's own kernels, they may differ
+/// by its rounding. A GPU alone runs the whole package in a single way. For it, the logits of one more token after each
+/// prompt are compared too.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad verify model.triad
@@ -32,25 +33,25 @@ use triad_console::{output, progress};
   triad verify model.triad --processors cpu=0,npu=1 --npu openvino
   triad verify w4a16.triad --processors gpu")]
 pub struct Arguments {
-    /// The folder of a package
+    /// Folder of a package
     #[arg(value_name = "PACKAGE")]
     package: PathBuf,
-    /// Compare what these compute together, too: cpu=0,npu=1 keeps each on its cores, cpu,npu takes a thread each
+    /// Processors whose logits are compared too: cpu=0,npu=1 pins each to its cores, cpu,npu takes one thread for each
     #[arg(long, value_name = "LIST")]
     processors: Option<Processors>,
     #[command(flatten)]
     devices: DeviceArguments,
-    /// Tokens of the prompt that go through the model at once
+    /// Prefill chunk size, in tokens
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens, requires = "processors")]
     chunk: usize,
     #[command(flatten)]
     threads: ThreadArguments,
 }
 
-/// Chunks that are on their way at once: all that the longest prompt has.
+/// Maximum chunks in flight: all that the longest prompt has.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
-/// Prints OK and what is in the package, or fails with the first file that differs, or with what the processors got wrong.
+/// Prints OK and the files of the package. Fails with the first file that differs, or with the comparison that failed.
 pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.devices.check(arguments.processors.is_some())?;
     let package = Package::open(&arguments.package)?;
@@ -68,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ))
 }
 
-/// Who vouches for what is in a package.
+/// Returns the files of a package, sorted by how they are checked.
 fn contents(contents: &Contents) -> String {
     let Contents {
         hashed,
@@ -76,9 +77,9 @@ fn contents(contents: &Contents) -> String {
         others,
     } = contents;
     let lines = [
-        ("as their hashes say", hashed),
+        ("match their hashes", hashed),
         ("made by runs, which check them", made_here),
-        ("no part of the package, not read", others),
+        ("not part of the package, not read", others),
     ];
     let lines = lines.into_iter().filter(|(_, names)| !names.is_empty());
     lines
@@ -87,7 +88,7 @@ fn contents(contents: &Contents) -> String {
         .join("\n")
 }
 
-/// The verdict in words, where it is a good one.
+/// Compares the logits of the processors, and returns the result in words. Fails if a comparison does.
 fn compare(arguments: &Arguments, package: &Package, processors: &Processors) -> Result<String> {
     let name = arguments.package.display().to_string();
     let model = Arc::new(Model::from_package(
@@ -101,7 +102,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
     let lengths = execute::lengths(arguments.chunk, model.description().context);
-    // One more: a token behind the longest.
+    // The context has room for one token after the longest prompt.
     let context = (lengths.iter().copied().max().unwrap_or(1) + 1).min(model.description().context);
     let session = SessionOptions {
         context,
@@ -130,7 +131,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let failures: Vec<_> = verified.failures().collect();
     if let Some(first) = failures.first() {
         bail!(
-            "{name}: on {processors} {} of {comparisons} prompts went wrong, the first of {}",
+            "{name}: on {processors} {} of {comparisons} prompts failed, the first of {}",
             failures.len(),
             fault(first)
         );
@@ -157,7 +158,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let (lengths, policies) = (lengths.join(", "), Policy::ALL.len());
     if engine.processors().len() == 1 {
         return Ok(format!(
-            "and prompts of {lengths} tokens, and a token behind each, have {same}{with} on {processors}{fixed}"
+            "and prompts of {lengths} tokens, and a token after each, have {same}{with} on {processors}{fixed}"
         ));
     }
     Ok(format!(
@@ -165,7 +166,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     ))
 }
 
-/// What is wrong with a comparison that does not pass.
+/// Describes a comparison that failed.
 fn fault(comparison: &Comparison) -> String {
     let Comparison {
         tokens,
@@ -174,7 +175,7 @@ fn fault(comparison: &Comparison) -> String {
         failed_processors,
     } = comparison;
     let what = if *failed_processors > 0 {
-        "a processor failed on the way".to_owned()
+        "a processor failed during the run".to_owned()
     } else {
         format!("logits differ by {difference:.1e} of the largest")
     };

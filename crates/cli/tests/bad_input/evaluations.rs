@@ -4,7 +4,7 @@ use super::support::Place;
 use super::support::gguf::Gguf;
 use super::{Case, case, input, usage};
 
-/// A data file that `triad eval` refuses.
+/// Returns a case of a data file that `triad eval` refuses.
 fn data(
     what: &'static str,
     task: &'static str,
@@ -29,7 +29,7 @@ fn data(
     case
 }
 
-/// What `triad eval` refuses to do with right files.
+/// Returns a case of arguments that `triad eval` refuses, with valid files.
 fn evaluation(what: &'static str, arguments: &[&'static str], message: &[&'static str]) -> Case {
     let prepare = |place: &Place| {
         place.write("model.gguf", Gguf::tiny().bytes());
@@ -51,7 +51,7 @@ fn evaluation(what: &'static str, arguments: &[&'static str], message: &[&'stati
     )
 }
 
-/// A package that is to be quantized once more.
+/// Returns the case of a package that would be quantized a second time.
 fn package_by_method() -> Case {
     let arguments = [
         "eval",

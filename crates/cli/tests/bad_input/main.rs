@@ -1,5 +1,5 @@
-//! Malformed files and inputs: each gives one clear sentence that names the file and the field, and an
-//! exit code. The table that they make is `docs/bad-input.md`; `TRIAD_WRITE_DOCS=1` writes it anew.
+//! Malformed files and inputs: each gives one clear message that names the file and the field, and an exit code. Their
+//! table is `docs/bad-input.md`; `TRIAD_WRITE_DOCS=1` writes it.
 
 mod evaluations;
 mod packages;
@@ -16,20 +16,20 @@ use support::{Place, checkpoint, stderr, stdout};
 
 /// One bad input.
 struct Case {
-    /// What is wrong, for the table.
+    /// The mistake, for the table.
     what: &'static str,
-    /// What the user ran.
+    /// The arguments of the command.
     arguments: Vec<&'static str>,
     /// Makes the files.
     prepare: Box<dyn Fn(&Place) + Send + Sync>,
     /// Exit code.
     code: i32,
-    /// Words that the sentence must have: the file, the field, what was expected.
+    /// Words that the message must have: the file, the field, the expected value.
     message: Vec<&'static str>,
 }
 
 impl Case {
-    /// The row of the table, and what is not as expected.
+    /// Returns the row of the table, and the difference from the expected result.
     fn run(&self) -> (String, Option<String>) {
         let Self {
             what,
@@ -57,7 +57,7 @@ impl Case {
         };
         let failure = (!is_expected).then(failure);
         let line = without_digests(printed.lines().next().unwrap_or_default());
-        // What a sentence names in full is elsewhere in every run.
+        // Absolute paths in messages differ in every run.
         let folder = place.path("").canonicalize().unwrap().display().to_string();
         let line = line
             .replace(&format!("{}/", folder.trim_end_matches('/')), "FOLDER/")
@@ -102,7 +102,7 @@ fn case(
 
 const RUN: &[&str] = &["run", "-m", "model.gguf", "-p", "Hello"];
 
-/// A GGUF file that `triad run` refuses.
+/// Returns a case of a GGUF file that `triad run` refuses.
 fn file(
     what: &'static str,
     bytes: impl Fn() -> Vec<u8> + Send + Sync + 'static,
@@ -119,7 +119,7 @@ fn file(
     case
 }
 
-/// As [`file`], for a tiny model with one thing wrong.
+/// Returns a case as [`file`] does, of a tiny model with one mistake.
 fn gguf(
     what: &'static str,
     change: impl Fn(Gguf) -> Gguf + Send + Sync + 'static,
@@ -128,7 +128,7 @@ fn gguf(
     file(what, move || change(Gguf::tiny()).bytes(), message)
 }
 
-/// A right model, a wrong input.
+/// Returns a case of a valid model with an invalid input.
 fn input(what: &'static str, arguments: &[&'static str], message: &[&'static str]) -> Case {
     case(
         what,
@@ -139,12 +139,12 @@ fn input(what: &'static str, arguments: &[&'static str], message: &[&'static str
     )
 }
 
-/// Arguments that make no sense.
+/// Returns a case of invalid arguments.
 fn usage(what: &'static str, arguments: &[&'static str], message: &[&'static str]) -> Case {
     case(what, arguments, |_| (), 2, message)
 }
 
-/// A safetensors folder with something wrong in its configuration or header.
+/// Returns a case of a safetensors folder with a mistake in its configuration or header.
 fn folder(
     what: &'static str,
     change: impl Fn(&mut serde_json::Value, &mut serde_json::Value, &mut usize) + Send + Sync + 'static,
@@ -1210,7 +1210,7 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
         .chain(simulations::cases())
         .chain(studies())
         .collect();
-    // Two at a time: each is a process or two that mostly use one core.
+    // Two cases run concurrently: each is one or two processes that mostly use one core.
     let next = AtomicUsize::new(0);
     let work = || {
         let of_next = || {
@@ -1237,7 +1237,7 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
     check_page(&table);
 }
 
-/// Digests are those of a package, whose bytes may depend on the processor.
+/// Replaces digests, which are those of a package whose bytes may depend on the processor.
 fn without_digests(line: &str) -> String {
     let is_digest =
         |word: &str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -1250,7 +1250,7 @@ fn without_digests(line: &str) -> String {
     masked.collect()
 }
 
-/// The page is written in the words of Linux.
+/// The messages in the page are those of Linux.
 fn check_page(table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bad-input.md");
     if std::env::var_os("TRIAD_WRITE_DOCS").is_some() {
@@ -1265,7 +1265,7 @@ fn check_page(table: &str) {
     }
 }
 
-/// Otherwise every case above could be refused for a fault of the model that all of them share.
+/// Without this test, every case above could be refused for a fault of the model that they share.
 #[test]
 fn the_model_without_a_fault_runs() {
     let place = Place::new();

@@ -1,10 +1,10 @@
-//! Damaged packages, and preparations that can't be.
+//! Damaged packages, and preparations that are refused.
 
 use super::support::gguf::Gguf;
 use super::support::{Place, stderr};
 use super::{Case, case, usage};
 
-/// A package with something wrong in one file.
+/// Returns a case of a package with a mistake in one file.
 fn package(
     what: &'static str,
     arguments: &[&'static str],
@@ -145,7 +145,7 @@ pub fn cases() -> Vec<Case> {
             ],
         ),
         package(
-            "products that nobody measured",
+            "products without measurements",
             &[
                 "run",
                 "-m",
@@ -162,7 +162,7 @@ pub fn cases() -> Vec<Case> {
             &["was not measured: run `triad profile -m package --processors cpu,npu` first"],
         ),
         package(
-            "prompt to simulate by costs that nobody measured",
+            "prompt to simulate without measured costs",
             &[
                 "triad-lab",
                 "simulate",

@@ -3,7 +3,7 @@
 use super::support::Place;
 use super::{Case, case, usage};
 
-/// A profile of a device, with one line put in front.
+/// Returns a case of a device profile with one line added at its beginning.
 fn profile(what: &'static str, content: &'static str, message: &[&'static str]) -> Case {
     let arguments = [
         "triad-lab",

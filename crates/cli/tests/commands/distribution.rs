@@ -1,4 +1,4 @@
-//! What the program has for those who distribute it: manual and version.
+//! Tests of the manual and the version, which distributions use.
 
 use super::succeed;
 use super::support::Place;
@@ -13,7 +13,7 @@ fn every_command_has_a_page_in_the_manual() {
         .skip_while(|line| *line != "Commands:")
         .skip(1)
         .take_while(|line| !line.is_empty());
-    // What follows a description that goes on is indented further.
+    // The further lines of a description are indented more.
     let commands = commands.filter(|line| line.len() > 2 && !line[2..].starts_with(' '));
     let commands: Vec<_> = commands
         .filter_map(|line| line.split_whitespace().next())

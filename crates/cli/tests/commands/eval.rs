@@ -1,4 +1,4 @@
-//! `triad eval` on a tiny model: every task's likelihoods are those of its texts, computed here one by one.
+//! `triad eval` on a tiny model: the likelihoods of every task are those of its texts, computed one by one here.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ const MMLU: &str = r#"{"subject": "b", "question": "1?", "choice0": "w", "choice
 "#;
 const TEXT: &str = " = Ice = \n\n Ice is cold water .\n It floats .\n";
 
-/// A model whose tokens are bytes, and a file for every task.
+/// Writes a model whose tokens are bytes, and a file for every task.
 fn place(context: u32) -> Place {
     let place = Place::new();
     place.write(
@@ -62,7 +62,7 @@ fn eval(place: &Place, task: &str, data: &str, more: &[&str]) -> Json {
     results.remove(0)
 }
 
-/// The results of all methods and tasks.
+/// Returns the results of all methods and tasks.
 fn compare(place: &Place, arguments: &[&str]) -> Vec<Json> {
     let mut report =
         json(&place.triad(&[&["eval", "-m", "model.gguf", "--json"], arguments].concat()));
@@ -87,8 +87,8 @@ impl Plain {
         ))
     }
 
-    /// Log-likelihood of `continuation` after `context`, and whether greedy decoding gives it. Before a text that
-    /// nothing precedes is preceded by the end token, since the model has no other special one.
+    /// Returns the log-likelihood of `continuation` after `context`, and whether greedy decoding generates it. Without
+    /// a context, the end token comes first, since the model has no other special token.
     fn score(&self, context: &str, continuation: &str) -> (f64, bool) {
         let encode = |text: &str| self.0.encode_prompt(text).unwrap();
         let (before, tokens) = match context {
@@ -120,7 +120,7 @@ impl Plain {
     }
 }
 
-/// That the likelihoods of every row are those of these contexts and continuations.
+/// Asserts that the likelihoods of every row are those of these contexts and continuations.
 fn same_likelihoods(place: &Place, evaluation: &Json, expected: &[Vec<(&str, &str)>]) {
     let plain = Plain::new(place);
     let rows = evaluation["rows"]["log_likelihoods"].as_array().unwrap();
@@ -171,7 +171,7 @@ fn choices_are_scored_behind_their_contexts() {
         &[endings.map(|ending| ("Tea: A cup. he", ending)).to_vec()],
     );
     assert_eq!(evaluation["metrics"][0]["name"], "acc_norm");
-    // The context once, its last byte for every ending but the first, and all bytes of the endings but the last ones.
+    // The context once, its last byte for every ending but the first, and all bytes of the endings but their last ones.
     let run = "Tea: A cup. he".len() + 3 + endings.concat().len() - 4;
     assert_eq!(evaluation["tokens"], run);
 
@@ -199,7 +199,7 @@ fn choices_are_scored_behind_their_contexts() {
     );
 }
 
-/// The text before the letter of a row of [`MMLU`].
+/// Returns the text before the letter of a row of [`MMLU`].
 fn mmlu_context(subject: &str, question: &str, examples: usize) -> String {
     let mut text =
         format!("The following are multiple choice questions (with answers) about {subject}.\n\n");
@@ -335,7 +335,7 @@ fn without_json_the_score_comes_first_with_its_error() {
         "{printed}"
     );
     assert!(
-        printed.contains("rows    2\n") && printed.contains(" a second"),
+        printed.contains("rows    2\n") && printed.contains(" tokens/s"),
         "{printed}"
     );
 }
@@ -451,7 +451,7 @@ fn several_methods_make_a_table_with_float_first() {
         "{table}"
     );
     assert_eq!(lines.len(), 5);
-    // Mean and difference are those of the accuracies beside them.
+    // Mean and difference are computed from the accuracies in the same row.
     let numbers = |line: &str| {
         let words = line
             .split("  ")
@@ -534,7 +534,7 @@ fn what_is_finished_when_ctrl_c_comes_is_kept() {
     use std::process::Stdio;
 
     let place = place(256);
-    // The second task is so long that it is interrupted before it ends.
+    // The second task is long enough to be interrupted before it ends.
     place.write("data/lambada.jsonl", LAMBADA);
     place.write(
         "data/perplexity.txt",
@@ -567,7 +567,7 @@ fn what_is_finished_when_ctrl_c_comes_is_kept() {
         assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
         stdout(&output)
     };
-    // Rows of the first task take milliseconds; a busy machine may begin them late.
+    // Rows of the first task take milliseconds, but a busy machine may start late.
     let first_task_is_done = |more: &[&str], is_done: fn(&str) -> bool| {
         [1, 4, 16]
             .into_iter()

@@ -1,4 +1,4 @@
-//! `fit`: what is told is what other commands then count.
+//! `fit`: its predictions agree with what other commands count.
 
 use serde_json::Value as Json;
 
@@ -47,7 +47,7 @@ fn fit_tells_memory_and_times_of_each_form_from_the_header_alone() {
             );
         }
     }
-    // As `info` counts them, without anything in the cache: no package was made.
+    // As in `info`, and with an empty cache: no package was made.
     let info = json(&place.triad(&["info", "model.gguf", "--context", "64", "--json"]));
     assert_eq!(
         predictions[0]["needs"][0]["total_bytes"],
@@ -56,7 +56,7 @@ fn fit_tells_memory_and_times_of_each_form_from_the_header_alone() {
     assert!(!place.path("cache/packages").exists());
     let text = succeed(&place.triad(&["fit", "model.gguf", "--threads", "1"]));
     assert!(
-        text.contains("fastest that fits: ") && text.contains("of the memory's rate"),
+        text.contains("fastest that fits: ") && text.contains("of the memory bandwidth"),
         "{text}"
     );
 }
@@ -85,7 +85,7 @@ fn the_bytes_of_a_package_are_those_that_prepare_writes() {
             .len();
         let report = json(&place.triad(&["fit", &package, "--threads", "1", "--json"]));
         assert_eq!(bytes(&report, name), written, "{name}");
-        // The header of the file may hold remarks that are known when it is written.
+        // The header of the written file may hold metadata that is not known before.
         let expected = bytes(&expected, name).as_u64().unwrap();
         assert!(
             expected <= written && written < expected + 1024,
@@ -124,7 +124,7 @@ fn a_phone_is_simulated_and_says_so() {
         "{report}"
     );
     assert_eq!(report.get("limit"), None);
-    // As `simulate` has it, of the same prompt.
+    // The same as `simulate` computes for this prompt.
     let npu = predictions
         .iter()
         .find(|prediction| prediction["on"] == "NPU and CPU")

@@ -1,4 +1,4 @@
-//! Answers that must have a form.
+//! Answers with constraints.
 
 use serde_json::{Value as Json, json};
 

@@ -1,4 +1,4 @@
-//! Grammars that a server compiles in a process of its own first, and what is left of those that it refuses.
+//! Grammars that a server first compiles in a separate process, and the cleanup after refused ones.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -17,12 +17,12 @@ use triad_model::tokenizer::Tokenizer;
 use super::place;
 use crate::support::Place;
 
-/// Longer than any test, for what would hang.
+/// Longer than any test; limits a test that would hang.
 const LONG: Duration = Duration::from_secs(120);
 /// A grammar that takes minutes.
 const SLOW: &str = "start: A\nA: /(.*a.{30})/ & ~/(.*b.{31})/ & /(.*c.{29})/ & ~/.*d.{28}/\n";
 
-/// A server with two keys, which ends with this value.
+/// A server with two keys, which is stopped when this is dropped.
 struct Served {
     child: Child,
     address: String,
@@ -52,7 +52,7 @@ impl Served {
         }
     }
 
-    /// Sends a request for an answer of a form, and returns its connection.
+    /// Sends a request for an answer with a constraint, and returns its connection.
     fn send(&self, key: &str, form: &Json) -> TcpStream {
         let mut body = json!({"prompt": "a", "max_tokens": 20});
         body.as_object_mut()
@@ -78,7 +78,7 @@ impl Served {
         (status, serde_json::from_str(body).unwrap())
     }
 
-    /// Returns how many processes and threads there are that compile.
+    /// Returns the number of processes and threads that compile.
     fn compilers(&self) -> usize {
         let id = self.child.id().to_string();
         let is_child = |stat: &str| {
@@ -97,7 +97,7 @@ impl Served {
         threads + count("/proc", "stat", &is_child)
     }
 
-    /// Returns how many requests wait or are prepared.
+    /// Returns the number of requests that wait or are prepared.
     fn waiting(&self) -> u64 {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let head = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
@@ -118,7 +118,7 @@ impl Drop for Served {
     }
 }
 
-/// Forms that take minutes, each with its field.
+/// Returns constraints that take minutes to compile, each with its field.
 fn slow_forms() -> [(Json, &'static str); 2] {
     let schema = json!({"allOf": [{"type": "integer", "multipleOf": 9973}, {"multipleOf": 9967}]});
     [
@@ -166,7 +166,7 @@ fn another_owners_grammar_is_compiled_while_one_has_many_refused() {
         }
         let schema = json!({"guided_json": {"enum": [1, 2]}});
         assert_eq!(server.post("second", &schema).0, 200);
-        // Each takes five seconds, and the one with all places would have four of them refused before.
+        // Each takes five seconds. The client with all slots would have four of them refused before.
         let refused = refused.load(Ordering::Relaxed);
         assert!(refused < 4, "{refused} were refused before");
     });
@@ -183,7 +183,7 @@ fn checker() -> Checker {
     Checker::new(env!("CARGO_BIN_EXE_triad"), ["grammar-check"])
 }
 
-/// A grammar each of whose terms makes the states of all twice as many.
+/// Returns a grammar in which each term doubles the number of states.
 fn large() -> String {
     let terms: Vec<_> = (30..54).map(|count| format!("/.*a.{{{count}}}/")).collect();
     format!("start: A\nA: {}\n", terms.join(" & "))
@@ -198,7 +198,7 @@ fn a_grammar_that_takes_too_much_memory_is_refused_and_its_asker_lives() {
     grammars.compile(&GrammarSource::Regex("a".into())).unwrap();
 }
 
-/// Returns how `triad grammar-check` ends with a grammar and limits, and whether the grammar passes.
+/// Returns the exit code of `triad grammar-check` with a grammar and limits, and whether the grammar passes.
 fn checked(text: &str, memory: u64, seconds: u64) -> (Option<i32>, bool) {
     let bytes: Vec<_> = (0..256).map(|byte| json!([byte, byte])).collect();
     let question = json!({
@@ -217,9 +217,10 @@ fn checked(text: &str, memory: u64, seconds: u64) -> (Option<i32>, bool) {
 fn a_process_has_the_memory_and_the_time_that_it_is_told_and_no_more() {
     let plain = "start: /a/";
     assert_eq!(checked(plain, 512 << 20, 600), (Some(0), true));
-    // Not even the stack of a compile fits.
+    // The stack of a compilation does not fit into this memory.
     assert!(!checked(plain, 64 << 20, 600).1);
-    // The system ends it. One that ends by itself has a code, as after the ten seconds of a compile.
+    // The system ends the process. A process that ends by itself has an exit code, as after the ten seconds of a
+    // compilation.
     assert_eq!(checked(&large(), 8 << 30, 1), (None, false));
 }
 

@@ -521,7 +521,7 @@ fn info_shows_what_a_model_is_and_needs() {
 #[test]
 fn tokenize_prints_ids() {
     let place = place();
-    // The letters of a byte-level vocabulary made of bytes are the bytes.
+    // The tokens of a byte-level vocabulary of bytes are the bytes.
     assert_eq!(
         succeed(&place.triad(&["tokenize", "-m", "model.gguf", "-p", "Hi ab"])),
         "72 105 32 256\n"
@@ -550,7 +550,7 @@ fn devices_shows_what_the_machine_has() {
         object["kernels"]["int8"].is_string() && object["kernels"]["f32"].is_string(),
         "{object}"
     );
-    // Each is usable, or there is a reason why it is not.
+    // Each GPU is usable, or has a reason why it is not.
     let gpus = object["gpus"].as_array().unwrap();
     let is_explained = |gpu: &Json| {
         let of = |variant: &str, refused: &str| {
@@ -598,7 +598,7 @@ fn the_fastest_kernels_are_chosen_once_and_anew_for_another_machine() {
         products.len(),
         "{shown}"
     );
-    // Times are never the same twice: it was read.
+    // Times differ between measurements, so equal times were read from the file.
     assert_eq!(choices(), first);
     let file = place.path("cache/kernels.json");
     let mut kept: Json = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
@@ -699,7 +699,7 @@ fn every_shell_gets_completions_that_name_the_commands() {
     }
 }
 
-/// A model that goes on until it is stopped, and the child that runs it, after its first byte of answer.
+/// Starts an answer without an end. Returns the child process and its output, after the first byte of the answer.
 #[cfg(unix)]
 fn endless(place: &Place) -> (std::process::Child, std::process::ChildStdout) {
     let model = Gguf::tiny()
@@ -761,7 +761,7 @@ fn ctrl_c_and_the_signals_to_terminate_end_the_answer_with_exit_code_130() {
     }
 }
 
-/// A server of models that begins to send a large file and never goes on.
+/// Starts a server of models that begins to send a large file and then stalls.
 #[cfg(unix)]
 fn stalled_hub() -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -811,7 +811,8 @@ fn a_hangup_that_nohup_ignores_stays_ignored() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // It has its handlers once another signal would end it cleanly: the masks of its threads show that.
+    // The handlers are installed when another signal would end the process cleanly: the signal masks of its threads
+    // show that.
     let status = format!("/proc/{}/status", child.id());
     let start = std::time::Instant::now();
     let blocks = || {

@@ -1,4 +1,4 @@
-//! `bench --operators`: what each operator of a block takes, reads and writes.
+//! `bench --operators`: times, bytes read and bytes written of each operator of a block.
 
 use super::support::stderr;
 use super::{json, keys, place, succeed};
@@ -66,7 +66,7 @@ fn every_operator_of_a_package_has_its_time_and_bytes() {
                 "{operator}"
             );
         }
-        // The sum behind the last block reads two rows and writes one; the embedding writes one.
+        // The sum after the last block reads two rows and writes one; the embedding writes one.
         let bytes = |name: &str, key: &str| of(name)["bytes_per_token"][key].as_f64().unwrap();
         let row = bytes("embedding", "written");
         let residual = ["read", "written"].map(|key| bytes("residual", key) * blocks as f64);
@@ -77,7 +77,7 @@ fn every_operator_of_a_package_has_its_time_and_bytes() {
                 .all(|(found, wanted)| (found - wanted).abs() < 1e-6),
             "{residual:?}"
         );
-        // A prompt reads the weights once, a token each time.
+        // A prompt reads the weights once; in decode each token reads them.
         let tokens = if test["test"] == "prefill" {
             number(test, "tokens")
         } else {
@@ -97,7 +97,7 @@ fn every_operator_of_a_package_has_its_time_and_bytes() {
     for words in [
         &format!("in all {blocks} blocks"),
         "prefill of 16 tokens, 1 thread",
-        "decode of 4 tokens behind 8",
+        "decode of 4 tokens after 8",
     ] {
         assert!(text.contains(words), "{text}");
     }

@@ -6,7 +6,7 @@ use crate::support::gguf::{Gguf, Value};
 use crate::support::{Place, stderr};
 use crate::{json, place, succeed};
 
-/// As quick as preparing can be.
+/// The fastest preparation.
 const PREPARE: [&str; 5] = ["prepare", "model.gguf", "--tokens", "100", "--json"];
 const ASK: [&str; 5] = ["-p", "Hello", "-n", "8", "--json"];
 
@@ -23,7 +23,7 @@ fn a_model_is_prepared_verified_shown_and_run() {
         (&Json::from("package"), &Json::from(100))
     );
     assert_eq!(report["preparation"]["options"]["prune"]["rate"], 0.5);
-    let hashed = "as their hashes say: package.json, package.json.sha256, tokenizer.gguf, weights.safetensors";
+    let hashed = "match their hashes: package.json, package.json.sha256, tokenizer.gguf, weights.safetensors";
     assert_eq!(
         succeed(&place.triad(&["verify", "package"])),
         format!("package: OK\n  {hashed}\n")
@@ -31,7 +31,7 @@ fn a_model_is_prepared_verified_shown_and_run() {
     for name in ["costs.json", "notes.txt"] {
         std::fs::write(place.path("package").join(name), "{}").unwrap();
     }
-    let others = "  made by runs, which check them: costs.json\n  no part of the package, not read: notes.txt\n";
+    let others = "  made by runs, which check them: costs.json\n  not part of the package, not read: notes.txt\n";
     assert!(succeed(&place.triad(&["verify", "package"])).ends_with(others));
     let info = json(&place.triad(&["info", "package", "--json"]));
     assert_eq!(
@@ -97,7 +97,7 @@ fn a_model_with_weights_in_int4_is_prepared_verified_shown_and_run() {
     let ask = [&["run", "-m", "package"], &ASK[..]].concat();
     let answer = json(&place.triad(&ask));
     assert!(!answer["tokens"].as_array().unwrap().is_empty());
-    // Two CPUs, alone and on parts of the same products.
+    // Two CPUs, which compute whole products and parts of the same products.
     let cut = [
         "--cut",
         "query-key-value=columns:1:1",
@@ -215,7 +215,7 @@ fn a_model_that_is_run_is_prepared_once_and_again_when_it_has_changed() {
             .count()
     };
     assert_eq!(packages(), 1);
-    // What `triad run` prepares is what `triad prepare` does by default.
+    // `triad run` prepares as `triad prepare` does by default.
     assert_eq!(
         json(&place.triad(&["prepare", "model.gguf", "--json"]))["calibration_tokens"],
         0
@@ -306,7 +306,7 @@ fn an_altered_package_fails_to_verify() {
     );
 }
 
-/// The answer of a run of the package, or the sentence that refuses it.
+/// Returns the answer of a run of the package, or the error that refuses it.
 fn answer(place: &Place) -> Result<Json, String> {
     let output = place.triad(&[&["run", "-m", "package"], &ASK[..]].concat());
     if output.status.success() {
@@ -329,13 +329,13 @@ fn a_package_is_checked_again_before_it_is_run_once_any_byte_of_any_file_has_cha
     for path in files {
         let original = std::fs::read(&path).unwrap();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        // Bytes all over the file, each changed alone, and of the same length.
+        // Bytes in all parts of the file. Each is changed alone, and the length stays the same.
         for place_of_byte in (0..7).map(|part| part * (original.len() - 1) / 6) {
             let mut bytes = original.clone();
             bytes[place_of_byte] ^= 1;
             std::fs::write(&path, &bytes).unwrap();
             let refused = answer(&place);
-            // The hash of package.json is followed by its name, which is not read.
+            // The hash of package.json is followed by the file's name, which is not read.
             let unread = name == "package.json.sha256" && place_of_byte >= 64;
             match refused {
                 Err(error) => assert!(
@@ -353,7 +353,7 @@ fn a_package_is_checked_again_before_it_is_run_once_any_byte_of_any_file_has_cha
     }
 }
 
-/// Copies a folder with all that is in it.
+/// Copies a folder with its content.
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -386,7 +386,7 @@ fn a_copied_model_finds_its_package_in_a_copied_cache() {
     for cache in ["cache", "copy"] {
         assert_eq!(run("elsewhere/other.gguf", cache), "", "{cache}");
     }
-    // Another byte is another model.
+    // A changed byte makes it another model.
     let mut bytes = std::fs::read(place.path("model.gguf")).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(place.path("model.gguf"), bytes).unwrap();
@@ -419,7 +419,7 @@ fn a_package_that_is_only_to_be_read_runs_and_is_checked() {
 #[cfg(unix)]
 fn ctrl_c_leaves_no_package_and_the_next_preparation_goes_on() {
     let place = place();
-    // So slow that it is interrupted before it ends.
+    // Slow enough to be interrupted before it ends.
     place.write("long.txt", "A long text for one thread. ".repeat(60_000));
     let slow = [
         "prepare",

@@ -1,4 +1,4 @@
-//! Prompts on several processors at once, from end to end on a tiny model.
+//! Prompts on several processors, from end to end on a tiny model.
 
 use serde_json::Value as Json;
 
@@ -70,7 +70,7 @@ fn an_answer_is_the_same_on_one_and_on_several_processors() {
         let several = json(&place.triad(&[&ask[..], &PROCESSORS, &["--policy", policy]].concat()));
         assert_eq!(several["text"], alone["text"]);
         let executed = &several["executed"];
-        // The first prompt does not wait for an order.
+        // The first prompt does not wait for a planned order.
         let policy = if policy == "planned" {
             "critical-path"
         } else {
@@ -214,7 +214,8 @@ fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_
             (&simulated["simulated"], &simulated["policy"]),
             (&true.into(), &policy.into())
         );
-        // A plan is looked for until it is time to begin. What `bench` expects is scheduled by what its own runs took, too.
+        // The search for a plan ends when the prompt begins. The simulation in `bench` also uses the costs of its own
+        // runs.
         if policy != "planned" {
             assert_eq!(simulated["seconds"], again["seconds"], "{policy}");
         }
@@ -289,7 +290,7 @@ fn bench_measures_decode_on_several_processors_and_on_the_cpu_alone() {
     );
 }
 
-/// Numbers to twelve digits: every reading of a file of JSON may change the last one.
+/// Rounds numbers to twelve digits: each reading of a JSON file may change the last digit.
 fn rounded(json: &Json) -> Json {
     match json {
         Json::Number(number) => format!("{:.11e}", number.as_f64().unwrap()).into(),
@@ -318,7 +319,8 @@ fn a_profile_is_kept_in_the_package_for_its_processors_alone() {
         })
         .collect::<Vec<_>>()
     };
-    // All subgraphs on the CPU, for when the NPU fails, and the shadows; those in INT8 on the NPU.
+    // The costs of all subgraphs on the CPU, which takes over when the NPU fails, and of the shadows; those of INT8
+    // subgraphs on the NPU.
     let block = [
         "attention-norm",
         "query-key-value",
@@ -352,7 +354,7 @@ fn a_profile_is_kept_in_the_package_for_its_processors_alone() {
             .is_empty()
             && report.get("predictions").is_none()
     );
-    // What another version of the program has kept is replaced, and that is noted.
+    // A file of another version of the program is replaced, with a note.
     std::fs::write(
         place.path("package/products.json"),
         "{\"cpu\": {\"of\": \"another version\"}}",
@@ -385,7 +387,7 @@ fn a_profile_is_kept_in_the_package_for_its_processors_alone() {
     assert_eq!(kept.len(), 2, "{kept:?}");
     let kept = &kept["CPU (any core), INT8 kernels as NPU (any core)"];
     assert_eq!(rounded(kept), rounded(&report["costs"]));
-    // It is part of no hash, and in nobody's way.
+    // The file is part of no hash, so `verify` still succeeds.
     succeed(&place.triad(&["verify", "package"]));
 }
 
@@ -403,7 +405,7 @@ fn a_package_is_verified_on_several_processors() {
     );
 }
 
-/// ONNX Runtime's CPU provider as NPU, or `None` where the environment names no library.
+/// Returns the arguments for ONNX Runtime's CPU provider as NPU, or `None` where the environment names no library.
 #[cfg(feature = "npu")]
 fn onnx_runtime() -> Option<[&'static str; 4]> {
     let is_named = std::env::var_os("TRIAD_ONNXRUNTIME").is_some();
@@ -413,7 +415,7 @@ fn onnx_runtime() -> Option<[&'static str; 4]> {
     is_named.then_some(["--processors", "cpu,npu", "--npu", "cpu"])
 }
 
-/// Products that both processors compute together, by columns and by rows.
+/// Products that both processors compute together, cut by columns and by rows.
 const CUTS: [&str; 6] = [
     "--cut",
     "query-key-value=columns:1:1",
@@ -486,7 +488,7 @@ fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
             &place.triad(&[&["profile", "-m", "package", "--repeat", "1"][..], &on].concat()),
         );
         assert!(
-            profile.contains("µs alone / beside the others") && profile.contains("products.json"),
+            profile.contains("µs alone / with the others") && profile.contains("products.json"),
             "{profile}"
         );
         for how in ["layer", "tensor", "auto"] {
@@ -523,7 +525,7 @@ fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
                 rows.contains(&(2, 32)) && rows.contains(&(1, 32)) && rows.len() >= 8,
                 "{rows:?}"
             );
-            // And a token of decode.
+            // A token of decode.
             let products = plan["products"].as_array().unwrap();
             let steps = || {
                 products
@@ -683,7 +685,7 @@ fn a_package_is_verified_with_hexagon_bit_for_bit() {
     }
     let place = packaged();
     let on = ["--processors", "cpu,npu", "--npu", "hexagon"];
-    // The emulator is looked for on the path.
+    // The emulator is searched for in PATH.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let triad = |arguments: &[&str]| {
         place
@@ -701,7 +703,7 @@ fn a_package_is_verified_with_hexagon_bit_for_bit() {
             "{verdict}"
         );
     }
-    // What does not fit runs on the CPU, with a note.
+    // Subgraphs that do not fit run on the CPU, with a note.
     let run = [
         "run", "-m", "package", "-p", "Hello", "-n", "1", "--window", "0.00001",
     ];
@@ -763,7 +765,7 @@ fn hexagon_without_its_program_or_emulator_is_an_error_that_says_what_to_do() {
     );
 }
 
-/// A CPU and the GPU that the environment names, or `None` where it names none.
+/// Returns the arguments for a CPU and the GPU that the environment names, or `None` where it names none.
 #[cfg(feature = "gpu")]
 fn with_gpu() -> Option<[&'static str; 2]> {
     let is_named = std::env::var_os("TRIAD_GPU").is_some();
@@ -913,7 +915,7 @@ fn a_gpu_alone_is_verified_with_packages_of_every_format() {
         let verdict =
             succeed(&place.triad(&["verify", package, "--chunk", "4", "--processors", "gpu"]));
         assert!(
-            verdict.contains("and a token behind each, have logits within"),
+            verdict.contains("and a token after each, have logits within"),
             "{verdict}"
         );
         assert!(
@@ -956,7 +958,7 @@ fn a_gpu_that_is_not_there_is_an_error_that_lists_those_that_are() {
     );
 }
 
-/// The files of compiled graphs in the package, with the times of their writing.
+/// Returns the files of compiled graphs in the package, with the times of their last change.
 #[cfg(feature = "npu")]
 fn compiled(place: &Place) -> Vec<(std::path::PathBuf, std::time::SystemTime)> {
     let files = std::fs::read_dir(place.path("package/compiled"))
@@ -1046,7 +1048,7 @@ fn a_package_that_can_not_be_written_runs_with_a_note_that_its_graphs_are_not_ke
         return;
     };
     let place = packaged();
-    // Whoever runs this may write everywhere, but nowhere below a file.
+    // The user that runs this test may be able to write to all folders, but a file can't have files in it.
     place.write("package/compiled", "");
     let output = place.triad(
         &[

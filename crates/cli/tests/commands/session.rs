@@ -38,7 +38,7 @@ fn a_session_goes_on_where_its_file_ends() {
         .collect();
     assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
     assert_eq!(second["messages"][1], first["messages"][1]);
-    // The model's template has a line for each message: the same prompt at once has the same answer.
+    // The model's template has a line for each message: the whole prompt in one call has the same answer.
     let said = first["messages"][1]["content"].as_str().unwrap();
     let whole = format!("user: Hello\nassistant: {said}\nuser: More\n");
     assert_eq!(
@@ -78,7 +78,7 @@ fn a_file_that_is_no_conversation_is_refused_and_kept() {
     place.write("talk.json", "{\"messages\": 1}");
     let model = std::fs::read(place.path("model.gguf")).unwrap();
     for (file, message) in [
-        ("talk.json", "no conversation that was saved"),
+        ("talk.json", "not a saved conversation"),
         ("model.gguf", "UTF-8"),
     ] {
         let output = place.triad(&[

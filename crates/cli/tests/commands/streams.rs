@@ -1,4 +1,4 @@
-//! What surrounds a command: standard streams that cannot be written or are read ahead, and limits of the process.
+//! The environment of a command: standard streams that cannot be written or are read ahead, and limits of the process.
 
 #[cfg(target_os = "linux")]
 use std::fs::File;
@@ -10,7 +10,7 @@ use crate::place;
 #[cfg(target_os = "linux")]
 use crate::support::{Place, stdout};
 
-/// Runs `triad` with a standard error to which nothing can be written.
+/// Runs `triad` with a standard error that cannot be written.
 #[cfg(target_os = "linux")]
 fn with_full_stderr(place: &Place, arguments: &[&str]) -> Output {
     let full = File::options().write(true).open("/dev/full").unwrap();
@@ -55,7 +55,7 @@ fn lines_typed_while_a_chat_loads_are_all_read() {
     use std::io::Write;
     use std::process::{Command, Stdio};
 
-    // It runs a command at a terminal of its own and types there what it is given.
+    // `script` runs a command at a terminal and types its own input there.
     const SCRIPT: &str = "/usr/bin/script";
     if !std::path::Path::new(SCRIPT).exists() {
         crate::skip::skip(format_args!("there is no {SCRIPT}"));
@@ -80,8 +80,8 @@ fn lines_typed_while_a_chat_loads_are_all_read() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // All at once, and long before the model is there: it is prepared first. The end of this input does not end the
-    // chat: it is typed as Ctrl-D, which a terminal forgets while the model loads.
+    // All lines at once, long before the model is ready, since it is prepared first. The end of this input does not end
+    // the chat: it is typed as Ctrl-D, which a terminal drops while the model loads.
     child
         .stdin
         .take()
@@ -113,7 +113,7 @@ fn a_context_beyond_the_limit_of_the_process_is_an_error_and_no_abort() {
     );
     let triad = place.command(&[]);
     let program = triad.get_program().display();
-    // Keys and values take 64 bytes a token; the limit is in KiB.
+    // Keys and values take 64 bytes per token; the limit is in KiB.
     for (context, limit) in [
         (1 << 26, 1_500_000),
         (1 << 24, 1_100_000),
@@ -190,6 +190,6 @@ fn names_in_a_model_file_do_not_steer_the_terminal() {
         shown.contains(r"\u{1b}]0;title\u{7}\u{9b}31m") && !shown.contains(name),
         "{shown:?}"
     );
-    // Elsewhere it is as it is.
+    // Output that is not a terminal has the name unchanged.
     assert!(stdout(&place.triad(&["info", "named.gguf"])).contains(name));
 }

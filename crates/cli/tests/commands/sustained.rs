@@ -109,7 +109,8 @@ fn ctrl_c_ends_a_sustained_run_with_what_is_measured() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // Rounds of this model take about a millisecond. One that ended before the first is another exit code.
+    // Rounds of this model take about a millisecond. If the signal came before the end of the first round, the exit
+    // code would be another.
     std::thread::sleep(std::time::Duration::from_secs(2));
     let kill = format!("kill -INT {}", child.id());
     assert!(

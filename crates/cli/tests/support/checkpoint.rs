@@ -1,4 +1,4 @@
-//! Writes a tiny model as a folder of safetensors, right or wrong in a single place.
+//! Writes a tiny model as a safetensors folder, valid or with a single mistake.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ const HIDDEN: usize = 32;
 const WIDTH: usize = 48;
 const VOCAB: usize = 64;
 
-/// `config.json` of a llama of one block.
+/// Returns the `config.json` of a llama with one block.
 pub fn config() -> Value {
     json!({
         "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": WIDTH,
@@ -18,7 +18,7 @@ pub fn config() -> Value {
     })
 }
 
-/// Header of `model.safetensors` for [`config`], and how many bytes of data follow it.
+/// Returns the header of `model.safetensors` for [`config`], and the bytes of data after it.
 pub fn header() -> (Value, usize) {
     let shapes = [
         ("model.embed_tokens.weight", vec![VOCAB, HIDDEN]),
@@ -65,7 +65,7 @@ pub fn header() -> (Value, usize) {
 pub fn write(place: &Place, config: &Value, header: &Value, data: usize) {
     place.write("model/config.json", config.to_string());
     let mut header = header.to_string();
-    // Data begins at a multiple of eight.
+    // The data begins at a multiple of eight bytes.
     header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header.as_bytes());

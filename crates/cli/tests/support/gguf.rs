@@ -1,4 +1,4 @@
-//! Writes tiny GGUF models, right or wrong in a single place.
+//! Writes tiny GGUF models, valid or with a single mistake.
 
 /// Metadata values that the tests need.
 #[derive(Clone)]
@@ -18,11 +18,11 @@ pub struct Tensor {
     pub values: Vec<f32>,
     /// Number of the format; 0 is f32.
     pub format: u32,
-    /// The offset of the data by the header, if it is wrong.
+    /// The offset of the data in the header, if it is wrong.
     pub offset: Option<u64>,
 }
 
-/// The whole content of a GGUF file, to be changed before it is written.
+/// The content of a GGUF file, which tests change before it is written.
 #[derive(Clone)]
 pub struct Gguf {
     pub magic: [u8; 4],
@@ -41,12 +41,13 @@ pub const CONTEXT: u32 = 64;
 const WIDTH: u64 = 48;
 const END: &str = "<|end|>";
 
-/// One message after the other, ended by a newline.
+/// Each message, ended by a newline.
 const TEMPLATE: &str =
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}";
 
 impl Gguf {
-    /// A llama of one block with random weights, whose tokens are the 256 bytes, `ab` and an end: [`VOCAB`].
+    /// Returns a llama with one block and random weights. Its tokens are the 256 bytes, `ab` and an end token:
+    /// [`VOCAB`].
     pub fn tiny() -> Self {
         let tokens: Vec<String> = (0..=255)
             .map(byte_letter)
@@ -116,7 +117,7 @@ impl Gguf {
         gguf
     }
 
-    /// An adapter of [`Gguf::tiny`]: rank 2 on its values, all of whose numbers are `value`.
+    /// Returns a LoRA adapter of [`Gguf::tiny`]: rank 2 on its value layers, with all numbers equal to `value`.
     pub fn adapter(value: f32) -> Self {
         let text = |text: &str| Value::Text(text.into());
         let metadata = [
@@ -139,7 +140,7 @@ impl Gguf {
         }
     }
 
-    /// The same, with one metadata field changed or added.
+    /// Returns the file with one metadata field changed or added.
     pub fn with(mut self, key: &str, value: Value) -> Self {
         match self.metadata.iter_mut().find(|(name, _)| name == key) {
             Some((_, old)) => *old = value,
@@ -148,13 +149,13 @@ impl Gguf {
         self
     }
 
-    /// The same, without the metadata fields that begin so.
+    /// Returns the file without the metadata fields that begin with `prefix`.
     pub fn without(mut self, prefix: &str) -> Self {
         self.metadata.retain(|(key, _)| !key.starts_with(prefix));
         self
     }
 
-    /// The file.
+    /// Returns the bytes of the file.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(self.magic);
@@ -228,8 +229,8 @@ fn write_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// The letter that byte-level vocabularies write for a byte: itself where it is visible, else the next
-/// free one from U+0100 on.
+/// Returns the character of a byte in byte-level vocabularies: the byte itself if it is visible, otherwise the next
+/// free character from U+0100 on.
 fn byte_letter(byte: u8) -> String {
     let visible = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let code = if visible(byte) {

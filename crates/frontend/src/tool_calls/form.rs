@@ -1,4 +1,4 @@
-//! The form of an answer that must call a function.
+//! Grammars of answers that must or may call functions.
 
 use serde_json::{Map, Value, json};
 use triad_grammar::{GrammarSource, for_llguidance};
@@ -6,16 +6,17 @@ use triad_grammar::{GrammarSource, for_llguidance};
 use super::{Tool, ToolChoice, ToolFormat};
 use crate::error::{Error, Result};
 
-/// A call of the format of Hermes, and more of them behind it.
+/// A call in the format of Hermes, and further calls after it.
 const CALL: &str = "call: \"<tool_call>\\n\" json \"\\n</tool_call>\"\n";
 const MORE_CALLS: &str = " (\"\\n\" call)*";
 
-/// The form of an answer that calls `tools` as `choice` demands, in the way of `format`: once, or several times where any of
-/// them may be called and `is_parallel`. `None` where the model may also answer without a call. What a [`ToolCallParser`](super::ToolCallParser)
-/// of the same format finds in it are calls of the functions with arguments of their schemas.
+/// Returns the grammar of an answer that calls `tools` as `choice` requires, in `format`. The answer has one call, or
+/// several if `is_parallel` and `choice` allows any of them. Returns `None` if the model may also answer without a
+/// call. A [`ToolCallParser`](super::ToolCallParser) of the same format parses such an answer into calls of the
+/// functions, with arguments of their schemas.
 ///
 /// # Errors
-/// If `choice` names a function that is not among `tools`, or there are none.
+/// If `choice` names a function that is not among `tools`, or `tools` is empty.
 pub fn grammar(
     format: ToolFormat,
     tools: &[Tool],
@@ -36,7 +37,8 @@ pub fn grammar(
             },
         });
     }
-    // A function that is demanded by its name is demanded once: models that may call it again do so until they are cut off.
+    // A function that is required by its name is called once: models that may call it again would repeat the call until
+    // they are cut off.
     let is_parallel = is_parallel && *choice == ToolChoice::Required;
     let (call, definitions) = schema_of_call(format, &chosen);
     let schema = |schema| with_definitions(schema, definitions);
@@ -61,9 +63,9 @@ pub fn grammar(
     }))
 }
 
-/// The form of an answer that may call `tools` and may have text, in the way of `format`: every call is of one of them, with
-/// arguments of its schema; where not `is_parallel`, there is one at most, and the answer ends behind it. `None` for
-/// formats in which only the whole answer shows whether it is a call.
+/// Returns the grammar of an answer that has text and may call `tools`, in `format`. Each call is of one of them, with
+/// arguments of its schema. Without `is_parallel` there is at most one call, and the answer ends after it. Returns
+/// `None` for formats in which only the whole answer shows whether it is a call.
 pub fn grammar_of_text_and_calls(
     format: ToolFormat,
     tools: &[Tool],
@@ -78,7 +80,7 @@ pub fn grammar_of_text_and_calls(
     } else {
         "opening call | TEXT"
     };
-    // Lazy: no text goes on behind the opening word.
+    // Lazy: no text continues after the opening word.
     Some(GrammarSource::Lark(format!(
         "start: {start}\nopening[lazy]: TEXT \"<tool_call>\"\ncall: \"\\n\" json \"\\n</tool_call>\"\njson: %json {}\n\
          TEXT: /(.|\\n)*/\n",
@@ -86,8 +88,8 @@ pub fn grammar_of_text_and_calls(
     )))
 }
 
-/// The form of an answer that calls `tools` in the way of `format`, once or several times where `is_parallel`, or is JSON of
-/// `schema`. `None` for formats in which calls may be taken for JSON.
+/// Returns the grammar of an answer that either calls `tools`, in `format`, or is JSON of `schema`. With `is_parallel`
+/// it may have several calls. Returns `None` for formats in which calls can be confused with JSON.
 pub fn grammar_of_json_or_calls(
     format: ToolFormat,
     tools: &[Tool],
@@ -106,7 +108,7 @@ pub fn grammar_of_json_or_calls(
     )))
 }
 
-/// The schema of calls with those that it refers to, and the spaces that answers may have.
+/// Returns the schema of calls with the schemas that it refers to, and with the white space that answers may have.
 fn with_definitions(schema: Value, definitions: Map<String, Value>) -> Value {
     let Value::Object(mut schema) = schema else {
         unreachable!("schemas of calls are objects")
@@ -115,7 +117,7 @@ fn with_definitions(schema: Value, definitions: Map<String, Value>) -> Value {
     for_llguidance(Value::Object(schema))
 }
 
-/// A call of one of `tools`, and the schemas of their arguments, to which it refers.
+/// Returns the schema of a call of one of `tools`, and the schemas of their arguments, to which it refers.
 fn schema_of_call(format: ToolFormat, tools: &[&Tool]) -> (Value, Map<String, Value>) {
     let mut definitions = Map::new();
     let calls = tools.iter().enumerate().map(|(index, tool)| {
@@ -123,7 +125,7 @@ fn schema_of_call(format: ToolFormat, tools: &[&Tool]) -> (Value, Map<String, Va
         let mut parameters = tool.parameters.clone();
         move_references(&mut parameters, &format!("#/$defs/{place}"));
         if let Value::Object(keywords) = &mut parameters {
-            // Whatever else it allows.
+            // The arguments must be an object even if the schema allows more.
             keywords.entry("type").or_insert_with(|| "object".into());
         }
         let arguments = json!({ "$ref": format!("#/$defs/{place}") });
@@ -147,7 +149,7 @@ fn schema_of_call(format: ToolFormat, tools: &[&Tool]) -> (Value, Map<String, Va
     (call, definitions)
 }
 
-/// Makes references within a schema hold where the schema is at `place` of another one.
+/// Adjusts the references within a schema for its new `place` in another schema.
 fn move_references(schema: &mut Value, place: &str) {
     match schema {
         Value::Object(keywords) => {

@@ -1,9 +1,10 @@
-//! Functions that a model may call: how its prompt lists them, how its answers call them, and what form an answer has that
-//! must call one.
+//! Function calls of models: how a prompt lists the functions, how an answer calls them, and the grammar of an answer
+//! that must call one.
 //!
-//! Models write calls as their chat template does; [`ToolFormat::of_template`] finds out how. [`chat::encode_with_tools`]
-//! makes the prompt, a [`ToolCallParser`] takes an answer apart while it comes, and [`grammar`] is the form of an answer
-//! that has to be a call. An [`AnswerReader`] passes arguments on piece by piece where an answer has such a form.
+//! Models write calls in the format of their chat template, which [`ToolFormat::of_template`] detects.
+//! [`chat::encode_with_tools`] makes the prompt. A [`ToolCallParser`] parses an answer while it is generated.
+//! [`grammar`] is the constraint of an answer that must be a call. With such a constraint, an [`AnswerReader`] passes
+//! arguments on piece by piece.
 //!
 //! ```
 //! use triad_frontend::tool_calls::{AnswerPart, ToolCallParser, ToolFormat};
@@ -41,20 +42,20 @@ use crate::error::{Error, Result};
 /// A function that a model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
-    /// Its name: letters, digits, `_`, `-` and `.`, at most 64.
+    /// The function's name: letters, digits, `_`, `-` and `.`, at most 64.
     pub name: String,
-    /// What it does.
+    /// Description of the function for the model.
     pub description: Option<String>,
-    /// A JSON schema of its arguments, an object.
+    /// The JSON schema of its arguments, an object.
     pub parameters: Value,
 }
 
 impl Tool {
-    /// From OpenAI's form: `{"type": "function", "function": {"name", "description", "parameters"}}`, or what is in its
-    /// `function` alone.
+    /// Parses OpenAI's format: `{"type": "function", "function": {"name", "description", "parameters"}}`, or only the
+    /// content of `function`.
     ///
     /// # Errors
-    /// If a field is missing or of the wrong type, which the error names.
+    /// If a field is missing or has the wrong type. The error names the field.
     pub fn from_json(value: &Value) -> Result<Self> {
         let function = value.get("function").unwrap_or(value);
         let wrong = |field, expected| Error::Tool { field, expected };
@@ -82,7 +83,7 @@ impl Tool {
         })
     }
 
-    /// OpenAI's form, as chat templates expect it.
+    /// Returns OpenAI's format, as chat templates expect it.
     pub fn to_json(&self) -> Value {
         let mut function = Map::new();
         function.insert("name".into(), self.name.as_str().into());
@@ -100,25 +101,26 @@ pub enum ToolChoice {
     /// The model decides.
     #[default]
     Auto,
-    /// It does not.
+    /// The answer must not call a function.
     None,
-    /// One at least, whichever.
+    /// The answer must call at least one function.
     Required,
-    /// This one.
+    /// The answer must call this function.
     Named(String),
 }
 
 /// A call of a function by a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
-    /// The function.
+    /// The function's name.
     pub name: String,
-    /// A JSON object.
+    /// The arguments, a JSON object.
     pub arguments: String,
 }
 
 impl ToolCall {
-    /// From what models write: `arguments` or `parameters`, as an object or as the text of one.
+    /// Parses the JSON of a model's call. The arguments are in `arguments` or `parameters`, as an object or as its
+    /// text.
     fn from_json(value: &Value) -> Option<Self> {
         let value = value
             .get("function")
@@ -139,7 +141,7 @@ impl ToolCall {
         })
     }
 
-    /// Those of one object, or of an array of them.
+    /// Parses one call, or an array of calls.
     fn all_from_json(value: &Value) -> Option<Vec<Self>> {
         match value {
             Value::Array(calls) if !calls.is_empty() => calls.iter().map(Self::from_json).collect(),
@@ -158,22 +160,22 @@ pub enum AnswerPart {
     Call(ToolCall),
 }
 
-/// How a model writes calls.
+/// The format of a model's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolFormat {
-    /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, anywhere in an answer and any number of them: Hermes, Qwen,
-    /// SmolLM2, where an array of calls may be in it, and models whose template knows no functions.
+    /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, anywhere in an answer and any number of times: Hermes,
+    /// Qwen, SmolLM2 (which may write an array of calls in it), and models whose template does not know functions.
     Hermes,
     /// An answer that is `{"name": …, "parameters": {…}}`: Llama 3.
     Llama3,
-    /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]`; the word is a control token, of which texts have nothing: Mistral.
+    /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]`: Mistral. The word is a control token, so texts do not contain it.
     Mistral,
-    /// An answer that is `[name(argument=value, …), …]`, as Python writes it, perhaps in a block of code: Gemma.
+    /// An answer that is `[name(argument=value, …), …]` in Python's syntax, perhaps in a code block: Gemma.
     Python,
 }
 
 impl ToolFormat {
-    /// What the text of a chat template shows of it.
+    /// Detects the format from the text of a chat template.
     pub fn of_template(template: Option<&str>) -> Self {
         let template = template.unwrap_or_default();
         let has = |text: &str| template.contains(text);
@@ -190,7 +192,7 @@ impl ToolFormat {
         }
     }
 
-    /// The field of a call with its arguments.
+    /// Returns the field of a call that has the arguments.
     fn arguments(self) -> &'static str {
         if self == Self::Llama3 {
             "parameters"
@@ -200,12 +202,12 @@ impl ToolFormat {
     }
 }
 
-/// Whether a chat template lists functions by itself.
+/// Returns whether a chat template lists functions.
 pub fn template_lists_tools(template: &str) -> bool {
     template.contains("tools")
 }
 
-/// Instructions for a model whose template lists no functions, as a part of its system message.
+/// Returns instructions for a model whose template does not list functions, to be added to its system message.
 pub fn instructions(tools: &[Tool]) -> String {
     let list: String = tools
         .iter()

@@ -1,5 +1,5 @@
-//! Takes an answer apart while it comes: text is passed on as soon as it cannot be the beginning of a call, a call when it
-//! is whole. What begins as a call and is none is text, unchanged.
+//! Parses an answer while it is generated. Text is returned as soon as it cannot be the beginning of a call, a call as
+//! soon as it is complete. Text that begins like a call but is not one is returned unchanged.
 
 use serde_json::Value;
 
@@ -7,40 +7,40 @@ use super::{AnswerPart, ToolCall, ToolFormat, python};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
-/// Control tokens as text; where they have none, an answer that begins as a call is one.
+/// The control token as text. An answer of a format without this token is a call if it begins like one.
 const MISTRAL: &str = "[TOOL_CALLS]";
 const MISTRAL_ARGUMENTS: &str = "[ARGS]";
 const PYTHON_TAG: &str = "<|python_tag|>";
-/// A block of code with calls, and its end.
+/// Openings of code blocks with calls, and their end.
 const CODE: [&str; 3] = ["```tool_code", "```python", "```json"];
 const CODE_END: &str = "```";
 
-/// Where in an answer the parser is.
+/// The position of the parser in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// At its beginning, where whole answers that are calls begin.
+    /// At the beginning, where an answer that is a call as a whole begins.
     Start,
     /// In text.
     Text,
-    /// Behind [`OPEN`].
+    /// After [`OPEN`].
     Call,
-    /// In an answer that begins as calls do; its whole text is waited for.
+    /// In an answer that begins like calls; the parser waits for its end.
     Whole,
-    /// Behind a call, where space is dropped.
+    /// After a call, where white space is dropped.
     Between,
 }
 
-/// Takes one answer apart.
+/// A parser for one answer.
 #[derive(Debug)]
 pub struct ToolCallParser {
     format: ToolFormat,
     state: State,
-    /// What has come and is not passed on.
+    /// Text that is not returned yet.
     pending: String,
 }
 
 impl ToolCallParser {
-    /// For an answer at its beginning.
+    /// Creates a parser for a new answer.
     pub fn new(format: ToolFormat) -> Self {
         Self {
             format,
@@ -49,7 +49,7 @@ impl ToolCallParser {
         }
     }
 
-    /// Takes more of the answer; the parts that are whole.
+    /// Adds text of the answer. Returns the parts that are complete.
     pub fn push(&mut self, text: &str) -> Vec<AnswerPart> {
         self.pending.push_str(text);
         let mut parts = Vec::new();
@@ -57,12 +57,12 @@ impl ToolCallParser {
         merged(parts)
     }
 
-    /// What is left behind the end of the answer.
+    /// Returns the remaining parts after the end of the answer.
     pub fn finish(mut self) -> Vec<AnswerPart> {
         let mut parts = Vec::new();
         let rest = std::mem::take(&mut self.pending);
         let calls = match self.state {
-            // The closing word is one that models forget.
+            // Models forget the closing word.
             State::Call => parse_json(&rest).and_then(|value| ToolCall::all_from_json(&value)),
             State::Whole | State::Start => whole(self.format, &rest),
             State::Text | State::Between => None,
@@ -78,7 +78,7 @@ impl ToolCallParser {
         merged(parts)
     }
 
-    /// One step; whether there may be another.
+    /// Makes one step. Returns whether another one may follow.
     fn advance(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
         match self.state {
             State::Start => {
@@ -119,7 +119,7 @@ impl ToolCallParser {
                 let Some(place) = self.pending.find(CLOSE) else {
                     return false;
                 };
-                // The word in a text of the arguments is not the end of the call.
+                // The closing word within a string of the arguments does not end the call.
                 let mut end = place;
                 let calls = loop {
                     let calls = parse_json(&self.pending[..end])
@@ -153,7 +153,7 @@ impl ToolCallParser {
     }
 }
 
-/// Whether the JSON in `text` ends within a text: then what follows may be a part of it.
+/// Returns whether the JSON in `text` ends within a string, so that the following text may be part of it.
 fn is_unclosed(text: &str) -> bool {
     let (mut is_in_text, mut is_escaped) = (false, false);
     for byte in text.bytes() {
@@ -167,7 +167,7 @@ fn is_unclosed(text: &str) -> bool {
     is_in_text
 }
 
-/// Neighbouring texts as one, none of them empty.
+/// Merges neighbouring texts, and drops empty ones.
 fn merged(parts: Vec<AnswerPart>) -> Vec<AnswerPart> {
     let mut merged: Vec<AnswerPart> = Vec::new();
     for part in parts {
@@ -180,7 +180,7 @@ fn merged(parts: Vec<AnswerPart>) -> Vec<AnswerPart> {
     merged
 }
 
-/// Bytes at the end of `text` that `word` begins with.
+/// Returns the number of bytes at the end of `text` that are a beginning of `word`.
 pub(super) fn beginning_at_end(text: &str, word: &str) -> usize {
     let longest = text.len().min(word.len() - 1);
     (1..=longest)
@@ -189,7 +189,8 @@ pub(super) fn beginning_at_end(text: &str, word: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// Whether an answer that begins with `begin` is waited for as a whole, and whether it may be one with more text.
+/// Returns whether an answer with the beginning `begin` is parsed as a whole, and whether it may become such an answer
+/// with more text.
 fn begins_whole(format: ToolFormat, begin: &str) -> (bool, bool) {
     let words: &[&str] = match format {
         ToolFormat::Hermes => &[],
@@ -201,7 +202,7 @@ fn begins_whole(format: ToolFormat, begin: &str) -> (bool, bool) {
     (is_whole, words.iter().any(|word| word.starts_with(begin)))
 }
 
-/// The calls that are a whole answer; `None` if it is none.
+/// Returns the calls of an answer that consists of calls; `None` if it does not.
 fn whole(format: ToolFormat, text: &str) -> Option<Vec<ToolCall>> {
     let text = text.trim();
     let text = CODE
@@ -237,7 +238,7 @@ fn mistral(text: &str) -> Option<Vec<ToolCall>> {
     calls.split(MISTRAL).map(one).collect()
 }
 
-/// Values of JSON behind each other, `separator` or space between them, all of them calls.
+/// Parses consecutive JSON values with `separator` or white space between them. Returns `None` if one is not a call.
 fn several(text: &str, separator: char) -> Option<Vec<ToolCall>> {
     let (mut calls, mut rest) = (Vec::new(), text.trim());
     while !rest.is_empty() {

@@ -1,13 +1,13 @@
-//! Calls as Python writes them: `[weather(city="Oslo", days=3), time()]`, with literals as arguments.
+//! Parses calls in Python's syntax, with literals as arguments: `[weather(city="Oslo", days=3), time()]`.
 
 use serde_json::{Map, Value};
 
 use super::ToolCall;
 
-/// Lists in lists, at most.
+/// Maximum depth of nested lists.
 const DEEPEST: usize = 64;
 
-/// The calls in `text`: a list, or one; `None` if it is something else.
+/// Parses `text` as a list of calls or one call; returns `None` if it is neither.
 pub(super) fn calls(text: &str) -> Option<Vec<ToolCall>> {
     let text = text.trim();
     let mut reader = Reader { text };
@@ -30,7 +30,7 @@ impl Reader<'_> {
         self.text = self.text.trim_start();
     }
 
-    /// Goes behind `word`, if it is next.
+    /// Skips `word` if the text continues with it. Returns whether it did.
     fn take(&mut self, word: &str) -> bool {
         self.space();
         let rest = self.text.strip_prefix(word);
@@ -38,7 +38,7 @@ impl Reader<'_> {
         rest.is_some()
     }
 
-    /// Things with commas between them, up to `end`.
+    /// Parses items separated by commas, up to `end`.
     fn separated<T>(
         &mut self,
         end: &str,
@@ -118,7 +118,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A number, `True`, `False` or `None`, or these as JSON writes them.
+    /// Parses a number, `True`, `False` or `None`, or these as in JSON.
     fn word(&mut self) -> Option<Value> {
         let is_of_word = |letter: char| letter.is_ascii_alphanumeric() || "+-._".contains(letter);
         let end = self
@@ -135,7 +135,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A text from its opening `quote` to the closing one.
+    /// Parses a string from its opening `quote` to the closing one.
     fn string(&mut self, quote: char) -> Option<String> {
         let (mut letters, mut string) = (self.text[1..].chars(), String::new());
         loop {
@@ -151,7 +151,7 @@ impl Reader<'_> {
                         letters = letters.as_str()[4..].chars();
                     }
                     letter if "\\\"'".contains(letter) => string.push(letter),
-                    // As Python does with what is no escape.
+                    // Python keeps the backslash of an unknown escape.
                     letter => string.extend(['\\', letter]),
                 },
                 letter => string.push(letter),

@@ -1,4 +1,4 @@
-//! Takes an answer apart while it comes, the arguments of its calls among it.
+//! Parses an answer and the arguments of its calls while it is generated.
 
 use super::{AnswerPart, ToolCallParser, ToolFormat};
 
@@ -7,34 +7,34 @@ const CLOSE: &str = "</tool_call>";
 /// Quotes before the arguments of a call: around `name`, the function's name, and `arguments` or `parameters`.
 const QUOTES: usize = 6;
 
-/// More of an answer.
+/// A further piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerDelta {
     /// Text for the user.
     Text(String),
-    /// A call of the function of this name begins.
+    /// The beginning of a call of the function with this name.
     Call(String),
-    /// More of the arguments of the latest call: a part of a JSON object.
+    /// A further piece of the latest call's arguments, which are a JSON object.
     Arguments(String),
 }
 
-/// What form an answer is kept in.
+/// The constraint of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerForm {
-    /// None.
+    /// No constraint.
     Any,
-    /// That of [`grammar`](super::grammar).
+    /// The constraint of [`grammar`](super::grammar).
     Calls,
-    /// That of [`grammar_of_text_and_calls`](super::grammar_of_text_and_calls).
+    /// The constraint of [`grammar_of_text_and_calls`](super::grammar_of_text_and_calls).
     TextAndCalls,
-    /// That of [`grammar_of_json_or_calls`](super::grammar_of_json_or_calls).
+    /// The constraint of [`grammar_of_json_or_calls`](super::grammar_of_json_or_calls).
     JsonOrCalls,
 }
 
-/// Takes one answer apart, into text, names and pieces of arguments.
+/// A parser that splits one answer into text, names of functions and pieces of arguments.
 ///
-/// Of an answer that is kept in a form, a call is known for one as soon as its name is there, and its arguments are passed
-/// on as they come. Of any other answer, they come whole.
+/// In an answer with a constraint, a call is detected as soon as its name is complete, and its arguments are returned
+/// piece by piece. In other answers, arguments are returned as a whole.
 #[derive(Debug)]
 pub struct AnswerReader(Reader);
 
@@ -45,7 +45,7 @@ enum Reader {
 }
 
 impl AnswerReader {
-    /// For an answer at its beginning.
+    /// Creates a reader for a new answer.
     pub fn new(format: ToolFormat, form: AnswerForm) -> Self {
         Self(match form {
             AnswerForm::Any => Reader::AnyAnswer(ToolCallParser::new(format)),
@@ -53,7 +53,7 @@ impl AnswerReader {
         })
     }
 
-    /// Takes more of the answer.
+    /// Adds text of the answer. Returns its pieces.
     pub fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
         match &mut self.0 {
             Reader::AnyAnswer(parser) => deltas(parser.push(text)),
@@ -61,12 +61,13 @@ impl AnswerReader {
         }
     }
 
-    /// What is left behind the end of the answer. A call that was cut off before its arguments is left out.
+    /// Returns the remaining pieces after the end of the answer. A call that was cut off before its arguments is
+    /// dropped.
     pub fn finish(self) -> Vec<AnswerDelta> {
         match self.0 {
             Reader::AnyAnswer(parser) => deltas(parser.finish()),
             Reader::Formed(reader) => match reader.state {
-                // Elsewhere it is the beginning of a call.
+                // With other constraints it is the beginning of a call.
                 State::Text if reader.form == AnswerForm::TextAndCalls => {
                     some(AnswerDelta::Text, reader.pending)
                         .into_iter()
@@ -93,7 +94,7 @@ fn some(delta: fn(String) -> AnswerDelta, text: String) -> Option<AnswerDelta> {
     (!text.is_empty()).then(|| delta(text))
 }
 
-/// Where in an answer a [`FormedReader`] is.
+/// The position of a [`FormedReader`] in an answer.
 #[derive(Debug)]
 enum State {
     /// At the beginning of JSON or calls.
@@ -102,16 +103,16 @@ enum State {
     Json,
     /// In text.
     Text,
-    /// Behind a call, where space is dropped.
+    /// After a call, where white space is dropped.
     Between,
     /// In a call, before its arguments.
     Head,
     Arguments(Depth),
-    /// Behind the arguments of a call.
+    /// After the arguments of a call.
     Tail,
 }
 
-/// How deep in the braces and brackets of an object.
+/// The depth in the braces and brackets of an object.
 #[derive(Debug, Default)]
 struct Depth {
     depth: usize,
@@ -120,7 +121,7 @@ struct Depth {
 }
 
 impl Depth {
-    /// Whether the object ends with `byte`.
+    /// Returns whether the object ends with `byte`.
     fn ends_with(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.is_escaped => self.is_escaped = false,
@@ -138,14 +139,14 @@ impl Depth {
     }
 }
 
-/// Reads an answer that a grammar kept in its form, so that only its places have to be found.
+/// A parser for answers with a constraint: it only has to find the positions of their parts.
 #[derive(Debug)]
 struct FormedReader {
     form: AnswerForm,
-    /// Whether calls are between [`OPEN`] and [`CLOSE`]; else the whole answer is calls.
+    /// Whether calls are between [`OPEN`] and [`CLOSE`]; otherwise the whole answer is calls.
     is_marked: bool,
     state: State,
-    /// What has come and is not passed on.
+    /// Text that is not returned yet.
     pending: String,
 }
 
@@ -172,19 +173,19 @@ impl FormedReader {
         deltas
     }
 
-    /// Takes the first `end` bytes of what is pending.
+    /// Removes and returns the first `end` bytes of the pending text.
     fn take(&mut self, end: usize) -> String {
         let rest = self.pending.split_off(end);
         std::mem::replace(&mut self.pending, rest)
     }
 
-    /// One step; whether there may be another.
+    /// Makes one step. Returns whether another one may follow.
     fn advance(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
         match &mut self.state {
             State::Start => {
                 match self.pending.bytes().next() {
                     None => return false,
-                    // No JSON begins so.
+                    // JSON does not begin with `<`.
                     Some(b'<') => self.state = State::Text,
                     Some(_) => self.state = State::Json,
                 }
@@ -230,7 +231,7 @@ impl FormedReader {
                 let Some(brace) = self.pending[*last..].find('{') else {
                     return false;
                 };
-                // Names of functions are letters, digits and signs that JSON writes as they are.
+                // Names of functions have only characters that JSON does not escape.
                 deltas.push(AnswerDelta::Call(
                     self.pending[quotes[2] + 1..quotes[3]].to_owned(),
                 ));

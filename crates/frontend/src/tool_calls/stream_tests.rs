@@ -1,4 +1,5 @@
-//! Answers that have a form are taken apart piece by piece, and forms of text and calls are those of answers that may call.
+//! Answers with a constraint are parsed piece by piece, and the grammars of text and calls accept answers that may
+//! call.
 
 use serde_json::json;
 use triad_grammar::Grammars;
@@ -8,7 +9,8 @@ use super::*;
 use AnswerDelta::{Arguments, Call, Text};
 use ToolFormat::{Hermes, Llama3, Mistral, Python};
 
-/// The deltas of `answer`, which comes `size` letters at a time, neighbours of one kind as one; and how many there were.
+/// Returns the deltas of `answer`, which arrives in pieces of `size` characters, with neighbours of one kind merged;
+/// and the number of deltas before that.
 fn deltas(
     format: ToolFormat,
     form: AnswerForm,
@@ -48,7 +50,7 @@ fn call(name: &str, arguments: &str) -> [AnswerDelta; 2] {
     [Call(name.into()), Arguments(arguments.into())]
 }
 
-/// With braces and quotes in texts, and a brace in a brace.
+/// Arguments with braces and quotes in strings, and nested braces.
 const ODD: &str = r#"{"a": "}\"{</tool_call>\\", "b": {"c": [1, {"d": "]"}]}, "e": "ü\n"}"#;
 
 #[test]
@@ -92,7 +94,7 @@ fn arguments_of_answers_with_a_form_come_as_they_are_written() {
         "[{{\"name\":\n\"f.x-1\", \"arguments\": {ODD}}},\n {{\"name\": \"g\", \"arguments\": {{}}}}]"
     );
     assert_deltas(Mistral, &calls, &both);
-    // In pieces: each letter of the arguments is passed on.
+    // Each character of the arguments is returned as its own piece.
     assert_eq!(
         deltas(Hermes, AnswerForm::Calls, &hermes("g", ODD), 1).1,
         1 + ODD.chars().count()

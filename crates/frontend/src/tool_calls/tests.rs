@@ -1,4 +1,4 @@
-//! Calls are found in answers of every format however these come, and forms are those of the calls that are found.
+//! Calls are found in answers of every format however the text is split, and grammars accept exactly such calls.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn text(text: &str) -> AnswerPart {
     Text(text.into())
 }
 
-/// The parts of `answer`, which comes `size` letters at a time.
+/// Returns the parts of `answer`, which arrives in pieces of `size` characters.
 fn parts(format: ToolFormat, answer: &str, size: usize) -> Vec<AnswerPart> {
     let (mut parser, mut parts) = (ToolCallParser::new(format), Vec::<AnswerPart>::new());
     let letters: Vec<char> = answer.chars().collect();
@@ -69,7 +69,7 @@ fn calls_between_words_are_found_anywhere_and_text_around_them_is_kept() {
         &format!("{one} Done, 1 < 2."),
         &[weather.clone(), text("Done, 1 < 2.")],
     );
-    // SmolLM2's form, and one that forgets the closing word.
+    // SmolLM2's array of calls, and a call without the closing word.
     let array = r#"<tool_call>[{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": null}}]</tool_call>"#;
     assert_parts(
         Hermes,
@@ -266,10 +266,10 @@ pub(super) fn grammars() -> Grammars {
     Grammars::new(Arc::new(tokenizer())).unwrap()
 }
 
-/// Whether an answer may be `text`.
+/// Returns whether the constraint accepts `text`.
 pub(super) fn may_be(grammars: &Grammars, form: &triad_grammar::GrammarSource, text: &str) -> bool {
     let mut constraint = grammars.compile(form).unwrap().begin();
-    // Letter by letter: every text can be spelled so.
+    // Each character is a token, so that every text can be encoded.
     let tokenizer = tokenizer();
     let bytes = text.chars().all(|letter| {
         let token = tokenizer.encode_part(&letter.to_string()).unwrap()[0];
@@ -314,7 +314,7 @@ fn an_answer_that_must_be_a_call_is_one_of_the_tools_with_arguments_of_its_schem
         ] {
             assert!(!may_be(&grammars, &required, &wrong), "{format:?}: {wrong}");
         }
-        // What the grammar allows, the parser of the format finds.
+        // The parser of the format finds the calls that the grammar allows.
         assert_parts(format, &weather, &[call("weather", r#"{"city":"Rome"}"#)]);
     }
 }

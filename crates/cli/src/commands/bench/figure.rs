@@ -1,10 +1,10 @@
-//! Times over lengths, beside what the machine allows.
+//! A figure of times over lengths, with the limits of the machine.
 
 use super::report::{Compared, Report};
 use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series};
 use triad_console::measure::Test;
 
-/// One panel for each half of a run that was measured.
+/// Draws one panel for prefill and one for decode, as far as they were measured.
 pub fn figure(report: &Report) -> Figure {
     let prefill = Chart {
         title: "Prefill".into(),
@@ -20,8 +20,8 @@ pub fn figure(report: &Report) -> Figure {
     };
     let decode = Chart {
         title: "Decode".into(),
-        x: Axis::linear("tokens before").covering(0.0, 0.0),
-        y: Axis::linear("time of a token (ms)").covering(0.0, 0.0),
+        x: Axis::linear("context (tokens)").covering(0.0, 0.0),
+        y: Axis::linear("time per token (ms)").covering(0.0, 0.0),
         series: series(
             report,
             Test::Decode,
@@ -42,7 +42,8 @@ pub fn figure(report: &Report) -> Figure {
     }
 }
 
-/// For each number of threads what was measured, and the limit: seconds of a prompt, or of a token, times `unit`.
+/// Returns the measured times and the limits for each number of threads: seconds of a prompt or of a token, times
+/// `unit`.
 fn series(report: &Report, test: Test, length: fn(&Compared) -> usize, unit: f64) -> Vec<Series> {
     let mut all = Vec::new();
     let mut counts: Vec<_> = report
@@ -59,7 +60,7 @@ fn series(report: &Report, test: Test, length: fn(&Compared) -> usize, unit: f64
         if measured.is_empty() {
             continue;
         }
-        // A prompt is one piece of work; of an answer each token is.
+        // The time of a prefill test is of the whole prompt; that of a decode test is of each token.
         let pieces = |compared: &Compared| {
             if test == Test::Prefill {
                 1.0

@@ -1,4 +1,4 @@
-//! What this machine allows at most: the times that no program of this number format could stay below.
+//! The limit of this machine: lower bounds of the times of all programs that use these number formats.
 
 use serde::Serialize;
 use triad_engine::{KvFormat, Model};
@@ -9,10 +9,10 @@ use triad_processors::Peaks;
 use triad_console::arithmetic::Arithmetic;
 use triad_console::measure::{Measurement, Test};
 
-/// What a number of threads can do, or a GPU that one drives.
+/// The peaks of a number of threads, or of a GPU.
 #[derive(Clone, Serialize)]
 pub struct Limit {
-    /// The GPU, as its driver describes it; what it does not compute in INT8 is in f32.
+    /// The GPU, as its driver describes it. Operations that it does not compute in INT8 are in f32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<String>,
     #[serde(flatten)]
@@ -21,8 +21,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Measures the peaks of the CPU, which reads `bytes` again and again: as many as a step of decode reads, of which a
-    /// cache may hold a part.
+    /// Measures the peaks of the CPU. Bandwidth is measured by reading `bytes` bytes repeatedly: as many as a decode
+    /// step reads, part of which may stay in a cache.
     pub fn measure(threads: usize, bytes: usize) -> Self {
         Self {
             processor: None,
@@ -31,7 +31,7 @@ impl Limit {
         }
     }
 
-    /// The higher of both in each peak.
+    /// Returns the higher of both peaks, for each peak.
     pub fn max(self, other: &Self) -> Self {
         Self {
             processor: self.processor,
@@ -40,7 +40,7 @@ impl Limit {
         }
     }
 
-    /// Of a GPU that so many threads drive.
+    /// Returns the limit of a GPU. `threads` CPU threads drive it.
     pub fn of_gpu(peaks: Peaks, threads: usize) -> Self {
         let arithmetic = Arithmetic {
             threads,
@@ -56,7 +56,7 @@ impl Limit {
         }
     }
 
-    /// The least time that this test can take; `None` where the limit is not known.
+    /// Returns the least time that this test can take; `None` where the limit is not known.
     pub fn seconds(
         &self,
         measured: &Measurement,
@@ -73,12 +73,12 @@ impl Limit {
                     measured.context,
                     kv_format,
                 );
-                // Every weight once a step, and the keys and values of each sequence so far.
+                // Each step reads every weight once, and the keys and values of each sequence so far.
                 let reading =
                     (weights + measured.sequences * cache) as f64 / self.bytes_read_per_second;
                 let rows = measured.tokens * measured.sequences;
                 let linear = rows as f64 * Operations::of_prefill(model.description(), 1).linear;
-                // On a CPU in INT16 with weights in INT8 and INT4, which is no faster than INT8.
+                // A CPU multiplies INT8 and INT4 weights in INT16, which is no faster than INT8.
                 let weights = model.weights();
                 let is_integer = match self.processor {
                     Some(_) => weights.is_int8(),
@@ -91,7 +91,8 @@ impl Limit {
                 };
                 let multiplying =
                     linear / peak.unwrap_or(self.arithmetic.f32_operations_per_second);
-                // A single row is never bound by arithmetic; where the peak of its numbers is not known, none is.
+                // Where the peak of these numbers is not known, only the reads count: arithmetic never limits a single
+                // row.
                 Some(if is_integer && peak.is_none() {
                     reading
                 } else {
@@ -101,7 +102,7 @@ impl Limit {
         }
     }
 
-    /// Linear layers and attention at the peak of the numbers that they multiply.
+    /// Returns the time of linear layers and attention at the peaks of their number formats.
     fn prefill_seconds(&self, model: &Model, tokens: usize) -> Option<f64> {
         let operations = Operations::of_prefill(model.description(), tokens);
         let f32 = self.arithmetic.f32_operations_per_second;
@@ -117,7 +118,7 @@ impl Limit {
     }
 }
 
-/// Bytes of keys and values that `tokens` tokens behind `context` others read.
+/// Returns the bytes of keys and values that `tokens` tokens after `context` others read.
 pub fn cache_bytes(
     description: &ModelDescription,
     tokens: usize,
@@ -136,7 +137,7 @@ pub fn cache_bytes(
     description.blocks.iter().map(of_block).sum()
 }
 
-/// Positions that the token at `position`, counted from 1, looks at.
+/// Returns the positions that the token at `position`, counted from 1, attends to.
 pub fn seen(block: &BlockDescription, position: usize) -> usize {
     block
         .attention
@@ -144,12 +145,12 @@ pub fn seen(block: &BlockDescription, position: usize) -> usize {
         .map_or(position, |window| window.min(position))
 }
 
-/// Multiplications and additions.
+/// Multiplications and additions of a prompt.
 #[derive(Debug, PartialEq)]
 pub struct Operations {
-    /// Of linear layers, and the logits of one token.
+    /// Linear layers, and the logits of one token.
     pub linear: f64,
-    /// Of query · key and score · value over the positions that each token attends to.
+    /// Query · key and score · value over the positions that each token attends to.
     pub attention: f64,
 }
 
@@ -183,7 +184,8 @@ mod tests {
     #[test]
     fn the_operations_of_a_prefill_are_two_a_weight_and_token_and_attention() {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
-        // 106,168,320 weights in linear layers, 28,311,552 in the output matrix, 576 wide heads in 30 blocks.
+        // 106,168,320 weights in linear layers, 28,311,552 in the output matrix; heads are 576 wide together, in 30
+        // blocks.
         let expected = Operations {
             linear: 2.0 * (106_168_320.0 * 2.0 + 28_311_552.0),
             attention: 4.0 * 576.0 * 30.0 * 3.0,
@@ -194,12 +196,12 @@ mod tests {
     #[test]
     fn decode_reads_the_keys_and_values_of_every_position_so_far() {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
-        // Three heads of 64 in 30 blocks, keys and values of two bytes; 65 and 66 positions.
+        // Three heads of 64 in 30 blocks; keys and values of two bytes; 65 and 66 positions.
         assert_eq!(
             cache_bytes(&description, 2, 64, KvFormat::F16),
             30 * 2 * 3 * 64 * 2 * (65 + 66)
         );
-        // One byte each, and a scale of four for each key and value.
+        // One byte for each value, and a scale of four bytes for each key and value.
         assert_eq!(
             cache_bytes(&description, 2, 64, KvFormat::Int8),
             30 * 2 * 3 * 68 * (65 + 66)

@@ -1,8 +1,8 @@
-//! `triad bench`: how fast a model runs on this machine.
+//! `triad bench`: measures how fast a model runs on this machine.
 //!
-//! [`measure`] takes the times, [`several`] those of prefills on several processors, [`limit`] computes what the machine
-//! allows, [`report`] prints both and [`figure`] draws them. [`operators`] counts where the time goes, [`sustained`] measures
-//! speed over time.
+//! [`triad_console::measure`] takes the times, and [`several`] those of prefills on several processors. [`limit`]
+//! computes the limit of the machine. [`report`] prints both and [`figure`] draws them. [`operators`] measures the
+//! operators of a block, and [`sustained`] the speed over time.
 
 mod figure;
 pub mod limit;
@@ -37,24 +37,29 @@ const SEED: u64 = 1;
 
 /// Measure how fast a model runs on this machine.
 ///
-/// A prefill test runs a prompt of N tokens from an empty session. A decode test makes N tokens one by one
-/// behind --context others. Every test runs once unmeasured, then --repeat times, and is compared with the limit of this
-/// machine, measured in the same run: prefill with multiplying all it has to in registers (linear layers in INT8, or with
-/// weights in INT4 in the fastest of bf16, INT16 and f32, as attention is; all in f32 for a model in float), decode with
-/// reading all weights from memory. With --processors all tests are measured on these first, prefills by each policy in turns: how
-/// long each had nothing to do in a prefill is its bubble rate. Beside what a prefill took is what it was expected to take
-/// by simulation of its schedule, and how near it came to what no schedule is below, both by what `triad profile` measured
-/// of its tasks, or where that was not done by unmeasured runs in front; with --profile by runs in order between those that
-/// are measured. Then they are measured on the CPU alone, with as many threads. With --processors gpu all
-/// tests are measured on the GPU alone, which runs the model whole, and compared with what a shader of ours multiplies
-/// (in INT8 and f32) and reads there at most.
+/// A prefill test runs a prompt of N tokens in an empty session. A decode test generates N tokens, one by one, after
+/// --context tokens. Every test runs once unmeasured, then --repeat times.
 ///
-/// With --operators, every test says where its time goes instead: for each operator of a block (products, attention, norms
-/// and what else is between them) the time for a token, and the bytes of the arrays that it reads and writes, activations
-/// and weights apart.
+/// Each result is compared with the limit of this machine, which is measured in the same run. The limit of prefill is
+/// the time to do its multiplications in registers: linear layers in INT8, or in the fastest of bf16, INT16 and f32
+/// where weights are INT4; attention in the fastest of these three; all in f32 for a model in float. The limit of
+/// decode is the time to read all weights from memory.
 ///
-/// With --sustained, a prompt and an answer behind it, of the longest --prompt and --decode, follow each other for that time:
-/// whether a machine keeps its speed when it is warm. Ctrl-C ends it with what is measured by then.
+/// With --processors, all tests are measured on these processors first, then on the CPU alone with as many threads.
+/// Prefills run by each policy in turns. The bubble rate of a processor is the share of a prefill in which it had
+/// nothing to do. Each prefill is compared with its simulated time and with a lower bound of all schedules. Both use
+/// the times of tasks that `triad profile` measured or, without a profile, those of unmeasured runs before the test;
+/// with --profile, those of runs in order between the measured ones.
+///
+/// With --processors gpu, all tests are measured on the GPU alone, which runs the whole model. The limit is then the
+/// rate at which a shader of Triad multiplies (in INT8 and f32) and reads there.
+///
+/// With --operators, every test reports where its time goes: for each operator of a block (products, attention, norms
+/// and the rest) the time per token, and the bytes of the arrays that it reads and writes, activations and weights
+/// apart.
+///
+/// With --sustained, a prompt and an answer, of the longest --prompt and --decode, follow each other for that time:
+/// this shows whether a machine keeps its speed when it is warm. Ctrl-C ends the test with the results so far.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad bench                                             the default model
@@ -64,74 +69,74 @@ const SEED: u64 = 1;
   triad bench --prompt 0 --decode 64 --sequences 1,4,16   several conversations at once
   triad bench --shape phi-2 --repeat 3 --json > phi-2.json
   triad bench --prompt 1024 --processors cpu=0,npu=1 --policy in-order,paper --timeline run.svg
-  triad bench --processors cpu=0,npu=1 --policy paper,planned --profile   what is simulated beside what is measured
+  triad bench --processors cpu=0,npu=1 --policy paper,planned --profile   simulated times compared with measured ones
   triad bench --processors gpu                            a GPU that runs the model whole
-  triad bench --operators --prompt 256 --threads 1        what each operator of a block takes, reads and writes
+  triad bench --operators --prompt 256 --threads 1        time and bytes of each operator of a block
   triad bench --sustained 10m --svg sustained.svg         speed, clock and temperature over time")]
 pub struct Arguments {
-    /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
+    /// Path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL, conflicts_with = "shape")]
     model: String,
     #[command(flatten)]
     float: FloatArguments,
-    /// Random weights in the shape of this model, made in memory
+    /// Known shape to run with random weights, which are made in memory
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(family::SHAPES))]
     shape: Option<String>,
-    /// Lengths of prompts to measure, in tokens; 0 measures none
+    /// Prompt lengths to measure, in tokens; 0 measures none
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64,256,1024", value_parser = arguments::count)]
     prompt: Vec<usize>,
-    /// Tokens to decode; 0 measures none
+    /// Numbers of tokens to decode; 0 measures none
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64", value_parser = arguments::count)]
     decode: Vec<usize>,
-    /// Tokens that decode tests start behind
+    /// Context lengths at which decode tests begin, in tokens
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64", value_parser = arguments::count)]
     context: Vec<usize>,
     /// Numbers of sequences that decode together: a step makes a token of each, and rates are of all of them
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = arguments::sequences)]
     sequences: Vec<usize>,
-    /// Numbers of threads to measure with [default: one for each core, or each fast one where cores differ]
+    /// Numbers of threads [default: one for each core, or each fast one where cores differ]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::threads, conflicts_with = "processors")]
     threads: Vec<usize>,
     /// Measured runs of each test
     #[arg(long, value_name = "N", default_value = "5", value_parser = arguments::repeats)]
     repeat: usize,
-    /// Tokens of the prompt that go through the model at once
+    /// Prefill chunk size, in tokens
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
-    /// Count for each operator of a block the time that it takes and the bytes that it reads and writes, on the CPU
+    /// Measure the time, and the bytes read and written, of each operator of a block, on the CPU
     #[arg(long, conflicts_with_all = ["processors", "sustained", "svg"])]
     operators: bool,
-    /// Measure for so long: speed over time, with clocks and temperatures where the system reports them; 90s, 10m, 1h
+    /// Measure speed over this time, with clocks and temperatures where the system reports them; 90s, 10m, 1h
     #[arg(long, value_name = "TIME", value_parser = arguments::duration, conflicts_with_all = ["processors", "sequences", "repeat"])]
     sustained: Option<Duration>,
-    /// Draw a figure of times over lengths, too; with --sustained of speed over time
+    /// File for a figure of times over lengths; with --sustained of speed over time
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    // Last, since their heading holds for all that follows.
+    // Their arguments come last, since their heading holds for all arguments after it.
     #[command(flatten)]
     several: ProcessorArguments,
-    /// What decides which part of a prompt is next, one or several in turns: in-order, fifo, npu-first, paper, critical-path,
-    /// planned
+    /// Policies that schedule the parts of a prompt, one or several in turns: in-order, fifo, npu-first, paper,
+    /// critical-path, planned
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = Policy::default().name(),
           value_parser = processors::policy, requires = "processors")]
     policy: Vec<Policy>,
-    /// Measure what tasks take between the prompts, by a prompt in order and one by fifo in each round, and simulate by
-    /// that, but for planned parts on processors with static shapes: a machine that has become faster or slower since
-    /// `triad profile` does not count then
+    /// Measure task times between the prompts, by a prompt in order and one by fifo in each round, and simulate with
+    /// these times, except planned parts on processors with static shapes: a change of the machine's speed since `triad
+    /// profile` then has no effect
     #[arg(long, requires = "processors")]
     profile: bool,
 }
 
-/// Loads, measures, prints.
+/// Runs `triad bench`.
 pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.several.check(arguments.float.float)?;
     if arguments.shape.is_none() {
-        // Resolved first: no output may be one of the model's files.
+        // The path is resolved first: no output may be one of the model's files.
         ModelArgument {
             model: arguments.model.clone(),
         }
@@ -234,10 +239,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let engine = answer::engine(&shared, plan.options(&shared), &mut |_, _| {})?;
             results.extend(plan.run(&engine, count, &name)?.0);
         }
-        // The session that shared it is gone.
+        // The sessions that shared the model are dropped.
         model = Arc::into_inner(shared).expect("the measured model has one owner");
     }
-    // Before the limits are measured, which takes memory of its own.
+    // Read before the limits are measured, since that needs memory too.
     let peak_resident_bytes = machine::peak_resident_bytes();
     let measure_limits = || -> Result<Vec<Limit>> {
         if on_gpu.is_some() {
@@ -254,7 +259,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .collect())
     };
     let compare = |measured: &Measurement, limits: &[Limit]| {
-        // Of a GPU there may be none.
+        // A GPU may have no limit.
         let limit = limits
             .iter()
             .find(|limit| limit.arithmetic.threads == measured.threads);
@@ -291,10 +296,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     report.check()
 }
 
-/// Measurements of the limits, at most: a processor that other programs slow down for a moment has a limit that is too low.
+/// Maximum measurements of the limits. Other programs may slow a processor down for a moment, which makes its limit too
+/// low.
 const LIMIT_MEASUREMENTS: usize = 5;
 
-/// Measures limits and compares results with them, again while a result is beyond its limit.
+/// Measures limits and compares results with them. Repeats this while a result is beyond its limit.
 fn within_limits(
     measure: impl Fn() -> Result<Vec<Limit>>,
     compare: impl Fn(&[Limit]) -> Vec<Compared>,
@@ -315,7 +321,7 @@ fn within_limits(
     Ok((limits, results))
 }
 
-/// All tests by operator, with each number of threads.
+/// Runs all tests by operator, with each number of threads.
 fn by_operator(
     name: String,
     mut model: Model,
@@ -343,7 +349,7 @@ fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Mo
     let path = ModelArgument { model: name.into() }.path()?;
     let prepared = || {
         let package = preparing::package_of(&path, name, Threads::Count(threads));
-        package.with_context(|| format!("cannot prepare {name}, --float measures it without"))
+        package.with_context(|| format!("cannot prepare {name}; --float skips this step"))
     };
     let path = if float.float {
         path.clone()
@@ -405,7 +411,7 @@ mod tests {
         }
     }
 
-    /// A prompt of one token at 10 tokens per second, with a limit of that rate.
+    /// Returns a prompt of one token at 10 tokens per second, with the limit of the first of `limits`.
     fn compared(limits: &[Limit]) -> Vec<Compared> {
         let tokens_per_second = Spread {
             min: 10.0,

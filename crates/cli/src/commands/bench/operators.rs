@@ -1,4 +1,4 @@
-//! Where the time of a test goes: what each operator of a block takes, reads and writes.
+//! Times, bytes read and bytes written of each operator of a block in a test.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -8,56 +8,57 @@ use triad_console::interrupt::on_interrupt;
 use triad_console::measure::{Plan, Test, failed, label};
 use triad_console::{output, progress};
 
-/// All that was counted. Serialized, it is what `bench --operators --json` prints.
+/// The measured operators of all tests. Serialized, they are the output of `bench --operators --json`.
 #[derive(Serialize)]
 pub struct Report {
     pub model: String,
-    /// Blocks of the model.
+    /// Number of the model's blocks.
     pub blocks: usize,
     pub tests: Vec<Counted>,
 }
 
-/// One test with one number of threads: of its runs the one in the middle.
+/// One test with one number of threads: the run with the median time.
 #[derive(Debug, Serialize)]
 pub struct Counted {
     pub threads: usize,
     pub test: Test,
     pub tokens: usize,
-    /// Tokens before the first of these.
+    /// Context length at the start of the test, in tokens.
     pub context: usize,
     pub sequences: usize,
-    /// The whole run / its tokens.
+    /// Time of the whole run, divided by its tokens.
     pub microseconds_per_token: f64,
-    /// Those that ran.
+    /// The operators that ran.
     pub operators: Vec<Share>,
 }
 
-/// What one operator took.
+/// Time and bytes of one operator.
 #[derive(Debug, Serialize)]
 pub struct Share {
     pub operator: Operator,
-    /// Whether the blocks have it.
+    /// Whether the operator is part of a block.
     pub in_blocks: bool,
-    /// In all blocks.
+    /// Time in all blocks together.
     pub microseconds_per_token: f64,
-    /// Of the time of the whole run.
+    /// Share of the time of the whole run.
     pub share: f64,
     pub bytes_per_token: BytesPerToken,
 }
 
-/// Bytes of the arrays that an operator works on, for a token: of one block, in the mean, where blocks have it.
+/// Bytes per token of the arrays that an operator reads and writes. For an operator of the blocks, it is the mean of
+/// one block.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct BytesPerToken {
-    /// Of activations, keys and values.
+    /// Activations, keys and values.
     pub read: f64,
-    /// Of activations, keys and values.
+    /// Activations, keys and values.
     pub written: f64,
-    /// Of weights, which a chunk of a prompt reads once.
+    /// Weights, which a chunk of a prompt reads once.
     pub weights: f64,
 }
 
 impl Counted {
-    /// What `statistics` hold of a run of `seconds` on `threads` threads.
+    /// Returns the operators of a run of `seconds` on `threads` threads, from its statistics.
     fn new(
         (test, tokens, context, sequences): (Test, usize, usize, usize),
         (threads, blocks): (usize, usize),
@@ -103,7 +104,7 @@ impl Counted {
         }
     }
 
-    /// A heading and a table for people.
+    /// Returns a heading and a table.
     fn text(&self) -> String {
         let Self {
             threads,
@@ -178,7 +179,7 @@ impl Counted {
             Test::Decode => "decode",
         };
         let behind = if *context > 0 {
-            format!(" behind {context}")
+            format!(" after {context}")
         } else {
             String::new()
         };
@@ -194,7 +195,7 @@ impl Counted {
         };
         let names = [
             "operator",
-            "µs a token",
+            "µs per token",
             "share",
             "bytes read",
             "written",
@@ -211,7 +212,7 @@ impl Report {
     /// Prints a table for each test.
     pub fn print(&self) -> Result<()> {
         let heading = format!(
-            "{}: time in all {} blocks, bytes in one of them, for a token; weights are read once for each chunk",
+            "{}: time per token in all {} blocks, bytes per token in one of them; weights are read once for each chunk",
             self.model, self.blocks
         );
         let tables = self.tests.iter().map(Counted::text);
@@ -225,7 +226,7 @@ impl Report {
     }
 }
 
-/// Runs all tests of `plan` on an engine of a model called `name`, whose processor has `threads` threads.
+/// Runs all tests of `plan` on an engine of the model `name`, whose processor has `threads` threads.
 pub fn run(plan: &Plan, engine: &Engine, threads: usize, name: &str) -> Result<Vec<Counted>> {
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();

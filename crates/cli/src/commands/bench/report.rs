@@ -1,4 +1,4 @@
-//! Prints measurements: as JSON, whose form later versions keep, or as a table.
+//! Prints measurements as JSON, whose format later versions keep, or as a table.
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -9,33 +9,33 @@ use super::limit::Limit;
 use triad_console::measure::Measurement;
 use triad_console::{output, processors};
 
-/// All that was measured. Serialized, it is what `bench --json` prints.
+/// All measurements. Serialized, they are the output of `bench --json`.
 #[derive(Serialize)]
 pub struct Report {
     pub model: String,
-    /// The GPU, where it ran all tests alone.
+    /// The GPU, if it ran all tests alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<String>,
     pub results: Vec<Compared>,
-    /// For each number of threads, or of the GPU if it was measured.
+    /// The limit for each number of threads, or that of the GPU if it was measured.
     pub limits: Vec<Limit>,
     pub load_seconds: f64,
     pub peak_resident_bytes: Option<u64>,
 }
 
-/// A measurement beside what the machine allows.
+/// A measurement compared with the limit of the machine.
 #[derive(Serialize)]
 pub struct Compared {
     #[serde(flatten)]
     pub measured: Measurement,
-    /// The least time that the machine allows, where that is known.
+    /// The least time that the machine allows, if it is known.
     pub limit_seconds: Option<f64>,
-    /// That / the median time.
+    /// `limit_seconds` divided by the median time.
     pub share_of_limit: Option<f64>,
 }
 
 impl Compared {
-    /// A measurement beside the least time that the machine allows.
+    /// Compares a measurement with the least time that the machine allows.
     pub fn new(measured: Measurement, limit_seconds: Option<f64>) -> Self {
         let tokens = (measured.tokens * measured.sequences) as f64;
         let share = |least: f64| least * measured.tokens_per_second.median / tokens;
@@ -46,7 +46,7 @@ impl Compared {
         }
     }
 
-    /// Whether it took less time than the limit allows, so that the limit is wrong.
+    /// Returns whether the test took less time than its limit, which means that the limit is wrong.
     pub fn is_beyond_limit(&self) -> bool {
         self.share_of_limit.is_some_and(|share| share > 1.0)
     }
@@ -56,7 +56,7 @@ impl Report {
     /// Checks that no result is beyond its limit.
     ///
     /// # Errors
-    /// With the first result that is: then the limit, not the result, is wrong.
+    /// Fails with the first result that is beyond its limit: then the limit is wrong, not the result.
     pub fn check(&self) -> Result<()> {
         let Some(beyond) = self
             .results
@@ -73,19 +73,19 @@ impl Report {
         } = &beyond.measured;
         let share = 100.0 * beyond.share_of_limit.unwrap_or_default();
         bail!(
-            "{} of {tokens} tokens on {threads} threads is at {share:.0} % of its limit, which is therefore wrong: measure \
-             again on a quiet machine; if that is the same, it is a defect of `triad bench`",
+            "{} of {tokens} tokens on {threads} threads is at {share:.0} % of its limit, so the limit is wrong: measure \
+             again on an idle machine; if the result is the same, it is a bug in `triad bench`",
             test.name()
         )
     }
 
-    /// Prints a table for people.
+    /// Prints the measurements as a table.
     pub fn print(&self, description: &ModelDescription) -> Result<()> {
         let names = [
             "threads",
             "test",
             "tokens",
-            "behind",
+            "context",
             "sequences",
             "min tok/s",
             "median",
@@ -207,7 +207,7 @@ impl Report {
         lines.extend(self.results.iter().filter_map(|Compared { measured, .. }| {
             let Resident { bytes, anonymous_bytes, file_bytes, shared_bytes } = measured.resident?;
             Some(format!(
-                "memory behind {} tokens: {}, of which {} mapped from files, {} allocated, {} shared",
+                "memory after {} tokens: {}, of which {} mapped from files, {} allocated, {} shared",
                 measured.tokens,
                 output::bytes(bytes),
                 output::bytes(file_bytes),

@@ -1,4 +1,4 @@
-//! Prefills on several processors: by each policy in turns, beside what was expected of it.
+//! Prefills on several processors: each policy in turns, compared with its expected times.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use triad_console::measure::{
 use triad_console::processors::{self, Executed, Processors};
 use triad_console::progress;
 
-/// Processors that prompts run on at once.
+/// A test of prompts that run on several processors concurrently.
 pub struct Several<'a> {
     pub processors: &'a Processors,
     pub devices: &'a DeviceArguments,
-    /// Measured in turns.
+    /// Policies, measured in turns.
     pub policies: &'a [Policy],
     pub chunks_in_flight: usize,
-    /// Whether each round has a run in order and one out of order beside those that count, and expectations are by these.
+    /// Whether each round also has a run in order and one out of order, from which the expected times are computed.
     pub profile: bool,
 }
 
-/// What tasks take, and runs beside their tasks.
+/// Times of tasks, and of a run outside its tasks.
 struct Takes {
     by: MeasuredBy,
     costs: Costs,
@@ -35,7 +35,7 @@ struct Takes {
 }
 
 impl Takes {
-    /// What a prefill is expected to take by that, where its schedule goes by one of `expected`.
+    /// Returns the expected times of a prefill with these costs. Its schedule uses one of the costs in `expected`.
     fn expected(
         &self,
         engine: &Engine,
@@ -58,11 +58,11 @@ impl Takes {
 /// The measured runs of a prompt by one policy.
 struct Runs {
     expected: Expected,
-    /// Seconds and what happened.
+    /// Seconds and schedule of each run.
     each: Vec<(f64, Executed)>,
 }
 
-/// A session that runs prompts by one policy or another.
+/// A session that runs prompts by several policies.
 struct Bench<'a> {
     engine: &'a Engine,
     session: Session,
@@ -86,7 +86,7 @@ impl Bench<'_> {
         ))
     }
 
-    /// Runs a prompt by a policy. Returns what its tasks took, and the seconds beside them.
+    /// Runs a prompt by a policy. Returns its execution, and the seconds outside its tasks.
     fn run_tasks(&mut self, tokens: usize, policy: Policy) -> Result<(Execution, f64), Error> {
         let (seconds, _) = self.run(tokens, policy)?;
         let execution = self.session.execution().expect("a prompt ran").clone();
@@ -97,18 +97,18 @@ impl Bench<'_> {
     /// Runs a prompt by all policies, `repeat` times in turns.
     fn in_turns(&mut self, tokens: usize, repeat: usize, kept: &Costs) -> Result<Vec<Runs>, Error> {
         let policies = self.several.policies;
-        // Unmeasured: pages and caches are warm after it, and graphs built.
+        // Warm-up: pages and caches are warm and graphs are built after it.
         policies
             .iter()
             .try_for_each(|policy| self.run(tokens, *policy).map(|_| ()))?;
-        // Nor measured, but what the next ones are expected to take where nothing else is known.
+        // These runs do not count either. Expected times are computed from them where nothing else is known.
         let first: Vec<_> = policies
             .iter()
             .map(|policy| self.run_tasks(tokens, *policy))
             .collect::<Result<_, _>>()?;
         let of_first_runs = self.engine.costs();
         let mut each = vec![Vec::new(); policies.len()];
-        // By run, what its schedule goes by.
+        // The costs that the schedule of each run used.
         let mut known = vec![Vec::new(); policies.len()];
         let (mut in_order, mut out_of_order) = (Vec::new(), Vec::new());
         for _ in 0..repeat {
@@ -180,8 +180,8 @@ impl Runs {
 }
 
 impl Several<'_> {
-    /// Runs all tests of `plan` on these processors, those of prefill by all policies in turns. Returns the execution of the
-    /// last prefill as well.
+    /// Runs all tests of `plan` on these processors; prefills run by all policies in turns. Also returns the execution
+    /// of the last prefill.
     pub fn run(
         &self,
         plan: &Plan,

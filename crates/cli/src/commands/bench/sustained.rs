@@ -1,6 +1,6 @@
 //! `bench --sustained`: speed over time, for machines that slow down when they are warm.
 //!
-//! A round is a prompt and an answer behind it. Rounds follow each other without a pause; clocks and temperatures are read
+//! A round is a prompt and an answer. Rounds follow each other without a pause. Clocks and temperatures are read
 //! between them.
 
 use std::collections::BTreeMap;
@@ -17,56 +17,56 @@ use triad_console::interrupt::{Interrupted, on_interrupt};
 use triad_console::measure::{decode, failed, prefill};
 use triad_console::{output, progress};
 
-/// Points of a line in the figure, at most.
+/// Maximum points of a line in the figure.
 const POINTS: f64 = 240.0;
 
-/// What `bench --sustained --json` prints.
+/// The output of `bench --sustained --json`.
 #[derive(Serialize)]
 pub struct Report {
     model: String,
     threads: usize,
     /// Tokens of the prompt of each round.
     prompt: usize,
-    /// Tokens that each round decodes behind it.
+    /// Tokens that each round decodes after the prompt.
     decode: usize,
-    /// How long it was to run.
+    /// The requested duration.
     asked_seconds: f64,
-    /// Whether Ctrl-C ended it earlier.
+    /// Whether Ctrl-C ended the test early.
     interrupted: bool,
     prefill: Kept,
     decoded: Kept,
     rounds: Vec<Round>,
 }
 
-/// Speed of the first and of the last tenth of the time, the medians of their rounds.
+/// Median speed of the rounds in the first tenth and in the last tenth of the time.
 #[derive(Debug, PartialEq, Serialize)]
 struct Kept {
     first_tokens_per_second: f64,
     last_tokens_per_second: f64,
-    /// The last / the first.
+    /// The last speed divided by the first.
     share: f64,
-    /// Of all rounds.
+    /// The slowest and the fastest of all rounds.
     min: f64,
     max: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]
 struct Round {
-    /// At its end, from the beginning of the first one.
+    /// Time from the start of the first round to the end of this one.
     at_seconds: f64,
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
-    /// Mean of all cores, at its end.
+    /// Mean clock of all cores at the end of the round.
     #[serde(skip_serializing_if = "Option::is_none")]
     megahertz: Option<f64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     celsius: BTreeMap<String, f64>,
-    /// Of the processors during the round, all programs together.
+    /// Mean power of the processors during the round, used by all programs together.
     #[serde(skip_serializing_if = "Option::is_none")]
     watts: Option<f64>,
 }
 
-/// Runs rounds of `prompt` and `decode` tokens until `asked` has passed or Ctrl-C comes: at least one.
+/// Runs rounds of `prompt` and `decode` tokens until `asked` has passed or Ctrl-C is pressed. Runs at least one round.
 pub fn run(
     engine: &Engine,
     (name, threads): (&str, usize),
@@ -127,7 +127,7 @@ pub fn run(
     })
 }
 
-/// Compares the ends of at least one round.
+/// Compares the first and the last tenth of at least one round.
 fn kept(rounds: &[Round], rate: fn(&Round) -> f64) -> Kept {
     let end = rounds.last().map_or(0.0, |round| round.at_seconds);
     let median = |of: Vec<f64>| {
@@ -161,7 +161,7 @@ fn kept(rounds: &[Round], rate: fn(&Round) -> f64) -> Kept {
 }
 
 impl Report {
-    /// A panel each for prompts, answers and, where they are known, clocks and temperatures.
+    /// Draws one panel each for prompts, answers and, where they are known, clocks, temperatures and power.
     pub fn figure(&self) -> Figure {
         let minutes = |round: &Round| round.at_seconds / 60.0;
         let chart = |title: &str, unit: &str, series: Vec<Series>| Chart {
@@ -224,7 +224,7 @@ impl Report {
         }
     }
 
-    /// Prints a table for people.
+    /// Prints a table, clocks, power and temperatures.
     pub fn print(&self) -> Result<()> {
         let passed = self.rounds.last().map_or(0.0, |round| round.at_seconds);
         let row = |name: &str, kept: &Kept| {
@@ -272,17 +272,17 @@ impl Report {
         if let (Some(first), Some(last)) = (first, last) {
             if let (Some(first), Some(last)) = (first.megahertz, last.megahertz) {
                 lines.push(format!(
-                    "clock {first:.0} MHz in the beginning, {last:.0} at the end"
+                    "clock {first:.0} MHz at the start, {last:.0} at the end"
                 ));
             }
             if let (Some(first), Some(last)) = (first.watts, last.watts) {
                 lines.push(format!(
-                    "processors {first:.1} W in the beginning, {last:.1} at the end"
+                    "processors {first:.1} W at the start, {last:.1} at the end"
                 ));
             }
             for (zone, celsius) in &last.celsius {
                 let before = first.celsius.get(zone).map_or(String::new(), |before| {
-                    format!("{before:.0} °C in the beginning, ")
+                    format!("{before:.0} °C at the start, ")
                 });
                 lines.push(format!("{zone}: {before}{celsius:.0} °C at the end"));
             }
@@ -291,7 +291,7 @@ impl Report {
     }
 }
 
-/// Neighbours become their mean where there are more points than a line shows.
+/// Averages neighbouring points where there are more points than a line may have.
 fn thinned(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let points: Vec<_> = points.collect();
     let together = (points.len() as f64 / POINTS).ceil().max(1.0) as usize;

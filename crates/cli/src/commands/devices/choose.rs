@@ -18,7 +18,7 @@ pub fn run(json: bool) -> Result<()> {
     }
 }
 
-/// A row for each kernel, with its rate in each setting.
+/// Returns a table with a row for each kernel, with its rate in each setting.
 fn text(choices: &KernelChoices) -> String {
     // The first product is timed in all settings.
     let first = choices
@@ -70,7 +70,7 @@ fn text(choices: &KernelChoices) -> String {
     }
     let names: Vec<_> = names.collect();
     format!(
-        "{}\ngain: compared with the kernel of the best instructions that the processor has",
+        "{}\ngain: compared with the kernel for the processor's best instructions",
         output::table(&names, 2, &rows)
     )
 }

@@ -1,4 +1,4 @@
-//! `triad devices`: the processors of this machine, and the fastest of the CPU's kernels.
+//! `triad devices`: shows the processors of this machine, and the fastest CPU kernels.
 
 mod choose;
 
@@ -9,7 +9,7 @@ use triad_console::{output, progress};
 use triad_frontend::kernels::{self, KernelChoices};
 use triad_frontend::machine::{Kernels, Machine};
 
-/// Show the processors of this machine: instruction sets, kernels and memory of the CPU, its GPUs, and what can be an NPU.
+/// Show the processors of this machine: the CPU with its instruction sets, kernels and memory, the GPUs and the NPUs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad devices
@@ -18,12 +18,12 @@ use triad_frontend::machine::{Kernels, Machine};
 
 A GPU is used with --processors cpu,gpu; --gpu or the environment variable TRIAD_GPU chooses one by a part of its name.
 An NPU is used with --processors cpu,npu --npu NAME.
-TRIAD_GPU_VARIANTS names the shaders to try, with commas between them, in place of the usual ones.
-Of all kernels that the CPU can run, the fastest are used: timed once, and again with --choose.
-The environment variable TRIAD_KERNELS (amx, avx512, avx2, sme, i8mm, dotprod, neon or reference) keeps matrix products
-from using better instructions than that.")]
+TRIAD_GPU_VARIANTS names the shaders to try instead of the default ones, separated by commas.
+Of the kernels that the CPU can run, Triad uses the fastest. They are timed once, and again with --choose.
+The environment variable TRIAD_KERNELS (amx, avx512, avx2, sme, i8mm, dotprod, neon or reference) limits
+matrix products to these instructions.")]
 pub struct Arguments {
-    /// Time the kernels that this CPU can run again, use the fastest of each kind from now on, and print them
+    /// Time the kernels that this CPU can run again, keep the fastest of each kind, and print them
     #[arg(long)]
     choose: bool,
     /// Print one JSON object
@@ -31,25 +31,25 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What `devices --json` prints.
+/// The output of `devices --json`.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
     machine: Machine,
-    /// The fastest kernels; `None` where TRIAD_KERNELS names others.
+    /// The fastest kernels; `None` where TRIAD_KERNELS chooses them.
     kernel_choices: Option<KernelChoices>,
     gpus: Vec<GpuReport>,
     npus: Vec<NpuReport>,
 }
 
-/// What `--npu` can name.
+/// An NPU that `--npu` can name.
 #[derive(Serialize)]
 struct NpuReport {
-    /// The name that `--npu` takes; of a library that can't be used, what it is.
+    /// The name for `--npu`; for a library that can't be used, the library.
     npu: String,
     /// Whether it can be used.
     usable: bool,
-    /// What was found, or what was not and what to install.
+    /// The program or library that was found, or the reason why not and what to install.
     found: String,
 }
 
@@ -76,7 +76,7 @@ impl NpuReport {
         }
     }
 
-    /// The device program of our own, which is started, and what can run it.
+    /// Starts Triad's own device program, and describes it and its transports.
     #[cfg(feature = "hexagon")]
     fn hexagon() -> Self {
         use triad_processors::hexagon::{
@@ -99,7 +99,7 @@ impl NpuReport {
         }
     }
 
-    /// Every provider of ONNX Runtime that can be used, and why others can't be.
+    /// Returns every provider of ONNX Runtime, with the reason if it can't be used.
     #[cfg(feature = "npu")]
     fn onnx_runtime() -> Vec<Self> {
         use triad_processors::npu::{Npu, NpuOptions, Provider, library_from_environment};
@@ -114,7 +114,7 @@ impl NpuReport {
                 opened.map(|_| format!("by ONNX Runtime, {}", library.display())),
             )
         };
-        // Azure is there for tests alone.
+        // Azure is only for tests.
         Provider::ALL
             .into_iter()
             .filter(|provider| *provider != Provider::Azure)
@@ -122,7 +122,7 @@ impl NpuReport {
             .collect()
     }
 
-    /// In a line.
+    /// Describes the NPU in a line.
     fn text(&self) -> String {
         let Self { npu, usable, found } = self;
         format!(
@@ -137,14 +137,14 @@ impl NpuReport {
 struct GpuReport {
     /// Its name, kind, interface and driver.
     gpu: String,
-    /// Whether its weights are written to memory that it shares with the CPU, or copied to memory of its own; `None` where
-    /// it can't be used.
+    /// Whether weights are written to memory shared with the CPU; if false, they are copied to the GPU's own memory.
+    /// `None` where the GPU can't be used.
     shares_memory: Option<bool>,
     /// The variant of the shaders that multiplies in INT8.
     variant: Option<&'static str>,
-    /// Variants that compute wrongly on it, with the reason, or why the GPU can't be used at all.
+    /// Variants with wrong results, each with the reason; or the reason why the GPU can't be used at all.
     refused: Vec<String>,
-    /// The same for whole models.
+    /// The variant of the shaders for whole models.
     model_variant: Option<&'static str>,
     model_refused: Vec<String>,
 }
@@ -154,7 +154,7 @@ impl GpuReport {
     fn all() -> Vec<Self> {
         use triad_processors::gpu::{Adapter, Gpu, VariantState};
 
-        /// The variant that is used, and those that are refused.
+        /// Returns the variant that is used, and the refused ones.
         fn outcome<'a>(
             states: impl Iterator<Item = (&'static str, &'a VariantState)>,
         ) -> (Option<&'static str>, Vec<String>) {
@@ -215,7 +215,7 @@ impl GpuReport {
         Vec::new()
     }
 
-    /// In a line.
+    /// Describes the GPU in a line.
     fn text(&self) -> String {
         let Self {
             gpu,
@@ -236,15 +236,15 @@ impl GpuReport {
             return format!("{gpu}: {}", text(variant, refused));
         }
         let memory = match shares_memory {
-            Some(true) => "written to memory that it shares with the CPU",
-            _ => "copied to memory of its own",
+            Some(true) => "written to memory shared with the CPU",
+            _ => "copied to its own memory",
         };
         let (subgraphs, models) = (text(variant, refused), text(model_variant, model_refused));
         format!("{gpu}: subgraphs {subgraphs}; whole models {models}; weights are {memory}")
     }
 }
 
-/// Prints what the system reports.
+/// Prints the processors of this machine.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.choose {
         return choose::run(arguments.json);
@@ -313,7 +313,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ),
         (
             "cores",
-            format!("{cores}; {} threads at once", machine.threads),
+            format!("{cores}; {} concurrent threads", machine.threads),
         ),
         ("clock", or_unknown(groups)),
         ("caches", or_unknown(caches)),

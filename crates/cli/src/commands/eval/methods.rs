@@ -1,4 +1,4 @@
-//! The ways to compute that are compared.
+//! The methods of computing a model that `triad eval` compares.
 
 use std::sync::Arc;
 
@@ -13,44 +13,44 @@ use triad_console::arguments;
 /// How the linear layers are computed.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Method {
-    /// In f32, with the weights as they are
+    /// f32, with the weights of the file
     Float,
-    /// In INT8 with one scale for all activations of an input, from the largest
+    /// INT8, one scale for all activations of an input, from the largest one
     W8a8,
-    /// In INT8 with shadow outliers, as `triad prepare` does it
+    /// INT8 with shadow outliers, as in `triad prepare`
     Shadow,
-    /// In INT8 as W8A8, with difficult channels scaled down (SmoothQuant)
+    /// INT8 as W8A8, with difficult channels scaled down (SmoothQuant)
     #[value(name = "smoothquant")]
     SmoothQuant,
-    /// In INT8 with one scale for each token and outlier channels in float (LLM.int8())
+    /// INT8, one scale for each token, outlier channels in float (LLM.int8())
     #[value(name = "llm.int8")]
     LlmInt8,
-    /// In float with weights in INT4, as `triad prepare --weights int4` does it
+    /// INT4 weights and float activations, as in `triad prepare --weights int4`
     W4a16,
 }
 
-/// The chosen methods.
+/// The arguments that choose methods.
 #[derive(clap::Args)]
 pub struct MethodArguments {
-    /// How the linear layers are computed; several with commas between them are compared, float first
+    /// Method of the linear layers; several, separated by commas, are compared, float first
     #[arg(long, value_enum, default_value = "float", value_delimiter = ',')]
     method: Vec<Method>,
-    /// Shadows left out with --method shadow: a share of them from 0 to 1, the least important first; none of them; or
-    /// as many as a loss of 0.3 % on held-out text allows; several with commas between them are compared [default: auto]
+    /// Shadows that --method shadow leaves out: a share of them from 0 to 1, the least important first; none; or auto,
+    /// as many as a loss of 0.3 % on held-out text allows; several, separated by commas, are compared [default: auto]
     #[arg(long, value_name = "RATE|none|auto", value_parser = arguments::prune, value_delimiter = ',')]
     prune: Vec<Prune>,
-    /// How inputs without a shadow are smoothed with --method shadow, from 0, not at all, to 1 [default: 0.7]
+    /// Smoothing of inputs without a shadow in --method shadow, from 0, none, to 1 [default: 0.7]
     #[arg(long, value_name = "SHARE", value_parser = arguments::share)]
     smoothing: Option<f64>,
 }
 
-/// One way to compute.
+/// A method with its options.
 pub struct Variant {
-    /// As the command line names the method; `package` for a model that was prepared.
+    /// The method's name on the command line; `package` for a prepared model.
     pub method: &'static str,
-    /// With words for the other options.
+    /// The method's name with the other options.
     pub label: String,
-    /// `None`: the model is taken as it is.
+    /// The quantization; `None` for the model as it is.
     quantized: Option<(triad_prepare::Method, PrepareOptions)>,
 }
 
@@ -90,7 +90,7 @@ impl Method {
 }
 
 impl MethodArguments {
-    /// Every chosen way once, the float model first: the others are compared with it.
+    /// Returns every chosen variant once. The float model is first, since the others are compared with it.
     pub fn variants(&self) -> Result<Vec<Variant>> {
         let shadow = self.method.contains(&Method::Shadow);
         ensure!(
@@ -108,7 +108,7 @@ impl MethodArguments {
         };
         let mut variants: Vec<Variant> = Vec::new();
         for method in &self.method {
-            // Only shadows are pruned: the other methods are there once.
+            // Only shadows are pruned. The other methods have one variant.
             let rates = if *method == Method::Shadow {
                 rates
             } else {
@@ -135,7 +135,7 @@ impl MethodArguments {
         options
     }
 
-    /// The one way to evaluate a package, which the user calls `name`.
+    /// Returns the single variant of a package. `name` is the user's name for it.
     pub fn package(&self, name: &str) -> Result<Variant> {
         ensure!(
             self.method == [Method::Float] && self.prune.is_empty() && self.smoothing.is_none(),
@@ -146,7 +146,7 @@ impl MethodArguments {
 }
 
 impl Variant {
-    /// A model that is not quantized here.
+    /// Returns the variant of a model that is not quantized here.
     pub fn as_it_is(method: &'static str) -> Self {
         Self {
             method,
@@ -155,24 +155,24 @@ impl Variant {
         }
     }
 
-    /// Whether it is the model in float.
+    /// Returns whether this is the model in float.
     pub fn is_float(&self) -> bool {
         self.method == Method::Float.name()
     }
 
-    /// Whether the share of the shadows that is left out was given, and the label has it.
+    /// Returns whether the share of pruned shadows was given, and is therefore in the label.
     pub fn has_rate(&self) -> bool {
         self.quantized
             .is_some_and(|(_, options)| matches!(options.prune, Prune::Rate(_)))
     }
 
-    /// Whether it needs statistics of a calibration text.
+    /// Returns whether this variant needs statistics of a calibration text.
     pub fn calibrates(&self) -> bool {
         self.quantized
             .is_some_and(|(method, _)| method.calibrates())
     }
 
-    /// The model computed in this way.
+    /// Returns the model computed by this variant.
     pub fn quantize(
         &self,
         model: &Arc<Model>,

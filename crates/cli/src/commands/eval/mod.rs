@@ -1,6 +1,6 @@
-//! `triad eval`: how well a model does on the usual benchmarks, in one way of computing it or in several.
+//! `triad eval`: measures the quality of a model on common benchmarks, with one method of computing it or with several.
 //!
-//! [`tasks`] finds the data, [`methods`] quantizes, [`table`] prints what more than one of them gives.
+//! [`tasks`] finds the data, [`methods`] quantizes, and [`table`] prints the results of several.
 
 mod methods;
 mod table;
@@ -28,12 +28,12 @@ use triad_console::failure::run_error;
 use triad_console::interrupt::{Interrupted, on_interrupt};
 use triad_console::{output, progress};
 
-/// Measure how well a model does on benchmarks, and what quantizing it costs.
+/// Measure the quality of a model on benchmarks, and the loss from quantization.
 ///
 /// Rows are scored as `lm-evaluation-harness` defines it, without a chat template: docs/measurements/accuracy.md describes how, and
-/// what fields the files have. The first number is the score of the task; ± is its standard error. With several tasks
-/// or methods it is a table: accuracies in percent, their average, and its difference from that of float. Ctrl-C ends
-/// it with what is finished by then.
+/// the fields of the files. The first number is the score of the task; ± is its standard error. Several tasks or
+/// methods are printed as a table: accuracies in percent, their average, and its difference from that of float. Ctrl-C
+/// ends the evaluation with the results so far.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad eval --task lambada --data lambada.jsonl
@@ -45,7 +45,7 @@ pub struct Arguments {
     model: ModelArguments,
     #[command(flatten)]
     tasks: TaskArguments,
-    /// Score N rows or windows, taken evenly over the file
+    /// Score N rows or windows, spread evenly over the file
     #[arg(long, value_name = "N", value_parser = arguments::repeats)]
     limit: Option<usize>,
     /// Tokens of a window for perplexity, at most the model's context
@@ -55,13 +55,13 @@ pub struct Arguments {
     methods: MethodArguments,
     #[command(flatten)]
     calibration: CalibrationArguments,
-    /// Tokens that go through the model at once
+    /// Chunk size, in tokens
     #[arg(long, value_name = "N", default_value = "512", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
-    /// What lies between the products of feed-forwards: float, or fixed, in fixed point, as with --npu-activation fixed of
-    /// `triad run` on any processors; of blocks whose feed-forward keeps no shadow
+    /// Arithmetic between the products of feed-forwards: float, or fixed for fixed point, as with --npu-activation
+    /// fixed of `triad run` on any processors; applies to blocks whose feed-forward keeps no shadow
     #[arg(long, value_name = "ARITHMETIC", value_parser = device::npu_activation, default_value = "float")]
     npu_activation: ActivationArgument,
     /// Print one JSON object, with the outcome of every row
@@ -69,32 +69,32 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What `eval --json` prints.
+/// The output of `eval --json`.
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
-    /// Every method on every task, as far as they were finished.
+    /// The results of every method on every task, as far as they were finished.
     results: Vec<Outcome>,
-    /// Whether Ctrl-C ended the command before all were.
+    /// Whether Ctrl-C ended the command before all of them were finished.
     interrupted: bool,
 }
 
 /// One method on one task.
 #[derive(Serialize)]
 struct Outcome {
-    /// As the command line names it; `package` for a package.
+    /// The method's name on the command line; `package` for a package.
     method: &'static str,
-    /// Share of the shadows left out, with the method that has them.
+    /// Share of the shadows that were left out, for the method that has shadows.
     pruned: Option<f64>,
-    /// How far inputs without a shadow are smoothed, with the method that has shadows.
+    /// Smoothing of inputs without a shadow, for the method that has shadows.
     smoothing: Option<f32>,
-    /// Seconds of calibrating, where the method needs it, and quantizing.
+    /// Seconds of quantization, and of calibration where the method needs it.
     prepare_seconds: f64,
     #[serde(flatten)]
     evaluation: Evaluation,
 }
 
-/// Reads, quantizes, scores, prints.
+/// Runs `triad eval`.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let datasets = arguments.tasks.read()?;
     let text = arguments.calibration.text()?;
@@ -153,7 +153,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut results = Vec::new();
     let mut interrupted = false;
     for variant in &variants {
-        // One quantized model at a time: it is gone before the next one comes.
+        // One quantized model at a time: each is dropped before the next one is made.
         let (quantized, seconds) = match quantize(variant, &model, &calibrated, &cancel) {
             Err(error) if matches!(error.engine(), Some(Error::Cancelled)) => {
                 interrupted = true;
@@ -207,7 +207,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             interrupted,
         })?,
     }
-    // What was finished is kept: hours may be in it.
+    // Finished results are printed after Ctrl-C too: they may have taken hours.
     if interrupted {
         Err(Interrupted.into())
     } else {
@@ -215,7 +215,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The model computed in one way, and the seconds that it took to quantize it.
+/// Quantizes the model by one variant. Also returns the seconds that this took.
 fn quantize(
     variant: &Variant,
     model: &Arc<Model>,
@@ -278,7 +278,7 @@ fn print(evaluation: &Evaluation) -> Result<()> {
     } = evaluation;
     fields.push(("rows", output::count(*count)));
     let rate = format!(
-        "{} in {seconds:.1} s, {tokens_per_second:.0} a second",
+        "{} in {seconds:.1} s, {tokens_per_second:.0} tokens/s",
         output::count(*tokens)
     );
     fields.push(("tokens", rate));

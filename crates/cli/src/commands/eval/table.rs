@@ -1,4 +1,4 @@
-//! Methods one below the other, tasks beside each other: what `triad eval` prints of more than one of them.
+//! The table that `triad eval` prints of several methods or tasks: a row for each method, a column for each task.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,14 @@ use super::methods::Variant;
 const NUMBER: usize = 14;
 /// `100.00`
 const PERCENT: usize = 6;
-/// In place of what was not measured.
+/// The mark in place of a result that was not measured.
 const OPEN: &str = "-";
 
-/// Prints row by row, as soon as one is known: the widths of all columns are known before.
+/// A table that is printed row by row, as results are finished. The widths of its columns are known from the start.
 pub struct Table {
     label: usize,
     tasks: Vec<Task>,
-    /// Whether there are several accuracies to take the mean of.
+    /// Whether there are several accuracies, so that the table has their mean.
     average: bool,
     /// Whether there is a float model to compare with.
     difference: bool,
@@ -27,7 +27,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table for these rows and columns.
+    /// Creates a table for these rows and columns.
     pub fn new(variants: &[Variant], datasets: &[Dataset]) -> Self {
         let tasks: Vec<_> = datasets.iter().map(Dataset::task).collect();
         let accuracies = tasks.iter().filter(|task| is_accuracy(**task)).count();
@@ -43,7 +43,7 @@ impl Table {
         }
     }
 
-    /// The names of the columns.
+    /// Returns the names of the columns.
     pub fn head(&self) -> String {
         let tasks = self
             .tasks
@@ -53,15 +53,16 @@ impl Table {
         self.line("method", tasks, "average", "difference")
     }
 
-    /// One method: accuracies in percent, their mean, and by how many points it differs from that of float. `outcomes` are
-    /// those of the first tasks where the command was interrupted: the others are left open, and so is the mean.
+    /// Returns the row of one method: accuracies in percent, their mean, and its difference from that of float in
+    /// points. If the command was interrupted, `outcomes` has only the first tasks. The others, and the mean, are then
+    /// left open.
     pub fn row(&mut self, variant: &Variant, outcomes: &[Outcome]) -> String {
         let (mut accuracies, mut cells) = (Vec::new(), Vec::new());
         for Outcome {
             evaluation, pruned, ..
         } in outcomes
         {
-            // The first metric is the score of its task.
+            // The first metric is the score of the task.
             let metric = &evaluation.metrics[0];
             let factor = if is_accuracy(evaluation.task) {
                 100.0
@@ -104,7 +105,7 @@ impl Table {
         )
     }
 
-    /// What deserves to be known, one thing a line.
+    /// Returns the notes on the results, one per line.
     pub fn notes(&self) -> impl Iterator<Item = &str> {
         self.notes.iter().map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! Which tasks, and where their data is.
+//! The tasks of `triad eval`, and their data.
 
 use std::path::PathBuf;
 
@@ -36,18 +36,18 @@ impl ValueEnum for Choice {
     }
 }
 
-/// Tasks and their data.
+/// The arguments that choose tasks and their data.
 #[derive(clap::Args)]
 pub struct TaskArguments {
-    /// The task of the model; several with commas between them
+    /// Task to evaluate; several are separated by commas
     #[arg(long, value_enum, required = true, value_delimiter = ',')]
     task: Vec<Choice>,
-    /// The questions: one JSON object a line, or plain text for perplexity. Of a folder each task has the file whose
-    /// name begins with the task's and ends in .jsonl, perplexity the one that ends in .txt; names with `train` or
-    /// `fewshot` don't count
+    /// Questions: one JSON object per line, or plain text for perplexity. In a folder, each task has the file whose
+    /// name begins with the task's name and ends in .jsonl, or in .txt for perplexity; names with `train` or `fewshot`
+    /// are ignored
     #[arg(long, value_name = "FILE|FOLDER")]
     data: PathBuf,
-    /// Solved examples for mmlu [default: mmlu_fewshot.jsonl beside the data]
+    /// Solved examples for mmlu [default: mmlu_fewshot.jsonl next to the data]
     #[arg(long, value_name = "FILE")]
     few_shot: Option<PathBuf>,
 }

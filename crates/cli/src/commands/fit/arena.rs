@@ -1,4 +1,5 @@
-//! Weights and caches without meaning, larger than caches are, so that kernels read memory as they do in a run.
+//! Synthetic weights and KV caches that are larger than the processor's caches, so that kernels read memory as in a
+//! run.
 
 use std::ops::Range;
 
@@ -8,21 +9,21 @@ use triad_kernels::{BlockArithmetic, Blocks, Matrix, int4};
 
 use super::forms::Numbers;
 
-/// Bytes of weights and caches that kernels take turns on, at least and at most.
+/// Minimum and maximum bytes of the arena.
 const LEAST: usize = 32 << 20;
 const MOST: usize = 128 << 20;
 
-/// Bytes that are small numbers in every format, from which weights and caches are taken in turn.
+/// A buffer from which weights and KV caches are taken in turn. Its bytes are small numbers in every format.
 pub struct Arena {
     words: Vec<u64>,
     next: usize,
 }
 
 impl Arena {
-    /// Of at least what one run takes, and no more than a model has.
+    /// Creates an arena of `bytes` bytes, but of at least 32 MiB and at most 128 MiB.
     pub fn new(bytes: usize) -> Self {
         let bytes = bytes.clamp(LEAST, MOST);
-        // Bytes from 0x30 to 0x3f, whose halves and whole words are numbers from 6e-10 to 2.
+        // Bytes from 0x30 to 0x3f: read as f16, bf16 or f32 they are numbers from 6e-10 to 2.
         let word = |index: u64| {
             (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0x0f0f_0f0f_0f0f_0f0f)
                 | 0x3030_3030_3030_3030
@@ -33,7 +34,8 @@ impl Arena {
         }
     }
 
-    /// The next `bytes` bytes, from the start again where they don't fit behind the latest.
+    /// Returns the place of the next `bytes` bytes. It starts at the front again where they do not fit after the
+    /// latest.
     pub fn take(&mut self, bytes: usize) -> Range<usize> {
         let bytes = bytes.next_multiple_of(64);
         if self.words.len() * 8 < bytes {
@@ -51,7 +53,7 @@ impl Arena {
         &bytemuck::cast_slice(&self.words)[place.clone()]
     }
 
-    /// Places of the values of a matrix, and of its scales in INT4.
+    /// Returns the places of a matrix's values, and of its scales in INT4.
     pub fn matrix(&mut self, numbers: Numbers, elements: usize) -> (Range<usize>, Range<usize>) {
         let bytes = match numbers {
             Numbers::F32 => 4 * elements,
@@ -72,7 +74,7 @@ impl Arena {
         )
     }
 
-    /// A matrix at its places; INT8 has `scales`, one for each row.
+    /// Returns the matrix at `places`. INT8 has `scales`, one for each row.
     pub fn view<'a>(
         &'a self,
         numbers: Numbers,
@@ -104,7 +106,7 @@ impl Arena {
 /// Keys and values of a block.
 pub struct Cache {
     numbers: Numbers,
-    /// Of keys, and of values.
+    /// Elements of the keys, and of the values.
     elements: usize,
     scales: Vec<f32>,
 }
@@ -167,7 +169,7 @@ mod tests {
             panic!("another format")
         };
         assert!(values.iter().all(|value| value.is_normal()));
-        // More than it has makes it larger.
+        // A place that is larger than the arena makes the arena grow.
         assert_eq!(arena.take(2 * all).len(), 2 * all);
     }
 }

@@ -1,4 +1,4 @@
-//! The forms in which a model can run, told from the header of its file: number formats and bytes of the weights.
+//! The forms in which a model can run, read from the header of its file: number formats and bytes of the weights.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use triad_model::safetensors::write::Layout;
 use triad_model::tensor::{BlockFormat, Format};
 use triad_model::tensor_map::TensorSlice;
 
-/// Number format of a weight matrix where kernels read it.
+/// Number format in which kernels read a weight matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Numbers {
@@ -40,42 +40,42 @@ fn block_name<S: serde::Serializer>(
     serializer.serialize_str(format.name())
 }
 
-/// What multiplies a linear layer.
+/// The arithmetic of a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Product {
     /// Activations and weights in INT8.
     W8a8,
-    /// Activations in float (rounded to bf16 or 16-bit integers where weights are integers).
+    /// Float activations, rounded to bf16 or 16-bit integers where weights are integers.
     Weights(Numbers),
 }
 
-/// One form: the model file in float, or a package of it.
+/// One form of a model: its file in float, or a package made of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Form {
     pub name: &'static str,
-    /// Linear layers of a prompt.
+    /// Linear layers of prefill.
     pub prefill: Product,
-    /// Linear layers of a step of decode.
+    /// Linear layers of a decode step.
     pub decode: Product,
     /// The output matrix.
     pub output: Numbers,
-    /// Of each linear input, in the order of [`triad_engine::LinearInput::ALL`]: the share of the blocks that keep its
-    /// shadow, and the share of its values that are outliers there.
+    /// The share of the blocks that keep an input's shadow, and the share of outliers among its values there. One pair
+    /// for each linear input, in the order of [`triad_engine::LinearInput::ALL`].
     pub shadows: [(f64, f64); 4],
     pub weight_bytes: usize,
-    /// What makes it, and runs it.
+    /// The command that makes or runs this form.
     pub command: String,
 }
 
 impl Product {
-    /// Bytes of a weight `[out_features, in_features]`, with its scales.
+    /// Returns the bytes of a weight `[out_features, in_features]`, with its scales.
     pub fn bytes(self, in_features: usize, out_features: usize) -> usize {
         let elements = in_features * out_features;
         match self.of_width(in_features) {
             Self::Weights(Numbers::F32) => 4 * elements,
             Self::Weights(Numbers::F16 | Numbers::Bf16) => 2 * elements,
-            // Scales and, beside INT8 activations, sums of rows.
+            // Scales, and sums of rows for the INT8 activations.
             Self::W8a8 => elements + 8 * out_features,
             Self::Weights(Numbers::Int8) => elements + 4 * out_features,
             Self::Weights(Numbers::Int4) => {
@@ -85,7 +85,7 @@ impl Product {
         }
     }
 
-    /// Of layers that read so many features: rows that are no whole groups of INT4 stay in f32.
+    /// Returns the product for layers with `in_features` inputs. Rows that are not whole groups of INT4 stay in f32.
     pub fn of_width(self, in_features: usize) -> Self {
         let is_int4 = self == Self::Weights(Numbers::Int4);
         if is_int4 && !tensors::fits_int4(in_features) {
@@ -96,7 +96,7 @@ impl Product {
     }
 }
 
-/// A model whose header has been read.
+/// A model whose header was read.
 pub struct Subject {
     pub name: String,
     pub description: ModelDescription,
@@ -104,7 +104,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The model at `path`, which the user calls `name`; reads its header alone.
+    /// Reads the header of the model at `path`. `name` is the model's name in reports.
     pub fn open(path: &Path, name: &str) -> Result<Self> {
         if Package::is_at(path) {
             let package = Package::open(path)?;
@@ -134,7 +134,7 @@ impl Subject {
         })
     }
 
-    /// A known shape, with weights in bf16.
+    /// Returns a known shape, with weights in bf16.
     pub fn of_shape(name: &str, description: ModelDescription) -> Result<Self> {
         let float = Form {
             weight_bytes: memory::of_random_weights(&description),
@@ -162,7 +162,7 @@ fn float_form(linears: Numbers, output: Numbers) -> Form {
     }
 }
 
-/// A model in float, and the packages that `triad prepare` makes of it.
+/// Returns the model in float, and each package that `triad prepare` can make of it.
 fn forms(
     description: &ModelDescription,
     float: Form,
@@ -232,8 +232,9 @@ fn package_form(
     }
 }
 
-/// Those that the default preparation keeps, which searches for their number: on average over three models 0.7 of all,
-/// the most important ones, among which are all of what down reads (docs/measurements/outliers.md).
+/// Returns the shadows that the default preparation keeps. Preparation searches for their number: over three models,
+/// the mean is 0.7 of all. It keeps the most important ones, among them all of the down projection's input
+/// (docs/measurements/outliers.md).
 fn usual_shadows(linears: LinearFormat) -> [(f64, f64); 4] {
     let (down, others) = if linears == LinearFormat::W8a8 {
         (1.0, 0.6)
@@ -287,7 +288,7 @@ fn of_package(manifest: &Manifest, name: &str) -> Result<Form> {
     })
 }
 
-/// The format in which most of the linear layers' weights are read in float, and that of the output matrix.
+/// Returns the format of most of the linear layers' weights, and the format of the output matrix.
 fn stored(checkpoint: &Checkpoint) -> (Numbers, Numbers) {
     let numbers = |slice: &TensorSlice| {
         let info = checkpoint.tensor(&slice.name).ok()?;
@@ -321,7 +322,7 @@ fn stored(checkpoint: &Checkpoint) -> (Numbers, Numbers) {
     )
 }
 
-/// Layers that read one input and are multiplied at once.
+/// Linear layers that read the same input and are computed together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Group {
     pub in_features: usize,
@@ -334,7 +335,7 @@ impl Group {
     }
 }
 
-/// The four groups of a block, in the order of [`triad_engine::LinearInput::ALL`].
+/// Returns the four groups of a block, in the order of [`triad_engine::LinearInput::ALL`].
 pub fn groups(block: &BlockDescription, hidden: usize) -> [Group; 4] {
     let linears = block.linears(hidden);
     triad_engine::LinearInput::ALL.map(|input| {

@@ -1,7 +1,8 @@
-//! `triad fit`: whether a model runs on a machine, how fast, and in which form, before anything of it is loaded.
+//! `triad fit`: predicts from the header of a model's file whether the model fits, how fast it runs and in which form.
 //!
-//! [`forms`] reads the header of the model's file; [`rates`] measures the [`operators`] of its blocks on weights from an [`arena`], and
-//! [`predict`] adds them up; [`phone`] takes the profile of a device in place of this machine; [`report`] prints.
+//! [`forms`] reads the header of the model's file. [`rates`] measures the [`operators`] of its blocks on weights from
+//! an [`arena`], and [`predict`] adds the times up. [`phone`] simulates the profile of a device instead of measuring.
+//! [`report`] prints.
 
 mod arena;
 mod forms;
@@ -31,44 +32,44 @@ use triad_console::arithmetic::Arithmetic;
 use triad_console::device::DeviceArguments;
 use triad_console::{output, progress};
 
-/// Tell whether a model runs here, how fast, and in which form, without loading it.
+/// Predict whether a model runs here, how fast, and in which form, without loading it.
 ///
-/// Memory and bytes are counted from the header of the model's file. Times are predicted: every kernel is measured for
-/// some milliseconds on the model's shapes, and what a prompt and a token take is the sum over the operators of a run.
-/// What a GPU does is a limit, its arithmetic and its bandwidth: no run is faster. With --device, nothing is measured:
-/// the profile of a phone is simulated.
+/// Memory and bytes are computed from the header of the model's file. Times are predicted: every kernel is measured for
+/// some milliseconds on the model's shapes, and the time of a prompt or a token is the sum over its operators. For a
+/// GPU the times are a lower bound, from its peak arithmetic and bandwidth. With --device, nothing is measured: the
+/// profile of a phone is simulated.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad fit                                     the default model
   triad fit model.gguf --context 32768
-  triad fit model.triad                         a package: the form that it has
-  triad fit --shape llama-2-7b                  a shape, without any file
+  triad fit model.triad                         a package, in its own form
+  triad fit --shape llama-2-7b                  a known shape, without a file
   triad fit --shape qwen1.5-1.8b --device snapdragon-8gen3 --memory 8
   triad fit model.gguf --json")]
 pub struct Arguments {
-    /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
+    /// Path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(value_name = "MODEL", default_value = fetch::DEFAULT_MODEL, conflicts_with = "shape")]
     model: String,
-    /// The shape of this model, with weights in bf16
+    /// Known shape to use instead of a file, with weights in bf16
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(family::SHAPES))]
     shape: Option<String>,
-    /// Lengths of prompts, in tokens [default: 64,256,1024,4096, as far as the model's context goes]
+    /// Prompt lengths to predict, in tokens [default: 64,256,1024,4096, up to the model's context]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::tokens)]
     prompt: Vec<usize>,
-    /// Lengths of the context, for memory and for decode [default: 1024,4096,16384 and the model's own]
+    /// Context lengths for memory and decode, in tokens [default: 1024,4096,16384 and the model's own]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::tokens)]
     context: Vec<usize>,
-    /// Tokens of a prompt that go through the model at once
+    /// Tokens of a prompt that are computed together
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
-    /// GiB of memory that the model may take [default: what is available here; of a phone, not known]
+    /// Memory that the model may take, in GiB [default: what is available here; unknown for a phone]
     #[arg(long, value_name = "GIB", value_parser = arguments::gibibytes)]
     memory: Option<usize>,
     #[command(flatten)]
     threads: ThreadArguments,
-    /// A phone in place of this machine, simulated: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
+    /// Phone to simulate instead of this machine: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
     #[arg(long, value_name = "NAME", conflicts_with_all = ["threads", "cores"])]
     device: Option<String>,
     /// Print one JSON object
@@ -78,10 +79,10 @@ pub struct Arguments {
 
 const PROMPTS: [usize; 4] = [64, 256, 1024, 4096];
 const CONTEXTS: [usize; 3] = [1024, 4096, 16384];
-/// Tokens before those whose time is predicted, of a short conversation.
+/// Context length, in tokens, of the decode step of a short conversation.
 const BEHIND: usize = 64;
 
-/// Reads the header, measures or simulates, prints.
+/// Runs `triad fit`.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let device = arguments
         .device
@@ -110,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// What is asked about.
+/// Lengths and formats to predict for.
 struct Lengths {
     prompts: Vec<usize>,
     contexts: Vec<usize>,
@@ -151,13 +152,13 @@ impl Lengths {
         })
     }
 
-    /// Tokens before those that are decoded.
+    /// Returns the context lengths at which a decode step is predicted.
     fn behind(&self) -> Vec<usize> {
         let mut behind: Vec<_> = [BEHIND]
             .into_iter()
             .chain(self.contexts.iter().copied())
             .collect();
-        // A context that is full has no place for another token.
+        // A decode step needs room for one more token in the context.
         let last = self.contexts.last().copied().unwrap_or(1);
         behind
             .iter_mut()
@@ -167,7 +168,7 @@ impl Lengths {
         behind
     }
 
-    /// Memory of a form at each context; it fits into what is `available`, if that is known.
+    /// Returns the memory of a form at each context length. `fits` is `None` where the available memory is unknown.
     fn needs(
         &self,
         form: &Form,
@@ -199,7 +200,7 @@ impl Lengths {
         self.contexts.iter().map(needs).collect()
     }
 
-    /// Tokens of the longest context that fits, at most the model's own.
+    /// Returns the longest context that fits, in tokens, at most the model's own. `None` where `available` is unknown.
     fn longest(
         &self,
         form: &Form,
@@ -217,7 +218,7 @@ impl Lengths {
             );
             needed.total() as u64 <= available
         };
-        // All lengths below the point do.
+        // Binary search: every context up to `low` fits, none from `high` on does.
         let (mut low, mut high) = (0, description.context + 1);
         while low + 1 < high {
             let middle = usize::midpoint(low, high);
@@ -231,7 +232,7 @@ impl Lengths {
     }
 }
 
-/// On this machine's CPU, and its GPU if it has one.
+/// Predicts for this machine's CPU, and for its GPU if it has one.
 fn here(subject: &Subject, lengths: &Lengths, arguments: &Arguments) -> Result<Report> {
     let Subject {
         name,
@@ -310,9 +311,9 @@ fn here(subject: &Subject, lengths: &Lengths, arguments: &Arguments) -> Result<R
     ))
 }
 
-/// What a GPU does at most, where there is one that runs these forms whole.
+/// Returns lower bounds of the times on a GPU, if there is one that runs whole models.
 fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Prediction>> {
-    // Software in place of a GPU is none, unless the environment names it.
+    // A software renderer does not count as a GPU, unless the environment names it.
     let Ok(Some(peaks)) = DeviceArguments::default().gpu_peaks() else {
         return Ok(Vec::new());
     };
@@ -355,7 +356,7 @@ fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Pr
                 command: format!("{} --processors gpu", form.command),
                 ..form.clone()
             },
-            // Nothing tells how much memory a GPU has left.
+            // The free memory of a GPU is unknown.
             needs: lengths.needs(form, description, None),
             longest_context: None,
             prompts: lengths.prompts.iter().map(prompt).collect(),
@@ -365,7 +366,7 @@ fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Pr
     Ok(subject.forms.iter().map(prediction).collect())
 }
 
-/// On a phone that is a profile.
+/// Predicts for the phone of a device profile.
 fn on_phone(
     subject: &Subject,
     lengths: &Lengths,
@@ -427,7 +428,7 @@ fn on_phone(
     )
 }
 
-/// Seconds of a number of tokens: of a prompt, or of one token behind so many.
+/// Returns the seconds of a prompt of that many tokens, or of one decode step at that context length.
 type Seconds<'a> = &'a dyn Fn(usize) -> f64;
 
 fn simulated(
@@ -438,7 +439,7 @@ fn simulated(
     available: Option<u64>,
     (prompt, token): (Seconds, Seconds),
 ) -> Prediction {
-    // The profile has no times of its parts.
+    // The simulation has no times of the parts.
     let whole = |seconds: f64| Parts {
         linear: seconds,
         ..Parts::default()
@@ -520,7 +521,7 @@ mod tests {
             .iter()
             .map(|form| form.bytes_per_token(&subject.description) as f64)
             .collect();
-        // bf16, INT8, INT4 with an output matrix in INT8.
+        // The weights are bf16, INT8 and INT4; the output matrix of the INT4 form is INT8.
         assert!(
             (1.97..2.0).contains(&(per_token[0] / per_token[1])),
             "{per_token:?}"

@@ -1,4 +1,4 @@
-//! The operators of a block, ready to run on random numbers and to be timed.
+//! The operators of a block, run on synthetic numbers and timed.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -16,21 +16,21 @@ use triad_model::description::{self, BlockDescription, NormKind, Residual};
 use super::arena::Arena;
 use super::forms::{Group, Product};
 
-/// Operations of one run, about: of a larger product some of the columns are measured.
+/// Approximate operations of one run. Of a larger matrix, only some of the columns are measured.
 pub const OPERATIONS: usize = 600_000_000;
-/// Bytes of weights that one run of decode reads, about.
+/// Approximate bytes of weights that one run of decode reads.
 const BYTES: usize = 8 << 20;
-/// Out features of the smallest part of a product.
+/// The number of out features of a measured part is a multiple of this.
 const COLUMNS: usize = 64;
-/// As in the engine's subgraphs, a task of what works element by element.
+/// Sizes of the tasks of elementwise operators, as in the engine's subgraphs.
 const TASK_ROWS: usize = 16;
 const TASK_NUMBERS: usize = 1 << 14;
 const EPSILON: f32 = 1e-5;
 
-/// Products of one group, ready to run on other weights in each run.
+/// The linear layers of one group. Each run takes other weights from the arena.
 pub struct Prepared {
     product: Product,
-    /// What is measured, and its share of the whole.
+    /// The measured part of the group, and its share of the whole.
     part: Group,
     share: f64,
     rows: usize,
@@ -70,7 +70,7 @@ impl Prepared {
         }
     }
 
-    /// Seconds of the whole group.
+    /// Runs the measured part, and returns the seconds of the whole group.
     pub fn run(&mut self, arena: &mut Arena) -> f64 {
         let Self {
             product,
@@ -85,7 +85,7 @@ impl Prepared {
             ..
         } = self;
         let (in_features, columns) = (part.in_features, &part.out_features);
-        // As what came before has just written them, on this thread.
+        // In a run, the operator before has just written the input on this thread.
         x.iter_mut().for_each(|x| *x = -*x);
         let seconds = if let Product::Weights(format) = *product {
             let weights: Vec<_> = columns
@@ -115,7 +115,7 @@ impl Prepared {
                 .collect();
             seconds_of(|| matmul_int8_each(quantized.view(), &mut products))
         };
-        // As what comes next reads them, on this thread.
+        // In a run, the next operator reads the output on this thread.
         black_box(outs.iter().flatten().sum::<f32>());
         seconds / self.share
     }
@@ -138,7 +138,7 @@ pub fn int8_weight<'a>(
     }
 }
 
-/// Bytes of the weights of a group.
+/// Returns the bytes of a group's weights.
 fn of_group(product: Product, group: &Group) -> usize {
     group
         .out_features
@@ -147,7 +147,8 @@ fn of_group(product: Product, group: &Group) -> usize {
         .sum()
 }
 
-/// As many columns of every layer as make about so many weights, and their share of all; the whole where it has no more.
+/// Returns a group with as many columns of every layer as make about `weights` weights, and its share of the whole
+/// group. If the group has no more weights, it is returned whole.
 pub fn part(group: &Group, weights: usize) -> (Group, f64) {
     let share = weights as f64 / group.weights() as f64;
     if share >= 1.0 {
@@ -166,7 +167,7 @@ pub fn part(group: &Group, weights: usize) -> (Group, f64) {
     (part, share)
 }
 
-/// What a block computes between its products, for some rows, ready to run.
+/// The operators between the linear layers of a block, for some rows.
 pub struct Between<'a> {
     block: &'a BlockDescription,
     hidden: usize,
@@ -220,7 +221,7 @@ impl<'a> Between<'a> {
     }
 
     pub fn run(&mut self) -> f64 {
-        // What is written in place would vanish or grow, again and again on the same numbers.
+        // Values that are updated in place would vanish or grow over many runs: each run starts from the same numbers.
         self.gate.copy_from_slice(&self.up);
         self.x.copy_from_slice(&self.projected);
         let (norms, posts) = match self.block.residual {
@@ -283,7 +284,7 @@ impl<'a> Between<'a> {
         });
     }
 
-    /// RoPE, and keys and values to the cache.
+    /// Applies RoPE, and writes keys and values to the cache.
     fn rotate(&mut self) {
         let Self {
             block,
@@ -333,7 +334,7 @@ impl<'a> Between<'a> {
     }
 }
 
-/// Numbers from −1 to 1 without meaning.
+/// Returns synthetic numbers from −1 to 1.
 pub fn numbers(count: usize) -> Vec<f32> {
     (0..count)
         .map(|index| (index * 7919 % 2003) as f32 / 1001.0 - 1.0)

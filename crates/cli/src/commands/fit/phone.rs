@@ -1,4 +1,4 @@
-//! A phone that is not here: what its profile makes of the model, simulated.
+//! Times on a phone, simulated from its device profile.
 
 use triad_model::description::ModelDescription;
 use triad_plan::device::{DeviceProfile, Float};
@@ -8,10 +8,10 @@ use triad_plan::schedule::Policy;
 
 use crate::commands::bench::limit::Operations;
 
-/// Bytes of a number of weights and activations in float, there.
+/// Bytes of a weight or an activation in float on a phone.
 const F16: f64 = 2.0;
 
-/// A prompt on NPU and CPU, in INT8 with shadows, as `triad-lab simulate` schedules it.
+/// Returns the seconds of a prompt on NPU and CPU in INT8 with shadows, as `triad-lab simulate` schedules it.
 pub fn npu_prefill(
     device: &DeviceProfile,
     description: &ModelDescription,
@@ -28,7 +28,7 @@ pub fn npu_prefill(
         .seconds
 }
 
-/// A prompt on the CPU alone, in INT8: subgraph after subgraph.
+/// Returns the seconds of a prompt on the CPU alone in INT8, one subgraph after the other.
 pub fn cpu_prefill(
     cpu: &Float,
     description: &ModelDescription,
@@ -49,7 +49,8 @@ pub fn cpu_prefill(
     seconds
 }
 
-/// A prompt in float on one processor: all operations at its rate, and weights read once for each chunk.
+/// Returns the seconds of a prompt in float on one processor: all operations at its rate, and the weights read once for
+/// each chunk.
 pub fn float_prefill(
     processor: &Float,
     description: &ModelDescription,
@@ -62,14 +63,15 @@ pub fn float_prefill(
         + weights / (processor.gigabytes_per_second * 1e9)
 }
 
-/// A token in float on one processor: weights and the cache of `context` positions, read once.
+/// Returns the seconds of a decode step in float on one processor, which reads the weights and the keys and values of
+/// `context` positions once.
 pub fn float_token(processor: &Float, description: &ModelDescription, context: usize) -> f64 {
     let cache = context * description.kv_bytes_per_token(|width| 2 * width);
     (float_weights(description) * F16 + cache as f64) / (processor.gigabytes_per_second * 1e9)
 }
 
-/// Weights that a token multiplies.
+/// Returns the number of weights that a decode step multiplies.
 fn float_weights(description: &ModelDescription) -> f64 {
-    // Two operations each.
+    // Each weight takes two operations.
     Operations::of_prefill(description, 1).linear / 2.0
 }

@@ -1,4 +1,4 @@
-//! From what kernels take to what a prompt and a token take: the sum over the operators of the engine's forward pass.
+//! Predicts the time of a prompt and a token: the sum of the kernels' times over the operators of the forward pass.
 
 use serde::Serialize;
 use triad_kernels::attention::Precision;
@@ -8,12 +8,12 @@ use super::forms::{Form, Group, Numbers, Product, groups};
 use super::rates::Rates;
 use crate::commands::bench::limit::seen;
 
-/// Seconds, by what is computed in them.
+/// Seconds of each part of the computation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Parts {
-    /// Products of the linear layers.
+    /// Linear layers, without outlier corrections.
     pub linear: f64,
-    /// What outliers add to them.
+    /// Shadows: the correction of outliers in the linear layers.
     pub shadows: f64,
     pub attention: f64,
     /// Norms, residuals, RoPE, activation, quantization.
@@ -35,7 +35,7 @@ impl Parts {
     }
 }
 
-/// A model on this machine's CPU.
+/// A predictor for one model on this machine's CPU.
 pub struct Predictor<'a> {
     pub description: &'a ModelDescription,
     pub rates: Rates,
@@ -44,7 +44,7 @@ pub struct Predictor<'a> {
 }
 
 impl Predictor<'_> {
-    /// A prompt of `tokens` tokens, to the logits of the first token behind it.
+    /// Predicts a prompt of `tokens` tokens, up to the logits of its last token.
     pub fn prefill(&mut self, form: &Form, tokens: usize) -> Parts {
         let mut parts = Parts {
             output: self.output(form),
@@ -83,7 +83,7 @@ impl Predictor<'_> {
             .at(rows as f64);
     }
 
-    /// A token behind `context` others, one sequence.
+    /// Predicts one decode step of one sequence with `context` tokens in the KV cache.
     pub fn decode(&mut self, form: &Form, context: usize) -> Parts {
         let hidden = self.description.hidden;
         let mut parts = Parts {
@@ -115,7 +115,7 @@ impl Predictor<'_> {
 }
 
 impl Form {
-    /// Of attention: where linear layers round what they read, it need not be more exact.
+    /// Returns the precision of attention. Where linear layers round their inputs, attention may round too.
     fn precision(&self) -> Precision {
         match self.prefill {
             Product::W8a8 | Product::Weights(Numbers::Int4 | Numbers::Blocks(_)) => Precision::Fast,
@@ -123,7 +123,7 @@ impl Form {
         }
     }
 
-    /// Bytes of weights that a step of decode reads.
+    /// Returns the bytes of weights that a decode step reads.
     pub fn bytes_per_token(&self, description: &ModelDescription) -> usize {
         let linears = description
             .blocks

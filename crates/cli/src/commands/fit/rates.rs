@@ -1,7 +1,7 @@
-//! What the kernels take here, on the shapes of the model: each measured once, for some milliseconds.
+//! Times of the kernels on the model's shapes, each measured once for some milliseconds.
 //!
-//! Large matrices are measured on as many of their columns as take a few milliseconds. Times of a prompt are lines
-//! over its rows, through two lengths; those of attention over the positions that are read.
+//! For a large matrix, only as many columns are measured as take a few milliseconds. The time of a prompt's operators is a
+//! line over the rows, through two measured lengths. The time of attention is a line over the positions that are read.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use super::arena::{Arena, Cache};
 use super::forms::{Group, Product, groups};
 use super::operators::{Between, OPERATIONS, Prepared, int8_weight, numbers, part, seconds_of};
 
-/// A kernel runs at least so long and so often.
+/// Minimum seconds and runs of a measurement.
 const SECONDS: f64 = 0.012;
 const RUNS: usize = 5;
-/// Positions that attention is measured over.
+/// The context lengths at which attention is measured.
 const SEEN: [usize; 2] = [PAGE, 4 * PAGE];
 
-/// Seconds that grow with a size.
+/// A time that grows linearly with a size: `fixed` seconds, and `each` for each unit of the size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
     pub fixed: f64,
@@ -31,8 +31,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Through two points, `(size, seconds)`, the smaller one first. Neither part is below zero: what noise makes of the
-    /// smaller point counts less than the larger one.
+    /// Returns the line through two points `(size, seconds)`, the smaller size first. Neither `fixed` nor `each` is
+    /// negative: where noise would make one negative, the line goes through the larger point alone.
     pub fn through((small, low): (f64, f64), (large, high): (f64, f64)) -> Self {
         let each = if large > small {
             ((high - low) / (large - small)).clamp(0.0, high / large)
@@ -53,16 +53,16 @@ impl Line {
 /// Seconds of one row in a block.
 #[derive(Clone, Copy)]
 pub struct Step {
-    /// Of the four groups.
+    /// The four groups of linear layers.
     pub products: [f64; 4],
-    /// Of everything else but attention.
+    /// All other operators except attention.
     pub between: f64,
 }
 
-/// Measures on the threads that are installed; what was measured is kept.
+/// Measures kernels on the installed thread pool, and keeps the results.
 pub struct Rates {
     arena: Arena,
-    /// Rows of a whole chunk.
+    /// Rows of a full chunk.
     rows: usize,
     kv_format: KvFormat,
     products: BTreeMap<(Product, Group), Line>,
@@ -74,13 +74,13 @@ pub struct Rates {
     between: BTreeMap<(BetweenKey, bool), Line>,
 }
 
-/// What the time of attention depends on: heads, key-value heads, their width, whether scores have a soft cap.
+/// All that the time of attention depends on: heads, key-value heads, head dimension, whether scores have a soft cap.
 type AttentionKey = (usize, usize, usize, bool);
-/// What the time of everything else in a block depends on.
+/// All that the time of a block's other operators depends on.
 type BetweenKey = String;
 
 impl Rates {
-    /// For a model whose chunks have `rows` rows, and whose steps read `bytes` bytes of weights.
+    /// Creates the rates of a model. Its chunks have `rows` rows and its decode steps read `bytes` bytes of weights.
     pub fn new(rows: usize, bytes: usize, kv_format: KvFormat) -> Self {
         Self {
             arena: Arena::new(bytes),
@@ -96,12 +96,12 @@ impl Rates {
         }
     }
 
-    /// Rows of the shorter of the two chunks that are measured.
+    /// Returns the rows of the shorter of the two measured chunks.
     fn few(&self) -> usize {
         self.rows.div_ceil(8)
     }
 
-    /// A line over the rows of a chunk.
+    /// Measures two chunks, and returns the line over their rows.
     fn over_rows(&mut self, mut measure: impl FnMut(&mut Self, usize) -> f64) -> Line {
         let (few, rows) = (self.few(), self.rows);
         let low = measure(self, few);
@@ -109,7 +109,7 @@ impl Rates {
         Line::through((few as f64, low), (rows as f64, high))
     }
 
-    /// Products of a prompt's rows.
+    /// Measures a group of linear layers in a prompt, over the rows of a chunk.
     pub fn products(&mut self, product: Product, group: &Group) -> Line {
         let key = (product.of_width(group.in_features), group.clone());
         if let Some(line) = self.products.get(&key) {
@@ -123,13 +123,13 @@ impl Rates {
         line
     }
 
-    /// One row, in decode, through the products of a block and what is between them.
+    /// Measures the linear layers and the other operators of a block in decode, for one row.
     pub fn step(&mut self, product: Product, block: &BlockDescription, hidden: usize) -> Step {
         let key = (product, groups(block, hidden), between_key(block));
         if let Some(step) = self.steps.get(&key) {
             return *step;
         }
-        // In turns, as in a run: each finds the caches and the threads as another one left them.
+        // They take turns, as in a run: each one finds caches and threads as another one left them.
         let mut products = key.1.each_ref().map(|group| {
             Prepared::new(product.of_width(group.in_features), group, 1, Phase::Decode)
         });
@@ -149,7 +149,7 @@ impl Rates {
         step
     }
 
-    /// The logits of one row.
+    /// Measures the logits of one row.
     pub fn output(&mut self, product: Product, group: &Group) -> f64 {
         let key = (product, group.clone());
         if let Some(seconds) = self.outputs.get(&key) {
@@ -161,7 +161,8 @@ impl Rates {
         seconds
     }
 
-    /// What outliers, this share of the values, add to the products of a prompt's rows or, of `decode`, of one.
+    /// Measures the correction of outliers, where `outliers` is their share of the values. The line is over a prompt's
+    /// rows. With `decode`, it is the time of one row.
     pub fn shadow(&mut self, group: &Group, outliers: f64, decode: bool) -> Line {
         if outliers <= 0.0 {
             return Line {
@@ -218,7 +219,7 @@ impl Rates {
         seconds / share
     }
 
-    /// Attention of a row, over the positions that it reads: `each` of a row, `fixed` of reading them all.
+    /// Measures attention in a prompt. The line is the time of one row over the positions that the row reads.
     pub fn attention(&mut self, block: &BlockDescription, precision: Precision) -> Line {
         let key = (attention_key(block), precision == Precision::Fast);
         if let Some(line) = self.attention.get(&key) {
@@ -227,7 +228,7 @@ impl Rates {
         let rows = self.rows.min(PAGE);
         let [few, many] = SEEN.map(|context| {
             let before = context.max(rows) - rows;
-            // Positions that a row reads, in the mean.
+            // The mean of the positions that a row reads.
             let seen = before as f64 + f64::midpoint(1.0, rows as f64);
             (
                 seen,
@@ -258,7 +259,7 @@ impl Rates {
         })
     }
 
-    /// Attention of one row in decode, over the positions that it reads.
+    /// Measures attention of one row in decode, over the positions that it reads.
     pub fn attention_step(&mut self, block: &BlockDescription, precision: Precision) -> Line {
         let key = attention_key(block);
         if let Some(line) = self.attention_steps.get(&key) {
@@ -288,8 +289,8 @@ impl Rates {
         line
     }
 
-    /// Norms, residuals, RoPE, activation, keys and values to the cache and, beside INT8 products, quantization: what a
-    /// block computes between its products.
+    /// Measures the operators between the linear layers of a block: norms, residuals, RoPE, activation, writes to the
+    /// KV cache and, with INT8 linear layers, quantization.
     pub fn between(&mut self, block: &BlockDescription, hidden: usize, int8: bool) -> Line {
         let key = (between_key(block), int8);
         if let Some(line) = self.between.get(&key) {
@@ -341,18 +342,19 @@ fn shape(block: &BlockDescription, precision: Precision) -> Shape {
     }
 }
 
-/// Returns the median time of some runs, after one that does not count: runs of milliseconds, few of which are measured.
+/// Returns the median time of a few runs after a warm-up run. For runs that take milliseconds.
 fn median(mut run: impl FnMut() -> f64) -> f64 {
     let [times] = turns(RUNS, SECONDS, || [run()]);
     timing::median(&times)
 }
 
-/// Returns the means of several things that take turns: runs of microseconds, of which a step has many, and takes their sum.
+/// Returns the mean time of each of several kernels that take turns. For runs that take microseconds: a decode step has
+/// many of them, and its time is their sum.
 fn means<const N: usize>(run: impl FnMut() -> [f64; N]) -> [f64; N] {
     turns(RUNS, SECONDS, run).map(undisturbed_mean)
 }
 
-/// The mean of those that are at most twice the median, of at least one: with more, another program had the core.
+/// Returns the mean of the times that are at most twice the median. In longer runs another program had the core.
 fn undisturbed_mean(mut times: Vec<f64>) -> f64 {
     times.sort_unstable_by(f64::total_cmp);
     let most = 2.0 * times[times.len() / 2];
@@ -371,7 +373,7 @@ mod tests {
             [line.at(10.0), line.at(20.0), line.at(0.0)],
             [3.0, 4.0, 2.0]
         );
-        // Fewer rows that are slower than more, and steeper than from zero.
+        // Fewer rows that take longer than more rows; and a slope steeper than from zero.
         assert_eq!(
             Line::through((10.0, 5.0), (20.0, 4.0)),
             Line {

@@ -1,4 +1,4 @@
-//! Prints predictions: as JSON, whose form later versions keep, or as tables.
+//! Prints predictions as JSON, whose format later versions keep, or as tables.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -11,15 +11,15 @@ use super::predict::Parts;
 use crate::commands::bench::limit::{Limit, Operations};
 use triad_console::output;
 
-/// Serialized, it is what `fit --json` prints.
+/// The predictions. Serialized, they are the output of `fit --json`.
 #[derive(Serialize)]
 pub struct Report {
     model: String,
     parameters: usize,
     context: usize,
-    /// The processor, or the phone.
+    /// The name of the processor or of the phone.
     device: String,
-    /// Of this machine's CPU.
+    /// The peaks of this machine's CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<Limit>,
     memory_available_bytes: Option<u64>,
@@ -27,19 +27,19 @@ pub struct Report {
     kv_bytes_per_token: usize,
     predictions: Vec<Prediction>,
     choice: Option<Choice>,
-    /// What to do where something does not fit.
+    /// Actions for the user where something does not fit.
     advice: Vec<String>,
 }
 
-/// Where the times are from.
+/// The source of the times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// Summed from kernels that were measured.
+    /// The sum of measured kernels.
     Measured,
-    /// No run is faster.
+    /// A lower bound: no run is faster.
     Limit,
-    /// From the profile of a device.
+    /// A simulation of a device profile.
     Simulated,
 }
 
@@ -50,13 +50,13 @@ pub struct Prediction {
     pub source: Source,
     pub form: Form,
     pub needs: Vec<Needs>,
-    /// Tokens of the longest context that fits; `None` where the memory is not known.
+    /// The longest context that fits, in tokens; `None` where the available memory is unknown.
     pub longest_context: Option<usize>,
     pub prompts: Vec<Prompt>,
     pub decode: Vec<Decode>,
 }
 
-/// Memory with a context.
+/// The memory of a form at one context length.
 #[derive(Serialize)]
 pub struct Needs {
     pub context: usize,
@@ -67,26 +67,26 @@ pub struct Needs {
     pub fits: Option<bool>,
 }
 
-/// Time to first token.
+/// The time to the first token of an answer.
 #[derive(Serialize)]
 pub struct Prompt {
     pub tokens: usize,
     pub seconds: f64,
     pub tokens_per_second: f64,
     pub parts: Parts,
-    /// Multiplications and additions of linear layers, and the logits of one token.
+    /// Multiplications and additions of the linear layers and of one token's logits.
     pub linear_operations: f64,
     pub attention_operations: f64,
 }
 
-/// A token of an answer.
+/// One decode step.
 #[derive(Serialize)]
 pub struct Decode {
     pub behind: usize,
     pub seconds: f64,
     pub tokens_per_second: f64,
     pub parts: Parts,
-    /// Weights, keys and values that it reads.
+    /// Bytes of weights, keys and values that the step reads.
     pub bytes_read: usize,
 }
 
@@ -96,15 +96,15 @@ struct Choice {
     on: String,
     form: &'static str,
     command: String,
-    /// Of the prompt and the answer.
+    /// Seconds of the prompt and the answer together.
     seconds: f64,
     prompt: usize,
     answer: usize,
 }
 
-/// Tokens of an answer by which forms are compared.
+/// Tokens of the answer by which forms are compared.
 const ANSWER: usize = 128;
-/// Of a prompt, if its time is predicted.
+/// Tokens of the prompt by which forms are compared, if its time is predicted.
 const QUESTION: usize = 256;
 
 impl Prompt {
@@ -137,14 +137,14 @@ impl Decode {
 }
 
 impl Prediction {
-    /// Whether the shortest context fits, as far as that is known.
+    /// Returns whether the shortest context fits; true where the available memory is unknown.
     fn fits(&self) -> bool {
         self.needs
             .first()
             .is_none_or(|needs| needs.fits != Some(false))
     }
 
-    /// Seconds of a prompt and an answer, and the length of the prompt.
+    /// Returns the seconds of a prompt and an answer, and the length of the prompt.
     fn conversation(&self) -> Option<(f64, usize)> {
         let prompt = self
             .prompts
@@ -237,7 +237,7 @@ impl Report {
                 ", or --kv int8 for nearly twice as many"
             };
             advice.push(format!(
-                "{} has memory for a context of {} tokens, of the {} that the model was made for: expected --context {longest}{smaller}",
+                "{} has memory for a context of {} of the model's {} tokens: expected --context {longest}{smaller}",
                 chosen.form.name,
                 output::count(longest),
                 output::count(self.context),
@@ -251,7 +251,7 @@ fn bytes(bytes: usize) -> String {
     output::bytes(bytes as u64)
 }
 
-/// Three digits, and the unit that has them before its point.
+/// Formats with three significant digits, in ms below one second, else in s.
 fn duration(seconds: f64) -> String {
     let digits = |value: f64| {
         if value < 9.95 {
@@ -289,7 +289,7 @@ impl Display for Report {
         } = self;
         writeln!(
             f,
-            "{model}: {} parameters, context {}; KV cache {} a token",
+            "{model}: {} parameters, context {}; KV cache {} per token",
             output::count(*parameters),
             output::count(*context),
             bytes(self.kv_bytes_per_token)
@@ -319,7 +319,7 @@ impl Display for Report {
             let time = duration(*seconds);
             write!(
                 f,
-                "\n\nfastest that fits: {form} on {on}, {time} for a prompt of {prompt} tokens and an answer of {answer}"
+                "\n\nfastest that fits: {form} on {on}: {time} for a prompt of {prompt} tokens and an answer of {answer}"
             )?;
             if !command.is_empty() {
                 write!(f, "\n  {command}")?;
@@ -349,7 +349,7 @@ impl Report {
         )
     }
 
-    /// A form that runs on several processors is in it once.
+    /// Returns a row for each form, also if the form runs on several processors.
     fn memory_table(&self) -> String {
         let Some(first) = self.predictions.first() else {
             return String::new();
@@ -411,8 +411,8 @@ impl Report {
         let decode = first
             .decode
             .iter()
-            .map(|decode| format!("tok/s behind {}", output::count(decode.behind)));
-        let names: Vec<_> = ["expected".into(), "on".into()]
+            .map(|decode| format!("tok/s after {}", output::count(decode.behind)));
+        let names: Vec<_> = ["speed".into(), "on".into()]
             .into_iter()
             .chain(prompts)
             .chain(decode)
@@ -445,7 +445,7 @@ impl Report {
         )
     }
 
-    /// What takes the time of a prompt and of a token, beside what the machine does at most.
+    /// Describes the parts of a prompt's and a token's time, and compares their rates with the machine's peaks.
     fn reason(&self, prediction: &Prediction) -> Option<String> {
         let limit = self
             .limit
@@ -469,14 +469,14 @@ impl Report {
         };
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
         let of_prompt = |part: f64| percent(part / prompt.seconds);
-        // Those of the logits are in another product.
+        // The output matrix may have another format than the linear layers, but its time is in this rate.
         let linear_rate = prompt.linear_operations / (prompt.parts.linear + prompt.parts.output);
         let share = peak.map_or(String::new(), |peak| {
             format!(", {} of the {of} peak", percent(linear_rate / peak))
         });
         let bandwidth = decode.bytes_read as f64 / decode.seconds;
         Some(format!(
-            "{}: of {} tokens, {} linear layers ({:.0} Gop/s{share}), {} attention, {} between them; a token reads {} at {:.1} GB/s, {} of the memory's rate",
+            "{}: a prompt of {} tokens takes {} of its time for linear layers ({:.0} Gop/s{share}), {} for attention, {} for other operators; a token reads {} at {:.1} GB/s, {} of the memory bandwidth",
             prediction.form.name,
             prompt.tokens,
             of_prompt(prompt.parts.linear + prompt.parts.shadows + prompt.parts.output),

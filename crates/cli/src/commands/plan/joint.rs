@@ -1,4 +1,4 @@
-//! `triad plan --partition auto --processors`: how a whole prompt is divided, placed and cut, by the joint search.
+//! `triad plan --partition auto --processors`: the plan of a whole prompt by the joint search.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -16,34 +16,34 @@ use triad_console::device::DeviceArguments;
 use triad_console::processors::Processors;
 use triad_console::{output, progress};
 
-/// What `plan --partition auto --processors --json` prints of the prompt.
+/// The plan of a prompt in the output of `plan --partition auto --processors --json`.
 #[derive(Serialize)]
 pub struct Joint {
     #[serde(flatten)]
     plan: JointPlan,
-    /// Seconds that it took to make.
+    /// Seconds of the search.
     planned_in: f64,
     /// Tokens of each chunk.
     chunks: Vec<usize>,
-    /// By chunk and subgraph of a block.
+    /// One entry for each chunk and subgraph of a block.
     subgraphs: Vec<Share>,
 }
 
-/// Who computes a subgraph of a chunk.
+/// The processors that compute a subgraph of a chunk.
 #[derive(Serialize)]
 struct Share {
     chunk: usize,
     subgraph: &'static str,
-    /// By processor, the share of its output, over all blocks.
+    /// The share of each processor in the output, over all blocks.
     shares: Vec<f64>,
-    /// Blocks in which it is cut.
+    /// Number of blocks in which the subgraph is cut.
     cut: usize,
 }
 
-/// How a prompt is computed on `processors`, whose costs were measured.
+/// Plans a prompt on `processors`, whose costs were measured.
 ///
 /// # Errors
-/// If the package can't be loaded, or was not measured.
+/// If the package can't be loaded, or has no measurements.
 pub fn plan(
     model: &DescriptionArguments,
     processors: &Processors,
@@ -51,7 +51,7 @@ pub fn plan(
     (prompt, chunk): (usize, usize),
 ) -> Result<Joint> {
     let package = model.package()?;
-    // Where its file is mapped: nothing is computed with it.
+    // The weights are only mapped: nothing is computed with them.
     let package = hashes::open_package(&package, &mut progress::checking(&package))?;
     let load = LoadOptions {
         threads: Threads::Count(1),
@@ -85,7 +85,7 @@ fn of(engine: &Engine, prompt: usize) -> Result<Joint> {
         engine.planned(prompt).context("prompts are not planned")?;
     let planned_in = begin.elapsed().as_secs_f64();
     let mut shares: BTreeMap<_, (Vec<f64>, usize)> = BTreeMap::new();
-    // Those that several processors compute, and not one in several lengths.
+    // The processors of each chunk and subgraph. Parts of several lengths on one processor are not a cut.
     let mut homes: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (number, task) in tasks.tasks.iter().enumerate() {
         let subgraph = &graph.subgraphs()[task.task.subgraph];
@@ -118,12 +118,12 @@ fn of(engine: &Engine, prompt: usize) -> Result<Joint> {
 }
 
 impl Joint {
-    /// Tokens of the longest chunk.
+    /// Returns the tokens of the longest chunk.
     pub fn chunk(&self) -> usize {
         self.chunks.iter().copied().max().unwrap_or(1)
     }
 
-    /// For people, with the names of the processors.
+    /// Returns the plan as text, with the names of the processors.
     pub fn text(&self, names: &[String]) -> String {
         let Self {
             plan,
@@ -147,7 +147,7 @@ impl Joint {
         let candidates: Vec<_> = plan.candidates.iter().map(candidate).collect();
         let is_measured = plan.candidates.iter().any(|one| one.factor.is_some());
         let times = if is_measured {
-            " × what prompts of the kind took as multiples of that"
+            " × measured over simulated time of such prompts"
         } else {
             ""
         };
@@ -170,7 +170,7 @@ impl Joint {
             .chain(names.iter().map(String::as_str))
             .chain(["blocks cut"]);
         format!(
-            "chunks of {} tokens, {}: {} ms (simulated with what was measured; planned in {} ms)\ncandidates, \
+            "chunks of {} tokens, {}: {} ms (simulated with measured costs; planned in {} ms)\ncandidates, \
              simulated ms{times}: {}\n\n{}",
             lengths.join(", "),
             name(plan.id),

@@ -1,4 +1,4 @@
-//! `triad plan`: what a prefill consists of, and where its parts would run; or how its products would be cut.
+//! `triad plan`: shows the subgraphs and chunks of a prefill and their processors, or how its products are cut.
 
 mod joint;
 mod partition;
@@ -14,19 +14,19 @@ use triad_console::device::{DeviceArguments, Npu};
 use triad_console::partition::{self as partitions, Partitions};
 use triad_console::{arguments, output};
 
-/// Tokens of a chunk, unless another number is given.
+/// The default chunk size, in tokens.
 const CHUNK: usize = 256;
 
 /// Show how a prefill is cut into subgraphs and chunks, and where they would run.
 ///
-/// Blocks are cut where the number format changes, the prompt into chunks (llm.npu, chunk-sharing graphs). Static
-/// subgraphs are built once for all chunks; attention, whose shape depends on what came before, once for each. INT8
-/// subgraphs go to the NPU, feed-forwards first, as far as the memory that it can address reaches; floats to the CPU.
-/// Counted from the model's description: nothing runs.
+/// Blocks are cut where the number format changes, and the prompt is cut into chunks (llm.npu, chunk-sharing graphs).
+/// Static subgraphs are built once for all chunks. Attention, whose shape depends on the earlier tokens, is built once
+/// for each chunk. INT8 subgraphs go to the NPU, feed-forwards first, until its addressable memory is full. Float
+/// subgraphs go to the CPU. The plan is computed from the model's description; nothing runs.
 ///
 /// With --partition and --processors, show instead how each product of a layer is cut across these processors
-/// (HeteroLLM, tensor partition), in prefill and for one token of decode, by what `triad profile` measured of the package.
-/// `triad-lab plan` simulates the same for a phone.
+/// (HeteroLLM, tensor partition), in prefill and for one token of decode, by the times that `triad profile` measured
+/// for the package. `triad-lab plan` simulates the same for a phone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad plan --shape qwen1.5-1.8b --prompt 1024 --chunk 256
@@ -36,20 +36,19 @@ const CHUNK: usize = 256;
 pub struct Arguments {
     #[command(flatten)]
     model: arguments::DescriptionArguments,
-    /// Tokens of the prompt [default: 1024, or what the model was made for if less]
+    /// Tokens of the prompt [default: 1024, or the model's context if less]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     prompt: Option<usize>,
-    /// Tokens of a chunk [default: 256]
+    /// Prefill chunk size, in tokens [default: 256]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     chunk: Option<usize>,
-    /// GiB of memory that the NPU can address
+    /// Memory that the NPU can address, in GiB
     #[arg(long, value_name = "GIB", default_value = "4", value_parser = arguments::gibibytes)]
     window: usize,
-    /// How products are cut across --processors: layer (not at all), tensor (all of them), or auto (where
-    /// that is faster)
+    /// How products are cut across --processors: layer (not at all), tensor (all of them), or auto (where it is faster)
     #[arg(long, value_name = "HOW", value_parser = partitions::restriction, conflicts_with = "window")]
     partition: Option<Restriction>,
-    /// With --partition, processors of this machine on which `triad profile` measured the package: cpu=0,cpu=1
+    /// Processors of this machine for --partition, on which `triad profile` measured the package: cpu=0,cpu=1
     #[arg(
         long,
         value_name = "LIST",
@@ -57,7 +56,7 @@ pub struct Arguments {
         conflicts_with = "shape"
     )]
     processors: Option<triad_console::processors::Processors>,
-    /// What the NPU is of --processors, as for `triad profile`
+    /// Kind of the NPU in --processors, as for `triad profile`
     #[arg(
         long,
         value_name = "WHAT",
@@ -65,7 +64,7 @@ pub struct Arguments {
         default_value = "kernels"
     )]
     npu: Npu,
-    /// Which GPU of --processors, as for `triad profile`
+    /// Name of the GPU in --processors, as for `triad profile`
     #[arg(long, value_name = "NAME", requires = "processors")]
     gpu: Option<String>,
     /// Moved to triad-lab
@@ -79,17 +78,17 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What `plan --partition --processors --json` prints.
+/// The output of `plan --partition --processors --json`.
 #[derive(Serialize)]
 struct Measured {
-    /// Of the whole prompt, by the joint search of [`Restriction::Auto`].
+    /// The plan of the whole prompt, by the joint search of [`Restriction::Auto`].
     #[serde(rename = "prompt_plan", skip_serializing_if = "Option::is_none")]
     joint: Option<joint::Joint>,
     #[serde(flatten)]
     products: Partitions,
 }
 
-/// What `plan --json` prints.
+/// The output of `plan --json`.
 #[derive(Serialize)]
 struct Plan {
     model: String,
@@ -97,9 +96,9 @@ struct Plan {
     chunk: usize,
     chunks: usize,
     subgraphs: usize,
-    /// Built once for all chunks.
+    /// Subgraphs that are built once for all chunks.
     static_subgraphs: usize,
-    /// To build, where blocks that differ in their weights alone share graphs, too.
+    /// Graphs to build if blocks that differ only in their weights share graphs too.
     distinct_graphs: usize,
     tasks: usize,
     memory: GraphMemory,
@@ -119,11 +118,11 @@ struct OfRole {
     reason: Reason,
     count: usize,
     weight_bytes: usize,
-    /// Multiplications and additions of linear layers and of attention's products, for the whole prompt.
+    /// Multiplications and additions of the linear layers and of attention's products, for the whole prompt.
     operations: f64,
 }
 
-/// Plans and prints.
+/// Runs `triad plan`.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let is_simulated = arguments.device.is_some() || arguments.floats.is_some();
     ensure!(
@@ -170,7 +169,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     arguments::check_chunks(prompt, chunk, arguments::MAX_CHUNKS)?;
     let graph = Graph::new(&description, prompt, chunk);
     let processors = Processors::cpu_and_npu(Some(arguments.window));
-    // One processor is preferred for each format: nothing is to be balanced by seconds.
+    // Each format has one preferred processor, so no load is balanced by times.
     let placement = Placement::new(&graph, &processors, |_, _| 1.0)?;
     let npu = processors.id("npu").expect("it is in the list");
     let plan = Plan {
@@ -197,7 +196,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// A role in every place that it has.
+/// Returns the subgraphs of a role, for each place that has some.
 fn of_role(
     role: Role,
     graph: &Graph,
@@ -260,12 +259,12 @@ impl std::fmt::Display for Plan {
         writeln!(
             f,
             "{subgraphs} subgraphs, {static_subgraphs} of them shared by all chunks; {distinct_graphs} graphs to build \
-             where blocks share them, too"
+             if blocks share graphs too"
         )?;
         let bytes = |bytes: usize| output::bytes(bytes as u64);
         writeln!(
             f,
-            "graphs take {} shared and {} with one for each chunk: {:.0} % less",
+            "graphs take {} shared and {} with one graph per chunk: {:.0} % less",
             bytes(memory.shared_bytes),
             bytes(memory.separate_bytes),
             100.0 * memory.saved()
@@ -281,7 +280,7 @@ impl std::fmt::Display for Plan {
 }
 
 impl OfRole {
-    /// A row of the table.
+    /// Returns a row of the table.
     fn cells(&self) -> Vec<String> {
         let format = if self.format == Format::Int8 {
             "INT8"

@@ -7,8 +7,8 @@ use triad_model::description::ModelDescription;
 use triad_plan::partition::plans::ModelProduct;
 use triad_plan::partition::solve::Restriction;
 
-/// The partitions of the products of a prompt, as the engine runs it on processors with these `names`: in chunks of
-/// `chunk` tokens and a rest, by costs that were measured; and of a step of decode, if that was measured, too.
+/// Returns the partitions of a prompt's products, as the engine runs it on processors with these `names`: in chunks of
+/// `chunk` tokens and a rest, by measured costs. Also returns those of a decode step, if it was measured.
 ///
 /// # Errors
 /// If the costs are of shorter chunks or of another model.

@@ -1,4 +1,4 @@
-//! A conversation in a file: its messages as JSON, as `{"messages": [{"role": "user", "content": "…"}, …]}`.
+//! Conversations in files: messages as JSON, `{"messages": [{"role": "user", "content": "…"}, …]}`.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -10,7 +10,7 @@ use triad_model::template::Message;
 
 use triad_console::output_file::OutputFile;
 
-/// No context holds more. A device file never ends.
+/// Maximum bytes of a file: no context holds more. Reading a device file would never end.
 const MOST_BYTES: u64 = 64 << 20;
 const ROLES: [&str; 3] = ["system", "user", "assistant"];
 
@@ -27,7 +27,7 @@ struct Turn {
     content: String,
 }
 
-/// The messages in the file at `path`.
+/// Reads the messages in the file at `path`.
 pub fn read(path: &Path) -> Result<Vec<Message>> {
     let name = path.display();
     let mut text = String::new();
@@ -40,10 +40,10 @@ pub fn read(path: &Path) -> Result<Vec<Message>> {
         "{name}: longer than {} MiB: expected a conversation",
         MOST_BYTES >> 20
     );
-    parse(&text).with_context(|| format!("{name} is no conversation that was saved"))
+    parse(&text).with_context(|| format!("{name} is not a saved conversation"))
 }
 
-/// As [`read`]; no messages where there is no file yet.
+/// Reads messages as [`read`] does. Returns none if the file does not exist.
 pub fn read_if_there(path: &Path) -> Result<Vec<Message>> {
     if path.exists() {
         read(path)
@@ -64,7 +64,7 @@ fn parse(text: &str) -> Result<Vec<Message>> {
         }
         ensure!(
             index == 0 || role != "system",
-            "messages[{index}].role is \"system\": expected it first alone"
+            "messages[{index}].role is \"system\": expected it only as the first message"
         );
     }
     Ok(messages
@@ -73,7 +73,7 @@ fn parse(text: &str) -> Result<Vec<Message>> {
         .collect())
 }
 
-/// Writes `messages` to the file at `path`, in place of what is there once it is whole.
+/// Writes `messages` to the file at `path`. The file is replaced once the new one is complete.
 pub fn write(path: &Path, messages: &[Message]) -> Result<()> {
     let turn = |message: &Message| Turn {
         role: message.role.clone(),

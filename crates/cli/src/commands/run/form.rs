@@ -12,26 +12,26 @@ use triad_grammar::{GrammarSource, Grammars};
 
 use triad_console::inputs;
 
-/// Bytes of a file that are read: more than any grammar may have.
+/// Maximum bytes of a file that are read: more than any grammar may have.
 const LONGEST: u64 = 1 << 21;
 
-/// What form an answer must have.
+/// The constraint on an answer.
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub struct FormArguments {
-    /// Answer in JSON that the JSON schema in FILE describes
+    /// Answer in JSON that matches the JSON schema in FILE
     #[arg(long, value_name = "FILE")]
     schema: Option<PathBuf>,
-    /// Answer in a text of the Lark grammar in FILE, from its rule `start`
+    /// Answer in text that matches the Lark grammar in FILE, from its rule `start`
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
-    /// Answer in a text that the regular expression TEXT matches as a whole
+    /// Answer in text that the regular expression TEXT matches as a whole
     #[arg(long, value_name = "TEXT")]
     regex: Option<String>,
 }
 
 impl FormArguments {
-    /// What was given as text, and the file that it is from; read before a model is loaded.
+    /// Returns the constraint as text, and the file that it is from. Called before a model is loaded.
     pub fn read(&self) -> Result<Option<(GrammarSource, Option<&Path>)>> {
         let from = |path: &PathBuf| -> Result<String> {
             inputs::add(path);
@@ -52,7 +52,7 @@ impl FormArguments {
     }
 }
 
-/// The form for answers of `model`.
+/// Compiles the constraint for answers of `model`.
 pub fn compile(
     model: &Arc<Model>,
     (source, path): (GrammarSource, Option<&Path>),

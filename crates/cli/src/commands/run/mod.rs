@@ -1,4 +1,4 @@
-//! `triad run`: an answer to one prompt, or a conversation ([`terminal`]).
+//! `triad run`: answers one prompt, or holds a conversation ([`terminal`]).
 
 mod conversation;
 mod form;
@@ -33,21 +33,21 @@ use triad_console::output;
 use triad_console::processors::{self, Executed, ProcessorArguments};
 use triad_console::progress::{self, Shown};
 
-/// Context of a conversation, unless the model was made for less or another one is given.
+/// The default context of a conversation, in tokens, if the model has as much.
 const CHAT_CONTEXT: usize = 4096;
 
 /// Run a model: answer one prompt, or chat.
 ///
-/// A model file is prepared first, once: the package is kept in the cache. Without -p and -f the prompt is read from
-/// standard input; at a terminal a conversation begins. The answer goes to standard output; a last line on standard
-/// error reports how fast it was.
+/// A model file is prepared once; the package is kept in the cache. Without -p and -f the prompt is read from standard
+/// input; at a terminal a conversation begins. The answer goes to standard output. A last line on standard error
+/// reports the speed.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad run -p 'Why is the sky blue?'
   triad run                                         chat: /help lists the commands
   triad run -m model.gguf -f prompt.txt -n 100
   triad run -m hf:Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --top-p 0.9 --seed 1
-  triad run --session talk.json -p 'And at night?'  goes on with the conversation in the file
+  triad run --session talk.json -p 'And at night?'  continues the conversation in the file
   git diff | triad run --system 'Summarize this change.'
   triad run --raw -p 'The capital of France is' -n 8 --stop . --json
   triad run -m large.gguf --speculate small.gguf -p 'Why is the sky blue?'
@@ -63,76 +63,78 @@ pub struct Arguments {
     float: FloatArguments,
     #[command(flatten)]
     prompt: PromptArguments,
-    /// Tokens of an answer at most
+    /// Maximum tokens of an answer
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value = "512", value_parser = arguments::count)]
     max_tokens: usize,
-    /// Tokens of the prompt that go through the model at once
+    /// Prefill chunk size, in tokens
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
-    /// Tokens of prompt and answer together; memory for all of them is taken at the start
-    /// [default: what prompt and -n need, 4096 in a chat; never more than the model was made for]
+    /// Context length: tokens of prompt and answer together; memory for all of them is allocated at the start [default:
+    /// what prompt and -n need, 4096 in a chat; at most the model's own]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     context: Option<usize>,
     /// Instructions to the model, before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
-    /// Go on with the conversation in this file, if it is there, and write it there after each answer
+    /// Continue the conversation in this file, if the file exists, and write it there after each answer
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     session: Option<PathBuf>,
-    /// Text that ends the answer and is not shown; may be given several times
+    /// Text that ends the answer and is not printed; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// Continue the prompt as plain text, without the model's chat template
     #[arg(long)]
     raw: bool,
-    /// Keep names of control tokens in texts, such as <|im_end|>, letters: else they are these tokens
+    /// Treat names of control tokens in texts, such as <|im_end|>, as plain text and not as these tokens
     #[arg(long, conflicts_with = "raw")]
     keep_letters: bool,
-    /// Decode several tokens in a step where it pays by measured times: `lookup` tries what followed the same
-    /// tokens before, a MODEL with the same tokenizer its own likeliest tokens, `off` nothing; the answer is the same
+    /// Proposer of speculative decoding, which is used where measured times show a gain: `lookup` proposes what
+    /// followed the same tokens earlier, a MODEL with the same tokenizer its likeliest tokens, `off` nothing; the
+    /// answer stays the same
     #[arg(long, value_name = "lookup|off|MODEL", default_value = "lookup")]
     speculate: Proposer,
     #[command(flatten)]
     form: FormArguments,
-    /// Apply a LoRA adapter for the model, a GGUF file or a folder as PEFT writes it, times SCALE; may be given several times
+    /// LoRA adapter for the model, a GGUF file or a PEFT folder, with an optional factor; may be given several times
     #[arg(long, value_name = "PATH[:SCALE]")]
     lora: Vec<ScaledPath>,
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
-    // Last, since its heading holds for all that follows.
+    // The sampler's arguments come last, since their heading holds for all arguments after it.
     #[command(flatten)]
     sampler: SamplerArguments,
     #[command(flatten)]
     several: ProcessorArguments,
-    /// What decides which part of a prompt is next: in-order, fifo, npu-first, paper, critical-path, planned
+    /// Policy that schedules the parts of a prompt: in-order, fifo, npu-first, paper, critical-path, planned
     #[arg(long, value_name = "P", default_value = Policy::default().name(), value_parser = processors::policy,
           requires = "processors")]
     policy: Policy,
 }
 
-/// How tokens are chosen. What is not given is as the model's authors recommend, else greedy.
+/// Sampling options. An option that is not given has the value that the model's authors recommend, else sampling is
+/// greedy.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Choice of tokens [default: as the model recommends, else greedy]")]
+#[command(next_help_heading = "Sampling [default: as the model recommends, else greedy]")]
 struct SamplerArguments {
-    /// Divisor of the logits; 0 always takes the likeliest token
+    /// Temperature, which divides the logits; 0 always takes the likeliest token
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
-    /// Keep only this many likeliest tokens; 0 keeps all
+    /// Keep only this many of the likeliest tokens; 0 keeps all
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
     /// Keep the fewest likeliest tokens whose probabilities add up to this
     #[arg(long, value_name = "P")]
     top_p: Option<f32>,
-    /// Drop tokens less likely than this share of the likeliest one
+    /// Drop tokens whose probability is below this share of the likeliest token's
     #[arg(long, value_name = "P")]
     min_p: Option<f32>,
-    /// Make tokens that were there before less likely; 1 changes nothing
+    /// Make tokens that occurred before less likely; 1 changes nothing
     #[arg(long, value_name = "R")]
     repetition_penalty: Option<f32>,
-    /// Start of the random numbers: the same seed gives the same answer
+    /// Seed of the random numbers: the same seed gives the same answer
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
 }
@@ -179,12 +181,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// A model with the settings by which it answers.
+/// A model with the settings of its answers.
 struct Speaker<'a> {
     model: Arc<Model>,
-    /// What form its answers have.
+    /// The constraint that answers must match.
     form: Option<Arc<dyn Form>>,
-    /// What is added to its weights.
+    /// LoRA adapters that are added to the weights.
     adapters: Adapters,
     arguments: &'a Arguments,
 }
@@ -194,12 +196,12 @@ impl Speaker<'_> {
         &self.arguments.model.name.model
     }
 
-    /// True if prompts go through the chat template.
+    /// Returns whether prompts go through the chat template.
     fn chats(&self) -> bool {
         !self.arguments.raw && self.model.chat_template().is_some()
     }
 
-    /// Prints, where that may surprise, that prompts are continued and not answered.
+    /// Prints a note where prompts are continued although --raw was not given.
     fn note_if_plain(&self) {
         if !self.arguments.raw && !self.chats() {
             output::note(
@@ -208,7 +210,8 @@ impl Speaker<'_> {
         }
     }
 
-    /// How a conversation begins: with what `--session` holds, unless that is nothing, and with `--system` in place of its own.
+    /// Returns the first messages of a conversation: the file of `--session`, if it exists, with `--system` in place of
+    /// its own instructions.
     fn beginning(&self) -> Result<Vec<Message>> {
         let saved = self
             .arguments
@@ -233,7 +236,7 @@ impl Speaker<'_> {
             .map_or(Ok(()), |path| conversation::write(path, messages))
     }
 
-    /// The first message of a conversation, if there is one.
+    /// Returns the message of `--system`, if it is given and the model has a chat template.
     fn system(&self) -> Option<Message> {
         self.arguments
             .system
@@ -242,7 +245,7 @@ impl Speaker<'_> {
             .map(|text| Message::new("system", text))
     }
 
-    /// Tokens of a whole conversation; of its last message alone where nothing makes it a conversation.
+    /// Returns the tokens of a whole conversation; without a chat template, only of its last message.
     fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(longest).min(longest);
@@ -259,7 +262,7 @@ impl Speaker<'_> {
         Ok(tokens)
     }
 
-    /// A session for a conversation, and what proposes tokens in it.
+    /// Returns a session for a conversation, and its proposer of speculative decoding.
     fn session(&self, needed: usize) -> Result<(Session, Option<Speculate>)> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(needed.min(longest));
@@ -300,8 +303,8 @@ impl Speaker<'_> {
         Ok((session, speculate))
     }
 
-    /// Makes an answer and shows it while it comes, unless it is wanted as JSON. Ctrl-C ends it. Returns what memory the
-    /// process held behind the prompt, too.
+    /// Generates an answer, and prints it while it is generated, unless it is wanted as JSON. Ctrl-C ends it. Also
+    /// returns the memory of the process after the prompt.
     fn answer(
         &self,
         (session, speculate): (&mut Session, Option<&Speculate>),
@@ -327,7 +330,7 @@ impl Speaker<'_> {
                         .set(done);
                 }
                 Event::Prefill { .. } => drop(bar.take()),
-                // The first one: all logits of the prompt are there, and nothing is decoded yet.
+                // The first token: all logits of the prompt are computed, and nothing is decoded yet.
                 Event::Token { .. } => behind_prompt = behind_prompt.or_else(machine::resident),
                 Event::Text(_) if self.arguments.json => {}
                 Event::Text(text) => output::answer(text)?,
@@ -341,7 +344,7 @@ impl Speaker<'_> {
     }
 }
 
-/// What `run --json` prints.
+/// The output of `run --json`.
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
@@ -350,16 +353,17 @@ struct Report<'a> {
     answer: &'a Generation,
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
-    /// Accepted tokens to proposed ones, and how many times as fast as one by one that was, if tokens were proposed.
+    /// The share of proposed tokens that were accepted, and the speedup over decoding token by token, if tokens were
+    /// proposed.
     #[serde(skip_serializing_if = "Option::is_none")]
     acceptance: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     speculation_gain: Option<f64>,
     peak_resident_bytes: Option<u64>,
-    /// Behind the prompt, where several processors ran it and the system reports it.
+    /// The memory after the prompt, where several processors ran it and the system reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     resident_behind_prompt: Option<Resident>,
-    /// Of the prompt, where several processors ran it.
+    /// The schedule of the prompt, where several processors ran it.
     #[serde(skip_serializing_if = "Option::is_none")]
     executed: Option<Executed>,
 }
@@ -415,8 +419,8 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the rows of shadows did beside a device with memory of its own, and what memory the process held behind the prompt;
-/// and what is in fixed point.
+/// Describes the outlier weight cache on a device with its own memory, the memory of the process after the prompt,
+/// and the operators in fixed point.
 fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     let fixed =
         processors::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
@@ -425,7 +429,7 @@ fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     };
     let behind = behind_prompt.map(|resident| {
         format!(
-            ", memory behind the prompt {}",
+            ", memory after the prompt {}",
             output::bytes(resident.bytes)
         )
     });
@@ -436,7 +440,7 @@ fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     )
 }
 
-/// How fast an answer was, in one line.
+/// Describes the speed of an answer in one line.
 fn statistics(answer: &Generation) -> String {
     let timing = &answer.timing;
     let end = match answer.finish {

@@ -11,14 +11,14 @@ use triad_frontend::answer;
 
 use triad_console::arguments::{FloatArguments, ModelArguments};
 
-/// What proposes tokens.
+/// The source of proposed tokens.
 #[derive(Clone, Debug)]
 pub enum Proposer {
-    /// Nothing.
+    /// No tokens are proposed.
     Off,
     /// The tokens so far.
     Lookup,
-    /// A model, as the user calls it.
+    /// A draft model, by the name that the user gave.
     Draft(String),
 }
 
@@ -35,7 +35,8 @@ impl FromStr for Proposer {
 }
 
 impl Proposer {
-    /// What it is for answers of `session`. A draft model is prepared as the model is, unless wanted in `float`.
+    /// Returns the options of speculative decoding for answers of `session`. A draft model is prepared as the model is,
+    /// unless `float` is given.
     pub fn options(
         &self,
         model: &ModelArguments,
@@ -74,7 +75,8 @@ fn draft(model: &Arc<Model>, session: &Session) -> Result<Draft> {
     Ok(Draft::new(engine.session(), session.model())?)
 }
 
-/// How often tokens were accepted, and what that brought, for the line behind an answer; nothing where none were proposed.
+/// Describes how many proposed tokens were accepted, and the gain, for the line after an answer. Empty where no tokens
+/// were proposed.
 pub fn statistics(answer: &Generation) -> String {
     let Some(speculation) = answer
         .speculation
@@ -90,7 +92,7 @@ pub fn statistics(answer: &Generation) -> String {
     } = speculation;
     let gain = speculation.gain(answer.timing.decode_tokens, answer.timing.decode_seconds);
     let gain = gain.map_or_else(String::new, |gain| {
-        format!(", {gain:.2} × as fast as one by one")
+        format!(", {gain:.2} × as fast as token by token")
     });
     format!(" in {steps} steps, {accepted} of {proposed} proposed tokens accepted{gain}")
 }

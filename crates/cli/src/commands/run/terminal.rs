@@ -17,18 +17,18 @@ use triad_console::{output, processors};
 const HELP: &str = "\
 /reset          begin a new conversation
 /system [TEXT]  show the instructions to the model, or replace them
-/edit           change the latest message in an editor ($VISUAL or $EDITOR), and have it answered anew
+/edit           change the latest message in an editor ($VISUAL or $EDITOR), and answer it again
 /save FILE      write the conversation to a file
-/load FILE      go on with the conversation in a file
+/load FILE      continue the conversation in a file
 /stats          speed of the last answer
 /help           this list
 /exit           leave; so does Ctrl-D
 \"\"\"             begins and ends a message of several lines; so does \\ at the end of a line
-Ctrl-C          end the answer that comes; at the prompt: leave the line";
+Ctrl-C          stop the answer; at the prompt: discard the line";
 
-/// Begins and ends a message of several lines.
+/// The mark that begins and ends a message of several lines.
 const QUOTES: &str = "\"\"\"";
-/// The editor where the environment names none.
+/// The editor if the environment names none.
 const EDITOR: &str = "vi";
 
 /// Reads messages and answers them until the user leaves.
@@ -59,7 +59,7 @@ pub fn run(speaker: &Speaker) -> Result<()> {
         if message.is_empty() {
             continue;
         }
-        // A line that the history refuses is still a line.
+        // The history may refuse a line; the line is answered anyway.
         let _ = editor.add_history_entry(message);
         match message
             .strip_prefix('/')
@@ -72,7 +72,7 @@ pub fn run(speaker: &Speaker) -> Result<()> {
     }
 }
 
-/// Lines up to the end of a message: one, or several that `"""` encloses or that end with a backslash.
+/// Reads the lines of a message: one line, or several that `"""` encloses or that end with a backslash.
 fn message<E>(mut read: impl FnMut(&str) -> Result<String, E>) -> Result<String, E> {
     let mut text = read("> ")?;
     if let Some(first) = text.trim().strip_prefix(QUOTES) {
@@ -92,7 +92,7 @@ fn message<E>(mut read: impl FnMut(&str) -> Result<String, E>) -> Result<String,
     Ok(text)
 }
 
-/// `text` as the user leaves it in an editor.
+/// Returns `text` as the user edited it.
 fn edit(text: &str) -> Result<String> {
     let named = ["VISUAL", "EDITOR"]
         .into_iter()
@@ -104,16 +104,16 @@ fn edit(text: &str) -> Result<String> {
         .context("cannot make a file to edit")?;
     file.write_all(text.as_bytes())
         .context("cannot write the file to edit")?;
-    // It may have arguments of its own.
+    // The command may have arguments of its own.
     let mut words = command.split_whitespace();
     let program = words.next().unwrap_or(EDITOR);
     let status = Command::new(program).args(words).arg(file.path()).status();
     let status = status.with_context(|| format!("cannot start the editor {command}"))?;
     ensure!(
         status.success(),
-        "the editor {command} ended with an error: the message is as it was"
+        "the editor {command} ended with an error: the message is unchanged"
     );
-    std::fs::read_to_string(file.path()).context("cannot read what was edited")
+    std::fs::read_to_string(file.path()).context("cannot read the edited file")
 }
 
 struct Chat<'a> {
@@ -125,7 +125,7 @@ struct Chat<'a> {
 }
 
 impl Chat<'_> {
-    /// What goes wrong with a command ends nothing.
+    /// Runs a command. An error of a command is printed and does not end the conversation.
     fn command(&mut self, command: &str) -> Result<()> {
         let (name, argument) = command
             .split_once(char::is_whitespace)
@@ -192,7 +192,7 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// Answers the latest message of the user again, as it is after an editor.
+    /// Opens the user's latest message in an editor, and answers the edited message.
     fn edit(&mut self) -> Result<()> {
         let Some(latest) = self
             .messages
@@ -203,7 +203,7 @@ impl Chat<'_> {
         };
         match edit(&self.messages[latest].content) {
             Ok(text) if text.trim().is_empty() => {
-                self.note("an empty message: the conversation is as it was")
+                self.note("an empty message: the conversation is unchanged")
             }
             Ok(text) => {
                 self.messages.truncate(latest);
@@ -213,8 +213,8 @@ impl Chat<'_> {
         }
     }
 
-    /// Answers `line`. What goes wrong with one line (it is too long, say) ends neither the
-    /// conversation nor the program; only a screen that is gone does.
+    /// Answers `line`. An error in one line, such as a line that is too long, ends neither the conversation nor the
+    /// program. Only an error while printing does.
     fn answer(&mut self, line: &str) -> Result<()> {
         self.messages.push(Message::new("user", line));
         let prompt = self.speaker.encode(&self.messages);
@@ -229,7 +229,7 @@ impl Chat<'_> {
                 self.statistics =
                     Some(statistics(&answer) + &devices(self.session.engine(), behind_prompt));
                 if answer.text.is_empty() && answer.finish == Finish::Cancelled {
-                    // There is no answer: the question is dropped.
+                    // The answer is empty: the question is dropped.
                     self.messages.pop();
                 } else {
                     self.messages.push(Message::new("assistant", &answer.text));
