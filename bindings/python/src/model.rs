@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use triad_engine::{Cancel, Engine, Model as EngineModel, SessionOptions};
 use triad_evaluate::{Dataset, EvaluateOptions, Task, evaluate};
 use triad_frontend::chat;
+use triad_frontend::embedding::{Pooling, embed};
 use triad_frontend::open::{OpenOptions, open};
 use triad_model::tokenizer::Special;
 
@@ -150,6 +152,32 @@ impl Model {
             (add_generation_prompt, &Cancel::new()),
         )
         .map_err(error::frontend)
+    }
+
+    /// Returns the embedding of a text or of tokens, `[hidden]`, of length 1. `pooling` is `mean` or `last`, the hidden
+    /// state of the last token.
+    #[pyo3(signature = (prompt, *, pooling="mean"))]
+    fn embed<'py>(
+        &self,
+        py: Python<'py>,
+        prompt: Prompt,
+        pooling: &str,
+    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let pooling = match pooling {
+            "mean" => Pooling::Mean,
+            "last" => Pooling::Last,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "pooling is {other:?}: expected \"mean\" or \"last\""
+                )));
+            }
+        };
+        let tokens = prompt.encode(self.model(), &self.name, self.engine.context())?;
+        let session = self.engine.session();
+        let vector = wait(py, None, move |cancel, _| {
+            embed(session, &tokens, pooling, cancel).map_err(error::frontend)
+        })?;
+        Ok(PyArray1::from_vec(py, vector))
     }
 
     /// Returns an empty conversation.

@@ -1,6 +1,7 @@
 //! Keyword arguments.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -9,16 +10,16 @@ use pyo3::types::PyDict;
 use serde_json::Value;
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
-use triad_engine::{GenerateOptions, KvFormat, Model, Threads};
+use triad_engine::{Adapters, GenerateOptions, KvFormat, Model, ScaledAdapter, Threads};
 use triad_grammar::{GrammarSource, Grammars};
 
-use crate::error::{TriadError, chain};
+use crate::error::{self, TriadError, chain};
 
 /// Default maximum number of tokens of an answer.
 const MAX_TOKENS: usize = 512;
 
 /// The names of [`generate_options`].
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "max_tokens",
     "temperature",
     "top_k",
@@ -35,7 +36,35 @@ const NAMES: [&str; 16] = [
     "schema",
     "regex",
     "grammar",
+    "lora",
 ];
+
+/// An adapter: its path, or its path and scale.
+#[derive(FromPyObject)]
+enum AdapterArgument {
+    Scaled((PathBuf, f32)),
+    Whole(PathBuf),
+}
+
+/// Opens the adapters of the option `lora` for `model`.
+///
+/// # Errors
+/// `TypeError` for a value of another type, `TriadError` for an adapter that does not fit the model.
+pub fn adapters(model: &Model, options: Option<&Bound<'_, PyDict>>) -> PyResult<Adapters> {
+    let given: Option<Vec<AdapterArgument>> = match options {
+        Some(options) => get(options, "lora")?,
+        None => None,
+    };
+    let opened = given.unwrap_or_default().into_iter().map(|adapter| {
+        let (path, scale) = match adapter {
+            AdapterArgument::Scaled(scaled) => scaled,
+            AdapterArgument::Whole(path) => (path, 1.0),
+        };
+        let adapter = model.open_adapter(&path).map_err(error::engine)?;
+        Ok(ScaledAdapter { adapter, scale })
+    });
+    Adapters::new(opened.collect::<PyResult<Vec<_>>>()?).map_err(error::engine)
+}
 
 /// One text or several.
 #[derive(FromPyObject)]

@@ -10,7 +10,7 @@ use triad_engine::{Branch, Session as EngineSession};
 use crate::answer::{Answer, Stream};
 use crate::error;
 use crate::lent::Home;
-use crate::options::generate_options;
+use crate::options::{adapters, generate_options};
 use crate::prompt::{Name, Prompt, conversation};
 use crate::running::wait;
 
@@ -34,6 +34,8 @@ impl Session {
     pub fn start(&self, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
         let mut session = self.home.lend()?;
         let engine = session.get();
+        let adapters = adapters(engine.model(), options)?;
+        engine.set_adapters(&adapters).map_err(error::engine)?;
         let options = generate_options(engine.model(), options)?;
         let prompt = prompt.encode(engine.model(), &self.name, engine.context())?;
         Ok(Stream::start(session, prompt, options))

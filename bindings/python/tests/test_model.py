@@ -155,3 +155,21 @@ def test_pythons_lock_is_free_while_an_answer_is_computed(model):
         counted += 1
     thread.join()
     assert counted > 10, "this thread had no turn"
+
+
+def test_an_embedding_has_length_one_and_tells_texts_apart(model):
+    cat, kitten, sum_ = (model.embed(text) for text in ("A cat sleeps.", "A kitten sleeps.", "3 + 4 = 7"))
+    assert cat.shape == kitten.shape and abs(float(cat @ cat) - 1) < 1e-4
+    assert float(cat @ kitten) > float(cat @ sum_)
+    assert not (model.embed("A cat sleeps.", pooling="last") == cat).all()
+    with pytest.raises(ValueError, match="mean"):
+        model.embed("A cat", pooling="max")
+
+
+def test_an_adapter_that_is_not_there_is_an_error_that_names_it(model):
+    with pytest.raises(triad.TriadError, match="no-adapter"):
+        model.generate("Hello", lora=["no-adapter.gguf"], max_tokens=1)
+    with pytest.raises(triad.TriadError, match="no-adapter"):
+        model.generate("Hello", lora=[("no-adapter.gguf", 0.5)], max_tokens=1)
+    with pytest.raises(TypeError, match="lora"):
+        model.generate("Hello", lora=3, max_tokens=1)

@@ -12,6 +12,7 @@
 pub mod answer;
 mod cache_file;
 pub mod chat;
+pub mod embedding;
 pub mod energy;
 mod error;
 pub mod hashes;

@@ -11,7 +11,8 @@ use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use triad_engine::{Cancel, Error};
+use triad_engine::Cancel;
+use triad_frontend::embedding::embed;
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -20,7 +21,6 @@ use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::guard::Client;
-use crate::hosted::Hosted;
 use crate::prepare::CancelOnDrop;
 use crate::prompts::{Prompts, TextFields, encode};
 
@@ -69,6 +69,15 @@ enum Pooling {
     Mean,
     /// The state of the last token.
     Last,
+}
+
+impl From<Pooling> for triad_frontend::embedding::Pooling {
+    fn from(pooling: Pooling) -> Self {
+        match pooling {
+            Pooling::Mean => Self::Mean,
+            Pooling::Last => Self::Last,
+        }
+    }
 }
 
 /// Embeddings, in the order of the inputs.
@@ -164,7 +173,7 @@ pub(crate) async fn create(
         move || {
             let vectors = texts
                 .iter()
-                .map(|text| embed(&model, text, pooling, &cancel))
+                .map(|text| embed(model.engine().session(), text, pooling.into(), &cancel))
                 .collect::<Result<Vec<_>, _>>();
             drop(permit);
             vectors.map_err(ApiError::from)
@@ -187,44 +196,6 @@ pub(crate) async fn create(
         model: model.name().to_owned(),
         usage,
     }))
-}
-
-/// Computes an embedding of length 1.
-fn embed(
-    model: &Hosted,
-    text: &[u32],
-    pooling: Pooling,
-    cancel: &Cancel,
-) -> Result<Vec<f32>, Error> {
-    let hidden = model.model().description().hidden;
-    let mut pooled = vec![0.0_f64; hidden];
-    model
-        .engine()
-        .session()
-        .hidden_states(text, cancel, |states| match pooling {
-            Pooling::Mean => {
-                for state in states.chunks_exact(hidden) {
-                    pooled
-                        .iter_mut()
-                        .zip(state)
-                        .for_each(|(sum, value)| *sum += f64::from(*value));
-                }
-            }
-            Pooling::Last => {
-                let last = &states[states.len() - hidden..];
-                pooled
-                    .iter_mut()
-                    .zip(last)
-                    .for_each(|(pooled, value)| *pooled = f64::from(*value));
-            }
-        })?;
-    let length = pooled.iter().map(|value| value * value).sum::<f64>().sqrt();
-    if !length.is_finite() {
-        return Err(Error::NotFinite);
-    }
-    // A vector of length 0 stays 0.
-    let scale = if length > 0.0 { length.recip() } else { 0.0 };
-    Ok(pooled.iter().map(|value| (value * scale) as f32).collect())
 }
 
 fn written(vector: Vec<f32>, format: EncodingFormat) -> Vector {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use triad_engine::{Cancel, Engine, Error as EngineError, KvFormat, Threads};
+use triad_frontend::embedding::{Pooling, embed};
 use triad_frontend::open;
 use triad_model::tokenizer::Special;
 
@@ -55,24 +56,8 @@ impl Model {
     /// If the text is empty or longer than the context.
     pub fn embed(&self, text: &str) -> Result<Vec<f32>> {
         let tokens = self.0.encode(text)?;
-        let hidden = self.engine().model().description().hidden;
-        let mut sums = vec![0.0f64; hidden];
-        let cancel = Cancel::new();
-        self.engine()
-            .session()
-            .hidden_states(&tokens, &cancel, |states| {
-                for state in states.chunks_exact(hidden) {
-                    sums.iter_mut()
-                        .zip(state)
-                        .for_each(|(sum, value)| *sum += f64::from(*value));
-                }
-            })?;
-        let length = sums.iter().map(|value| value * value).sum::<f64>().sqrt();
-        if !length.is_finite() {
-            return Err(EngineError::NotFinite.into());
-        }
-        let scale = if length > 0.0 { length.recip() } else { 0.0 };
-        Ok(sums.iter().map(|value| (value * scale) as f32).collect())
+        let session = self.engine().session();
+        Ok(embed(session, &tokens, Pooling::Mean, &Cancel::new())?)
     }
 
     /// Returns the tokens of `text`, with the BOS token if the model expects one. Names of control tokens are plain
