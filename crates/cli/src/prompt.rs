@@ -10,7 +10,7 @@ use triad_console::inputs;
 
 /// Maximum bytes of a prompt. A longer one is refused unread: no model has enough context, and a device file never
 /// ends.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The source of a prompt.
 #[derive(clap::Args)]
@@ -54,13 +54,13 @@ impl PromptArguments {
 fn read(source: impl Read, name: &str) -> Result<String> {
     let mut bytes = Vec::new();
     source
-        .take(MOST_BYTES + 1)
+        .take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)
         .with_context(|| format!("cannot read {name}"))?;
     ensure!(
-        bytes.len() as u64 <= MOST_BYTES,
+        bytes.len() as u64 <= MAX_BYTES,
         "{name} is longer than {} MiB",
-        MOST_BYTES >> 20
+        MAX_BYTES >> 20
     );
     let mut text = match String::from_utf8(bytes) {
         Ok(text) => text,

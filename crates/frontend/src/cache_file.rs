@@ -6,7 +6,7 @@ use std::path::Path;
 use triad_model::output;
 
 /// Maximum bytes of such a file: a longer one was not written by this program.
-pub(crate) const MOST_BYTES: u64 = 16 << 20;
+pub(crate) const MAX_BYTES: u64 = 16 << 20;
 
 /// Replaces the file at `path` with this content, if possible. Two processes may write concurrently: each writes its
 /// own file and renames it when it is complete.

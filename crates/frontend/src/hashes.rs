@@ -110,7 +110,7 @@ impl Hashes {
         let record = folder.map(|folder| folder.join(format!("{}.json", &name[..32])));
         // A damaged record, or one of another version, is ignored.
         let read = |record: &PathBuf| {
-            serde_json::from_slice(&files::read(record, cache_file::MOST_BYTES).ok()?).ok()
+            serde_json::from_slice(&files::read(record, cache_file::MAX_BYTES).ok()?).ok()
         };
         let files = record.as_ref().and_then(read).unwrap_or_default();
         Self {

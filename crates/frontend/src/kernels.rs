@@ -194,7 +194,7 @@ fn record() -> Option<PathBuf> {
 /// Reads the choices in the file, if they are valid here. A damaged file, or one of another version, is ignored.
 fn read(path: &Path, here: &Timed) -> Option<KernelChoices> {
     let choices: KernelChoices =
-        serde_json::from_slice(&files::read(path, cache_file::MOST_BYTES).ok()?).ok()?;
+        serde_json::from_slice(&files::read(path, cache_file::MAX_BYTES).ok()?).ok()?;
     let has_all = ProductKind::ALL
         .iter()
         .all(|kind| choices.of(*kind).is_some());

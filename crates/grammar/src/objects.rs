@@ -13,7 +13,7 @@ use std::rc::Rc;
 use serde_json::{Map, Value, json};
 
 /// Maximum number of names that are visited and added. No known schema has a tenth of them.
-const MOST_NAMES: usize = 1 << 18;
+const MAX_NAMES: usize = 1 << 18;
 /// Keywords whose schemas apply to the same place as the schema that contains them.
 const IN_PLACE: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
 /// Keywords whose value maps names, which are not keywords, to schemas.
@@ -45,7 +45,7 @@ pub(crate) fn closed(schema: &Value) -> Result<Value, TooManyNames> {
         root: schema,
         copies: BTreeMap::new(),
         wanted: Vec::new(),
-        left: MOST_NAMES,
+        left: MAX_NAMES,
         objects: 0,
     };
     let mut made = closer.closed(schema)?;

@@ -12,9 +12,9 @@ const LONGEST: usize = 1 << 20;
 const LONGEST_REGEX: usize = 1 << 16;
 /// Limits of the properties and options of a JSON schema, and of the rules and options of a grammar: the compile time
 /// grows with the square of the number of siblings. The largest known schemas have some thousand.
-const MOST_PARTS: usize = 8192;
-const MOST_SIBLINGS: usize = 1024;
-const MOST_RULES: usize = 8192;
+const MAX_PARTS: usize = 8192;
+const MAX_SIBLINGS: usize = 1024;
+const MAX_RULES: usize = 8192;
 /// The directive before a schema in a grammar.
 const JSON_IN_LARK: &str = "%json";
 /// Maximum depth of brackets in grammars and regular expressions. JSON has its own limit, 128.
@@ -123,12 +123,12 @@ fn check_rules(text: &str) -> Result<()> {
             rest = &rest[schemas.byte_offset()..];
         }
     }
-    if rules > MOST_RULES {
+    if rules > MAX_RULES {
         return Err(Error::TooMany {
             kind,
             what: "lines and options",
             count: rules,
-            most: MOST_RULES,
+            most: MAX_RULES,
         });
     }
     check_parts(kind, parts)
@@ -136,12 +136,12 @@ fn check_rules(text: &str) -> Result<()> {
 
 /// Refuses schemas with too many properties and options.
 fn check_parts(kind: Kind, count: usize) -> Result<()> {
-    if count > MOST_PARTS {
+    if count > MAX_PARTS {
         return Err(Error::TooMany {
             kind,
             what: "properties and options",
             count,
-            most: MOST_PARTS,
+            most: MAX_PARTS,
         });
     }
     Ok(())
@@ -174,13 +174,13 @@ fn count_parts(schema: &Value) -> Result<usize> {
                         }
                         _ => 0,
                     };
-                    if siblings > MOST_SIBLINGS {
+                    if siblings > MAX_SIBLINGS {
                         let what = "properties or options next to each other";
                         return Err(Error::TooMany {
                             kind,
                             what,
                             count: siblings,
-                            most: MOST_SIBLINGS,
+                            most: MAX_SIBLINGS,
                         });
                     }
                     if keyword != "required" {

@@ -7,10 +7,10 @@ use triad_engine::{Adapters, ScaledAdapter};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
-use crate::hosted::Hosted;
+use crate::served::ServedModel;
 
 /// Maximum number of adapters per request.
-const MOST: usize = 16;
+const MAX: usize = 16;
 /// The largest absolute value of a scale.
 const LARGEST_SCALE: f64 = 100.0;
 /// The scale of an adapter if the request has none.
@@ -29,7 +29,7 @@ pub(crate) struct LoraField {
 ///
 /// # Errors
 /// If there are too many, one does not exist, or a scale is out of range.
-pub(crate) fn asked(model: &Hosted, lora: Option<&[LoraField]>) -> ApiResult<Adapters> {
+pub(crate) fn asked(model: &ServedModel, lora: Option<&[LoraField]>) -> ApiResult<Adapters> {
     let lora = lora.unwrap_or_default();
     check(lora)?;
     let one = |LoraField { name, scale }: &LoraField| {
@@ -65,10 +65,10 @@ pub(crate) fn asked(model: &Hosted, lora: Option<&[LoraField]>) -> ApiResult<Ada
 /// # Errors
 /// If there are too many, or a scale is out of range.
 pub(crate) fn check(lora: &[LoraField]) -> ApiResult<()> {
-    if lora.len() > MOST {
+    if lora.len() > MAX {
         return Err(ApiError::field(
             "lora",
-            format!("{} adapters, expected at most {MOST}", lora.len()),
+            format!("{} adapters, expected at most {MAX}", lora.len()),
         ));
     }
     let scales = lora.iter().map(|one| one.scale.unwrap_or(DEFAULT_SCALE));

@@ -13,7 +13,6 @@ use triad_engine::Finish;
 use utoipa::ToSchema;
 
 use crate::adapters::LoraField;
-use crate::answers::{Answers, Part};
 use crate::anthropic_error;
 use crate::anthropic_turns::{BlockMessage, turns};
 use crate::app::App;
@@ -23,6 +22,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields;
 use crate::forms::TextFormat;
 use crate::guard::Client;
+use crate::jobs::{Answers, StreamItem};
 use crate::messages::{Content, text};
 use crate::pieces::{Piece, PieceReader, Section};
 use crate::prompt_fields::{PromptFields, PromptOptions};
@@ -243,21 +243,21 @@ impl MessageAnswer {
         let mut sections = Vec::new();
         while let Some(part) = answers.parts.recv().await {
             match part {
-                Part::Prompt { .. } => {}
-                Part::Text { text, .. } => {
+                StreamItem::Prompt { .. } => {}
+                StreamItem::Text { text, .. } => {
                     self.reader
                         .push(text)
                         .into_iter()
                         .for_each(|piece| Section::add(&mut sections, piece));
                 }
-                Part::End { choice, end } => {
+                StreamItem::End { choice, end } => {
                     self.reader
                         .finish()
                         .into_iter()
                         .for_each(|piece| Section::add(&mut sections, piece));
                     self.reply.end(choice, end);
                 }
-                Part::Failed(error) => return Err(error),
+                StreamItem::Failed(error) => return Err(error),
             }
         }
         let stop = self.stop(self.reply.finish(0)?);
@@ -344,14 +344,14 @@ impl Render for MessageAnswer {
         )]
     }
 
-    fn part(&mut self, part: Part) -> Vec<Event> {
+    fn part(&mut self, part: StreamItem) -> Vec<Event> {
         match part {
-            Part::Prompt { .. } => Vec::new(),
-            Part::Text { text, .. } => {
+            StreamItem::Prompt { .. } => Vec::new(),
+            StreamItem::Text { text, .. } => {
                 let pieces = self.reader.push(text);
                 self.pieces(pieces)
             }
-            Part::End { choice, end } => {
+            StreamItem::End { choice, end } => {
                 let finish = end.finish;
                 let mut pieces = self.reader.finish();
                 if self.blocks == 0 && pieces.is_empty() {
@@ -367,7 +367,9 @@ impl Render for MessageAnswer {
                 ));
                 events
             }
-            Part::Failed(error) => vec![event(&anthropic_error::body(&error, self.id.text()))],
+            StreamItem::Failed(error) => {
+                vec![event(&anthropic_error::body(&error, self.id.text()))]
+            }
         }
     }
 

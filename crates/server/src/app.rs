@@ -5,18 +5,18 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use crate::bodies::Bodies;
-use crate::catalog::{Catalog, HostedModel};
 use crate::counters::Metrics;
 use crate::engines::Engines;
 use crate::error::ApiResult;
-use crate::hosted::Hosted;
 use crate::options::{ServerOptions, StartError};
+use crate::registry::{HostedModel, ModelRegistry};
+use crate::served::ServedModel;
 
 /// The server's shared state.
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
     metrics: Metrics,
-    catalog: Arc<Catalog>,
+    catalog: Arc<ModelRegistry>,
     bodies: Bodies,
 }
 
@@ -32,7 +32,7 @@ impl App {
         threads: Handle,
     ) -> Result<Self, StartError> {
         let mut metrics = Metrics::new();
-        let catalog = Arc::new(Catalog::new(options.clone(), &metrics, models)?);
+        let catalog = Arc::new(ModelRegistry::new(options.clone(), &metrics, models)?);
         catalog.load_first()?;
         metrics.watch(Box::new(Engines(Arc::clone(&catalog))));
         let bodies = Bodies::new(options.bodies_bytes, threads);
@@ -55,7 +55,7 @@ impl App {
     }
 
     /// Returns the registry of models.
-    pub(crate) fn catalog(&self) -> &Catalog {
+    pub(crate) fn catalog(&self) -> &ModelRegistry {
         &self.catalog
     }
 
@@ -63,7 +63,7 @@ impl App {
     ///
     /// # Errors
     /// If there is no model of this name, or it can't be loaded.
-    pub(crate) async fn model(&self, name: Option<&str>) -> ApiResult<Arc<Hosted>> {
+    pub(crate) async fn model(&self, name: Option<&str>) -> ApiResult<Arc<ServedModel>> {
         self.catalog.model(name).await
     }
 }

@@ -27,7 +27,7 @@ use crate::options::ServerOptions;
 /// The size in bytes from which a body is large. Parsing a smaller one takes less than a millisecond.
 const LARGE: usize = 64 << 10;
 /// Maximum number of values in a body.
-const MOST_VALUES: usize = 1 << 20;
+const MAX_VALUES: usize = 1 << 20;
 /// Estimated memory of a parsed value in bytes.
 const BYTES_PER_VALUE: usize = 64;
 /// Minimum rate of a body in bytes per second, once it has been arriving for longer than the stall timeout.
@@ -207,7 +207,7 @@ fn too_slow(begin: Instant, bytes: usize) -> ApiError {
 /// Counts the JSON values of a body.
 ///
 /// # Errors
-/// If there are more than [`MOST_VALUES`].
+/// If there are more than [`MAX_VALUES`].
 fn check_values(bytes: &[u8]) -> ApiResult<usize> {
     let (mut values, mut is_text, mut is_escaped) = (1, false, false);
     for byte in bytes {
@@ -219,8 +219,8 @@ fn check_values(bytes: &[u8]) -> ApiResult<usize> {
             _ => {}
         }
     }
-    if values > MOST_VALUES {
-        let message = format!("the body has {values} values, expected at most {MOST_VALUES}");
+    if values > MAX_VALUES {
+        let message = format!("the body has {values} values, expected at most {MAX_VALUES}");
         return Err(ApiError::refused(
             StatusCode::PAYLOAD_TOO_LARGE,
             "body_too_large",
@@ -241,7 +241,7 @@ mod tests {
             7
         );
         assert_eq!(
-            check_values(&vec![b','; MOST_VALUES])
+            check_values(&vec![b','; MAX_VALUES])
                 .unwrap_err()
                 .detail
                 .code,

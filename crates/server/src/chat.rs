@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use triad_engine::{Finish, LogProbabilities};
 use utoipa::ToSchema;
 
-use crate::answers::{Answers, Part};
 use crate::app::App;
 use crate::body::JsonBody;
 use crate::conversation::{Begun, Conversation, Prefixes};
@@ -18,6 +17,7 @@ use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::forms::FormFields;
 use crate::guard::Client;
+use crate::jobs::{Answers, StreamItem};
 use crate::log_probabilities::ChatLogProbabilities;
 use crate::messages::{ChatMessage, messages};
 use crate::pieces::{Piece, PieceReader, Section};
@@ -337,8 +337,8 @@ impl Chat {
             vec![Default::default(); self.reply.count()];
         while let Some(part) = answers.parts.recv().await {
             match part {
-                Part::Prompt { .. } => {}
-                Part::Text {
+                StreamItem::Prompt { .. } => {}
+                StreamItem::Text {
                     choice,
                     text,
                     tokens,
@@ -349,14 +349,14 @@ impl Chat {
                         .for_each(|piece| Section::add(&mut whole[choice].0, piece));
                     whole[choice].1.extend(tokens);
                 }
-                Part::End { choice, end } => {
+                StreamItem::End { choice, end } => {
                     let pieces = self.readers[choice].finish();
                     pieces
                         .into_iter()
                         .for_each(|piece| Section::add(&mut whole[choice].0, piece));
                     self.reply.end(choice, end);
                 }
-                Part::Failed(error) => return Err(error),
+                StreamItem::Failed(error) => return Err(error),
             }
         }
         let choice =
@@ -495,10 +495,10 @@ impl Render for ChatStream {
         (0..self.chat.reply.count()).map(role).collect()
     }
 
-    fn part(&mut self, part: Part) -> Vec<Event> {
+    fn part(&mut self, part: StreamItem) -> Vec<Event> {
         match part {
-            Part::Prompt { .. } => Vec::new(),
-            Part::Text {
+            StreamItem::Prompt { .. } => Vec::new(),
+            StreamItem::Text {
                 choice,
                 text,
                 tokens,
@@ -507,7 +507,7 @@ impl Render for ChatStream {
                 let pieces = self.chat.readers[choice].push(text);
                 self.pieces(choice, pieces)
             }
-            Part::End { choice, end } => {
+            StreamItem::End { choice, end } => {
                 let pieces = self.chat.readers[choice].finish();
                 let mut events = self.pieces(choice, pieces);
                 self.chat.reply.end(choice, end);
@@ -520,7 +520,7 @@ impl Render for ChatStream {
                 events.push(self.event(choice, ChatDelta::default(), tokens, Some(reason)));
                 events
             }
-            Part::Failed(error) => vec![sse::json(&error.body())],
+            StreamItem::Failed(error) => vec![sse::json(&error.body())],
         }
     }
 

@@ -13,25 +13,25 @@ use triad_model::tokenizer::Tokenizer;
 use utoipa::ToSchema;
 
 use crate::adapters;
-use crate::answers::{Answers, Order, Part};
 use crate::app::App;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::forms::{self, FormFields};
 use crate::guard::{Caller, Client};
-use crate::hosted::Hosted;
+use crate::jobs::{Answers, GenerationJob, StreamItem};
 use crate::log_probabilities::{TextLogProbabilities, characters};
 use crate::prompts::{Prompts, TextFields, encode};
 use crate::reply::{Reply, finish_reason};
 use crate::sampling::{Sampling, likeliest, limit};
+use crate::served::ServedModel;
 use crate::sse::{self, Render, StreamEvent};
 use crate::usage::{Timings, Usage};
 
 /// The default of `max_tokens`.
 const MAX_TOKENS: usize = 16;
 /// Maximum number of prompt log probabilities in a response: each takes some hundred bytes.
-const MOST_PROMPT_PROBABILITIES: usize = 1 << 18;
+const MAX_PROMPT_PROBABILITIES: usize = 1 << 18;
 
 /// A completion request without its [`Sampling`].
 #[derive(Debug, Deserialize, ToSchema)]
@@ -138,7 +138,7 @@ pub(crate) async fn complete(
     let echo = request.echo.unwrap_or(false);
     if let Some(likeliest) = log_probabilities.filter(|_| echo) {
         let tokens: usize = prompts.iter().map(Vec::len).sum();
-        let most = MOST_PROMPT_PROBABILITIES / ((likeliest + 1) * choices).max(1);
+        let most = MAX_PROMPT_PROBABILITIES / ((likeliest + 1) * choices).max(1);
         if tokens > most {
             let message = format!(
                 "{tokens} prompt tokens, but echo returns at most {most} with these options"
@@ -154,7 +154,7 @@ pub(crate) async fn complete(
     )?;
     let scores_prompt = echo && log_probabilities.is_some();
     let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
-    let order = Order {
+    let order = GenerationJob {
         model,
         prompts,
         choices,
@@ -199,7 +199,7 @@ struct Echo {
 
 impl Texts {
     fn new(
-        (model, client): (&Arc<Hosted>, Caller),
+        (model, client): (&Arc<ServedModel>, Caller),
         prompts: &[Vec<u32>],
         choices: usize,
         (echo, wants_tokens): (bool, bool),
@@ -276,13 +276,13 @@ impl Texts {
             .collect();
         while let Some(part) = answers.parts.recv().await {
             match part {
-                Part::Prompt { prompt, scores } => {
+                StreamItem::Prompt { prompt, scores } => {
                     let answers = texts.iter_mut().enumerate().skip(prompt * self.choices);
                     for (choice, (_, told)) in answers.take(self.choices) {
                         *told = Some(self.of_prompt(choice, &scores)?);
                     }
                 }
-                Part::Text {
+                StreamItem::Text {
                     choice,
                     text,
                     tokens,
@@ -293,8 +293,8 @@ impl Texts {
                         all.append(more);
                     }
                 }
-                Part::End { choice, end } => self.reply.end(choice, end),
-                Part::Failed(error) => return Err(error),
+                StreamItem::End { choice, end } => self.reply.end(choice, end),
+                StreamItem::Failed(error) => return Err(error),
             }
         }
         let choice =
@@ -348,9 +348,9 @@ impl TextStream {
         })
     }
 
-    fn events(&mut self, part: Part) -> ApiResult<Vec<Event>> {
+    fn events(&mut self, part: StreamItem) -> ApiResult<Vec<Event>> {
         Ok(match part {
-            Part::Prompt { prompt, scores } => {
+            StreamItem::Prompt { prompt, scores } => {
                 let mut events = Vec::new();
                 for index in prompt * self.texts.choices..(prompt + 1) * self.texts.choices {
                     let (text, logprobs) =
@@ -364,7 +364,7 @@ impl TextStream {
                 }
                 events
             }
-            Part::Text {
+            StreamItem::Text {
                 choice,
                 text,
                 tokens,
@@ -377,7 +377,7 @@ impl TextStream {
                     finish_reason: None,
                 })]
             }
-            Part::End { choice, end } => {
+            StreamItem::End { choice, end } => {
                 let finish_reason = Some(finish_reason(end.finish));
                 self.texts.reply.end(choice, end);
                 let (index, text) = (choice, String::new());
@@ -388,7 +388,7 @@ impl TextStream {
                     finish_reason,
                 })]
             }
-            Part::Failed(error) => return Err(error),
+            StreamItem::Failed(error) => return Err(error),
         })
     }
 }
@@ -408,7 +408,7 @@ impl Render for TextStream {
         (0..self.texts.reply.count()).filter_map(echo).collect()
     }
 
-    fn part(&mut self, part: Part) -> Vec<Event> {
+    fn part(&mut self, part: StreamItem) -> Vec<Event> {
         self.events(part)
             .unwrap_or_else(|error| vec![sse::json(&error.body())])
     }

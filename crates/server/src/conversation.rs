@@ -10,23 +10,23 @@ use triad_frontend::tool_calls::ToolFormat;
 use triad_model::tokenizer::TokenKind;
 
 use crate::adapters;
-use crate::answers::{Answers, Order};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::forms::{AskedForm, Asker, check_end};
 use crate::guard::Caller;
-use crate::hosted::Hosted;
+use crate::jobs::{Answers, GenerationJob};
 use crate::messages::bytes;
 use crate::pieces::{CallFormat, PieceReader};
 use crate::prepare::Work;
 use crate::prompt_fields::PromptOptions;
 use crate::reply::Reply;
 use crate::sampling::Sampling;
+use crate::served::ServedModel;
 use crate::tools::ToolUse;
 
 /// A conversation to complete.
 pub(crate) struct Conversation<'a> {
-    pub(crate) model: Arc<Hosted>,
+    pub(crate) model: Arc<ServedModel>,
     /// The messages in OpenAI's format.
     pub(crate) messages: Vec<Value>,
     pub(crate) sampling: &'a Sampling,
@@ -91,7 +91,7 @@ impl Conversation<'_> {
         let tools = Arc::new(tools);
         let text = Work::Text(bytes(&messages) + prompt.bytes() + tools.bytes());
         let of_prompt = Arc::clone(&tools);
-        let encode = move |model: &Hosted, cancel: &Cancel| {
+        let encode = move |model: &ServedModel, cancel: &Cancel| {
             let conversation =
                 prompt.conversation(&messages, of_prompt.listed(), model.keeps_letters());
             let within = (model.context(), cancel);
@@ -107,7 +107,7 @@ impl Conversation<'_> {
             let owner = client.owner;
             let bytes = tools.bytes() + form.as_ref().map_or(0, |form| form.source.text().len());
             let work = Work::Form(bytes);
-            let compile = move |model: &Hosted, cancel: &Cancel| {
+            let compile = move |model: &ServedModel, cancel: &Cancel| {
                 let asker = Asker {
                     model,
                     owner,
@@ -133,7 +133,7 @@ impl Conversation<'_> {
             .collect();
         let prompts = vec![prompt];
         let scores_prompt = false;
-        let order = Order {
+        let order = GenerationJob {
             model,
             prompts,
             choices,
@@ -153,7 +153,7 @@ impl Conversation<'_> {
 }
 
 /// Refuses tools if the model's template can't list them, or if its calls could not be told from text.
-fn check_tools(model: &Hosted, tools: &ToolUse) -> ApiResult<()> {
+fn check_tools(model: &ServedModel, tools: &ToolUse) -> ApiResult<()> {
     if !tools.is_allowed() {
         return Ok(());
     }
@@ -165,7 +165,7 @@ fn check_tools(model: &Hosted, tools: &ToolUse) -> ApiResult<()> {
 }
 
 /// Returns the format in which the model writes tool calls.
-fn call_format(model: &Hosted) -> ToolFormat {
+fn call_format(model: &ServedModel) -> ToolFormat {
     let template = model.model().chat_template();
     ToolFormat::of_template(template.map(|template| template.for_tools().source()))
 }
@@ -197,7 +197,7 @@ fn compile(
 
 /// Refuses tools if calls could not be told from text: when the model marks calls with control tokens, which have no
 /// text, and no grammar enforces the calls.
-fn check_words(model: &Hosted, format: ToolFormat, tools: &ToolUse) -> ApiResult<()> {
+fn check_words(model: &ServedModel, format: ToolFormat, tools: &ToolUse) -> ApiResult<()> {
     let word = match format {
         ToolFormat::Hermes => "<tool_call>",
         ToolFormat::Mistral => "[ARGS]",

@@ -9,11 +9,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::catalog::Catalog;
-use crate::hosted::Hosted;
+use crate::registry::ModelRegistry;
+use crate::served::ServedModel;
 
 /// The collector of the metrics of engines and queues.
-pub(crate) struct Engines(pub(crate) Arc<Catalog>);
+pub(crate) struct Engines(pub(crate) Arc<ModelRegistry>);
 
 impl fmt::Debug for Engines {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -27,7 +27,7 @@ impl Engines {
         &self,
         encoder: &mut DescriptorEncoder,
         (name, help, kind): (&str, &str, MetricType),
-        number: impl Fn(&Hosted) -> u64,
+        number: impl Fn(&ServedModel) -> u64,
     ) -> fmt::Result {
         let mut numbers = encoder.encode_descriptor(name, help, None, kind)?;
         for model in self.0.loaded() {

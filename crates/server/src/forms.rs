@@ -12,13 +12,13 @@ use triad_grammar::{Error as GrammarError, GrammarSource};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
-use crate::hosted::Hosted;
 use crate::owner::Owner;
 use crate::prepare::Work;
 use crate::queue::Place;
+use crate::served::ServedModel;
 
 /// Maximum number of strings in `choice`.
-const MOST_TEXTS: usize = 1024;
+const MAX_TEXTS: usize = 1024;
 
 /// The format of the output.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -212,9 +212,9 @@ impl StructuredOutputs {
 
 /// Returns a regular expression that matches exactly the strings `texts`, which are the value of `field`.
 fn any_of(field: &str, texts: &[String]) -> ApiResult<String> {
-    if texts.is_empty() || texts.len() > MOST_TEXTS || texts.iter().any(String::is_empty) {
+    if texts.is_empty() || texts.len() > MAX_TEXTS || texts.iter().any(String::is_empty) {
         let message = format!(
-            "{} texts, expected 1 to {MOST_TEXTS}, none of them empty",
+            "{} texts, expected 1 to {MAX_TEXTS}, none of them empty",
             texts.len()
         );
         return Err(ApiError::field(field, message));
@@ -335,7 +335,7 @@ impl AskedForm {
 /// other clients requested.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker<'a> {
-    pub(crate) model: &'a Hosted,
+    pub(crate) model: &'a ServedModel,
     pub(crate) owner: Owner,
     /// Set when the client disconnects.
     pub(crate) cancel: &'a Cancel,
@@ -375,7 +375,7 @@ fn refused(field: &str, error: &GrammarError) -> ApiError {
 /// # Errors
 /// As [`AskedForm::compile`]; and if `options` continue generation after the end token.
 pub(crate) async fn prepare(
-    (model, place, owner): (&Arc<Hosted>, &Place, Owner),
+    (model, place, owner): (&Arc<ServedModel>, &Place, Owner),
     form: Option<AskedForm>,
     options: &GenerateOptions,
 ) -> ApiResult<Option<Arc<dyn Form>>> {
@@ -384,7 +384,7 @@ pub(crate) async fn prepare(
     let work = Work::Form(form.source.text().len());
     model
         .preparers()
-        .prepare((model, place), work, move |model: &Hosted, cancel| {
+        .prepare((model, place), work, move |model: &ServedModel, cancel| {
             form.compile(Asker {
                 model,
                 owner,

@@ -1,8 +1,8 @@
 //! Serves models over HTTP with the APIs of OpenAI and Anthropic.
 //!
-//! [`serve`] listens and passes requests to the [`routes`](routes()); a [`Shutdown`] stops it. The [`catalog`] loads
-//! models. Each model is [`hosted`] by one engine, and its [`queue`] admits as many completions as the engine computes
-//! concurrently. An endpoint reads its [`body`] and turns it into an [`order`](answers::Order). The parts of the
+//! [`serve`] listens and passes requests to the [`routes`](routes()); a [`Shutdown`] stops it. The [`registry`] loads
+//! models. Each model is [`served`] by one engine, and its [`queue`] admits as many completions as the engine computes
+//! concurrently. An endpoint reads its [`body`] and turns it into an [`order`](jobs::GenerationJob). The parts of the
 //! completions come back through a channel. The endpoint sends them as one response or as a stream ([`sse`]). An
 //! invalid request returns an [`error`] that names the field.
 //!
@@ -21,12 +21,11 @@
 //! | [`pieces`] | completions split into text and tool calls |
 //! | [`prepare`] | threads that prepare requests: templates, tokenization, schemas |
 //! | [`request_id`], [`anthropic_error`] | request ids, and errors in Anthropic's format |
-//! | [`answers`] | execution of an order |
+//! | [`jobs`] | execution of an order |
 //! | [`page`], [`timelines`] | the web page at `/`, and the prompt timelines that it shows |
 #![forbid(unsafe_code)]
 
 mod adapters;
-mod answers;
 mod anthropic;
 mod anthropic_error;
 mod anthropic_turns;
@@ -34,7 +33,6 @@ mod app;
 mod blocking;
 mod bodies;
 mod body;
-mod catalog;
 mod chat;
 mod completions;
 mod connections;
@@ -47,7 +45,7 @@ pub mod fields;
 mod form_shares;
 mod forms;
 mod guard;
-mod hosted;
+mod jobs;
 mod listener;
 mod log_probabilities;
 mod messages;
@@ -65,6 +63,7 @@ mod prompt_timelines;
 mod prompts;
 mod props;
 mod queue;
+mod registry;
 mod reply;
 mod request_id;
 mod response_answer;
@@ -72,6 +71,7 @@ mod responses;
 mod route;
 mod routes;
 mod sampling;
+mod served;
 mod sessions;
 mod sse;
 mod text;
@@ -79,10 +79,10 @@ mod timelines;
 mod tools;
 mod usage;
 
-pub use catalog::{HostedModel, LoadError};
-pub use hosted::LoadedModel;
 pub use listener::{Shutdown, serve};
 pub use options::{ServerOptions, StartError};
+pub use registry::{HostedModel, LoadError};
 pub use route::{Access, Route};
 pub use routes::routes;
+pub use served::LoadedModel;
 pub use triad_grammar::Checker;

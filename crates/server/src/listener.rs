@@ -19,10 +19,10 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tower::ServiceExt;
 
 use crate::app::App;
-use crate::catalog::HostedModel;
 use crate::connections::{Connection, Connections};
 use crate::guard::Peer;
 use crate::options::{ServerOptions, StartError};
+use crate::registry::HostedModel;
 use crate::routes;
 
 /// Threads that do I/O. Computation has its own threads.

@@ -11,7 +11,7 @@ use crate::pieces::Section;
 use crate::sampling::one_of;
 
 /// Maximum number of messages in a conversation.
-pub(crate) const MOST_MESSAGES: usize = 4096;
+pub(crate) const MAX_MESSAGES: usize = 4096;
 
 /// A message of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -154,10 +154,10 @@ impl Turns {
 /// # Errors
 /// If `field` has no messages or too many.
 pub(crate) fn check_count(field: &str, count: usize) -> ApiResult<()> {
-    if count == 0 || count > MOST_MESSAGES {
+    if count == 0 || count > MAX_MESSAGES {
         return Err(ApiError::field(
             field,
-            format!("{count} messages, expected 1 to {MOST_MESSAGES}"),
+            format!("{count} messages, expected 1 to {MAX_MESSAGES}"),
         ));
     }
     Ok(())

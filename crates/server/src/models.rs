@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, ErrorBody};
-use crate::hosted::Hosted;
+use crate::served::ServedModel;
 
 /// The list of served models.
 #[derive(Debug, Serialize, ToSchema)]
@@ -38,7 +38,7 @@ pub(crate) struct ModelObject {
 
 /// Returns all models, in the order of the server's options.
 fn objects(app: &App) -> Vec<ModelObject> {
-    let object = |(name, model): (&str, Option<Arc<Hosted>>)| ModelObject {
+    let object = |(name, model): (&str, Option<Arc<ServedModel>>)| ModelObject {
         id: name.to_owned(),
         object: "model",
         created: app.catalog().created,

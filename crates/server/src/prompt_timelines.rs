@@ -14,7 +14,7 @@ use crate::owner::Owner;
 /// Number of timelines that are kept per owner.
 pub(crate) const KEPT: usize = 32;
 /// Maximum number of tasks of a timeline. Longer timelines are not kept.
-const MOST_TASKS: usize = 100_000;
+const MAX_TASKS: usize = 100_000;
 
 /// The timeline of a prompt's execution.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -50,7 +50,7 @@ struct TimelineTask {
 }
 
 impl PromptTimeline {
-    /// Creates the timeline of an execution. Returns `None` if it has no tasks, or more than [`MOST_TASKS`].
+    /// Creates the timeline of an execution. Returns `None` if it has no tasks, or more than [`MAX_TASKS`].
     pub(crate) fn new(execution: &Execution, processors: &Processors) -> Option<Self> {
         let Execution {
             graph,
@@ -58,7 +58,7 @@ impl PromptTimeline {
             timeline,
             ..
         } = execution;
-        if timeline.events().len() > MOST_TASKS {
+        if timeline.events().len() > MAX_TASKS {
             return None;
         }
         let first = timeline.events().first()?.start;

@@ -9,12 +9,12 @@ use triad_model::tokenizer::Special;
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
-use crate::hosted::Hosted;
 use crate::prepare::Work;
 use crate::queue::Place;
+use crate::served::ServedModel;
 
 /// Maximum number of prompts per request.
-const MOST_PROMPTS: usize = 1024;
+const MAX_PROMPTS: usize = 1024;
 
 /// Prompts as texts or token ids.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -42,7 +42,7 @@ pub(crate) struct TextFields {
 
 impl TextFields {
     /// Returns how `model` treats names of control tokens, and whether BOS and similar tokens are added.
-    pub(crate) fn reading(self, model: &Hosted) -> (Special, bool) {
+    pub(crate) fn reading(self, model: &ServedModel) -> (Special, bool) {
         let parses = self.parse_special.unwrap_or(!model.keeps_letters());
         let special = if parses {
             Special::Parsed
@@ -60,10 +60,10 @@ impl Prompts {
     /// If `field` has no prompts, too many, or an empty list of tokens.
     pub(crate) fn check(&self, field: &str) -> ApiResult<()> {
         let (count, _) = self.size();
-        if count == 0 || count > MOST_PROMPTS {
+        if count == 0 || count > MAX_PROMPTS {
             return Err(ApiError::field(
                 field,
-                format!("{count} prompts, expected 1 to {MOST_PROMPTS}"),
+                format!("{count} prompts, expected 1 to {MAX_PROMPTS}"),
             ));
         }
         // An empty text may still become one token.
@@ -97,12 +97,12 @@ impl Prompts {
 /// # Errors
 /// If a token id is out of range.
 pub(crate) async fn encode(
-    (model, place): (&Arc<Hosted>, &Place),
+    (model, place): (&Arc<ServedModel>, &Place),
     (field, prompts): (&'static str, Prompts),
     reading: (Special, bool),
 ) -> ApiResult<Vec<Vec<u32>>> {
     let (_, longest) = prompts.size();
-    let work = move |model: &Hosted, cancel: &Cancel| {
+    let work = move |model: &ServedModel, cancel: &Cancel| {
         let text = |text: String| {
             let encoded =
                 chat::encode_around(model.model(), &text, reading, (model.context(), cancel));

@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::hosted::Hosted;
+use crate::served::ServedModel;
 
 /// Properties of the server.
 #[derive(Debug, Serialize, ToSchema)]
@@ -57,7 +57,7 @@ struct SamplingProps {
 }
 
 impl ModelProps {
-    fn new(hosted: &Hosted) -> Self {
+    fn new(hosted: &ServedModel) -> Self {
         let (model, engine) = (hosted.model(), hosted.engine());
         let sampling = hosted.sampling();
         Self {

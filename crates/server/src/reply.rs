@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use triad_engine::Finish;
 
-use crate::answers::End;
 use crate::error::{ApiError, ApiResult};
-use crate::hosted::Hosted;
+use crate::jobs::End;
 use crate::names::{new_id, now};
 use crate::owner::Owner;
+use crate::served::ServedModel;
 use crate::usage::{Timings, Usage};
 
 /// The response to a request: identity, usage, and the results of finished completions.
@@ -16,7 +16,7 @@ pub(crate) struct Reply {
     pub(crate) id: String,
     /// The creation time in seconds since 1970.
     pub(crate) created: u64,
-    pub(crate) model: Arc<Hosted>,
+    pub(crate) model: Arc<ServedModel>,
     /// The owner of the request.
     owner: Owner,
     pub(crate) usage: Usage,
@@ -33,7 +33,7 @@ impl Reply {
     /// begins with `prefix`.
     pub(crate) fn new(
         prefix: &str,
-        (model, owner): (&Arc<Hosted>, Owner),
+        (model, owner): (&Arc<ServedModel>, Owner),
         prompts: impl IntoIterator<Item = usize>,
         choices: usize,
     ) -> Self {

@@ -4,8 +4,8 @@ use axum::response::sse::Event;
 use serde_json::{Value, json};
 use triad_engine::Finish;
 
-use crate::answers::{Answers, Part};
 use crate::error::{ApiError, ApiResult};
+use crate::jobs::{Answers, StreamItem};
 use crate::names::new_id;
 use crate::pieces::{Piece, PieceReader};
 use crate::reply::Reply;
@@ -144,16 +144,16 @@ impl ResponseAnswer {
     pub(crate) async fn collect(mut self, mut answers: Answers) -> ApiResult<Value> {
         while let Some(part) = answers.parts.recv().await {
             match part {
-                Part::Prompt { .. } => {}
-                Part::Text { text, .. } => {
+                StreamItem::Prompt { .. } => {}
+                StreamItem::Text { text, .. } => {
                     let pieces = self.reader.push(text);
                     self.take(pieces);
                 }
-                Part::End { choice, end } => {
+                StreamItem::End { choice, end } => {
                     self.end_items();
                     self.reply.end(choice, end);
                 }
-                Part::Failed(error) => return Err(error),
+                StreamItem::Failed(error) => return Err(error),
             }
         }
         Ok(self.response(self.status()?, None))
@@ -269,14 +269,14 @@ impl Render for ResponseAnswer {
         ]
     }
 
-    fn part(&mut self, part: Part) -> Vec<Event> {
+    fn part(&mut self, part: StreamItem) -> Vec<Event> {
         match part {
-            Part::Prompt { .. } => Vec::new(),
-            Part::Text { text, .. } => {
+            StreamItem::Prompt { .. } => Vec::new(),
+            StreamItem::Text { text, .. } => {
                 let pieces = self.reader.push(text);
                 self.take(pieces)
             }
-            Part::End { choice, end } => {
+            StreamItem::End { choice, end } => {
                 let mut events = self.end_items();
                 self.reply.end(choice, end);
                 let status = self.status().unwrap_or("incomplete");
@@ -285,7 +285,7 @@ impl Render for ResponseAnswer {
                 events.push(self.event(&format!("response.{status}"), response));
                 events
             }
-            Part::Failed(error) => {
+            StreamItem::Failed(error) => {
                 let response = json!({"response": self.response("failed", Some(&error))});
                 vec![self.event("response.failed", response)]
             }

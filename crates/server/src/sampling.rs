@@ -12,13 +12,13 @@ use utoipa::ToSchema;
 
 use crate::adapters::{self, LoraField};
 use crate::error::{ApiError, ApiResult};
-use crate::hosted::Hosted;
+use crate::served::ServedModel;
 
 /// Limits of stop strings: their number, and the bytes of each.
-const MOST_STOPS: usize = 16;
-const MOST_STOP_BYTES: usize = 1024;
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
 /// Maximum number of alternatives that are returned with the log probability of each token.
-pub(crate) const MOST_LIKELIEST: usize = 20;
+pub(crate) const MAX_LIKELIEST: usize = 20;
 
 /// The sampling fields, common to all requests that generate text. The default of a field is what the model's authors
 /// recommend; without a recommendation, decoding is greedy.
@@ -111,7 +111,7 @@ impl Sampling {
     ///
     /// # Errors
     /// If it is 0, or more than the model computes concurrently.
-    pub(crate) fn choices(&self, model: &Hosted) -> ApiResult<usize> {
+    pub(crate) fn choices(&self, model: &ServedModel) -> ApiResult<usize> {
         self.choices_within(model.most_choices())
     }
 
@@ -139,7 +139,7 @@ impl Sampling {
     /// If a field is out of range.
     pub(crate) fn options(
         &self,
-        model: &Hosted,
+        model: &ServedModel,
         max_tokens: Option<usize>,
         log_probabilities: Option<usize>,
     ) -> ApiResult<GenerateOptions> {
@@ -224,19 +224,19 @@ impl Sampling {
             Some(OneOrMany::One(stop)) => vec![stop.clone()],
             Some(OneOrMany::Many(stops)) => stops.clone(),
         };
-        if stops.len() > MOST_STOPS {
+        if stops.len() > MAX_STOPS {
             return Err(ApiError::field(
                 "stop",
-                format!("{} texts, expected at most {MOST_STOPS}", stops.len()),
+                format!("{} texts, expected at most {MAX_STOPS}", stops.len()),
             ));
         }
         match stops
             .iter()
-            .find(|stop| stop.is_empty() || stop.len() > MOST_STOP_BYTES)
+            .find(|stop| stop.is_empty() || stop.len() > MAX_STOP_BYTES)
         {
             Some(stop) => {
                 let message = format!(
-                    "a text of {} bytes, expected 1 to {MOST_STOP_BYTES}",
+                    "a text of {} bytes, expected 1 to {MAX_STOP_BYTES}",
                     stop.len()
                 );
                 Err(ApiError::field("stop", message))
@@ -296,7 +296,7 @@ pub(crate) fn check_some(name: &str, most: Option<usize>) -> ApiResult<()> {
 /// Returns how many alternatives the field `name` asks for with each token's log probability.
 ///
 /// # Errors
-/// If the number exceeds [`MOST_LIKELIEST`].
+/// If the number exceeds [`MAX_LIKELIEST`].
 pub(crate) fn likeliest(name: &str, count: Option<usize>) -> ApiResult<Option<usize>> {
-    within(name, count, 0..=MOST_LIKELIEST)
+    within(name, count, 0..=MAX_LIKELIEST)
 }

@@ -24,13 +24,13 @@ use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::guard::{Caller, Client};
-use crate::hosted::Hosted;
 use crate::messages::{ChatMessage, bytes, messages};
 use crate::owner::Owner;
 use crate::prepare::{CancelOnDrop, Work};
 use crate::prompt_fields::PromptOptions;
 use crate::prompts::TextFields;
 use crate::queue::{Full, Need, Permit};
+use crate::served::ServedModel;
 use crate::text::{conversation_tokens, no_template};
 use crate::tools::{ChatTool, ToolUse};
 
@@ -149,7 +149,7 @@ pub(crate) async fn save(
     let tokens = match prompt {
         Saving::Messages(messages) => {
             let work = Work::Text(bytes(&messages));
-            let encode = move |model: &Hosted, cancel: &Cancel| {
+            let encode = move |model: &ServedModel, cancel: &Cancel| {
                 model.model().chat_template().ok_or_else(no_template)?;
                 let (options, within) = (PromptOptions::of_messages(), (model.context(), cancel));
                 conversation_tokens(model, (&messages, tools.listed()), &options, within)
@@ -162,7 +162,7 @@ pub(crate) async fn save(
         Saving::Text(text) => {
             let work = Work::Text(text.len());
             // Tokenize as `/v1/completions` does, so that its requests find the session.
-            let encode = move |model: &Hosted, cancel: &Cancel| {
+            let encode = move |model: &ServedModel, cancel: &Cancel| {
                 let reading = TextFields::default().reading(model);
                 Ok(chat::encode_around(
                     model.model(),
@@ -394,7 +394,7 @@ fn failed(error: &std::io::Error) -> ApiError {
     ApiError::failed("the folder of sessions", error)
 }
 
-async fn admit(model: &Hosted, client: Caller, need: Need) -> ApiResult<Permit> {
+async fn admit(model: &ServedModel, client: Caller, need: Need) -> ApiResult<Permit> {
     model
         .queue()
         .admit(client.address, need)

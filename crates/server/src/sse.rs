@@ -11,7 +11,7 @@ use futures_util::stream;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::answers::{Answers, Part};
+use crate::jobs::{Answers, StreamItem};
 
 /// The interval of keep-alive comments in an idle stream, which detect a client that disconnected.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ pub(crate) trait Render: Send + 'static {
     /// Returns the events before the first part.
     fn begin(&mut self) -> Vec<Event>;
     /// Returns the events of a part.
-    fn part(&mut self, part: Part) -> Vec<Event>;
+    fn part(&mut self, part: StreamItem) -> Vec<Event>;
     /// Returns the events after the last part.
     fn end(&mut self) -> Vec<Event>;
 }

@@ -16,16 +16,16 @@ use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::guard::Client;
-use crate::hosted::Hosted;
 use crate::messages::{ChatMessage, bytes, messages};
 use crate::prepare::Work;
 use crate::prompt_fields::{PromptFields, PromptOptions};
 use crate::prompts::TextFields;
 use crate::sampling::one_of;
+use crate::served::ServedModel;
 use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
 
 /// Maximum number of tokens per request.
-const MOST_TOKENS: usize = 1 << 20;
+const MAX_TOKENS: usize = 1 << 20;
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct TokenizeRequest {
@@ -112,26 +112,26 @@ pub(crate) async fn tokenize(
     let tokenized = match source {
         Source::Text(text) => {
             let work = Work::Text(text.len());
-            let encode = move |model: &Hosted, cancel: &Cancel| {
+            let encode = move |model: &ServedModel, cancel: &Cancel| {
                 Ok(chat::encode_around(
                     model.model(),
                     &text,
                     (special, adds_special),
-                    (MOST_TOKENS, cancel),
+                    (MAX_TOKENS, cancel),
                 )?)
             };
             model.preparers().enter(caller, work, encode).await?
         }
         Source::Messages(messages) => {
             let work = Work::Text(bytes(&messages) + prompt.bytes());
-            let encode = move |model: &Hosted, cancel: &Cancel| {
+            let encode = move |model: &ServedModel, cancel: &Cancel| {
                 // Without this check, a model without a template would continue the last message as plain text.
                 model.model().chat_template().ok_or_else(no_template)?;
                 conversation_tokens(
                     model,
                     (&messages, tools.listed()),
                     &prompt,
-                    (MOST_TOKENS, cancel),
+                    (MAX_TOKENS, cancel),
                 )
             };
             model.preparers().enter(caller, work, encode).await?
@@ -172,10 +172,10 @@ pub(crate) async fn detokenize(
 ) -> ApiResult<Json<Text>> {
     body.check(&fields::DETOKENIZE)?;
     let DetokenizeRequest { model, tokens } = body.parse()?;
-    if tokens.len() > MOST_TOKENS {
+    if tokens.len() > MAX_TOKENS {
         return Err(ApiError::field(
             "tokens",
-            format!("{} tokens, expected at most {MOST_TOKENS}", tokens.len()),
+            format!("{} tokens, expected at most {MAX_TOKENS}", tokens.len()),
         ));
     }
     let model = app.model(model.as_deref()).await?;
@@ -188,7 +188,8 @@ pub(crate) async fn detokenize(
         ));
     }
     let work = Work::Text(tokens.len());
-    let decode = move |model: &Hosted, _: &Cancel| Ok(model.model().tokenizer()?.decode(&tokens));
+    let decode =
+        move |model: &ServedModel, _: &Cancel| Ok(model.model().tokenizer()?.decode(&tokens));
     Ok(Json(Text {
         content: model
             .preparers()
@@ -247,7 +248,7 @@ pub(crate) async fn apply_template(
     let model = app.model(model.as_deref()).await?;
     let options = prompt.read(model.model().chat_template())?;
     let work = Work::Text(bytes(&messages) + options.bytes());
-    let render = move |model: &Hosted, cancel: &Cancel| {
+    let render = move |model: &ServedModel, cancel: &Cancel| {
         let template = model.model().chat_template().ok_or_else(no_template)?;
         let conversation = options.conversation(&messages, tools.listed(), false);
         let text = chat::render_conversation(template, model.name(), &conversation, cancel);
@@ -270,7 +271,7 @@ pub(crate) fn no_template() -> ApiError {
 /// # Errors
 /// If the template refuses the conversation, there are too many tokens, or the request is cancelled.
 pub(crate) fn conversation_tokens(
-    model: &Hosted,
+    model: &ServedModel,
     (messages, tools): (&[Value], &[Tool]),
     options: &PromptOptions,
     within: (usize, &Cancel),

@@ -19,7 +19,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::forms::{self, AskedForm, Asker};
 
 /// Maximum number of tools per request.
-const MOST_TOOLS: usize = 128;
+const MAX_TOOLS: usize = 128;
 /// Maximum time of the search for the tool whose schema is invalid.
 const LONGEST_SEARCH: Duration = Duration::from_secs(10);
 
@@ -270,8 +270,8 @@ impl ToolUse {
         is_parallel: Option<bool>,
         (place, schema): (&'static str, &'static str),
     ) -> ApiResult<Self> {
-        if given.len() > MOST_TOOLS {
-            let message = format!("{} functions, expected at most {MOST_TOOLS}", given.len());
+        if given.len() > MAX_TOOLS {
+            let message = format!("{} functions, expected at most {MAX_TOOLS}", given.len());
             return Err(ApiError::field("tools", message));
         }
         let (mut tools, mut strict, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());

@@ -10,8 +10,8 @@ use triad_kernels::{BlockArithmetic, Blocks, Matrix, int4};
 use super::forms::Numbers;
 
 /// Minimum and maximum bytes of the arena.
-const LEAST: usize = 32 << 20;
-const MOST: usize = 128 << 20;
+const MIN: usize = 32 << 20;
+const MAX: usize = 128 << 20;
 
 /// A buffer from which weights and KV caches are taken in turn. Its bytes are small numbers in every format.
 pub struct Arena {
@@ -22,7 +22,7 @@ pub struct Arena {
 impl Arena {
     /// Creates an arena of `bytes` bytes, but of at least 32 MiB and at most 128 MiB.
     pub fn new(bytes: usize) -> Self {
-        let bytes = bytes.clamp(LEAST, MOST);
+        let bytes = bytes.clamp(MIN, MAX);
         // Bytes from 0x30 to 0x3f: read as f16, bf16 or f32 they are numbers from 6e-10 to 2.
         let word = |index: u64| {
             (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0x0f0f_0f0f_0f0f_0f0f)

@@ -11,7 +11,7 @@ use triad_model::template::Message;
 use triad_console::output_file::OutputFile;
 
 /// Maximum bytes of a file: no context holds more. Reading a device file would never end.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 const ROLES: [&str; 3] = ["system", "user", "assistant"];
 
 #[derive(Serialize, Deserialize)]
@@ -32,13 +32,13 @@ pub fn read(path: &Path) -> Result<Vec<Message>> {
     let name = path.display();
     let mut text = String::new();
     let file = files::open(path).with_context(|| format!("cannot read the conversation {name}"))?;
-    file.take(MOST_BYTES + 1)
+    file.take(MAX_BYTES + 1)
         .read_to_string(&mut text)
         .with_context(|| format!("cannot read the conversation {name}"))?;
     ensure!(
-        text.len() as u64 <= MOST_BYTES,
+        text.len() as u64 <= MAX_BYTES,
         "{name}: longer than {} MiB: expected a conversation",
-        MOST_BYTES >> 20
+        MAX_BYTES >> 20
     );
     parse(&text).with_context(|| format!("{name} is not a saved conversation"))
 }

@@ -12,10 +12,10 @@ use tokio::sync::OwnedMutexGuard;
 use crate::blocking::{blocking, spawn};
 use crate::counters::{Metrics, ModelMetrics};
 use crate::error::{ApiError, ApiResult};
-use crate::hosted::{Hosted, LoadedModel};
 use crate::names::now;
 use crate::options::{ServerOptions, StartError};
 use crate::prepare::Preparers;
+use crate::served::{LoadedModel, ServedModel};
 
 /// The interval at which a load that waits for memory checks whether other models became idle.
 const LOOK: Duration = Duration::from_millis(20);
@@ -48,7 +48,7 @@ impl fmt::Debug for HostedModel {
 }
 
 /// The registry of all models.
-pub(crate) struct Catalog {
+pub(crate) struct ModelRegistry {
     models: Vec<HostedModel>,
     /// The creation time of the registry, in seconds since 1970.
     pub(crate) created: u64,
@@ -63,13 +63,13 @@ pub(crate) struct Catalog {
 
 /// The models in memory.
 struct Loaded {
-    models: Vec<Option<Arc<Hosted>>>,
+    models: Vec<Option<Arc<ServedModel>>>,
     /// The number of the latest request for each model, as counted by `requests`.
     asked: Vec<u64>,
     requests: u64,
 }
 
-impl Catalog {
+impl ModelRegistry {
     /// Creates the registry with no model loaded.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Catalog {
     }
 
     /// Returns the names of all models, each with the model if it is in memory.
-    pub(crate) fn names(&self) -> Vec<(&str, Option<Arc<Hosted>>)> {
+    pub(crate) fn names(&self) -> Vec<(&str, Option<Arc<ServedModel>>)> {
         self.unload_changed();
         let loaded = self.lock().models.clone();
         self.models
@@ -128,7 +128,7 @@ impl Catalog {
     }
 
     /// Returns the models in memory.
-    pub(crate) fn loaded(&self) -> Vec<Arc<Hosted>> {
+    pub(crate) fn loaded(&self) -> Vec<Arc<ServedModel>> {
         self.unload_changed();
         self.lock().models.iter().flatten().cloned().collect()
     }
@@ -150,7 +150,7 @@ impl Catalog {
     /// # Errors
     /// If there is no model of this name, it can't be loaded, or the models in memory stay in use for longer than the
     /// client timeout.
-    pub(crate) async fn model(self: &Arc<Self>, name: Option<&str>) -> ApiResult<Arc<Hosted>> {
+    pub(crate) async fn model(self: &Arc<Self>, name: Option<&str>) -> ApiResult<Arc<ServedModel>> {
         let index = self
             .models
             .iter()
@@ -176,7 +176,7 @@ impl Catalog {
     /// Drops models whose files were changed by another program. Such a model refuses to compute, and the next request
     /// loads it again.
     fn unload_changed(&self) {
-        let is_changed = |model: &mut Arc<Hosted>| model.model().check_unchanged().is_err();
+        let is_changed = |model: &mut Arc<ServedModel>| model.model().check_unchanged().is_err();
         let changed: Vec<_> = self
             .lock()
             .models
@@ -190,7 +190,7 @@ impl Catalog {
     }
 
     /// Returns the model at `index` if it is in memory, and marks it as the most recently requested.
-    fn ask(&self, index: usize) -> Option<Arc<Hosted>> {
+    fn ask(&self, index: usize) -> Option<Arc<ServedModel>> {
         self.unload_changed();
         let mut loaded = self.lock();
         let model = loaded.models[index].clone()?;
@@ -261,17 +261,21 @@ impl Catalog {
         Ok(())
     }
 
-    fn load_alone(&self, index: usize, _loading: OwnedMutexGuard<()>) -> ApiResult<Arc<Hosted>> {
+    fn load_alone(
+        &self,
+        index: usize,
+        _loading: OwnedMutexGuard<()>,
+    ) -> ApiResult<Arc<ServedModel>> {
         let name = &self.models[index].name;
         self.load(index).map_err(|error| {
             ApiError::failed(&format!("{name} can't be loaded"), &*error).with_param("model")
         })
     }
 
-    fn load(&self, index: usize) -> Result<Arc<Hosted>, LoadError> {
+    fn load(&self, index: usize) -> Result<Arc<ServedModel>, LoadError> {
         let HostedModel { name, load, .. } = &self.models[index];
         let of_server = (&self.options, &self.preparers);
-        let hosted = Arc::new(Hosted::new(
+        let hosted = Arc::new(ServedModel::new(
             name.clone(),
             load()?,
             of_server,

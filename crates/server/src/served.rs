@@ -25,7 +25,7 @@ pub struct LoadedModel {
 }
 
 /// A served model with its queue, metrics and grammar compiler.
-pub(crate) struct Hosted {
+pub(crate) struct ServedModel {
     name: String,
     engine: Engine,
     adapters: Vec<(String, Arc<Adapter>)>,
@@ -41,7 +41,7 @@ pub(crate) struct Hosted {
     grammars: OnceLock<triad_grammar::Result<Grammars>>,
 }
 
-impl Hosted {
+impl ServedModel {
     pub(crate) fn new(
         name: String,
         model: LoadedModel,

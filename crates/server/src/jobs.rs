@@ -1,7 +1,7 @@
 //! Execution of an order: runs the prompts and sends the parts of their completions.
 //!
 //! The [`queue`](crate::queue) admits each prompt, which then runs on its own thread. Several completions of a prompt
-//! run on one thread each. All use the model's one engine. The output is sent as [`Part`]s through one bounded channel.
+//! run on one thread each. All use the model's one engine. The output is sent as [`StreamItem`]s through one bounded channel.
 //! If the receiver is dropped, everything is cancelled. A client that reads too slowly is disconnected.
 
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use triad_engine::{
 use crate::blocking::{no_thread, spawn};
 use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
-use crate::hosted::Hosted;
 use crate::prompt_timelines::PromptTimeline;
 use crate::queue::{Permit, Place};
+use crate::served::ServedModel;
 
 /// Capacity of the channel: the maximum number of parts that a client has not read.
 const PARTS: usize = 1024;
@@ -26,8 +26,8 @@ const PARTS: usize = 1024;
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A request for completions of one or several prompts.
-pub(crate) struct Order {
-    pub(crate) model: Arc<Hosted>,
+pub(crate) struct GenerationJob {
+    pub(crate) model: Arc<ServedModel>,
     /// The tokens of each prompt.
     pub(crate) prompts: Vec<Vec<u32>>,
     /// The number of completions per prompt.
@@ -49,7 +49,7 @@ pub(crate) struct Order {
 /// A part of an order's output. The index `choice` counts all completions: first those of the first prompt, then those
 /// of the second, and so on.
 #[derive(Debug)]
-pub(crate) enum Part {
+pub(crate) enum StreamItem {
     /// The log probabilities of a prompt's tokens from the second on. Sent before its completions.
     Prompt {
         prompt: usize,
@@ -82,7 +82,7 @@ pub(crate) struct End {
 
 /// The parts of an order in the order of their generation. Dropping it cancels the remaining work.
 pub(crate) struct Answers {
-    pub(crate) parts: mpsc::Receiver<Part>,
+    pub(crate) parts: mpsc::Receiver<StreamItem>,
     cancel: Cancel,
     driver: AbortHandle,
 }
@@ -94,7 +94,7 @@ impl Drop for Answers {
     }
 }
 
-impl Order {
+impl GenerationJob {
     /// Waits in its `place` until the first prompt is admitted, and starts the work.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Order {
                         None => queue.admit_part(order.client.address, need).await,
                     };
                     let (sender, cancel) = (sender.clone(), cancel.clone());
-                    let outlet = Outlet {
+                    let outlet = ResponseSink {
                         sender,
                         cancel,
                         time_out: order.time_out,
@@ -133,7 +133,7 @@ impl Order {
                     let failed = (outlet.sender.clone(), outlet.cancel.clone());
                     if let Err(error) = spawn(move || order.answer(prompt, &outlet, permit)) {
                         let (sender, cancel) = failed;
-                        let _ = sender.send(Part::Failed(error)).await;
+                        let _ = sender.send(StreamItem::Failed(error)).await;
                         return cancel.cancel();
                     }
                 }
@@ -147,20 +147,20 @@ impl Order {
     }
 
     /// Computes all completions of one prompt.
-    fn answer(&self, prompt: usize, outlet: &Outlet, permit: Permit) {
+    fn answer(&self, prompt: usize, outlet: &ResponseSink, permit: Permit) {
         if let Err(error) = self.try_answer(prompt, outlet) {
             self.model.metrics().count(if outlet.cancel.is_cancelled() {
                 "cancelled"
             } else {
                 "failed"
             });
-            outlet.send(Part::Failed(error));
+            outlet.send(StreamItem::Failed(error));
             outlet.cancel.cancel();
         }
         drop(permit);
     }
 
-    fn try_answer(&self, index: usize, outlet: &Outlet) -> ApiResult<()> {
+    fn try_answer(&self, index: usize, outlet: &ResponseSink) -> ApiResult<()> {
         let (prompt, cancel) = (&self.prompts[index], &outlet.cancel);
         let mut session = self.model.engine().session();
         session.set_salt(self.client.owner.salt());
@@ -169,7 +169,7 @@ impl Order {
         if self.scores_prompt {
             let count = self.options.log_probabilities.unwrap_or(0);
             let scores = session.score_prompt(prompt, count, cancel, |_| {})?;
-            outlet.send(Part::Prompt {
+            outlet.send(StreamItem::Prompt {
                 prompt: index,
                 scores,
             });
@@ -223,7 +223,7 @@ impl Order {
         session: &mut Session,
         prompt: &[u32],
         (choice, cached): (usize, Option<usize>),
-        outlet: &Outlet,
+        outlet: &ResponseSink,
     ) -> ApiResult<()> {
         let mut options = self.options.clone();
         options.sampler.seed = options
@@ -255,7 +255,7 @@ impl Order {
                     tokens.extend(told.cloned());
                 }
                 Event::Text(text) => {
-                    outlet.send(Part::Text {
+                    outlet.send(StreamItem::Text {
                         choice,
                         text: text.to_owned(),
                         tokens: std::mem::take(&mut tokens),
@@ -270,7 +270,7 @@ impl Order {
         timing.reused_tokens = cached.unwrap_or(timing.reused_tokens);
         // The remaining tokens have no text of their own. Tokens of a stop string are not sent.
         if answer.finish != Finish::StopString && !tokens.is_empty() {
-            outlet.send(Part::Text {
+            outlet.send(StreamItem::Text {
                 choice,
                 text: String::new(),
                 tokens,
@@ -291,21 +291,21 @@ impl Order {
         let is_first = choice.is_multiple_of(self.choices);
         let counted = is_first.then_some((prompt.len(), timing.reused_tokens));
         self.model.metrics().ended(end.finish, end.tokens, counted);
-        outlet.send(Part::End { choice, end });
+        outlet.send(StreamItem::End { choice, end });
         Ok(())
     }
 }
 
 /// The sender of an order's parts.
-struct Outlet {
-    sender: mpsc::Sender<Part>,
+struct ResponseSink {
+    sender: mpsc::Sender<StreamItem>,
     time_out: Duration,
     cancel: Cancel,
 }
 
-impl Outlet {
+impl ResponseSink {
     /// Sends a part. Cancels the order if the client does not read in time.
-    fn send(&self, part: Part) {
+    fn send(&self, part: StreamItem) {
         let (mut left, start) = (Some(part), Instant::now());
         while let Some(part) = left.take() {
             left = match self.sender.try_send(part) {
