@@ -928,7 +928,7 @@ fn a_gpu_alone_is_verified_with_packages_of_every_format() {
     }
     let profile = place.triad(&["profile", "-m", "w4a16", "--processors", "gpu"]);
     assert!(
-        stderr(&profile).contains("runs a model whole"),
+        stderr(&profile).contains("runs the whole model"),
         "{}",
         stderr(&profile)
     );

@@ -499,7 +499,7 @@ mod tests {
             .plans(&description, 64, Restriction::Auto)
             .unwrap_err()
             .to_string();
-        assert!(unmeasured.contains("is not known"), "{unmeasured}");
+        assert!(unmeasured.contains("is unknown"), "{unmeasured}");
         let longer = costs()
             .plans(&description, 65, Restriction::Auto)
             .unwrap_err()

@@ -130,13 +130,13 @@ pub(super) fn figure_6(phone: &Phone) -> Section {
                 "GPU only, decode (§5.3)",
                 one(paper::BANDWIDTH_GPU.value),
                 gigabytes(Mode::GpuOnly),
-                Kind::CostSample,
+                Kind::Seen,
             ),
             value(
                 "Hetero-tensor, decode (§5.3)",
                 one(paper::BANDWIDTH_TOGETHER.value),
                 gigabytes(Mode::HeteroTensor),
-                Kind::CostSample,
+                Kind::Seen,
             ),
         ],
     )
