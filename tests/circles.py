@@ -1,6 +1,6 @@
 """Circles of imports between the modules of a crate.
 
-A module may import its parent, its parent's parent and its children, whose whole it is a part of. Modules beside each
+A module may import its parent, its parent's parent and its children, whose whole it is a part of. Modules next to each
 other stand in an order: if `a` or a module within it imports something of `b`, nothing within `b` imports `a`, neither
 directly nor through others. `circles` reads the `mod`, `use` and `crate::…`, `self::…`, `super::…` paths of a crate's
 sources; a name that a module passes on (`pub use error::Error`) counts as the module where it is defined. Code under
@@ -225,7 +225,7 @@ def modules(module):
 
 
 def imports(root):
-    """For each pair of modules beside each other of which the first imports the second: the files that do."""
+    """For each pair of modules next to each other of which the first imports the second: the files that do."""
     edges = {}
     for module in modules(root):
         for path in module.paths:
@@ -241,7 +241,7 @@ def imports(root):
 
 
 def circles(root_file):
-    """Sets of modules beside each other that import each other, each with a sentence for every import."""
+    """Sets of modules next to each other that import each other, each with a sentence for every import."""
     edges = imports(Parser(root_file).root)
     after = {}
     for one, other in edges:

@@ -5,7 +5,7 @@
     python tests/reference/compare.py --models FOLDER [--triad target/release/triad] [--write docs/measurements/greedy.md]
 
 FOLDER holds the files that tests/golden/greedy/*.json were made from: NAME.gguf for NAME.json; those that are
-not there are left out. Needs no package; to make llama.cpp's answers anew, see tests/golden/greedy/make.py.
+not there are left out. Needs no package; to make llama.cpp's answers again, see tests/golden/greedy/make.py.
 Prints two Markdown tables, and with --write puts them between the marks in that file. Exits with 1 if an answer
 differs where llama.cpp's two likeliest tokens are not nearly a tie.
 """

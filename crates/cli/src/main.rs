@@ -29,7 +29,7 @@ use triad_console::{process, version};
 
 /// Run language models on this device.
 #[derive(Parser)]
-#[command(version = version::version(), propagate_version = true, max_term_width = 100)]
+#[command(name = "triad", version = version::version(), propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Examples:
   triad run -p 'Why is the sky blue?'      answer with the default model, fetched when first used
   triad run                                chat

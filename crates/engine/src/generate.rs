@@ -309,18 +309,18 @@ fn decode(
                 Err(error) => return Err(error),
                 Ok(chosen) => chosen,
             };
-        let mut behind = chosen.len();
+        let mut remaining = chosen.len();
         for (token, logits) in chosen
             .iter()
             .zip(session.logits_of_rows().chunks_exact(vocab))
         {
-            (latest, behind) = (*token, behind - 1);
+            (latest, remaining) = (*token, remaining - 1);
             finish = answer.push(latest, logits, limits, on_event);
-            if finish.is_none() && behind > 0 && cancel.check().is_err() {
+            if finish.is_none() && remaining > 0 && cancel.check().is_err() {
                 finish = Some(Finish::Cancelled);
             }
             if finish.is_some() {
-                speculator.end(session, behind);
+                speculator.end(session, remaining);
                 break;
             }
         }

@@ -81,7 +81,7 @@ impl Model {
                 checkpoint.path(),
             )
         };
-        let (weights, text) = beside(
+        let (weights, text) = concurrently(
             || pool.install(|| Weights::load(checkpoint, options.block_arithmetic)),
             text,
         );
@@ -107,7 +107,7 @@ impl Model {
         let pool = pool(options)?;
         let generation_defaults = &package.manifest().generation;
         let text = || text(&package.source()?, generation_defaults, package.path());
-        let (weights, text) = beside(|| pool.install(|| package.weights()), text);
+        let (weights, text) = concurrently(|| pool.install(|| package.weights()), text);
         let model = Self {
             description: package.description().clone(),
             weights: weights?,
@@ -365,7 +365,10 @@ fn pool(options: &LoadOptions) -> Result<Arc<Pool>> {
 }
 
 /// Runs two computations concurrently, and returns both results.
-fn beside<A, B: Send>(first: impl FnOnce() -> A, second: impl FnOnce() -> B + Send) -> (A, B) {
+fn concurrently<A, B: Send>(
+    first: impl FnOnce() -> A,
+    second: impl FnOnce() -> B + Send,
+) -> (A, B) {
     std::thread::scope(|scope| {
         let second = scope.spawn(second);
         let first = first();

@@ -85,8 +85,8 @@ impl Dataset {
             Task::WinoGrande => each(&winogrande::question)?,
             Task::OpenBookQa => each(&openbookqa::question)?,
             Task::Mmlu => {
-                let beside = file.with_file_name("mmlu_fewshot.jsonl");
-                let few_shot = mmlu::FewShot::read(few_shot.unwrap_or(&beside))?;
+                let sibling = file.with_file_name("mmlu_fewshot.jsonl");
+                let few_shot = mmlu::FewShot::read(few_shot.unwrap_or(&sibling))?;
                 each(&|row| few_shot.question(row))?
             }
             Task::Perplexity => Content::Text(rows::text(file)?),

@@ -68,7 +68,7 @@ fn main() {
             frames_per_second: 60.0,
             frame_seconds,
         };
-        let speed = layer.seconds() / game.beside(&layer, Submission::OneByOne).seconds;
+        let speed = layer.seconds() / game.during(&layer, Submission::OneByOne).seconds;
         paper::LAYER_LOSS_BESIDE_GAME.less() - speed
     });
     println!("milliseconds of a frame = {:.4}", 1e3 * frame);

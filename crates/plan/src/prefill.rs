@@ -209,7 +209,7 @@ fn papers_shadows(
     for (index, subgraph) in int8.iter().enumerate() {
         let on_npu = placement.places()[*subgraph].processor == npu;
         shadows[*subgraph] =
-            (on_npu && keeps_shadow(index, int8.len(), prune)).then_some(Shadow::Beside);
+            (on_npu && keeps_shadow(index, int8.len(), prune)).then_some(Shadow::Concurrent);
     }
     shadows
 }
@@ -590,12 +590,12 @@ mod tests {
             // In order, a schedule has no choice. Under other policies slower tasks can lead to a better order by
             // chance (Graham).
             let alone = Options::paper(Policy::InOrder);
-            let beside = Options { contention: others, ..alone.clone() };
-            let mut prefills = [qwen(prompt, &alone), qwen(prompt, &beside)];
+            let contended = Options { contention: others, ..alone.clone() };
+            let mut prefills = [qwen(prompt, &alone), qwen(prompt, &contended)];
             // A delayed processor may find work without an idle gap, and then needs no time to wake up.
             prefills.iter_mut().for_each(|prefill| prefill.wake = 0.0);
-            let [alone, beside] = prefills.map(|prefill| prefill.run().seconds);
-            prop_assert!(beside >= alone - 1e-9, "{beside} next to others, {alone} alone");
+            let [alone, contended] = prefills.map(|prefill| prefill.run().seconds);
+            prop_assert!(contended >= alone - 1e-9, "{contended} next to others, {alone} alone");
         }
 
         #[test]

@@ -31,7 +31,7 @@ pub struct Takes {
     pub seconds: f64,
     /// Relative slowdown while another processor works, because memory, caches and power are shared: 0.5 makes each
     /// second 1.5 seconds.
-    pub beside: f64,
+    pub concurrent: f64,
 }
 
 impl From<f64> for Takes {
@@ -39,7 +39,7 @@ impl From<f64> for Takes {
         Self {
             before: 0.0,
             seconds,
-            beside: 0.0,
+            concurrent: 0.0,
         }
     }
 }
@@ -55,7 +55,7 @@ struct Running {
     end: f64,
     /// Total seconds of the task itself, which the schedule receives when the task ends.
     seconds: f64,
-    beside: f64,
+    concurrent: f64,
     /// Whether another processor works at the same time.
     is_beside: bool,
 }
@@ -63,8 +63,8 @@ struct Running {
 impl Running {
     /// Updates the end time when other processors start or stop working at `now`.
     fn set_beside(&mut self, is_beside: bool, now: f64) {
-        if self.is_beside != is_beside && self.beside != 0.0 {
-            let factor = 1.0 + self.beside;
+        if self.is_beside != is_beside && self.concurrent != 0.0 {
+            let factor = 1.0 + self.concurrent;
             let left = (self.end - now) * if is_beside { factor } else { 1.0 / factor };
             self.seconds += now + left - self.end;
             self.end = now + left;
@@ -299,7 +299,7 @@ fn simulate_noticed(
                 let Takes {
                     before,
                     seconds,
-                    beside,
+                    concurrent,
                 } = takes(
                     dag,
                     Begin {
@@ -315,8 +315,8 @@ fn simulate_noticed(
                     "task {task} takes {seconds} seconds after {before}"
                 );
                 assert!(
-                    beside > -1.0 && beside.is_finite(),
-                    "task {task} has a slowdown of {beside} next to others"
+                    concurrent > -1.0 && concurrent.is_finite(),
+                    "task {task} has a slowdown of {concurrent} next to others"
                 );
                 let end = now + before + seconds;
                 *idle_since = None;
@@ -338,7 +338,7 @@ fn simulate_noticed(
                     event,
                     end,
                     seconds,
-                    beside,
+                    concurrent,
                     is_beside: false,
                 });
             }
@@ -500,9 +500,9 @@ mod tests {
             (1, 1.0, vec![2]),
         ]);
         let takes = |begin: Begin| {
-            let beside = [0.5, 0.0, 9.0, 9.0][begin.task];
+            let concurrent = [0.5, 0.0, 9.0, 9.0][begin.task];
             Takes {
-                beside,
+                concurrent,
                 ..dag.seconds(begin.task).into()
             }
         };

@@ -20,10 +20,10 @@ use crate::timeline::Label;
 #[serde(rename_all = "lowercase")]
 pub enum Shadow {
     /// Together with the linear layers, which read the same input.
-    Beside,
+    Concurrent,
     /// After the subgraph is complete, because the outliers are in an intermediate result, such as the input of down in
     /// a feed-forward that is one subgraph.
-    Behind,
+    After,
 }
 
 /// The operation of a task on its subgraph.
@@ -114,13 +114,13 @@ impl BlockShadows {
     /// Returns when the shadow of the block's subgraph with this role can start, or `None` if it has no shadow.
     pub fn of_role(self, role: Role) -> Option<Shadow> {
         let (is_kept, shadow) = match role {
-            Role::QueryKeyValue => (self.attention, Shadow::Beside),
-            Role::AttentionOutput => (self.attention_output, Shadow::Beside),
-            Role::GateUp => (self.feed_forward, Shadow::Beside),
-            Role::Down => (self.down, Shadow::Beside),
-            Role::FeedForward => (self.down, Shadow::Behind),
+            Role::QueryKeyValue => (self.attention, Shadow::Concurrent),
+            Role::AttentionOutput => (self.attention_output, Shadow::Concurrent),
+            Role::GateUp => (self.feed_forward, Shadow::Concurrent),
+            Role::Down => (self.down, Shadow::Concurrent),
+            Role::FeedForward => (self.down, Shadow::After),
             Role::AttentionNorm | Role::Attention | Role::FeedForwardNorm | Role::Activation => {
-                (false, Shadow::Beside)
+                (false, Shadow::Concurrent)
             }
         };
         is_kept.then_some(shadow)
@@ -289,7 +289,7 @@ impl PrefillTasks {
             let first = nodes.len();
             for (home, task) in pieces(graph, processors, options, assignment(whole)?, whole)? {
                 let role = graph.subgraphs()[whole.subgraph].role;
-                let is_behind = options.shadow(whole.subgraph) == Some(Shadow::Behind);
+                let is_behind = options.shadow(whole.subgraph) == Some(Shadow::After);
                 let predecessors = match task.operation {
                     Operation::Shadow if is_behind => (first..nodes.len()).collect(),
                     _ => before.clone(),
@@ -391,7 +391,7 @@ fn pieces(
             operation: Operation::Shadow,
             part: all,
         };
-        let place = if shadow == Shadow::Beside {
+        let place = if shadow == Shadow::Concurrent {
             0
         } else {
             pieces.len()
@@ -457,7 +457,7 @@ mod tests {
                 let shares = shares.map(|(index, share)| Share { processor: ProcessorId::new(index), share });
                 Cut::new(if of_rows { Axis::Rows } else { Axis::Columns }, shares.collect(), multiple).unwrap()
             };
-            let shadow = |is_behind: bool| if is_behind { Shadow::Behind } else { Shadow::Beside };
+            let shadow = |is_behind: bool| if is_behind { Shadow::After } else { Shadow::Concurrent };
             TaskOptions {
                 placement,
                 chunks_in_flight,
@@ -484,12 +484,12 @@ mod tests {
                     expected.push(Task { chunk, subgraph: graph.subgraphs().len() - 1, part: 0 });
                 }
                 let mut of_expected = |other: &PrefillTask| expected.contains(&whole(other.task));
-                let is_behind = options.shadow(task.subgraph) == Some(Shadow::Behind);
-                let mut behind = |other: &PrefillTask| {
+                let is_behind = options.shadow(task.subgraph) == Some(Shadow::After);
+                let mut following = |other: &PrefillTask| {
                     whole(other.task) == whole(*task) && other.operation == Operation::Compute
                 };
                 let waits: &mut dyn FnMut(&PrefillTask) -> bool =
-                    if *operation == Operation::Shadow && is_behind { &mut behind } else { &mut of_expected };
+                    if *operation == Operation::Shadow && is_behind { &mut following } else { &mut of_expected };
                 let expected: Vec<_> =
                     made.tasks.iter().enumerate().filter(|(_, other)| waits(other)).map(|(number, _)| number).collect();
                 prop_assert_eq!(made.dag.predecessors(number), expected, "{:?}", made.tasks[number]);

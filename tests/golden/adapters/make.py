@@ -4,7 +4,7 @@
     pip install torch transformers==4.57.6 peft==0.21.2 safetensors gguf xllamacpp
     python tests/golden/adapters/make.py
 
-For each name in CASES this writes, beside this script:
+For each name in CASES this writes, next to this script:
 
     NAME/                  the adapter as `peft` saves it
     NAME.gguf              the same adapter as llama.cpp's `convert_lora_to_gguf.py` names and orders it, for some
@@ -182,7 +182,7 @@ def main():
             parameter.data = parameter.data.to(case.dtype)
         model.save_pretrained(folder)
         (folder / "README.md").unlink(missing_ok=True)
-        # Where the base was is nobody else's place.
+        # No other output has the place of the base.
         config = folder / "adapter_config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | dict(base_model_name_or_path=case.base), indent=2))
         model = build(name, case)

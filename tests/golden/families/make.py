@@ -4,7 +4,7 @@
     pip install torch transformers==4.57.6 safetensors gguf xllamacpp
     python tests/golden/families/make.py
 
-For each name in CASES this writes, beside this script:
+For each name in CASES this writes, next to this script:
 
     NAME/                  the checkpoint as `transformers` saves it
     NAME.gguf              the same weights under llama.cpp's names, for the cases that have one

@@ -4,7 +4,7 @@
     pip install gguf xllamacpp
     python tests/golden/greedy/make.py MODEL.gguf [--threads N]
 
-writes two files beside this script: MODEL.json from the file as it is, and MODEL-float.json from the same
+writes two files next to this script: MODEL.json from the file as it is, and MODEL-float.json from the same
 weights widened to float32. On the file as it is llama.cpp rounds activations to 8 bits before it
 multiplies them with quantized weights; on float32 it computes what Triad computes. For each of prompts.json: the prompt as text (rendered by the
 model's chat template, if it has one and the prompt is a chat) and as tokens; the likeliest token of

@@ -311,7 +311,7 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
             };
             let time = products.products.iter().find(is_it);
             time.map_or("-".into(), |time| {
-                format!("{:.0} / {:.0}", 1e6 * time.alone, 1e6 * time.beside)
+                format!("{:.0} / {:.0}", 1e6 * time.alone, 1e6 * time.contended)
             })
         };
         let sizes = [rows, columns, depth].map(usize::to_string);
@@ -370,14 +370,14 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
 fn predictions_text(judged: &Judged, names: &[String]) -> String {
     let percent = |share: f64| format!("{:.1}", 100.0 * share);
     let row = |one: &JudgedProcessor| {
-        let [alone, beside] = [&one.alone, &one.beside];
+        let [alone, contended] = [&one.alone, &one.contended];
         let numbers = [one.fitted.to_string(), alone.measurements.to_string()];
         let errors = [
             one.again.mean,
             alone.mean,
             alone.largest,
-            beside.mean,
-            beside.largest,
+            contended.mean,
+            contended.largest,
         ]
         .map(percent);
         let [by_alone, by_beside] = one.methods;
@@ -419,12 +419,17 @@ fn predictions_text(judged: &Judged, names: &[String]) -> String {
 /// Returns a table of the times of a full chunk: the first of a prompt, and one after three others.
 fn text(processors: &str, costs: &Costs, chunk: usize) -> String {
     let row = |seen: execute::CostSample| {
-        let behind = |before| format!("{:.1}", 1e6 * seen.cost.of_chunk(chunk, before));
+        let position = |before| format!("{:.1}", 1e6 * seen.cost.of_chunk(chunk, before));
         let name = match seen.operation {
             Operation::Compute => seen.role.name().to_owned(),
             Operation::Shadow => format!("shadow of {}", seen.role.name()),
         };
-        vec![name, label(&seen.processor), behind(0), behind(3 * chunk)]
+        vec![
+            name,
+            label(&seen.processor),
+            position(0),
+            position(3 * chunk),
+        ]
     };
     let names = [
         "subgraph of a block",

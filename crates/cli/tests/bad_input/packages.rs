@@ -197,7 +197,7 @@ pub fn cases() -> Vec<Case> {
             |_| {
                 let joins =
                     "\"float\": 0, \"own_seconds\": 0, \"begin_seconds\": 0, \"end_seconds\": 0";
-                let time = "\"processor\": 0, \"rows\": 32, \"columns\": 64, \"depth\": 64, \"alone\": 0, \"beside\": 1";
+                let time = "\"processor\": 0, \"rows\": 32, \"columns\": 64, \"depth\": 64, \"alone\": 0, \"contended\": 1";
                 let costs = format!(
                     "{{\"chunk\": 32, \"processors\": [{{\"name\": \"cpu\"}}], \"joins\": {{{joins}}}, \"products\": [{{{time}}}]}}"
                 );

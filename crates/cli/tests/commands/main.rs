@@ -605,9 +605,9 @@ fn the_fastest_kernels_are_chosen_once_and_anew_for_another_machine() {
     assert_eq!(kept, first);
     kept["machine"]["processor"] = "another one".into();
     std::fs::write(&file, kept.to_string()).unwrap();
-    let anew = choices();
-    assert_eq!(anew["machine"], first["machine"]);
-    assert_ne!(anew["products"], first["products"]);
+    let again = choices();
+    assert_eq!(again["machine"], first["machine"]);
+    assert_ne!(again["products"], first["products"]);
     assert_eq!(
         json(&place.triad(&["devices", "--choose", "--json"]))["machine"],
         first["machine"]

@@ -183,13 +183,13 @@ fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_
     succeed(&place.triad(&[&["profile", "--repeat", "1", "--no-products"][..], &how].concat()));
     let profiled = bench(&[]);
     for policy in POLICIES {
-        let [before, between, behind] =
+        let [before, between, afterwards] =
             [&unmeasured, &in_rounds, &profiled].map(|report| expected(report, policy));
         assert_eq!(
-            [&before, &between, &behind].map(|expected| &expected["by"]),
+            [&before, &between, &afterwards].map(|expected| &expected["by"]),
             ["first-runs", "rounds", "package"]
         );
-        for expected in [&before, &between, &behind] {
+        for expected in [&before, &between, &afterwards] {
             assert!(
                 seconds(expected, "bound_seconds") > 0.0
                     && seconds(expected, "outside_seconds") > 0.0
@@ -928,7 +928,7 @@ fn a_gpu_alone_is_verified_with_packages_of_every_format() {
     }
     let profile = place.triad(&["profile", "-m", "w4a16", "--processors", "gpu"]);
     assert!(
-        stderr(&profile).contains("runs a model whole"),
+        stderr(&profile).contains("runs the whole model"),
         "{}",
         stderr(&profile)
     );

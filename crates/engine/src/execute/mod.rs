@@ -66,7 +66,7 @@ pub use products::{
     MeasuredProcessor, MeasuredProducts, ProductCosts, ProductTable, ProductTime, RunPartition,
     exhaust_products, measure_joins, measure_products, measure_prompts,
 };
-pub use profile::{BESIDE, CostTable, profile, profiled_prompts};
+pub use profile::{CostTable, OUT_OF_ORDER, profile, profiled_prompts};
 pub use session::{Session, SessionOptions};
 pub use simulation::SimulatedPrompt;
 pub use table::{Measurements, Table};
@@ -237,7 +237,7 @@ enum Moment {
     /// Before a task.
     Before,
     /// After a task, before its completion is recorded.
-    Behind,
+    After,
 }
 
 /// The execution of the prompts of one pass.

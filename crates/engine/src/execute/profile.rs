@@ -45,7 +45,7 @@ pub fn profile(
         for _ in 0..repeat {
             in_order.push(run(Policy::InOrder)?);
             if engine.processors().len() > 1 {
-                out_of_order.push(run(BESIDE)?);
+                out_of_order.push(run(OUT_OF_ORDER)?);
             }
         }
         costs.fill(&Costs::of_runs(engine.processors(), in_order, out_of_order));
@@ -81,4 +81,4 @@ pub fn profiled_prompts(engines: &[Engine], repeat: usize) -> usize {
 
 /// The policy of runs that measure tasks while other processors work: it expects no times, so it can't expect wrong
 /// ones.
-pub const BESIDE: Policy = Policy::Fifo;
+pub const OUT_OF_ORDER: Policy = Policy::Fifo;

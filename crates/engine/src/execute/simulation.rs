@@ -58,7 +58,7 @@ impl Engine {
         let planned = state.joint_plan(shared, tokens, 0);
         let prompts = |costs| Prompts::new(shared, costs, planned.as_ref(), (tokens, 0));
         let Prompts { graph, tasks, .. } = prompts(costs);
-        let beside = self.measured_beside(&graph, &tasks, planned.as_ref());
+        let concurrent = self.measured_beside(&graph, &tasks, planned.as_ref());
         let scheduled = |expected| state.scheduled(prompts(expected).tasks.dag.clone(), policy);
         let scheduled: Vec<_> = expected.iter().map(scheduled).collect();
         drop(state);
@@ -67,7 +67,7 @@ impl Engine {
             graph: &graph,
             tasks: &tasks,
             costs,
-            beside,
+            concurrent,
         };
         let mut runs = simulate_varied(&scheduled, RUNS, &takes);
         let seconds = |run: &(Policy, Timeline)| run.1.seconds();
@@ -108,7 +108,7 @@ struct Measured<'a> {
     tasks: &'a PrefillTasks,
     costs: &'a Costs,
     /// By task, whether its seconds were measured while others work.
-    beside: Vec<bool>,
+    concurrent: Vec<bool>,
 }
 
 impl Measured<'_> {
@@ -131,7 +131,7 @@ impl RealTime for Measured<'_> {
             0.0
         };
         let seconds = seconds * (1.0 + idle) * at(&cost.variation, chance).unwrap_or(1.0);
-        let beside = if self.beside[begin.task] {
+        let concurrent = if self.concurrent[begin.task] {
             0.0
         } else {
             cost.longer_beside
@@ -139,7 +139,7 @@ impl RealTime for Measured<'_> {
         Takes {
             before: 0.0,
             seconds,
-            beside,
+            concurrent,
         }
     }
 

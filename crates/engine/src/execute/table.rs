@@ -83,11 +83,13 @@ impl<T: Measurements> Table<T> {
         table.map_err(|source| Error::Measurements { path, source })
     }
 
-    /// Returns the path of the table of a package if it is there and no regular file, such as a named pipe. It counts as
-    /// missing.
+    /// Returns the path of the table of a package if it is there and neither a regular file nor a folder, such as a named pipe.
+    /// It counts as missing.
     pub fn unread(package: &Path) -> Option<PathBuf> {
         let path = Self::path(package);
-        let is_other = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+        let is_other = path
+            .metadata()
+            .is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
         is_other.then_some(path)
     }
 

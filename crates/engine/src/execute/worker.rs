@@ -118,7 +118,7 @@ fn run(
             }
             (_, None) => pass.perform(shared, *number, slot.as_deref(), &mut kernels),
         }?;
-        probe(shared, index, Moment::Behind)?;
+        probe(shared, index, Moment::After)?;
         Ok(hidden)
     }));
     match outcome {

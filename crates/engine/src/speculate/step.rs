@@ -164,12 +164,12 @@ impl Speculator {
         Ok(&self.chosen)
     }
 
-    /// Removes the end of the latest step: the answer ended with a token that has `behind` chosen tokens after it. The
+    /// Removes the end of the latest step: the answer ended with a token that has `remaining` chosen tokens after it. The
     /// session holds all but the last of those; it drops them and the answer's last token.
-    pub(crate) fn end(&mut self, session: &mut Session, behind: usize) {
-        session.forget_rows(behind);
+    pub(crate) fn end(&mut self, session: &mut Session, remaining: usize) {
+        session.forget_rows(remaining);
         if !self.is_forced {
-            self.statistics.accepted -= behind.saturating_sub(1);
+            self.statistics.accepted -= remaining.saturating_sub(1);
         }
     }
 

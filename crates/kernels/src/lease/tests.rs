@@ -224,7 +224,7 @@ fn a_lease_that_a_panic_drops_is_released() {
     let matrix = LeasedMatrix::new(64);
     for other in [None, Some(7..8)] {
         // With and without another lease.
-        let beside = other.map(|rows| matrix.read(8, rows));
+        let neighbour = other.map(|rows| matrix.read(8, rows));
         for kind in 0..3 {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let _lease = match kind {
@@ -237,7 +237,7 @@ fn a_lease_that_a_panic_drops_is_released() {
             assert!(outcome.is_err());
             drop(matrix.write(8, 0..2));
         }
-        drop(beside);
+        drop(neighbour);
         drop(matrix.write(8, 0..8));
     }
 }

@@ -44,7 +44,7 @@ impl Game {
     /// frame reaches the GPU at another moment of its interval, when the CPU has finished its part, and is in time if
     /// it is complete within an interval after that. With the same moment for all frames, results would depend on how
     /// many frames fit into a layer of the model.
-    pub fn beside(&self, run: &Run, submission: Submission) -> Rendered {
+    pub fn during(&self, run: &Run, submission: Submission) -> Rendered {
         let gpu = WeightOnlyCosts::GPU.index();
         let queued = Dag::new([(gpu, run.timeline.seconds(), Vec::new())]);
         let dag = match submission {
@@ -86,11 +86,11 @@ impl Game {
                 .find(|pass| pass.request == 0)
                 .expect("every request is served");
             seconds += (prefill.end - prompt_at) / PROMPTS as f64;
-            let beside = |since: f64| since >= prompt_at && since < prefill.end;
+            let is_during = |since: f64| since >= prompt_at && since < prefill.end;
             for pass in served
                 .passes
                 .iter()
-                .filter(|pass| pass.request != 0 && beside(pass.since))
+                .filter(|pass| pass.request != 0 && is_during(pass.since))
             {
                 drawn += 1;
                 kept += usize::from(pass.end <= pass.since + interval);

@@ -110,22 +110,22 @@ fn a_game_has_no_frame_while_the_queue_of_the_gpu_is_full_and_most_where_it_is_n
         frames_per_second: 60.0,
         frame_seconds: 0.0,
     };
-    let beside = none.beside(&run, Submission::OneByOne);
+    let during = none.during(&run, Submission::OneByOne);
     assert!(
-        (beside.seconds / run.seconds() - 1.0).abs() < 1e-9 && beside.frames_per_second > 55.0,
-        "{beside:?}"
+        (during.seconds / run.seconds() - 1.0).abs() < 1e-9 && during.frames_per_second > 55.0,
+        "{during:?}"
     );
     let game = Game {
         frame_seconds: 5e-3,
         ..none
     };
-    let slowed = game.beside(&run, Submission::OneByOne);
+    let slowed = game.during(&run, Submission::OneByOne);
     assert!(
         slowed.seconds > run.seconds() && slowed.seconds < 1.5 * run.seconds(),
         "{slowed:?}"
     );
     let long = prefill("llama-3-8b", 256, Mode::GpuOnly, Waiting::Fast);
-    assert!(game.beside(&long, Submission::AllAtOnce).frames_per_second < 1.0);
+    assert!(game.during(&long, Submission::AllAtOnce).frames_per_second < 1.0);
 }
 
 #[test]

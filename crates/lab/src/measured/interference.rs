@@ -50,7 +50,7 @@ pub struct Disturbance {
     /// Its activity.
     pub kind: Kind,
     /// Processor whose core it shares, for people; `None` if it has its own core.
-    pub beside: Option<String>,
+    pub loaded: Option<String>,
     /// Its core; `None` for a stopped process.
     pub core: Option<usize>,
 }
@@ -163,14 +163,14 @@ pub fn run(
             .iter()
             .zip(runs)
             .map(move |(disturbance, runs)| {
-                let beside = medians(&runs);
+                let loaded = medians(&runs);
                 Outcome {
                     policy: *policy,
                     disturbance: disturbance.clone(),
                     alone_seconds: alone.seconds,
-                    beside_seconds: beside.seconds,
-                    taken_seconds: beside.taken,
-                    joules: alone.joules.zip(beside.joules).map(<[f64; 2]>::from),
+                    beside_seconds: loaded.seconds,
+                    taken_seconds: loaded.taken,
+                    joules: alone.joules.zip(loaded.joules).map(<[f64; 2]>::from),
                 }
             })
     });
@@ -375,7 +375,7 @@ mod tests {
             let (is_over, has_begun) = (AtomicBool::new(false), Barrier::new(2));
             let other = Disturbance {
                 kind,
-                beside: None,
+                loaded: None,
                 core: None,
             };
             thread::scope(|scope| {

@@ -96,7 +96,7 @@ pub fn run(
     let alone = (0..plan.repeat)
         .map(|_| prefill())
         .collect::<Result<Vec<_>>>()?;
-    let (mut found, mut beside) = (Rendering::default(), Vec::new());
+    let (mut found, mut loaded) = (Rendering::default(), Vec::new());
     for _ in 0..plan.repeat {
         let is_over = AtomicBool::new(false);
         let (seconds, frames) = thread::scope(|scope| {
@@ -107,9 +107,9 @@ pub fn run(
         });
         let seconds = seconds?;
         found.add(frames?, plan.interval.as_secs_f64(), seconds);
-        beside.push(seconds);
+        loaded.push(seconds);
     }
-    (found.prompt_alone_seconds, found.prompt_beside_seconds) = (median(&alone), median(&beside));
+    (found.prompt_alone_seconds, found.prompt_beside_seconds) = (median(&alone), median(&loaded));
     Ok(found)
 }
 

@@ -128,21 +128,21 @@ pub fn run(engine: &Engine, plan: &Plan, cancel: &Cancel) -> Result<Stall> {
             .extend(gaps);
         Ok::<_, Error>(())
     };
-    let beside = thread::scope(|scope| {
+    let loaded = thread::scope(|scope| {
         let decoding: Vec<_> = sessions
             .into_iter()
             .map(|session| scope.spawn(|| decode(session)))
             .collect();
         thread::sleep(plan.around);
-        let beside = prefill();
+        let loaded = prefill();
         thread::sleep(plan.around);
         ends.cancel();
         let ended = decoding
             .into_iter()
             .map(|thread| thread.join().unwrap_or(Err(Error::Cancelled)));
-        ended.collect::<Result<Vec<_>, _>>().and(beside)
+        ended.collect::<Result<Vec<_>, _>>().and(loaded)
     });
-    let (arrived, seconds) = beside?;
+    let (arrived, seconds) = loaded?;
     let from = arrived.duration_since(start).as_secs_f64();
     let mut all = all
         .into_inner()

@@ -59,7 +59,7 @@ pub enum Kind {
     Fitted,
     /// Simulated. Nothing was fitted to this value, but this value, or one that the simulation depends on, informed a
     /// choice, or it nearly follows from fitted values. It is a weaker test than a held-out value.
-    CostSample,
+    Seen,
     /// Simulated, and the paper's value influenced no choice: a prediction.
     #[serde(rename = "held out")]
     HeldOut,
@@ -71,14 +71,14 @@ pub enum Kind {
 
 impl Kind {
     /// Kinds that are compared with the paper's values, predictions first.
-    pub const COMPARED: [Self; 4] = [Self::HeldOut, Self::CostSample, Self::Fitted, Self::Counted];
+    pub const COMPARED: [Self; 4] = [Self::HeldOut, Self::Seen, Self::Fitted, Self::Counted];
 
     /// Returns the name for people and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Counted => "counted",
             Self::Fitted => "fitted",
-            Self::CostSample => "seen",
+            Self::Seen => "seen",
             Self::HeldOut => "held out",
             Self::Repeated => "repeated",
             Self::Simulated => "simulated",
@@ -307,14 +307,14 @@ mod tests {
         let values = vec![
             of(Kind::HeldOut, 12.0),
             of(Kind::Fitted, 10.0),
-            of(Kind::CostSample, 14.0),
+            of(Kind::Seen, 14.0),
         ];
         let found = nearness(values.clone(), Kind::HeldOut).unwrap();
         assert_eq!(
             (found.numbers, found.mean_error),
             (1, Some(12.0 / 10.0 - 1.0))
         );
-        let seen = nearness(values.clone(), Kind::CostSample).unwrap();
+        let seen = nearness(values.clone(), Kind::Seen).unwrap();
         assert_eq!(
             (seen.numbers, seen.mean_error),
             (1, Some(14.0 / 10.0 - 1.0))

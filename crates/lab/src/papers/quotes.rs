@@ -62,9 +62,9 @@ mod tests {
                     before.is_none_or(|one| !one.is_ascii_digit() && one != '.')
                 };
                 text.match_indices(&number).any(|(at, _)| {
-                    let behind = text[at + number.len()..].chars().next();
+                    let next = text[at + number.len()..].chars().next();
                     apart(text[..at].chars().next_back())
-                        && behind.is_none_or(|one| !one.is_ascii_digit())
+                        && next.is_none_or(|one| !one.is_ascii_digit())
                 })
             };
             assert!((0..=2).any(written), "§{section}, {text:?}: {value}");

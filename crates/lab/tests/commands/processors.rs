@@ -78,11 +78,11 @@ fn other_programs_are_measured_by_every_policy_and_what_they_took_is_counted() {
             );
         }
     }
-    let nobody = place.triad(&[&study[..], &on, &["--freeze", "--policy", "fifo"]].concat());
+    let refused = place.triad(&[&study[..], &on, &["--freeze", "--policy", "fifo"]].concat());
     assert!(
-        stderr(&nobody).contains("no device is a process of its own"),
+        stderr(&refused).contains("no device is a process of its own"),
         "{}",
-        stderr(&nobody)
+        stderr(&refused)
     );
     let anywhere = place.triad(&[&study[..], &PROCESSORS].concat());
     assert!(

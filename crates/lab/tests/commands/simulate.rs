@@ -191,7 +191,7 @@ fn beside_a_range_a_value_is_inside_or_outside_with_its_distance_from_the_middle
         "{text}"
     );
     assert!(
-        text.contains("the paper alone, not simulated (no float runs on the NPU"),
+        text.contains("the paper alone, not simulated (llm.npu runs no float on the NPU"),
         "{text}"
     );
     let text = succeed(&Place::new().triad(&["triad-lab", "reproduce", "table-4"]));

@@ -141,7 +141,7 @@ fn existing(path: PathBuf) -> Result<PathBuf> {
     let message = format!(
         "no such file or folder (a model is the path of a GGUF file or a safetensors folder, `{DEFAULT_MODEL}`, or `hf:owner/name[:file]`)"
     );
-    Err(Error::new(ErrorKind::Io, message).at(path))
+    Err(Error::new(ErrorKind::Fetch, message).at(path))
 }
 
 fn fetch_error(message: impl Into<String>) -> Error {

@@ -37,17 +37,17 @@ impl MeasuredPrompt {
     pub(super) fn factor(measured: &[Self], kind: Kind, rows: usize) -> Option<f64> {
         let factor = |one: &Self| one.factors.get(&kind).copied();
         let before = measured.iter().rfind(|one| one.rows <= rows);
-        let behind = measured.iter().find(|one| one.rows >= rows);
-        let (Some(shorter), Some(longer)) = (before, behind) else {
-            return factor(before.or(behind)?);
+        let after = measured.iter().find(|one| one.rows >= rows);
+        let (Some(shorter), Some(longer)) = (before, after) else {
+            return factor(before.or(after)?);
         };
-        let (before, behind) = (factor(shorter)?, factor(longer)?);
+        let (before, after) = (factor(shorter)?, factor(longer)?);
         if shorter.rows == longer.rows {
-            return Some(behind);
+            return Some(after);
         }
         let share = (rows as f64 / shorter.rows as f64).ln()
             / (longer.rows as f64 / shorter.rows as f64).ln();
-        Some(before + share * (behind - before))
+        Some(before + share * (after - before))
     }
 }
 

@@ -363,13 +363,13 @@ impl<'a> Division<'a> {
                 .fold(f64::INFINITY, f64::min)
         };
         let mut ranks: Vec<f64> = (0..tasks.len()).map(least).collect();
-        let mut behind = vec![0.0f64; tasks.len()];
+        let mut after = vec![0.0f64; tasks.len()];
         // The successors of a task have higher numbers.
         for task in tasks.iter().rev() {
             let place = index(*task);
-            ranks[place] += behind[place];
+            ranks[place] += after[place];
             for before in graph.dependencies(*task) {
-                behind[index(before)] = behind[index(before)].max(ranks[place]);
+                after[index(before)] = after[index(before)].max(ranks[place]);
             }
         }
         let mut order: Vec<_> = (0..tasks.len()).collect();

@@ -18,7 +18,7 @@ use crate::tasks::{Operation, PrefillTasks};
 #[derive(Clone, Copy, Debug)]
 struct Rates {
     alone: [f64; 3],
-    beside: f64,
+    contended: f64,
     /// Seconds per product, independent of its size.
     fixed: f64,
 }
@@ -33,7 +33,7 @@ impl Costs for Rates {
         processor: ProcessorId,
         shape: ProductShape,
     ) -> Result<f64, UnknownCost> {
-        Ok(self.fixed + self.beside * self.alone[processor.index()] * shape.operations())
+        Ok(self.fixed + self.contended * self.alone[processor.index()] * shape.operations())
     }
 }
 
@@ -165,11 +165,11 @@ prop_compose! {
     fn machines()(
         is_npu in prop::sample::select(vec![vec![false, false], vec![false, true], vec![false, true, false]]),
         alone in [0.5e-11f64..8e-11, 0.5e-11f64..8e-11, 0.5e-11f64..8e-11],
-        beside in 1.0f64..2.0,
+        contended in 1.0f64..2.0,
         fixed in 0.0f64..1e-4,
         float_seconds in 0.0f64..2e-5,
     ) -> Machine {
-        machine(&is_npu, Rates { alone, beside, fixed }, float_seconds)
+        machine(&is_npu, Rates { alone, contended, fixed }, float_seconds)
     }
 }
 
@@ -180,7 +180,7 @@ fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_
         &[false, false],
         Rates {
             alone: [1e-11; 3],
-            beside: 1.0,
+            contended: 1.0,
             fixed: 0.0,
         },
         1e-6,
@@ -329,7 +329,7 @@ fn two_equal_processors_take_turns_where_floats_are_long_and_cut_where_there_is_
 {
     let equal = Rates {
         alone: [3e-12; 3],
-        beside: 1.0,
+        contended: 1.0,
         fixed: 0.0,
     };
     let (_, plan) = machine(&[false, false], equal, 1e-5).plan(&description(30), 256);
@@ -354,7 +354,7 @@ fn two_equal_processors_take_turns_where_floats_are_long_and_cut_where_there_is_
 fn a_processor_that_is_no_help_is_left_alone() {
     let rates = Rates {
         alone: [3e-12, 1e-9, 1e-9],
-        beside: 1.5,
+        contended: 1.5,
         fixed: 1e-5,
     };
     let (_, plan) = machine(&[false, true], rates, 1e-6).plan(&description(30), 300);
@@ -404,7 +404,7 @@ fn of_three_processors_one_that_makes_a_prompt_less_than_a_twentieth_faster_is_l
         // Cuts are never faster.
         let rates = Rates {
             alone: [3e-12, 3e-12, slower * 3e-12],
-            beside: 50.0,
+            contended: 50.0,
             fixed: 1e-6,
         };
         let (_, plan) = machine(&[false, true, true], rates, 1e-6).plan(&description(30), 1000);
@@ -427,7 +427,7 @@ fn of_three_processors_one_that_makes_a_prompt_less_than_a_twentieth_faster_is_l
 fn blocks_behind_those_that_are_searched_repeat_them() {
     let rates = Rates {
         alone: [3e-12, 4e-12, 5e-12],
-        beside: 1.2,
+        contended: 1.2,
         fixed: 1e-5,
     };
     let (_, plan) = machine(&[false, false], rates, 1e-6).plan(&description(30), 300);
@@ -451,7 +451,7 @@ fn blocks_behind_those_that_are_searched_repeat_them() {
 fn plans_of_other_products_and_nobody_are_refused() {
     let rates = Rates {
         alone: [1e-11; 3],
-        beside: 1.0,
+        contended: 1.0,
         fixed: 0.0,
     };
     let machine = machine(&[false, true], rates, 0.0);

@@ -214,10 +214,10 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
             let Some(before) = first.exactly(place) else {
                 continue;
             };
-            for behind in second.covers(rows - place, self.phase) {
+            for following in second.covers(rows - place, self.phase) {
                 self.pieces.clear();
                 self.push(first.processor, &before, 0..place, 0..columns);
-                self.push(second.processor, &behind, place..rows, 0..columns);
+                self.push(second.processor, &following, place..rows, 0..columns);
                 let strategy = match self.pieces.len() {
                     2 => Strategy::SequenceLengthCutting,
                     _ => Strategy::MultiSequenceLengthCutting,

@@ -227,7 +227,7 @@ mod tests {
 
     /// Returns the least time of all compositions of lengths that run one after another.
     fn least(lengths: &[usize], rows: usize, seconds: &impl Fn(usize) -> f64) -> f64 {
-        let behind = |length: usize| {
+        let following = |length: usize| {
             if length >= rows {
                 0.0
             } else {
@@ -236,7 +236,7 @@ mod tests {
         };
         lengths
             .iter()
-            .map(|length| seconds(*length) + behind(*length))
+            .map(|length| seconds(*length) + following(*length))
             .fold(f64::INFINITY, f64::min)
     }
 

@@ -10,7 +10,7 @@ use crate::processors::ProcessorId;
 #[derive(Clone, Copy, Debug)]
 struct Seconds {
     alone: f64,
-    beside: f64,
+    contended: f64,
 }
 
 /// Measurements on a processor of products with one depth: by columns, then by rows.
@@ -27,7 +27,7 @@ impl InterpolatedCosts {
     ///
     /// # Errors
     /// If a time is not finite or not above 0, or one of the lists has a shape twice for a processor.
-    pub fn new(alone: &[Measurement], beside: &[Measurement]) -> Result<Self, MeasurementError> {
+    pub fn new(alone: &[Measurement], contended: &[Measurement]) -> Result<Self, MeasurementError> {
         let mut grids: HashMap<_, Grid> = HashMap::new();
         for measurement in alone {
             measurement.check()?;
@@ -46,7 +46,7 @@ impl InterpolatedCosts {
                     shape.rows,
                     Seconds {
                         alone: seconds,
-                        beside: seconds,
+                        contended: seconds,
                     },
                 )
                 .is_some()
@@ -55,7 +55,7 @@ impl InterpolatedCosts {
             }
         }
         let mut seen = std::collections::HashSet::new();
-        for measurement in beside {
+        for measurement in contended {
             measurement.check()?;
             let Measurement {
                 processor,
@@ -69,7 +69,7 @@ impl InterpolatedCosts {
             if let Some(known) =
                 grid.and_then(|grid| grid.get_mut(&shape.columns)?.get_mut(&shape.rows))
             {
-                known.beside = seconds;
+                known.contended = seconds;
             }
         }
         Ok(Self(grids))
@@ -101,7 +101,7 @@ fn between<T>(
     let mix = |low: f64, high: f64| low + share * (high - low);
     Some(Seconds {
         alone: mix(low.alone, high.alone),
-        beside: mix(low.beside, high.beside),
+        contended: mix(low.contended, high.contended),
     })
 }
 
@@ -118,7 +118,7 @@ impl Costs for InterpolatedCosts {
         shape: ProductShape,
     ) -> Result<f64, UnknownCost> {
         self.find(processor, shape)
-            .map(|seconds| seconds.beside)
+            .map(|seconds| seconds.contended)
             .ok_or(UnknownCost { processor, shape })
     }
 }

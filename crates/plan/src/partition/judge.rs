@@ -22,7 +22,7 @@ pub struct Measured<'a> {
     /// Times while no other processor computes.
     pub alone: &'a [Measurement],
     /// Times while all other processors compute.
-    pub beside: &'a [Measurement],
+    pub contended: &'a [Measurement],
 }
 
 /// The quality of predictions.
@@ -56,7 +56,7 @@ pub struct JudgedProcessor {
     /// Error on the other shapes, alone.
     pub alone: HeldOut,
     /// Error on the other shapes, concurrent with the other processors.
-    pub beside: HeldOut,
+    pub contended: HeldOut,
 }
 
 /// An error in the input of the evaluation.
@@ -81,7 +81,7 @@ pub enum JudgeError {
 /// Predicted costs, alone and concurrent with others.
 struct Predicted {
     alone: PredictedCosts,
-    beside: PredictedCosts,
+    contended: PredictedCosts,
 }
 
 impl Costs for Predicted {
@@ -94,7 +94,7 @@ impl Costs for Predicted {
         processor: ProcessorId,
         shape: ProductShape,
     ) -> Result<f64, UnknownCost> {
-        self.beside.seconds(processor, shape)
+        self.contended.seconds(processor, shape)
     }
 }
 
@@ -113,7 +113,7 @@ pub fn judge(
     products: &[ModelProduct],
 ) -> Result<Judged, JudgeError> {
     if !has_same_shapes(measured.alone, again.alone)
-        || !has_same_shapes(measured.beside, again.beside)
+        || !has_same_shapes(measured.contended, again.contended)
     {
         return Err(JudgeError::Again);
     }
@@ -138,7 +138,7 @@ pub fn judge(
             Ok((HeldOut::of(&errors), prediction))
         };
         let (alone, by_alone) = fit(measured.alone)?;
-        let (beside, by_beside) = fit(measured.beside)?;
+        let (contended, by_beside) = fit(measured.contended)?;
         let methods = [&by_alone, &by_beside].map(|prediction| prediction.method().name());
         of_alone.push((*processor, by_alone));
         of_beside.push((*processor, by_beside));
@@ -149,14 +149,14 @@ pub fn judge(
             fitted,
             again,
             alone,
-            beside,
+            contended,
         });
     }
-    let exact = InterpolatedCosts::new(measured.alone, measured.beside)?;
-    let again = InterpolatedCosts::new(again.alone, again.beside)?;
+    let exact = InterpolatedCosts::new(measured.alone, measured.contended)?;
+    let again = InterpolatedCosts::new(again.alone, again.contended)?;
     let predicted = Predicted {
         alone: of_alone.into_iter().collect(),
-        beside: of_beside.into_iter().collect(),
+        contended: of_beside.into_iter().collect(),
     };
     let by_measurements = Solver::new(participants.to_vec(), &exact, joins)?;
     let by_predictions = Solver::new(participants.to_vec(), &predicted, joins)?;
@@ -323,7 +323,7 @@ mod tests {
         change(&mut second);
         let [first, second] = [&first, &second].map(|all| Measured {
             alone: all,
-            beside: all,
+            contended: all,
         });
         judge(first, second, &participants, joins, &products)
     }

@@ -744,7 +744,7 @@ fn on_a_phone_the_products_of_a_long_prompt_are_cut_and_one_row_stays_where_floa
 /// Seconds per row, which differ alone and concurrent with others.
 struct Company {
     alone: [f64; 3],
-    beside: [f64; 3],
+    contended: [f64; 3],
 }
 
 impl Costs for Company {
@@ -757,17 +757,17 @@ impl Costs for Company {
         processor: ProcessorId,
         shape: ProductShape,
     ) -> Result<f64, UnknownCost> {
-        Ok(shape.rows() as f64 * self.beside[processor.index()])
+        Ok(shape.rows() as f64 * self.contended[processor.index()])
     }
 }
 
 #[test]
 fn whole_products_take_what_they_take_alone_and_parts_what_they_take_beside_others() {
     let joins = Joins::new(GPU, 0.0, 0.0, 0.0).unwrap();
-    let choose = |alone: f64, beside: f64| {
+    let choose = |alone: f64, contended: f64| {
         let costs = Company {
             alone: [alone; 3],
-            beside: [beside; 3],
+            contended: [contended; 3],
         };
         let solver = Solver::new(vec![dynamic(GPU), dynamic(CPU)], costs, joins).unwrap();
         solver

@@ -85,17 +85,17 @@ impl Timeline {
         let mut processors = vec![(0usize, 0.0); self.processors];
         let (mut working, mut now) = (0, 0.0);
         for (time, is_start, index) in edges {
-            for (own, beside) in &mut processors {
-                *beside += if working > *own { time - now } else { 0.0 };
+            for (own, concurrent) in &mut processors {
+                *concurrent += if working > *own { time - now } else { 0.0 };
             }
             now = time;
-            let (own, beside) = &mut processors[self.events[index].processor.index()];
+            let (own, concurrent) = &mut processors[self.events[index].processor.index()];
             if is_start {
                 (*own, working) = (*own + 1, working + 1);
-                overlaps[index] -= *beside;
+                overlaps[index] -= *concurrent;
             } else {
                 (*own, working) = (*own - 1, working - 1);
-                overlaps[index] += *beside;
+                overlaps[index] += *concurrent;
             }
         }
         overlaps

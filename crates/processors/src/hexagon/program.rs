@@ -248,8 +248,8 @@ impl Loaded {
             input_tile(in_features) / TILE_ROWS + (sum_stride(out_features) + inner) * NUMBER;
         // Alignment, and the absent rows of the last tile.
         let tile = input_tile(in_features) + TILE_ROWS * sum_stride(out_features) * NUMBER;
-        let beside = HEADER + 4 * ALIGNMENT + tile;
-        let most_rows = locked.shared().bytes().saturating_sub(beside) / per_row;
+        let overhead = HEADER + 4 * ALIGNMENT + tile;
+        let most_rows = locked.shared().bytes().saturating_sub(overhead) / per_row;
         if most_rows == 0 {
             let reason = format!(
                 "a row needs {per_row} bytes of the {} that both map",
@@ -339,15 +339,15 @@ impl Loaded {
                     .read(sums_at + row * columns * NUMBER, words)
                     .flat_map(halves),
             );
-            let (sums, behind) = numbers.split_at(self.out_features);
+            let (sums, flags) = numbers.split_at(self.out_features);
             let sum = sums
                 .iter()
-                .fold(behind[1], |all, sum| all.wrapping_add(*sum));
-            if sum != behind[0] || behind[1] > 1 {
+                .fold(flags[1], |all, sum| all.wrapping_add(*sum));
+            if sum != flags[0] || flags[1] > 1 {
                 return Err(connection.fail(reason(STATUS_SUM)));
             }
             all.sums.extend(sums.iter().map(|sum| sum.cast_signed()));
-            all.not_finite.push(behind[1] == 1);
+            all.not_finite.push(flags[1] == 1);
         }
         if self.inner > 0 {
             let count = rows * self.inner;

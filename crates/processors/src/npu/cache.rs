@@ -78,12 +78,12 @@ impl Entry {
             path: folder.to_owned(),
             reason,
         };
-        let beside = fs::create_dir_all(folder).and_then(|()| tempfile::tempdir_in(folder));
-        let beside = match beside {
-            Ok(beside) => beside,
+        let temporary = fs::create_dir_all(folder).and_then(|()| tempfile::tempdir_in(folder));
+        let temporary = match temporary {
+            Ok(temporary) => temporary,
             Err(reason) => return Ok((compile(None)?, Some(failed(reason)))),
         };
-        let graph = beside.path().join("graph.onnx");
+        let graph = temporary.path().join("graph.onnx");
         let compiled = compile(Some(&graph))?;
         Ok((compiled, self.keep(&graph).err().map(failed)))
     }

@@ -233,20 +233,20 @@ impl Npu {
             seconds(&mut fastest).map_err(|error| slow(&error))?
         };
         for other in others {
-            let beside = compiled.map(|path| path.with_extension("tried.onnx"));
-            let Ok(mut session) = self.build(other, beside.as_deref(), level) else {
+            let tried = compiled.map(|path| path.with_extension("tried.onnx"));
+            let Ok(mut session) = self.build(other, tried.as_deref(), level) else {
                 continue;
             };
             let Ok(seconds) = seconds(&mut session) else {
                 continue;
             };
             if seconds < least {
-                if let (Some(path), Some(beside)) = (compiled, &beside) {
+                if let (Some(path), Some(tried)) = (compiled, &tried) {
                     let failed = |reason| Error::Cache {
                         path: path.to_owned(),
                         reason,
                     };
-                    std::fs::rename(beside, path).map_err(failed)?;
+                    std::fs::rename(tried, path).map_err(failed)?;
                 }
                 (least, fastest) = (seconds, session);
             }

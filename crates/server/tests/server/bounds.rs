@@ -60,7 +60,7 @@ fn a_wrong_value_is_refused_with_the_name_of_its_field() {
             "messages[0].content",
         ),
         (
-            json!({"messages": [{"role": "nobody", "content": "x"}]}),
+            json!({"messages": [{"role": "visitor", "content": "x"}]}),
             "messages[0].role",
         ),
         (json!({"messages": [{"content": "x"}]}), "messages[0]"),

@@ -178,7 +178,7 @@ impl Counted {
             Test::Prefill => "prefill",
             Test::Decode => "decode",
         };
-        let behind = if *context > 0 {
+        let after_context = if *context > 0 {
             format!(" after {context}")
         } else {
             String::new()
@@ -202,7 +202,7 @@ impl Counted {
             "of weights",
         ];
         format!(
-            "{test} of {tokens} tokens{behind}{each}, {on}\n{}",
+            "{test} of {tokens} tokens{after_context}{each}, {on}\n{}",
             output::table(&names, 1, &rows)
         )
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use triad_engine::execute::{BESIDE, Costs, Execution};
+use triad_engine::execute::{Costs, Execution, OUT_OF_ORDER};
 use triad_engine::{Cancel, Engine, EngineOptions, Error, Model, Session};
 use triad_frontend::machine::{self, Resident};
 use triad_plan::schedule::Policy;
@@ -114,7 +114,7 @@ impl Bench<'_> {
         for _ in 0..repeat {
             if self.several.profile {
                 in_order.push(self.run_tasks(tokens, Policy::InOrder)?);
-                out_of_order.push(self.run_tasks(tokens, BESIDE)?.0);
+                out_of_order.push(self.run_tasks(tokens, OUT_OF_ORDER)?.0);
             }
             for (policy, (runs, known)) in policies.iter().zip(each.iter_mut().zip(&mut known)) {
                 known.push(self.engine.costs());

@@ -80,7 +80,7 @@ pub struct Arguments {
 const PROMPTS: [usize; 4] = [64, 256, 1024, 4096];
 const CONTEXTS: [usize; 3] = [1024, 4096, 16384];
 /// Context length, in tokens, of the decode step of a short conversation.
-const BEHIND: usize = 64;
+const POSITION: usize = 64;
 
 /// Runs `triad fit`.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -153,19 +153,19 @@ impl Lengths {
     }
 
     /// Returns the context lengths at which a decode step is predicted.
-    fn behind(&self) -> Vec<usize> {
-        let mut behind: Vec<_> = [BEHIND]
+    fn positions(&self) -> Vec<usize> {
+        let mut positions: Vec<_> = [POSITION]
             .into_iter()
             .chain(self.contexts.iter().copied())
             .collect();
         // A decode step needs room for one more token in the context.
         let last = self.contexts.last().copied().unwrap_or(1);
-        behind
+        positions
             .iter_mut()
-            .for_each(|behind| *behind = (*behind).min(last.saturating_sub(1)));
-        behind.sort_unstable();
-        behind.dedup();
-        behind
+            .for_each(|position| *position = (*position).min(last.saturating_sub(1)));
+        positions.sort_unstable();
+        positions.dedup();
+        positions
     }
 
     /// Returns the memory of a form at each context length. `fits` is `None` where the available memory is unknown.
@@ -278,12 +278,12 @@ fn here(subject: &Subject, lengths: &Lengths, arguments: &Arguments) -> Result<R
                 Prompt::new(*tokens, predictor.prefill(form, *tokens), description)
             };
             let prompts = lengths.prompts.iter().map(prompt).collect();
-            let token = |behind: &usize| {
+            let token = |position: &usize| {
                 let bytes = form.bytes_per_token(description)
-                    + cache_bytes(description, 1, *behind, lengths.kv_format);
-                Decode::new(*behind, predictor.decode(form, *behind), bytes)
+                    + cache_bytes(description, 1, *position, lengths.kv_format);
+                Decode::new(*position, predictor.decode(form, *position), bytes)
             };
-            (prompts, lengths.behind().iter().map(token).collect())
+            (prompts, lengths.positions().iter().map(token).collect())
         });
         predictions.push(Prediction {
             on: format!("CPU, {threads} threads"),
@@ -338,8 +338,8 @@ fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Pr
             };
             Prompt::new(*tokens, parts, description)
         };
-        let token = |behind: &usize| {
-            let cache = cache_bytes(description, 1, *behind, lengths.kv_format);
+        let token = |position: &usize| {
+            let cache = cache_bytes(description, 1, *position, lengths.kv_format);
             let weights = form.bytes_per_token(description);
             let linear = weights as f64 / bandwidth;
             let parts = Parts {
@@ -347,7 +347,7 @@ fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Pr
                 attention: cache as f64 / bandwidth,
                 ..Parts::default()
             };
-            Decode::new(*behind, parts, weights + cache)
+            Decode::new(*position, parts, weights + cache)
         };
         Prediction {
             on: on.clone(),
@@ -360,7 +360,7 @@ fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Pr
             needs: lengths.needs(form, description, None),
             longest_context: None,
             prompts: lengths.prompts.iter().map(prompt).collect(),
-            decode: lengths.behind().iter().map(token).collect(),
+            decode: lengths.positions().iter().map(token).collect(),
         }
     };
     Ok(subject.forms.iter().map(prediction).collect())
@@ -383,14 +383,14 @@ fn on_phone(
     let chunk = lengths.chunk;
     let float = |on: &str, processor: &Float, form: &Form| {
         let prompt = |tokens: usize| phone::float_prefill(processor, description, tokens, chunk);
-        let token = |behind: usize| phone::float_token(processor, description, behind);
+        let token = |position: usize| phone::float_token(processor, description, position);
         simulated(on, form, lengths, description, available, (&prompt, &token))
     };
     let mut predictions = Vec::new();
     for form in forms {
         let int8 = form.prefill == Product::W8a8 && form.decode == Product::W8a8;
         if int8 {
-            let token = |behind: usize| device.cpu.decode_token(description, behind);
+            let token = |position: usize| device.cpu.decode_token(description, position);
             let prompt = |tokens: usize| phone::npu_prefill(device, description, tokens, chunk);
             predictions.push(simulated(
                 "NPU and CPU",
@@ -444,10 +444,10 @@ fn simulated(
         linear: seconds,
         ..Parts::default()
     };
-    let decode = |behind: &usize| {
-        let bytes =
-            form.bytes_per_token(description) + cache_bytes(description, 1, *behind, KvFormat::F16);
-        Decode::new(*behind, whole(token(*behind)), bytes)
+    let decode = |position: &usize| {
+        let bytes = form.bytes_per_token(description)
+            + cache_bytes(description, 1, *position, KvFormat::F16);
+        Decode::new(*position, whole(token(*position)), bytes)
     };
     Prediction {
         on: on.into(),
@@ -463,7 +463,7 @@ fn simulated(
             .iter()
             .map(|tokens| Prompt::new(*tokens, whole(prompt(*tokens)), description))
             .collect(),
-        decode: lengths.behind().iter().map(decode).collect(),
+        decode: lengths.positions().iter().map(decode).collect(),
     }
 }
 
@@ -507,9 +507,9 @@ mod tests {
 
     #[test]
     fn tokens_are_decoded_behind_contexts_that_have_room_for_one_more() {
-        assert_eq!(lengths(&[1024, 8192]).behind(), [64, 1024, 8191]);
-        assert_eq!(lengths(&[32]).behind(), [31]);
-        assert_eq!(lengths(&[1]).behind(), [0]);
+        assert_eq!(lengths(&[1024, 8192]).positions(), [64, 1024, 8191]);
+        assert_eq!(lengths(&[32]).positions(), [31]);
+        assert_eq!(lengths(&[1]).positions(), [0]);
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub struct Prompt {
 /// One decode step.
 #[derive(Serialize)]
 pub struct Decode {
-    pub behind: usize,
+    pub position: usize,
     pub seconds: f64,
     pub tokens_per_second: f64,
     pub parts: Parts,
@@ -124,10 +124,10 @@ impl Prompt {
 }
 
 impl Decode {
-    pub fn new(behind: usize, parts: Parts, bytes_read: usize) -> Self {
+    pub fn new(position: usize, parts: Parts, bytes_read: usize) -> Self {
         let seconds = parts.total();
         Self {
-            behind,
+            position,
             seconds,
             tokens_per_second: 1.0 / seconds,
             parts,
@@ -411,7 +411,7 @@ impl Report {
         let decode = first
             .decode
             .iter()
-            .map(|decode| format!("tok/s after {}", output::count(decode.behind)));
+            .map(|decode| format!("tok/s after {}", output::count(decode.position)));
         let names: Vec<_> = ["speed".into(), "on".into()]
             .into_iter()
             .chain(prompts)

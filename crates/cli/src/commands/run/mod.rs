@@ -427,7 +427,7 @@ fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     let Some(usage) = engine.hot_rows() else {
         return fixed;
     };
-    let behind = behind_prompt.map(|resident| {
+    let after_prompt = behind_prompt.map(|resident| {
         format!(
             ", memory after the prompt {}",
             output::bytes(resident.bytes)
@@ -436,7 +436,7 @@ fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     format!(
         "; {}{}{fixed}",
         processors::hot_rows(&usage),
-        behind.unwrap_or_default()
+        after_prompt.unwrap_or_default()
     )
 }
 

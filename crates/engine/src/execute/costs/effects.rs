@@ -30,7 +30,7 @@ struct Observed {
     /// The time during which no other processor worked.
     alone: f64,
     /// The time during which another processor worked.
-    beside: f64,
+    concurrent: f64,
     /// The time from when any task was ready for the processor until this one began, if the processor was idle until
     /// then.
     notice: Option<f64>,
@@ -59,7 +59,7 @@ impl Costs {
                 variation: effects.variation(tasks),
                 notice_seconds: at_ranks(tasks.iter().filter_map(|task| task.notice).collect()),
                 longer_behind_idleness: effects.idle,
-                longer_beside: effects.beside,
+                longer_beside: effects.concurrent,
                 ..cost.scaled(effects.scale)
             };
         });
@@ -107,19 +107,19 @@ impl Costs {
                 .iter()
                 .zip(timeline.overlaps())
                 .zip(notices(&tasks.dag, timeline));
-            for ((event, beside), notice) in events {
+            for ((event, concurrent), notice) in events {
                 let task = &tasks.tasks[event.task];
                 if let Some(known) =
                     self.seconds(&processors[event.processor].name, graph, task, *position)
                 {
                     let Subgraph { role, block, .. } = graph.subgraphs()[task.task.subgraph];
                     let kind = task.operation.kind(role);
-                    let alone = event.end - event.start - beside;
+                    let alone = event.end - event.start - concurrent;
                     observed[event.processor.index()][kind].push(Observed {
                         block,
                         known,
                         alone,
-                        beside,
+                        concurrent,
                         notice,
                     });
                 }
@@ -163,7 +163,7 @@ struct Effects {
     /// The share by which they take longer if their processor was idle before.
     idle: f64,
     /// The share by which time grows while another processor works.
-    beside: f64,
+    concurrent: f64,
 }
 
 impl Effects {
@@ -181,15 +181,15 @@ impl Effects {
         let covariance = |one: usize, other: usize| {
             mean(&|row| (row[one] - means[one]) * (row[other] - means[other]))
         };
-        let [idle, beside, both] = [
+        let [idle, concurrent, both] = [
             covariance(0, 0) + MIN_VARIANCE,
             covariance(1, 1) + MIN_VARIANCE,
             covariance(0, 1),
         ];
         let [of_idle, of_beside] = [covariance(0, 2), covariance(1, 2)];
-        let determinant = idle * beside - both * both;
+        let determinant = idle * concurrent - both * both;
         let parts = [
-            of_idle * beside - of_beside * both,
+            of_idle * concurrent - of_beside * both,
             of_beside * idle - of_idle * both,
         ]
         .map(|part| part / determinant);
@@ -198,14 +198,15 @@ impl Effects {
             return Self {
                 scale: 1.0,
                 idle: 0.0,
-                beside: 0.0,
+                concurrent: 0.0,
             };
         }
-        let [idle, beside] = parts.map(|part| (part / scale).clamp(*LONGER.start(), *LONGER.end()));
+        let [idle, concurrent] =
+            parts.map(|part| (part / scale).clamp(*LONGER.start(), *LONGER.end()));
         Self {
             scale,
             idle,
-            beside,
+            concurrent,
         }
     }
 
@@ -213,8 +214,8 @@ impl Effects {
     /// mean is 1.
     fn variation(&self, tasks: &[Observed]) -> Vec<f64> {
         let share = |task: &Observed| {
-            let [idle, beside, share] = task.row();
-            share / (self.scale * (1.0 + self.idle * idle + self.beside * beside))
+            let [idle, concurrent, share] = task.row();
+            share / (self.scale * (1.0 + self.idle * idle + self.concurrent * concurrent))
         };
         let mut shares = at_ranks(tasks.iter().map(share).collect());
         let mean = shares.iter().sum::<f64>() / shares.len() as f64;
@@ -230,9 +231,9 @@ impl Observed {
     /// Returns whether its processor was idle before (1 or 0), the share of its time in which another one worked, and
     /// its time as a multiple of the expected one; NaN if none is known.
     fn row(&self) -> [f64; 3] {
-        let seconds = self.alone + self.beside;
-        let beside = if seconds > 0.0 {
-            self.beside / seconds
+        let seconds = self.alone + self.concurrent;
+        let concurrent = if seconds > 0.0 {
+            self.concurrent / seconds
         } else {
             0.0
         };
@@ -241,7 +242,7 @@ impl Observed {
         } else {
             f64::NAN
         };
-        [f64::from(self.notice.is_some()), beside, share]
+        [f64::from(self.notice.is_some()), concurrent, share]
     }
 }
 
@@ -250,7 +251,7 @@ fn by_block(tasks: &[Observed]) -> Vec<f64> {
     let blocks = tasks.iter().map(|task| task.block + 1).max().unwrap_or(0);
     let mut sums = vec![[0.0; 2]; blocks];
     for task in tasks {
-        sums[task.block][0] += task.alone + task.beside;
+        sums[task.block][0] += task.alone + task.concurrent;
         sums[task.block][1] += task.known;
     }
     sums.iter()
@@ -282,12 +283,12 @@ mod tests {
 
     use super::*;
 
-    fn observed(known: f64, alone: f64, beside: f64) -> Observed {
+    fn observed(known: f64, alone: f64, concurrent: f64) -> Observed {
         Observed {
             block: 0,
             known,
             alone,
-            beside,
+            concurrent,
             notice: None,
         }
     }
@@ -314,9 +315,9 @@ mod tests {
         let Effects {
             scale,
             idle,
-            beside,
+            concurrent,
         } = Effects::of(&tasks);
-        for (found, expected) in [(scale, 1.1), (idle, 0.2), (beside, 0.3)] {
+        for (found, expected) in [(scale, 1.1), (idle, 0.2), (concurrent, 0.3)] {
             assert!((found - expected).abs() < 0.02, "{found} for {expected}");
         }
         let shares = Effects::of(&tasks).variation(&tasks);
@@ -332,19 +333,19 @@ mod tests {
         let Effects {
             scale,
             idle,
-            beside,
+            concurrent,
         } = Effects::of(&tasks);
         assert!(
-            (scale - 1.25).abs() < 1e-12 && idle == 0.0 && beside == 0.0,
-            "{scale} {idle} {beside}"
+            (scale - 1.25).abs() < 1e-12 && idle == 0.0 && concurrent == 0.0,
+            "{scale} {idle} {concurrent}"
         );
         for nothing in [&[][..], &[observed(0.0, 1.0, 0.0)]] {
             let Effects {
                 scale,
                 idle,
-                beside,
+                concurrent,
             } = Effects::of(nothing);
-            assert_eq!((scale, idle, beside), (1.0, 0.0, 0.0));
+            assert_eq!((scale, idle, concurrent), (1.0, 0.0, 0.0));
         }
         let mut disturbed = vec![varied(1.0, 0.0, false), varied(99.0, 0.0, true)];
         disturbed.extend((0..9).map(|_| varied(1.0, 1.0, false)));
@@ -372,7 +373,7 @@ mod tests {
         let none = Effects {
             scale: 1.0,
             idle: 0.0,
-            beside: 0.0,
+            concurrent: 0.0,
         };
         let shares = none.variation(&tasks);
         assert_eq!(shares.len(), MAX_RANKS);

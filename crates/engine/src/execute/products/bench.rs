@@ -102,7 +102,7 @@ impl<'a> Bench<'a> {
             });
             result
         };
-        let beside = std::thread::scope(|scope| {
+        let contended = std::thread::scope(|scope| {
             let loads: Vec<_> = others()
                 .map(|index| scope.spawn(move || run(index)))
                 .collect();
@@ -111,13 +111,13 @@ impl<'a> Bench<'a> {
             {
                 std::thread::yield_now();
             }
-            let beside = self.seconds(processor, &mut product);
+            let contended = self.seconds(processor, &mut product);
             is_over.store(true, Ordering::Relaxed);
             for load in loads {
                 load.join()
                     .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
-            beside
+            contended
         })?;
         let (rows, columns, depth) = (shape.rows(), shape.columns(), shape.depth());
         Ok(ProductTime {
@@ -126,7 +126,7 @@ impl<'a> Bench<'a> {
             columns,
             depth,
             alone,
-            beside,
+            contended,
         })
     }
 

@@ -243,8 +243,10 @@ pub(super) fn measure(
         for processor in (0..processors.len()).map(ProcessorId::new) {
             for index in 0..walks(&wanted) {
                 cancel.check()?;
-                for (company, beside) in [false, true].into_iter().enumerate() {
-                    for ((kind, shape), seconds) in bench.walk(&wanted, processor, index, beside)? {
+                for (company, contended) in [false, true].into_iter().enumerate() {
+                    for ((kind, shape), seconds) in
+                        bench.walk(&wanted, processor, index, contended)?
+                    {
                         let key = (kind == Kind::Output, processor, shape);
                         times.entry(key).or_default()[company].extend(seconds);
                     }
@@ -253,7 +255,7 @@ pub(super) fn measure(
             }
         }
     }
-    let time = |((_, processor, shape), [alone, beside]): (
+    let time = |((_, processor, shape), [alone, contended]): (
         (bool, ProcessorId, ProductShape),
         [Vec<f64>; 2],
     )| {
@@ -264,7 +266,7 @@ pub(super) fn measure(
             columns,
             depth,
             alone: median(&alone),
-            beside: median(&beside),
+            contended: median(&contended),
         }
     };
     let (output, products): (Vec<_>, Vec<_>) = times
@@ -410,7 +412,7 @@ impl<'a> Bench<'a> {
         wanted: &[MeasurementPlan],
         processor: ProcessorId,
         index: usize,
-        beside: bool,
+        contended: bool,
     ) -> Result<Vec<Samples>> {
         let mut walk = self.walk_of(wanted, processor, |one| {
             let columns = *one
@@ -421,9 +423,9 @@ impl<'a> Bench<'a> {
             0..columns
         })?;
         let others: Vec<_> = (0..self.units.len())
-            .filter(|other| *other != processor.index() && beside)
+            .filter(|other| *other != processor.index() && contended)
             .collect();
-        let behind = |one: &MeasurementPlan| {
+        let context = |one: &MeasurementPlan| {
             let all = one.shape.columns();
             let first = one
                 .columns
@@ -437,7 +439,7 @@ impl<'a> Bench<'a> {
         for other in &others {
             loads.push((
                 *other,
-                self.walk_of(wanted, ProcessorId::new(*other), behind)?,
+                self.walk_of(wanted, ProcessorId::new(*other), context)?,
             ));
         }
         let (begun, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));

@@ -95,7 +95,7 @@ pub struct ProductTime {
     /// Median seconds while nothing else runs.
     pub alone: f64,
     /// Median seconds while every other processor of the list runs products of its own.
-    pub beside: f64,
+    pub contended: f64,
 }
 
 /// The costs as they are read, unchecked.
@@ -207,12 +207,12 @@ fn measurements(times: &[ProductTime]) -> Result<[Vec<Measurement>; 2], String> 
             .map(measurement)
             .collect::<Result<Vec<_>, String>>()
     };
-    Ok([of(|time| time.alone)?, of(|time| time.beside)?])
+    Ok([of(|time| time.alone)?, of(|time| time.contended)?])
 }
 
 fn costs_of(times: &[ProductTime]) -> Result<InterpolatedCosts, String> {
-    let [alone, beside] = measurements(times)?;
-    InterpolatedCosts::new(&alone, &beside).map_err(|error| error.to_string())
+    let [alone, contended] = measurements(times)?;
+    InterpolatedCosts::new(&alone, &contended).map_err(|error| error.to_string())
 }
 
 impl ProductCosts {
@@ -379,7 +379,8 @@ impl ProductCosts {
     pub fn judge(&self, description: &ModelDescription, again: &[ProductTime]) -> Result<Judged> {
         let of = |times| measurements(times).map_err(|problem| Error::ProductCosts { problem });
         let (first, second) = (of(&self.products)?, of(again)?);
-        let [first, second] = [&first, &second].map(|[alone, beside]| Measured { alone, beside });
+        let [first, second] =
+            [&first, &second].map(|[alone, contended]| Measured { alone, contended });
         let products = self.products(description, self.chunk)?;
         let judged = judge(
             first,
@@ -412,7 +413,7 @@ mod tests {
             columns: 64,
             depth: 64,
             alone: 1e-5,
-            beside: 2e-5,
+            contended: 2e-5,
         };
         ProductCosts {
             chunk: 64,
@@ -462,7 +463,7 @@ mod tests {
         let written = std::fs::read_to_string(ProductTable::path(package.path())).unwrap();
         for (from, to) in [
             ("\"alone\": 0.00001", "\"alone\": -1e-5"),
-            ("\"beside\": 0.00002", "\"beside\": 0.0"),
+            ("\"contended\": 0.00002", "\"contended\": 0.0"),
             ("\"alone\": 0.00001", "\"alone\": 1e999"),
             ("\"begin_seconds\": 2e-6", "\"begin_seconds\": -1.0"),
             ("\"float\": 0", "\"float\": 2"),
@@ -498,7 +499,7 @@ mod tests {
             .plans(&description, 64, Restriction::Auto)
             .unwrap_err()
             .to_string();
-        assert!(unmeasured.contains("is not known"), "{unmeasured}");
+        assert!(unmeasured.contains("is unknown"), "{unmeasured}");
         let longer = costs()
             .plans(&description, 65, Restriction::Auto)
             .unwrap_err()

@@ -142,7 +142,7 @@ fn a_processor_that_hangs_with_a_part_leaves_the_chunk_to_others() {
             .to_vec()
     };
     for hangs_at in (0..60).step_by(11) {
-        for moment in [Moment::Before, Moment::Behind] {
+        for moment in [Moment::Before, Moment::After] {
             let (is_back, begun) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
             let may_return = Arc::clone(&is_back);
             let probe: Probe = Arc::new(move |processor, now| {

@@ -568,7 +568,7 @@ fn a_prompt_cancelled_at_any_moment_of_its_last_task_ends() {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     engine.set_probe(Some(Arc::new(move |_, moment| {
-        counted.fetch_add(usize::from(moment == Moment::Behind), Ordering::Relaxed);
+        counted.fetch_add(usize::from(moment == Moment::After), Ordering::Relaxed);
         Ok(())
     })));
     engine
@@ -581,7 +581,7 @@ fn a_prompt_cancelled_at_any_moment_of_its_last_task_ends() {
         let (cancel, begun) = (Cancel::new(), AtomicUsize::new(0));
         let (cancelled, is_last) = (cancel.clone(), AtomicBool::new(false));
         engine.set_probe(Some(Arc::new(move |_, moment| {
-            if moment == Moment::Behind
+            if moment == Moment::After
                 && begun.fetch_add(1, Ordering::Relaxed) + 1 == last
                 && !is_last.swap(true, Ordering::Relaxed)
             {

@@ -459,18 +459,18 @@ fn beside_a_device_with_memory_of_its_own_no_page_of_its_weights_stays_resident(
         let logits = all_logits(engine.session(), &tokens);
         (prepared, resident(&mapped), logits)
     };
-    let (prepared, behind, expected) = run(true, hot_rows(&model, &folder));
-    assert_eq!((prepared, behind), (0, 0));
-    let (prepared, behind, logits) = run(true, None);
+    let (prepared, later, expected) = run(true, hot_rows(&model, &folder));
+    assert_eq!((prepared, later), (0, 0));
+    let (prepared, later, logits) = run(true, None);
     assert!(
-        prepared == 0 && behind > 0 && logits == expected,
-        "shadows read the weights in place: {behind}"
+        prepared == 0 && later > 0 && logits == expected,
+        "shadows read the weights in place: {later}"
     );
-    let (_, behind, logits) = run(true, hot_rows(&model, &folder));
-    assert!(behind == 0 && logits == expected);
-    let (_, behind, logits) = run(false, hot_rows(&model, &folder));
+    let (_, later, logits) = run(true, hot_rows(&model, &folder));
+    assert!(later == 0 && logits == expected);
+    let (_, later, logits) = run(false, hot_rows(&model, &folder));
     assert!(
-        behind > 0 && logits == expected,
-        "a device that reads the CPU's weights leaves them: {behind}"
+        later > 0 && logits == expected,
+        "a device that reads the CPU's weights leaves them: {later}"
     );
 }

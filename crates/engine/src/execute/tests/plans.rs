@@ -284,7 +284,7 @@ fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
         assert!(
             times
                 .clone()
-                .all(|time| rows.contains(&time.rows) && time.alone > 0.0 && time.beside > 0.0)
+                .all(|time| rows.contains(&time.rows) && time.alone > 0.0 && time.contended > 0.0)
         );
         let device = ProcessorId::new(1);
         let of_device = decode.output.iter().any(|time| time.processor == device);

@@ -65,13 +65,13 @@ fn what_is_found_has_the_bits_of_what_is_computed() {
                 let expected = run(&mut first, &prompt).unwrap();
                 let page_bytes = engine.usage().kv.page_bytes;
                 // A live session shares whole pages; a dropped one shares everything.
-                let mut beside = engine.session();
+                let mut second = engine.session();
                 assert_eq!(
-                    beside.reuse(&prompt),
+                    second.reuse(&prompt),
                     (length - 1).min(length / PAGE * PAGE),
                     "{length} tokens"
                 );
-                drop((first, beside));
+                drop((first, second));
                 let mut second = engine.session();
                 assert_eq!(second.reuse(&prompt), length - 1);
                 assert_eq!(

@@ -79,11 +79,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let disturbances = if arguments.freeze {
         vec![Disturbance {
             kind: Kind::Frozen,
-            beside: None,
+            next_to: None,
             core: None,
         }]
     } else {
-        beside(&processors.cores())?
+        disturbances(&processors.cores())?
     };
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared()?;
@@ -128,7 +128,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Returns other programs on the cores of processors, and one that reads memory.
-fn beside(cores: &[(String, Option<usize>)]) -> Result<Vec<Disturbance>> {
+fn disturbances(cores: &[(String, Option<usize>)]) -> Result<Vec<Disturbance>> {
     let known = |(name, core): &(String, Option<usize>)| {
         core.map(|core| (name.clone(), core)).with_context(|| {
             format!("no core of the {name} is known: expected --processors with cores, such as cpu=0,npu=1")
@@ -144,19 +144,19 @@ fn beside(cores: &[(String, Option<usize>)]) -> Result<Vec<Disturbance>> {
     let computes = cores.iter().flat_map(|(name, core)| {
         [Kind::Busy, Kind::Half, Kind::Bursts].map(|kind| Disturbance {
             kind,
-            beside: Some(name.clone()),
+            next_to: Some(name.clone()),
             core: Some(*core),
         })
     });
     let memory = match free {
         Some(core) => Disturbance {
             kind: Kind::Memory,
-            beside: None,
+            next_to: None,
             core: Some(core),
         },
         None => Disturbance {
             kind: Kind::Memory,
-            beside: Some(cores[0].0.clone()),
+            next_to: Some(cores[0].0.clone()),
             core: Some(cores[0].1),
         },
     };
@@ -164,7 +164,7 @@ fn beside(cores: &[(String, Option<usize>)]) -> Result<Vec<Disturbance>> {
 }
 
 /// Describes a disturbance.
-fn name(Disturbance { kind, beside, .. }: &Disturbance) -> String {
+fn name(Disturbance { kind, next_to, .. }: &Disturbance) -> String {
     let what = match kind {
         Kind::Busy => "computes",
         Kind::Half => "computes half the time",
@@ -172,7 +172,7 @@ fn name(Disturbance { kind, beside, .. }: &Disturbance) -> String {
         Kind::Memory => "reads memory",
         Kind::Frozen => return "processes of devices stopped".into(),
     };
-    match beside {
+    match next_to {
         Some(processor) => format!("{what}, on the core of the {processor}"),
         None => format!("{what}, on its own core"),
     }

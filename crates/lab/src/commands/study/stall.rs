@@ -113,7 +113,7 @@ impl Report for Found {
             sequences,
             prompt,
             prefill_alone_seconds: alone,
-            prefill_beside_seconds: beside,
+            prefill_beside_seconds: loaded,
             ..
         } = &self.stall;
         let names = [
@@ -140,8 +140,8 @@ impl Report for Found {
             self.model,
             output::table(&names, 1, &rows),
             rate(*alone),
-            rate(*beside),
-            100.0 * (beside / alone - 1.0)
+            rate(*loaded),
+            100.0 * (loaded / alone - 1.0)
         )
     }
 

@@ -14,9 +14,9 @@ pub(super) fn figure_18(phone: &Phone) -> Section {
     let [gpu, layer, tensor] =
         [Mode::GpuOnly, Mode::HeteroLayer, Mode::HeteroTensor].map(|mode| run(phone, mode));
     // PPL's kernels are in the queue before the first one is complete.
-    let beside_gpu = GAME.beside(&gpu, Submission::AllAtOnce);
+    let beside_gpu = GAME.during(&gpu, Submission::AllAtOnce);
     let [beside_layer, beside_tensor] =
-        [&layer, &tensor].map(|run| GAME.beside(run, Submission::OneByOne));
+        [&layer, &tensor].map(|run| GAME.during(run, Submission::OneByOne));
     let frames = paper::FRAMES.value;
     Section::new(
         "heterollm/figure-18",

@@ -35,7 +35,7 @@ pub(super) fn figure_16(phone: &Phone) -> Section {
         let kind = match quotes {
             None => Kind::Simulated,
             // The bytes per second of the same run nearly follow from the profile's bandwidths: figure 6.
-            Some(_) if model == LLAMA_8B => Kind::CostSample,
+            Some(_) if model == LLAMA_8B => Kind::Seen,
             Some(_) => Kind::HeldOut,
         };
         let (of_speed, over) = (

@@ -12,7 +12,7 @@ use triad_plan::partition::profile::Waiting;
 pub(super) fn fit(phone: &Phone) -> Section {
     let of = |mode| phone.prefill(LLAMA_8B, 256, mode, Waiting::Fast);
     let (gpu, layer) = (of(Mode::GpuOnly), of(Mode::HeteroLayer));
-    let beside = GAME.beside(&layer, Submission::OneByOne);
+    let during = GAME.during(&layer, Submission::OneByOne);
     let fitted = |what: &str, paper: f64, ours: f64| value(what, one(paper), ours, Kind::Fitted);
     Section::new(
         "heterollm/fit",
@@ -38,7 +38,7 @@ pub(super) fn fit(phone: &Phone) -> Section {
             fitted(
                 "Hetero-layer with a game, relative to without (§5.5)",
                 paper::LAYER_LOSS_BESIDE_GAME.less(),
-                layer.seconds() / beside.seconds,
+                layer.seconds() / during.seconds,
             ),
         ],
     )
@@ -130,13 +130,13 @@ pub(super) fn figure_6(phone: &Phone) -> Section {
                 "GPU only, decode (§5.3)",
                 one(paper::BANDWIDTH_GPU.value),
                 gigabytes(Mode::GpuOnly),
-                Kind::CostSample,
+                Kind::Seen,
             ),
             value(
                 "Hetero-tensor, decode (§5.3)",
                 one(paper::BANDWIDTH_TOGETHER.value),
                 gigabytes(Mode::HeteroTensor),
-                Kind::CostSample,
+                Kind::Seen,
             ),
         ],
     )

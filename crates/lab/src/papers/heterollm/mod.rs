@@ -116,7 +116,7 @@ fn held_out(what: impl Into<String>, paper: (f64, f64), ours: f64) -> Value {
 
 /// Creates a value that informed a choice, or that nearly follows from fitted values.
 fn seen(what: impl Into<String>, paper: (f64, f64), ours: f64) -> Value {
-    value(what, paper, ours, Kind::CostSample)
+    value(what, paper, ours, Kind::Seen)
 }
 
 /// Creates a second number of the paper for a quantity that is compared already.
@@ -215,7 +215,7 @@ mod tests {
             "the same, of 2.99 (§5.2.1) by 1.244",
         ] {
             let value = values.iter().find(|value| value.what == what).expect(what);
-            assert_eq!(value.kind, Kind::CostSample, "{what}");
+            assert_eq!(value.kind, Kind::Seen, "{what}");
         }
     }
 

@@ -121,7 +121,7 @@ pub(super) fn figure_8(phone: &Phone) -> Section {
         "rows that stream as long as weights load (chosen chunk)",
         one(paper::CHUNK.value),
         rate / (2.0 * bandwidth),
-        Kind::CostSample,
+        Kind::Seen,
     )];
     for (name, role, label) in [
         (QWEN, Role::QueryKeyValue, "QKV"),

@@ -259,7 +259,7 @@ mod tests {
         ];
         assert_eq!(of(Kind::HeldOut), held_out);
         assert_eq!(
-            of(Kind::CostSample),
+            of(Kind::Seen),
             ["figure-1", "figure-8", "figure-14", "table-4", "figure-17"]
         );
         // The window was disabled for the 7B models, and build times are Gemma-2B's.

@@ -73,7 +73,7 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
                 (QWEN, 1024) => (Some(more_than(paper::SPEED.value)), Kind::Fitted),
                 (QWEN, 256) => (
                     Some(one(heterollm::paper::MLLM_NPU_SPEED.value)),
-                    Kind::CostSample,
+                    Kind::Seen,
                 ),
                 _ => (None, Kind::Simulated),
             };
@@ -114,7 +114,7 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
             "over MNN, Redmi K60 Pro, 1024 tokens",
             &paper::REDMI_MNN,
             over_cpu(&redmi, 1024),
-            Kind::CostSample,
+            Kind::Seen,
         ),
     ] {
         values.push(value(
@@ -140,13 +140,13 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
             format!("over {name}, 1024 tokens, least"),
             one(from.value),
             least,
-            Kind::CostSample,
+            Kind::Seen,
         ));
         values.push(value(
             format!("over {name}, 1024 tokens, largest"),
             one(to.value),
             largest,
-            Kind::CostSample,
+            Kind::Seen,
         ));
     }
     let redmi = |name: &str, from, to| {

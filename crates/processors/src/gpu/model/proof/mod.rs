@@ -181,9 +181,9 @@ impl Trial<'_> {
         context.run(encoder, &staging, bytes, |bytes| {
             let mut rest: &[f32] = cast_slice(bytes);
             for output in outputs {
-                let (values, behind) = rest.split_at(output.size() as usize / size_of::<f32>());
+                let (values, left) = rest.split_at(output.size() as usize / size_of::<f32>());
                 found.push(values.to_vec());
-                rest = behind;
+                rest = left;
             }
         })?;
         Ok(found)
