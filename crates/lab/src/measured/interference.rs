@@ -50,7 +50,7 @@ pub struct Disturbance {
     /// Its activity.
     pub kind: Kind,
     /// Processor whose core it shares, for people; `None` if it has its own core.
-    pub loaded: Option<String>,
+    pub next_to: Option<String>,
     /// Its core; `None` for a stopped process.
     pub core: Option<usize>,
 }
@@ -375,7 +375,7 @@ mod tests {
             let (is_over, has_begun) = (AtomicBool::new(false), Barrier::new(2));
             let other = Disturbance {
                 kind,
-                loaded: None,
+                next_to: None,
                 core: None,
             };
             thread::scope(|scope| {
