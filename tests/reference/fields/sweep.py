@@ -90,11 +90,12 @@ class Gguf:
     def has_reference(self, case):
         """Whether llama.cpp computes what the field means. It leaves Phi-3's window out and warns that answers suffer, where
         transformers follow it; and it chooses LongRoPE's divisors by its own context, 256 tokens here, not the prompt's."""
-        if self.base.architecture != "phi3" or case.changes.get("phi3.attention.sliding_window_pattern"):
+        if self.base.architecture != "phi3":
             return True
         window = case.changes.get("phi3.attention.sliding_window", cases.DROP)
-        original = case.changes.get("phi3.rope.scaling.original_context_length", ["u32", 0])
-        return window is cases.DROP and not len(self.tokens) <= original[1] < 256
+        original = case.changes.get("phi3.rope.scaling.original_context_length")
+        context = original[1] if isinstance(original, (list, tuple)) and isinstance(original[1], int) else 0
+        return window is cases.DROP and not len(self.tokens) <= context < 256
 
     def described(self):
         return {"file": self.file, "without": self.without}
