@@ -105,7 +105,7 @@ impl Chat {
         self.messages
             .push(json!({ "role": "user", "content": text }));
         match self.prompt() {
-            Ok(prompt) => self.generate(prompt),
+            Ok(prompt) => self.generate(prompt, true),
             Err(error) => {
                 self.messages.pop();
                 Err(error)
@@ -125,7 +125,7 @@ impl Chat {
     /// As [`Chat::send`].
     pub fn reply(&mut self) -> Result<Generation<'_>> {
         let prompt = self.prompt()?;
-        self.generate(prompt)
+        self.generate(prompt, false)
     }
 
     /// Returns the tokens of the conversation.
@@ -146,7 +146,8 @@ impl Chat {
         )?)
     }
 
-    fn generate(&mut self, prompt: Vec<u32>) -> Result<Generation<'_>> {
+    /// Generates the answer to `prompt`. If that can't begin, the latest message is removed if it `is_new`.
+    fn generate(&mut self, prompt: Vec<u32>, is_new: bool) -> Result<Generation<'_>> {
         let template = self.model.engine.model().chat_template();
         let parts = if self.tools.is_empty() {
             Parts::Text
@@ -155,8 +156,15 @@ impl Chat {
             Parts::Calls(Some(ToolCallParser::new(ToolFormat::of_template(template))))
         };
         let messages = &mut self.messages;
-        let generation = self.session.generate_with(prompt, &self.options, parts)?;
-        Ok(generation.on_end(|answer| messages.push(message(answer))))
+        match self.session.generate_with(prompt, &self.options, parts) {
+            Ok(generation) => Ok(generation.on_end(|answer| messages.push(message(answer)))),
+            Err(error) => {
+                if is_new {
+                    messages.pop();
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Returns the messages so far.

@@ -102,6 +102,9 @@ fn a_chat_keeps_the_answers_that_are_whole() {
     let error = chat.send(&too_long).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ContextFull, "{error}");
     assert_eq!(chat.messages().len(), 4, "a refused message is not kept");
+    let mut chat = chat.with_options(eight().adapter(place.path("no-adapter"), 1.0));
+    assert!(chat.send("Hello").is_err());
+    assert_eq!(chat.messages().len(), 4, "nor one whose adapter is missing");
 }
 
 #[test]

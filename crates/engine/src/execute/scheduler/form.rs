@@ -15,7 +15,7 @@ use crate::execute::batch::{Batch, Prompts, Step, Work};
 use crate::execute::request::Request;
 
 impl Scheduler {
-    /// Forms passes from what waits.
+    /// Forms batches of the waiting requests.
     pub(super) fn form(&mut self, shared: &EngineInner) {
         if self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty() {
             return;
