@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use triad_engine::{Adapters, Engine, Model, ScaledAdapter};
+use triad_hetero::HeteroEngine;
 use triad_plan::processors::ProcessorKind;
 
 use triad_console::output;
@@ -54,11 +55,11 @@ pub fn open(model: &Model, paths: &[ScaledPath]) -> Result<Adapters> {
 
 /// Prints a note on adapters if processors other than CPUs are used.
 pub fn note_processors(engine: &Engine) {
-    if engine
-        .processors()
-        .iter()
-        .any(|(_, processor)| processor.kind != ProcessorKind::Cpu)
-    {
+    let has_device = |engine: HeteroEngine| {
+        let mut processors = engine.processors().iter();
+        processors.any(|(_, processor)| processor.kind != ProcessorKind::Cpu)
+    };
+    if HeteroEngine::of(engine).is_some_and(has_device) {
         output::note(
             "note: with an adapter, the CPU computes its part, and also the feed-forwards of an NPU or a GPU and the models of a \
              GPU that runs them whole",

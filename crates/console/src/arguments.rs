@@ -11,6 +11,7 @@ use clap::builder::PossibleValuesParser;
 use triad_engine::package::Package;
 use triad_engine::{Cores, Error, KvFormat, LoadOptions, Model, Threads};
 use triad_frontend::{machine, models};
+use triad_hetero::kept_shadows;
 use triad_kernels::BlockArithmetic;
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
@@ -93,7 +94,7 @@ impl DescriptionArguments {
             None
         };
         let package = package.map(|path| Package::open(&path)).transpose()?;
-        Ok(package.and_then(|package| package.manifest().preparation.shadows()))
+        Ok(package.and_then(|package| kept_shadows(&package.manifest().preparation)))
     }
 }
 

@@ -4,9 +4,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use triad_engine::execute::{Device, Wait};
 use triad_engine::hot_rows::{Hot, HotRowOptions};
 use triad_engine::{Model, Threads};
+use triad_hetero::{Device, Wait};
 use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::ProcessorKind;
 use triad_processors::Peaks;

@@ -20,8 +20,10 @@ fn engine_error(error: &anyhow::Error) -> Option<&Error> {
     let prepare = || error.downcast_ref().and_then(triad_prepare::Error::engine);
     let evaluate = || error.downcast_ref().and_then(triad_evaluate::Error::engine);
     let frontend = || error.downcast_ref().and_then(triad_frontend::Error::engine);
+    let hetero = || error.downcast_ref().and_then(triad_hetero::Error::engine);
     error
         .downcast_ref()
+        .or_else(hetero)
         .or_else(prepare)
         .or_else(evaluate)
         .or_else(frontend)

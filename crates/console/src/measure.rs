@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde::Serialize;
-use triad_engine::execute::Execution;
 use triad_engine::{
     Cancel, Engine, EngineOptions, Error, KvFormat, Model, Session, SessionOptions,
 };
 use triad_frontend::machine::Resident;
+use triad_hetero::{Execution, execution};
 use triad_kernels::attention::PAGE;
 use triad_kernels::timing::median;
 
@@ -287,7 +287,7 @@ impl Plan {
             expected: None,
             resident: None,
         };
-        Ok((measured, tested.sessions[0].execution().cloned()))
+        Ok((measured, execution(&tested.sessions[0]).cloned()))
     }
 
     /// Runs all tests on an engine of a model called `name` with `threads` compute threads. Also returns the execution

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use triad_engine::execute::{Measurements, Table};
+use triad_hetero::{Measurements, Table};
 
 use crate::output;
 

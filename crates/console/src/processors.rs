@@ -6,10 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
-use triad_engine::execute::{Costs, Execution, ProcessorFailure, WaitUse};
 use triad_engine::hot_rows::HotRowUse;
-use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
+use triad_engine::{Cores, Engine, Model, Session, Threads};
 use triad_frontend::answer;
+use triad_hetero::{
+    Costs, Execution, HeteroEngine, HeteroOptions, ProcessorFailure, ProcessorOptions, WaitUse,
+    execution, of_chunks_in_flight,
+};
 use triad_plan::graph::Format;
 use triad_plan::partition::solve::Restriction;
 use triad_plan::placement::Reason;
@@ -134,8 +137,8 @@ impl Processors {
         &self,
         devices: &DeviceArguments,
         model: &Arc<Model>,
-        options: EngineOptions,
-    ) -> Result<Engine> {
+        options: HeteroOptions,
+    ) -> Result<HeteroEngine> {
         ensure!(
             model.weights().is_int8() || self.cpu_alone().is_none(),
             "the layers of this model read activations in float, and the {} of --processors multiplies INT8 alone: \
@@ -147,7 +150,7 @@ impl Processors {
             .iter()
             .map(|cut| cut.cut(self.list.len()))
             .collect::<Result<_>>()?;
-        let session = &options.session;
+        let session = &options.engine.session;
         let (mut plans, mut joint, mut decode_plans) = (None, None, None);
         if let Some(how) = devices.partition {
             let costs =
@@ -173,9 +176,17 @@ impl Processors {
                 .set(done);
             }
         };
-        let engine = answer::engine(
+        let more = of_chunks_in_flight(
+            model.description(),
+            session.context,
+            session.chunk,
+            options.chunks_in_flight,
+            &processors,
+        );
+        answer::check_memory(model, &options.engine, more)?;
+        let engine = HeteroEngine::new(
             model,
-            EngineOptions {
+            HeteroOptions {
                 processors,
                 cuts,
                 plans,
@@ -476,7 +487,7 @@ impl Executed {
 
     /// Returns the report with the use of weight rows since `before`.
     pub fn with_hot_rows(self, engine: &Engine, before: Option<&HotRowUse>) -> Self {
-        let mut hot_rows = engine.hot_rows();
+        let mut hot_rows = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
         if let (Some(hot_rows), Some(before)) = (&mut hot_rows, before) {
             hot_rows.statistics = hot_rows.statistics - before.statistics;
         }
@@ -495,7 +506,7 @@ impl Executed {
 }
 
 /// Prints how many subgraphs run on another processor because devices have no room for them.
-fn note_moved(engine: &Engine) {
+fn note_moved(engine: &HeteroEngine) {
     let (graph, placement) = (engine.graph(), &engine.tasks().placement);
     let all = graph
         .subgraphs()
@@ -525,8 +536,7 @@ fn note_moved(engine: &Engine) {
 
 /// Prints which processors failed in the latest prompt of `session`.
 pub fn note_failures(session: &Session) {
-    for failure in session
-        .execution()
+    for failure in execution(session)
         .iter()
         .flat_map(|execution| &execution.failures)
     {
@@ -558,14 +568,15 @@ pub fn hot_rows(usage: &HotRowUse) -> String {
 /// Returns the number of feed-forwards in fixed point as text; `None` if there are none.
 pub fn fixed_point(engine: &Engine) -> Option<String> {
     let blocks = engine.model().description().blocks.len();
-    engine
+    HeteroEngine::of(engine)?
         .fixed_point()
         .map(|count| format!("fixed point: {count} of {blocks} feed-forwards of prompts"))
 }
 
 /// Prints the reason if shadows read the weights in place because of a failure.
 pub fn note_hot_rows(engine: &Engine) {
-    if let Some(failure) = engine.hot_rows().and_then(|usage| usage.failure) {
+    let usage = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
+    if let Some(failure) = usage.and_then(|usage| usage.failure) {
         output::note(&format!(
             "note: the CPU reads all weights of layers with a shadow: {failure}"
         ));
@@ -645,8 +656,7 @@ mod tests {
 
     #[test]
     fn a_failure_names_the_processor_and_the_reason() {
-        let reason =
-            triad_engine::execute::FailureReason::TimeOut(std::time::Duration::from_secs(60));
+        let reason = triad_hetero::FailureReason::TimeOut(std::time::Duration::from_secs(60));
         let failure = ProcessorFailure {
             processor: "npu".into(),
             task: None,

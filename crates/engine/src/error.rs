@@ -4,28 +4,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-mod failure;
-
-pub use failure::{FailureReason, ProcessorFailure, ProcessorFailures};
-
-/// The reason why a processor cannot run a subgraph.
-#[derive(Debug, thiserror::Error)]
-pub enum SubgraphError {
-    /// The linear layers read float activations.
-    #[error(
-        "it computes in float: expected a package, whose layers read INT8 with a scale that is known before"
-    )]
-    Float,
-    /// The scales of the activations depend on the activations.
-    #[error(
-        "its scales are computed at run time: expected a package, whose layers read INT8 with a scale that is known before"
-    )]
-    DynamicScales,
-    /// The processor refused the subgraph, or failed.
-    #[error(transparent)]
-    Processor(#[from] triad_processors::Error),
-}
-
 /// An error of loading or running a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -94,14 +72,6 @@ pub enum Error {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A file of measurements is damaged, or has another version.
-    #[error("{}: not what `triad profile` writes: run it again, which replaces the file", .path.display())]
-    Measurements {
-        /// Path of the file.
-        path: PathBuf,
-        /// The cause.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
     /// The model has no tokenizer, so text cannot be encoded or decoded.
     #[error("the model has no tokenizer, so text cannot be run")]
     NoTokenizer {
@@ -158,92 +128,6 @@ pub enum Error {
         /// The expected value.
         expected: String,
     },
-    /// A list of processors is invalid.
-    #[error(transparent)]
-    ProcessorList(#[from] triad_plan::processors::ProcessorsError),
-    /// A processor failed in a run that must not continue on the other processors, such as a measurement.
-    #[error("{0}")]
-    Processor(Box<ProcessorFailure>),
-    /// A processor cannot run a part of the model.
-    #[error("{processor} does not run {role} of block {block}: {source}")]
-    Subgraph {
-        /// Name of the processor.
-        processor: String,
-        /// Index of the block.
-        block: usize,
-        /// The name of the [`Role`](triad_plan::graph::Role).
-        role: &'static str,
-        /// The reason.
-        source: Box<SubgraphError>,
-    },
-    /// A device cannot run the model, or failed while running it.
-    #[error(transparent)]
-    Device(triad_processors::Error),
-    /// No processor of a list can run a subgraph.
-    #[error(transparent)]
-    Placement(#[from] triad_plan::placement::PlacementError),
-    /// A cut is not possible.
-    #[error(transparent)]
-    Cut(#[from] triad_plan::schedule::parts::CutError),
-    /// The gemms cannot be planned.
-    #[error(transparent)]
-    Partition(#[from] triad_plan::partition::PartitionError),
-    /// The gemms of prompts cannot be planned across the processors.
-    #[error(transparent)]
-    PromptPlanner(#[from] triad_plan::joint::JointError),
-    /// A chunk is longer than those that gemms were measured for.
-    #[error(
-        "chunks have {chunk} tokens, but linear layers were measured for at most {measured}: run `triad profile --chunk {chunk}`"
-    )]
-    UnmeasuredChunk {
-        /// Tokens of the chunk.
-        chunk: usize,
-        /// Tokens of the longest chunk that was measured.
-        measured: usize,
-    },
-    /// The costs of gemms are invalid.
-    #[error(
-        "the measured costs of linear layers are damaged: {problem}: run `triad profile` again"
-    )]
-    ProductCosts {
-        /// The problem.
-        problem: String,
-    },
-    /// The time of gemms cannot be predicted.
-    #[error("the time of linear layers can't be predicted: {0}")]
-    Prediction(Box<triad_plan::partition::judge::JudgeError>),
-    /// There is no plan for a gemm of the model.
-    #[error(
-        "there is no plan for {role} with {columns} output and {depth} input features: expected plans of this model"
-    )]
-    Unplanned {
-        /// The name of the [`Role`](triad_plan::graph::Role).
-        role: &'static str,
-        /// Output features.
-        columns: usize,
-        /// Input features.
-        depth: usize,
-    },
-    /// A part of an INT8 gemm begins within a block of packed weights.
-    #[error(
-        "a part of {role} begins at output feature {start} of {linear:?}: expected a multiple of {multiple}, as INT8 weights are packed"
-    )]
-    PartStart {
-        /// The name of the [`Role`](triad_plan::graph::Role).
-        role: &'static str,
-        /// The layer.
-        linear: triad_model::description::Linear,
-        /// The output feature at which the part begins.
-        start: usize,
-        /// Output features of a block of packed weights.
-        multiple: usize,
-    },
-    /// Every processor failed, one after the other.
-    #[error("no processor is left to run the prompt: {failures}")]
-    Processors {
-        /// The failure of each processor.
-        failures: ProcessorFailures,
-    },
     /// The tokens of a draft model are not those of the model that it proposes for.
     #[error(
         "the draft model has {found}, the model has {expected}: take a draft model with the same tokenizer"
@@ -257,6 +141,12 @@ pub enum Error {
     /// An answer cannot satisfy its constraint.
     #[error("the answer cannot be kept in its form: {0}")]
     Constraint(Box<dyn std::error::Error + Send + Sync>),
+    /// The executor failed, for example a device.
+    #[error(transparent)]
+    Executor(Box<dyn std::error::Error + Send + Sync>),
+    /// A thread panicked while it computed. The engine goes on.
+    #[error("a computation panicked: {0}")]
+    Panic(String),
     /// The threads could not be started.
     #[error("could not start {threads} threads")]
     Threads {

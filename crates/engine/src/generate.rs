@@ -9,9 +9,9 @@ use triad_model::tokenizer::DecodeStream;
 use crate::cancel::Cancel;
 use crate::constraint::{ConstraintUse, Form, Guide};
 use crate::error::{Error, Result};
-use crate::execute::Session;
 use crate::log_probabilities::LogProbabilities;
 use crate::sampler::{Sampler, SamplerOptions};
+use crate::session::Session;
 use crate::speculate::{Speculate, Speculation, Speculator};
 use crate::stop::StopMatcher;
 

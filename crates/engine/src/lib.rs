@@ -1,7 +1,8 @@
 //! Runs a model: prefill in chunks, then decode token by token.
 //!
 //! [`Model`] is the immutable part: weights in the layout of the kernels, tokenizer, template, threads. [`Engine`]
-//! computes it for many [`Session`]s concurrently, each one conversation, on one or several processors ([`execute`]).
+//! computes it for many [`Session`]s concurrently, each one conversation: a [`scheduler`] forms batches of their requests,
+//! and an [`executor`] computes these, on the CPU or, in the crate `triad-hetero`, on several processors.
 //! [`generate`] runs a session from prompt to answer with a [`Sampler`](sampler::Sampler), with several tokens per step
 //! where that is faster ([`speculate`]), and under a [`constraint`] if one is given. A [`Package`](package::Package) is
 //! a model in INT8 or INT4 on disk. The crates above this one prepare packages, evaluate models and study them.
@@ -26,15 +27,17 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+pub mod batch;
 mod cancel;
 pub mod constraint;
+mod engine;
 mod error;
-pub mod execute;
-mod forward;
+pub mod executor;
+pub mod forward;
 mod generate;
 pub mod hot_rows;
-mod kv;
-mod linear;
+pub mod kv;
+pub mod linear;
 mod linear_input;
 mod log_probabilities;
 pub mod memory;
@@ -42,20 +45,24 @@ mod model;
 pub mod package;
 pub mod quantization;
 pub mod sampler;
+mod scheduler;
 mod score;
+mod session;
 pub mod speculate;
-mod statistics;
+pub mod statistics;
 mod stop;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod token_mask;
 pub mod weights;
 
 pub use adapter::{Adapter, Adapters, LowRank, ScaledAdapter};
 pub use cancel::Cancel;
+pub use engine::{Engine, EngineOptions, EngineUse, ExecutorSetup, SessionOptions};
 pub use error::{Error, Result};
-pub use execute::{Engine, EngineOptions, EngineUse, ProcessorOptions, Session, SessionOptions};
 pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
 pub use kv::{KvFormat, KvUse, PrefixSalt};
 pub use linear::Observer;
@@ -63,6 +70,7 @@ pub use linear_input::LinearInput;
 pub use log_probabilities::LogProbabilities;
 pub use model::{LoadOptions, Model};
 pub use score::{Branch, Score, tokens_to_run};
+pub use session::Session;
 pub use statistics::{Bytes, Int8Statistics, Operator, OperatorUse, Statistics};
 pub use threads::Threads;
 pub use triad_kernels::Cores;

@@ -8,7 +8,7 @@ use triad_kernels::log_softmax::log_sum_exp;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::execute::Session;
+use crate::session::Session;
 
 /// The maximum bytes of a prompt's logits that are held at once.
 const SLAB_BYTES: usize = 64 << 20;

@@ -254,12 +254,12 @@ impl Model {
     }
 
     /// Returns the channels that calibration found hot, if the model is an INT8 package.
-    pub(crate) fn hot_channels(&self) -> Option<&HotChannels> {
+    pub fn hot_channels(&self) -> Option<&HotChannels> {
         self.package.as_ref().map(|package| &package.hot_channels)
     }
 
     /// Returns the name of the weights: the sha256 of those in a package, else the [fingerprint](Model::fingerprint).
-    pub(crate) fn weights_name(&self) -> String {
+    pub fn weights_name(&self) -> String {
         self.package
             .as_ref()
             .map_or_else(|| self.fingerprint(), |package| package.weights.clone())
@@ -314,12 +314,13 @@ impl Model {
     }
 
     /// Returns the weights, for tests that replace them.
-    #[cfg(test)]
-    pub(crate) fn weights_mut(&mut self) -> &mut Weights {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn weights_mut(&mut self) -> &mut Weights {
         &mut self.weights
     }
 
-    pub(crate) fn pool(&self) -> &Pool {
+    /// Returns the threads that compute.
+    pub fn pool(&self) -> &Pool {
         &self.pool
     }
 }

@@ -5,7 +5,6 @@
 //! creates the plan; a package stores it ([`crate::package::preparation`]).
 
 use serde::{Deserialize, Serialize};
-use triad_processors::model::Int8Input;
 
 use crate::linear_input::LinearInput;
 
@@ -110,22 +109,6 @@ impl InputQuantization {
     pub fn smoothing(&self) -> Option<&[f32]> {
         match self {
             Self::Static { smoothing, .. } => smoothing.as_deref(),
-            Self::Dynamic { .. } => None,
-        }
-    }
-
-    /// Returns the static quantization for devices; `None` if each token has its own scale.
-    pub(crate) fn fixed(&self) -> Option<Int8Input<'_>> {
-        match self {
-            Self::Static {
-                clip,
-                shadow,
-                smoothing,
-            } => Some(Int8Input {
-                scale: clip / INT8_MAX,
-                smoothing: smoothing.as_deref(),
-                has_shadow: *shadow,
-            }),
             Self::Dynamic { .. } => None,
         }
     }

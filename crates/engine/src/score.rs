@@ -10,8 +10,8 @@ use triad_kernels::log_softmax::log_sum_exp;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::execute::Session;
 use crate::forward::Segment;
+use crate::session::Session;
 
 /// The maximum bytes of logits that are held at once: enough rows for an efficient gemm with the output matrix.
 const SLAB_BYTES: usize = 64 << 20;
@@ -133,15 +133,15 @@ impl Session {
                 token: all[index + 1],
             }));
         }
-        let mut forward = self.forward();
-        forward.run(&tokens, &segments, cancel)?;
+        let mut run = self.prompt_run();
+        run.run(&tokens, &segments, cancel)?;
         let slab = (SLAB_BYTES / (vocab * size_of::<f32>())).max(1);
         let mut logits = vec![0.0; slab.min(targets.len()) * vocab];
         for targets in targets.chunks(slab) {
             cancel.check()?;
             let logits = &mut logits[..targets.len() * vocab];
-            forward.pass.logits(
-                forward.buffers,
+            run.context.logits(
+                run.buffers,
                 targets.iter().map(|target| target.row),
                 Phase::Prefill,
                 logits,
@@ -160,6 +160,7 @@ impl Session {
                 scores[target.branch].greedy &= likeliest;
             }
         }
+        drop(run);
         self.model().check_unchanged()
     }
 }

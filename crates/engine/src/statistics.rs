@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use triad_plan::graph::Role;
+use triad_model::role::Role;
 
 /// A part of a forward pass that reads arrays and writes others. The operators of a block are listed in the order in
 /// which they run.
@@ -141,7 +141,7 @@ pub struct Bytes {
 
 impl Bytes {
     /// Creates the sizes of arrays that are read and written, and of weights.
-    pub(crate) fn of(read: usize, written: usize, weights: usize) -> Self {
+    pub fn of(read: usize, written: usize, weights: usize) -> Self {
         Self {
             read: read as u64,
             written: written as u64,
@@ -265,7 +265,7 @@ impl Int8Statistics {
 
 /// The statistics of an engine. Several processors may add to them concurrently.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub struct Counters {
     is_on: AtomicBool,
     counted: Mutex<Statistics>,
 }
@@ -273,41 +273,41 @@ pub(crate) struct Counters {
 /// The start time of an operator; `None` while counting is off.
 #[must_use]
 #[derive(Clone, Copy)]
-pub(crate) struct Begun(Option<Instant>);
+pub struct Begun(Option<Instant>);
 
 impl Begun {
     /// Returns whether the operator is counted.
-    pub(crate) fn is_counted(self) -> bool {
+    pub fn is_counted(self) -> bool {
         self.0.is_some()
     }
 }
 
 impl Counters {
     /// Turns counting on or off.
-    pub(crate) fn turn(&self, on: bool) {
+    pub fn turn(&self, on: bool) {
         self.is_on.store(on, Ordering::Relaxed);
     }
 
     /// Returns the counts so far.
-    pub(crate) fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> Statistics {
         *self.lock()
     }
 
     /// Starts the clock of an operator, if counting is on.
     #[inline]
-    pub(crate) fn begin(&self) -> Begun {
+    pub fn begin(&self) -> Begun {
         Begun(self.is_on.load(Ordering::Relaxed).then(Instant::now))
     }
 
     /// Counts an operator that has ended. If counting is on, calls `bytes` after the clock has been read.
     #[inline]
-    pub(crate) fn end(&self, begun: Begun, operator: Operator, bytes: impl FnOnce() -> Bytes) {
+    pub fn end(&self, begun: Begun, operator: Operator, bytes: impl FnOnce() -> Bytes) {
         self.end_with(begun, operator, bytes, |_| {});
     }
 
     /// Counts as [`Counters::end`] does, and calls `more` to count something else.
     #[inline]
-    pub(crate) fn end_with(
+    pub fn end_with(
         &self,
         Begun(begun): Begun,
         operator: Operator,

@@ -1,17 +1,23 @@
 //! Helpers for tests (feature `testing`): float models in INT8, quantized by the linear inputs of a few tokens, and in
-//! INT4.
+//! INT4; small [`models`] and [`adapters`], random [`steps`] of sessions, and the [`parts`] of an engine.
 //!
-//! The crate `triad-prepare`, above this one, does this with calibration.
+//! The crate `triad-prepare`, above this one, quantizes with calibration.
+
+pub mod adapters;
+pub mod models;
+pub mod parts;
+pub mod steps;
 
 use std::sync::Arc;
 
 use crate::cancel::Cancel;
-use crate::execute::{Session, SessionOptions};
+use crate::engine::SessionOptions;
 use crate::linear_input::LinearInput;
 use crate::model::Model;
 use crate::quantization::{
     DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales, usable_clip,
 };
+use crate::session::Session;
 
 /// The share of an input's values that exceed its clip threshold, if it has a shadow.
 const OUTLIER_SHARE: f64 = 0.01;

@@ -35,7 +35,7 @@ impl Threads {
     ///
     /// # Errors
     /// If there are none or more than 1024, or the system cannot start them.
-    pub(crate) fn start(&self) -> Result<Pool> {
+    pub fn start(&self) -> Result<Pool> {
         let threads = self.count();
         if !(1..=1024).contains(&threads) {
             let value = threads.to_string();

@@ -102,7 +102,7 @@ fn session(model: &Arc<Model>, chunk: usize) -> Session {
     };
     Engine::new(
         model,
-        EngineOptions {
+        &EngineOptions {
             session,
             ..EngineOptions::default()
         },

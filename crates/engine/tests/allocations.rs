@@ -57,7 +57,7 @@ fn of_tokens(model: &Arc<Model>, context: usize, sequences: usize) -> (usize, us
     };
     let engine = Engine::new(
         model,
-        EngineOptions {
+        &EngineOptions {
             session: options,
             ..EngineOptions::default()
         },

@@ -6,6 +6,7 @@ use std::time::Instant;
 use triad_engine::{
     Branch, Cancel, Engine, EngineOptions, KvFormat, Model, Score, SessionOptions, tokens_to_run,
 };
+use triad_hetero::{HeteroEngine, HeteroOptions};
 
 use super::dataset::{Content, Dataset};
 use super::encode::{Encoded, Encoder};
@@ -26,7 +27,7 @@ pub struct EvaluateOptions {
     pub chunk: usize,
     /// Number format of the KV cache.
     pub kv_format: KvFormat,
-    /// Whether feed-forwards are computed in fixed point between their products: see [`EngineOptions::fixed_point`].
+    /// Whether feed-forwards are computed in fixed point between their products: see [`HeteroOptions::fixed_point`].
     pub fixed_point: bool,
 }
 
@@ -240,15 +241,21 @@ impl Run<'_> {
             chunk,
             kv_format,
         };
-        let engine = Engine::new(
-            self.model,
-            EngineOptions {
-                session,
+        let engine = EngineOptions {
+            session,
+            ..EngineOptions::default()
+        };
+        let mut session = if fixed_point {
+            let options = HeteroOptions {
+                engine,
                 fixed_point,
-                ..EngineOptions::default()
-            },
-        )?;
-        let mut session = engine.session();
+                ..HeteroOptions::default()
+            };
+            let engine = HeteroEngine::new(self.model, options, &mut |_, _| {});
+            engine.map_err(triad_engine::Error::from)?.session()
+        } else {
+            Engine::new(self.model, &engine)?.session()
+        };
         self.tokens = tokens_to_run(&branches);
         let (total, progress) = (self.tokens, &mut *self.progress);
         progress(0, total);

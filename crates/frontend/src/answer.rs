@@ -16,11 +16,17 @@ use crate::machine;
 ///
 /// # Errors
 /// If the context is longer than the model was made for, or does not fit into memory; as [`Engine::new`].
-pub fn engine(
-    model: &Arc<Model>,
-    options: EngineOptions,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<Engine> {
+pub fn engine(model: &Arc<Model>, options: &EngineOptions) -> Result<Engine> {
+    check_memory(model, options, 0)?;
+    Ok(Engine::new(model, options)?)
+}
+
+/// Checks that there is memory for a session of the whole context, for `kv_memory` of keys and values if that is given,
+/// and for `more` bytes.
+///
+/// # Errors
+/// If the context is longer than the model was made for, or does not fit into memory.
+pub fn check_memory(model: &Model, options: &EngineOptions, more: usize) -> Result<()> {
     let SessionOptions {
         context,
         chunk,
@@ -38,15 +44,7 @@ pub fn engine(
     // If the engine may hold more keys and values than one session has, these must fit.
     let memory =
         needed.total() - needed.kv_cache + needed.kv_cache.max(options.kv_memory.unwrap_or(0));
-    let EngineOptions {
-        processors,
-        chunks_in_flight,
-        ..
-    } = &options;
-    let more =
-        memory::of_chunks_in_flight(description, context, chunk, *chunks_in_flight, processors);
-    machine::check_memory(&format!("a context of {context} tokens"), memory + more)?;
-    Ok(Engine::with_progress(model, options, progress)?)
+    machine::check_memory(&format!("a context of {context} tokens"), memory + more)
 }
 
 /// Appends `prompt` to the tokens of `session` and generates the answer. `on_event` is called with each part of the

@@ -95,11 +95,10 @@ pub fn open(
     };
     answer::engine(
         &model,
-        EngineOptions {
+        &EngineOptions {
             session,
             ..EngineOptions::default()
         },
-        &mut |_, _| {},
     )
 }
 

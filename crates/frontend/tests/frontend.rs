@@ -54,9 +54,7 @@ fn of_context(context: usize) -> EngineOptions {
 fn an_answer_is_streamed_until_its_length() {
     let model = model();
     let prompt = chat::encode(&model, "tiny", &[Message::new("user", "abc")], 16).unwrap();
-    let mut session = answer::engine(&model, of_context(16), &mut |_, _| {})
-        .unwrap()
-        .session();
+    let mut session = answer::engine(&model, &of_context(16)).unwrap().session();
     let options = GenerateOptions {
         max_tokens: Some(5),
         ..GenerateOptions::default()
@@ -84,9 +82,7 @@ fn an_answer_is_streamed_until_its_length() {
 #[test]
 fn an_answer_that_cannot_be_passed_on_ends_with_the_reason() {
     let model = model();
-    let mut session = answer::engine(&model, of_context(16), &mut |_, _| {})
-        .unwrap()
-        .session();
+    let mut session = answer::engine(&model, &of_context(16)).unwrap().session();
     let mut texts = 0;
     let failed = answer::stream(
         &mut session,
@@ -114,7 +110,7 @@ fn an_answer_that_cannot_be_passed_on_ends_with_the_reason() {
 #[test]
 fn a_session_that_the_model_was_not_made_for_is_refused() {
     let error = |options| {
-        answer::engine(&model(), options, &mut |_, _| {})
+        answer::engine(&model(), &options)
             .err()
             .unwrap()
             .to_string()

@@ -110,10 +110,9 @@ impl Collector for Engines {
         let help = "Seconds that a processor computed; the rest is bubbles and idle time";
         let mut busy = encoder.encode_descriptor("processor_busy_seconds", help, None, counter)?;
         for model in self.0.loaded() {
-            let seconds = model.engine().busy_seconds();
-            for ((_, processor), seconds) in model.engine().processors().iter().zip(seconds) {
+            for processor in model.engine().processor_use() {
                 let labels = [("model", model.name()), ("processor", &processor.name)];
-                ConstCounter::new(seconds).encode(busy.encode_family(&labels)?)?;
+                ConstCounter::new(processor.busy_seconds).encode(busy.encode_family(&labels)?)?;
             }
         }
         Ok(())

@@ -276,11 +276,7 @@ impl GenerationJob {
                 tokens,
             });
         }
-        let processors = self.model.engine().processors();
-        let timeline = session
-            .execution()
-            .and_then(|execution| PromptTimeline::new(execution, processors))
-            .map(Box::new);
+        let timeline = PromptTimeline::new(session).map(Box::new);
         let end = End {
             finish: answer.finish,
             stop: answer.stop,

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
-use triad_engine::execute::Execution;
-use triad_plan::processors::{Processor, ProcessorId, Processors};
+use triad_engine::executor::LayerTimes;
+use triad_engine::{Engine, Session};
+use triad_hetero::{Execution, execution};
+use triad_plan::processors::ProcessorId;
 use triad_plan::timeline::Event;
 use utoipa::ToSchema;
 
@@ -38,7 +40,7 @@ struct TimelineProcessor {
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
 struct TimelineTask {
-    /// The operation with the number of its layer, such as `attention 3`.
+    /// The operation with the number of its layer, such as `attention 3`, or the whole layer, such as `layer 3`.
     name: String,
     /// The chunk of the prompt, starting at 0.
     chunk: usize,
@@ -50,23 +52,66 @@ struct TimelineTask {
 }
 
 impl PromptTimeline {
-    /// Creates the timeline of an execution. Returns `None` if it has no tasks, or more than [`MAX_TASKS`].
-    pub(crate) fn new(execution: &Execution, processors: &Processors) -> Option<Self> {
+    /// Creates the timeline of the latest prompt of a session. Returns `None` if it has no tasks, or more than
+    /// [`MAX_TASKS`].
+    pub(crate) fn new(session: &Session) -> Option<Self> {
+        let engine = session.engine();
+        let timeline = match execution(session) {
+            Some(execution) => Self::of_tasks(execution, engine),
+            None => Self::of_layers(session.reports(), engine),
+        };
+        timeline.filter(|timeline| (1..=MAX_TASKS).contains(&timeline.tasks.len()))
+    }
+
+    /// Returns the timeline of one processor, which computed batch by batch and layer by layer.
+    fn of_layers<'a>(
+        batches: impl Iterator<Item = &'a LayerTimes>,
+        engine: &Engine,
+    ) -> Option<Self> {
+        let batches: Vec<_> = batches.collect();
+        let start = batches.first()?.start;
+        let mut tasks = Vec::new();
+        for (chunk, batch) in batches.iter().enumerate() {
+            let offset = batch.start.saturating_duration_since(start);
+            let layers = batch.layers.iter().enumerate();
+            tasks.extend(layers.map(|(layer, times)| TimelineTask {
+                name: format!("layer {layer}"),
+                chunk,
+                processor: 0,
+                start: (offset + times.start).as_secs_f64(),
+                end: (offset + times.end).as_secs_f64(),
+            }));
+        }
+        let busy_seconds = tasks.iter().map(|task| task.end - task.start).sum();
+        let processors = engine.processor_use().into_iter();
+        Some(Self {
+            tokens: batches.iter().map(|batch| batch.rows).sum(),
+            chunks: batches.len(),
+            seconds: tasks.last().map_or(0.0, |task| task.end),
+            processors: processors
+                .map(|processor| TimelineProcessor {
+                    name: processor.name,
+                    busy_seconds,
+                })
+                .collect(),
+            tasks,
+        })
+    }
+
+    /// Returns the timeline of tasks on several processors.
+    fn of_tasks(execution: &Execution, engine: &Engine) -> Option<Self> {
         let Execution {
             graph,
             tasks,
             timeline,
             ..
         } = execution;
-        if timeline.events().len() > MAX_TASKS {
-            return None;
-        }
         let first = timeline.events().first()?.start;
-        let of_processor =
-            |(processor, description): (ProcessorId, &Processor)| TimelineProcessor {
-                name: description.name.clone(),
-                busy_seconds: timeline.busy(processor),
-            };
+        let processors = engine.processor_use().into_iter().enumerate();
+        let processors = processors.map(|(index, processor)| TimelineProcessor {
+            name: processor.name,
+            busy_seconds: timeline.busy(ProcessorId::new(index)),
+        });
         let task = |event: &Event| {
             let task = &tasks.tasks[event.task];
             let subgraph = &graph.subgraphs()[task.task.subgraph];
@@ -82,7 +127,7 @@ impl PromptTimeline {
             tokens: graph.chunks().iter().map(std::ops::Range::len).sum(),
             chunks: graph.chunks().len(),
             seconds: timeline.seconds() - first,
-            processors: processors.iter().map(of_processor).collect(),
+            processors: processors.collect(),
             tasks: timeline.events().iter().map(task).collect(),
         })
     }

@@ -68,9 +68,9 @@ impl ModelProps {
             kv_format: format!("{:?}", engine.kv_format()).to_lowercase(),
             kv_bytes: engine.usage().kv.budget,
             processors: engine
-                .processors()
-                .iter()
-                .map(|(_, processor)| processor.name.clone())
+                .processor_use()
+                .into_iter()
+                .map(|processor| processor.name)
                 .collect(),
             adapters: hosted
                 .adapters()

@@ -136,19 +136,14 @@ fn engine_kind(error: &EngineError) -> ErrorKind {
         }
         EngineError::KvMemoryFull { .. } => ErrorKind::Memory,
         EngineError::Constraint(_) => ErrorKind::Constraint,
-        EngineError::NotFinite
-        | EngineError::Changed(_)
-        | EngineError::Measurements { .. }
-        | EngineError::ProductCosts { .. }
-        | EngineError::SavedSession { .. } => ErrorKind::Damaged,
+        EngineError::NotFinite | EngineError::Changed(_) | EngineError::SavedSession { .. } => {
+            ErrorKind::Damaged
+        }
         EngineError::NoTokenizer { .. } => ErrorKind::Unsupported,
         EngineError::Io { .. } | EngineError::File { .. } | EngineError::Threads { .. } => {
             ErrorKind::Io
         }
-        EngineError::Device(_)
-        | EngineError::Processor(_)
-        | EngineError::Processors { .. }
-        | EngineError::Subgraph { .. } => ErrorKind::Device,
+        EngineError::Executor(_) | EngineError::Panic(_) => ErrorKind::Device,
         _ => ErrorKind::InvalidArgument,
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use triad_engine::execute::{
-    self, CostTable, Costs, DecodeCosts, MeasureOptions, MeasuredProducts, Measurements,
+use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
+use triad_hetero::{
+    CostTable, Costs, DecodeCosts, HeteroOptions, MeasureOptions, MeasuredProducts, Measurements,
     ProductCosts, ProductTable, ProductTime, Table,
 };
-use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
 use triad_plan::joint::MeasuredPrompt;
 use triad_plan::partition::judge::{Judged, JudgedProcessor};
 use triad_plan::partition::solve::Restriction;
@@ -134,15 +134,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // tokens.
     let tokens = (7 * chunk / 2).max(1).min(model.description().context);
     let chunks = tokens.div_ceil(*chunk);
-    let options = || EngineOptions {
-        session: SessionOptions {
-            context: tokens,
-            chunk: *chunk,
-            ..SessionOptions::default()
+    let options = || HeteroOptions {
+        engine: EngineOptions {
+            session: SessionOptions {
+                context: tokens,
+                chunk: *chunk,
+                ..SessionOptions::default()
+            },
+            ..EngineOptions::default()
         },
         policy: Policy::InOrder,
         chunks_in_flight: chunks,
-        ..EngineOptions::default()
+        ..HeteroOptions::default()
     };
     let mut engines = vec![processors.engine(devices, &model, options())?];
     if let Some(alone) = processors.cpu_alone() {
@@ -158,11 +161,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         };
         engines.push(processors.engine(&cut, &model, options())?);
     }
-    let prompts = execute::profiled_prompts(&engines, *repeat);
+    let prompts = triad_hetero::profiled_prompts(&engines, *repeat);
     let bar = progress::prompts(format!("measuring prompts of {tokens} tokens"), prompts);
-    let measured = execute::profile(&engines, *repeat, &cancel, |done| bar.set(done));
+    let measured = triad_hetero::profile(&engines, *repeat, &cancel, |done| bar.set(done));
     drop(bar);
-    let costs = measured.map_err(interrupted)?;
+    let costs = measured.map_err(Error::from).map_err(interrupted)?;
     let names: Vec<_> = processors.names(devices);
     let (key, file) = (processors.key(devices), CostTable::path(package));
     table.set(&key, costs.clone());
@@ -170,7 +173,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     drop(engines);
     // Planned prompts are measured last: their plans use all other times.
     if let Some(products) = products.as_mut().filter(|_| devices.partition.is_none()) {
-        let options = EngineOptions {
+        let options = HeteroOptions {
             policy: Policy::default(),
             ..options()
         };
@@ -247,16 +250,15 @@ fn measure_products(
         bar.get_or_insert_with(|| progress::products("measuring products", all))
             .set(done);
     };
-    Ok(execute::measure_products(
-        model, &options, measure, cancel, &mut show,
-    ))
+    let measured = triad_hetero::measure_products(model, &options, measure, cancel, &mut show);
+    Ok(measured.map_err(Error::from))
 }
 
 /// Measures prompts planned with the earlier measurements, with a progress bar.
 fn measure_prompts(
     arguments: &Arguments,
     model: &Arc<Model>,
-    options: EngineOptions,
+    options: HeteroOptions,
     cancel: &Cancel,
 ) -> Result<Result<Vec<MeasuredPrompt>, Error>> {
     let Arguments {
@@ -276,7 +278,8 @@ fn measure_prompts(
         bar.get_or_insert_with(|| progress::prompts("measuring planned prompts", all))
             .set(done);
     };
-    Ok(execute::measure_prompts(&engine, *repeat, cancel, show))
+    let measured = triad_hetero::measure_prompts(&engine, *repeat, cancel, show);
+    Ok(measured.map_err(Error::from))
 }
 
 /// Returns a table of the largest products on each processor, the times of joins, and the prompts.
@@ -418,7 +421,7 @@ fn predictions_text(judged: &Judged, names: &[String]) -> String {
 
 /// Returns a table of the times of a full chunk: the first of a prompt, and one after three others.
 fn text(processors: &str, costs: &Costs, chunk: usize) -> String {
-    let row = |seen: execute::CostSample| {
+    let row = |seen: triad_hetero::CostSample| {
         let position = |before| format!("{:.1}", 1e6 * seen.cost.of_chunk(chunk, before));
         let name = match seen.operation {
             Operation::Compute => seen.role.name().to_owned(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use triad_engine::{EngineOptions, SessionOptions, memory};
 use triad_frontend::{answer, machine, models};
+use triad_hetero::HeteroOptions;
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_plan::schedule::Policy;
@@ -277,14 +278,21 @@ impl Found {
                 kv_format: arguments.kv.format(),
             },
             kv_memory: Some(*kv_memory),
-            policy: arguments.policy,
-            chunks_in_flight: *chunks_in_flight,
             ..EngineOptions::default()
         };
         let adapters = named_adapters::open(&model, &arguments.lora)?;
         let engine = match processors {
-            Some(processors) => processors.engine(devices, &model, options)?,
-            None => answer::engine(&model, options, &mut |_, _| {})?,
+            Some(processors) => {
+                let options = HeteroOptions {
+                    engine: options,
+                    policy: arguments.policy,
+                    chunks_in_flight: *chunks_in_flight,
+                    ..HeteroOptions::default()
+                };
+                let engine = processors.engine(devices, &model, options)?;
+                engine.engine().clone()
+            }
+            None => answer::engine(&model, &options)?,
         };
         if !adapters.is_empty() {
             adapters::note_processors(&engine);

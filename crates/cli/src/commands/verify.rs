@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use triad_engine::execute::{self, Comparison};
 use triad_engine::package::{Contents, Package};
 use triad_engine::{Cancel, EngineOptions, Error, LoadOptions, Model, SessionOptions};
+use triad_hetero::{Comparison, HeteroOptions};
 use triad_plan::schedule::Policy;
 
 use triad_console::arguments::{self, ThreadArguments};
@@ -101,7 +101,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
-    let lengths = execute::lengths(arguments.chunk, model.description().context);
+    let lengths = triad_hetero::lengths(arguments.chunk, model.description().context);
     // The context has room for one token after the longest prompt.
     let context = (lengths.iter().copied().max().unwrap_or(1) + 1).min(model.description().context);
     let session = SessionOptions {
@@ -109,10 +109,13 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
         chunk: arguments.chunk,
         ..SessionOptions::default()
     };
-    let options = EngineOptions {
-        session,
+    let options = HeteroOptions {
+        engine: EngineOptions {
+            session,
+            ..EngineOptions::default()
+        },
         chunks_in_flight: CHUNKS_IN_FLIGHT,
-        ..EngineOptions::default()
+        ..HeteroOptions::default()
     };
     let engine = processors.engine(&arguments.devices, &model, options)?;
     let rounding = processors.rounding(&arguments.devices);
@@ -121,9 +124,9 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
         let how = policy.map_or("one chunk after the other", Policy::name);
         spinner = Some(progress::spinner(format!("running {tokens} tokens, {how}")));
     };
-    let verified = execute::verify(&engine, rounding, &cancel, &mut show);
+    let verified = triad_hetero::verify(&engine, rounding, &cancel, &mut show);
     drop(spinner);
-    let verified = match verified {
+    let verified = match verified.map_err(Error::from) {
         Err(Error::Cancelled) => return Err(Interrupted.into()),
         verified => verified.map_err(|error| run_error(error, &name))?,
     };

@@ -5,7 +5,7 @@ mod table;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use triad_engine::execute::{ProductCosts, ProductTable};
+use triad_hetero::{ProductCosts, ProductTable};
 use triad_plan::partition::solve::Restriction;
 
 pub use table::{CutProduct, Partitions, because};

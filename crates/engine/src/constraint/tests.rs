@@ -240,7 +240,7 @@ fn answers_of_several_sessions_at_once_have_each_its_own_form() {
     };
     let engine = Engine::new(
         &model,
-        EngineOptions {
+        &EngineOptions {
             session: session_options,
             ..EngineOptions::default()
         },

@@ -10,7 +10,7 @@ use triad_kernels::activation::add;
 use triad_kernels::lock;
 use triad_kernels::{Matrix, OutputMut, Phase, matmul};
 use triad_model::adapter::{Adapter, LowRank};
-use triad_plan::graph::Role;
+use triad_model::role::Role;
 
 use super::buffers::AdapterBuffers;
 use super::subgraphs::{Chunk, ForwardContext};

@@ -6,16 +6,16 @@ use std::sync::{Mutex, RwLock};
 use triad_kernels::lease::{LeasedMatrix, ReadLease};
 use triad_kernels::rope::Angles;
 use triad_model::description::{BlockDescription, Linear, ModelDescription, Rope, RopeScaling};
-use triad_plan::graph::Role;
+use triad_model::role::Role;
 
 use crate::hot_rows::Requested;
 use crate::linear::{QuantizedInput, layers};
 
 /// Activations of one chunk. Several processors may compute them concurrently: a task leases each field that it uses,
 /// for reading, or for writing as a whole or in rectangles. In shapes, `rows` are the tokens of the chunk.
-pub(crate) struct Buffers {
+pub struct Buffers {
     /// The number of rows that fit.
-    pub(crate) rows: usize,
+    rows: usize,
     /// Residual stream `[rows, hidden]`.
     pub(super) x: LeasedMatrix,
     /// Norm of the residual stream `[rows, hidden]`.
@@ -61,7 +61,7 @@ pub(super) struct AdapterBuffers {
 }
 
 /// The parts of RoPE that depend on no token.
-pub(crate) struct Rotation {
+pub struct Rotation {
     /// The distinct ones of the model: frequencies `[dims / 2]`, and the factor on cosine and sine.
     pub(super) distinct: Vec<(Vec<f32>, f32)>,
     /// The index of each block's own among them.
@@ -93,7 +93,7 @@ impl Rotation {
     }
 
     /// Returns frequencies and factor of each distinct RoPE, and the index of each block's own.
-    pub(crate) fn parts(&self) -> (&[(Vec<f32>, f32)], &[usize]) {
+    pub fn parts(&self) -> (&[(Vec<f32>, f32)], &[usize]) {
         (&self.distinct, &self.of_block)
     }
 }
@@ -126,7 +126,7 @@ fn frequencies(rope: &Rope, context: usize) -> (Vec<f32>, f32) {
 
 impl Buffers {
     /// Allocates buffers for up to `rows` rows, and for shadows apart from their linear layers if `has_shadows`.
-    pub(crate) fn new(description: &ModelDescription, rows: usize, has_shadows: bool) -> Self {
+    pub fn new(description: &ModelDescription, rows: usize, has_shadows: bool) -> Self {
         let [query, key_value, width] = widths(description);
         let zeros = |width: usize| LeasedMatrix::new(rows * width);
         Self {
@@ -165,8 +165,13 @@ impl Buffers {
         }
     }
 
+    /// Returns the number of rows that fit.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// Returns the residual stream of some rows.
-    pub(crate) fn residual(&self, rows: Range<usize>, hidden: usize) -> ReadLease<'_> {
+    pub fn residual(&self, rows: Range<usize>, hidden: usize) -> ReadLease<'_> {
         self.x.read(hidden, rows)
     }
 
@@ -184,7 +189,7 @@ impl Buffers {
     }
 
     /// Returns the bytes per row.
-    pub(crate) fn bytes_per_row(description: &ModelDescription) -> usize {
+    pub fn bytes_per_row(description: &ModelDescription) -> usize {
         let [query, key_value, width] = widths(description);
         let floats = 3 * description.hidden + 2 * query + 2 * key_value + 2 * width;
         // Also the widest input of linear layers, in INT8.
@@ -192,7 +197,7 @@ impl Buffers {
     }
 
     /// Returns the bytes per row of shadows that are computed apart.
-    pub(crate) fn shadow_bytes_per_row(description: &ModelDescription) -> usize {
+    pub fn shadow_bytes_per_row(description: &ModelDescription) -> usize {
         shadow_width(description) * size_of::<f32>()
     }
 }

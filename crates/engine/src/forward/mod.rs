@@ -1,33 +1,32 @@
 //! A forward pass: runs the tokens of a chunk through all blocks.
 //!
-//! A block consists of subgraphs ([`subgraphs`]), each a function on the [`Buffers`] of one chunk. Here they are called
-//! one after the other; [`execute`](crate::execute) calls the same functions on several processors.
+//! A layer consists of subgraphs ([`subgraphs`]), each a function on the [`Buffers`] of one chunk. [`ForwardContext::run`]
+//! calls them one after the other; an executor for several processors calls the same functions as tasks.
 //!
 //! The buffers are allocated once, for the longest chunk, and are reused. The pass itself allocates nothing that grows
 //! with the model.
 
 mod adapters;
 mod buffers;
-mod fixed;
 mod rows;
 mod subgraphs;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use triad_kernels::activation::soft_cap;
 use triad_kernels::{OutputMut, Phase, matmul};
-use triad_plan::graph::Role;
+use triad_model::description::ModelDescription;
+use triad_model::role::Role;
 
-pub(crate) use buffers::{Buffers, Rotation};
-pub(crate) use fixed::FixedBlocks;
+pub use buffers::{Buffers, Rotation};
 use rows::normalize;
-pub(crate) use subgraphs::{Chunk, ForwardContext, MatmulContext, activation};
+pub use subgraphs::{Chunk, ForwardContext, MatmulContext, activation};
 
-use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::kv::KvCache;
-use crate::linear::{CpuBackend, Observer};
-use crate::statistics::{Bytes, Operator};
+use crate::model::Model;
+use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::{Linear, Weight, Weights};
 
 /// A segment of a chunk: rows that are consecutive tokens of one sequence, the first of them at `position`.
@@ -36,10 +35,13 @@ use crate::weights::{Linear, Weight, Weights};
 /// sequence's cache and reads the cache. Segments of a prompt may share a cache: each segment then overwrites the one
 /// before it.
 #[derive(Clone)]
-pub(crate) struct Segment<'a> {
-    pub(crate) cache: &'a KvCache,
-    pub(crate) rows: Range<usize>,
-    pub(crate) position: usize,
+pub struct Segment<'a> {
+    /// The keys and values of the sequence.
+    pub cache: &'a KvCache,
+    /// Its rows in the chunk.
+    pub rows: Range<usize>,
+    /// Position of the first row in the sequence.
+    pub position: usize,
 }
 
 impl Segment<'_> {
@@ -48,51 +50,85 @@ impl Segment<'_> {
     }
 }
 
-/// A pass and its buffers, which run chunks one after the other.
-pub(crate) struct Forward<'a> {
-    pub(crate) pass: ForwardContext<'a>,
-    pub(crate) buffers: &'a Buffers,
-    pub(crate) observer: Option<Observer<'a>>,
+/// The parts that all forward passes of an engine share.
+pub struct Forward {
+    model: Arc<Model>,
+    rotation: Rotation,
+    counters: Counters,
 }
 
-impl Forward<'_> {
-    /// Runs `tokens`, which `segments` cover in order, through all blocks. Keys and values are written to the cache;
-    /// the residual stream stays in the buffers for [`ForwardContext::logits`].
-    pub(crate) fn run(
-        &mut self,
-        tokens: &[u32],
-        segments: &[Segment],
-        cancel: &Cancel,
-    ) -> Result<()> {
-        let Self {
-            pass,
-            buffers,
-            observer,
-        } = self;
-        let chunk = Chunk { segments, buffers };
-        pass.begin(tokens, chunk);
-        let mut kernels = CpuBackend(pass.weights);
-        let mut multiplier = MatmulContext {
-            observer: observer.take(),
-            ..MatmulContext::new(&mut kernels)
-        };
-        let outcome = (0..pass.description.blocks.len()).try_for_each(|block| {
-            cancel.check()?;
-            Role::of_block(false)
-                .try_for_each(|role| pass.subgraph(block, role, chunk, &mut multiplier))
-        });
-        *observer = multiplier.observer;
-        outcome?;
-        pass.end(chunk);
-        Ok(())
+impl Forward {
+    /// Creates the shared parts for sessions of `context` tokens.
+    pub(crate) fn new(model: &Arc<Model>, context: usize) -> Self {
+        Self {
+            model: Arc::clone(model),
+            rotation: Rotation::new(model.description(), context),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Returns the model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Returns the description of the model.
+    pub fn description(&self) -> &ModelDescription {
+        self.model.description()
+    }
+
+    /// Returns the parts of RoPE that depend on no token.
+    pub fn rotation(&self) -> &Rotation {
+        &self.rotation
+    }
+
+    /// Returns the counts of operators.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns a forward pass in the arithmetic of `phase`.
+    pub fn context(&self, phase: Phase) -> ForwardContext<'_> {
+        ForwardContext {
+            description: self.model.description(),
+            weights: self.model.weights(),
+            rotation: &self.rotation,
+            phase,
+            hot_rows: None,
+            counters: &self.counters,
+        }
     }
 }
 
 impl ForwardContext<'_> {
+    /// Runs `tokens`, which the segments of `chunk` cover in order, through all layers. Keys and values are written to
+    /// the cache; the residual stream stays in the buffers for [`ForwardContext::logits`]. `between` is called before
+    /// each layer.
+    ///
+    /// # Errors
+    /// If a linear layer fails, or the error of `between`.
+    pub fn run(
+        &self,
+        tokens: &[u32],
+        chunk: Chunk,
+        matmul: &mut MatmulContext,
+        between: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        self.begin(tokens, chunk);
+        for layer in 0..self.description.blocks.len() {
+            between()?;
+            for role in Role::of_block(false) {
+                self.subgraph(layer, role, chunk, matmul)?;
+            }
+        }
+        self.end(chunk);
+        Ok(())
+    }
+
     /// Computes the logits `[rows, vocab]` of the given rows of a chunk that has been through all blocks. `phase` is
     /// the phase of these rows and not of the chunk: rows from which a token is sampled are [`Phase::Decode`] also at
     /// the end of a prompt.
-    pub(crate) fn logits(
+    pub fn logits(
         &self,
         buffers: &Buffers,
         rows: impl ExactSizeIterator<Item = usize>,
@@ -114,7 +150,7 @@ impl ForwardContext<'_> {
 
     /// Returns the input of the output matrix for the first `rows` rows, `[rows, hidden]`: the residual stream after
     /// the last norm.
-    pub(crate) fn hidden_states(&self, buffers: &Buffers, rows: usize) -> Vec<f32> {
+    pub fn hidden_states(&self, buffers: &Buffers, rows: usize) -> Vec<f32> {
         let hidden = self.description.hidden;
         let mut states = vec![0.0; rows * hidden];
         normalize(
@@ -127,12 +163,12 @@ impl ForwardContext<'_> {
 
     /// Computes the logits `[rows, vocab]` of the residual stream `x[rows, hidden]` after the last block. Overwrites
     /// `normed`, which has the same shape.
-    pub(crate) fn logits_of(&self, x: &[f32], normed: &mut [f32], phase: Phase, out: &mut [f32]) {
+    pub fn logits_of(&self, x: &[f32], normed: &mut [f32], phase: Phase, out: &mut [f32]) {
         self.logits_part_of(x, normed, phase, 0..self.description.vocab, out);
     }
 
     /// Computes, as [`ForwardContext::logits_of`] does, the logits `[rows, columns]` of a part of the vocabulary.
-    pub(crate) fn logits_part_of(
+    pub fn logits_part_of(
         &self,
         x: &[f32],
         normed: &mut [f32],
@@ -162,7 +198,7 @@ impl ForwardContext<'_> {
 }
 
 /// Computes some columns of the output layer for `x[rows, hidden]`.
-pub(crate) fn multiply_output(
+pub fn multiply_output(
     weights: &Weights,
     x: &[f32],
     columns: Range<usize>,

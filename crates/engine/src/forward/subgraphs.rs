@@ -16,10 +16,9 @@ use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{OutputMut, Phase};
 use triad_model::description::{self, Linear, ModelDescription, Residual, RopePairing};
-use triad_plan::graph::Role;
-use triad_plan::schedule::parts::Part;
+use triad_model::role::Role;
 
-use super::{Buffers, FixedBlocks, Rotation, Segment};
+use super::{Buffers, Rotation, Segment};
 use crate::error::Result;
 use crate::hot_rows::HotRows;
 use crate::kv::BlockCache;
@@ -38,43 +37,50 @@ pub(super) const TASK_ROWS: usize = QuantizedRows::TASK_ROWS;
 
 /// The data that all chunks of a forward pass share.
 #[derive(Clone, Copy)]
-pub(crate) struct ForwardContext<'a> {
-    pub(crate) description: &'a ModelDescription,
-    pub(crate) weights: &'a Weights,
-    pub(crate) rotation: &'a Rotation,
-    pub(crate) phase: Phase,
+pub struct ForwardContext<'a> {
+    /// The description of the model.
+    pub description: &'a ModelDescription,
+    /// Its weights.
+    pub weights: &'a Weights,
+    /// The parts of RoPE that depend on no token.
+    pub rotation: &'a Rotation,
+    /// The arithmetic of the pass.
+    pub phase: Phase,
     /// The source of weights for shadows that are computed apart and do not read their weights in place.
-    pub(crate) hot_rows: Option<&'a HotRows>,
+    pub hot_rows: Option<&'a HotRows>,
     /// Counts times and bytes of operators.
-    pub(crate) counters: &'a Counters,
-    /// Feed-forwards of prompts that are computed in fixed point, if nothing is added or observed within them.
-    pub(crate) fixed: Option<&'a FixedBlocks>,
+    pub counters: &'a Counters,
 }
 
 /// The rows that a subgraph computes, with their segments and buffers.
 #[derive(Clone, Copy)]
-pub(crate) struct Chunk<'a> {
+pub struct Chunk<'a> {
     /// Cover the rows in order.
-    pub(crate) segments: &'a [Segment<'a>],
-    pub(crate) buffers: &'a Buffers,
+    pub segments: &'a [Segment<'a>],
+    /// The activations.
+    pub buffers: &'a Buffers,
 }
 
 impl Chunk<'_> {
-    pub(crate) fn rows(&self) -> usize {
+    /// Returns the number of rows.
+    pub fn rows(&self) -> usize {
         self.segments.last().map_or(0, |segment| segment.rows.end)
     }
 }
 
 /// The backend of the linear layers, and the observer of their inputs.
-pub(crate) struct MatmulContext<'a, 'o> {
-    pub(crate) backend: &'a mut dyn Backend,
-    pub(crate) shadows: Shadows,
-    pub(crate) observer: Option<Observer<'o>>,
+pub struct MatmulContext<'a, 'o> {
+    /// Multiplies.
+    pub backend: &'a mut dyn Backend,
+    /// When shadows are computed.
+    pub shadows: Shadows,
+    /// Called with the inputs of linear layers.
+    pub observer: Option<Observer<'o>>,
 }
 
 impl<'a> MatmulContext<'a, '_> {
-    /// Creates a multiplier that computes shadows together with the linear layers.
-    pub(crate) fn new(backend: &'a mut dyn Backend) -> Self {
+    /// Creates a context that computes shadows together with the linear layers.
+    pub fn new(backend: &'a mut dyn Backend) -> Self {
         Self {
             backend,
             shadows: Shadows::Inline,
@@ -96,7 +102,7 @@ impl<'a> MatmulContext<'a, '_> {
 
 impl ForwardContext<'_> {
     /// Fills the residual stream with the embedding of `tokens`, one for each row.
-    pub(crate) fn begin(&self, tokens: &[u32], chunk: Chunk) {
+    pub fn begin(&self, tokens: &[u32], chunk: Chunk) {
         let Chunk { segments, buffers } = chunk;
         let (hidden, begun) = (self.description.hidden, self.counters.begin());
         *lock(&buffers.shadow_of) = None;
@@ -124,14 +130,14 @@ impl ForwardContext<'_> {
     }
 
     /// Writes the embedding of `token`, the first value of the residual stream.
-    pub(crate) fn embed(&self, token: u32, x: &mut [f32]) {
+    pub fn embed(&self, token: u32, x: &mut [f32]) {
         self.weights.embed(token, x);
         x.iter_mut()
             .for_each(|x| *x *= self.description.embedding_scale);
     }
 
     /// Adds the output of the last block to the residual stream.
-    pub(crate) fn end(&self, chunk: Chunk) {
+    pub fn end(&self, chunk: Chunk) {
         let (rows, buffers) = (chunk.rows(), chunk.buffers);
         self.join_shadow(rows, buffers);
         if let Some(last) = self.weights.blocks.last() {
@@ -144,7 +150,7 @@ impl ForwardContext<'_> {
     ///
     /// # Errors
     /// If the linear layers fail. The content of the buffers is then invalid.
-    pub(crate) fn subgraph(
+    pub fn subgraph(
         &self,
         block: usize,
         role: Role,
@@ -163,25 +169,23 @@ impl ForwardContext<'_> {
                     .iter()
                     .map(|(_, features)| features)
                     .sum();
-                let part = Part {
-                    rows: 0..chunk.rows(),
-                    columns: 0..features,
-                };
+                let part = (0..chunk.rows(), 0..features);
                 return self.products((block, role), chunk, &part, multiplier);
             }
         }
         Ok(())
     }
 
-    /// Computes a part of the output of a subgraph of linear layers with one input ([`Role::is_product`]).
+    /// Computes a part of the output of a subgraph of linear layers with one input ([`Role::is_product`]): some rows,
+    /// and some columns of the concatenated outputs.
     ///
     /// # Errors
     /// If the linear layers fail. The content of the part is then arbitrary; nothing else has changed.
-    pub(crate) fn products(
+    pub fn products(
         &self,
         (index, role): (usize, Role),
         chunk: Chunk,
-        part: &Part,
+        (rows, columns): &(Range<usize>, Range<usize>),
         multiplier: &mut MatmulContext,
     ) -> Result<()> {
         let (block, buffers) = (self.block(index), chunk.buffers);
@@ -192,11 +196,11 @@ impl ForwardContext<'_> {
                 .find(|layer| layer.0 == linear)
                 .map_or(0, |layer| layer.1)
         };
-        let columns = columns_of(&layers, &part.columns);
+        let columns = columns_of(&layers, columns);
         let leases = columns.iter().map(|(linear, columns)| {
             buffers
                 .output(*linear)
-                .write_part(width(*linear), part.rows.clone(), columns.clone())
+                .write_part(width(*linear), rows.clone(), columns.clone())
         });
         let mut leases: SmallVec<[_; 3]> = leases.collect();
         let outs = columns.iter().zip(&mut leases);
@@ -208,7 +212,7 @@ impl ForwardContext<'_> {
         let mut outs: SmallVec<[_; 3]> = outs.collect();
         let (x, channels) = self.input(index, role, chunk);
         let input = read(&buffers.input);
-        let activations = input.activations(&x, channels, &part.rows);
+        let activations = input.activations(&x, channels, rows);
         let MatmulContext {
             backend, shadows, ..
         } = multiplier;
@@ -248,7 +252,7 @@ impl ForwardContext<'_> {
 
     /// Computes the outlier correction of a subgraph's linear layers apart from them, and keeps it until the next
     /// subgraph adds it. For a whole feed-forward it is that of down, whose gate and up have already run.
-    pub(crate) fn shadow(&self, index: usize, role: Role, chunk: Chunk) {
+    pub fn shadow(&self, index: usize, role: Role, chunk: Chunk) {
         let (block, Chunk { buffers, .. }) = (self.block(index), chunk);
         let rows = chunk.rows();
         if role == Role::FeedForward && !read(&buffers.input).holds(LinearInput::Down) {
@@ -491,11 +495,8 @@ impl ForwardContext<'_> {
         chunk: Chunk,
         multiplier: &mut MatmulContext,
     ) -> Result<()> {
-        let is_whole = !chunk.has_adapters();
-        if is_whole
-            && (self.feed_forward_program(index, chunk, multiplier)?
-                || self.in_fixed_point(index, chunk, multiplier))
-        {
+        let is_whole = !multiplier.reads_floats(chunk);
+        if is_whole && self.feed_forward_program(index, chunk, multiplier)? {
             return Ok(());
         }
         if !self.gated(index, chunk, multiplier) {
@@ -538,30 +539,6 @@ impl ForwardContext<'_> {
                     of_linear(Linear::Gate) + of_linear(Linear::Up),
                 )
             });
-        }
-        is_done
-    }
-
-    /// Computes the feed-forward of a prompt in fixed point with our own kernels, if the block has one.
-    fn in_fixed_point(&self, index: usize, chunk: Chunk, multiplier: &MatmulContext) -> bool {
-        let Some(fixed) = self
-            .fixed
-            .filter(|_| self.phase == Phase::Prefill && multiplier.observer.is_none())
-        else {
-            return false;
-        };
-        let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
-        let (input, mut projected) = (
-            read(&buffers.input),
-            buffers.projected.write(hidden, 0..rows),
-        );
-        let Some(x) = input.int8(0..rows) else {
-            return false;
-        };
-        let begun = self.counters.begin();
-        let is_done = fixed.run(index, x, OutputMut::new(&mut projected, hidden));
-        if is_done {
-            self.count_feed_forward(begun, index, x, &projected);
         }
         is_done
     }
@@ -743,7 +720,7 @@ pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 /// Returns the kernel of an activation.
-pub(crate) fn activation(described: description::Activation) -> Activation {
+pub fn activation(described: description::Activation) -> Activation {
     match described {
         description::Activation::Silu => Activation::Silu,
         description::Activation::GeluTanh => Activation::GeluTanh,

@@ -22,8 +22,8 @@ use triad_kernels::int8::unpack;
 use triad_model::description::ModelDescription;
 use triad_model::files;
 use triad_model::output::OutputFile;
+use triad_model::role::Role;
 use triad_model::seal;
-use triad_plan::graph::Role;
 
 use crate::linear::layers;
 use crate::linear_input::LinearInput;

@@ -15,7 +15,7 @@ use crate::error::Result;
 
 /// The keys and values of one sequence. Tasks of a forward pass hold it while they run. Each block has a lock of its
 /// own, so attention of different blocks may run concurrently.
-pub(crate) struct KvCache {
+pub struct KvCache {
     memory: Arc<KvMemory>,
     adapters: Adapters,
     salt: PrefixSalt,
@@ -23,25 +23,25 @@ pub(crate) struct KvCache {
 }
 
 /// The pages of one sequence in one block.
-pub(crate) struct BlockCache {
+pub struct BlockCache {
     shape: PageShape,
     pages: Vec<Arc<BlockPage>>,
 }
 
 impl BlockCache {
     /// Returns the number of values in the keys, or in the values, of one position.
-    pub(crate) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         self.shape.kv_heads * self.shape.head_dim
     }
 
     /// Returns the bytes of keys and values of this number of positions.
-    pub(crate) fn bytes(&self, positions: usize) -> usize {
+    pub fn bytes(&self, positions: usize) -> usize {
         self.shape.bytes_of(positions)
     }
 
     /// Writes keys and values `[rows, kv_heads, head_dim]` at positions from `first` on, whose pages have been
     /// [reserved](KvCache::reserve). Copies a page first if it is shared.
-    pub(crate) fn write(&mut self, keys: &[f32], values: &[f32], first: usize) {
+    pub fn write(&mut self, keys: &[f32], values: &[f32], first: usize) {
         let width = self.width();
         let (mut keys, mut values, mut position) = (keys, values, first);
         while !keys.is_empty() {
@@ -115,7 +115,7 @@ impl KvCache {
     }
 
     /// Returns the adapters that the keys and values are computed with.
-    pub(crate) fn adapters(&self) -> &Adapters {
+    pub fn adapters(&self) -> &Adapters {
         &self.adapters
     }
 
@@ -223,13 +223,13 @@ impl KvCache {
     }
 
     /// Returns the number of blocks.
-    pub(crate) fn blocks(&self) -> usize {
+    pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
     /// Locks the cache of one block. If a panic left a position half-written, this position is after the finished
     /// tokens and is written again.
-    pub(crate) fn block(&self, index: usize) -> MutexGuard<'_, BlockCache> {
+    pub fn block(&self, index: usize) -> MutexGuard<'_, BlockCache> {
         lock(&self.blocks[index])
     }
 

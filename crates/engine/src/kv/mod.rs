@@ -13,7 +13,7 @@ mod prefixes;
 mod salt;
 pub(crate) mod save;
 
-pub(crate) use cache::{BlockCache, KvCache};
+pub use cache::{BlockCache, KvCache};
 pub(crate) use memory::KvMemory;
 pub use memory::KvUse;
 pub use page::KvFormat;

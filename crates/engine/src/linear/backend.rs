@@ -4,14 +4,14 @@ use smallvec::SmallVec;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::{Gated, Int8Product, QuantizedRows, QuantizedView, matmul_int8_each};
 use triad_model::description::Linear;
-use triad_plan::graph::Role;
+use triad_model::role::Role;
 
 use super::{LinearOutput, MAX_READERS, Shadows, StaticInput, int8};
 use crate::error::Result;
 use crate::weights::Weights;
 
 /// A backend that multiplies INT8 activations with INT8 weights: our kernels, or the programs of a device.
-pub(crate) trait Backend: Send {
+pub trait Backend: Send {
     /// Computes the linear layers of `role` in `block`, with biases, for the activations `x`. Returns whether shadows
     /// were added as well, which is only allowed if they are inline.
     ///
@@ -61,7 +61,7 @@ pub(crate) trait Backend: Send {
 }
 
 /// Our own kernels, on the installed threads.
-pub(crate) struct CpuBackend<'a>(pub(crate) &'a Weights);
+pub struct CpuBackend<'a>(pub &'a Weights);
 
 impl Backend for CpuBackend<'_> {
     fn multiply(
@@ -125,5 +125,39 @@ impl Backend for CpuBackend<'_> {
         };
         inner.quantize_gated(x, &gated, how);
         true
+    }
+}
+
+impl<B: Backend + ?Sized> Backend for &mut B {
+    fn multiply(
+        &mut self,
+        block: usize,
+        role: Role,
+        x: QuantizedView,
+        outs: &mut [LinearOutput],
+        shadows: Shadows,
+    ) -> Result<bool> {
+        (**self).multiply(block, role, x, outs, shadows)
+    }
+
+    fn gated(
+        &mut self,
+        block: usize,
+        x: QuantizedView,
+        activation: Activation,
+        how: StaticInput,
+        inner: &mut QuantizedRows,
+    ) -> bool {
+        (**self).gated(block, x, activation, how, inner)
+    }
+
+    fn feed_forward(
+        &mut self,
+        block: usize,
+        x: QuantizedView,
+        out: &mut [f32],
+        inner: &mut [f32],
+    ) -> Result<bool> {
+        (**self).feed_forward(block, x, out, inner)
     }
 }

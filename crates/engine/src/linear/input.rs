@@ -13,7 +13,7 @@ use crate::weights::Block;
 
 /// The quantization of an input with a static scale, as [`QuantizedRows::quantize_static`] takes it: the scale, the
 /// smoothing and whether the input keeps a shadow.
-pub(crate) type StaticInput<'a> = (f32, Option<&'a [f32]>, bool);
+pub type StaticInput<'a> = (f32, Option<&'a [f32]>, bool);
 
 /// The activations that the next linear layers of a chunk read. The buffers are reused for every input.
 #[derive(Default)]

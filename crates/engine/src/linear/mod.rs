@@ -13,10 +13,11 @@ use smallvec::SmallVec;
 use triad_kernels::int8::{self as int8_kernels, QuantizedView};
 use triad_kernels::{OutputMut, Phase, Product, matmul_each};
 use triad_model::description::{BlockDescription, Linear};
-use triad_plan::graph::Role;
+use triad_model::role::Role;
 
-pub(crate) use backend::{Backend, CpuBackend};
-pub(crate) use input::{QuantizedInput, StaticInput};
+pub use backend::{Backend, CpuBackend};
+pub(crate) use input::QuantizedInput;
+pub use input::StaticInput;
 
 use crate::error::Result;
 use crate::linear_input::LinearInput;
@@ -27,22 +28,23 @@ use crate::weights::{Block, Int8Matrix, Weight, WeightMatrix};
 const MAX_READERS: usize = 3;
 
 /// Layers that read one input, each with its output features.
-pub(crate) type Layers = SmallVec<[(Linear, usize); MAX_READERS]>;
+pub type Layers = SmallVec<[(Linear, usize); MAX_READERS]>;
 
 /// A callback with the inputs of linear layers: the block, the input, `x[rows, channels]`.
 pub type Observer<'a> = &'a mut (dyn FnMut(usize, LinearInput, &[f32]) + Send);
 
 /// Some output features of a linear layer, and their buffer.
-pub(crate) struct LinearOutput<'a> {
-    pub(crate) linear: Linear,
+pub struct LinearOutput<'a> {
+    /// The layer.
+    pub linear: Linear,
     /// The range of output features.
-    pub(crate) columns: Range<usize>,
+    pub columns: Range<usize>,
     /// `[rows, columns]`.
-    pub(crate) out: OutputMut<'a>,
+    pub out: OutputMut<'a>,
 }
 
 /// Returns the layers of a role of linear layers with one input, in the order of their outputs; none for other roles.
-pub(crate) fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
+pub fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
     let attention = &block.attention;
     let [query, key_value] =
         [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim);
@@ -66,7 +68,7 @@ pub(crate) fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Lay
 }
 
 /// Returns which features of each layer are `columns` of their concatenated outputs; layers without any are left out.
-pub(crate) fn columns_of(
+pub fn columns_of(
     layers: &Layers,
     columns: &Range<usize>,
 ) -> SmallVec<[(Linear, Range<usize>); MAX_READERS]> {
@@ -95,7 +97,7 @@ pub(crate) struct Activations<'a> {
 
 /// The task that computes the outlier correction of a subgraph's linear layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shadows {
+pub enum Shadows {
     /// The same as the linear layers, together with them or after them.
     Inline,
     /// A separate task.

@@ -51,9 +51,9 @@ const MAX_DIGEST_BYTES: u64 = 1 << 10;
 /// the package.
 const MADE_HERE: [&str; 4] = [COMPILED, SHADOW_ROWS, COSTS, PRODUCTS];
 /// The file with the measured costs of subgraphs.
-pub(crate) const COSTS: &str = "costs.json";
+pub const COSTS: &str = "costs.json";
 /// The file with the measured costs of gemms.
-pub(crate) const PRODUCTS: &str = "products.json";
+pub const PRODUCTS: &str = "products.json";
 /// The folder of compiled graphs.
 const COMPILED: &str = "compiled";
 /// The file of [`hot_rows`](crate::hot_rows).

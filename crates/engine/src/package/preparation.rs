@@ -4,8 +4,6 @@
 //! and a package has the weights alone. The crate `triad-prepare` makes packages and computes these numbers.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use triad_plan::prefill::KeptShadows;
-use triad_plan::tasks::BlockShadows;
 
 use crate::hot_rows::HotChannels;
 use crate::linear_input::LinearInput;
@@ -184,32 +182,6 @@ impl Preparation {
 }
 
 impl Preparation {
-    /// Returns the shadows that are kept, and the share of hot channels of their inputs; `None` with W4A16.
-    ///
-    /// # Panics
-    /// If there are not four inputs per block.
-    pub fn shadows(&self) -> Option<KeptShadows> {
-        let (blocks, rest) = self.inputs.as_chunks::<4>();
-        assert!(rest.is_empty(), "four inputs a block");
-        let of_block = |inputs: &[InputSummary; 4]| {
-            let keeps = |input: LinearInput| inputs[input.index()].shadow;
-            BlockShadows {
-                attention: keeps(LinearInput::Attention),
-                attention_output: keeps(LinearInput::AttentionOutput),
-                feed_forward: keeps(LinearInput::FeedForward),
-                down: keeps(LinearInput::Down),
-            }
-        };
-        let kept = || self.inputs.iter().filter(|input| input.shadow);
-        let hot: usize = kept().map(|input| input.hot_channels.len()).sum();
-        let channels: usize = kept().map(|input| input.channels).sum();
-        let hot_share = hot as f64 / channels.max(1) as f64;
-        (!blocks.is_empty()).then(|| KeptShadows {
-            blocks: blocks.iter().map(of_block).collect(),
-            hot_share,
-        })
-    }
-
     /// Returns the hot channels of each block's inputs.
     pub fn hot_channels(&self) -> HotChannels {
         let (blocks, _) = self.inputs.as_chunks::<4>();

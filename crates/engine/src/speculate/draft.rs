@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Proposal, Propose};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::execute::Session;
 use crate::kv::PrefixSalt;
 use crate::model::Model;
 use crate::sampler::{Sampler, SamplerOptions};
+use crate::session::Session;
 
 /// The number of missing tokens from which the draft model runs them as a prefill.
 const PREFILLED: usize = 16;

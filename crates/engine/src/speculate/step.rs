@@ -8,8 +8,8 @@ use super::{Proposal, Propose, Source, Speculate, Speculation};
 use crate::cancel::Cancel;
 use crate::constraint::{Allowed, ConstraintUse, Guide};
 use crate::error::{Error, Result};
-use crate::execute::Session;
 use crate::sampler::{Sampler, SamplerOptions};
+use crate::session::Session;
 
 /// Runs the decode steps of one answer.
 pub(crate) struct Speculator {

@@ -12,8 +12,8 @@ use std::{fs, io, thread};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use triad_engine::execute::Costs;
-use triad_engine::{Cancel, Cores, Engine, Session};
+use triad_engine::{Cancel, Cores, Session};
+use triad_hetero::{Costs, HeteroEngine};
 use triad_plan::schedule::Policy;
 
 use crate::error::{Error, Result};
@@ -114,7 +114,7 @@ struct Run {
 /// # Errors
 /// If `cancel` is set, a prompt fails, a thread can't be bound to its core, or there is no process to stop.
 pub fn run(
-    engine: &Engine,
+    engine: &HeteroEngine,
     plan: &Plan,
     cancel: &Cancel,
     joules: &dyn Fn() -> Option<f64>,
@@ -179,7 +179,7 @@ pub fn run(
 
 /// Runs a prompt, with another program if there is one. `alone` is the approximate time of an undisturbed prompt.
 fn prefill(
-    (engine, session): (&Engine, &mut Session),
+    (engine, session): (&HeteroEngine, &mut Session),
     prompt: &[u32],
     (policy, costs): (Policy, &Costs),
     (other, alone): (Option<&Disturbance>, f64),

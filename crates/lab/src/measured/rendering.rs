@@ -126,7 +126,8 @@ fn draw(
         if is_over.load(Ordering::Relaxed) {
             return Ok(frames);
         }
-        render().map_err(triad_engine::Error::Device)?;
+        let rendered = render().map_err(triad_hetero::Error::Device);
+        rendered.map_err(triad_engine::Error::from)?;
         let end = start.elapsed();
         frames.push(Frame {
             at: due.as_secs_f64(),

@@ -283,7 +283,7 @@ fn a_model_whose_file_is_truncated_is_unloaded_and_the_server_goes_on() {
         };
         let engine = Engine::new(
             &model,
-            EngineOptions {
+            &EngineOptions {
                 session,
                 ..EngineOptions::default()
             },

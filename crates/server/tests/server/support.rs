@@ -180,7 +180,7 @@ pub fn engine_of(turn: &str, kv_memory: Option<usize>) -> (Engine, tempfile::Tem
     (
         Engine::new(
             &model,
-            EngineOptions {
+            &EngineOptions {
                 session,
                 kv_memory,
                 ..EngineOptions::default()

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use triad_engine::{LoadOptions, Model, Threads, memory};
 use triad_frontend::{answer, machine};
+use triad_hetero::HeteroOptions;
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::schedule::Policy;
@@ -192,7 +193,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             "--sustained measures prompts and answers: expected --prompt and --decode above 0"
         );
         let shared = Arc::new(model);
-        let engine = answer::engine(&shared, plan.options(&shared), &mut |_, _| {})?;
+        let engine = answer::engine(&shared, &plan.options(&shared))?;
         let report = sustained::run(&engine, (&name, threads[0]), tokens, time)?;
         if let Some(file) = svg {
             file.write(|file| file.write_all(report.figure().svg().as_bytes()))?;
@@ -217,8 +218,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         model = model.with_threads(count)?;
         let shared = Arc::new(model);
         if let Some(processors) = on_gpu {
-            let engine =
-                processors.engine(&arguments.several.devices, &shared, plan.options(&shared))?;
+            let options = HeteroOptions {
+                engine: plan.options(&shared),
+                ..HeteroOptions::default()
+            };
+            let engine = processors.engine(&arguments.several.devices, &shared, options)?;
             (results, latest) = plan.run(&engine, count, &name)?;
         } else if let Some(processors) = &arguments.several.processors {
             let chunks_in_flight = arguments.several.chunks_in_flight;
@@ -236,7 +240,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             latest = execution;
         }
         if on_gpu.is_none() {
-            let engine = answer::engine(&shared, plan.options(&shared), &mut |_, _| {})?;
+            let engine = answer::engine(&shared, &plan.options(&shared))?;
             results.extend(plan.run(&engine, count, &name)?.0);
         }
         // The sessions that shared the model are dropped.
@@ -333,7 +337,7 @@ fn by_operator(
     for &count in threads {
         model = model.with_threads(count)?;
         let shared = Arc::new(model);
-        let engine = answer::engine(&shared, plan.options(&shared), &mut |_, _| {})?;
+        let engine = answer::engine(&shared, &plan.options(&shared))?;
         tests.extend(operators::run(plan, &engine, count, &name)?);
         drop(engine);
         model = Arc::into_inner(shared).expect("the measured model has one owner");

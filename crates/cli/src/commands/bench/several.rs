@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use triad_engine::execute::{Costs, Execution, OUT_OF_ORDER};
-use triad_engine::{Cancel, Engine, EngineOptions, Error, Model, Session};
+use triad_engine::{Cancel, Error, Model, Session};
 use triad_frontend::machine::{self, Resident};
+use triad_hetero::{Costs, Execution, HeteroEngine, HeteroOptions, OUT_OF_ORDER, execution};
 use triad_plan::schedule::Policy;
 
 use triad_console::device::DeviceArguments;
@@ -38,7 +38,7 @@ impl Takes {
     /// Returns the expected times of a prefill with these costs. Its schedule uses one of the costs in `expected`.
     fn expected(
         &self,
-        engine: &Engine,
+        engine: &HeteroEngine,
         tokens: usize,
         policy: Policy,
         expected: &[Costs],
@@ -64,7 +64,7 @@ struct Runs {
 
 /// A session that runs prompts by several policies.
 struct Bench<'a> {
-    engine: &'a Engine,
+    engine: &'a HeteroEngine,
     session: Session,
     several: &'a Several<'a>,
     cancel: Cancel,
@@ -78,7 +78,7 @@ impl Bench<'_> {
         let before = self.engine.hot_rows();
         let seconds = prefill(&mut self.session, tokens, &self.cancel)?;
         processors::note_failures(&self.session);
-        let latest = self.session.execution().expect("a prompt ran");
+        let latest = execution(&self.session).expect("a prompt ran");
         let executed = Executed::new(latest, self.several.processors, self.several.devices);
         Ok((
             seconds,
@@ -89,7 +89,7 @@ impl Bench<'_> {
     /// Runs a prompt by a policy. Returns its execution, and the seconds outside its tasks.
     fn run_tasks(&mut self, tokens: usize, policy: Policy) -> Result<(Execution, f64), Error> {
         let (seconds, _) = self.run(tokens, policy)?;
-        let execution = self.session.execution().expect("a prompt ran").clone();
+        let execution = execution(&self.session).expect("a prompt ran").clone();
         let outside = seconds - execution.timeline.seconds();
         Ok((execution, outside.max(0.0)))
     }
@@ -190,10 +190,11 @@ impl Several<'_> {
     ) -> Result<(Vec<Measurement>, Option<Execution>)> {
         let policy = self.policies.first().copied().unwrap_or_default();
         let chunks_in_flight = self.chunks_in_flight;
-        let options = EngineOptions {
+        let options = HeteroOptions {
+            engine: plan.options(model),
             policy,
             chunks_in_flight,
-            ..plan.options(model)
+            ..HeteroOptions::default()
         };
         let engine = self.processors.engine(self.devices, model, options)?;
         let kept = engine.costs();
@@ -228,6 +229,6 @@ impl Several<'_> {
             .collect();
         measured.extend(decodes.map_err(|error| failed(error, name))?);
         processors::note_hot_rows(&engine);
-        Ok((measured, bench.session.execution().cloned()))
+        Ok((measured, execution(&bench.session).cloned()))
     }
 }

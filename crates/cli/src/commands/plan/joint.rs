@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use triad_engine::execute::PlannedPrompt;
-use triad_engine::{Engine, EngineOptions, LoadOptions, Model, SessionOptions, Threads};
+use triad_engine::{EngineOptions, LoadOptions, Model, SessionOptions, Threads};
 use triad_frontend::hashes;
+use triad_hetero::{HeteroEngine, HeteroOptions, PlannedPrompt};
 use triad_plan::joint::{Candidate, CandidateId, JointPlan};
 use triad_plan::partition::solve::Restriction;
 
@@ -71,15 +71,18 @@ pub fn plan(
     let engine = processors.engine(
         &devices,
         &model.into(),
-        EngineOptions {
-            session,
-            ..EngineOptions::default()
+        HeteroOptions {
+            engine: EngineOptions {
+                session,
+                ..EngineOptions::default()
+            },
+            ..HeteroOptions::default()
         },
     )?;
     of(&engine, prompt)
 }
 
-fn of(engine: &Engine, prompt: usize) -> Result<Joint> {
+fn of(engine: &HeteroEngine, prompt: usize) -> Result<Joint> {
     let begin = Instant::now();
     let PlannedPrompt { plan, graph, tasks } =
         engine.planned(prompt).context("prompts are not planned")?;

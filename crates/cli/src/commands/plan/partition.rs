@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use triad_console::partition::{CutProduct, Partitions, because};
-use triad_engine::execute::ProductCosts;
+use triad_hetero::ProductCosts;
 use triad_model::description::ModelDescription;
 use triad_plan::partition::plans::ModelProduct;
 use triad_plan::partition::solve::Restriction;

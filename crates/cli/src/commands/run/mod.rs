@@ -19,6 +19,7 @@ use triad_engine::{
 };
 use triad_frontend::machine::{self, Resident};
 use triad_frontend::{answer, chat};
+use triad_hetero::{HeteroEngine, HeteroOptions, execution};
 use triad_model::template::Message;
 use triad_plan::schedule::Policy;
 
@@ -280,13 +281,20 @@ impl Speaker<'_> {
         let (policy, chunks_in_flight) = (self.arguments.policy, *chunks_in_flight);
         let options = EngineOptions {
             session: options,
-            policy,
-            chunks_in_flight,
             ..EngineOptions::default()
         };
         let engine = match processors {
-            Some(processors) => processors.engine(devices, &self.model, options)?,
-            None => answer::engine(&self.model, options, &mut |_, _| {})?,
+            Some(processors) => {
+                let options = HeteroOptions {
+                    engine: options,
+                    policy,
+                    chunks_in_flight,
+                    ..HeteroOptions::default()
+                };
+                let engine = processors.engine(devices, &self.model, options)?;
+                engine.engine().clone()
+            }
+            None => answer::engine(&self.model, &options)?,
         };
         let mut session = engine.session();
         if !self.adapters.is_empty() {
@@ -378,7 +386,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     let (mut session, speculate) =
         speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
     let (answer, behind_prompt) = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
-    let execution = session.execution().filter(|_| several.processors.is_some());
+    let execution = execution(&session);
     several.write_timeline(timeline, execution, speaker.name())?;
     processors::note_failures(&session);
     processors::note_hot_rows(session.engine());
@@ -424,7 +432,8 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
 fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     let fixed =
         processors::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
-    let Some(usage) = engine.hot_rows() else {
+    let usage = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
+    let Some(usage) = usage else {
         return fixed;
     };
     let after_prompt = behind_prompt.map(|resident| {

@@ -66,11 +66,10 @@ fn draft(model: &Arc<Model>, session: &Session) -> Result<Draft> {
     };
     let engine = answer::engine(
         model,
-        EngineOptions {
+        &EngineOptions {
             session: options,
             ..EngineOptions::default()
         },
-        &mut |_, _| {},
     )?;
     Ok(Draft::new(engine.session(), session.model())?)
 }

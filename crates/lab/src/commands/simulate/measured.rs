@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use triad_engine::execute::CostTable;
 use triad_engine::package::Package;
 use triad_engine::{EngineOptions, LoadOptions, Model, SessionOptions, Threads};
+use triad_hetero::{CostTable, HeteroOptions};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Record, Source, Summary};
 
@@ -60,11 +60,14 @@ pub fn run(arguments: &Arguments, processors: &Processors) -> Result<()> {
         chunk: *chunk,
         ..SessionOptions::default()
     };
-    let options = EngineOptions {
-        session,
+    let options = HeteroOptions {
+        engine: EngineOptions {
+            session,
+            ..EngineOptions::default()
+        },
         policy: *policy,
         chunks_in_flight: *chunks_in_flight,
-        ..EngineOptions::default()
+        ..HeteroOptions::default()
     };
     let engine = processors.engine(devices, &model, options)?;
     let costs = engine.costs();

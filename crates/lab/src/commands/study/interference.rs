@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use triad_engine::{EngineOptions, SessionOptions};
 use triad_frontend::energy::EnergyCounters;
+use triad_hetero::HeteroOptions;
 use triad_lab::measured::interference::{self, Disturbance, Kind, Outcome, Plan};
 use triad_plan::schedule::Policy;
 
@@ -93,10 +94,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         chunk: *chunk,
         ..SessionOptions::default()
     };
-    let options = EngineOptions {
-        session,
+    let options = HeteroOptions {
+        engine: EngineOptions {
+            session,
+            ..EngineOptions::default()
+        },
         chunks_in_flight: several.chunks_in_flight,
-        ..EngineOptions::default()
+        ..HeteroOptions::default()
     };
     let engine = processors.engine(&several.devices, &model, options)?;
     let policies = if arguments.policy.is_empty() {

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use triad_engine::execute::{Engine, ProcessorOptions, ProductCosts};
 use triad_engine::{Cancel, EngineOptions, Model, SessionOptions};
 use triad_frontend::answer;
+use triad_hetero::{HeteroEngine, HeteroOptions, ProcessorOptions, ProductCosts};
 use triad_kernels::timing::median;
 use triad_plan::partition::StandardLengths;
 use triad_plan::partition::plans::Plans;
@@ -138,7 +138,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         &processors.list_key(devices),
         &processors.to_string(),
     )?;
-    let is_static = |one: &triad_engine::execute::MeasuredProcessor| one.lengths.is_some();
+    let is_static = |one: &triad_hetero::MeasuredProcessor| one.lengths.is_some();
     let npu = costs.processors.iter().position(is_static);
     let npu = npu.context(
         "none of --processors has static shapes: expected one such as npu=1 with --npu cpu",
@@ -235,7 +235,7 @@ impl Bench<'_> {
         Ok(all.collect())
     }
 
-    fn engine(&self, way: Way, tokens: usize) -> Result<Engine> {
+    fn engine(&self, way: Way, tokens: usize) -> Result<HeteroEngine> {
         let (description, costs) = (self.model.description(), self.costs);
         let alone = |lengths| costs.plans_alone(description, tokens, self.npu, lengths);
         let plans: Option<Plans> = match way {
@@ -246,9 +246,12 @@ impl Bench<'_> {
                     chunk: self.chunk,
                     ..SessionOptions::default()
                 };
-                let options = EngineOptions {
-                    session,
-                    ..EngineOptions::default()
+                let options = HeteroOptions {
+                    engine: EngineOptions {
+                        session,
+                        ..EngineOptions::default()
+                    },
+                    ..HeteroOptions::default()
                 };
                 return self.processors.engine(self.devices, self.model, options);
             }
@@ -278,13 +281,18 @@ impl Bench<'_> {
             chunk: tokens,
             ..SessionOptions::default()
         };
-        let options = EngineOptions {
+        let engine = EngineOptions {
             session,
-            processors,
-            plans,
             ..EngineOptions::default()
         };
-        Ok(answer::engine(self.model, options, &mut |_, _| {})?)
+        answer::check_memory(self.model, &engine, 0)?;
+        let options = HeteroOptions {
+            engine,
+            processors,
+            plans,
+            ..HeteroOptions::default()
+        };
+        Ok(HeteroEngine::new(self.model, options, &mut |_, _| {})?)
     }
 }
 

@@ -70,7 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         session,
         ..EngineOptions::default()
     };
-    let engine = answer::engine(&model, options, &mut |_, _| {})?;
+    let engine = answer::engine(&model, &options)?;
     let folder = tempfile::tempdir().context("cannot make a folder for a saved session")?;
     arguments.output.show(name, |cancel| {
         let bar = progress::prompts("conversations".to_owned(), conversations);

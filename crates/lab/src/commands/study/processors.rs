@@ -2,7 +2,8 @@
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use triad_engine::{Cancel, Engine, Error, KvFormat};
+use triad_engine::{Cancel, Error, KvFormat};
+use triad_hetero::{HeteroEngine, HeteroOptions};
 
 use super::{OutputArguments, Report, title_of};
 use triad_console::arguments::{self, ModelArguments};
@@ -117,10 +118,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             list.engine(
                 if list.count() > 1 { devices } else { &alone },
                 &model,
-                plan.options(&model),
+                HeteroOptions {
+                    engine: plan.options(&model),
+                    ..HeteroOptions::default()
+                },
             )
         };
-        let engines: Vec<Engine> = processors.iter().map(engine).collect::<Result<_>>()?;
+        let engines: Vec<HeteroEngine> = processors.iter().map(engine).collect::<Result<_>>()?;
         let mut results = Vec::new();
         for test in plan.tests() {
             let rounds = rounds(&plan, &engines, test, cancel)?;
@@ -153,13 +157,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// Returns the seconds of a test on each engine, by round.
 fn rounds(
     plan: &Plan,
-    engines: &[Engine],
+    engines: &[HeteroEngine],
     test: (Test, usize, usize, usize),
     cancel: &Cancel,
 ) -> Result<Vec<Vec<f64>>, Error> {
     let (kind, tokens, ..) = test;
     let _spinner = progress::spinner(label(test, &format!("{} lists in turns", engines.len())));
-    let begin = |engine: &Engine| {
+    let begin = |engine: &HeteroEngine| {
         if kind == Test::Prefill {
             engine.plan_ahead(tokens);
         }

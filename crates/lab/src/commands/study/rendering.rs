@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
-use triad_engine::{EngineOptions, ProcessorOptions, SessionOptions, Threads};
+use triad_engine::{EngineOptions, SessionOptions, Threads};
 use triad_frontend::answer;
+use triad_hetero::{HeteroEngine, HeteroOptions, ProcessorOptions};
 use triad_lab::measured::rendering::{self, Plan, Rendering};
 use triad_plan::processors::{Processor, ProcessorKind};
 use triad_processors::gpu::{Frames, Gpu};
@@ -110,12 +111,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 context,
                 ..SessionOptions::default()
             };
-            let options_of_engine = EngineOptions {
-                session,
+            let options_of_engine = HeteroOptions {
+                engine: EngineOptions {
+                    session,
+                    ..EngineOptions::default()
+                },
                 processors,
-                ..EngineOptions::default()
+                ..HeteroOptions::default()
             };
-            let engine = answer::engine(&model, options_of_engine, &mut |_, _| {})?;
+            answer::check_memory(&model, &options_of_engine.engine, 0)?;
+            let engine = HeteroEngine::new(&model, options_of_engine, &mut |_, _| {})?;
             let seconds = arguments.frame / 1e3;
             let frames = if arguments.own_queue {
                 Frames::in_own_queue(&options, seconds)?

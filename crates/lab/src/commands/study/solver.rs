@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 use triad_engine::Cancel;
-use triad_engine::execute::{ExhaustedProduct, RunPartition, exhaust_products};
+use triad_hetero::{ExhaustedProduct, RunPartition, exhaust_products};
 use triad_lab::heterollm::HeteroError;
 use triad_model::description::ModelDescription;
 use triad_model::family;

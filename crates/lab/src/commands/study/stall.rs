@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_engine::{EngineOptions, SessionOptions};
 use triad_frontend::answer;
+use triad_hetero::HeteroOptions;
 use triad_kernels::attention::PAGE;
 use triad_lab::measured::stall::{self, Distribution, Plan, Stall};
 
@@ -85,13 +86,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         kv_memory: Some(
             (arguments.sequences + PROMPTS_AT_ONCE) * context.next_multiple_of(PAGE) * page,
         ),
-        chunks_in_flight: arguments.several.chunks_in_flight,
         session,
         ..EngineOptions::default()
     };
     let engine = match &arguments.several.processors {
-        Some(processors) => processors.engine(&arguments.several.devices, &model, options)?,
-        None => answer::engine(&model, options, &mut |_, _| {})?,
+        Some(processors) => {
+            let options = HeteroOptions {
+                engine: options,
+                chunks_in_flight: arguments.several.chunks_in_flight,
+                ..HeteroOptions::default()
+            };
+            let engine = processors.engine(&arguments.several.devices, &model, options)?;
+            engine.engine().clone()
+        }
+        None => answer::engine(&model, &options)?,
     };
     arguments.output.show(name, |cancel| {
         let _spinner = progress::spinner(format!(

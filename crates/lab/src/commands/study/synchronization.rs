@@ -2,8 +2,8 @@
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use triad_engine::execute::{Joined, Wait, WaitUse, measure_joins};
 use triad_engine::{EngineOptions, SessionOptions};
+use triad_hetero::{HeteroOptions, Joined, Wait, WaitUse, measure_joins};
 
 use super::{OutputArguments, Report, title_of};
 use triad_console::arguments::{self, ModelArguments};
@@ -106,9 +106,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 chunk: tokens,
                 ..SessionOptions::default()
             };
-            let options = EngineOptions {
-                session,
-                ..EngineOptions::default()
+            let options = HeteroOptions {
+                engine: EngineOptions {
+                    session,
+                    ..EngineOptions::default()
+                },
+                ..HeteroOptions::default()
             };
             let engine = processors.engine(&devices, &model, options)?;
             let _spinner = progress::spinner(format!("{tokens} tokens, {} waits", wait.name()));

@@ -1,0 +1,284 @@
+//! The engine: runs many sequences of one model.
+//!
+//! An [`Engine`] owns all that its sessions share: the model, the memory of the KV cache, the
+//! [scheduler](crate::scheduler) and the [executor](crate::executor) that computes its batches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::batch::SequenceId;
+use crate::error::{Error, Result};
+use crate::executor::{CpuExecutor, Executor, ProcessorUse};
+use crate::forward::{Buffers, Forward};
+use crate::kv::{KvFormat, KvMemory, KvUse};
+use crate::model::Model;
+use crate::scheduler::Scheduler;
+use crate::statistics::Statistics;
+
+/// Options that the sessions of an engine have in common.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Maximum tokens of prompt and answer together.
+    pub context: usize,
+    /// Tokens of prompts that go through the model in one chunk.
+    pub chunk: usize,
+    /// Number format of keys and values.
+    pub kv_format: KvFormat,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            context: 4096,
+            chunk: 256,
+            kv_format: KvFormat::F16,
+        }
+    }
+}
+
+/// The options of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Options that all its sessions have in common.
+    pub session: SessionOptions,
+    /// Maximum bytes of keys and values, of sessions and of prefixes that are kept for later sessions; `None` for the
+    /// size of four sessions with the whole context.
+    pub kv_memory: Option<usize>,
+    /// The longest time that a sequence waits for its next decode step while prompts are computed; `None` for the time
+    /// of two chunks.
+    pub max_stall: Option<Duration>,
+    /// Maximum rows that one step decodes.
+    pub most_rows: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            session: SessionOptions::default(),
+            kv_memory: None,
+            max_stall: None,
+            most_rows: 64,
+        }
+    }
+}
+
+/// The parts of an engine that its executor is made of.
+pub struct ExecutorSetup {
+    /// The parts that all forward passes share.
+    pub forward: Arc<Forward>,
+    /// Maximum tokens of a session.
+    pub context: usize,
+    /// Tokens of prompts that go through the model in one chunk.
+    pub chunk: usize,
+    /// Number format of keys and values.
+    pub kv_format: KvFormat,
+    /// The options of the engine.
+    pub options: EngineOptions,
+}
+
+/// Runs sessions of one model. Clones share one engine.
+#[derive(Clone)]
+pub struct Engine(Arc<EngineInner>);
+
+/// The data that sessions share.
+pub(crate) struct EngineInner {
+    pub(crate) forward: Arc<Forward>,
+    pub(crate) settings: Settings,
+    pub(crate) memory: Arc<KvMemory>,
+    pub(crate) scheduler: Arc<Scheduler>,
+    sequences: AtomicU64,
+}
+
+/// The settings of an engine.
+pub(crate) struct Settings {
+    pub(crate) context: usize,
+    pub(crate) chunk: usize,
+}
+
+/// The usage counters of an engine.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct EngineUse {
+    /// Usage of the KV cache.
+    pub kv: KvUse,
+    /// Decode steps so far.
+    pub steps: u64,
+}
+
+impl Engine {
+    /// Creates an engine that computes on the threads of the model.
+    ///
+    /// # Errors
+    /// If context, chunk or rows of a step are zero or too many.
+    pub fn new(model: &Arc<Model>, options: &EngineOptions) -> Result<Self> {
+        Self::with_executor(model, options, |setup| {
+            Ok(Box::new(CpuExecutor::new(&setup.forward, setup.chunk)))
+        })
+    }
+
+    /// Creates an engine with the executor that `make` returns.
+    ///
+    /// # Errors
+    /// As [`Engine::new`], and the error of `make`.
+    pub fn with_executor<E: From<Error>>(
+        model: &Arc<Model>,
+        options: &EngineOptions,
+        make: impl FnOnce(&ExecutorSetup) -> Result<Box<dyn Executor>, E>,
+    ) -> Result<Self, E> {
+        check(model, options)?;
+        let SessionOptions {
+            context,
+            chunk,
+            kv_format,
+        } = options.session;
+        let description = model.description();
+        let setup = ExecutorSetup {
+            forward: Arc::new(Forward::new(model, context)),
+            context,
+            chunk: chunk.min(context),
+            kv_format,
+            options: options.clone(),
+        };
+        let budget = options
+            .kv_memory
+            .unwrap_or_else(|| 4 * KvMemory::bytes_of(description, kv_format, context));
+        let executor = make(&setup)?;
+        Ok(Self(Arc::new(EngineInner {
+            memory: Arc::new(KvMemory::new(description, kv_format, budget)),
+            scheduler: Scheduler::new(executor, options.max_stall, options.most_rows),
+            settings: Settings {
+                context,
+                chunk: setup.chunk,
+            },
+            forward: setup.forward,
+            sequences: AtomicU64::new(0),
+        })))
+    }
+
+    /// Returns the maximum tokens of a session, prompt and answer together.
+    pub fn context(&self) -> usize {
+        self.0.settings.context
+    }
+
+    /// Returns the tokens of prompts that go through the model in one chunk.
+    pub fn chunk(&self) -> usize {
+        self.0.settings.chunk
+    }
+
+    /// Returns the model.
+    pub fn model(&self) -> &Arc<Model> {
+        self.0.model()
+    }
+
+    /// Returns the executor.
+    pub fn executor(&self) -> &dyn Executor {
+        self.0.scheduler.executor()
+    }
+
+    /// Returns the processors that compute, and how long each has computed so far.
+    pub fn processor_use(&self) -> Vec<ProcessorUse> {
+        self.executor().processors()
+    }
+
+    /// Returns the number format of keys and values.
+    pub fn kv_format(&self) -> KvFormat {
+        self.0.memory.format()
+    }
+
+    /// Returns the usage of the KV cache and the number of steps so far.
+    pub fn usage(&self) -> EngineUse {
+        EngineUse {
+            kv: self.0.memory.usage(),
+            steps: self.0.scheduler.steps(),
+        }
+    }
+
+    /// Forgets all prefixes that no session holds.
+    pub fn forget_prefixes(&self) {
+        self.0.memory.clear();
+    }
+
+    /// Turns the counting of operators on or off. It is off at first: counting reads the clock twice per operator, and
+    /// the operator's sizes.
+    pub fn count(&self, on: bool) {
+        self.0.forward.counters().turn(on);
+    }
+
+    /// Returns the [counted](Engine::count) operators that this engine's processors ran with our own kernels, or with a
+    /// device's programs for single subgraphs. Excludes devices that run the whole model, and products of decode steps
+    /// that several processors share.
+    pub fn statistics(&self) -> Statistics {
+        self.0.forward.counters().statistics()
+    }
+
+    pub(crate) fn shared(&self) -> &EngineInner {
+        &self.0
+    }
+}
+
+impl EngineInner {
+    pub(crate) fn model(&self) -> &Arc<Model> {
+        self.forward.model()
+    }
+
+    /// Returns the number of a new sequence.
+    pub(crate) fn next_sequence(&self) -> SequenceId {
+        SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("processors", &self.processor_use())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Checks the ranges of options.
+fn check(model: &Model, options: &EngineOptions) -> Result<()> {
+    let EngineOptions {
+        session: SessionOptions { context, chunk, .. },
+        most_rows,
+        ..
+    } = *options;
+    let description = model.description();
+    for (name, value, expected) in [
+        ("the context", context, "at least 1 token"),
+        ("the chunk length", chunk, "at least 1 token"),
+        ("the number of rows in a step", most_rows, "at least 1"),
+    ] {
+        if value == 0 {
+            return Err(Error::Option {
+                name,
+                value: "0".into(),
+                expected,
+            });
+        }
+    }
+    if context > description.context {
+        return Err(Error::ContextTooLong {
+            asked: context,
+            longest: description.context,
+        });
+    }
+    let most = Buffers::most_rows(description);
+    for (name, value) in [
+        ("the chunk length", chunk.min(context)),
+        (
+            "the number of rows in a step",
+            most_rows.checked_next_power_of_two().unwrap_or(usize::MAX),
+        ),
+    ] {
+        if value > most {
+            return Err(Error::Option {
+                name,
+                value: value.to_string(),
+                expected: "at most as many as buffers of 2147483647 numbers hold",
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Sessions in files, and how an engine makes sessions.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Session;
+use crate::adapter::Adapters;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::kv::{KvCache, PrefixSalt, save};
+
+impl Engine {
+    /// Returns a new, empty session.
+    pub fn session(&self) -> Session {
+        Session::of(self)
+    }
+
+    /// Returns the session that [`Session::save`] wrote to `path`.
+    ///
+    /// # Errors
+    /// If the file is not a saved session, is damaged, or is of another model, format, context or version, or has
+    /// adapters; if there is no memory for its keys and values.
+    pub fn restore(&self, path: &Path) -> Result<Session> {
+        self.restore_with(path, &Adapters::default())
+    }
+
+    /// Returns the session with `adapters` that [`Session::save`] wrote to `path`.
+    ///
+    /// # Errors
+    /// As [`Engine::restore`]; if the session had other adapters or scales, or one was opened for another model.
+    pub fn restore_with(&self, path: &Path, adapters: &Adapters) -> Result<Session> {
+        self.restore_salted(path, adapters, PrefixSalt::default())
+    }
+
+    /// As [`Engine::restore_with`], for a session with `salt`: only sessions with the same salt find the prefixes that
+    /// it [shares](Session::share).
+    ///
+    /// # Errors
+    /// As [`Engine::restore_with`].
+    pub fn restore_salted(
+        &self,
+        path: &Path,
+        adapters: &Adapters,
+        salt: PrefixSalt,
+    ) -> Result<Session> {
+        let model = self.model();
+        adapters.check(model.description())?;
+        let (header, tokens, cache) = save::restore(
+            path,
+            &model.fingerprint(),
+            self.context(),
+            &self.shared().memory,
+            adapters,
+        )?;
+        let vocab = model.description().vocab;
+        match tokens.iter().find(|token| **token as usize >= vocab) {
+            Some(token) => Err(Error::TokenOutOfVocabulary {
+                token: *token,
+                vocab,
+            }),
+            None => Ok(Session::restored(
+                self,
+                &tokens,
+                header.prefilled,
+                cache.with_salt(salt),
+            )),
+        }
+    }
+}
+
+impl Session {
+    /// Writes the session's tokens, keys and values to `path`, for [`Engine::restore`].
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the model's file has changed; an existing file is then kept.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        self.model().check_unchanged()?;
+        let header = save::Header {
+            model: self.model().fingerprint(),
+            format: self.engine.kv_format(),
+            context: self.context(),
+            is_little_endian: cfg!(target_endian = "little"),
+            tokens: self.tokens.len(),
+            prefilled: self.prefilled,
+            adapters: self.adapters().key().text(),
+        };
+        save::save(path, &header, &self.tokens, &self.cache)
+    }
+
+    /// Returns a session with the contents of a file.
+    fn restored(engine: &Engine, tokens: &[u32], prefilled: usize, cache: KvCache) -> Self {
+        let mut session = Self::of(engine);
+        session.cache = Arc::new(cache);
+        session.tokens.extend_from_slice(tokens);
+        session.prefilled = prefilled;
+        session
+    }
+}

@@ -1,0 +1,131 @@
+//! Small models: those of `tests/golden/families`, and random ones with a context of several pages.
+
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use triad_model::description::{
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind,
+    Residual, Rope, RopePairing, RopeScaling,
+};
+
+use super::{quantize, quantize_int4};
+use crate::model::{LoadOptions, Model};
+use crate::quantization::DecodeWeights;
+use crate::threads::Threads;
+
+/// The families whose golden models tests run.
+pub const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "phi3"];
+
+/// The vocabulary of [`description`].
+pub const VOCAB: usize = 97;
+
+/// The context of sessions of [`MODELS`]: slightly more than two pages.
+pub const CONTEXT: usize = 600;
+
+/// Models of [`description`] in float, in INT8, in INT8 with smaller weights for decode, and in W4A16. In the last one,
+/// down has no W4A16 weights, since its rows are no whole groups.
+pub static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| {
+    let float = Model::random(description(), &one_thread(), 7).expect("a model");
+    let float = Arc::new(float);
+    let quantize = |weights| Arc::new(quantize(&float, &prompt(&float, 60), 0.5, weights));
+    let (int8, int4) = (quantize(DecodeWeights::Int8), quantize(DecodeWeights::Int4));
+    let w4a16 = Arc::new(quantize_int4(&float));
+    [
+        ("float", float),
+        ("INT8", int8),
+        ("INT4 in decode", int4),
+        ("W4A16", w4a16),
+    ]
+});
+
+fn one_thread() -> LoadOptions {
+    LoadOptions {
+        threads: Threads::Count(1),
+        ..LoadOptions::default()
+    }
+}
+
+/// Returns the golden model of a family, on one thread.
+///
+/// # Panics
+/// If there is none.
+pub fn float(family: &str) -> Arc<Model> {
+    let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/families");
+    Arc::new(Model::load(&families.join(family), &one_thread()).expect("a golden model"))
+}
+
+/// Returns the golden model of a family in INT8 with half of its shadows.
+pub fn int8(family: &str) -> Arc<Model> {
+    pruned(family, 0.5)
+}
+
+/// Returns the golden model of a family in INT8 without the least important `rate` of its shadows.
+pub fn pruned(family: &str, rate: f64) -> Arc<Model> {
+    let model = float(family);
+    let prompt = prompt(&model, 40);
+    Arc::new(quantize(&model, &prompt, rate, DecodeWeights::Int8))
+}
+
+/// Returns an arbitrary prompt.
+pub fn prompt(model: &Model, length: usize) -> Vec<u32> {
+    let vocab = model.description().vocab;
+    (0..length)
+        .map(|index| ((index * index * 7 + index * 13) % vocab) as u32)
+        .collect()
+}
+
+/// Returns arbitrary tokens of [`MODELS`], other ones for each seed.
+pub fn tokens(count: usize, seed: usize) -> Vec<u32> {
+    (0..count)
+        .map(|index| ((index * index * 5 + index * 3 + seed * 29) % VOCAB) as u32)
+        .collect()
+}
+
+/// Returns a small model with a context of several pages; the second block has a window that ends within a page.
+pub fn description() -> ModelDescription {
+    let norm = Norm {
+        kind: NormKind::Rms,
+        epsilon: 1e-5,
+        weight_offset: 0.0,
+    };
+    let block = |window| BlockDescription {
+        attention: Attention {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 8,
+            scale: 0.4,
+            qkv_bias: false,
+            output_bias: false,
+            qk_norm: None,
+            window,
+            soft_cap: None,
+            rope: Rope {
+                dims: 8,
+                base: 10_000.0,
+                pairing: RopePairing::Halves,
+                scaling: RopeScaling::None,
+            },
+        },
+        feed_forward: FeedForward {
+            width: 48,
+            gated: true,
+            activation: Activation::Silu,
+            bias: false,
+        },
+        norm,
+        residual: Residual::Serial,
+    };
+    ModelDescription {
+        family: "random".into(),
+        name: None,
+        hidden: 32,
+        vocab: VOCAB,
+        context: 4 * 256,
+        embedding_scale: 3.0,
+        output_norm: norm,
+        blocks: vec![block(None), block(Some(200))],
+        tied_output: false,
+        output_bias: false,
+        logit_soft_cap: None,
+    }
+}

@@ -1,0 +1,339 @@
+//! The executor on several processors.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use triad_engine::batch::{Batch, SequenceId};
+use triad_engine::executor::{Executor, Limits, ProcessorUse};
+use triad_engine::linear::{Backend, CpuBackend};
+use triad_engine::{Engine, ExecutorSetup, Model};
+use triad_kernels::lock;
+use triad_model::role::Format;
+use triad_plan::processors::{Processor, ProcessorId, Processors};
+use triad_processors::ModelOptions;
+
+use crate::error::{Error, Result};
+use crate::fixed_point::{FixedBackend, FixedBlocks};
+use crate::machine::{Machine, Settings};
+use crate::options::HeteroOptions;
+use crate::shared::HeteroInner;
+use crate::steps::Steps;
+use crate::whole::WholeModel;
+use crate::work::{Cuts, PromptTasks};
+use crate::{hot_rows, planning, programs, units, worker};
+
+/// Computes batches on several processors. Dropping it ends its threads.
+pub struct HeteroExecutor {
+    shared: Arc<HeteroInner>,
+    workers: Vec<(usize, JoinHandle<()>)>,
+    /// The thread that plans orders; only with several processors.
+    planner: Option<JoinHandle<()>>,
+}
+
+impl HeteroExecutor {
+    /// Prepares the model for the processors, and starts their threads.
+    ///
+    /// # Errors
+    /// As [`HeteroEngine::new`](crate::HeteroEngine::new).
+    pub(crate) fn new(
+        setup: &ExecutorSetup,
+        options: HeteroOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self> {
+        let HeteroOptions {
+            engine: _,
+            processors,
+            policy,
+            cuts,
+            plans,
+            joint,
+            decode_plans,
+            chunks_in_flight,
+            hot_rows,
+            fixed_point,
+            wait,
+            time_out,
+        } = options;
+        if chunks_in_flight == 0 {
+            return Err(refused("the number of chunks in flight", "0", "at least 1"));
+        }
+        let ExecutorSetup {
+            forward,
+            context,
+            chunk,
+            kv_format,
+            options,
+        } = setup;
+        let (model, context, chunk, most_rows) =
+            (forward.model(), *context, *chunk, options.most_rows);
+        let (processors, mut units, devices) = units::start(model, processors)?;
+        let settings = Settings {
+            context,
+            chunk,
+            max_stall: options.max_stall,
+            policy,
+            wait,
+            time_out,
+        };
+        let float_unit = float_unit(&processors)?;
+        let mut devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
+        if let ([unit], [device]) = (&mut units[..], &mut devices[..])
+            && let Some(device) = device
+                .take_if(|device| !model.weights().is_int8() || device.capabilities().whole_models)
+        {
+            let options = ModelOptions {
+                rows: chunk.max(most_rows),
+                outputs: most_rows,
+            };
+            if fixed_point {
+                let expected = "float, where one processor runs the model whole";
+                return Err(refused(WITHIN, FIXED_POINT, expected));
+            }
+            unit.whole = Some(WholeModel::prepare(
+                model,
+                forward.rotation(),
+                device,
+                *kv_format,
+                options,
+            )?);
+        }
+        let in_flight = if units.len() == 1 {
+            1
+        } else {
+            chunks_in_flight.min(context.div_ceil(chunk))
+        };
+        let cuts = Cuts {
+            by_role: &cuts,
+            plans: plans.as_ref(),
+            joint: joint.as_ref(),
+        };
+        let fixed = fixed_point.then(|| fixed_blocks(model, cuts)).transpose()?;
+        let how = (cuts, fixed.as_ref());
+        let chunks = (chunk, in_flight);
+        let (mut tasks, mut programs) =
+            PromptTasks::prepare(model, &processors, &devices, chunks, how, progress)?;
+        (tasks.plans, tasks.joint) = (plans, joint);
+        let steps = decode_plans.map(|plans| {
+            let rows = most_rows.min(context);
+            let devices = (&devices[..], &mut programs[..]);
+            Steps::prepare(model, &processors, devices, (&plans, float_unit), rows)
+        });
+        let steps = steps.transpose()?;
+        let hot_rows = hot_rows::start(model, hot_rows.as_ref(), &devices, &programs);
+        for (unit, programs) in units.iter_mut().zip(programs) {
+            unit.programs = programs.map(Mutex::new);
+        }
+        Self::start(HeteroInner::new(Machine {
+            forward: Arc::clone(forward),
+            settings,
+            processors,
+            tasks,
+            steps,
+            hot_rows,
+            fixed,
+            units,
+            float_unit,
+            start: Instant::now(),
+            planning: Condvar::new(),
+            is_computing: AtomicBool::new(false),
+        }))
+    }
+
+    /// Starts the threads.
+    fn start(shared: HeteroInner) -> Result<Self> {
+        let mut executor = Self {
+            shared: Arc::new(shared),
+            workers: Vec::new(),
+            planner: None,
+        };
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new()
+                .name(format!("triad-{name}"))
+                .spawn(work);
+            thread.map_err(|error| triad_engine::Error::Threads {
+                threads: 1,
+                source: error,
+            })
+        };
+        if executor.shared.units.len() > 1 {
+            let shared = Arc::clone(&executor.shared);
+            let plan = Box::new(move || planning::serve(&shared));
+            executor.planner = Some(spawn("planner", plan)?);
+        }
+        for index in 0..executor.shared.units.len() {
+            let shared = Arc::clone(&executor.shared);
+            let name = shared.units[index].name.clone();
+            let serve = Box::new(move || worker::serve(&shared, index));
+            executor.workers.push((index, spawn(&name, serve)?));
+        }
+        Ok(executor)
+    }
+
+    /// Returns the executor of an engine, if it is one of this crate.
+    pub fn of(engine: &Engine) -> Option<&Self> {
+        (engine.executor() as &dyn Any).downcast_ref()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<HeteroInner> {
+        &self.shared
+    }
+
+    /// Returns whether the thread that plans orders runs.
+    pub(crate) fn is_planner_alive(&self) -> bool {
+        self.planner
+            .as_ref()
+            .is_some_and(|planner| !planner.is_finished())
+    }
+}
+
+impl Executor for HeteroExecutor {
+    fn limits(&self) -> Limits {
+        let units = &self.shared.units;
+        Limits {
+            prompt_rows: usize::MAX,
+            // A second batch uses processors that the first one's last chunks leave idle.
+            prompts: units.len().min(2),
+            overlap: true,
+            // With adapters in a batch, devices do not run whole feed-forwards or the whole model, so that a request
+            // without adapters would be computed in another way than alone.
+            separate_adapters: units
+                .iter()
+                .any(|unit| unit.whole.is_some() || unit.programs.is_some()),
+        }
+    }
+
+    /// With one processor, the threads that wait compute ([`Executor::help`]): no thread is woken.
+    fn execute(&self, batch: &Arc<Batch>, _between: &dyn Fn()) {
+        let shared = &self.shared;
+        let mut state = lock(&shared.state);
+        state.add_batch(batch);
+        if shared.units.len() > 1 {
+            shared.notify(&mut state);
+        }
+    }
+
+    fn help(&self, is_enough: &dyn Fn() -> bool) -> bool {
+        worker::run_inline(&self.shared, is_enough)
+    }
+
+    fn cancelled(&self) {
+        self.shared.notify(&mut lock(&self.shared.state));
+    }
+
+    /// Called from the threads of sessions, since all workers may hang.
+    fn watch(&self) {
+        let shared = &*self.shared;
+        if shared.units.len() > 1 {
+            let mut state = lock(&shared.state);
+            if state.lose_hung(shared) {
+                shared.notify(&mut state);
+            }
+            state.fail_stranded(shared);
+            drop(shared.end_batches(state));
+        }
+    }
+
+    fn forget(&self, sequence: SequenceId) {
+        let whole = self
+            .shared
+            .units
+            .iter()
+            .filter_map(|unit| unit.whole.as_ref());
+        whole.for_each(|whole| whole.forget(sequence));
+    }
+
+    fn backend(&self) -> Box<dyn Backend + '_> {
+        let kernels = CpuBackend(self.shared.forward.model().weights());
+        match &self.shared.fixed {
+            Some(fixed) => Box::new(FixedBackend {
+                fixed,
+                backend: kernels,
+            }),
+            None => Box::new(kernels),
+        }
+    }
+
+    fn processors(&self) -> Vec<ProcessorUse> {
+        let state = lock(&self.shared.state);
+        let uses = self.shared.units.iter().zip(state.busy_seconds());
+        uses.map(|(unit, busy_seconds)| ProcessorUse {
+            name: unit.name.clone(),
+            busy_seconds,
+        })
+        .collect()
+    }
+}
+
+impl Drop for HeteroExecutor {
+    fn drop(&mut self) {
+        {
+            let mut state = lock(&self.shared.state);
+            state.is_closing = true;
+            self.shared.is_closing.store(true, Ordering::Relaxed);
+            self.shared.planning.notify_all();
+            self.shared.notify(&mut state);
+        }
+        if let Some(planner) = self.planner.take() {
+            let _ = planner.join();
+        }
+        for (index, worker) in self.workers.drain(..) {
+            // A thread that hangs is not joined. A worker may drop the engine, and cannot join itself.
+            if !self.shared.units[index].is_away()
+                && worker.thread().id() != std::thread::current().id()
+            {
+                let _ = worker.join();
+            }
+        }
+    }
+}
+
+/// The name of the fixed-point option in errors, and its value other than float.
+const WITHIN: &str = "the arithmetic within feed-forwards";
+const FIXED_POINT: &str = "fixed point";
+
+fn refused(name: &'static str, value: &str, expected: &'static str) -> Error {
+    Error::Engine(triad_engine::Error::Option {
+        name,
+        value: value.into(),
+        expected,
+    })
+}
+
+/// Returns the processor that runs the float operators.
+fn float_unit(processors: &Processors) -> Result<ProcessorId> {
+    let computes_float = |(_, one): &(ProcessorId, &Processor)| one.computes(Format::Float);
+    let preferred = processors
+        .iter()
+        .find(|one| computes_float(one) && one.1.prefers(Format::Float));
+    preferred
+        .or_else(|| processors.iter().find(computes_float))
+        .map(|(id, _)| id)
+        .ok_or_else(|| {
+            let expected = "one that computes in float";
+            refused("the list of processors", "INT8 alone", expected)
+        })
+}
+
+/// Returns the blocks whose feed-forwards prompts compute in fixed point.
+///
+/// # Errors
+/// If there are none, or feed-forwards are cut.
+fn fixed_blocks(model: &Model, cuts: Cuts) -> Result<FixedBlocks> {
+    if cuts.cuts_feed_forwards() {
+        let expected = "float, where gate and up or down are cut";
+        return Err(refused(WITHIN, FIXED_POINT, expected));
+    }
+    let fixed = FixedBlocks::new(programs::fixed_point(model));
+    if fixed.count() == 0 {
+        return Err(refused(
+            WITHIN,
+            FIXED_POINT,
+            "float, or a package in INT8 with static scales, SiLU or GELU in its tanh form, and a block whose \
+             feed-forward keeps no shadow",
+        ));
+    }
+    Ok(fixed)
+}

@@ -1,0 +1,83 @@
+//! Tests of many sequences on one engine: each has the bits that it has alone.
+
+use triad_engine::testing::adapters::{ADAPTERS, adapted};
+use triad_engine::testing::models::{CONTEXT, MODELS};
+use triad_engine::testing::steps::{Step, one_by_one, run};
+use triad_engine::{Adapters, KvFormat};
+
+use super::*;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => prop_oneof![3 => 1usize..40, 1 => 230usize..280].prop_map(Step::Prefill),
+        1 => (1usize..30).prop_map(Step::PrefillAll),
+        3 => (1usize..5).prop_map(Step::Decode),
+        2 => (1usize..20).prop_map(Step::DecodeEach),
+        1 => (0f64..1.0).prop_map(Step::Truncate),
+        1 => (1usize..20).prop_map(Step::Fork),
+    ];
+    prop::collection::vec(step, 1..7)
+}
+
+fn alone(
+    model: &Arc<Model>,
+    options: &SessionOptions,
+    adapters: &Adapters,
+    steps: &[Step],
+    seed: usize,
+) -> Vec<Vec<f32>> {
+    run(
+        &mut adapted(Session::new(model, options).unwrap(), adapters),
+        steps,
+        seed,
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn a_sequence_has_the_same_bits_alone_and_beside_others(
+        of_each in prop::collection::vec(steps(), 1..17), model in 0usize..4,
+        kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]),
+        (chunk, most_rows, in_flight) in (prop_oneof![5usize..40, Just(256)], prop_oneof![Just(64usize), 1usize..6], 1usize..5),
+        policy in prop::sample::select(Policy::ALL.to_vec()), is_two: bool,
+        lost in prop::option::of((0usize..2, 20usize..60, any::<bool>())),
+        with_adapters in prop_oneof![1 => Just([0; 17]), 2 => prop::array::uniform17(0..ADAPTERS.len())],
+    ) {
+        let (name, model) = &MODELS[model];
+        let of = |chunk| SessionOptions { context: CONTEXT, chunk, kv_format };
+        let processors = if is_two { two(1, None) } else { Vec::new() };
+        // For all 16 sessions and their forks.
+        let kv_memory = Some(usize::MAX / 2);
+        let of_engine = EngineOptions { session: of(chunk), kv_memory, most_rows, ..EngineOptions::default() };
+        let options = HeteroOptions {
+            engine: of_engine, processors, policy, chunks_in_flight: in_flight, ..HeteroOptions::default()
+        };
+        let engine = engine(model, options);
+        if let Some((unit, every, panics)) = lost.filter(|_| is_two) {
+            let moments = AtomicUsize::new(0);
+            engine.set_probe(Some(Arc::new(move |of, _| {
+                let fails = of == unit && moments.fetch_add(1, Ordering::Relaxed) % every == every - 1;
+                if !fails { Ok(()) } else if panics { panic() } else { error() }
+            })));
+        }
+        let together: Vec<_> = std::thread::scope(|scope| {
+            let engine = &engine;
+            let runs: Vec<_> = of_each.iter().enumerate().map(|(seed, steps)| {
+                let adapters = &ADAPTERS[with_adapters[seed]];
+                scope.spawn(move || run(&mut adapted(engine.session(), adapters), steps, seed))
+            }).collect();
+            runs.into_iter().map(|run| run.join().unwrap()).collect()
+        });
+        for (seed, (steps, together)) in of_each.iter().zip(&together).enumerate() {
+            let adapters = &ADAPTERS[with_adapters[seed]];
+            let expected = alone(model, &of(chunk), adapters, &one_by_one(steps), seed);
+            prop_assert_eq!(expected.len(), together.len());
+            for (index, (expected, together)) in expected.iter().zip(together).enumerate() {
+                prop_assert!(expected == together, "{name}: sequence {seed}, logits {index}");
+            }
+        }
+        prop_assert_eq!(engine.usage().kv.bytes, 0, "all sessions are gone");
+    }
+}

@@ -1,0 +1,108 @@
+//! The processors of an engine as its workers use them: threads, and the programs of a device.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use triad_kernels::pool::Pool;
+use triad_plan::processors::{Processor, Processors};
+use triad_processors::Device;
+
+use super::programs::Programs;
+use super::whole::WholeModel;
+use crate::error::Result;
+use triad_engine::Model;
+use triad_engine::Threads;
+
+/// The options of a processor.
+#[derive(Clone)]
+pub struct ProcessorOptions {
+    /// Its name and kind, and the formats that it computes, or that the threads driving it compute.
+    pub description: Processor,
+    /// The threads that compute, or that drive the device.
+    pub threads: Threads,
+    /// The device that computes INT8 subgraphs instead of our own kernels, in memory that it may limit. With a single
+    /// processor and a float model, it computes the whole model.
+    pub device: Option<Arc<dyn Device>>,
+}
+
+/// A processor as its worker uses it.
+pub(super) struct Unit {
+    pub(super) name: String,
+    pool: UnitPool,
+    /// The programs of its device; `None`: our own kernels.
+    pub(super) programs: Option<Mutex<Programs>>,
+    /// The model, on a device that runs it whole.
+    pub(super) whole: Option<WholeModel>,
+    /// Whether it was lost to a timeout, and its thread still runs that task.
+    is_away: AtomicBool,
+}
+
+/// The threads of a processor.
+enum UnitPool {
+    /// The threads of the model, which its other engines use, too.
+    OfModel(Arc<Model>),
+    Own(Pool),
+}
+
+/// By processor, the device that it drives, if any.
+pub(super) type Devices = Vec<Option<Arc<dyn Device>>>;
+
+/// Starts the processors, their threads and devices; without any, uses the model's own threads.
+pub(super) fn start(
+    model: &Arc<Model>,
+    options: Vec<ProcessorOptions>,
+) -> Result<(Processors, Vec<Unit>, Devices)> {
+    if options.is_empty() {
+        let description = Processor::cpu("cpu");
+        let unit = Unit::new(&description.name, UnitPool::OfModel(Arc::clone(model)));
+        return Ok((Processors::new(vec![description])?, vec![unit], vec![None]));
+    }
+    let (mut descriptions, mut units, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+    for ProcessorOptions {
+        description,
+        threads,
+        device,
+    } in options
+    {
+        units.push(Unit::new(
+            &description.name,
+            UnitPool::Own(threads.start()?),
+        ));
+        let window = device
+            .as_ref()
+            .and_then(|device| device.capabilities().window);
+        descriptions.push(Processor {
+            window: window.or(description.window),
+            ..description
+        });
+        devices.push(device);
+    }
+    Ok((Processors::new(descriptions)?, units, devices))
+}
+
+impl Unit {
+    fn new(name: &str, pool: UnitPool) -> Self {
+        Self {
+            name: name.to_owned(),
+            pool,
+            programs: None,
+            whole: None,
+            is_away: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        match &self.pool {
+            UnitPool::OfModel(model) => model.pool(),
+            UnitPool::Own(pool) => pool,
+        }
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.is_away.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Ordering::Relaxed);
+    }
+}
