@@ -276,7 +276,7 @@ impl GenerationJob {
                 tokens,
             });
         }
-        let timeline = PromptTimeline::new(session).map(Box::new);
+        let timeline = PromptTimeline::new(session, timing.prefill_tokens).map(Box::new);
         let end = End {
             finish: answer.finish,
             stop: answer.stop,

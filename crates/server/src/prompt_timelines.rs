@@ -52,13 +52,14 @@ struct TimelineTask {
 }
 
 impl PromptTimeline {
-    /// Creates the timeline of the latest prompt of a session. Returns `None` if it has no tasks, or more than
+    /// Creates the timeline of the latest prompt of a session, of which `tokens` tokens were computed; its batches may have
+    /// had rows of other prompts. Returns `None` if it has no tasks, or more than
     /// [`MAX_TASKS`].
-    pub(crate) fn new(session: &Session) -> Option<Self> {
+    pub(crate) fn new(session: &Session, tokens: usize) -> Option<Self> {
         let engine = session.engine();
         let timeline = match execution(session) {
-            Some(execution) => Self::of_tasks(execution, engine),
-            None => Self::of_layers(session.reports(), engine),
+            Some(execution) => Self::of_tasks(execution, engine, tokens),
+            None => Self::of_layers(session.reports(), engine, tokens),
         };
         timeline.filter(|timeline| (1..=MAX_TASKS).contains(&timeline.tasks.len()))
     }
@@ -67,6 +68,7 @@ impl PromptTimeline {
     fn of_layers<'a>(
         batches: impl Iterator<Item = &'a LayerTimes>,
         engine: &Engine,
+        tokens: usize,
     ) -> Option<Self> {
         let batches: Vec<_> = batches.collect();
         let start = batches.first()?.start;
@@ -85,7 +87,7 @@ impl PromptTimeline {
         let busy_seconds = tasks.iter().map(|task| task.end - task.start).sum();
         let processors = engine.processor_use().into_iter();
         Some(Self {
-            tokens: batches.iter().map(|batch| batch.rows).sum(),
+            tokens,
             chunks: batches.len(),
             seconds: tasks.last().map_or(0.0, |task| task.end),
             processors: processors
@@ -99,7 +101,7 @@ impl PromptTimeline {
     }
 
     /// Returns the timeline of tasks on several processors.
-    fn of_tasks(execution: &Execution, engine: &Engine) -> Option<Self> {
+    fn of_tasks(execution: &Execution, engine: &Engine, tokens: usize) -> Option<Self> {
         let Execution {
             graph,
             tasks,
@@ -124,7 +126,7 @@ impl PromptTimeline {
             }
         };
         Some(Self {
-            tokens: graph.chunks().iter().map(std::ops::Range::len).sum(),
+            tokens,
             chunks: graph.chunks().len(),
             seconds: timeline.seconds() - first,
             processors: processors.collect(),

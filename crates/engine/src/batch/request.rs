@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use triad_kernels::{Phase, lock};
 
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
 
@@ -43,6 +44,8 @@ pub struct Request {
     phase: Phase,
     wanted: LogitsMode,
     arrived: Instant,
+    /// The flag of the caller, which every thread that computes the request reads.
+    cancel: Cancel,
     is_cancelled: AtomicBool,
     /// Whether all its tokens are through all layers.
     is_through: AtomicBool,
@@ -89,8 +92,8 @@ impl Request {
         cache: Arc<KvCache>,
         (tokens, position): (Vec<u32>, usize),
         (phase, wanted): (Phase, LogitsMode),
-        vocab: usize,
-        mut logits: Vec<f32>,
+        (vocab, mut logits): (usize, Vec<f32>),
+        cancel: &Cancel,
     ) -> Arc<Self> {
         let rows = match wanted {
             LogitsMode::Last => 1,
@@ -105,6 +108,7 @@ impl Request {
             phase,
             wanted,
             arrived: Instant::now(),
+            cancel: cancel.clone(),
             is_cancelled: AtomicBool::new(false),
             is_through: AtomicBool::new(false),
             is_tainted: AtomicBool::new(false),
@@ -180,6 +184,9 @@ impl Request {
     /// Returns whether it was cancelled. Once all its tokens are through, only logits are missing, and it ends
     /// successfully.
     pub fn is_cancelled(&self) -> bool {
+        if self.cancel.is_cancelled() {
+            self.cancel();
+        }
         self.is_cancelled.load(Ordering::SeqCst) && !self.is_through.load(Ordering::SeqCst)
     }
 
@@ -276,14 +283,9 @@ impl Request {
         }
     }
 
-    /// Asks for its cancellation. Returns whether this is the first time.
-    pub(crate) fn cancel(&self) -> bool {
-        !self.is_cancelled.swap(true, Ordering::SeqCst)
-    }
-
-    /// Returns whether its cancellation was asked for.
-    pub(crate) fn is_cancel_requested(&self) -> bool {
-        self.is_cancelled.load(Ordering::SeqCst)
+    /// Asks for its cancellation.
+    pub(crate) fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::SeqCst);
     }
 
     /// Returns whether it has a result.
@@ -352,8 +354,8 @@ mod tests {
                 cache,
                 (vec![1, 2, 3], 0),
                 what,
-                5,
-                Vec::new(),
+                (5, Vec::new()),
+                &Cancel::new(),
             )
         };
         let tokens_first = request();

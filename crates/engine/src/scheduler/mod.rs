@@ -200,10 +200,10 @@ impl Scheduler {
     fn run_due_step(&self) {
         let step = {
             let mut queue = self.lock();
+            queue.drop_cancelled();
             if !self.is_due(&queue) {
                 return;
             }
-            queue.drop_cancelled();
             self.form_step(&mut queue)
         };
         if let Some(step) = step {
@@ -303,7 +303,8 @@ impl BatchObserver for Scheduler {
                     {
                         let rows = rows.end..request.tokens().len();
                         let request = Arc::clone(request);
-                        queue.prompts.push_front(BatchPart { request, rows });
+                        // In turns, so that a short prompt does not wait for the whole of a long one.
+                        queue.prompts.push_back(BatchPart { request, rows });
                         // If it was cancelled just now, its thread may not look at the queue again.
                         queue.drop_cancelled();
                     }

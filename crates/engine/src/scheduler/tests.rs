@@ -3,6 +3,7 @@
 use super::*;
 use crate::adapter::Adapters;
 use crate::batch::LogitsMode;
+use crate::cancel::Cancel;
 use crate::executor::ProcessorUse;
 use crate::kv::{KvCache, KvFormat, KvMemory};
 use crate::linear::Backend;
@@ -47,7 +48,15 @@ fn with_adapters(sequence: u64, rows: usize, phase: Phase, adapters: &Adapters) 
     let cache = Arc::new(KvCache::new(&memory, adapters.clone()));
     let tokens = (vec![1; rows], 0);
     let what = (phase, LogitsMode::Last);
-    Request::new(SequenceId(sequence), cache, tokens, what, 5, Vec::new())
+    let logits = (5, Vec::new());
+    Request::new(
+        SequenceId(sequence),
+        cache,
+        tokens,
+        what,
+        logits,
+        &Cancel::new(),
+    )
 }
 
 /// Returns the sequences of a batch with their rows.
@@ -59,11 +68,12 @@ fn parts(batch: Option<&Arc<Batch>>) -> Vec<(u64, std::ops::Range<usize>)> {
 }
 
 #[test]
-fn prompts_fill_batches_in_the_order_of_arrival() {
+fn prompts_fill_batches_in_the_order_of_arrival_and_in_turns() {
     let scheduler = scheduler(LIMITS, Duration::MAX);
-    let requests = [(0, 3), (1, 10), (2, 4)].map(|(id, rows)| request(id, rows, Phase::Prefill));
-    scheduler.submit(&requests);
-    for expected in [vec![(0, 0..3), (1, 0..5)], vec![(1, 5..10), (2, 0..3)]] {
+    let prompts = [(0, 3), (1, 10), (2, 4)];
+    scheduler.submit(&prompts.map(|(id, rows)| request(id, rows, Phase::Prefill)));
+    // The rest of a prompt waits for its turn.
+    for expected in [vec![(0, 0..3), (1, 0..5)], vec![(2, 0..4), (1, 5..9)]] {
         let batch = scheduler.next_batch(Phase::Prefill);
         assert_eq!(parts(batch.as_ref()), expected);
         assert!(
@@ -72,11 +82,14 @@ fn prompts_fill_batches_in_the_order_of_arrival() {
         );
         batch.unwrap().end();
     }
-    // A prompt that ended early has no more batches.
-    requests[2].fail(Error::EmptyPrompt);
-    scheduler.submit(&[request(3, 20, Phase::Prefill)]);
+    let last = request(3, 20, Phase::Prefill);
+    scheduler.submit(std::slice::from_ref(&last));
     let batch = scheduler.next_batch(Phase::Prefill).unwrap();
-    assert_eq!(parts(Some(&batch)), [(2, 3..4), (3, 0..7)]);
+    assert_eq!(parts(Some(&batch)), [(1, 9..10), (3, 0..7)]);
+    // A prompt that ended early has no more batches.
+    last.fail(Error::EmptyPrompt);
+    batch.end();
+    assert!(scheduler.next_batch(Phase::Prefill).is_none());
 }
 
 #[test]

@@ -24,7 +24,7 @@ impl Scheduler {
             request,
             scheduler: self,
         };
-        let mut reported = 0;
+        let (mut reported, mut is_told) = (0, false);
         while !request.has_ended() {
             let done = request.done();
             if done > reported {
@@ -32,13 +32,13 @@ impl Scheduler {
                 on_progress(done);
                 continue;
             }
-            if cancel.is_cancelled() && request.cancel() {
+            if !is_told && cancel.is_cancelled() {
+                is_told = true;
+                request.cancel();
                 self.drop_cancelled();
             }
-            let is_enough = || {
-                request.has_new_work(reported)
-                    || (cancel.is_cancelled() && !request.is_cancel_requested())
-            };
+            let is_enough =
+                || request.has_new_work(reported) || (!is_told && cancel.is_cancelled());
             if self.run(request.phase(), &is_enough) {
                 continue;
             }

@@ -386,8 +386,8 @@ impl Session {
             cache,
             (tokens.to_vec(), self.tokens.len()),
             what,
-            vocab,
-            logits,
+            (vocab, logits),
+            cancel,
         ))
     }
 

@@ -194,6 +194,33 @@ fn cancelled_at_any_task_nothing_but_the_request_ends() {
 }
 
 #[test]
+fn a_prompt_that_its_own_thread_computes_ends_within_a_layer() {
+    let model = int8("llama");
+    let engine = engine(&model);
+    for at in 0..3 {
+        let (cancel, layers) = (Cancel::new(), Arc::new(AtomicUsize::new(0)));
+        let (flag, count) = (cancel.clone(), Arc::clone(&layers));
+        set_probe(
+            &engine,
+            Some(Arc::new(move |moment| {
+                if moment == Moment::Layer && count.fetch_add(1, Ordering::Relaxed) == at {
+                    flag.cancel();
+                }
+            })),
+        );
+        let mut session = engine.session();
+        let outcome = session.prefill(&prompt(&model, 8), &cancel, |_| {});
+        assert!(matches!(outcome, Err(Error::Cancelled)), "{at}");
+        assert_eq!(
+            layers.load(Ordering::Relaxed),
+            at + 1,
+            "no layer runs after it"
+        );
+        assert!(session.tokens().is_empty());
+    }
+}
+
+#[test]
 fn a_prompt_ends_whose_neighbour_is_cancelled() {
     let model = int8("llama");
     let engine = engine(&model);
