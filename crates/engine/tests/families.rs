@@ -14,7 +14,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 22] = [
+const CASES: [(&str, &str, usize); 39] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -24,6 +24,23 @@ const CASES: [(&str, &str, usize); 22] = [
     ("qwen2-window", "qwen2-window", 512),
     ("qwen3", "qwen3", 512),
     ("qwen3.gguf", "qwen3", 512),
+    ("llama-yarn", "llama-yarn", 512),
+    ("qwen3-yarn", "qwen3-yarn", 512),
+    ("qwen3-yarn.gguf", "qwen3-yarn", 512),
+    ("granite", "granite", 512),
+    ("granite.gguf", "granite", 512),
+    ("smollm3", "smollm3", 512),
+    ("smollm3.gguf", "smollm3", 512),
+    ("ernie4_5", "ernie4_5", 512),
+    ("ernie4_5-plain", "ernie4_5-plain", 512),
+    ("ernie4_5-plain.gguf", "ernie4_5-plain", 512),
+    ("seed_oss", "seed_oss", 512),
+    ("qwen2_5_vl", "qwen2_5_vl", 512),
+    ("qwen3_vl", "qwen3_vl", 512),
+    ("qwen2vl.gguf", "qwen2vl", 512),
+    ("qwen3vl.gguf", "qwen3vl", 512),
+    ("smolvlm", "smolvlm", 512),
+    ("llava", "llava", 512),
     ("gemma", "gemma", 512),
     ("gemma.gguf", "gemma", 512),
     ("gemma2", "gemma2", 512),

@@ -12,7 +12,8 @@ pub(crate) use check::limits;
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelDescription {
-    /// Family name as commonly used: `llama`, `mistral`, `qwen2`, `qwen3`, `gemma`, `gemma2`, `gemma3`, `phi2`, `phi3`.
+    /// Family name as commonly used: `llama`, `mistral`, `qwen2`, `qwen3`, `gemma`, `gemma2`, `gemma3`, `phi2`, `phi3`, `granite`, `smollm3`,
+    /// `ernie4_5`, `seed_oss`, `qwen2vl`, `qwen3vl`.
     pub family: String,
     /// Name from the model's author, if the file has one.
     pub name: Option<String>,
@@ -22,8 +23,14 @@ pub struct ModelDescription {
     pub vocab: usize,
     /// Longest context in tokens that the model was made for.
     pub context: usize,
-    /// Factor on the embedding before the first block (Gemma: √hidden; others: 1).
+    /// Factor on the embedding before the first block (Gemma: √hidden; Granite: any; others: 1).
     pub embedding_scale: f32,
+    /// Factor on the output of attention and of the feed-forward before they are added (Granite; others: 1).
+    #[serde(default = "one")]
+    pub residual_scale: f32,
+    /// Factor on the logits (Granite; others: 1).
+    #[serde(default = "one")]
+    pub logit_scale: f32,
     /// The blocks, first to last.
     pub blocks: Vec<BlockDescription>,
     /// Norm between the last block and the output matrix.
@@ -34,6 +41,10 @@ pub struct ModelDescription {
     pub output_bias: bool,
     /// The soft cap: logits become `cap · tanh(logits / cap)` (Gemma 2).
     pub logit_soft_cap: Option<f32>,
+}
+
+fn one() -> f32 {
+    1.0
 }
 
 /// One block: attention and feed-forward around the residual stream.
@@ -111,7 +122,8 @@ pub struct Attention {
 /// Rotary position embedding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
-    /// Leading dimensions of a head that are rotated (`head_dim` unless partial); even.
+    /// Leading dimensions of a head that are rotated (`head_dim` unless partial); even. 0: the block embeds no positions
+    /// (NoPE).
     pub dims: usize,
     /// Base of the frequencies: `base^(−2i / dims)`.
     pub base: f32,
@@ -147,6 +159,13 @@ pub enum RopeScaling {
     Factors {
         /// One divisor per pair: `dims / 2` of them.
         factors: Vec<f32>,
+    },
+    /// YaRN: frequency `i` is divided by `factors[i]`, and cosine and sine have a factor.
+    Yarn {
+        /// One divisor per pair: `dims / 2` of them.
+        factors: Vec<f32>,
+        /// Factor on cosine and sine.
+        attention_factor: f32,
     },
     /// Phi-3's LongRoPE: one set of divisors for sessions up to `original_context`, and one for longer ones.
     LongRope {

@@ -25,6 +25,11 @@ HUGGING_FACE = {
     "qwen2": ("qwen2", {}, 40),
     "qwen2-window": ("qwen2-window", {}, 40),
     "qwen3": ("qwen3", {}, 40),
+    "qwen3-yarn": ("qwen3-yarn", {}, 40),
+    "granite": ("granite", {}, 40),
+    "smollm3": ("smollm3", {}, 40),
+    "ernie4_5": ("ernie4_5", {}, 40),
+    "seed_oss": ("seed_oss", {}, 40),
     "gemma": ("gemma", {}, 40),
     "gemma2": ("gemma2", {}, 40),
     "gemma3": ("gemma3", {}, 40),
@@ -36,12 +41,16 @@ HUGGING_FACE = {
 LONG_ROPE = ["rope_factors_short.weight", "rope_factors_long.weight", "rope.scaling.original_context_length", "rope.scaling.attn_factor"]
 # Bases that differ from another of their family in what these fields have.
 IN_ONE_STYLE = {"llama-plain", "llama-biases", "qwen2-window"}
-VARIANTS = {"llama-plain", "llama-biases", "qwen2-window", "phi3-longrope", "llama-plain.gguf", "phi3.gguf"}
+VARIANTS = {"qwen3-yarn", "qwen3-yarn.gguf", "llama-plain", "llama-biases", "qwen2-window", "phi3-longrope", "llama-plain.gguf", "phi3.gguf"}
 GGUF = {
     "llama.gguf": ("llama.gguf", [], 40),
     "llama-plain.gguf": ("llama.gguf", ["rope_freqs.weight"], 40),
     "qwen2.gguf": ("qwen2.gguf", [], 40),
     "qwen3.gguf": ("qwen3.gguf", [], 40),
+    "qwen3-yarn.gguf": ("qwen3-yarn.gguf", [], 40),
+    "granite.gguf": ("granite.gguf", [], 40),
+    "smollm3.gguf": ("smollm3.gguf", [], 40),
+    "ernie4_5.gguf": ("ernie4_5-plain.gguf", [], 40),
     "gemma.gguf": ("gemma.gguf", [], 40),
     "gemma2.gguf": ("gemma2.gguf", [], 40),
     "gemma3.gguf": ("gemma3.gguf", [], 40),

@@ -457,8 +457,8 @@ fn folders() -> Vec<Case> {
         ),
         folder(
             "RoPE that Triad does not compute",
-            |config, _, _| config["rope_scaling"] = json!({"rope_type": "yarn", "factor": 4.0}),
-            &["yarn"],
+            |config, _, _| config["rope_scaling"] = json!({"rope_type": "dynamic", "factor": 4.0}),
+            &["dynamic"],
         ),
         folder(
             "tensor of another shape",

@@ -103,6 +103,10 @@ fn frequencies(rope: &Rope, context: usize) -> (Vec<f32>, f32) {
         RopeScaling::None => (Box::new(|_| 1.0), 1.0),
         RopeScaling::Linear { factor } => (Box::new(|_| *factor), 1.0),
         RopeScaling::Factors { factors } => (Box::new(|pair| factors[pair]), 1.0),
+        RopeScaling::Yarn {
+            factors,
+            attention_factor,
+        } => (Box::new(|pair| factors[pair]), *attention_factor),
         RopeScaling::LongRope {
             short,
             long,

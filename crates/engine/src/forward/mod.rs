@@ -185,6 +185,10 @@ impl ForwardContext<'_> {
             phase,
             OutputMut::new(out, count),
         );
+        let scale = self.description.logit_scale;
+        if scale != 1.0 {
+            out.iter_mut().for_each(|logit| *logit *= scale);
+        }
         if let Some(cap) = self.description.logit_soft_cap {
             soft_cap(out, cap);
         }

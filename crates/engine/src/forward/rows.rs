@@ -31,12 +31,13 @@ impl ForwardContext<'_> {
     ) {
         let begun = self.counters.begin();
         let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
+        let scale = self.description.residual_scale;
         let make =
             |(x, projected): &mut (&mut [f32], &mut [f32]), row: usize, normed: &mut [f32]| {
                 let place = row % TASK_ROWS * hidden;
                 let (x, projected) = (&mut x[place..][..hidden], &mut projected[place..][..hidden]);
                 if let Some(post_norm) = residual {
-                    add_normed(x, projected, post_norm);
+                    add_normed(x, projected, (post_norm, scale));
                 }
                 normalize_rows(norm, x, normed);
             };
@@ -162,6 +163,7 @@ impl ForwardContext<'_> {
     /// Adds the output of half a block to the residual stream, normed if its family does that.
     pub(super) fn add_projected(&self, post_norm: Option<&Norm>, rows: usize, buffers: &Buffers) {
         let (hidden, begun) = (self.description.hidden, self.counters.begin());
+        let scale = self.description.residual_scale;
         let (mut x, mut projected) = (
             buffers.x.write(hidden, 0..rows),
             buffers.projected.write(hidden, 0..rows),
@@ -169,7 +171,7 @@ impl ForwardContext<'_> {
         let task = TASK_ROWS * hidden;
         let chunks = (chunks_mut(&mut x, task), chunks_mut(&mut projected, task));
         for_each_chunk(chunks, 1, |_, (x, projected)| {
-            add_normed(x, projected, post_norm);
+            add_normed(x, projected, (post_norm, scale));
         });
         self.counters.end(begun, Operator::Residual, || {
             residual_bytes(size_of_val(&x[..]), post_norm)
@@ -177,11 +179,15 @@ impl ForwardContext<'_> {
     }
 }
 
-/// Adds `projected` to `x`, both whole rows. Applies the post-norm to `projected` in place first, if there is one.
-fn add_normed(x: &mut [f32], projected: &mut [f32], post_norm: Option<&Norm>) {
+/// Adds `projected` to `x`, both whole rows. Applies the post-norm and the scale to `projected` in place
+/// first.
+fn add_normed(x: &mut [f32], projected: &mut [f32], (post_norm, scale): (Option<&Norm>, f32)) {
     if let Some(norm) = post_norm {
         // Post-norms are always RMS norms.
         rms_norm_in_place(projected, &norm.weight, norm.epsilon);
+    }
+    if scale != 1.0 {
+        projected.iter_mut().for_each(|value| *value *= scale);
     }
     add(x, projected);
 }

@@ -356,7 +356,9 @@ impl ForwardContext<'_> {
                 if let Some(norm) = norm {
                     rms_norm_in_place(x, &norm.weight, norm.epsilon);
                 }
-                rope(x, head_dim, heads, angles, task * TASK_ROWS, pairing);
+                if description.rope.dims > 0 {
+                    rope(x, head_dim, heads, angles, task * TASK_ROWS, pairing);
+                }
             });
         };
         let begun = self.counters.begin();

@@ -122,6 +122,8 @@ pub fn description() -> ModelDescription {
         vocab: VOCAB,
         context: 4 * 256,
         embedding_scale: 3.0,
+        residual_scale: 0.7,
+        logit_scale: 1.5,
         output_norm: norm,
         blocks: vec![block(None), block(Some(200))],
         tied_output: false,

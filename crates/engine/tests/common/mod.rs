@@ -73,6 +73,8 @@ prop_compose! {
             vocab: VOCAB,
             context: CONTEXT,
             embedding_scale: 3.0,
+            residual_scale: 0.7,
+            logit_scale: 1.5,
             output_norm: blocks[0].norm,
             blocks,
             tied_output,

@@ -425,7 +425,8 @@ impl Content<'_> {
             return Ok(b.into());
         }
         let head_dim = attention.head_dim;
-        if attention.rope.dims != head_dim {
+        // Without RoPE the rows are still in the file's order.
+        if ![0, head_dim].contains(&attention.rope.dims) {
             return Err(
                 "is in another order of rows than the model, whose RoPE rotates a part of each head",
             );

@@ -51,6 +51,16 @@ impl ModelDescription {
             ranges::FACTOR,
         )?;
         within(
+            "the factor on the residual additions",
+            Some(self.residual_scale),
+            ranges::FACTOR,
+        )?;
+        within(
+            "the factor on the logits",
+            Some(self.logit_scale),
+            ranges::FACTOR,
+        )?;
+        within(
             "the soft cap of logits",
             self.logit_soft_cap,
             ranges::SOFT_CAP,
@@ -118,9 +128,9 @@ impl Attention {
             size("the window of attention", window, limits::CONTEXT)?;
         }
         let dims = self.rope.dims;
-        if dims == 0 || !dims.is_multiple_of(2) || dims > head_dim {
+        if !dims.is_multiple_of(2) || dims > head_dim {
             return Err(malformed(format!(
-                "RoPE on {dims} dimensions of a head: expected an even number from 2 to the head's {head_dim}"
+                "RoPE on {dims} dimensions of a head: expected an even number up to the head's {head_dim}"
             )));
         }
         within("the base of RoPE", Some(self.rope.base), ranges::ROPE_BASE)?;
@@ -152,6 +162,17 @@ impl RopeScaling {
                 within("the factor of RoPE", Some(*factor), ranges::ROPE_DIVISOR)
             }
             Self::Factors { factors } => divisors("the divisors", factors),
+            Self::Yarn {
+                factors,
+                attention_factor,
+            } => {
+                divisors("the divisors", factors)?;
+                within(
+                    "the attention factor of YaRN",
+                    Some(*attention_factor),
+                    ranges::FACTOR,
+                )
+            }
             Self::LongRope {
                 short,
                 long,

@@ -104,6 +104,18 @@ impl<'a> Config<'a> {
         })
     }
 
+    /// Returns an array of zeros and ones, as `transformers` writes flags of blocks.
+    pub fn flags(&self, key: &str) -> Result<Option<Vec<bool>>> {
+        self.get(key, "an array of 0 and 1", |value| {
+            let flag = |value: &Value| match value.as_u64() {
+                Some(0) => Some(false),
+                Some(1) => Some(true),
+                _ => value.as_bool(),
+            };
+            value.as_array()?.iter().map(flag).collect()
+        })
+    }
+
     /// Returns an array of exactly `count` finite numbers above 0.
     pub fn factors(&self, key: &str, count: usize) -> Result<Vec<f32>> {
         let expected = format!("an array of {count} numbers above 0");

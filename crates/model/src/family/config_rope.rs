@@ -1,10 +1,13 @@
 //! RoPE as a `config.json` describes it. Versions 4 and 5 of `transformers` read its numbers from different places.
 
 use super::config::Config;
-use super::rope::{Llama3, llama3_factors, long_rope_attention_factor};
+use super::rope::{
+    BETA_FAST, BETA_SLOW, Llama3, Yarn, llama3_factors, long_rope_attention_factor,
+    yarn_attention_factor, yarn_factors,
+};
 use super::traits::Family;
 use super::{FULL, SLIDING, malformed, missing, unsupported};
-use crate::description::{Rope, RopePairing, RopeScaling, limits};
+use crate::description::{Rope, RopeScaling, limits};
 use crate::error::Result;
 
 const ORIGINAL: &str = "original_max_position_embeddings";
@@ -129,7 +132,7 @@ impl<'a> ConfigRope<'a> {
         Ok(Rope {
             dims,
             base,
-            pairing: RopePairing::Halves,
+            pairing: self.family.pairing,
             scaling,
         })
     }
@@ -167,6 +170,7 @@ impl<'a> ConfigRope<'a> {
         };
         match kind {
             "default" => Ok(RopeScaling::None),
+            "mrope" if self.family.images => Ok(RopeScaling::None),
             "linear" => Ok(RopeScaling::Linear {
                 factor: positive("factor")? as f32,
             }),
@@ -192,12 +196,50 @@ impl<'a> ConfigRope<'a> {
                     factors: llama3_factors(scaling, base, dims),
                 })
             }
+            "yarn" if self.family.yarn => self.yarn(version, place, (base, dims)),
             "longrope" | "su" => self.long_rope(version, place, dims),
             other => Err(unsupported(format!(
-                "config.json: RoPE type `{}`, which Triad does not run; it runs default, linear, llama3, longrope",
+                "config.json: RoPE type `{}`, which Triad does not run; it runs default, linear, llama3, longrope and, without partial or local RoPE, yarn",
                 brief(other)
             ))),
         }
+    }
+
+    fn yarn<'b>(
+        &self,
+        version: Version,
+        place: impl Fn(&str) -> &'b Config<'b>,
+        (base, dims): (f32, usize),
+    ) -> Result<RopeScaling> {
+        let positive = |key: &str| place(key).positive(key);
+        let inner = place(ORIGINAL).size(ORIGINAL, limits::CONTEXT)?;
+        let outer = self.outer_context(version == Version::Five)?;
+        let factor = place("factor").required("factor", positive("factor")?)?;
+        let attention_factor = match positive("attention_factor")? {
+            Some(factor) => factor,
+            None => match (positive("mscale")?, positive("mscale_all_dim")?) {
+                (Some(scale), Some(all)) => {
+                    yarn_attention_factor(factor, scale) / yarn_attention_factor(factor, all)
+                }
+                _ => yarn_attention_factor(factor, 1.0),
+            },
+        };
+        let scaling = Yarn {
+            factor,
+            beta_fast: positive("beta_fast")?.unwrap_or(BETA_FAST),
+            beta_slow: positive("beta_slow")?.unwrap_or(BETA_SLOW),
+            original_context: outer.or(inner).unwrap_or(self.context),
+            truncate: place("truncate").bool("truncate")?.unwrap_or(true),
+        };
+        if base <= 1.0 {
+            return Err(malformed(
+                "config.json: YaRN expects a base of RoPE above 1",
+            ));
+        }
+        Ok(RopeScaling::Yarn {
+            factors: yarn_factors(scaling, base, dims),
+            attention_factor: attention_factor as f32,
+        })
     }
 
     fn long_rope<'b>(

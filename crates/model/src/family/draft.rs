@@ -4,6 +4,7 @@ use super::malformed;
 use super::traits::Family;
 use crate::description::{
     Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Rope,
+    RopeScaling,
 };
 use crate::error::Result;
 
@@ -30,8 +31,16 @@ pub(super) struct Draft {
     pub activation: Activation,
     pub score_soft_cap: Option<f32>,
     pub logit_soft_cap: Option<f32>,
+    /// Factor on the embedding, if the file has one.
+    pub embedding_scale: Option<f32>,
+    /// Factor on residual additions.
+    pub residual_scale: f32,
+    /// Factor on the logits.
+    pub logit_scale: f32,
     /// Window of each block.
     pub windows: Vec<Option<usize>>,
+    /// Whether each block has RoPE.
+    pub has_rope: Vec<bool>,
     /// RoPE of the blocks with full attention.
     pub rope: Rope,
     /// RoPE of the blocks with a window.
@@ -48,12 +57,23 @@ impl Draft {
                 self.query_scalar
             )));
         }
+        if self.rope.dims == 0 || self.local_rope.dims == 0 {
+            return Err(malformed(format!(
+                "RoPE on 0 dimensions of a head: expected an even number from 2 to the head's {}",
+                self.head_dim
+            )));
+        }
         let norm = |kind| Norm {
             kind,
             epsilon: self.epsilon,
             weight_offset: self.norm_offset,
         };
-        let block = |&window: &Option<usize>| BlockDescription {
+        let no_rope = Rope {
+            dims: 0,
+            scaling: RopeScaling::None,
+            ..self.rope.clone()
+        };
+        let block = |(&window, &has_rope): (&Option<usize>, &bool)| BlockDescription {
             attention: Attention {
                 heads: self.heads,
                 kv_heads: self.kv_heads,
@@ -64,10 +84,10 @@ impl Draft {
                 qk_norm: family.qk_norm.then(|| norm(NormKind::Rms)),
                 window,
                 soft_cap: self.score_soft_cap,
-                rope: if window.is_some() {
-                    self.local_rope.clone()
-                } else {
-                    self.rope.clone()
+                rope: match window {
+                    _ if !has_rope => no_rope.clone(),
+                    Some(_) => self.local_rope.clone(),
+                    None => self.rope.clone(),
                 },
             },
             feed_forward: FeedForward {
@@ -85,12 +105,14 @@ impl Draft {
             hidden: self.hidden,
             vocab: self.vocab,
             context: self.context,
-            embedding_scale: if family.scaled_embedding {
-                (self.hidden as f32).sqrt()
-            } else {
-                1.0
+            embedding_scale: match self.embedding_scale {
+                Some(scale) => scale,
+                None if family.scaled_embedding => (self.hidden as f32).sqrt(),
+                None => 1.0,
             },
-            blocks: self.windows.iter().map(block).collect(),
+            residual_scale: self.residual_scale,
+            logit_scale: self.logit_scale,
+            blocks: self.windows.iter().zip(&self.has_rope).map(block).collect(),
             output_norm: norm(family.norm),
             tied_output: self.tied,
             output_bias: family.all_biases,

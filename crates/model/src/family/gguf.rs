@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use super::draft::Draft;
 use super::hugging_face::head_dim;
-use super::rope::long_rope_attention_factor;
 use super::traits::{self, Family, Windows};
 use super::{ReadF32, malformed, missing, unsupported};
 use crate::description::{ModelDescription, NormKind, Rope, RopePairing, RopeScaling, limits};
@@ -14,7 +13,7 @@ use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 8] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 13] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
@@ -23,24 +22,27 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 8] = [
     ("gemma3", &traits::GEMMA3, RopePairing::Halves),
     ("phi2", &traits::PHI2, RopePairing::Halves),
     ("phi3", &traits::PHI3, RopePairing::Halves),
+    ("granite", &traits::GRANITE, RopePairing::Adjacent),
+    ("smollm3", &traits::SMOLLM3, RopePairing::Adjacent),
+    ("ernie4_5", &traits::ERNIE4_5, RopePairing::Adjacent),
+    ("qwen2vl", &traits::QWEN2_VL, RopePairing::Halves),
+    ("qwen3vl", &traits::QWEN3_VL, RopePairing::Halves),
 ];
-
-/// Tensors that hold divisors of RoPE's frequencies: Llama 3's, and Phi-3's for long and short sessions.
-pub(super) const ROPE_TENSORS: [&str; 3] = [FREQUENCIES, LONG, SHORT];
-const FREQUENCIES: &str = "rope_freqs.weight";
-const LONG: &str = "rope_factors_long.weight";
-const SHORT: &str = "rope_factors_short.weight";
 
 /// Fields that would change the numbers in a way that Triad does not compute, unless they hold the value
 /// given here.
-const REFUSED: [(&str, f32); 7] = [
+const REFUSED: [(&str, f32); 4] = [
     ("expert_count", 0.0),
-    ("logit_scale", 1.0),
-    ("residual_scale", 1.0),
-    ("embedding_scale", 1.0),
     ("attention.clamp_kqv", 0.0),
     ("attention.max_alibi_bias", 0.0),
     ("attention.temperature_scale", 0.0),
+];
+
+/// Factors that only some families have.
+const MULTIPLIERS: [(&str, f32); 3] = [
+    ("logit_scale", 1.0),
+    ("residual_scale", 1.0),
+    ("embedding_scale", 1.0),
 ];
 
 /// The family that the file names, and the model that it describes.
@@ -67,7 +69,8 @@ pub(super) fn describe(
         architecture,
         family,
     };
-    for (field, neutral) in REFUSED {
+    let multipliers = &MULTIPLIERS[..if family.multipliers { 0 } else { 3 }];
+    for &(field, neutral) in REFUSED.iter().chain(multipliers) {
         if reader.float(field)?.is_some_and(|value| value != neutral) {
             return Err(unsupported(format!(
                 "metadata sets `{architecture}.{field}`, which Triad does not support"
@@ -82,23 +85,24 @@ pub(super) fn describe(
     Ok((family, reader.draft(pairing, read_f32)?.describe(family)?))
 }
 
-struct Reader<'a> {
-    metadata: &'a Metadata,
-    tensors: &'a BTreeMap<String, TensorInfo>,
+/// The fields and tensors of a file of one family.
+pub(super) struct Reader<'a> {
+    pub(super) metadata: &'a Metadata,
+    pub(super) tensors: &'a BTreeMap<String, TensorInfo>,
     architecture: &'a str,
-    family: &'a Family,
+    pub(super) family: &'a Family,
 }
 
 impl Reader<'_> {
-    fn key(&self, field: &str) -> String {
+    pub(super) fn key(&self, field: &str) -> String {
         format!("{}.{field}", self.architecture)
     }
 
-    fn float(&self, field: &str) -> Result<Option<f32>> {
+    pub(super) fn float(&self, field: &str) -> Result<Option<f32>> {
         self.metadata.float(&self.key(field))
     }
 
-    fn positive(&self, field: &str) -> Result<Option<f32>> {
+    pub(super) fn positive(&self, field: &str) -> Result<Option<f32>> {
         match self.float(field)? {
             Some(value) if !(value.is_finite() && value > 0.0) => Err(malformed(format!(
                 "metadata field `{}` is {value}, expected a number above 0",
@@ -108,7 +112,7 @@ impl Reader<'_> {
         }
     }
 
-    fn size(&self, field: &str, most: usize) -> Result<Option<usize>> {
+    pub(super) fn size(&self, field: &str, most: usize) -> Result<Option<usize>> {
         let key = self.key(field);
         match self.metadata.integer(&key)? {
             Some(size) if !(1..=most).contains(&size) => Err(malformed(format!(
@@ -118,11 +122,11 @@ impl Reader<'_> {
         }
     }
 
-    fn required<T>(&self, field: &str, value: Option<T>) -> Result<T> {
+    pub(super) fn required<T>(&self, field: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| missing(format!("metadata has no field `{}`", self.key(field))))
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
@@ -179,7 +183,14 @@ impl Reader<'_> {
             activation: family.activation,
             score_soft_cap: cap("attn_logit_softcapping", |caps| caps.scores)?,
             logit_soft_cap: cap("final_logit_softcapping", |caps| caps.logits)?,
+            embedding_scale: match family.multipliers {
+                true => self.multiplier("embedding_scale")?,
+                false => None,
+            },
+            residual_scale: self.multiplier("residual_scale")?.unwrap_or(1.0),
+            logit_scale: self.multiplier("logit_scale")?.unwrap_or(1.0).recip(),
             windows: self.windows(blocks)?,
+            has_rope: self.has_rope(blocks)?,
             local_rope: match family.local_rope_base {
                 Some(default) => {
                     let base = self.positive("rope.freq_base_swa")?.unwrap_or(default);
@@ -194,6 +205,36 @@ impl Reader<'_> {
             rope,
             tied: !self.has("output.weight"),
         })
+    }
+
+    /// Returns a factor of a family that has them; 0 means none.
+    fn multiplier(&self, field: &str) -> Result<Option<f32>> {
+        if !self.family.multipliers || self.float(field)? == Some(0.0) {
+            return Ok(None);
+        }
+        self.positive(field)
+    }
+
+    /// Returns whether each block has RoPE.
+    fn has_rope(&self, blocks: usize) -> Result<Vec<bool>> {
+        let images = self.key("deepstack_mapping");
+        if self.metadata.get(&images).is_some() {
+            return Err(unsupported(format!(
+                "metadata sets `{images}`, which Triad does not support"
+            )));
+        }
+        // llama.cpp reads this as a switch of RoPE in Granite.
+        let field = self.key("rope.scaling.finetuned");
+        if self.family.multipliers && self.metadata.bool(&field)? == Some(false) {
+            return Err(unsupported(format!(
+                "metadata field `{field}` is false, which Triad does not support for {}",
+                self.family.name
+            )));
+        }
+        let interval = self.family.no_rope_interval.unwrap_or(blocks + 1);
+        Ok((1..=blocks)
+            .map(|block| !block.is_multiple_of(interval))
+            .collect())
     }
 
     /// Rows of the embedding: `vocab_size` is often absent.
@@ -279,196 +320,5 @@ impl Reader<'_> {
         Ok((0..blocks)
             .map(|block| window.filter(|_| windowed(block)))
             .collect())
-    }
-
-    fn rope(
-        &self,
-        pairing: RopePairing,
-        head_dim: usize,
-        context: usize,
-        read_f32: &ReadF32<'_>,
-    ) -> Result<Rope> {
-        let dims = self
-            .size("rope.dimension_count", limits::HEAD_DIM)?
-            .unwrap_or(head_dim);
-        let base = match self.positive("rope.freq_base")? {
-            Some(base) => base,
-            // Only the older families may leave it out.
-            None if self.family.local_rope_base.is_some() => {
-                self.required("rope.freq_base", None)?
-            }
-            None => self.family.rope_base,
-        };
-        let scaling = self.rope_scaling(dims, context, read_f32)?;
-        self.refuse_windows_of_their_own(head_dim, dims, base)?;
-        Ok(Rope {
-            dims,
-            base,
-            pairing,
-            scaling,
-        })
-    }
-
-    /// Refuses fields by which llama.cpp gives the blocks with a window other heads or another RoPE, but for Gemma 3's base.
-    fn refuse_windows_of_their_own(&self, head_dim: usize, dims: usize, base: f32) -> Result<()> {
-        if matches!(self.family.windows, Windows::FromLayer | Windows::Never) {
-            return Ok(());
-        }
-        let refused = |field: &str| {
-            let key = self.key(field);
-            Err(unsupported(format!(
-                "metadata sets `{key}` to another value than that of all blocks, which Triad does not support"
-            )))
-        };
-        let sizes = [
-            ("rope.dimension_count_swa", dims),
-            ("attention.key_length_swa", head_dim),
-            ("attention.value_length_swa", head_dim),
-        ];
-        for (field, size) in sizes {
-            if self
-                .metadata
-                .integer(&self.key(field))?
-                .is_some_and(|other| other != size)
-            {
-                return refused(field);
-            }
-        }
-        let field = "rope.freq_base_swa";
-        if self.family.local_rope_base.is_none()
-            && self.float(field)?.is_some_and(|other| other != base)
-        {
-            return refused(field);
-        }
-        Ok(())
-    }
-
-    fn rope_scaling(
-        &self,
-        dims: usize,
-        context: usize,
-        read_f32: &ReadF32<'_>,
-    ) -> Result<RopeScaling> {
-        let kind = self.metadata.string(&self.key("rope.scaling.type"))?;
-        let factor = self
-            .float("rope.scaling.factor")?
-            .or(self.float("rope.scale_linear")?);
-        // Both 0 and 1 mean no scaling.
-        let factor = factor.filter(|factor| ![0.0, 1.0].contains(factor));
-        let linear = match kind {
-            None | Some("linear") => factor,
-            // llama.cpp scales the blocks with a window all the same.
-            Some("none")
-                if factor.is_some() && matches!(self.family.windows, Windows::AllButEvery(_)) =>
-            {
-                let key = self.key("rope.scaling");
-                return Err(unsupported(format!(
-                    "metadata field `{key}.type` is `none` though a factor is given, which Triad does not support for {}",
-                    self.family.name
-                )));
-            }
-            // llama.cpp divides positions by the factor as well; transformers do not.
-            Some("longrope") if factor.is_some() => {
-                return Err(unsupported(format!(
-                    "metadata scales RoPE by `{}` and by longrope's divisors, which Triad does not support",
-                    self.key("rope.scaling.factor")
-                )));
-            }
-            Some("none" | "longrope") => None,
-            Some(other) => {
-                return Err(unsupported(format!(
-                    "metadata field `{}` is `{}`, which Triad does not run; it runs none, linear, longrope",
-                    self.key("rope.scaling.type"),
-                    other.chars().take(40).collect::<String>()
-                )));
-            }
-        };
-        if let Some(factor) = linear.filter(|factor| !(factor.is_finite() && *factor > 0.0)) {
-            return Err(malformed(format!(
-                "metadata scales RoPE by {factor}, expected a number above 0"
-            )));
-        }
-        let factors = |name| self.factors(name, dims, read_f32);
-        let stored = match (factors(FREQUENCIES)?, factors(SHORT)?, factors(LONG)?) {
-            (None, None, None) if kind == Some("longrope") => {
-                return Err(missing(format!(
-                    "tensors `{SHORT}` and `{LONG}` are missing, expected for longrope"
-                )));
-            }
-            (None, None, None) => None,
-            (Some(factors), None, None) => Some(RopeScaling::Factors { factors }),
-            (None, Some(short), Some(long)) => Some(self.long_rope(short, long, context)?),
-            _ => {
-                return Err(malformed(format!(
-                    "expected RoPE's divisors as `{FREQUENCIES}` or as `{SHORT}` and `{LONG}`, found another mixture"
-                )));
-            }
-        };
-        let attention = "rope.scaling.attn_factor";
-        if !matches!(stored, Some(RopeScaling::LongRope { .. }))
-            && self.float(attention)?.is_some_and(|factor| factor != 1.0)
-        {
-            let key = self.key(attention);
-            return Err(unsupported(format!(
-                "metadata sets `{key}` without longrope, which Triad does not support"
-            )));
-        }
-        match (linear, stored) {
-            (None, None) => Ok(RopeScaling::None),
-            (Some(factor), None) => Ok(RopeScaling::Linear { factor }),
-            (None, Some(stored)) if self.family.local_rope_base.is_none() => Ok(stored),
-            (_, Some(_)) => Err(unsupported(
-                "stored divisors of RoPE together with another RoPE scaling",
-            )),
-        }
-    }
-
-    fn long_rope(&self, short: Vec<f32>, long: Vec<f32>, context: usize) -> Result<RopeScaling> {
-        let original_context = self
-            .size("rope.scaling.original_context_length", limits::CONTEXT)?
-            .unwrap_or(context);
-        // Without the field llama.cpp multiplies by 1, transformers by a factor that they compute.
-        let computed =
-            long_rope_attention_factor(context as f64 / original_context as f64, original_context);
-        let field = "rope.scaling.attn_factor";
-        let attention_factor = match self.positive(field)? {
-            Some(factor) => factor,
-            None if computed == 1.0 => computed,
-            None => {
-                return Err(missing(format!(
-                    "metadata field `{}` is missing, expected for longrope",
-                    self.key(field)
-                )));
-            }
-        };
-        Ok(RopeScaling::LongRope {
-            short,
-            long,
-            original_context,
-            attention_factor,
-        })
-    }
-
-    fn factors(&self, name: &str, dims: usize, read_f32: &ReadF32<'_>) -> Result<Option<Vec<f32>>> {
-        let Some(tensor) = self.tensors.get(name) else {
-            return Ok(None);
-        };
-        if tensor.shape != [dims / 2] {
-            return Err(malformed(format!(
-                "tensor `{name}` has shape {:?}, expected {:?}",
-                tensor.shape,
-                [dims / 2]
-            )));
-        }
-        let factors = read_f32(tensor)?;
-        match factors
-            .iter()
-            .find(|factor| !(factor.is_finite() && **factor > 0.0))
-        {
-            Some(factor) => Err(malformed(format!(
-                "tensor `{name}` holds {factor}, expected numbers above 0"
-            ))),
-            None => Ok(Some(factors)),
-        }
     }
 }

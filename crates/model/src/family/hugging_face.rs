@@ -12,7 +12,7 @@ use crate::description::{Activation, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 10] = [
+const FAMILIES: [(&str, &Family); 17] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -23,6 +23,25 @@ const FAMILIES: [(&str, &Family); 10] = [
     ("gemma3_text", &traits::GEMMA3),
     ("phi", &traits::PHI2),
     ("phi3", &traits::PHI3),
+    ("granite", &traits::GRANITE),
+    ("smollm3", &traits::SMOLLM3),
+    ("ernie4_5", &traits::ERNIE4_5),
+    ("seed_oss", &traits::SEED_OSS),
+    ("qwen2_vl_text", &traits::QWEN2_VL),
+    ("qwen2_5_vl_text", &traits::QWEN2_VL),
+    ("qwen3_vl_text", &traits::QWEN3_VL),
+];
+
+/// `model_type` of models with images whose text Triad computes, and that of the text if `text_config` does not state it.
+const WITH_IMAGES: [(&str, &str); 8] = [
+    ("qwen2_vl", "qwen2_vl_text"),
+    ("qwen2_5_vl", "qwen2_5_vl_text"),
+    ("qwen3_vl", "qwen3_vl_text"),
+    ("smolvlm", "llama"),
+    ("idefics3", "llama"),
+    ("llava", "llama"),
+    ("internvl", "qwen2"),
+    ("mistral3", "mistral"),
 ];
 
 /// Fields that would change the computation in a way that Triad does not support, unless null, false, 0 or empty.
@@ -40,16 +59,30 @@ const REFUSED: [&str; 7] = [
 pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescription)> {
     let outer = Config::new(config)?;
     let model_type = outer.required("model_type", outer.string("model_type")?)?;
-    let Some(&(_, family)) = FAMILIES.iter().find(|(name, _)| *name == model_type) else {
-        let known: Vec<&str> = FAMILIES.iter().map(|(name, _)| *name).collect();
-        return Err(unsupported(format!(
-            "config.json: `model_type` is `{model_type}`, which Triad does not run; it runs {}",
-            known.join(", ")
-        )));
-    };
     let config = outer
         .object("text_config", "text_config.")?
         .unwrap_or(outer);
+    let with_images = WITH_IMAGES.iter().find(|(name, _)| *name == model_type);
+    let (model_type, place) = match with_images {
+        // The oldest files of Qwen2-VL have all fields at the top level.
+        Some((_, text)) => match config.string("model_type")?.filter(|it| *it != model_type) {
+            Some(stated) => (stated, "text_config."),
+            None => (*text, ""),
+        },
+        None => (model_type, ""),
+    };
+    let Some(&(_, family)) = FAMILIES.iter().find(|(name, _)| *name == model_type) else {
+        let known = FAMILIES.iter().map(|(name, _)| *name);
+        let known: Vec<&str> = known.chain(WITH_IMAGES.map(|(name, _)| name)).collect();
+        return Err(unsupported(format!(
+            "config.json: `{place}model_type` is `{model_type}`, which Triad does not run; it runs {}",
+            known.join(", ")
+        )));
+    };
+    if ["smolvlm", "idefics3"].contains(&outer.string("model_type")?.unwrap_or_default()) {
+        // Versions of transformers differ in the default.
+        config.required("rms_norm_eps", config.raw("rms_norm_eps"))?;
+    }
     for part in [outer, config] {
         refuse(&part, &REFUSED)?;
         refuse_bidirectional(&part)?;
@@ -126,11 +159,21 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         NormKind::Rms => "rms_norm_eps",
         NormKind::Layer => "layer_norm_eps",
     };
-    let attention_bias = config.bool("attention_bias")?.unwrap_or(false);
+    let bias = |part: usize| {
+        let (field, default) = family.bias_fields[part];
+        // `transformers` reads null as false, also where it takes true if the field is absent.
+        let absent = default && !config.has(field);
+        config.bool(field).map(|bias| bias.unwrap_or(absent))
+    };
+    let multiplier = |key: &str| match family.multipliers {
+        true => config.positive(key).map(|factor| factor.unwrap_or(1.0)),
+        false => Ok(1.0),
+    };
     let query_scalar = match family.query_scalar {
         Some(default) => config
             .positive("query_pre_attn_scalar")?
             .map_or(default, |scalar| scalar as f32),
+        None if family.multipliers => multiplier("attention_multiplier")?.powi(-2) as f32,
         None => head_dim as f32,
     };
     let cap = |key: &str, default: fn(&traits::SoftCaps) -> Option<f32>| match &family.soft_caps {
@@ -159,17 +202,49 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
             .map_or(family.epsilon, |epsilon| epsilon as f32),
         norm_offset: if family.norms_less_one { 1.0 } else { 0.0 },
         query_scalar,
-        qkv_bias: family.qkv_bias || attention_bias,
-        attention_output_bias: family.all_biases || attention_bias,
-        feed_forward_bias: family.all_biases || config.bool("mlp_bias")?.unwrap_or(false),
+        qkv_bias: family.qkv_bias || bias(0)?,
+        attention_output_bias: family.all_biases || bias(1)?,
+        feed_forward_bias: family.all_biases || bias(2)?,
         activation: activation(family, config)?,
         score_soft_cap: cap("attn_logit_softcapping", |caps| caps.scores)?,
         logit_soft_cap: cap("final_logit_softcapping", |caps| caps.logits)?,
+        embedding_scale: match family.multipliers {
+            true => Some(multiplier("embedding_multiplier")? as f32),
+            false => None,
+        },
+        residual_scale: multiplier("residual_multiplier")? as f32,
+        logit_scale: multiplier("logits_scaling")?.recip() as f32,
         windows: windows(family, config, blocks)?,
+        has_rope: has_rope(family, config, blocks)?,
         rope: rope.read(false)?,
         local_rope: rope.read(true)?,
         tied,
     })
+}
+
+/// Returns whether each block has RoPE.
+fn has_rope(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<bool>> {
+    let Some(default) = family.no_rope_interval else {
+        return Ok(vec![true; blocks]);
+    };
+    if config.bool("use_sliding_window")? == Some(true) {
+        refuse(config, &["sliding_window"])?;
+    }
+    if let Some(flags) = config.flags("no_rope_layers")? {
+        return match flags.get(..blocks) {
+            Some(flags) => Ok(flags.to_vec()),
+            None => Err(malformed(format!(
+                "config.json: `no_rope_layers` has {} entries, expected one for each of the {blocks} blocks",
+                flags.len()
+            ))),
+        };
+    }
+    let interval = config
+        .size("no_rope_layer_interval", limits::CONTEXT)?
+        .unwrap_or(default);
+    Ok((1..=blocks)
+        .map(|block| !block.is_multiple_of(interval))
+        .collect())
 }
 
 /// Returns the width of a head if the file does not state it.

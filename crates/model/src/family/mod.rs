@@ -16,6 +16,7 @@ mod config;
 mod config_rope;
 mod draft;
 mod gguf;
+mod gguf_rope;
 mod hugging_face;
 mod modules;
 mod names;

@@ -9,7 +9,7 @@ use crate::description::{Linear, ModelDescription, RopePairing};
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 9] = [
+const ALL: [&Family; 15] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -19,6 +19,12 @@ const ALL: [&Family; 9] = [
     &traits::GEMMA3,
     &traits::PHI2,
     &traits::PHI3,
+    &traits::GRANITE,
+    &traits::SMOLLM3,
+    &traits::ERNIE4_5,
+    &traits::SEED_OSS,
+    &traits::QWEN2_VL,
+    &traits::QWEN3_VL,
 ];
 
 /// The names of linear layers in the adapters of one model, in one layout.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::gguf::ROPE_TENSORS;
+use super::gguf_rope::ROPE_TENSORS;
 use super::names::{self, Names};
 use super::traits::Family;
 use super::{AreEqual, malformed, missing, unsupported};
@@ -13,10 +13,11 @@ use crate::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorMap, Ten
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
 /// a model with images (older and newer layout).
-pub(super) const ROOTS: [(&str, &str); 3] = [
+pub(super) const ROOTS: [(&str, &str); 4] = [
     ("model.", ""),
     ("language_model.model.", "language_model."),
     ("model.language_model.", ""),
+    ("model.text_model.", ""),
 ];
 
 /// Suffixes of tensors in old checkpoints that need not be loaded: RoPE's frequencies and the causal mask.

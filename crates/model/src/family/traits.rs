@@ -1,7 +1,7 @@
 //! The common properties of a family's models: one constant per family.
 
 use super::names::{self, Names};
-use crate::description::{Activation, NormKind, Residual};
+use crate::description::{Activation, NormKind, Residual, RopePairing};
 
 /// The properties of a family. The first half defines the computation; the second half has the default values of a
 /// `config.json`, as in `transformers`.
@@ -25,6 +25,13 @@ pub(super) struct Family {
     pub qkv_bias: bool,
     /// Whether every linear layer and the output matrix always have biases.
     pub all_biases: bool,
+    /// Fields of a `config.json` that give biases to query, key and value, to the output of attention and to the
+    /// feed-forward, with their defaults.
+    pub bias_fields: [(&'static str, bool); 3],
+    /// How Hugging Face checkpoints pair RoPE's dimensions.
+    pub pairing: RopePairing,
+    /// Whether the model is the text part of one with images, whose RoPE of three axes is plain for text.
+    pub images: bool,
     /// Whether the feed-forward has a gate.
     pub gated: bool,
     /// Nonlinearity of the feed-forward.
@@ -39,6 +46,12 @@ pub(super) struct Family {
     pub local_rope_base: Option<f32>,
     /// Default of the number by whose root query · key is divided, if that is not the head's width.
     pub query_scalar: Option<f32>,
+    /// Whether a file has factors on embedding, attention scores, residual additions and logits.
+    pub multipliers: bool,
+    /// Every n-th block has no RoPE by default; `None`: all blocks have it.
+    pub no_rope_interval: Option<usize>,
+    /// Whether RoPE may be scaled by YaRN.
+    pub yarn: bool,
 
     /// Base of RoPE.
     pub rope_base: f32,
@@ -90,6 +103,13 @@ pub(super) const LLAMA: Family = Family {
     qk_norm: false,
     qkv_bias: false,
     all_biases: false,
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("mlp_bias", false),
+    ],
+    pairing: RopePairing::Halves,
+    images: false,
     gated: true,
     activation: Activation::Silu,
     activation_field: "hidden_act",
@@ -97,6 +117,9 @@ pub(super) const LLAMA: Family = Family {
     soft_caps: None,
     local_rope_base: None,
     query_scalar: None,
+    multipliers: false,
+    no_rope_interval: None,
+    yarn: true,
     rope_base: 10_000.0,
     rotary_fraction: None,
     epsilon: 1e-6,
@@ -135,8 +158,70 @@ pub(super) const QWEN3: Family = Family {
     ..QWEN2
 };
 
+/// Granite 3 and the dense models of 4.
+pub(super) const GRANITE: Family = Family {
+    name: "granite",
+    multipliers: true,
+    ..LLAMA
+};
+
+pub(super) const SMOLLM3: Family = Family {
+    name: "smollm3",
+    no_rope_interval: Some(4),
+    rope_base: 2_000_000.0,
+    tied: true,
+    context: 32_768,
+    ..LLAMA
+};
+
+/// The dense models of ERNIE 4.5.
+pub(super) const ERNIE4_5: Family = Family {
+    name: "ernie4_5",
+    bias_fields: [("use_bias", false); 3],
+    pairing: RopePairing::Adjacent,
+    rope_base: 500_000.0,
+    epsilon: 1e-5,
+    tied: true,
+    head_dim: Some(128),
+    context: 131_072,
+    ..LLAMA
+};
+
+pub(super) const SEED_OSS: Family = Family {
+    name: "seed_oss",
+    bias_fields: [
+        ("attention_bias", true),
+        ("attention_out_bias", false),
+        ("mlp_bias", false),
+    ],
+    head_dim: Some(128),
+    context: 524_288,
+    ..LLAMA
+};
+
+/// The text model of Qwen2-VL and Qwen2.5-VL.
+pub(super) const QWEN2_VL: Family = Family {
+    name: "qwen2vl",
+    images: true,
+    rope_base: 1_000_000.0,
+    epsilon: 1e-5,
+    ..QWEN2
+};
+
+/// The text model of Qwen3-VL.
+pub(super) const QWEN3_VL: Family = Family {
+    name: "qwen3vl",
+    images: true,
+    windows: Windows::Never,
+    window: None,
+    rope_base: 500_000.0,
+    context: 128_000,
+    ..QWEN3
+};
+
 pub(super) const GEMMA: Family = Family {
     name: "gemma",
+    yarn: false,
     norms_less_one: true,
     scaled_embedding: true,
     activation: Activation::GeluTanh,
@@ -188,6 +273,7 @@ pub(super) const GEMMA3: Family = Family {
 /// Phi-1, 1.5 and 2, named after the last.
 pub(super) const PHI2: Family = Family {
     name: "phi2",
+    yarn: false,
     names: names::PHI2,
     norm: NormKind::Layer,
     residual: Residual::Parallel,
@@ -203,6 +289,7 @@ pub(super) const PHI2: Family = Family {
 pub(super) const PHI3: Family = Family {
     name: "phi3",
     names: names::PHI3,
+    yarn: false,
     windows: Windows::Everywhere,
     rotary_fraction: Some(1.0),
     epsilon: 1e-5,

@@ -47,6 +47,8 @@ pub fn llama() -> ModelDescription {
         vocab: 77,
         context: 1024,
         embedding_scale: 1.0,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
         blocks: vec![block.clone(), block],
         output_norm: RMS,
         tied_output: false,

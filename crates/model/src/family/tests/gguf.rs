@@ -321,8 +321,8 @@ fn a_gguf_file_that_triad_does_not_run_is_refused_by_name() {
             "llama.expert_count",
         ),
         (
-            metadata("llama", &[("rope.scaling.type", text("yarn"))]),
-            "yarn",
+            metadata("llama", &[("rope.scaling.type", text("dynamic"))]),
+            "dynamic",
         ),
         (
             metadata("llama", &[("attention.value_length", Value::Integer(8))]),

@@ -356,10 +356,19 @@ fn rope_scaling_takes_the_place_of_rope_parameters() {
     let yarn =
         json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
     let changes = json!({ "rope_scaling": yarn, "rope_parameters": { "rope_type": "default", "rope_theta": 1e6 } });
-    let error = hugging_face::describe(&with(&llama(), changes))
-        .expect_err("YaRN")
-        .to_string();
-    assert!(error.contains("`yarn`"), "{error}");
+    let scaling = &described(&with(&llama(), changes)).blocks[0]
+        .attention
+        .rope
+        .scaling;
+    let RopeScaling::Yarn {
+        factors,
+        attention_factor,
+    } = scaling
+    else {
+        panic!("{scaling:?}")
+    };
+    assert_eq!((factors[0], factors.last()), (1.0, Some(&4.0)));
+    assert!((attention_factor - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
     let empty = json!({ "rope_scaling": {}, "rope_parameters": { "rope_type": "default", "rope_theta": 777.0 } });
     assert_eq!(
         described(&with(&llama(), empty)).blocks[0]
@@ -624,16 +633,16 @@ fn what_triad_does_not_run_is_refused_by_name() {
         (json!({ "model_type": "deepseek_v3" }), "deepseek_v3"),
         (json!({ "hidden_act": "relu2" }), "relu2"),
         (
-            json!({ "rope_scaling": { "type": "yarn", "factor": 4.0 } }),
-            "yarn",
+            json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } }),
+            "dynamic",
         ),
         (
             json!({ "rope_scaling": { "rope_type": "dynamic", "factor": 4.0 } }),
             "dynamic",
         ),
         (
-            json!({ "rope_parameters": { "rope_type": "yarn", "factor": 4.0 } }),
-            "yarn",
+            json!({ "rope_parameters": { "rope_type": "dynamic", "factor": 4.0 } }),
+            "dynamic",
         ),
         (
             json!({ "quantization_config": { "quant_method": "awq" } }),
@@ -829,4 +838,90 @@ fn the_output_matrix_of_a_tied_model_is_a_copy_of_the_embedding() {
         family::from_hugging_face(&llama(), &llama_tensors(), &|_, _| false).is_ok(),
         "it isn't tied"
     );
+}
+
+#[test]
+fn blocks_without_rope_are_those_of_the_list_or_every_fourth() {
+    let smollm3 = json!({ "model_type": "smollm3", "num_hidden_layers": 5 });
+    let rotated = |changes: Json| -> Vec<bool> {
+        let described = described(&with(&with(&llama(), smollm3.clone()), changes));
+        let blocks = described.blocks.iter();
+        blocks.map(|block| block.attention.rope.dims > 0).collect()
+    };
+    let every_fourth = [true, true, true, false, true];
+    assert_eq!(rotated(json!({})), every_fourth);
+    assert_eq!(
+        rotated(json!({ "no_rope_layer_interval": 2 })),
+        [true, false, true, false, true]
+    );
+    let listed = json!({ "no_rope_layers": [0, 1, 1, 0, 1, 0] });
+    assert_eq!(rotated(listed), [false, true, true, false, true]);
+    for (changes, field) in [
+        (json!({ "no_rope_layers": [1, 1] }), "no_rope_layers"),
+        (
+            json!({ "no_rope_layers": [1, 1, 2, 1, 1] }),
+            "no_rope_layers",
+        ),
+        (
+            json!({ "use_sliding_window": true, "sliding_window": 8 }),
+            "sliding_window",
+        ),
+    ] {
+        let config = with(&with(&llama(), smollm3.clone()), changes);
+        let error = hugging_face::describe(&config)
+            .expect_err(field)
+            .to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}
+
+#[test]
+fn granites_factors_are_followed_and_others_have_none() {
+    let factors = json!({
+        "embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.25, "logits_scaling": 8.0
+    });
+    let granite = with(&llama(), json!({ "model_type": "granite" }));
+    let described_as = described(&with(&granite, factors.clone()));
+    let found = [
+        described_as.embedding_scale,
+        described_as.blocks[0].attention.scale,
+        described_as.residual_scale,
+        described_as.logit_scale,
+    ];
+    assert_eq!(found, [3.0, 0.5, 0.25, 0.125]);
+    let error = hugging_face::describe(&with(&granite, json!({ "residual_multiplier": 0.0 })))
+        .expect_err("a factor of zero")
+        .to_string();
+    assert!(error.contains("residual_multiplier"), "{error}");
+    // transformers ignores them under another name.
+    assert_eq!(described(&with(&llama(), factors)), described(&llama()));
+}
+
+#[test]
+fn the_text_of_a_model_with_images_is_of_the_family_that_it_names() {
+    let text = |model_type: &str| with(&llama(), json!({ "model_type": model_type }));
+    for (outer, inner, family) in [
+        ("llava", "mistral", "mistral"),
+        ("internvl", "qwen3", "qwen3"),
+        ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2vl"),
+    ] {
+        let config = json!({ "model_type": outer, "text_config": text(inner) });
+        assert_eq!(described(&config).family, family);
+    }
+    let config = json!({ "model_type": "llava", "text_config": text("opt") });
+    let error = hugging_face::describe(&config)
+        .expect_err("opt")
+        .to_string();
+    assert!(
+        error.contains("`text_config.model_type` is `opt`"),
+        "{error}"
+    );
+    // All fields at the top level, as in the oldest files of Qwen2-VL.
+    let mrope = json!({ "type": "mrope", "mrope_section": [2, 1, 1] });
+    let old = with(&text("qwen2_vl"), json!({ "rope_scaling": mrope }));
+    assert_eq!(described(&old).family, "qwen2vl");
+    let error = hugging_face::describe(&with(&llama(), json!({ "rope_scaling": mrope })))
+        .expect_err("a text model")
+        .to_string();
+    assert!(error.contains("mrope"), "{error}");
 }

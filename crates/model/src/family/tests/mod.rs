@@ -92,6 +92,8 @@ fn llama_description() -> ModelDescription {
         vocab: 100,
         context: 512,
         embedding_scale: 1.0,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
         blocks: vec![block.clone(), block],
         output_norm: norm,
         tied_output: false,

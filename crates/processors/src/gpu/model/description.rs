@@ -44,6 +44,14 @@ impl DeviceModel<'_> {
                 )
             },
         )?;
+        for (name, scale) in [
+            ("residual additions", description.residual_scale),
+            ("logits", description.logit_scale),
+        ] {
+            check.that(scale == 1.0, || {
+                format!("it has a factor on {name}, which shaders do not compute")
+            })?;
+        }
         for (index, (block, described)) in blocks.iter().zip(&description.blocks).enumerate() {
             let named = |error: String| format!("block {index}: {error}");
             block
@@ -52,6 +60,9 @@ impl DeviceModel<'_> {
             let pairs = rotations
                 .get(rotation_of_block[index])
                 .map(|rotation| rotation.frequencies.len());
+            check.that(described.attention.rope.dims > 0, || {
+                named("it has no RoPE, which shaders do not compute".to_owned())
+            })?;
             check.that(pairs == Some(described.attention.rope.dims / 2), || {
                 named(format!(
                     "its rotation has {pairs:?} frequencies, for {} dimensions",

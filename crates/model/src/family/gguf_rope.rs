@@ -1,0 +1,269 @@
+//! RoPE as the metadata of a GGUF file describes it.
+
+use super::ReadF32;
+use super::gguf::Reader;
+use super::rope::{
+    BETA_FAST, BETA_SLOW, Yarn, long_rope_attention_factor, yarn_attention_factor, yarn_factors,
+};
+use super::traits::Windows;
+use super::{malformed, missing, unsupported};
+use crate::description::{Rope, RopePairing, RopeScaling, limits};
+use crate::error::Result;
+
+/// Base of RoPE in a file without the field.
+const ROPE_BASE: f32 = 10_000.0;
+
+/// Tensors that hold divisors of RoPE's frequencies: Llama 3's, and Phi-3's for long and short sessions.
+pub(super) const ROPE_TENSORS: [&str; 3] = [FREQUENCIES, LONG, SHORT];
+const FREQUENCIES: &str = "rope_freqs.weight";
+const LONG: &str = "rope_factors_long.weight";
+const SHORT: &str = "rope_factors_short.weight";
+
+/// Fields of YaRN that would change the numbers in a way that Triad does not compute, unless they hold the value given
+/// here.
+const YARN_REFUSED: [(&str, f32); 5] = [
+    ("rope.scaling.yarn_beta_fast", BETA_FAST as f32),
+    ("rope.scaling.yarn_beta_slow", BETA_SLOW as f32),
+    ("rope.scaling.yarn_log_multiplier", 0.0),
+    ("rope.scaling.yarn_ext_factor", 1.0),
+    ("rope.scaling.yarn_attn_factor", 1.0),
+];
+impl Reader<'_> {
+    /// Reads RoPE of the blocks with full attention.
+    pub(super) fn rope(
+        &self,
+        pairing: RopePairing,
+        head_dim: usize,
+        context: usize,
+        read_f32: &ReadF32<'_>,
+    ) -> Result<Rope> {
+        let dims = self
+            .size("rope.dimension_count", limits::HEAD_DIM)?
+            .unwrap_or(head_dim);
+        let base = match self.positive("rope.freq_base")? {
+            Some(base) => base,
+            // Only the older families may leave it out.
+            None if self.family.local_rope_base.is_some() => {
+                self.required("rope.freq_base", None)?
+            }
+            None => ROPE_BASE,
+        };
+        let scaling = self.rope_scaling((base, dims), context, read_f32)?;
+        self.refuse_windows_of_their_own(head_dim, dims, base)?;
+        Ok(Rope {
+            dims,
+            base,
+            pairing,
+            scaling,
+        })
+    }
+
+    /// Refuses fields by which llama.cpp gives the blocks with a window other heads or another RoPE, but for Gemma 3's base.
+    fn refuse_windows_of_their_own(&self, head_dim: usize, dims: usize, base: f32) -> Result<()> {
+        if matches!(self.family.windows, Windows::FromLayer | Windows::Never) {
+            return Ok(());
+        }
+        let refused = |field: &str| {
+            let key = self.key(field);
+            Err(unsupported(format!(
+                "metadata sets `{key}` to another value than that of all blocks, which Triad does not support"
+            )))
+        };
+        let sizes = [
+            ("rope.dimension_count_swa", dims),
+            ("attention.key_length_swa", head_dim),
+            ("attention.value_length_swa", head_dim),
+        ];
+        for (field, size) in sizes {
+            if self
+                .metadata
+                .integer(&self.key(field))?
+                .is_some_and(|other| other != size)
+            {
+                return refused(field);
+            }
+        }
+        let field = "rope.freq_base_swa";
+        if self.family.local_rope_base.is_none()
+            && self.float(field)?.is_some_and(|other| other != base)
+        {
+            return refused(field);
+        }
+        Ok(())
+    }
+
+    fn rope_scaling(
+        &self,
+        (base, dims): (f32, usize),
+        context: usize,
+        read_f32: &ReadF32<'_>,
+    ) -> Result<RopeScaling> {
+        let kind = self.metadata.string(&self.key("rope.scaling.type"))?;
+        let factor = self
+            .float("rope.scaling.factor")?
+            .or(self.float("rope.scale_linear")?);
+        // Both 0 and 1 mean no scaling.
+        let factor = factor.filter(|factor| ![0.0, 1.0].contains(factor));
+        let linear = match kind {
+            None | Some("linear") => factor,
+            // llama.cpp scales the blocks with a window all the same.
+            Some("none")
+                if factor.is_some() && matches!(self.family.windows, Windows::AllButEvery(_)) =>
+            {
+                let key = self.key("rope.scaling");
+                return Err(unsupported(format!(
+                    "metadata field `{key}.type` is `none` though a factor is given, which Triad does not support for {}",
+                    self.family.name
+                )));
+            }
+            // llama.cpp divides positions by the factor as well; transformers do not.
+            Some("longrope") if factor.is_some() => {
+                return Err(unsupported(format!(
+                    "metadata scales RoPE by `{}` and by longrope's divisors, which Triad does not support",
+                    self.key("rope.scaling.factor")
+                )));
+            }
+            Some("yarn") if self.family.yarn => {
+                if ROPE_TENSORS.into_iter().any(|name| self.has(name)) {
+                    return Err(unsupported(
+                        "stored divisors of RoPE together with YaRN, which Triad does not support",
+                    ));
+                }
+                return self.yarn(factor.unwrap_or(1.0), (base, dims), context);
+            }
+            Some("none" | "longrope") => None,
+            Some(other) => {
+                return Err(unsupported(format!(
+                    "metadata field `{}` is `{}`, which Triad does not run; it runs none, linear, longrope and, without partial or local RoPE, yarn",
+                    self.key("rope.scaling.type"),
+                    other.chars().take(40).collect::<String>()
+                )));
+            }
+        };
+        if let Some(factor) = linear.filter(|factor| !(factor.is_finite() && *factor > 0.0)) {
+            return Err(malformed(format!(
+                "metadata scales RoPE by {factor}, expected a number above 0"
+            )));
+        }
+        let factors = |name| self.factors(name, dims, read_f32);
+        let stored = match (factors(FREQUENCIES)?, factors(SHORT)?, factors(LONG)?) {
+            (None, None, None) if kind == Some("longrope") => {
+                return Err(missing(format!(
+                    "tensors `{SHORT}` and `{LONG}` are missing, expected for longrope"
+                )));
+            }
+            (None, None, None) => None,
+            (Some(factors), None, None) => Some(RopeScaling::Factors { factors }),
+            (None, Some(short), Some(long)) => Some(self.long_rope(short, long, context)?),
+            _ => {
+                return Err(malformed(format!(
+                    "expected RoPE's divisors as `{FREQUENCIES}` or as `{SHORT}` and `{LONG}`, found another mixture"
+                )));
+            }
+        };
+        let attention = "rope.scaling.attn_factor";
+        if !matches!(stored, Some(RopeScaling::LongRope { .. }))
+            && self.float(attention)?.is_some_and(|factor| factor != 1.0)
+        {
+            let key = self.key(attention);
+            return Err(unsupported(format!(
+                "metadata sets `{key}` without longrope, which Triad does not support"
+            )));
+        }
+        match (linear, stored) {
+            (None, None) => Ok(RopeScaling::None),
+            (Some(factor), None) => Ok(RopeScaling::Linear { factor }),
+            (None, Some(stored)) if self.family.local_rope_base.is_none() => Ok(stored),
+            (_, Some(_)) => Err(unsupported(
+                "stored divisors of RoPE together with another RoPE scaling",
+            )),
+        }
+    }
+
+    fn yarn(&self, factor: f32, (base, dims): (f32, usize), context: usize) -> Result<RopeScaling> {
+        for (field, neutral) in YARN_REFUSED {
+            if self.float(field)?.is_some_and(|value| value != neutral) {
+                return Err(unsupported(format!(
+                    "metadata sets `{}`, which Triad does not support",
+                    self.key(field)
+                )));
+            }
+        }
+        if !(factor.is_finite() && factor > 0.0) || base <= 1.0 {
+            return Err(malformed(format!(
+                "metadata scales RoPE of base {base} by YaRN's factor {factor}, expected a base above 1 and a factor above 0"
+            )));
+        }
+        let factor = f64::from(factor);
+        let original = self.size("rope.scaling.original_context_length", limits::CONTEXT)?;
+        let original_context = original.unwrap_or(context);
+        // No frequency turns so seldom: transformers and llama.cpp differ then.
+        if (original_context as f64) < 2.0 * std::f64::consts::PI * BETA_SLOW {
+            return Err(unsupported(format!(
+                "metadata field `{}` is {original_context}, which Triad does not support with YaRN",
+                self.key("rope.scaling.original_context_length")
+            )));
+        }
+        let scaling = Yarn {
+            factor,
+            beta_fast: BETA_FAST,
+            beta_slow: BETA_SLOW,
+            original_context,
+            truncate: true,
+        };
+        let stated = self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        Ok(RopeScaling::Yarn {
+            factors: yarn_factors(scaling, base, dims),
+            attention_factor: (yarn_attention_factor(factor, 1.0) * f64::from(stated)) as f32,
+        })
+    }
+
+    fn long_rope(&self, short: Vec<f32>, long: Vec<f32>, context: usize) -> Result<RopeScaling> {
+        let original_context = self
+            .size("rope.scaling.original_context_length", limits::CONTEXT)?
+            .unwrap_or(context);
+        // Without the field llama.cpp multiplies by 1, transformers by a factor that they compute.
+        let computed =
+            long_rope_attention_factor(context as f64 / original_context as f64, original_context);
+        let field = "rope.scaling.attn_factor";
+        let attention_factor = match self.positive(field)? {
+            Some(factor) => factor,
+            None if computed == 1.0 => computed,
+            None => {
+                return Err(missing(format!(
+                    "metadata field `{}` is missing, expected for longrope",
+                    self.key(field)
+                )));
+            }
+        };
+        Ok(RopeScaling::LongRope {
+            short,
+            long,
+            original_context,
+            attention_factor,
+        })
+    }
+
+    fn factors(&self, name: &str, dims: usize, read_f32: &ReadF32<'_>) -> Result<Option<Vec<f32>>> {
+        let Some(tensor) = self.tensors.get(name) else {
+            return Ok(None);
+        };
+        if tensor.shape != [dims / 2] {
+            return Err(malformed(format!(
+                "tensor `{name}` has shape {:?}, expected {:?}",
+                tensor.shape,
+                [dims / 2]
+            )));
+        }
+        let factors = read_f32(tensor)?;
+        match factors
+            .iter()
+            .find(|factor| !(factor.is_finite() && **factor > 0.0))
+        {
+            Some(factor) => Err(malformed(format!(
+                "tensor `{name}` holds {factor}, expected numbers above 0"
+            ))),
+            None => Ok(Some(factors)),
+        }
+    }
+}
