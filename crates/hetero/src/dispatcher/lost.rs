@@ -62,7 +62,7 @@ impl Dispatcher {
         }
     }
 
-    /// Marks a processor as failed. Others take its tasks; if none is left, all requests of live passes fail.
+    /// Marks a processor as failed. Others take its tasks; if none is left, all requests of live graphs fail.
     pub(crate) fn lose(&mut self, shared: &Machine, unit: usize, reason: FailureReason) {
         let running = self.units[unit].running.take();
         self.units[unit].is_lost = true;

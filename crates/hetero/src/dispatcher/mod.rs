@@ -428,7 +428,7 @@ impl Dispatcher {
         }
     }
 
-    /// Removes a pass from the live ones, and makes its buffers available.
+    /// Removes a graph from the live ones, and makes its buffers available.
     fn remove(&mut self, shared: &Machine, id: PassId) -> ActiveGraph {
         let place = self
             .live
