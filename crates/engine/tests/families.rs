@@ -14,7 +14,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 39] = [
+const CASES: [(&str, &str, usize); 55] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -35,6 +35,22 @@ const CASES: [(&str, &str, usize); 39] = [
     ("ernie4_5-plain", "ernie4_5-plain", 512),
     ("ernie4_5-plain.gguf", "ernie4_5-plain", 512),
     ("seed_oss", "seed_oss", 512),
+    ("glm", "glm", 512),
+    ("glm.gguf", "glm", 512),
+    ("glm4", "glm4", 512),
+    ("glm4.gguf", "glm4", 512),
+    ("hunyuan", "hunyuan", 512),
+    ("hunyuan.gguf", "hunyuan", 512),
+    ("hunyuan-biases", "hunyuan-biases", 512),
+    ("exaone4", "exaone4", 512),
+    ("exaone4-plain", "exaone4-plain", 512),
+    ("exaone4-plain.gguf", "exaone4-plain", 512),
+    ("olmo2", "olmo2", 512),
+    ("olmo2.gguf", "olmo2", 512),
+    ("olmo3", "olmo3", 512),
+    ("olmo3.gguf", "olmo3", 512),
+    ("ministral3", "ministral3", 512),
+    ("ministral3.gguf", "ministral3", 512),
     ("qwen2_5_vl", "qwen2_5_vl", 512),
     ("qwen3_vl", "qwen3_vl", 512),
     ("qwen2vl.gguf", "qwen2vl", 512),

@@ -295,7 +295,7 @@ fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) 
 
 fn block(block: &Block) -> DeviceBlock<'_> {
     DeviceBlock {
-        attention_norm: norm(&block.attention_norm),
+        attention_norm: block.attention_norm.as_ref().map(norm),
         attention_post_norm: block.attention_post_norm.as_ref().map(norm),
         feed_forward_norm: block.feed_forward_norm.as_ref().map(norm),
         feed_forward_post_norm: block.feed_forward_post_norm.as_ref().map(norm),

@@ -70,6 +70,33 @@ pub enum Residual {
     SerialPostNorm,
     /// `x += attention(norm(x)) + feed_forward(norm(x))` with one norm for both. Phi-2.
     Parallel,
+    /// `x += norm(attention(x)); x += norm(feed_forward(x))`. OLMo 2 and 3, EXAONE 4.
+    PostNorm,
+}
+
+impl Residual {
+    /// Returns whether attention reads a norm of the residual stream instead of the stream itself.
+    pub fn has_attention_norm(self) -> bool {
+        self != Self::PostNorm
+    }
+
+    /// Returns whether the feed-forward reads a norm of its own.
+    pub fn has_feed_forward_norm(self) -> bool {
+        matches!(self, Self::Serial | Self::SerialPostNorm)
+    }
+
+    /// Returns whether the outputs of attention and of the feed-forward have norms.
+    pub fn has_post_norms(self) -> bool {
+        matches!(self, Self::SerialPostNorm | Self::PostNorm)
+    }
+
+    /// Returns the number of norms of a block, as wide as the residual stream.
+    pub fn norms(self) -> usize {
+        let post_norms = if self.has_post_norms() { 2 } else { 0 };
+        usize::from(self.has_attention_norm())
+            + usize::from(self.has_feed_forward_norm())
+            + post_norms
+    }
 }
 
 /// A normalization over the last dimension.
@@ -109,14 +136,59 @@ pub struct Attention {
     pub qkv_bias: bool,
     /// Whether the output linear has a bias.
     pub output_bias: bool,
-    /// RMS norm on every query and key head before RoPE (Qwen3, Gemma 3).
-    pub qk_norm: Option<Norm>,
+    /// Norm on queries and keys.
+    pub qk_norm: Option<QkNorm>,
     /// The sliding window: a query reads this many most recent positions, including its own; `None`: all of them.
     pub window: Option<usize>,
     /// The soft cap: scores become `cap · tanh(scores / cap)` (Gemma 2).
     pub soft_cap: Option<f32>,
     /// Rotary position embedding.
     pub rope: Rope,
+    /// The factor on queries by position (Ministral 3).
+    #[serde(default)]
+    pub temperature: Option<Temperature>,
+}
+
+/// An RMS norm on queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QkNorm {
+    /// The norm.
+    #[serde(flatten)]
+    pub norm: Norm,
+    /// Whether one norm spans all heads (OLMo 2) and not each head alone (Qwen3, Gemma 3).
+    #[serde(default)]
+    pub spans_heads: bool,
+    /// Whether it comes after RoPE (Hunyuan).
+    #[serde(default)]
+    pub after_rope: bool,
+}
+
+/// A factor on queries that grows with their position: `1 + scale · ln(1 + ⌊position / context⌋)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Temperature {
+    /// Factor on the logarithm.
+    pub scale: f32,
+    /// Number of positions without a change.
+    pub context: usize,
+}
+
+impl Temperature {
+    /// Returns the factor at `position`.
+    pub fn factor(&self, position: usize) -> f32 {
+        1.0 + self.scale * ((1 + position / self.context) as f32).ln()
+    }
+}
+
+impl Attention {
+    /// Returns the widths of the norms on queries and keys.
+    pub fn qk_norm_widths(&self) -> [usize; 2] {
+        match self.qk_norm {
+            Some(QkNorm {
+                spans_heads: true, ..
+            }) => [self.heads * self.head_dim, self.kv_heads * self.head_dim],
+            _ => [self.head_dim; 2],
+        }
+    }
 }
 
 /// Rotary position embedding.
@@ -216,21 +288,16 @@ impl ModelDescription {
             .blocks
             .iter()
             .map(|block| {
-                let norms = match block.residual {
-                    Residual::Serial => 2,
-                    Residual::SerialPostNorm => 4,
-                    Residual::Parallel => 1,
+                let qk_norm = match block.attention.qk_norm {
+                    Some(_) => block.attention.qk_norm_widths().iter().sum(),
+                    None => 0,
                 };
-                let qk_norm = block
-                    .attention
-                    .qk_norm
-                    .map_or(0, |_| 2 * block.attention.head_dim);
                 let linears: usize = block
                     .linears(self.hidden)
                     .iter()
                     .map(LinearShape::parameters)
                     .sum();
-                linears + norms * norm(&block.norm) + qk_norm
+                linears + block.residual.norms() * norm(&block.norm) + qk_norm
             })
             .sum();
         let output = if self.tied_output {

@@ -37,16 +37,16 @@ pub struct NormTensors {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockTensors {
     /// Norm before attention; with a parallel residual, also before the feed-forward.
-    pub attention_norm: NormTensors,
-    /// Norm on attention's output, with [`crate::description::Residual::SerialPostNorm`].
+    pub attention_norm: Option<NormTensors>,
+    /// Norm on attention's output.
     pub attention_post_norm: Option<NormTensors>,
-    /// Norm before the feed-forward, unless the residual is parallel.
+    /// Norm before the feed-forward.
     pub feed_forward_norm: Option<NormTensors>,
-    /// Norm on the feed-forward's output, with [`crate::description::Residual::SerialPostNorm`].
+    /// Norm on the feed-forward's output.
     pub feed_forward_post_norm: Option<NormTensors>,
-    /// Norm `[head_dim]` on every query head.
+    /// Norm on queries, of the first width of [`crate::description::Attention::qk_norm_widths`].
     pub query_norm: Option<NormTensors>,
-    /// Norm `[head_dim]` on every key head.
+    /// Norm on keys, of the second width.
     pub key_norm: Option<NormTensors>,
     /// One entry for each of [`crate::description::BlockDescription::linears`].
     pub linears: BTreeMap<Linear, LinearTensors>,

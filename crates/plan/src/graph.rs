@@ -63,13 +63,15 @@ impl Subgraph {
             NormKind::Layer => 2 * hidden,
         };
         // If the output of a half is normalized, too, that norm belongs to the residual addition that follows.
-        let norms = match (role, block.residual) {
-            (Role::AttentionNorm | Role::FeedForwardNorm, Residual::SerialPostNorm) => 2,
-            (Role::AttentionNorm, _) | (Role::FeedForwardNorm, Residual::Serial) => 1,
-            _ => 0,
+        let residual = block.residual;
+        let norms = match role {
+            Role::AttentionNorm => [residual.has_attention_norm(), residual.has_post_norms()],
+            Role::FeedForwardNorm => [residual.has_feed_forward_norm(), residual.has_post_norms()],
+            _ => [false; 2],
         };
-        let qk_norm = if role == Role::Attention {
-            attention.qk_norm.map_or(0, |_| 2 * attention.head_dim)
+        let norms = norms.into_iter().filter(|exists| *exists).count();
+        let qk_norm = if role == Role::Attention && attention.qk_norm.is_some() {
+            attention.qk_norm_widths().iter().sum()
         } else {
             0
         };

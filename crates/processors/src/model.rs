@@ -38,7 +38,7 @@ pub struct Rotation<'a> {
 #[derive(Clone, Debug)]
 pub struct DeviceBlock<'a> {
     /// Norm before attention.
-    pub attention_norm: DeviceNorm<'a>,
+    pub attention_norm: Option<DeviceNorm<'a>>,
     /// Norm on attention's output.
     pub attention_post_norm: Option<DeviceNorm<'a>>,
     /// Norm before the feed-forward, unless attention's norm serves both halves.

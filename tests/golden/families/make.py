@@ -4,6 +4,8 @@
     pip install torch transformers==4.57.6 safetensors gguf xllamacpp
     python tests/golden/families/make.py [NAME ...]
 
+and again with transformers 5.24.0 for the names that only that version has.
+
 For each name in CASES this writes, next to this script:
 
     NAME/                  the checkpoint as `transformers` saves it
@@ -73,6 +75,8 @@ class Case:
     sharded: bool = False
     # Whether another case has the same checkpoint.
     gguf_alone: bool = False
+    # The version of transformers that has the model.
+    version: int = 4
 
 
 # Heads are wider than hidden / heads where the family allows it, so that the two can't be confused.
@@ -89,6 +93,10 @@ LLAMA3 = dict(
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
 YARN_ALL = YARN | dict(original_max_position_embeddings=16, beta_fast=2.0, beta_slow=0.5, mscale=0.7, mscale_all_dim=1.3)
 YARN_CHANGES = [dict(beta_fast=0.6), dict(beta_slow=0.2), dict(mscale=2.0), dict(mscale_all_dim=2.0), dict(truncate=False)]
+MINISTRAL3 = dict(
+    rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0,
+    llama_4_scaling_beta=0.8,
+)
 SHORT = [1.0, 1.1, 1.2, 1.4, 1.7, 2.0]
 LONG = [1.2, 1.9, 3.1, 4.6, 6.0, 8.0]
 
@@ -150,6 +158,53 @@ CASES = {
         "ernie4_5", WIDE_HEADS | dict(use_bias=True), features=[dict(use_bias=False), dict(rope_theta=1e4)],
     ),
     "ernie4_5-plain": Case("ernie4_5", WIDE_HEADS | dict(tie_word_embeddings=False), architecture="ernie4_5"),
+    # Partial RoPE of adjacent pairs.
+    "glm": Case(
+        "glm", PHI | dict(head_dim=16, rms_norm_eps=1e-5), architecture="chatglm",
+        features=[dict(partial_rotary_factor=1.0), dict(attention_bias=False)],
+    ),
+    # Norms on the outputs of both halves.
+    "glm4": Case(
+        "glm4", PHI | dict(head_dim=16, rms_norm_eps=1e-5), architecture="glm4",
+        features=[dict(partial_rotary_factor=1.0), dict(attention_bias=False)],
+    ),
+    # Norms of queries and keys after RoPE, whose base is stretched.
+    "hunyuan": Case(
+        "hunyuan_v1_dense", WIDE_HEADS | dict(rope_scaling=dict(type="dynamic", alpha=100.0), tie_word_embeddings=True),
+        features=[dict(rope_scaling=dict(type="dynamic", alpha=1.0))], architecture="hunyuan-dense",
+    ),
+    "hunyuan-biases": Case(
+        "hunyuan_v1_dense", WIDE_HEADS | dict(attention_bias=True), features=[dict(attention_bias=False)],
+    ),
+    # The fourth block sees everything, and has no RoPE.
+    "exaone4": Case(
+        "exaone4", WIDE_HEADS | dict(num_hidden_layers=5, sliding_window=WINDOW, rope_scaling=LLAMA3, rope_theta=1000.0),
+        features=[
+            dict(layer_types=["sliding_attention"] * 5), dict(sliding_window=WINDOW + 1), dict(rope_scaling=None),
+        ],
+    ),
+    "exaone4-plain": Case(
+        "exaone4", SMALL | dict(sliding_window=None, layer_types=["full_attention"] * 3, rope_theta=1e6),
+        architecture="exaone4",
+    ),
+    "olmo2": Case("olmo2", SMALL | dict(rope_theta=5e5), architecture="olmo2"),
+    # YaRN in the blocks that see everything.
+    "olmo3": Case(
+        "olmo3", SMALL | dict(num_hidden_layers=5, sliding_window=WINDOW, rope_theta=5e5, rope_scaling=YARN),
+        features=[
+            dict(layer_types=["sliding_attention"] * 5), dict(sliding_window=WINDOW + 1), dict(rope_scaling=None),
+        ],
+        architecture="olmo2",
+    ),
+    # A factor on queries by position.
+    "ministral3": Case(
+        "ministral3", WIDE_HEADS | dict(rope_parameters=MINISTRAL3),
+        features=[
+            dict(rope_parameters=MINISTRAL3 | dict(llama_4_scaling_beta=0.0)),
+            dict(rope_parameters=MINISTRAL3 | dict(original_max_position_embeddings=32)),
+        ],
+        architecture="mistral3", version=5,
+    ),
     "seed_oss": Case(
         "seed_oss", WIDE_HEADS | dict(attention_out_bias=True),
         features=[dict(attention_bias=False), dict(attention_out_bias=False)],
@@ -291,6 +346,8 @@ BLOCK_NAMES = {
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
+    "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
 }
 POST_NORM_NAMES = BLOCK_NAMES | {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -303,7 +360,7 @@ OUTER_NAMES = {
 
 
 # The architectures whose files have rows of queries and keys in this order.
-ADJACENT = ("llama", "granite", "smollm3")
+ADJACENT = ("llama", "granite", "smollm3", "mistral3")
 
 
 def pair_adjacent(weight, heads):
@@ -315,7 +372,7 @@ def pair_adjacent(weight, heads):
 def gguf_tensors(case, model):
     """Every tensor as llama.cpp wants it."""
     config, architecture = model.config, case.architecture
-    names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3") else BLOCK_NAMES
+    names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3", "exaone4", "olmo2") else BLOCK_NAMES
     for name, parameter in model.named_parameters():
         values = parameter.detach().float().numpy()
         stem, _, end = name.rpartition(".")
@@ -363,16 +420,20 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    head_dim = getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(int(head_dim * getattr(config, "partial_rotary_factor", 1.0)))
-    writer.add_rope_freq_base(config.rope_theta)
+    scaling = case.config.get("rope_scaling") or case.config.get("rope_parameters") or {}
+    base = config.rope_theta if transformers.__version__.startswith("4.") else config.rope_parameters["rope_theta"]
+    if "alpha" in scaling:
+        base *= scaling["alpha"] ** (head_dim / (head_dim - 2))
+    writer.add_rope_freq_base(base)
     if case.architecture == "phi2":
         writer.add_layer_norm_eps(config.layer_norm_eps)
     else:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if case.architecture in ("gemma2", "gemma3"):
+    if case.architecture in ("gemma2", "gemma3") or case.model_type == "olmo3":
         writer.add_sliding_window(config.sliding_window)
     if case.architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
@@ -380,11 +441,14 @@ def write_gguf(path, case, model, matrices, original_context=None):
     if case.architecture == "gemma3":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(config.rope_scaling["factor"])
-    if case.config.get("rope_scaling", {}).get("rope_type") == "yarn":
-        yarn = case.config["rope_scaling"]
+    if scaling.get("rope_type") == "yarn":
+        yarn = scaling
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(yarn["factor"])
         writer.add_rope_scaling_orig_ctx_len(yarn["original_max_position_embeddings"])
+    if case.architecture == "mistral3":
+        writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
+        writer.add_attn_temperature_scale(scaling["llama_4_scaling_beta"])
     if case.architecture in ("qwen2vl", "qwen3vl"):
         eighth = head_dim // 8
         writer.add_rope_dimension_sections([2 * eighth, eighth, eighth, 0])
@@ -450,9 +514,10 @@ def check_against_llama_cpp(name, case, model, golden, folder):
 def main():
     transformers.logging.set_verbosity_error()
     chosen = sys.argv[1:] or list(CASES)
-    golden = load_file(HERE / "golden.safetensors") if sys.argv[1:] else {}
+    # The cases of the other version stay.
+    golden = load_file(HERE / "golden.safetensors")
     for name, case in CASES.items():
-        if name not in chosen:
+        if name not in chosen or not transformers.__version__.startswith(f"{case.version}."):
             continue
         check_features(name, case)
         model = build(case)

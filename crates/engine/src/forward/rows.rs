@@ -19,12 +19,12 @@ use crate::weights::Norm;
 
 impl ForwardContext<'_> {
     /// Adds the output of half a block to the residual stream, if there is one (with its post-norm, if the family has
-    /// one); computes the norm; quantizes it. A row passes through all of them before the next row. It is written in
+    /// one); computes the norm, or copies the stream if there is none; quantizes it. A row passes through all of them before the next row. It is written in
     /// float only if another operator reads it in float.
     pub(super) fn norm(
         &self,
         (index, input): (usize, LinearInput),
-        (residual, norm): (Option<Option<&Norm>>, &Norm),
+        (residual, norm): (Option<Option<&Norm>>, Option<&Norm>),
         is_kept: bool,
         chunk: Chunk,
         multiplier: &mut MatmulContext,
@@ -39,14 +39,17 @@ impl ForwardContext<'_> {
                 if let Some(post_norm) = residual {
                     add_normed(x, projected, (post_norm, scale));
                 }
-                normalize_rows(norm, x, normed);
+                match norm {
+                    Some(norm) => normalize_rows(norm, x, normed),
+                    None => normed.copy_from_slice(x),
+                }
             };
         let bytes = || {
             let all = rows * hidden * size_of::<f32>();
             let mut bytes = residual.map_or(Bytes::of(all, 0, 0), |post_norm| {
                 residual_bytes(all, post_norm)
             });
-            bytes += Bytes::of(0, 0, norm.bytes());
+            bytes += Bytes::of(0, 0, norm.map_or(0, Norm::bytes));
             bytes
         };
         {

@@ -317,7 +317,7 @@ impl ForwardContext<'_> {
         let residual = before.map(|before| self.block(before).feed_forward_post_norm.as_ref());
         // The norm that both halves of a block use is read a second time.
         let is_kept = self.description.blocks[index].residual == Residual::Parallel;
-        let norm = &self.block(index).attention_norm;
+        let norm = self.block(index).attention_norm.as_ref();
         self.norm(
             (index, LinearInput::Attention),
             (residual, norm),
@@ -351,19 +351,35 @@ impl ForwardContext<'_> {
             RopePairing::Halves => Pairing::Halves,
             RopePairing::Adjacent => Pairing::Adjacent,
         };
+        let norms_last = description.qk_norm.is_some_and(|norm| norm.after_rope);
         let rotate = |x: &mut [f32], heads: usize, norm: Option<&Norm>| {
             for_each_chunk(chunks_mut(x, TASK_ROWS * heads * head_dim), 1, |task, x| {
-                if let Some(norm) = norm {
-                    rms_norm_in_place(x, &norm.weight, norm.epsilon);
+                let normalize = |x: &mut [f32]| {
+                    if let Some(norm) = norm {
+                        rms_norm_in_place(x, &norm.weight, norm.epsilon);
+                    }
+                };
+                if !norms_last {
+                    normalize(x);
                 }
                 if description.rope.dims > 0 {
                     rope(x, head_dim, heads, angles, task * TASK_ROWS, pairing);
+                }
+                if norms_last {
+                    normalize(x);
                 }
             });
         };
         let begun = self.counters.begin();
         rotate(&mut queries, heads, weights.query_norm.as_ref());
         rotate(&mut keys, kv_heads, weights.key_norm.as_ref());
+        if let Some(temperature) = &description.temperature {
+            let positions = segments.iter().flat_map(Segment::positions);
+            for (position, queries) in positions.zip(queries.chunks_exact_mut(query)) {
+                let factor = temperature.factor(position);
+                queries.iter_mut().for_each(|value| *value *= factor);
+            }
+        }
         self.counters.end(begun, Operator::Rope, || {
             let bytes = size_of_val(&queries[..]) + size_of_val(&keys[..]);
             let norms = [&weights.query_norm, &weights.key_norm]
@@ -464,7 +480,7 @@ impl ForwardContext<'_> {
         self.quantize(index, LinearInput::AttentionOutput, &attended, chunk);
     }
 
-    /// Adds the residual; computes the norm, unless both halves use that of attention; quantizes it.
+    /// Adds the residual; computes the norm, if there is one and both halves do not use that of attention; quantizes it.
     fn feed_forward_norm(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) {
         let (block, rows, buffers, hidden) = (
             self.block(index),
@@ -478,9 +494,8 @@ impl ForwardContext<'_> {
             (index, LinearInput::FeedForward),
             block.attention_post_norm.as_ref(),
         );
-        let is_parallel = self.description.blocks[index].residual == Residual::Parallel;
-        debug_assert_eq!(block.feed_forward_norm.is_none(), is_parallel);
-        if let Some(norm) = &block.feed_forward_norm {
+        if self.description.blocks[index].residual != Residual::Parallel {
+            let norm = block.feed_forward_norm.as_ref();
             return self.norm(place, (Some(post_norm), norm), false, chunk, multiplier);
         }
         self.add_projected(post_norm, rows, buffers);

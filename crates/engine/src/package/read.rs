@@ -124,7 +124,7 @@ impl Package {
             ))
         };
         Ok(Block {
-            attention_norm: self.norm(&norm_name(index, NormPlace::Attention), &block.norm)?,
+            attention_norm: norm(NormPlace::Attention)?,
             attention_post_norm: norm(NormPlace::AttentionPost)?,
             feed_forward_norm: norm(NormPlace::FeedForward)?,
             feed_forward_post_norm: norm(NormPlace::FeedForwardPost)?,

@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 use triad_kernels::{int4, int8};
 use triad_model::description::{
     BlockDescription, Linear, LinearShape, ModelDescription, Norm as NormDescription, NormKind,
-    Residual,
 };
 use triad_model::safetensors::Element;
 use triad_model::safetensors::write::{ALIGNMENT, Entry};
@@ -73,21 +72,23 @@ impl NormPlace {
         block: &BlockDescription,
         hidden: usize,
     ) -> Option<(NormDescription, usize)> {
-        let post = block.residual == Residual::SerialPostNorm;
+        let residual = block.residual;
+        let wide = |exists: bool| exists.then_some((block.norm, hidden));
+        let [query, key] = block.attention.qk_norm_widths();
+        let narrow = |width| Some((block.attention.qk_norm?.norm, width));
         match self {
-            Self::Attention => Some((block.norm, hidden)),
-            Self::FeedForward => {
-                (block.residual != Residual::Parallel).then_some((block.norm, hidden))
-            }
-            Self::AttentionPost | Self::FeedForwardPost => post.then_some((block.norm, hidden)),
-            Self::Query | Self::Key => Some((block.attention.qk_norm?, block.attention.head_dim)),
+            Self::Attention => wide(residual.has_attention_norm()),
+            Self::FeedForward => wide(residual.has_feed_forward_norm()),
+            Self::AttentionPost | Self::FeedForwardPost => wide(residual.has_post_norms()),
+            Self::Query => narrow(query),
+            Self::Key => narrow(key),
         }
     }
 
     /// Returns the norm in this place of `block`.
     fn of(self, block: &Block) -> Option<&Norm> {
         match self {
-            Self::Attention => Some(&block.attention_norm),
+            Self::Attention => block.attention_norm.as_ref(),
             Self::AttentionPost => block.attention_post_norm.as_ref(),
             Self::FeedForward => block.feed_forward_norm.as_ref(),
             Self::FeedForwardPost => block.feed_forward_post_norm.as_ref(),

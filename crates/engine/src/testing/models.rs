@@ -97,6 +97,7 @@ pub fn description() -> ModelDescription {
             qkv_bias: false,
             output_bias: false,
             qk_norm: None,
+            temperature: None,
             window,
             soft_cap: None,
             rope: Rope {

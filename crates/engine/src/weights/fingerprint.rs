@@ -11,7 +11,7 @@ impl Weights {
         self.embedding.visit(visit);
         for block in &self.blocks {
             let norms = [
-                Some(&block.attention_norm),
+                block.attention_norm.as_ref(),
                 block.attention_post_norm.as_ref(),
                 block.feed_forward_norm.as_ref(),
                 block.feed_forward_post_norm.as_ref(),

@@ -69,16 +69,16 @@ impl Weights {
 #[derive(Clone)]
 pub struct Block {
     /// Norm before attention.
-    pub attention_norm: Norm,
+    pub attention_norm: Option<Norm>,
     /// Norm on attention's output.
     pub attention_post_norm: Option<Norm>,
     /// Norm before the feed-forward.
     pub feed_forward_norm: Option<Norm>,
     /// Norm on the feed-forward's output.
     pub feed_forward_post_norm: Option<Norm>,
-    /// Norm on every query head.
+    /// Norm on queries.
     pub query_norm: Option<Norm>,
-    /// Norm on every key head.
+    /// Norm on keys.
     pub key_norm: Option<Norm>,
     /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
     pub inputs: Option<[InputQuantization; 4]>,
@@ -210,19 +210,16 @@ impl Weights {
         };
         let hidden = description.hidden;
         let blocks = description.blocks.iter().map(|block| {
-            let [post, second] = match block.residual {
-                description::Residual::Serial => [false, true],
-                description::Residual::SerialPostNorm => [true, true],
-                description::Residual::Parallel => [false, false],
-            };
-            let head_norm = |norm_of: &NormDescription| norm(norm_of, block.attention.head_dim);
+            let (residual, qk_norm) = (block.residual, block.attention.qk_norm);
+            let wide = |exists: bool| exists.then(|| norm(&block.norm, hidden));
+            let [query, key] = block.attention.qk_norm_widths();
             Block {
-                attention_norm: norm(&block.norm, hidden),
-                attention_post_norm: post.then(|| norm(&block.norm, hidden)),
-                feed_forward_norm: second.then(|| norm(&block.norm, hidden)),
-                feed_forward_post_norm: post.then(|| norm(&block.norm, hidden)),
-                query_norm: block.attention.qk_norm.as_ref().map(head_norm),
-                key_norm: block.attention.qk_norm.as_ref().map(head_norm),
+                attention_norm: wide(residual.has_attention_norm()),
+                attention_post_norm: wide(residual.has_post_norms()),
+                feed_forward_norm: wide(residual.has_feed_forward_norm()),
+                feed_forward_post_norm: wide(residual.has_post_norms()),
+                query_norm: qk_norm.map(|of| norm(&of.norm, query)),
+                key_norm: qk_norm.map(|of| norm(&of.norm, key)),
                 inputs: None,
                 linears: block
                     .linears(hidden)
@@ -315,7 +312,10 @@ impl Reader<'_> {
                 .map(|tensors| self.norm(tensors, description))
                 .transpose()
         };
-        let qk_norm = description.attention.qk_norm.unwrap_or(description.norm);
+        let qk_norm = match description.attention.qk_norm {
+            Some(qk_norm) => qk_norm.norm,
+            None => description.norm,
+        };
         let linears = description.linears(hidden).into_iter().map(|shape| {
             let tensors = tensors.linears.get(&shape.linear).ok_or_else(|| {
                 Error::new(
@@ -329,7 +329,7 @@ impl Reader<'_> {
             ))
         });
         Ok(Block {
-            attention_norm: self.norm(&tensors.attention_norm, &description.norm)?,
+            attention_norm: norm(&tensors.attention_norm, &description.norm)?,
             attention_post_norm: norm(&tensors.attention_post_norm, &description.norm)?,
             feed_forward_norm: norm(&tensors.feed_forward_norm, &description.norm)?,
             feed_forward_post_norm: norm(&tensors.feed_forward_post_norm, &description.norm)?,

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind,
-    Residual, Rope, RopePairing, RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, QkNorm,
+    Residual, Rope, RopePairing, RopeScaling, Temperature,
 };
 
 pub const VOCAB: usize = 97;
@@ -14,12 +14,16 @@ prop_compose! {
     fn blocks()(
         kv_heads in 1usize..3, group in 1usize..3, pairs in 1usize..5, unrotated in 0usize..3,
         window in prop::option::of(1usize..30), soft_cap in prop::option::of(2f32..20.0), qkv_bias: bool,
-        with_qk_norm: bool, halves: bool, layer_norm: bool, residual in 0usize..3, gated: bool, width in 1usize..40,
+        qk_norm in 0usize..4, halves: bool, layer_norm: bool, residual in 0usize..4, has_rope in prop::bool::weighted(0.8),
+        temperature in prop::option::of(0.1f32..1.0), gated: bool, width in 1usize..40,
         activation in 0usize..3, scaling in 0usize..4,
     ) -> BlockDescription {
         let rms = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
-        let residual = [Residual::Serial, Residual::SerialPostNorm, Residual::Parallel][residual];
-        let layer_norm = layer_norm && residual != Residual::SerialPostNorm;
+        let residual =
+            [Residual::Serial, Residual::SerialPostNorm, Residual::Parallel, Residual::PostNorm][residual];
+        let layer_norm = layer_norm && !residual.has_post_norms();
+        let pairs = if has_rope { pairs } else { 0 };
+        let unrotated = if has_rope { unrotated } else { unrotated + 2 };
         BlockDescription {
             attention: Attention {
                 heads: kv_heads * group,
@@ -28,7 +32,12 @@ prop_compose! {
                 scale: 0.4,
                 qkv_bias,
                 output_bias: qkv_bias,
-                qk_norm: with_qk_norm.then_some(rms),
+                qk_norm: (qk_norm > 0).then_some(QkNorm {
+                    norm: rms,
+                    spans_heads: qk_norm == 2,
+                    after_rope: qk_norm == 3,
+                }),
+                temperature: temperature.map(|scale| Temperature { scale, context: 7 }),
                 window,
                 soft_cap,
                 rope: Rope {

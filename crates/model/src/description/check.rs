@@ -2,7 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Attention, BlockDescription, FeedForward, ModelDescription, Norm, RopeScaling};
+use super::{
+    Attention, BlockDescription, FeedForward, ModelDescription, Norm, QkNorm, RopeScaling,
+    Temperature,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Limits for the numbers of a file, far above every published model. They keep every product of two of these numbers
@@ -123,7 +126,17 @@ impl Attention {
             self.soft_cap,
             ranges::SOFT_CAP,
         )?;
-        self.qk_norm.as_ref().map_or(Ok(()), Norm::check)?;
+        if let Some(QkNorm { norm, .. }) = &self.qk_norm {
+            norm.check()?;
+        }
+        if let Some(Temperature { scale, context }) = self.temperature {
+            within("the factor of the temperature", Some(scale), ranges::FACTOR)?;
+            size(
+                "the context before the temperature",
+                context,
+                limits::CONTEXT,
+            )?;
+        }
         if let Some(window) = self.window {
             size("the window of attention", window, limits::CONTEXT)?;
         }

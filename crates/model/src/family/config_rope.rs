@@ -5,10 +5,13 @@ use super::rope::{
     BETA_FAST, BETA_SLOW, Llama3, Yarn, llama3_factors, long_rope_attention_factor,
     yarn_attention_factor, yarn_factors,
 };
-use super::traits::Family;
+use super::traits::{self, Family, LocalRope};
 use super::{FULL, SLIDING, malformed, missing, unsupported};
-use crate::description::{Rope, RopeScaling, limits};
+use crate::description::{Rope, RopeScaling, Temperature, limits};
 use crate::error::Result;
+
+/// Base of RoPE in OLMo 3, where the file has none, by version 5.
+const OLMO3_BASE: f32 = 500_000.0;
 
 const ORIGINAL: &str = "original_max_position_embeddings";
 
@@ -37,13 +40,13 @@ impl<'a> ConfigRope<'a> {
     /// # Errors
     /// Also if both versions can read the file, but as different models.
     pub fn read(&self, local: bool) -> Result<Rope> {
-        let local = local && self.family.local_rope_base.is_some();
+        let local = local && self.family.has_local_rope();
         let scaling = self
             .config
             .object("rope_scaling", "rope_scaling.")?
             .filter(|scaling| !scaling.is_empty());
         // Version 5 reads Gemma 3's RoPE as unscaled unless `rope_type` says otherwise.
-        if self.family.local_rope_base.is_some() {
+        if self.family.has_local_rope() {
             scaling.map_or(Ok(None), |scaling| {
                 scaling
                     .required("rope_type", scaling.string("rope_type")?)
@@ -54,7 +57,7 @@ impl<'a> ConfigRope<'a> {
         let places: Vec<Config<'a>> = match (scaling, parameters) {
             (Some(_), parameters) if local => parameters.into_iter().collect(),
             // Gemma 3's `rope_scaling` overrides its `rope_parameters`.
-            (Some(scaling), Some(parameters)) if self.family.local_rope_base.is_some() => {
+            (Some(scaling), Some(parameters)) if self.family.has_local_rope() => {
                 vec![scaling, parameters]
             }
             (Some(scaling), _) => vec![scaling],
@@ -81,7 +84,7 @@ impl<'a> ConfigRope<'a> {
             .object("rope_parameters", "rope_parameters.")?
             .filter(|all| !all.is_empty());
         let Some(all) = all else { return Ok(None) };
-        if self.family.local_rope_base.is_some() {
+        if self.family.has_local_rope() {
             let layer = if local { SLIDING } else { FULL };
             let one = all.object(layer, "rope_parameters.*.")?;
             let absent = || {
@@ -106,12 +109,18 @@ impl<'a> ConfigRope<'a> {
             Some(place) if version == Version::Five => place.positive(key),
             _ => Ok(None),
         };
-        let (field, default) = match self.family.local_rope_base {
-            Some(base) if local => ("rope_local_base_freq", base),
-            _ => ("rope_theta", self.family.rope_base),
+        let (field, default) = match self.family.local_rope {
+            LocalRope::Base(base) if local => (Some("rope_local_base_freq"), base),
+            // Version 5 takes the top level's base for the blocks without a window alone.
+            LocalRope::Unscaled if version == Version::Five => {
+                ((!local).then_some("rope_theta"), OLMO3_BASE)
+            }
+            _ => (Some("rope_theta"), self.family.rope_base),
         };
-        let base = inner("rope_theta")?
-            .map_or_else(|| self.config.positive(field), |base| Ok(Some(base)))?;
+        let base = match (inner("rope_theta")?, field) {
+            (None, Some(field)) => self.config.positive(field)?,
+            (base, _) => base,
+        };
         let base = base.map_or(default, |base| base as f32);
         let fraction = "partial_rotary_factor";
         let fraction = inner(fraction)?
@@ -128,6 +137,13 @@ impl<'a> ConfigRope<'a> {
                 (self.head_dim as f64 * fraction.unwrap_or(default)) as usize
             }
         };
+        let base = match self.alpha(places)? {
+            Some(alpha) => {
+                let dims = dims as f64;
+                (f64::from(base) * alpha.powf(dims / (dims - 2.0))) as f32
+            }
+            None => base,
+        };
         let scaling = self.scaling(version, places, base, dims)?;
         Ok(Rope {
             dims,
@@ -135,6 +151,38 @@ impl<'a> ConfigRope<'a> {
             pairing: self.family.pairing,
             scaling,
         })
+    }
+
+    /// Reads the factor on queries by position.
+    ///
+    /// # Errors
+    /// If the file does not state it: the default of `transformers` has other numbers of RoPE, too.
+    pub fn temperature(&self) -> Result<Temperature> {
+        let scaling = self.config.object("rope_scaling", "rope_scaling.")?;
+        let place = match scaling.filter(|scaling| !scaling.is_empty()) {
+            Some(scaling) => scaling,
+            None => {
+                let parameters = self.config.object("rope_parameters", "rope_parameters.")?;
+                self.config.required("rope_parameters", parameters)?
+            }
+        };
+        let scale = "llama_4_scaling_beta";
+        Ok(Temperature {
+            scale: place.required(scale, place.positive(scale)?)? as f32,
+            context: place.required(ORIGINAL, place.size(ORIGINAL, limits::CONTEXT)?)?,
+        })
+    }
+
+    /// Returns the number that stretches Hunyuan's base, whose checkpoints call that `dynamic`.
+    fn alpha(&self, places: &[Config<'_>]) -> Result<Option<f64>> {
+        let kind = ["rope_type", "type"]
+            .into_iter()
+            .find_map(|key| find(places, key)?.raw(key));
+        let is_dynamic = kind.and_then(|kind| kind.as_str()) == Some("dynamic");
+        if self.family.name != traits::HUNYUAN.name || !is_dynamic {
+            return Ok(None);
+        }
+        find(places, "alpha").map_or(Ok(None), |place| place.positive("alpha"))
     }
 
     fn scaling(
@@ -171,6 +219,7 @@ impl<'a> ConfigRope<'a> {
         match kind {
             "default" => Ok(RopeScaling::None),
             "mrope" if self.family.images => Ok(RopeScaling::None),
+            "dynamic" if self.alpha(places)?.is_some() => Ok(RopeScaling::None),
             "linear" => Ok(RopeScaling::Linear {
                 factor: positive("factor")? as f32,
             }),
@@ -276,7 +325,7 @@ impl<'a> ConfigRope<'a> {
 
     /// Returns the context of pre-training at the top level, unless the family has a RoPE for each kind of block.
     fn outer_context(&self, is_read: bool) -> Result<Option<usize>> {
-        if !is_read || self.family.local_rope_base.is_some() {
+        if !is_read || self.family.has_local_rope() {
             return Ok(None);
         }
         self.config.size(ORIGINAL, limits::CONTEXT)

@@ -1,10 +1,10 @@
 //! The data about a model that both readers collect, and its last checks before it becomes a description.
 
 use super::malformed;
-use super::traits::Family;
+use super::traits::{Family, QkNorms};
 use crate::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Rope,
-    RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, QkNorm,
+    Rope, RopeScaling, Temperature,
 };
 use crate::error::Result;
 
@@ -41,6 +41,8 @@ pub(super) struct Draft {
     pub windows: Vec<Option<usize>>,
     /// Whether each block has RoPE.
     pub has_rope: Vec<bool>,
+    /// The factor on queries by position.
+    pub temperature: Option<Temperature>,
     /// RoPE of the blocks with full attention.
     pub rope: Rope,
     /// RoPE of the blocks with a window.
@@ -81,7 +83,11 @@ impl Draft {
                 scale: self.query_scalar.sqrt().recip(),
                 qkv_bias: self.qkv_bias,
                 output_bias: self.attention_output_bias,
-                qk_norm: family.qk_norm.then(|| norm(NormKind::Rms)),
+                qk_norm: (family.qk_norm != QkNorms::Never).then(|| QkNorm {
+                    norm: norm(NormKind::Rms),
+                    spans_heads: family.qk_norm == QkNorms::AllHeads,
+                    after_rope: family.qk_norm == QkNorms::HeadsAfterRope,
+                }),
                 window,
                 soft_cap: self.score_soft_cap,
                 rope: match window {
@@ -89,6 +95,7 @@ impl Draft {
                     Some(_) => self.local_rope.clone(),
                     None => self.rope.clone(),
                 },
+                temperature: self.temperature,
             },
             feed_forward: FeedForward {
                 width: self.width,

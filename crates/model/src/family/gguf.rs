@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 
 use super::draft::Draft;
 use super::hugging_face::head_dim;
-use super::traits::{self, Family, Windows};
+use super::traits::{self, Family, LocalRope, NoRope, Windows};
 use super::{ReadF32, malformed, missing, unsupported};
-use crate::description::{ModelDescription, NormKind, Rope, RopePairing, RopeScaling, limits};
+use crate::description::{
+    ModelDescription, NormKind, Rope, RopePairing, RopeScaling, Temperature, limits,
+};
 use crate::error::Result;
 use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 13] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 19] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
@@ -25,6 +27,12 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 13] = [
     ("granite", &traits::GRANITE, RopePairing::Adjacent),
     ("smollm3", &traits::SMOLLM3, RopePairing::Adjacent),
     ("ernie4_5", &traits::ERNIE4_5, RopePairing::Adjacent),
+    ("mistral3", &traits::MINISTRAL3, RopePairing::Adjacent),
+    ("chatglm", &traits::GLM, RopePairing::Adjacent),
+    ("glm4", &traits::GLM4, RopePairing::Adjacent),
+    ("hunyuan-dense", &traits::HUNYUAN, RopePairing::Halves),
+    ("exaone4", &traits::EXAONE4, RopePairing::Halves),
+    ("olmo2", &traits::OLMO3, RopePairing::Halves),
     ("qwen2vl", &traits::QWEN2_VL, RopePairing::Halves),
     ("qwen3vl", &traits::QWEN3_VL, RopePairing::Halves),
 ];
@@ -35,8 +43,14 @@ const REFUSED: [(&str, f32); 4] = [
     ("expert_count", 0.0),
     ("attention.clamp_kqv", 0.0),
     ("attention.max_alibi_bias", 0.0),
-    ("attention.temperature_scale", 0.0),
+    ("attention.temperature_length", 0.0),
 ];
+
+/// A factor that only Ministral 3 has.
+const TEMPERATURE: (&str, f32) = ("attention.temperature_scale", 0.0);
+
+/// Blocks of the model of EXAONE 4 that has windows.
+const EXAONE4_WINDOWED: usize = 64;
 
 /// Factors that only some families have.
 const MULTIPLIERS: [(&str, f32); 3] = [
@@ -70,7 +84,9 @@ pub(super) fn describe(
         family,
     };
     let multipliers = &MULTIPLIERS[..if family.multipliers { 0 } else { 3 }];
-    for &(field, neutral) in REFUSED.iter().chain(multipliers) {
+    let temperature = [TEMPERATURE];
+    let temperature = &temperature[..usize::from(!family.temperature)];
+    for &(field, neutral) in REFUSED.iter().chain(multipliers).chain(temperature) {
         if reader.float(field)?.is_some_and(|value| value != neutral) {
             return Err(unsupported(format!(
                 "metadata sets `{architecture}.{field}`, which Triad does not support"
@@ -161,6 +177,7 @@ impl Reader<'_> {
             };
         let fused = self.has("blk.0.attn_qkv.bias");
         let rope = self.rope(pairing, head_dim, context, read_f32)?;
+        let windows = self.windows(blocks)?;
         Ok(Draft {
             name: self.metadata.string("general.name")?.map(str::to_owned),
             hidden,
@@ -189,18 +206,20 @@ impl Reader<'_> {
             },
             residual_scale: self.multiplier("residual_scale")?.unwrap_or(1.0),
             logit_scale: self.multiplier("logit_scale")?.unwrap_or(1.0).recip(),
-            windows: self.windows(blocks)?,
-            has_rope: self.has_rope(blocks)?,
-            local_rope: match family.local_rope_base {
-                Some(default) => {
-                    let base = self.positive("rope.freq_base_swa")?.unwrap_or(default);
-                    Rope {
-                        base,
-                        scaling: RopeScaling::None,
-                        ..rope.clone()
-                    }
-                }
-                None => rope.clone(),
+            has_rope: self.has_rope(&windows)?,
+            windows,
+            temperature: self.temperature(context)?,
+            local_rope: match family.local_rope {
+                LocalRope::Base(default) => Rope {
+                    base: self.positive("rope.freq_base_swa")?.unwrap_or(default),
+                    scaling: RopeScaling::None,
+                    ..rope.clone()
+                },
+                LocalRope::Unscaled => Rope {
+                    scaling: RopeScaling::None,
+                    ..rope.clone()
+                },
+                LocalRope::Same => rope.clone(),
             },
             rope,
             tied: !self.has("output.weight"),
@@ -216,7 +235,7 @@ impl Reader<'_> {
     }
 
     /// Returns whether each block has RoPE.
-    fn has_rope(&self, blocks: usize) -> Result<Vec<bool>> {
+    fn has_rope(&self, windows: &[Option<usize>]) -> Result<Vec<bool>> {
         let images = self.key("deepstack_mapping");
         if self.metadata.get(&images).is_some() {
             return Err(unsupported(format!(
@@ -231,10 +250,29 @@ impl Reader<'_> {
                 self.family.name
             )));
         }
-        let interval = self.family.no_rope_interval.unwrap_or(blocks + 1);
-        Ok((1..=blocks)
-            .map(|block| !block.is_multiple_of(interval))
-            .collect())
+        Ok(match self.family.no_rope {
+            NoRope::Every(interval) => (1..=windows.len())
+                .map(|block| !block.is_multiple_of(interval))
+                .collect(),
+            NoRope::Global if windows.iter().any(Option::is_some) => {
+                windows.iter().map(Option::is_some).collect()
+            }
+            NoRope::Never | NoRope::Global => vec![true; windows.len()],
+        })
+    }
+
+    /// Returns the factor on queries by position, in the family that has one; 0 means none.
+    fn temperature(&self, context: usize) -> Result<Option<Temperature>> {
+        let (field, _) = TEMPERATURE;
+        if !self.family.temperature || self.float(field)?.is_none_or(|scale| scale == 0.0) {
+            return Ok(None);
+        }
+        let scale = self.positive(field)?;
+        let original = self.size("rope.scaling.original_context_length", limits::CONTEXT)?;
+        Ok(scale.map(|scale| Temperature {
+            scale,
+            context: original.unwrap_or(context),
+        }))
     }
 
     /// Rows of the embedding: `vocab_size` is often absent.
@@ -282,8 +320,18 @@ impl Reader<'_> {
             // Files carry Qwen's `sliding_window` though `use_sliding_window`, which they don't carry, is false. In files of
             // the families without windows, llama.cpp doesn't read the field.
             Some(_) if matches!(self.family.windows, Windows::FromLayer | Windows::Never) => None,
+            Some(_) if self.family.name == "exaone4" && blocks != EXAONE4_WINDOWED => {
+                return Err(unsupported(format!(
+                    "metadata sets `{}` in a model of {blocks} blocks, expected {EXAONE4_WINDOWED} for exaone4 with windows",
+                    self.key(field)
+                )));
+            }
             Some(_) => self.size(field, limits::CONTEXT)?,
             None if self.family.name == "gemma2" => self.family.window,
+            // llama.cpp knows the model with windows by its number of blocks.
+            None if self.family.name == "exaone4" && blocks == EXAONE4_WINDOWED => {
+                self.family.window
+            }
             None => None,
         };
         let pattern_field = self.key("attention.sliding_window_pattern");

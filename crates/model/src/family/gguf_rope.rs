@@ -5,7 +5,7 @@ use super::gguf::Reader;
 use super::rope::{
     BETA_FAST, BETA_SLOW, Yarn, long_rope_attention_factor, yarn_attention_factor, yarn_factors,
 };
-use super::traits::Windows;
+use super::traits::{LocalRope, Windows};
 use super::{malformed, missing, unsupported};
 use crate::description::{Rope, RopePairing, RopeScaling, limits};
 use crate::error::Result;
@@ -21,13 +21,15 @@ const SHORT: &str = "rope_factors_short.weight";
 
 /// Fields of YaRN that would change the numbers in a way that Triad does not compute, unless they hold the value given
 /// here.
-const YARN_REFUSED: [(&str, f32); 5] = [
+const YARN_REFUSED: [(&str, f32); 4] = [
     ("rope.scaling.yarn_beta_fast", BETA_FAST as f32),
     ("rope.scaling.yarn_beta_slow", BETA_SLOW as f32),
-    ("rope.scaling.yarn_log_multiplier", 0.0),
     ("rope.scaling.yarn_ext_factor", 1.0),
     ("rope.scaling.yarn_attn_factor", 1.0),
 ];
+/// The logarithm's factor in the divisor of YaRN's factor on cosine and sine.
+const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
+
 impl Reader<'_> {
     /// Reads RoPE of the blocks with full attention.
     pub(super) fn rope(
@@ -43,7 +45,7 @@ impl Reader<'_> {
         let base = match self.positive("rope.freq_base")? {
             Some(base) => base,
             // Only the older families may leave it out.
-            None if self.family.local_rope_base.is_some() => {
+            None if matches!(self.family.local_rope, LocalRope::Base(_)) => {
                 self.required("rope.freq_base", None)?
             }
             None => ROPE_BASE,
@@ -84,7 +86,7 @@ impl Reader<'_> {
             }
         }
         let field = "rope.freq_base_swa";
-        if self.family.local_rope_base.is_none()
+        if !matches!(self.family.local_rope, LocalRope::Base(_))
             && self.float(field)?.is_some_and(|other| other != base)
         {
             return refused(field);
@@ -173,7 +175,7 @@ impl Reader<'_> {
         match (linear, stored) {
             (None, None) => Ok(RopeScaling::None),
             (Some(factor), None) => Ok(RopeScaling::Linear { factor }),
-            (None, Some(stored)) if self.family.local_rope_base.is_none() => Ok(stored),
+            (None, Some(stored)) if !self.family.has_local_rope() => Ok(stored),
             (_, Some(_)) => Err(unsupported(
                 "stored divisors of RoPE together with another RoPE scaling",
             )),
@@ -181,7 +183,11 @@ impl Reader<'_> {
     }
 
     fn yarn(&self, factor: f32, (base, dims): (f32, usize), context: usize) -> Result<RopeScaling> {
-        for (field, neutral) in YARN_REFUSED {
+        let log_multiplier = self.float(LOG_MULTIPLIER)?.unwrap_or(0.0);
+        // llama.cpp reads the field in Ministral 3 alone.
+        let refused = [(LOG_MULTIPLIER, 0.0)];
+        let refused = &refused[..usize::from(!self.family.temperature)];
+        for &(field, neutral) in YARN_REFUSED.iter().chain(refused) {
             if self.float(field)?.is_some_and(|value| value != neutral) {
                 return Err(unsupported(format!(
                     "metadata sets `{}`, which Triad does not support",
@@ -214,7 +220,9 @@ impl Reader<'_> {
         let stated = self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
         Ok(RopeScaling::Yarn {
             factors: yarn_factors(scaling, base, dims),
-            attention_factor: (yarn_attention_factor(factor, 1.0) * f64::from(stated)) as f32,
+            attention_factor: (yarn_attention_factor(factor, 1.0)
+                / yarn_attention_factor(factor, f64::from(log_multiplier))
+                * f64::from(stated)) as f32,
         })
     }
 

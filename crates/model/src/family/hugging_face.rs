@@ -6,13 +6,13 @@ use serde_json::Value;
 use super::config::Config;
 use super::config_rope::ConfigRope;
 use super::draft::Draft;
-use super::traits::{self, Family, Windows};
+use super::traits::{self, Family, NoRope, Windows};
 use super::{FULL, SLIDING, malformed, unsupported};
 use crate::description::{Activation, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 17] = [
+const FAMILIES: [(&str, &Family); 25] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -27,6 +27,14 @@ const FAMILIES: [(&str, &Family); 17] = [
     ("smollm3", &traits::SMOLLM3),
     ("ernie4_5", &traits::ERNIE4_5),
     ("seed_oss", &traits::SEED_OSS),
+    ("ministral", &traits::MISTRAL),
+    ("ministral3", &traits::MINISTRAL3),
+    ("glm", &traits::GLM),
+    ("glm4", &traits::GLM4),
+    ("hunyuan_v1_dense", &traits::HUNYUAN),
+    ("exaone4", &traits::EXAONE4),
+    ("olmo2", &traits::OLMO2),
+    ("olmo3", &traits::OLMO3),
     ("qwen2_vl_text", &traits::QWEN2_VL),
     ("qwen2_5_vl_text", &traits::QWEN2_VL),
     ("qwen3_vl_text", &traits::QWEN3_VL),
@@ -161,6 +169,9 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
     };
     let bias = |part: usize| {
         let (field, default) = family.bias_fields[part];
+        if field.is_empty() {
+            return Ok(false);
+        }
         // `transformers` reads null as false, also where it takes true if the field is absent.
         let absent = default && !config.has(field);
         config.bool(field).map(|bias| bias.unwrap_or(absent))
@@ -182,6 +193,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         Some(_) => config.positive(key).map(|cap| cap.map(|cap| cap as f32)),
         None => Ok(None),
     };
+    let windows = windows(family, config, blocks)?;
     let rope = ConfigRope {
         family,
         config,
@@ -214,8 +226,12 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         },
         residual_scale: multiplier("residual_multiplier")? as f32,
         logit_scale: multiplier("logits_scaling")?.recip() as f32,
-        windows: windows(family, config, blocks)?,
-        has_rope: has_rope(family, config, blocks)?,
+        has_rope: has_rope(family, config, &windows)?,
+        temperature: match family.temperature {
+            true => Some(rope.temperature()?),
+            false => None,
+        },
+        windows,
         rope: rope.read(false)?,
         local_rope: rope.read(true)?,
         tied,
@@ -223,9 +239,18 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
 }
 
 /// Returns whether each block has RoPE.
-fn has_rope(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<bool>> {
-    let Some(default) = family.no_rope_interval else {
-        return Ok(vec![true; blocks]);
+fn has_rope(family: &Family, config: &Config<'_>, windows: &[Option<usize>]) -> Result<Vec<bool>> {
+    let blocks = windows.len();
+    let default = match family.no_rope {
+        NoRope::Never => return Ok(vec![true; blocks]),
+        // `transformers` asks whether the field is null, and not whether a block has a window.
+        NoRope::Global
+            if config.has("sliding_window") && config.raw("sliding_window").is_none() =>
+        {
+            return Ok(vec![true; blocks]);
+        }
+        NoRope::Global => return Ok(windows.iter().map(Option::is_some).collect()),
+        NoRope::Every(default) => default,
     };
     if config.bool("use_sliding_window")? == Some(true) {
         refuse(config, &["sliding_window"])?;
@@ -294,7 +319,7 @@ fn windows(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<Op
     }
     let first = config.count("max_window_layers")?.unwrap_or(28);
     let every = match family.windows {
-        Windows::AllButEvery(default) if family.local_rope_base.is_some() => config
+        Windows::AllButEvery(default) if family.reads_window_pattern() => config
             .size("sliding_window_pattern", limits::BLOCKS)?
             .unwrap_or(default),
         Windows::AllButEvery(every) => every,
@@ -324,8 +349,8 @@ fn types_to_windows(
         )));
     }
     let to_window = |(block, kind): (usize, &&str)| match *kind {
-        // `transformers` gives every block of Phi-3 the window, whatever `layer_types` contains.
-        FULL | SLIDING if family.name == "phi3" => Ok(window),
+        // `transformers` gives every block of Phi-3 and Ministral 3 the window, whatever `layer_types` contains.
+        FULL | SLIDING if ["phi3", "mistral3"].contains(&family.name) => Ok(window),
         FULL => Ok(None),
         SLIDING if window.is_some() => Ok(window),
         SLIDING => Err(malformed(format!(

@@ -9,7 +9,7 @@ use crate::description::{Linear, ModelDescription, RopePairing};
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 15] = [
+const ALL: [&Family; 21] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -23,6 +23,12 @@ const ALL: [&Family; 15] = [
     &traits::SMOLLM3,
     &traits::ERNIE4_5,
     &traits::SEED_OSS,
+    &traits::MINISTRAL3,
+    &traits::GLM,
+    &traits::GLM4,
+    &traits::HUNYUAN,
+    &traits::EXAONE4,
+    &traits::OLMO3,
     &traits::QWEN2_VL,
     &traits::QWEN3_VL,
 ];

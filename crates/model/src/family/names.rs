@@ -50,6 +50,33 @@ pub(super) const QWEN3: Names = Names {
     ..LLAMA
 };
 
+pub(super) const HUNYUAN: Names = Names {
+    query_norm: "self_attn.query_layernorm",
+    key_norm: "self_attn.key_layernorm",
+    ..LLAMA
+};
+
+pub(super) const GLM: Names = Names {
+    gate: "mlp.gate_up_proj",
+    up: "mlp.gate_up_proj",
+    ..LLAMA
+};
+
+pub(super) const GLM4: Names = Names {
+    attention_post_norm: "post_self_attn_layernorm",
+    feed_forward_post_norm: "post_mlp_layernorm",
+    ..GLM
+};
+
+/// OLMo 2 and 3, EXAONE 4.
+pub(super) const POST_NORM: Names = Names {
+    attention_norm: "",
+    attention_post_norm: "post_attention_layernorm",
+    feed_forward_norm: "",
+    feed_forward_post_norm: "post_feedforward_layernorm",
+    ..QWEN3
+};
+
 pub(super) const GEMMA2: Names = Names {
     attention_post_norm: "post_attention_layernorm",
     feed_forward_norm: "pre_feedforward_layernorm",

@@ -6,7 +6,7 @@ use super::gguf_rope::ROPE_TENSORS;
 use super::names::{self, Names};
 use super::traits::Family;
 use super::{AreEqual, malformed, missing, unsupported};
-use crate::description::{BlockDescription, Linear, ModelDescription, Norm, NormKind, Residual};
+use crate::description::{BlockDescription, Linear, ModelDescription, Norm, NormKind};
 use crate::error::Result;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorMap, TensorSlice};
@@ -163,25 +163,35 @@ impl Mapper<'_> {
                 .then(|| self.norm(&format!("{prefix}{name}"), norm, width))
                 .transpose()
         };
-        let post = block.residual == Residual::SerialPostNorm;
-        let serial = block.residual != Residual::Parallel;
+        let residual = block.residual;
+        let post = residual.has_post_norms();
+        let attention_norm = norm_if(
+            residual.has_attention_norm(),
+            names.attention_norm,
+            &block.norm,
+            hidden,
+        )?;
         let attention_post_norm = norm_if(post, names.attention_post_norm, &block.norm, hidden)?;
-        let feed_forward_norm = norm_if(serial, names.feed_forward_norm, &block.norm, hidden)?;
+        let feed_forward_norm = norm_if(
+            residual.has_feed_forward_norm(),
+            names.feed_forward_norm,
+            &block.norm,
+            hidden,
+        )?;
         let feed_forward_post_norm =
             norm_if(post, names.feed_forward_post_norm, &block.norm, hidden)?;
         let (has_qk_norm, qk_norm) = (
             block.attention.qk_norm.is_some(),
-            block.attention.qk_norm.unwrap_or(block.norm),
+            block
+                .attention
+                .qk_norm
+                .map_or(block.norm, |qk_norm| qk_norm.norm),
         );
-        let head_dim = block.attention.head_dim;
+        let [query_width, key_width] = block.attention.qk_norm_widths();
         Ok(BlockTensors {
-            query_norm: norm_if(has_qk_norm, names.query_norm, &qk_norm, head_dim)?,
-            key_norm: norm_if(has_qk_norm, names.key_norm, &qk_norm, head_dim)?,
-            attention_norm: self.norm(
-                &format!("{prefix}{}", names.attention_norm),
-                &block.norm,
-                hidden,
-            )?,
+            query_norm: norm_if(has_qk_norm, names.query_norm, &qk_norm, query_width)?,
+            key_norm: norm_if(has_qk_norm, names.key_norm, &qk_norm, key_width)?,
+            attention_norm,
             attention_post_norm,
             feed_forward_norm,
             feed_forward_post_norm,

@@ -19,14 +19,14 @@ pub(super) struct Family {
     pub residual: Residual,
     /// Whether the embedding is multiplied by √hidden.
     pub scaled_embedding: bool,
-    /// Whether query and key heads are normalized before RoPE.
-    pub qk_norm: bool,
+    /// The norms of queries and keys.
+    pub qk_norm: QkNorms,
     /// Whether query, key and value always have biases, whatever the configuration states.
     pub qkv_bias: bool,
     /// Whether every linear layer and the output matrix always have biases.
     pub all_biases: bool,
     /// Fields of a `config.json` that give biases to query, key and value, to the output of attention and to the
-    /// feed-forward, with their defaults.
+    /// feed-forward, with their defaults. An empty name: no field.
     pub bias_fields: [(&'static str, bool); 3],
     /// How Hugging Face checkpoints pair RoPE's dimensions.
     pub pairing: RopePairing,
@@ -42,14 +42,16 @@ pub(super) struct Family {
     pub windows: Windows,
     /// The soft caps of attention scores and logits, if the family has them.
     pub soft_caps: Option<SoftCaps>,
-    /// Base of RoPE in the blocks with a window, if it differs from that of other blocks.
-    pub local_rope_base: Option<f32>,
+    /// RoPE of the blocks with a window.
+    pub local_rope: LocalRope,
     /// Default of the number by whose root query · key is divided, if that is not the head's width.
     pub query_scalar: Option<f32>,
     /// Whether a file has factors on embedding, attention scores, residual additions and logits.
     pub multipliers: bool,
-    /// Every n-th block has no RoPE by default; `None`: all blocks have it.
-    pub no_rope_interval: Option<usize>,
+    /// The blocks without RoPE.
+    pub no_rope: NoRope,
+    /// Whether queries have a factor by position.
+    pub temperature: bool,
     /// Whether RoPE may be scaled by YaRN.
     pub yarn: bool,
 
@@ -73,6 +75,18 @@ pub(super) struct Family {
     pub sizes: &'static [(&'static str, usize)],
 }
 
+impl Family {
+    /// Returns whether `sliding_window_pattern` of a `config.json` gives the interval of blocks without a window.
+    pub fn reads_window_pattern(&self) -> bool {
+        ["gemma3", "exaone4"].contains(&self.name)
+    }
+
+    /// Returns whether the blocks with a window have a RoPE of their own.
+    pub fn has_local_rope(&self) -> bool {
+        self.local_rope != LocalRope::Same
+    }
+}
+
 /// The blocks of a model that have a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Windows {
@@ -84,6 +98,41 @@ pub(super) enum Windows {
     FromLayer,
     /// All except every n-th.
     AllButEvery(usize),
+}
+
+/// The norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum QkNorms {
+    /// None.
+    Never,
+    /// One for each head, before RoPE.
+    Heads,
+    /// One for each head, after RoPE.
+    HeadsAfterRope,
+    /// One for all heads, before RoPE.
+    AllHeads,
+}
+
+/// RoPE of the blocks that have a sliding window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum LocalRope {
+    /// That of all blocks.
+    Same,
+    /// On this base by default, without scaling.
+    Base(f32),
+    /// On the base of all blocks, without scaling.
+    Unscaled,
+}
+
+/// The blocks that have no RoPE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoRope {
+    /// None of them.
+    Never,
+    /// Every n-th, if the file does not list them.
+    Every(usize),
+    /// Blocks without a window, in a model in which others have one.
+    Global,
 }
 
 /// Default soft caps.
@@ -100,7 +149,7 @@ pub(super) const LLAMA: Family = Family {
     norms_less_one: false,
     residual: Residual::Serial,
     scaled_embedding: false,
-    qk_norm: false,
+    qk_norm: QkNorms::Never,
     qkv_bias: false,
     all_biases: false,
     bias_fields: [
@@ -115,10 +164,11 @@ pub(super) const LLAMA: Family = Family {
     activation_field: "hidden_act",
     windows: Windows::Never,
     soft_caps: None,
-    local_rope_base: None,
+    local_rope: LocalRope::Same,
     query_scalar: None,
     multipliers: false,
-    no_rope_interval: None,
+    no_rope: NoRope::Never,
+    temperature: false,
     yarn: true,
     rope_base: 10_000.0,
     rotary_fraction: None,
@@ -153,7 +203,7 @@ pub(super) const QWEN3: Family = Family {
     name: "qwen3",
     names: names::QWEN3,
     qkv_bias: false,
-    qk_norm: true,
+    qk_norm: QkNorms::Heads,
     head_dim: Some(128),
     ..QWEN2
 };
@@ -167,7 +217,7 @@ pub(super) const GRANITE: Family = Family {
 
 pub(super) const SMOLLM3: Family = Family {
     name: "smollm3",
-    no_rope_interval: Some(4),
+    no_rope: NoRope::Every(4),
     rope_base: 2_000_000.0,
     tied: true,
     context: 32_768,
@@ -197,6 +247,89 @@ pub(super) const SEED_OSS: Family = Family {
     head_dim: Some(128),
     context: 524_288,
     ..LLAMA
+};
+
+/// Ministral 3, also the text of that model with images.
+pub(super) const MINISTRAL3: Family = Family {
+    name: "mistral3",
+    windows: Windows::Everywhere,
+    temperature: true,
+    epsilon: 1e-5,
+    head_dim: Some(128),
+    context: 262_144,
+    ..LLAMA
+};
+
+/// GLM-4-9B and GLM-Edge.
+pub(super) const GLM: Family = Family {
+    name: "glm",
+    names: names::GLM,
+    bias_fields: [("attention_bias", true), ("", false), ("", false)],
+    pairing: RopePairing::Adjacent,
+    rotary_fraction: Some(0.5),
+    yarn: false,
+    epsilon: 1.5625e-7,
+    head_dim: Some(128),
+    context: 131_072,
+    ..LLAMA
+};
+
+/// GLM-4-0414.
+pub(super) const GLM4: Family = Family {
+    name: "glm4",
+    names: names::GLM4,
+    residual: Residual::SerialPostNorm,
+    ..GLM
+};
+
+/// The dense models of Hunyuan.
+pub(super) const HUNYUAN: Family = Family {
+    name: "hunyuan-dense",
+    names: names::HUNYUAN,
+    qk_norm: QkNorms::HeadsAfterRope,
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
+    yarn: false,
+    epsilon: 1e-5,
+    ..LLAMA
+};
+
+pub(super) const EXAONE4: Family = Family {
+    name: "exaone4",
+    names: names::POST_NORM,
+    residual: Residual::PostNorm,
+    qk_norm: QkNorms::Heads,
+    bias_fields: [("", false); 3],
+    windows: Windows::AllButEvery(4),
+    window: Some(4096),
+    no_rope: NoRope::Global,
+    epsilon: 1e-5,
+    ..LLAMA
+};
+
+pub(super) const OLMO2: Family = Family {
+    name: "olmo2",
+    names: names::POST_NORM,
+    residual: Residual::PostNorm,
+    qk_norm: QkNorms::AllHeads,
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
+    epsilon: 1e-5,
+    ..LLAMA
+};
+
+/// OLMo 3, which GGUF calls by the name of OLMo 2.
+pub(super) const OLMO3: Family = Family {
+    windows: Windows::AllButEvery(4),
+    window: Some(4096),
+    local_rope: LocalRope::Unscaled,
+    ..OLMO2
 };
 
 /// The text model of Qwen2-VL and Qwen2.5-VL.
@@ -250,13 +383,13 @@ pub(super) const GEMMA2: Family = Family {
 pub(super) const GEMMA3: Family = Family {
     name: "gemma3",
     names: names::GEMMA3,
-    qk_norm: true,
+    qk_norm: QkNorms::Heads,
     windows: Windows::AllButEvery(6),
     soft_caps: Some(SoftCaps {
         scores: None,
         logits: None,
     }),
-    local_rope_base: Some(10_000.0),
+    local_rope: LocalRope::Base(10_000.0),
     rope_base: 1_000_000.0,
     context: 131_072,
     sizes: &[

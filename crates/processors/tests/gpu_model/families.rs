@@ -1,7 +1,7 @@
 //! Tiny models with the special features of each family.
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind,
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, QkNorm,
     Residual, Rope, RopePairing, RopeScaling,
 };
 
@@ -9,6 +9,11 @@ const RMS: Norm = Norm {
     kind: NormKind::Rms,
     epsilon: 1e-5,
     weight_offset: 0.0,
+};
+const QK_NORM: QkNorm = QkNorm {
+    norm: RMS,
+    spans_heads: false,
+    after_rope: false,
 };
 
 /// Returns two layers of LLaMA's structure: grouped heads, a gate, and norms before attention and feed-forward.
@@ -22,6 +27,7 @@ pub fn llama() -> ModelDescription {
             qkv_bias: false,
             output_bias: false,
             qk_norm: None,
+            temperature: None,
             window: None,
             soft_cap: None,
             rope: Rope {
@@ -97,7 +103,7 @@ pub fn all() -> Vec<(&'static str, ModelDescription)> {
         ),
         (
             "qwen3, norms of heads",
-            changed(|_, block| block.attention.qk_norm = Some(RMS)),
+            changed(|_, block| block.attention.qk_norm = Some(QK_NORM)),
         ),
         (
             "mistral, a window",
@@ -116,7 +122,7 @@ pub fn all() -> Vec<(&'static str, ModelDescription)> {
             "gemma3, norms of heads, another rotation in each block, one head of keys",
             changed(|index, block| {
                 block.residual = Residual::SerialPostNorm;
-                block.attention.qk_norm = Some(RMS);
+                block.attention.qk_norm = Some(QK_NORM);
                 block.attention.kv_heads = 1;
                 block.attention.rope.base = if index == 0 { 1e4 } else { 1e6 };
                 block.feed_forward.activation = Activation::Gelu;

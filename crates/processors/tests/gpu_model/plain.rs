@@ -235,16 +235,16 @@ impl PlainModel {
             let mut norm = |is_there: bool, features| {
                 is_there.then(|| PlainNorm::new(&mut random, &block.norm, features))
             };
-            let post = block.residual == Residual::SerialPostNorm;
+            let post = block.residual.has_post_norms();
             let attention_norm = norm(true, hidden).unwrap();
             let attention_post_norm = norm(post, hidden);
-            let feed_forward_norm = norm(block.residual != Residual::Parallel, hidden);
+            let feed_forward_norm = norm(block.residual.has_feed_forward_norm(), hidden);
             let feed_forward_post_norm = norm(post, hidden);
             let head_dim = block.attention.head_dim;
             let head_norms = block
                 .attention
                 .qk_norm
-                .map(|norm| [(); 2].map(|()| PlainNorm::new(&mut random, &norm, head_dim)));
+                .map(|norm| [(); 2].map(|()| PlainNorm::new(&mut random, &norm.norm, head_dim)));
             let linears = block.linears(hidden).into_iter().map(|shape| {
                 let sizes = [shape.out_features, shape.in_features];
                 (
@@ -431,7 +431,7 @@ impl PlainBlock {
         let [query_norm, key_norm] =
             [0, 1].map(|index| self.head_norms.as_ref().map(|norms| norms[index].view()));
         DeviceBlock {
-            attention_norm: self.attention_norm.view(),
+            attention_norm: Some(self.attention_norm.view()),
             attention_post_norm: self.attention_post_norm.as_ref().map(PlainNorm::view),
             feed_forward_norm: self.feed_forward_norm.as_ref().map(PlainNorm::view),
             feed_forward_post_norm: self.feed_forward_post_norm.as_ref().map(PlainNorm::view),

@@ -224,11 +224,9 @@ impl<'a> Between<'a> {
         // Values that are updated in place would vanish or grow over many runs: each run starts from the same numbers.
         self.gate.copy_from_slice(&self.up);
         self.x.copy_from_slice(&self.projected);
-        let (norms, posts) = match self.block.residual {
-            Residual::Serial => (2, 0),
-            Residual::SerialPostNorm => (2, 2),
-            Residual::Parallel => (1, 0),
-        };
+        let residual = self.block.residual;
+        let posts = if residual.has_post_norms() { 2 } else { 0 };
+        let norms = residual.norms() - posts;
         seconds_of(|| {
             (0..2).for_each(|_| {
                 for_each_chunk(chunks_mut(&mut self.x, TASK_NUMBERS), 1, |task, x| {

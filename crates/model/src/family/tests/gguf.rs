@@ -6,7 +6,7 @@ use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{TensorMap, TensorSlice};
 
-fn metadata(architecture: &str, more: &[(&str, Value)]) -> Metadata {
+pub(super) fn metadata(architecture: &str, more: &[(&str, Value)]) -> Metadata {
     let mut metadata = Metadata::default();
     metadata.insert(
         "general.architecture",
@@ -35,12 +35,12 @@ fn metadata(architecture: &str, more: &[(&str, Value)]) -> Metadata {
     metadata
 }
 
-const GGUF_OUTER: [(&str, &[usize]); 2] = [
+pub(super) const GGUF_OUTER: [(&str, &[usize]); 2] = [
     ("token_embd.weight", &[100, 64]),
     ("output_norm.weight", &[64]),
 ];
 
-const GGUF_BLOCK: [(&str, &[usize]); 9] = [
+pub(super) const GGUF_BLOCK: [(&str, &[usize]); 9] = [
     ("attn_norm.weight", &[64]),
     ("ffn_norm.weight", &[64]),
     ("attn_q.weight", &[64, 64]),
@@ -62,7 +62,10 @@ fn counting(info: &TensorInfo) -> Result<Vec<f32>> {
     Ok((1..=info.elements()).map(|value| value as f32).collect())
 }
 
-fn from_file(metadata: &Metadata, tensors: &Tensors) -> Result<(ModelDescription, TensorMap)> {
+pub(super) fn from_file(
+    metadata: &Metadata,
+    tensors: &Tensors,
+) -> Result<(ModelDescription, TensorMap)> {
     from_gguf(metadata, tensors, &counting)
 }
 

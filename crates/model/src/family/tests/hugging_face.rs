@@ -3,8 +3,8 @@ use serde_json::{Value as Json, json};
 use super::super::hugging_face;
 use super::{Tensors, llama_description, tensor, tensors, windows};
 use crate::description::{
-    Activation, BlockDescription, FeedForward, Linear, ModelDescription, Norm, NormKind, Residual,
-    RopeScaling,
+    Activation, BlockDescription, FeedForward, Linear, ModelDescription, Norm, NormKind, QkNorm,
+    Residual, RopeScaling,
 };
 use crate::error::{ErrorKind, Result};
 use crate::family;
@@ -15,7 +15,7 @@ fn from_hugging_face(config: &Json, tensors: &Tensors) -> Result<(ModelDescripti
 }
 
 /// Returns `base` with the fields of `changes`; a field with the string `absent` is removed.
-fn with(base: &Json, changes: Json) -> Json {
+pub(super) fn with(base: &Json, changes: Json) -> Json {
     let mut config = base.clone();
     let fields = config.as_object_mut().expect("an object");
     let Json::Object(changes) = changes else {
@@ -75,7 +75,7 @@ fn a_llama_checkpoint_is_described_and_mapped() {
     assert_eq!(map.output.weight.name, "lm_head.weight");
     let block = &map.blocks[1];
     assert_eq!(
-        block.attention_norm.weight,
+        block.attention_norm.as_ref().expect("a norm").weight,
         "model.layers.1.input_layernorm.weight"
     );
     let feed_forward_norm = block.feed_forward_norm.as_ref().expect("a norm");
@@ -210,10 +210,14 @@ fn qwen3_normalizes_query_and_key_heads_of_its_own_width() {
     );
     assert_eq!(
         attention.qk_norm,
-        Some(Norm {
-            kind: NormKind::Rms,
-            epsilon: 1e-5,
-            weight_offset: 0.0
+        Some(QkNorm {
+            norm: Norm {
+                kind: NormKind::Rms,
+                epsilon: 1e-5,
+                weight_offset: 0.0
+            },
+            spans_heads: false,
+            after_rope: false
         })
     );
     assert_eq!(
@@ -293,7 +297,10 @@ fn gemma3_has_two_ropes_and_fills_in_what_a_nested_configuration_leaves_out() {
             (8, 4, 256)
         );
         assert_eq!((attention.scale, attention.soft_cap), (1.0 / 16.0, None));
-        assert_eq!(attention.qk_norm.map(|norm| norm.weight_offset), Some(1.0));
+        assert_eq!(
+            attention.qk_norm.map(|norm| norm.norm.weight_offset),
+            Some(1.0)
+        );
         let expected = if local.contains(&index) {
             (Some(1024), 10_000.0, RopeScaling::None)
         } else {

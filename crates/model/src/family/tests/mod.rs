@@ -2,6 +2,7 @@
 
 mod gguf;
 mod hugging_face;
+mod norms_and_ropes;
 
 use std::collections::BTreeMap;
 
@@ -67,6 +68,7 @@ fn llama_description() -> ModelDescription {
             qkv_bias: false,
             output_bias: false,
             qk_norm: None,
+            temperature: None,
             window: None,
             soft_cap: None,
             rope: Rope {

@@ -2,7 +2,7 @@
 
 use triad_kernels::Matrix;
 use triad_kernels::int8::{Int8Weight, MAX_IN_FEATURES, packed_len};
-use triad_model::description::{BlockDescription, Linear, LinearShape, Residual};
+use triad_model::description::{BlockDescription, Linear, LinearShape, QkNorm};
 
 use super::kernels::UNIT;
 use super::weights::{Layer, row_bytes, stored_bytes};
@@ -60,9 +60,11 @@ impl DeviceModel<'_> {
             let pairs = rotations
                 .get(rotation_of_block[index])
                 .map(|rotation| rotation.frequencies.len());
-            check.that(described.attention.rope.dims > 0, || {
-                named("it has no RoPE, which shaders do not compute".to_owned())
-            })?;
+            if let Some(part) = not_computed(described) {
+                return Err(check.refused(named(format!(
+                    "it has {part}, which shaders do not compute"
+                ))));
+            }
             check.that(pairs == Some(described.attention.rope.dims / 2), || {
                 named(format!(
                     "its rotation has {pairs:?} frequencies, for {} dimensions",
@@ -82,6 +84,29 @@ impl DeviceModel<'_> {
             });
         fits.map_err(|error| check.refused(format!("output matrix: {error}")))
     }
+}
+
+/// Returns the first part of a block that no shader computes.
+fn not_computed(block: &BlockDescription) -> Option<&'static str> {
+    let attention = &block.attention;
+    let is_spanned = |norm: &QkNorm| norm.spans_heads || norm.after_rope;
+    [
+        (attention.rope.dims == 0, "no RoPE"),
+        (
+            !block.residual.has_attention_norm(),
+            "no norm before attention",
+        ),
+        (
+            attention.qk_norm.as_ref().is_some_and(is_spanned),
+            "norms of queries and keys over all heads or after RoPE",
+        ),
+        (
+            attention.temperature.is_some(),
+            "a factor on queries by position",
+        ),
+    ]
+    .into_iter()
+    .find_map(|(has_it, part)| has_it.then_some(part))
 }
 
 struct Check<'a> {
@@ -128,14 +153,16 @@ impl<'a> DeviceBlock<'a> {
                 "heads are {head_dim} wide, expected a multiple of {UNIT}"
             ));
         }
-        let (post, second) = match described.residual {
-            Residual::Serial => (false, true),
-            Residual::SerialPostNorm => (true, true),
-            Residual::Parallel => (false, false),
-        };
+        let residual = described.residual;
+        let (post, second) = (residual.has_post_norms(), residual.has_feed_forward_norm());
         let has_head_norms = described.attention.qk_norm.is_some();
         let norms = [
-            ("attention norm", Some(&self.attention_norm), hidden, true),
+            (
+                "attention norm",
+                self.attention_norm.as_ref(),
+                hidden,
+                residual.has_attention_norm(),
+            ),
             (
                 "attention post norm",
                 self.attention_post_norm.as_ref(),

@@ -3,7 +3,7 @@
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 use triad_kernels::Phase;
-use triad_model::description::{Activation, Linear, Residual, RopePairing};
+use triad_model::description::{Activation, Linear, RopePairing};
 
 use super::super::context::Context;
 use super::buffers::{Place, QUAD};
@@ -247,7 +247,8 @@ impl Builder<'_> {
         let query = attention.heads * attention.head_dim;
         let width = feed_forward.width;
 
-        self.norm(&block.attention_norm, Target::new(Stream, Normed));
+        let norm = block.attention_norm.as_ref().expect("a checked norm");
+        self.norm(norm, Target::new(Stream, Normed));
         let layers = block.layers(&[Linear::Query, Linear::Key, Linear::Value]);
         let all = query + 2 * attention.kv_heads * attention.head_dim;
         self.product(&layers, [hidden, all], Target::new(Normed, Heads))?;
@@ -262,7 +263,6 @@ impl Builder<'_> {
         )?;
 
         if let Some(norm) = &block.feed_forward_norm {
-            debug_assert_ne!(described.residual, Residual::Parallel);
             self.norm(norm, Target::new(Stream, Normed));
         }
         let layers = block.layers(&[Linear::Gate, Linear::Up]);

@@ -1,0 +1,193 @@
+//! Tests the families whose norms, RoPE or queries differ from LLaMA's: OLMo, EXAONE, Hunyuan, GLM, Ministral 3.
+
+use serde_json::{Value as Json, json};
+
+use super::super::hugging_face;
+use super::gguf::{GGUF_BLOCK, GGUF_OUTER, from_file, metadata};
+use super::hugging_face::with;
+use super::{Tensors, tensors, windows};
+use crate::description::{ModelDescription, Residual, RopePairing, RopeScaling, Temperature};
+use crate::error::Result;
+use crate::gguf::Value;
+
+fn config(model_type: &str, changes: Json) -> Json {
+    let base = json!({
+        "model_type": model_type, "vocab_size": 100, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "max_position_embeddings": 512,
+    });
+    with(&base, changes)
+}
+
+fn describe(model_type: &str, changes: Json) -> Result<ModelDescription> {
+    hugging_face::describe(&config(model_type, changes)).map(|(_, description)| description)
+}
+
+fn has_rope(description: &ModelDescription) -> Vec<bool> {
+    let dims = description.blocks.iter();
+    dims.map(|block| block.attention.rope.dims > 0).collect()
+}
+
+/// Returns the tensors of `blocks` blocks whose norms are those of OLMo 2 and EXAONE 4.
+fn post_norm_tensors(blocks: usize, query_norm: &[usize], key_norm: &[usize]) -> Tensors {
+    let mut block: Vec<(&str, &[usize])> = GGUF_BLOCK
+        .iter()
+        .filter(|(name, _)| !name.contains("norm"))
+        .copied()
+        .collect();
+    block.push(("attn_q_norm.weight", query_norm));
+    block.push(("attn_k_norm.weight", key_norm));
+    block.push(("post_attention_norm.weight", &[64]));
+    block.push(("post_ffw_norm.weight", &[64]));
+    tensors(&GGUF_OUTER, "blk.", blocks, &block)
+}
+
+#[test]
+fn blocks_of_exaone_without_a_window_have_no_rope_if_others_have_one() {
+    let windowed = describe("exaone4", json!({ "sliding_window": 8 })).unwrap();
+    let expected = [Some(8), Some(8), Some(8), None, Some(8)];
+    assert_eq!(windows(&windowed), expected);
+    assert_eq!(has_rope(&windowed), [true, true, true, false, true]);
+    let pattern = json!({ "sliding_window": 8, "sliding_window_pattern": 2 });
+    let pattern = describe("exaone4", pattern).unwrap();
+    assert_eq!(has_rope(&pattern), [true, false, true, false, true]);
+    let plain = describe("exaone4", json!({ "sliding_window": null })).unwrap();
+    assert_eq!(windows(&plain), [None; 5]);
+    assert_eq!(has_rope(&plain), [true; 5]);
+}
+
+#[test]
+fn exaone_in_gguf_has_windows_if_it_has_64_blocks() {
+    let describe = |blocks: usize, more: &[(&str, Value)]| {
+        let count = ("block_count", Value::Integer(blocks as i128));
+        let more: Vec<_> = [count].iter().chain(more).cloned().collect();
+        let tensors = post_norm_tensors(blocks, &[16], &[16]);
+        from_file(&metadata("exaone4", &more), &tensors).map(|(description, _)| description)
+    };
+    let small = describe(2, &[]).unwrap();
+    assert_eq!(
+        (windows(&small), has_rope(&small)),
+        (vec![None; 2], vec![true; 2])
+    );
+    let large = describe(64, &[]).unwrap();
+    assert_eq!(
+        windows(&large)[..4],
+        [Some(4096), Some(4096), Some(4096), None]
+    );
+    assert_eq!(has_rope(&large)[..4], [true, true, true, false]);
+    let error = describe(2, &[("attention.sliding_window", Value::Integer(8))]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("exaone4.attention.sliding_window"),
+        "{error}"
+    );
+}
+
+#[test]
+fn norms_of_olmo_follow_both_halves_and_span_all_heads() {
+    let description = describe("olmo2", json!({})).unwrap();
+    let block = &description.blocks[0];
+    assert_eq!(block.residual, Residual::PostNorm);
+    assert_eq!(block.residual.norms(), 2);
+    assert_eq!(block.attention.qk_norm_widths(), [64, 32]);
+    let found = from_file(&metadata("olmo2", &[]), &post_norm_tensors(2, &[64], &[32]));
+    assert_eq!(
+        found.unwrap().0.blocks[0].attention.qk_norm,
+        block.attention.qk_norm
+    );
+    let narrow = from_file(&metadata("olmo2", &[]), &post_norm_tensors(2, &[16], &[16]));
+    let error = narrow.unwrap_err().to_string();
+    assert!(
+        error.contains("blk.0.attn_q_norm.weight") && error.contains("[64]"),
+        "{error}"
+    );
+}
+
+#[test]
+fn windows_of_olmo3_have_unscaled_rope_on_a_base_that_the_versions_agree_on() {
+    let yarn =
+        json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
+    let changes = json!({ "sliding_window": 8, "rope_theta": 5e5, "rope_scaling": yarn });
+    let description = describe("olmo3", changes).unwrap();
+    assert_eq!(
+        windows(&description),
+        [Some(8), Some(8), Some(8), None, Some(8)]
+    );
+    let ropes = description.blocks.iter().map(|block| &block.attention.rope);
+    for (block, rope) in ropes.enumerate() {
+        let is_scaled = matches!(rope.scaling, RopeScaling::Yarn { .. });
+        assert_eq!((rope.base, is_scaled), (5e5, block == 3), "block {block}");
+    }
+    // Version 5 has another default, and gives the blocks with a window no other base.
+    for changes in [json!({}), json!({ "rope_theta": 1e4 })] {
+        let error = describe("olmo3", changes).unwrap_err().to_string();
+        assert!(error.contains("versions 4 and 5"), "{error}");
+    }
+}
+
+#[test]
+fn alpha_stretches_the_base_of_hunyuan_and_no_other() {
+    let scaling = json!({ "rope_scaling": { "type": "dynamic", "alpha": 1000.0 } });
+    let description = describe("hunyuan_v1_dense", scaling.clone()).unwrap();
+    let attention = &description.blocks[0].attention;
+    let stretched = (1e4 * 1000f64.powf(16.0 / 14.0)) as f32;
+    assert_eq!(
+        (attention.rope.base, &attention.rope.scaling),
+        (stretched, &RopeScaling::None)
+    );
+    assert!(
+        attention
+            .qk_norm
+            .is_some_and(|norm| norm.after_rope && !norm.spans_heads)
+    );
+    let dynamic = json!({ "rope_scaling": { "type": "dynamic", "factor": 2.0 } });
+    for (model_type, changes) in [("hunyuan_v1_dense", dynamic), ("llama", scaling)] {
+        let error = describe(model_type, changes).unwrap_err().to_string();
+        assert!(error.contains("`dynamic`"), "{error}");
+    }
+}
+
+#[test]
+fn glm_rotates_adjacent_pairs_of_half_a_head_and_has_biases_unless_told_otherwise() {
+    for (model_type, residual) in [
+        ("glm", Residual::Serial),
+        ("glm4", Residual::SerialPostNorm),
+    ] {
+        let description = describe(model_type, json!({})).unwrap();
+        let block = &description.blocks[0];
+        assert_eq!(block.residual, residual);
+        let rope = &block.attention.rope;
+        assert_eq!((rope.dims, rope.pairing), (8, RopePairing::Adjacent));
+        assert!(block.attention.qkv_bias && !block.attention.output_bias);
+        let plain = describe(model_type, json!({ "attention_bias": false })).unwrap();
+        assert!(!plain.blocks[0].attention.qkv_bias);
+    }
+}
+
+#[test]
+fn the_temperature_of_ministral3_comes_from_the_numbers_of_rope() {
+    let rope = json!({
+        "rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64,
+        "llama_4_scaling_beta": 0.5,
+    });
+    let description = describe("ministral3", json!({ "rope_parameters": rope })).unwrap();
+    let expected = Temperature {
+        scale: 0.5,
+        context: 64,
+    };
+    assert_eq!(description.blocks[0].attention.temperature, Some(expected));
+    assert_eq!([0, 63].map(|position| expected.factor(position)), [1.0; 2]);
+    assert_eq!(expected.factor(64), 1.0 + 0.5 * 2f32.ln());
+    let incomplete = with(&rope, json!({ "llama_4_scaling_beta": "absent" }));
+    for (changes, named) in [
+        (json!({}), "rope_parameters"),
+        (
+            json!({ "rope_parameters": incomplete }),
+            "llama_4_scaling_beta",
+        ),
+    ] {
+        let error = describe("ministral3", changes).unwrap_err().to_string();
+        assert!(error.contains(named), "{error}");
+    }
+}
