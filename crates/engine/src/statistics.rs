@@ -46,6 +46,10 @@ pub enum Operator {
     /// A feed-forward that is computed as a whole, by a device's program or in fixed point, instead of gate and up,
     /// activation and down.
     FeedForward,
+    /// The choice of experts.
+    Router,
+    /// The feed-forwards of the chosen experts.
+    Experts,
     /// The outlier correction of linear layers, except in [`Operator::Gated`].
     Shadows,
     /// The LoRA adapters of linear layers.
@@ -59,7 +63,7 @@ pub enum Operator {
 
 impl Operator {
     /// All operators.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Embedding,
         Self::Norm,
         Self::Quantize,
@@ -73,6 +77,8 @@ impl Operator {
         Self::Gated,
         Self::Down,
         Self::FeedForward,
+        Self::Router,
+        Self::Experts,
         Self::Shadows,
         Self::Adapters,
         Self::Residual,
@@ -109,6 +115,8 @@ impl Operator {
             Self::Gated => "gate, up product, activation, quantize",
             Self::Down => "down product",
             Self::FeedForward => "whole feed-forward",
+            Self::Router => "router",
+            Self::Experts => "experts",
             Self::Shadows => "shadows",
             Self::Adapters => "adapters",
             Self::Residual => "residual",

@@ -115,6 +115,9 @@ pub fn linear_name(block: usize, linear: Linear) -> String {
         Linear::Gate => "gate",
         Linear::Up => "up",
         Linear::Down => "down",
+        Linear::ExpertGate(expert) => return format!("blocks.{block}.experts.{expert}.gate"),
+        Linear::ExpertUp(expert) => return format!("blocks.{block}.experts.{expert}.up"),
+        Linear::ExpertDown(expert) => return format!("blocks.{block}.experts.{expert}.down"),
     };
     format!("blocks.{block}.{name}")
 }

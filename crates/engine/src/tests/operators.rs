@@ -347,7 +347,13 @@ fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
         };
         let idle: Vec<_> = Operator::ALL.into_iter().filter(is_idle).collect();
         let is_gated = model.description().blocks[0].feed_forward.gated;
-        let expected = [Operator::Gated, Operator::FeedForward, Operator::Adapters];
+        let expected = [
+            Operator::Gated,
+            Operator::FeedForward,
+            Operator::Router,
+            Operator::Experts,
+            Operator::Adapters,
+        ];
         assert_eq!(idle, expected[usize::from(is_gated)..], "{family}");
         assert!(session.logits() == plain.logits(), "{family}");
     }

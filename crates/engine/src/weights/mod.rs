@@ -7,6 +7,7 @@ mod fingerprint;
 mod int8;
 mod matrix;
 mod quantized;
+mod router;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,16 +16,19 @@ use triad_kernels::BlockArithmetic;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::dequantize::dequantize;
-use triad_model::description::{ModelDescription, Norm as NormDescription, NormKind};
+use triad_model::description::{Experts, ModelDescription, Norm as NormDescription, NormKind};
 use triad_model::mapped::MappedBytes;
 use triad_model::tensor::{Format, TensorInfo};
-use triad_model::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorSlice};
+use triad_model::tensor_map::{
+    BlockTensors, LinearTensors, NormTensors, RouterTensors, TensorSlice,
+};
 use triad_model::{Error, ErrorKind, Result, description};
 
 pub use int8::Int8Matrix;
 use matrix::Storage;
 pub use matrix::WeightMatrix;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
+pub use router::Router;
 
 use crate::quantization::InputQuantization;
 
@@ -60,8 +64,18 @@ impl Weights {
                 .as_ref()
                 .map_or(linear.weight.bytes(), WeightMatrix::bytes)
         };
-        let linears = self.blocks.iter().flat_map(|block| block.linears.values());
-        linears.chain([&self.output]).map(of_linear).sum()
+        let of_block = |block: &Block| {
+            let router = block.router.as_ref();
+            let linears = block.linears.iter().map(|(name, linear)| match router {
+                // A token reads the experts that its router chooses.
+                Some(Router { experts, .. }) if name.is_of_expert() => {
+                    of_linear(linear) * experts.used / experts.count
+                }
+                _ => of_linear(linear),
+            });
+            linears.sum::<usize>() + router.map_or(0, Router::bytes)
+        };
+        self.blocks.iter().map(of_block).sum::<usize>() + of_linear(&self.output)
     }
 }
 
@@ -82,6 +96,8 @@ pub struct Block {
     pub key_norm: Option<Norm>,
     /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
     pub inputs: Option<[InputQuantization; 4]>,
+    /// The choice of experts.
+    pub router: Option<Router>,
     /// The linear layers.
     pub linears: BTreeMap<description::Linear, Linear>,
 }
@@ -221,6 +237,12 @@ impl Weights {
                 query_norm: qk_norm.map(|of| norm(&of.norm, query)),
                 key_norm: qk_norm.map(|of| norm(&of.norm, key)),
                 inputs: None,
+                router: block.feed_forward.experts.map(|experts| Router {
+                    experts,
+                    weight: WeightMatrix::random(experts.count, hidden, 2),
+                    correction: experts.correction.then(|| vec![0.0; experts.count]),
+                    shared_gate: experts.shared_gate.then(|| vec![0.0; hidden]),
+                }),
                 linears: block
                     .linears(hidden)
                     .iter()
@@ -336,7 +358,25 @@ impl Reader<'_> {
             query_norm: norm(&tensors.query_norm, &qk_norm)?,
             key_norm: norm(&tensors.key_norm, &qk_norm)?,
             inputs: None,
+            router: match (&description.feed_forward.experts, &tensors.router) {
+                (Some(experts), Some(tensors)) => Some(self.router(experts, tensors, hidden)?),
+                _ => None,
+            },
             linears: linears.collect::<Result<_>>()?,
+        })
+    }
+
+    fn router(&self, experts: &Experts, tensors: &RouterTensors, hidden: usize) -> Result<Router> {
+        let vector = |slice: &Option<TensorSlice>| {
+            let vector = slice.as_ref().map(|slice| Ok(self.slice(slice)?.to_f32()));
+            vector.transpose()
+        };
+        let weight = self.slice(&tensors.weight)?;
+        Ok(Router {
+            experts: *experts,
+            weight: weight.into_matrix(experts.count, hidden, self.block_arithmetic),
+            correction: vector(&tensors.correction)?,
+            shared_gate: vector(&tensors.shared_gate)?,
         })
     }
 

@@ -11,7 +11,7 @@ use triad_kernels::int8::{Int8Product, Int8Weight, QuantizedRows, matmul_int8_ea
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{OutputMut, Phase, Product as Multiplied, matmul_each, narrow_f16};
-use triad_model::description::{self, BlockDescription, NormKind, Residual};
+use triad_model::description::{self, BlockDescription, NormKind};
 
 use super::arena::Arena;
 use super::forms::{Group, Product};
