@@ -14,7 +14,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 63] = [
+const CASES: [(&str, &str, usize); 64] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -57,6 +57,7 @@ const CASES: [(&str, &str, usize); 63] = [
     ("qwen2_moe.gguf", "qwen2_moe", 512),
     ("olmoe", "olmoe", 512),
     ("olmoe.gguf", "olmoe", 512),
+    ("gpt_oss.gguf", "gpt_oss", 512),
     ("mixtral", "mixtral", 512),
     ("mixtral.gguf", "mixtral", 512),
     ("qwen2_5_vl", "qwen2_5_vl", 512),

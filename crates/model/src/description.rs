@@ -142,6 +142,9 @@ pub struct Attention {
     pub window: Option<usize>,
     /// The soft cap: scores become `cap · tanh(scores / cap)` (Gemma 2).
     pub soft_cap: Option<f32>,
+    /// Whether each query head has a learned score without a value (gpt-oss).
+    #[serde(default)]
+    pub sinks: bool,
     /// Rotary position embedding.
     pub rope: Rope,
     /// The factor on queries by position (Ministral 3).
@@ -184,7 +187,8 @@ impl Experts {
     fn router_parameters(&self, hidden: usize) -> usize {
         let correction = if self.correction { self.count } else { 0 };
         let gate = if self.shared_gate { hidden } else { 0 };
-        self.count * hidden + correction + gate
+        let bias = if self.bias { self.count } else { 0 };
+        self.count * hidden + bias + correction + gate
     }
 }
 
@@ -296,6 +300,11 @@ pub struct Experts {
     pub scale: f32,
     /// Whether each score has a summand for the choice, which the weights lack (DeepSeek-V3, LFM2).
     pub correction: bool,
+    /// Whether the router and the experts' layers have biases (gpt-oss).
+    pub bias: bool,
+    /// The limit of gpt-oss's activation, `(up + 1) · gate · sigmoid(1.702 · gate)`: gate is at most this number, and up
+    /// within it on both sides. `None`: the activation of the block.
+    pub clamp: Option<f32>,
     /// Whether the dense layers are a shared expert whose output has a sigmoid gate (Qwen2-MoE).
     pub shared_gate: bool,
 }
@@ -342,11 +351,15 @@ impl ModelDescription {
                     .iter()
                     .map(LinearShape::parameters)
                     .sum();
+                let sinks = match block.attention.sinks {
+                    true => block.attention.heads,
+                    false => 0,
+                };
                 let router = match block.feed_forward.experts {
                     Some(experts) => experts.router_parameters(self.hidden),
                     None => 0,
                 };
-                linears + block.residual.norms() * norm(&block.norm) + qk_norm + router
+                linears + block.residual.norms() * norm(&block.norm) + qk_norm + sinks + router
             })
             .sum();
         let output = if self.tied_output {
@@ -362,7 +375,15 @@ impl ModelDescription {
     /// router does not choose.
     pub fn active_parameters(&self) -> usize {
         let idle = |block: &BlockDescription| match block.feed_forward.experts {
-            Some(experts) => (experts.count - experts.used) * 3 * experts.width * self.hidden,
+            Some(experts) => {
+                let bias = if experts.bias {
+                    2 * experts.width + self.hidden
+                } else {
+                    0
+                };
+                let expert = 3 * experts.width * self.hidden + bias;
+                (experts.count - experts.used) * expert
+            }
             None => 0,
         };
         self.parameters() - self.blocks.iter().map(idle).sum::<usize>()
@@ -473,11 +494,14 @@ impl BlockDescription {
             linears.push(shape(Linear::Up, width, hidden, bias));
             linears.push(shape(Linear::Down, hidden, width, bias));
         }
-        if let Some(Experts { count, width, .. }) = self.feed_forward.experts {
+        if let Some(Experts {
+            count, width, bias, ..
+        }) = self.feed_forward.experts
+        {
             for expert in (0..count).map(|expert| expert as u16) {
-                linears.push(shape(Linear::ExpertGate(expert), width, hidden, false));
-                linears.push(shape(Linear::ExpertUp(expert), width, hidden, false));
-                linears.push(shape(Linear::ExpertDown(expert), hidden, width, false));
+                linears.push(shape(Linear::ExpertGate(expert), width, hidden, bias));
+                linears.push(shape(Linear::ExpertUp(expert), width, hidden, bias));
+                linears.push(shape(Linear::ExpertDown(expert), hidden, width, bias));
             }
         }
         linears

@@ -36,8 +36,8 @@ pub struct NormTensors {
 /// The tensors that choose among experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterTensors {
-    /// Weight `[experts, hidden]`.
-    pub weight: TensorSlice,
+    /// Weight `[experts, hidden]`, and its bias.
+    pub linear: LinearTensors,
     /// Summands of the scores for the choice, `[experts]`.
     pub correction: Option<TensorSlice>,
     /// Weight of the shared expert's gate, `[1, hidden]` or `[hidden]`.
@@ -59,6 +59,8 @@ pub struct BlockTensors {
     pub query_norm: Option<NormTensors>,
     /// Norm on keys, of the second width.
     pub key_norm: Option<NormTensors>,
+    /// The sinks of attention `[heads]`, if the block has them.
+    pub sinks: Option<TensorSlice>,
     /// The choice of experts, if the block has them.
     pub router: Option<RouterTensors>,
     /// One entry for each of [`crate::description::BlockDescription::linears`].

@@ -226,6 +226,16 @@ CASES = {
         "mixtral", SMALL | dict(num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, head_dim=8),
         features=[dict(num_experts_per_tok=3)], architecture="llama",
     ),
+    # Sinks, biases and a bounded activation; in GGUF alone, whose experts are in matrices of the usual layout.
+    "gpt_oss": Case(
+        "gpt_oss",
+        SMALL | dict(
+            num_local_experts=6, num_experts_per_tok=2, intermediate_size=32, head_dim=8, sliding_window=WINDOW,
+            rope_theta=1e4, rope_scaling=YARN | dict(truncate=True),
+        ),
+        features=[dict(num_experts_per_tok=3), dict(sliding_window=WINDOW + 1), dict(rope_scaling=None)],
+        architecture="gpt-oss", gguf_alone=True,
+    ),
     "seed_oss": Case(
         "seed_oss", WIDE_HEADS | dict(attention_out_bias=True),
         features=[dict(attention_bias=False), dict(attention_out_bias=False)],
@@ -368,7 +378,7 @@ BLOCK_NAMES = {
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
-    "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
@@ -400,10 +410,26 @@ def pair_adjacent(weight, heads):
 def gguf_tensors(case, model):
     """Every tensor as llama.cpp wants it."""
     config, architecture = model.config, case.architecture
-    names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3", "exaone4", "olmo2") else BLOCK_NAMES
+    names = BLOCK_NAMES | {"post_attention_layernorm": "post_attention_norm"} if architecture == "gpt-oss" else BLOCK_NAMES
+    names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3", "exaone4", "olmo2") else names
     stacked = {}
     for name, parameter in model.named_parameters():
         values = parameter.detach().float().numpy()
+        if ".experts.gate_up_proj" in name:
+            # The columns of gate and up alternate.
+            block, target = name.split(".")[2], "bias" if name.endswith("bias") else "weight"
+            values = values if target == "bias" else values.swapaxes(1, 2)
+            for part, first in (("gate", 0), ("up", 1)):
+                yield f"blk.{block}.ffn_{part}_exps.{target}", np.ascontiguousarray(values[:, first::2])
+            continue
+        if ".experts.down_proj" in name and architecture == "gpt-oss":
+            block, target = name.split(".")[2], "bias" if name.endswith("bias") else "weight"
+            values = values if target == "bias" else np.ascontiguousarray(values.swapaxes(1, 2))
+            yield f"blk.{block}.ffn_down_exps.{target}", values
+            continue
+        if name.endswith(".sinks"):
+            yield f"blk.{name.split('.')[2]}.attn_sinks.weight", values
+            continue
         if ".experts." in name:
             # One tensor has all experts, which come in their order.
             *_, block, _, _, _, part, _ = name.split(".")
@@ -470,7 +496,7 @@ def write_gguf(path, case, model, matrices, original_context=None):
         writer.add_layer_norm_eps(config.layer_norm_eps)
     else:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if case.architecture in ("gemma2", "gemma3") or case.model_type == "olmo3":
+    if case.architecture in ("gemma2", "gemma3", "gpt-oss") or case.model_type == "olmo3":
         writer.add_sliding_window(config.sliding_window)
     if case.architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
@@ -483,9 +509,11 @@ def write_gguf(path, case, model, matrices, original_context=None):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(yarn["factor"])
         writer.add_rope_scaling_orig_ctx_len(yarn["original_max_position_embeddings"])
-    if case.model_type.endswith("moe") or case.model_type == "mixtral":
-        writer.add_expert_count(config.num_local_experts if case.model_type == "mixtral" else config.num_experts)
+    if case.model_type.endswith("moe") or case.model_type in ("mixtral", "gpt_oss"):
+        writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
+    if case.architecture == "gpt-oss":
+        writer.add_expert_feed_forward_length(config.intermediate_size)
     if case.architecture in ("qwen2moe", "qwen3moe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if case.architecture == "qwen2moe":
@@ -519,10 +547,11 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     for name, values in gguf_tensors(case, model):
-        stored = gguf.quantize(values.astype(np.float32), matrices if values.ndim > 1 else F32)
-        if values.ndim > 1:
+        kind = matrices if values.ndim > 1 and name.endswith(".weight") else F32
+        stored = gguf.quantize(values.astype(np.float32), kind)
+        if kind != F32:
             assert (gguf.dequantize(stored, matrices) == values).all(), f"{name} does not fit {matrices.name}"
-        writer.add_tensor(name, stored, raw_dtype=matrices if values.ndim > 1 else F32)
+        writer.add_tensor(name, stored, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

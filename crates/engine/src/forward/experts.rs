@@ -71,7 +71,13 @@ impl ForwardContext<'_> {
         let (begun, count) = (self.counters.begin(), router.experts.count);
         resize(&mut buffers.scores, rows * count);
         let out = OutputMut::new(&mut buffers.scores, count);
-        matmul(x, router.weight.view(), None, self.phase, out);
+        matmul(
+            x,
+            router.weight.view(),
+            router.bias.as_deref(),
+            self.phase,
+            out,
+        );
         buffers.chosen.clear();
         for (row, scores) in buffers.scores.chunks_exact_mut(count).enumerate() {
             choose(
@@ -97,7 +103,9 @@ impl ForwardContext<'_> {
     fn expert(&self, (index, expert): (usize, usize), rows: usize, buffers: &mut ExpertBuffers) {
         let described = &self.description.blocks[index].feed_forward;
         let (begun, hidden) = (self.counters.begin(), self.description.hidden);
-        let width = described.experts.map_or(0, |experts| experts.width);
+        let (width, clamp) = described
+            .experts
+            .map_or((0, None), |it| (it.width, it.clamp));
         let ExpertBuffers {
             x, gate, up, out, ..
         } = buffers;
@@ -105,25 +113,34 @@ impl ForwardContext<'_> {
         resize(up, rows * width);
         resize(out, rows * hidden);
         let number = expert as u16;
-        let weights = [
+        let layers = [
             Linear::ExpertGate(number),
             Linear::ExpertUp(number),
             Linear::ExpertDown(number),
         ]
-        .map(|linear| self.expert_weight(index, linear));
+        .map(|linear| self.expert_layer(index, linear));
+        let [gate_layer, up_layer, down_layer] = layers;
         let mut products = [
-            Product::new(weights[0].view(), None, OutputMut::new(gate, width)),
-            Product::new(weights[1].view(), None, OutputMut::new(up, width)),
+            Product::new(
+                gate_layer.0.view(),
+                gate_layer.1,
+                OutputMut::new(gate, width),
+            ),
+            Product::new(up_layer.0.view(), up_layer.1, OutputMut::new(up, width)),
         ];
         matmul_each(x, rows, self.phase, &mut products);
         let (task, activation) = (TASK_ROWS * width, activation(described.activation));
         for_each_chunk(chunks_mut(gate, task), 1, |index, gate| {
-            activate_and_multiply(gate, &up[index * task..][..gate.len()], activation);
+            let up = &up[index * task..][..gate.len()];
+            match clamp {
+                Some(limit) => clamped(gate, up, limit),
+                None => activate_and_multiply(gate, up, activation),
+            }
         });
         matmul(
             gate,
-            weights[2].view(),
-            None,
+            down_layer.0.view(),
+            down_layer.1,
             self.phase,
             OutputMut::new(out, hidden),
         );
@@ -132,14 +149,16 @@ impl ForwardContext<'_> {
             Bytes::of(
                 size_of_val(&x[..]) + inner,
                 inner + size_of_val(&out[..]),
-                weights.iter().map(|weight| weight.bytes()).sum(),
+                layers.iter().map(|(weight, _)| weight.bytes()).sum(),
             )
         });
     }
 
-    fn expert_weight(&self, index: usize, linear: Linear) -> &WeightMatrix {
-        match &self.block(index).linears[&linear].weight {
-            Weight::Float(weight) => weight,
+    /// Returns the weight and the bias of a layer of an expert.
+    fn expert_layer(&self, index: usize, linear: Linear) -> (&WeightMatrix, Option<&[f32]>) {
+        let layer = &self.block(index).linears[&linear];
+        match &layer.weight {
+            Weight::Float(weight) => (weight, layer.bias.as_deref()),
             Weight::Int8(_) => unreachable!("experts read floats"),
         }
     }
@@ -178,6 +197,21 @@ fn choose(
     let divisor = if experts.normalized { sum } else { 1.0 };
     for one in chosen {
         one.weight = one.weight / divisor * experts.scale;
+    }
+}
+
+/// Computes the activation of gpt-oss: writes `(up + 1) · gate · sigmoid(1.702 · gate)` to `gate`, of numbers within
+/// `limit`.
+fn clamped(gate: &mut [f32], up: &[f32], limit: f32) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        // `f32::min` and `clamp` would turn a NaN into a number or panic.
+        let bounded = if *gate > limit { limit } else { *gate };
+        let up = if up.abs() > limit {
+            limit.copysign(*up)
+        } else {
+            *up
+        };
+        *gate = (up + 1.0) * bounded * sigmoid(1.702 * bounded);
     }
 }
 
@@ -220,6 +254,8 @@ mod tests {
         normalized: false,
         scale: 1.0,
         correction: false,
+        bias: false,
+        clamp: None,
         shared_gate: false,
     };
 

@@ -394,6 +394,7 @@ impl ForwardContext<'_> {
             scale: description.scale,
             window: description.window,
             soft_cap: description.soft_cap,
+            sinks: weights.sinks.as_deref(),
             // If linear layers round their input, attention need not be more exact than bf16.
             precision: if weights.rounds_activations() {
                 Precision::Fast

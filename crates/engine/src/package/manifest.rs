@@ -112,9 +112,10 @@ impl Manifest {
         self.model
             .check()
             .map_err(|error| malformed("field `model`".into()).caused_by(error))?;
-        if self.model.has_experts() {
+        let has_sinks = self.model.blocks.iter().any(|block| block.attention.sinks);
+        if self.model.has_experts() || has_sinks {
             return Err(unsupported(
-                "field `model`: a mixture of experts, which packages do not hold".into(),
+                "field `model`: experts or sinks of attention, which packages do not hold".into(),
             ));
         }
         self.formats()?;

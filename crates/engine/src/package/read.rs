@@ -131,6 +131,7 @@ impl Package {
             query_norm: norm(NormPlace::Query)?,
             key_norm: norm(NormPlace::Key)?,
             inputs,
+            sinks: None,
             router: None,
             linears: block
                 .linears(hidden)

@@ -100,6 +100,7 @@ pub fn description() -> ModelDescription {
             temperature: None,
             window,
             soft_cap: None,
+            sinks: false,
             rope: Rope {
                 dims: 8,
                 base: 10_000.0,

@@ -23,9 +23,12 @@ impl Weights {
                 .flatten()
                 .for_each(|norm| norm.visit(visit));
             visit(format!("{:?}", block.inputs).as_bytes());
+            if let Some(sinks) = &block.sinks {
+                visit(bytemuck::cast_slice(sinks));
+            }
             if let Some(router) = &block.router {
                 router.weight.visit(visit);
-                let vectors = [&router.correction, &router.shared_gate];
+                let vectors = [&router.bias, &router.correction, &router.shared_gate];
                 for values in vectors.into_iter().flatten() {
                     visit(bytemuck::cast_slice(values));
                 }

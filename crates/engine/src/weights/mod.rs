@@ -96,6 +96,8 @@ pub struct Block {
     pub key_norm: Option<Norm>,
     /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
     pub inputs: Option<[InputQuantization; 4]>,
+    /// The sinks of attention, `[heads]`.
+    pub sinks: Option<Vec<f32>>,
     /// The choice of experts.
     pub router: Option<Router>,
     /// The linear layers.
@@ -237,9 +239,14 @@ impl Weights {
                 query_norm: qk_norm.map(|of| norm(&of.norm, query)),
                 key_norm: qk_norm.map(|of| norm(&of.norm, key)),
                 inputs: None,
+                sinks: block
+                    .attention
+                    .sinks
+                    .then(|| vec![0.0; block.attention.heads]),
                 router: block.feed_forward.experts.map(|experts| Router {
                     experts,
                     weight: WeightMatrix::random(experts.count, hidden, 2),
+                    bias: experts.bias.then(|| vec![0.0; experts.count]),
                     correction: experts.correction.then(|| vec![0.0; experts.count]),
                     shared_gate: experts.shared_gate.then(|| vec![0.0; hidden]),
                 }),
@@ -358,6 +365,10 @@ impl Reader<'_> {
             query_norm: norm(&tensors.query_norm, &qk_norm)?,
             key_norm: norm(&tensors.key_norm, &qk_norm)?,
             inputs: None,
+            sinks: match &tensors.sinks {
+                Some(sinks) => Some(self.slice(sinks)?.to_f32()),
+                None => None,
+            },
             router: match (&description.feed_forward.experts, &tensors.router) {
                 (Some(experts), Some(tensors)) => Some(self.router(experts, tensors, hidden)?),
                 _ => None,
@@ -371,8 +382,9 @@ impl Reader<'_> {
             let vector = slice.as_ref().map(|slice| Ok(self.slice(slice)?.to_f32()));
             vector.transpose()
         };
-        let weight = self.slice(&tensors.weight)?;
+        let weight = self.slice(&tensors.linear.weight)?;
         Ok(Router {
+            bias: vector(&tensors.linear.bias)?,
             experts: *experts,
             weight: weight.into_matrix(experts.count, hidden, self.block_arithmetic),
             correction: vector(&tensors.correction)?,

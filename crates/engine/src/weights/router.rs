@@ -11,6 +11,8 @@ pub struct Router {
     pub experts: Experts,
     /// `[experts, hidden]`.
     pub weight: WeightMatrix,
+    /// `[experts]`.
+    pub bias: Option<Vec<f32>>,
     /// Summands of the scores for the choice, `[experts]`.
     pub correction: Option<Vec<f32>>,
     /// Weight of the shared expert's gate, `[hidden]`.
@@ -22,6 +24,9 @@ impl Router {
     pub fn bytes(&self) -> usize {
         let vector =
             |values: &Option<Vec<f32>>| values.as_ref().map_or(0, |it| size_of_val(&it[..]));
-        self.weight.bytes() + vector(&self.correction) + vector(&self.shared_gate)
+        self.weight.bytes()
+            + vector(&self.bias)
+            + vector(&self.correction)
+            + vector(&self.shared_gate)
     }
 }

@@ -13,7 +13,7 @@ pub const CONTEXT: usize = 80;
 prop_compose! {
     fn experts()(
         count in 1usize..6, share in 1usize..4, width in 1usize..20, sigmoid: bool, normalized: bool, correction: bool,
-        shared_gate: bool,
+        shared_gate: bool, bias: bool, clamp in prop::option::of(0.5f32..8.0),
     ) -> Experts {
         Experts {
             count,
@@ -23,6 +23,8 @@ prop_compose! {
             normalized,
             scale: 1.5,
             correction,
+            bias,
+            clamp,
             shared_gate,
         }
     }
@@ -33,7 +35,7 @@ prop_compose! {
         kv_heads in 1usize..3, group in 1usize..3, pairs in 1usize..5, unrotated in 0usize..3,
         window in prop::option::of(1usize..30), soft_cap in prop::option::of(2f32..20.0), qkv_bias: bool,
         qk_norm in 0usize..4, halves: bool, layer_norm: bool, residual in 0usize..4, has_rope in prop::bool::weighted(0.8),
-        temperature in prop::option::of(0.1f32..1.0), experts in prop::option::of(experts()), has_shared: bool, gated: bool, width in 1usize..40,
+        temperature in prop::option::of(0.1f32..1.0), experts in prop::option::of(experts()), has_shared: bool, has_sinks: bool, gated: bool, width in 1usize..40,
         activation in 0usize..3, scaling in 0usize..4,
     ) -> BlockDescription {
         let rms = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
@@ -58,6 +60,7 @@ prop_compose! {
                 temperature: temperature.map(|scale| Temperature { scale, context: 7 }),
                 window,
                 soft_cap,
+                sinks: has_sinks,
                 rope: Rope {
                     dims: 2 * pairs,
                     base: 10_000.0,

@@ -73,7 +73,7 @@ impl Cache for Slab<'_> {
 
 /// The properties of a layer that attention reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct Shape<'a> {
     /// Query heads.
     pub heads: usize,
     /// Key and value heads; divides `heads`. Query head `h` reads key head `h / (heads / kv_heads)`.
@@ -86,11 +86,19 @@ pub struct Shape {
     pub window: Option<usize>,
     /// The soft cap: scores become `cap · tanh(scores / cap)`.
     pub soft_cap: Option<f32>,
+    /// A score of each query head that takes a share of the weights and has no value (gpt-oss): `[heads]`.
+    pub sinks: Option<&'a [f32]>,
     /// The number format of the products.
     pub precision: Precision,
 }
 
-impl Shape {
+impl Shape<'_> {
+    /// Returns the sink of a query head as an exponent of two.
+    fn sink(&self, head: usize) -> Option<f32> {
+        self.sinks
+            .map(|sinks| sinks[head] * std::f32::consts::LOG2_E)
+    }
+
     /// Returns the factor on queries that makes scores exponents of two. With a soft cap, which applies first,
     /// [`softmax::cap`] does this conversion instead.
     fn query_scale(&self) -> f32 {
@@ -206,7 +214,7 @@ struct Pass<'a> {
     queries: &'a [f32],
     first_position: usize,
     cache: &'a dyn Cache,
-    shape: &'a Shape,
+    shape: &'a Shape<'a>,
     /// Query heads per key head.
     group: usize,
     /// Rows per strip, each with all heads of a group.
@@ -259,7 +267,7 @@ impl Pass<'_> {
             // SAFETY: only this task writes these rows of these heads.
             #[allow(unsafe_code)]
             let out = unsafe { self.out.row(row, head * dim..(head + 1) * dim) };
-            softmax.finish(output, out);
+            softmax.finish(self.shape.sink(head), output, out);
         }
     }
 

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::row_f16::F16Rows;
-use super::softmax::{self, HIDDEN};
+use super::softmax::{self, HIDDEN, sink_weight};
 use super::{Cache, PAGE, Shape};
 use crate::Matrix;
 use crate::chunks::{chunks_mut, for_each_chunk};
@@ -109,7 +109,7 @@ pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut
         let first = firsts[row] + head / group * pages;
         let of_page =
             |page: usize| &parts[(first + page) * part + head % group * (dim + 2)..][..dim + 2];
-        join(&(0..pages).map(of_page), out);
+        join(&(0..pages).map(of_page), shape.sink(head), out);
     }
     PARTS.set(parts);
     QUERIES.set(scaled);
@@ -207,15 +207,18 @@ fn add_weighted(weights: &[f32], values: &[f32], out: &mut [f32], fused: Fused) 
     }
 }
 
-/// Computes the weighted mean over all pages of one head.
-fn join<'a>(parts: &(impl Iterator<Item = &'a [f32]> + Clone), out: &mut [f32]) {
+/// Computes the weighted mean over all pages of one head. `sink` is a score without a value.
+fn join<'a>(parts: &(impl Iterator<Item = &'a [f32]> + Clone), sink: Option<f32>, out: &mut [f32]) {
     let dim = out.len();
     let largest = parts
         .clone()
         .map(|part| part[dim + 1])
         .fold(HIDDEN, f32::max);
     // If all scores are NaN or minus infinity, the mean is NaN.
-    let mut total = if largest == HIDDEN { f32::NAN } else { 0.0 };
+    let mut total = match largest == HIDDEN {
+        true => f32::NAN,
+        false => sink_weight(sink, largest),
+    };
     out.fill(0.0);
     vectorize(
         #[inline(always)]

@@ -36,6 +36,11 @@ pub(super) fn cap(scores: &mut [f32], cap: f32) {
         .for_each(|score| *score *= std::f32::consts::LOG2_E);
 }
 
+/// Returns the weight of a sink, an exponent of two, relative to the largest score.
+pub(super) fn sink_weight(sink: Option<f32>, largest: f32) -> f32 {
+    sink.map_or(0.0, |sink| (sink - largest).exp2())
+}
+
 impl Running {
     /// Computes `weights` of `values` from a block's `scores` in `visible`, and rescales `output`, the weighted sum of
     /// earlier blocks, to the largest score so far. Scores are exponents of two, or of e if there is a soft cap.
@@ -78,9 +83,9 @@ impl Running {
         unit
     }
 
-    /// Writes the weighted mean of the values, given their weighted sum `output`.
-    pub(super) fn finish(&self, output: &[f32], out: &mut [f32]) {
-        let factor = self.sum.recip();
+    /// Writes the weighted mean of the values, given their weighted sum `output`. `sink` is a score without a value.
+    pub(super) fn finish(&self, sink: Option<f32>, output: &[f32], out: &mut [f32]) {
+        let factor = (self.sum + sink_weight(sink, self.largest)).recip();
         vectorize(
             #[inline(always)]
             || {

@@ -39,6 +39,8 @@ fn reference(
             .collect();
         let largest = scores.iter().copied().fold(f64::MIN, f64::max);
         let total: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
+        let sink = shape.sinks.map(|sinks| f64::from(sinks[head]));
+        let total = total + sink.map_or(0.0, |sink| (sink - largest).exp());
         out.extend((0..dim).map(|i| {
             let weighted = |(key, score): (&usize, &f64)| {
                 (score - largest).exp() / total * f64::from(values[at(*key) + i])
@@ -116,12 +118,13 @@ proptest! {
         rows in prop_oneof![Just(1usize), 2usize..70], first in prop_oneof![0usize..90, PAGE - 40..PAGE + 40, 2 * PAGE..2 * PAGE + 9],
         kv_heads in 1usize..3, group in 1usize..6, dim in prop_oneof![1usize..20, 60usize..70, Just(80)],
         window in prop::option::of(1usize..300), cap in prop::option::of(1f32..5.0), format in 0..3, fast: bool,
-        seed: u64,
+        has_sinks: bool, seed: u64,
     ) {
         let context = first + rows + 3;
         let precision = if fast { Precision::Fast } else { Precision::Exact };
         let scale = 3.0 / dim as f32;
-        let shape = Shape { heads: kv_heads * group, kv_heads, head_dim: dim, scale, window, soft_cap: cap, precision };
+        let sinks = values(kv_heads * group, seed ^ 3);
+        let shape = Shape { heads: kv_heads * group, kv_heads, head_dim: dim, scale, window, soft_cap: cap, sinks: has_sinks.then_some(&sinks), precision };
         let queries = values(rows * shape.heads * dim, seed);
         let (narrow_keys, wide_keys) = cache(paged(context, kv_heads, dim), seed ^ 1);
         let (narrow_values, wide_values) = cache(paged(context, kv_heads, dim), seed ^ 2);
@@ -157,7 +160,7 @@ proptest! {
     ) {
         let dim = 24;
         let precision = if fast { Precision::Fast } else { Precision::Exact };
-        let shape = Shape { heads: group, kv_heads: 1, head_dim: dim, scale: 0.3, window, soft_cap: None, precision };
+        let shape = Shape { heads: group, kv_heads: 1, head_dim: dim, scale: 0.3, window, soft_cap: None, sinks: None, precision };
         let queries = values(rows * group * dim, seed);
         let (keys, _) = cache(paged(first + rows, 1, dim), seed ^ 1);
         let (values, _) = cache(paged(first + rows, 1, dim), seed ^ 2);
@@ -176,7 +179,8 @@ proptest! {
         dim in prop_oneof![Just(24usize), Just(32)], seed: u64, threads in 1usize..4,
     ) {
         let shape = Shape {
-            heads: 3 * kv_heads, kv_heads, head_dim: dim, scale: 0.3, window, soft_cap: None, precision: Precision::Fast,
+            heads: 3 * kv_heads, kv_heads, head_dim: dim, scale: 0.3, window, soft_cap: None, sinks: None,
+            precision: Precision::Fast,
         };
         let width = shape.heads * dim;
         let queries = values(positions.len() * width, seed);
@@ -205,6 +209,7 @@ fn what_is_not_a_number_stays_so() {
         scale: 1.0,
         window: None,
         soft_cap: None,
+        sinks: None,
         precision: Precision::Exact,
     };
     for precision in [Precision::Exact, Precision::Fast] {
@@ -243,6 +248,7 @@ fn heads_may_be_many_and_wide() {
                 scale: 1.0 / dim as f32,
                 window: None,
                 soft_cap: None,
+                sinks: None,
                 precision,
             };
             let (rows, first) = (3, 5);
@@ -279,6 +285,7 @@ fn the_number_of_threads_changes_no_bit() {
             scale: 0.25,
             window: Some(150),
             soft_cap: None,
+            sinks: None,
             precision,
         };
         let run = |threads: usize| {
@@ -309,6 +316,7 @@ fn a_score_of_minus_infinity_has_no_weight_beside_others_and_no_mean_alone() {
             scale: 1.0,
             window: None,
             soft_cap: None,
+            sinks: None,
             precision,
         };
         let (mut keys, mut values) = ([0.0; PAGE], [0.0; PAGE]);
@@ -340,6 +348,7 @@ fn int16_is_ten_times_nearer_than_numbers_rounded_to_bf16_with_outliers_too() {
             scale,
             window: None,
             soft_cap: None,
+            sinks: None,
             precision: Precision::Fast,
         };
         let with_outliers = |mut rows: Vec<f32>| {

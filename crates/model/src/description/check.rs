@@ -98,6 +98,7 @@ impl FeedForward {
             used,
             width,
             scale,
+            clamp,
             shared_gate,
             ..
         } = experts;
@@ -108,6 +109,11 @@ impl FeedForward {
             "the factor on the experts' weights",
             Some(scale),
             ranges::FACTOR,
+        )?;
+        within(
+            "the limit of the experts' activation",
+            clamp,
+            ranges::SOFT_CAP,
         )?;
         if self.width > 0 {
             size("the width of the shared expert", self.width, limits::WIDTH)?;

@@ -49,6 +49,8 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
         },
         scale: 1.0,
         correction: false,
+        bias: traits.bias,
+        clamp: traits.clamp,
         shared_gate: traits.shared.is_some(),
     };
     Ok(Some((experts, shared)))
@@ -97,7 +99,12 @@ impl Reader<'_> {
                 !normalized, self.family.name
             )));
         }
-        for (field, neutral) in [("expert_weights_scale", 1.0), ("expert_gating_func", 1.0)] {
+        // Of the chosen experts alone, softmax gives the weights that sum to 1.
+        let gating = if traits.bias { 3.0 } else { 1.0 };
+        for (field, neutral) in [
+            ("expert_weights_scale", 1.0),
+            ("expert_gating_func", gating),
+        ] {
             if self
                 .float(field)?
                 .is_some_and(|value| value != neutral && value != 0.0)
@@ -126,6 +133,8 @@ impl Reader<'_> {
             normalized,
             scale: 1.0,
             correction: false,
+            bias: traits.bias,
+            clamp: traits.clamp,
             shared_gate: traits.shared.is_some(),
         };
         Ok(Some((experts, shared)))

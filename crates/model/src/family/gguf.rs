@@ -15,7 +15,7 @@ use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 22] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 23] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
@@ -36,6 +36,7 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 22] = [
     ("qwen2moe", &traits::QWEN2_MOE, RopePairing::Halves),
     ("qwen3moe", &traits::QWEN3_MOE, RopePairing::Halves),
     ("olmoe", &traits::OLMOE, RopePairing::Halves),
+    ("gpt-oss", &traits::GPT_OSS, RopePairing::Halves),
     ("qwen2vl", &traits::QWEN2_VL, RopePairing::Halves),
     ("qwen3vl", &traits::QWEN3_VL, RopePairing::Halves),
 ];

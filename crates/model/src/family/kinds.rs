@@ -30,6 +30,10 @@ pub(super) struct ExpertTraits {
     pub width: (&'static str, Option<usize>),
     /// Default width of the shared expert, if the family has one, which has a gate.
     pub shared: Option<usize>,
+    /// Whether the router and the experts have biases.
+    pub bias: bool,
+    /// The limit of their activation.
+    pub clamp: Option<f32>,
     /// Whether fields of a `config.json` list blocks without experts.
     pub sparse_step: bool,
 }

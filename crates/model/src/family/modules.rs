@@ -9,7 +9,7 @@ use crate::description::{Linear, ModelDescription, RopePairing};
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 25] = [
+const ALL: [&Family; 26] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -27,6 +27,7 @@ const ALL: [&Family; 25] = [
     &traits::QWEN2_MOE,
     &traits::QWEN3_MOE,
     &traits::OLMOE,
+    &traits::GPT_OSS,
     &traits::MIXTRAL,
     &traits::GLM,
     &traits::GLM4,

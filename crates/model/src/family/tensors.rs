@@ -31,6 +31,9 @@ const INERT: [&str; 3] = [
     ".self_attn.masked_bias",
 ];
 
+/// The sinks of attention in GGUF.
+const SINKS: &str = "attn_sinks.weight";
+
 /// Maps the tensors of a Hugging Face checkpoint.
 pub(super) fn hugging_face(
     family: &Family,
@@ -83,6 +86,10 @@ pub(super) fn gguf(
     }
     if family.gated && !has("blk.0.ffn_gate.weight") && has("blk.0.ffn_up.weight") {
         names.gate = names.up;
+    }
+    if family.sinks {
+        // llama.cpp calls gpt-oss's norm before the feed-forward by the place after attention.
+        names.feed_forward_norm = names.attention_post_norm;
     }
     let used = BTreeSet::new();
     let mut mapper = Mapper {
@@ -199,6 +206,14 @@ impl Mapper<'_> {
             attention_post_norm,
             feed_forward_norm,
             feed_forward_post_norm,
+            sinks: match block.attention.sinks {
+                true => {
+                    let name = format!("{prefix}{SINKS}");
+                    let name = self.tensor(&name, &[block.attention.heads])?;
+                    Some(TensorSlice { name, rows: None })
+                }
+                false => None,
+            },
             router: match &block.feed_forward.experts {
                 Some(experts) => Some(self.router(&prefix, experts)?),
                 None => None,
@@ -221,10 +236,16 @@ impl Mapper<'_> {
             Ok(TensorSlice { name, rows: None })
         };
         Ok(RouterTensors {
-            weight: whole(
-                &format!("{}.weight", names.router),
-                &[experts.count, hidden],
-            )?,
+            linear: LinearTensors {
+                weight: whole(
+                    &format!("{}.weight", names.router),
+                    &[experts.count, hidden],
+                )?,
+                bias: match experts.bias {
+                    true => Some(whole(&format!("{}.bias", names.router), &[experts.count])?),
+                    false => None,
+                },
+            },
             correction: match experts.correction {
                 true => Some(whole(names.correction, &[experts.count])?),
                 false => None,
@@ -246,6 +267,11 @@ impl Mapper<'_> {
             other => unreachable!("{other:?} is no layer of an expert"),
         };
         let (rows, columns) = (shape.out_features, shape.in_features);
+        if shape.bias && name.contains('*') {
+            return Err(unsupported(
+                "experts with biases in tensors of their own, which Triad does not support",
+            ));
+        }
         let weight = if name.contains('*') {
             let name = name.replace('*', &expert.to_string());
             TensorSlice {
@@ -259,7 +285,14 @@ impl Mapper<'_> {
                 rows: Some(expert..expert + 1),
             }
         };
-        Ok(LinearTensors { weight, bias: None })
+        let bias = match shape.bias {
+            true => Some(TensorSlice {
+                name: self.tensor(&format!("{prefix}{name}.bias"), &[count, rows])?,
+                rows: weight.rows.clone(),
+            }),
+            false => None,
+        };
+        Ok(LinearTensors { weight, bias })
     }
 
     fn linears(

@@ -33,6 +33,8 @@ pub(super) struct Family {
     pub pairing: RopePairing,
     /// Whether the model is the text part of one with images, whose RoPE of three axes is plain for text.
     pub images: bool,
+    /// Whether attention has sinks.
+    pub sinks: bool,
     /// The experts, if the family has them.
     pub experts: Option<ExpertTraits>,
     /// Whether the feed-forward has a gate.
@@ -107,6 +109,7 @@ pub(super) const LLAMA: Family = Family {
     ],
     pairing: RopePairing::Halves,
     images: false,
+    sinks: false,
     experts: None,
     gated: true,
     activation: Activation::Silu,
@@ -167,6 +170,8 @@ pub(super) const QWEN3_MOE: Family = Family {
         used: 8,
         width: ("moe_intermediate_size", Some(768)),
         shared: None,
+        bias: false,
+        clamp: None,
         sparse_step: true,
     }),
     head_dim: None,
@@ -190,6 +195,8 @@ pub(super) const QWEN2_MOE: Family = Family {
         used: 4,
         width: ("moe_intermediate_size", Some(1408)),
         shared: Some(5632),
+        bias: false,
+        clamp: None,
         sparse_step: true,
     }),
     qkv_bias: false,
@@ -209,6 +216,8 @@ pub(super) const OLMOE: Family = Family {
         used: 8,
         width: ("intermediate_size", Some(2048)),
         shared: None,
+        bias: false,
+        clamp: None,
         sparse_step: false,
     }),
     qk_norm: QkNorms::AllHeads,
@@ -233,6 +242,8 @@ pub(super) const MIXTRAL: Family = Family {
         used: 2,
         width: ("intermediate_size", None),
         shared: None,
+        bias: false,
+        clamp: None,
         sparse_step: false,
     }),
     bias_fields: [("", false); 3],
@@ -241,6 +252,26 @@ pub(super) const MIXTRAL: Family = Family {
     rope_base: 1_000_000.0,
     epsilon: 1e-5,
     context: 131_072,
+    ..LLAMA
+};
+
+/// gpt-oss, in GGUF.
+pub(super) const GPT_OSS: Family = Family {
+    name: "gpt-oss",
+    sinks: true,
+    experts: Some(ExpertTraits {
+        routing: Routing::Softmax,
+        normalized: Normalized::Always,
+        count: ("num_local_experts", 32),
+        used: 4,
+        width: ("", None),
+        shared: None,
+        bias: true,
+        clamp: Some(7.0),
+        sparse_step: false,
+    }),
+    windows: Windows::AllButEvery(2),
+    window: Some(128),
     ..LLAMA
 };
 

@@ -30,6 +30,7 @@ pub fn llama() -> ModelDescription {
             temperature: None,
             window: None,
             soft_cap: None,
+            sinks: false,
             rope: Rope {
                 dims: 16,
                 base: 1e4,

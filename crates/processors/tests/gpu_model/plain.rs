@@ -9,7 +9,7 @@ use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{Matrix, OutputMut, Phase, matmul};
 use triad_model::description::{
-    self, BlockDescription, Linear, ModelDescription, Norm, NormKind, Residual, RopePairing,
+    self, BlockDescription, Linear, ModelDescription, Norm, NormKind, RopePairing,
 };
 use triad_processors::model::{
     DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Rotation,
@@ -487,6 +487,7 @@ impl PlainBlock {
             scale: described.scale,
             window: described.window,
             soft_cap: described.soft_cap,
+            sinks: None,
             precision: Precision::Exact,
         };
         let cache = PlainCache::new(&keys, &values, kv_heads, head_dim);

@@ -329,7 +329,7 @@ fn between_key(block: &BlockDescription) -> BetweenKey {
     )
 }
 
-fn shape(block: &BlockDescription, precision: Precision) -> Shape {
+fn shape(block: &BlockDescription, precision: Precision) -> Shape<'static> {
     let attention = &block.attention;
     Shape {
         heads: attention.heads,
@@ -338,6 +338,7 @@ fn shape(block: &BlockDescription, precision: Precision) -> Shape {
         scale: attention.scale,
         window: None,
         soft_cap: attention.soft_cap,
+        sinks: None,
         precision,
     }
 }

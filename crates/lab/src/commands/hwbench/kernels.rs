@@ -452,7 +452,7 @@ impl Bench<'_> {
     }
 
     /// Returns the attention shape of the first layer, and its description.
-    fn attention_shape(&self, precision: Precision) -> (Shape, String) {
+    fn attention_shape(&self, precision: Precision) -> (Shape<'static>, String) {
         let attention = &self.description.blocks[0].attention;
         let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
         let shape = Shape {
@@ -462,6 +462,7 @@ impl Bench<'_> {
             scale: 0.1,
             window: None,
             soft_cap: None,
+            sinks: None,
             precision,
         };
         (shape, format!("{heads} × {head_dim}"))

@@ -72,6 +72,7 @@ fn llama_description() -> ModelDescription {
             temperature: None,
             window: None,
             soft_cap: None,
+            sinks: false,
             rope: Rope {
                 dims: 16,
                 base: 5e5,

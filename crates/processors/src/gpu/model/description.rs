@@ -100,6 +100,8 @@ fn not_computed(block: &BlockDescription) -> Option<&'static str> {
             attention.qk_norm.as_ref().is_some_and(is_spanned),
             "norms of queries and keys over all heads or after RoPE",
         ),
+        (attention.sinks, "sinks of attention"),
+        (block.feed_forward.experts.is_some(), "experts"),
         (
             attention.temperature.is_some(),
             "a factor on queries by position",

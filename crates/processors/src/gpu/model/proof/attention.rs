@@ -84,6 +84,7 @@ fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -
         scale: 6.0 / (head_dim as f32).sqrt(),
         window,
         soft_cap,
+        sinks: None,
         precision: Precision::Exact,
     };
     let (width, of_page) = (heads * head_dim, KV_HEADS * PAGE * head_dim);
