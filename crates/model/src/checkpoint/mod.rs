@@ -168,7 +168,7 @@ impl Checkpoint {
             generation_defaults.end_tokens =
                 generation_defaults::end_tokens(&config).map_err(|error| error.at(&config_path))?;
         }
-        let plan = Plan::new(&config).map_err(|error| error.at(&config_path))?;
+        let plan = Plan::new(&config)?;
         let (tensors, quantized) = weights.tensors(plan.as_ref())?;
         let config = match plan {
             Some(_) => Plan::without(&config),
