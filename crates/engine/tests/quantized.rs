@@ -128,7 +128,7 @@ fn any_number_of_threads_loads_the_same_weights() {
                 ..Default::default()
             };
             let model = Model::load(&folder().join(case), &options).expect(case);
-            model.fingerprint().to_owned()
+            model.fingerprint().clone()
         };
         assert_eq!(fingerprint(1), fingerprint(3), "{case}");
     }

@@ -432,12 +432,11 @@ fn with_quantized(
     plain.chain(quantized.iter().map(info)).collect()
 }
 
+/// Reads some rows of a tensor as f32.
+type ReadRows<'a> = dyn Fn(&TensorInfo, Range<usize>, &mut [f32]) + 'a;
+
 /// Returns whether two matrices of the same shape hold the same numbers, in any formats.
-fn are_equal(
-    one: &TensorInfo,
-    other: &TensorInfo,
-    read: &dyn Fn(&TensorInfo, Range<usize>, &mut [f32]),
-) -> bool {
+fn are_equal(one: &TensorInfo, other: &TensorInfo, read: &ReadRows<'_>) -> bool {
     // Row by row: all numbers of both at once may not fit in memory.
     let rows = one.shape.first().copied().unwrap_or(1);
     let width = one.elements() / rows.max(1);
