@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Result;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::json;
@@ -45,9 +45,39 @@ fn main() -> Result<()> {
     for (name, config) in configs() {
         write("config", name, config.to_string().as_bytes())?;
     }
+    for case in QUANTIZED {
+        let read = |file| fs::read(golden().join(case).join(file));
+        let config: serde_json::Value = serde_json::from_slice(&read("config.json")?)?;
+        let mut fields = serde_json::Map::new();
+        for field in ["quantization_config", "quantization", "dtype"] {
+            if let Some(value) = config.get(field) {
+                fields.insert(field.to_owned(), value.clone());
+            }
+        }
+        let config = serde_json::Value::Object(fields).to_string();
+        let bytes = [config.as_bytes(), &[0], &read("model.safetensors")?].concat();
+        write("quantized", case, &bytes)?;
+    }
     write("adapter", "gguf", &gguf_adapter().build())?;
     write("adapter", "peft", &peft_adapter())?;
     write("package", "tiny-llama", &tiny_package()?)
+}
+
+/// The checkpoints of `tests/golden/quantized` that are seeds: one for each layout.
+const QUANTIZED: [&str; 9] = [
+    "awq",
+    "bnb-int8",
+    "bnb-nf4-nested",
+    "ct-int4-zeros",
+    "ct-int8-asymmetric",
+    "fp8-block",
+    "gptq-4-act-order",
+    "gptq-8",
+    "mlx-mixed",
+];
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/quantized")
 }
 
 /// Returns an adapter of rank 2 on the keys of [`tiny_llama`].

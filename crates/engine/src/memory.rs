@@ -44,8 +44,8 @@ pub fn of_session(
     }
 }
 
-/// Returns the bytes of an opened model's weights, without loading them. If they stay mapped, parts that do not fit in
-/// memory are read again when needed.
+/// Returns the bytes of an opened model's weights in the format used for compute, without loading them. If they stay
+/// mapped, parts that do not fit in memory are read again when needed.
 pub fn of_weights(checkpoint: &Checkpoint) -> usize {
     let map = checkpoint.tensor_map();
     let linears = map
@@ -54,19 +54,22 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
         .flat_map(|block| block.linears.values())
         .chain([&map.output]);
     let bytes_of = |slice: &TensorSlice| {
+        if let Some(tensor) = checkpoint.quantized().get(&slice.name) {
+            let [rows, columns] = tensor.shape();
+            let rows = slice.rows.as_ref().map_or(rows, Range::len);
+            return tensor.representation().bytes([rows, columns]);
+        }
         let Ok(info) = checkpoint.tensor(&slice.name) else {
             return 0;
         };
         let rows = info.shape.first().copied().unwrap_or(1).max(1);
         info.bytes.len() / rows * slice.rows.as_ref().map_or(rows, Range::len)
     };
-    let embedding = checkpoint
-        .tensor(&map.embedding.name)
-        .map_or(0, |info| info.bytes.len());
     linears
-        .map(|linear| bytes_of(&linear.weight))
-        .sum::<usize>()
-        + embedding
+        .map(|linear| &linear.weight)
+        .chain([&map.embedding])
+        .map(bytes_of)
+        .sum()
 }
 
 /// Returns the bytes of random bf16 weights in the shapes of `description`.

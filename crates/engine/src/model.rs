@@ -27,7 +27,8 @@ use crate::weights::Weights;
 pub struct LoadOptions {
     /// The threads that compute.
     pub threads: Threads,
-    /// The arithmetic of linear layers with quantized blocks of a GGUF file.
+    /// The arithmetic of linear layers with quantized blocks of a GGUF file, or with the integers of quantized
+    /// safetensors.
     pub block_arithmetic: BlockArithmetic,
 }
 

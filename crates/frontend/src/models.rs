@@ -41,7 +41,9 @@ pub fn load(path: &Path, options: &LoadOptions, read: &mut dyn FnMut(u64, u64)) 
         return Ok(Model::from_package(&package, options)?);
     }
     let mut checkpoint = Checkpoint::open(path).map_err(triad_engine::Error::from)?;
-    if huge_pages::are_worth_it(checkpoint.weight_bytes())? {
+    // Quantized tensors are converted: a copy of their file would take memory for no use.
+    let is_used_in_place = checkpoint.quantized().is_empty();
+    if is_used_in_place && huge_pages::are_worth_it(checkpoint.weight_bytes())? {
         checkpoint
             .read_into_huge_pages()
             .map_err(triad_engine::Error::from)?;

@@ -20,6 +20,7 @@ pub mod files;
 pub mod gguf;
 pub mod mapped;
 pub mod output;
+pub mod quantized;
 pub mod role;
 pub mod safetensors;
 pub mod seal;

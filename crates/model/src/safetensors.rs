@@ -32,19 +32,24 @@ pub enum Element {
     U32,
     F16,
     Bf16,
+    F8E4M3,
     I8,
     U8,
+    I64,
 }
 
 impl Element {
-    const ALL: [Self; 7] = [
+    /// Every type that is read.
+    pub const ALL: [Self; 9] = [
         Self::F32,
         Self::I32,
         Self::U32,
         Self::F16,
         Self::Bf16,
+        Self::F8E4M3,
         Self::I8,
         Self::U8,
+        Self::I64,
     ];
 
     /// Returns the name in headers.
@@ -55,17 +60,30 @@ impl Element {
             Self::U32 => "U32",
             Self::F16 => "F16",
             Self::Bf16 => "BF16",
+            Self::F8E4M3 => "F8_E4M3",
             Self::I8 => "I8",
             Self::U8 => "U8",
+            Self::I64 => "I64",
         }
     }
 
     /// Returns the bytes per number.
     pub fn bytes(self) -> usize {
         match self {
+            Self::I64 => 8,
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::I8 | Self::U8 => 1,
+            Self::F8E4M3 | Self::I8 | Self::U8 => 1,
+        }
+    }
+
+    /// Returns the format of a tensor of floats; `None` for another element type.
+    pub(crate) fn format(self) -> Option<Format> {
+        match self {
+            Self::F32 => Some(Format::F32),
+            Self::F16 => Some(Format::F16),
+            Self::Bf16 => Some(Format::Bf16),
+            _ => None,
         }
     }
 
@@ -88,6 +106,19 @@ pub struct Tensor {
     pub bytes: Range<usize>,
 }
 
+impl Tensor {
+    /// Describes a tensor of floats of the `file`-th file; returns `None` for another element type.
+    pub(crate) fn info(self, name: String, file: usize) -> Option<TensorInfo> {
+        Some(TensorInfo {
+            name,
+            format: self.element.format()?,
+            shape: self.shape,
+            file,
+            bytes: self.bytes,
+        })
+    }
+}
+
 /// The header of a safetensors file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
@@ -104,32 +135,8 @@ pub struct Header {
 /// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for a tensor that is not F32,
 /// F16 or BF16. The message names the tensor, its value and the expected value.
 pub fn read_header(bytes: &[u8], file: usize) -> Result<BTreeMap<String, TensorInfo>> {
-    let formats = [
-        (Element::F32, Format::F32),
-        (Element::F16, Format::F16),
-        (Element::Bf16, Format::Bf16),
-    ];
-    let header = read(bytes, &formats.map(|(element, _)| element))?;
-    let info = |(
-        name,
-        Tensor {
-            element,
-            shape,
-            bytes,
-        },
-    ): (String, Tensor)| {
-        let (_, format) = *formats.iter().find(|(read, _)| *read == element)?;
-        Some((
-            name.clone(),
-            TensorInfo {
-                name,
-                shape,
-                format,
-                file,
-                bytes,
-            },
-        ))
-    };
+    let header = read(bytes, &[Element::F32, Element::F16, Element::Bf16])?;
+    let info = |(name, tensor): (String, Tensor)| Some((name.clone(), tensor.info(name, file)?));
     Ok(header.tensors.into_iter().filter_map(info).collect())
 }
 

@@ -13,6 +13,7 @@ use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{BlockDescription, Experts};
 use triad_model::fetch;
+use triad_model::quantized;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::Tokenizer;
 
@@ -69,10 +70,26 @@ struct Info {
     tied_output: bool,
     /// Bytes of all tensors, by format.
     stored_bytes: BTreeMap<String, usize>,
+    /// Quantized matrices of safetensors by scheme and format of the computation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    quantized: Vec<QuantizedInfo>,
     tokenizer: Option<TokenizerInfo>,
     chat_template: bool,
     /// Memory of a run with this context and chunk size.
     run: Run,
+}
+
+#[derive(Serialize)]
+struct QuantizedInfo {
+    scheme: &'static str,
+    matrices: usize,
+    /// The format of the computation.
+    computed: String,
+    /// Whether that are floats, which take more memory than the stored tensors.
+    widened: bool,
+    bytes: usize,
+    #[serde(skip)]
+    text: String,
 }
 
 #[derive(Serialize)]
@@ -161,6 +178,20 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
     for tensor in checkpoint.tensors().values() {
         *stored_bytes.entry(tensor.format.to_string()).or_insert(0) += tensor.bytes.len();
     }
+    for tensor in checkpoint.quantized().values() {
+        *stored_bytes.entry(tensor.scheme().to_owned()).or_insert(0) += tensor.stored_bytes();
+    }
+    let quantized = quantized::summary(checkpoint.quantized().values(), true)
+        .into_iter()
+        .map(|summary| QuantizedInfo {
+            scheme: summary.scheme,
+            matrices: summary.matrices,
+            computed: summary.computed.to_string(),
+            widened: summary.computed.is_wide(),
+            bytes: summary.bytes,
+            text: summary.to_string(),
+        })
+        .collect();
     let tokenizer = match Tokenizer::from_checkpoint(checkpoint) {
         Err(error) if error.kind() == ErrorKind::Missing => None,
         tokenizer => Some(tokenizer?),
@@ -202,6 +233,7 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         context: longest,
         tied_output: description.tied_output,
         stored_bytes,
+        quantized,
         tokenizer: tokenizer.map(|tokenizer| TokenizerInfo {
             kind: tokenizer.kind().name(),
             tokens: tokenizer.vocab_size(),
@@ -242,7 +274,7 @@ fn print(info: &Info) -> Result<()> {
         ),
         None => info.feed_forward.to_string(),
     };
-    output::fields(&[
+    let mut fields = vec![
         (
             "model",
             info.name.clone().unwrap_or_else(|| "unnamed".into()),
@@ -281,6 +313,12 @@ fn print(info: &Info) -> Result<()> {
                 formats.join(", ")
             ),
         ),
+    ];
+    if !info.quantized.is_empty() {
+        let quantized: Vec<_> = info.quantized.iter().map(|it| it.text.as_str()).collect();
+        fields.push(("computed", format!("matrices: {}", quantized.join(", "))));
+    }
+    fields.extend([
         (
             "tokenizer",
             tokenizer.map_or("none".into(), |it| {
@@ -302,5 +340,6 @@ fn print(info: &Info) -> Result<()> {
                 bytes(run.activation_bytes)
             ),
         ),
-    ])
+    ]);
+    output::fields(&fields)
 }

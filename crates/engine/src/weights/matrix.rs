@@ -25,6 +25,7 @@ pub struct WeightMatrix {
 #[derive(Clone)]
 pub(super) enum Storage {
     F32(Arc<Vec<f32>>),
+    F16(Arc<Vec<f16>>),
     Bf16(Arc<Vec<bf16>>),
     MappedF32(MappedBytes),
     MappedF16(MappedBytes),
@@ -32,6 +33,11 @@ pub(super) enum Storage {
     MappedBlocks {
         format: BlockFormat,
         bytes: MappedBytes,
+        arithmetic: BlockArithmetic,
+    },
+    Blocks {
+        format: BlockFormat,
+        bytes: Arc<Vec<u8>>,
         arithmetic: BlockArithmetic,
     },
     Int8 {
@@ -84,7 +90,7 @@ impl WeightMatrix {
             Element::F32 => Storage::MappedF32(values),
             Element::F16 => Storage::MappedF16(values),
             Element::Bf16 => Storage::MappedBf16(values),
-            Element::I8 | Element::U8 | Element::I32 | Element::U32 => return None,
+            _ => return None,
         };
         fits.then_some(Self {
             out_features,
@@ -163,11 +169,21 @@ impl WeightMatrix {
     pub fn view(&self) -> Matrix<'_> {
         match &self.storage {
             Storage::F32(values) => Matrix::F32(values),
+            Storage::F16(values) => Matrix::F16(values),
             Storage::Bf16(values) => Matrix::Bf16(values),
             Storage::MappedF32(bytes) => Matrix::F32(bytemuck::cast_slice(bytes)),
             Storage::MappedF16(bytes) => Matrix::F16(bytemuck::cast_slice::<u8, f16>(bytes)),
             Storage::MappedBf16(bytes) => Matrix::Bf16(bytemuck::cast_slice::<u8, bf16>(bytes)),
             Storage::MappedBlocks {
+                format,
+                bytes,
+                arithmetic,
+            } => Matrix::Blocks(Blocks {
+                format: *format,
+                bytes,
+                arithmetic: *arithmetic,
+            }),
+            Storage::Blocks {
                 format,
                 bytes,
                 arithmetic,
@@ -191,6 +207,8 @@ impl WeightMatrix {
     pub fn bytes(&self) -> usize {
         match &self.storage {
             Storage::F32(values) => size_of_val(values.as_slice()),
+            Storage::F16(values) => size_of_val(values.as_slice()),
+            Storage::Blocks { bytes, .. } => bytes.len(),
             Storage::Bf16(values) => size_of_val(values.as_slice()),
             Storage::MappedF32(bytes)
             | Storage::MappedF16(bytes)
@@ -299,9 +317,12 @@ impl WeightMatrix {
         }
     }
 
-    /// Returns whether the values are in quantized blocks of a GGUF file.
-    pub fn is_in_blocks(&self) -> bool {
-        matches!(self.storage, Storage::MappedBlocks { .. })
+    /// Returns whether the values are floats.
+    pub fn is_float(&self) -> bool {
+        matches!(
+            self.view(),
+            Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_)
+        )
     }
 
     /// Returns whether the values are in INT4.

@@ -1,9 +1,10 @@
 //! The weights of a model in the format used for compute.
 //!
 //! Matrices are used in place, from the file's bytes, in the format in which they are stored. Float matrices that are
-//! not aligned there are widened to f32 at load.
+//! not aligned there are widened to f32 at load. Quantized safetensors are converted at load ([`from_quantized`]).
 
 mod fingerprint;
+mod from_quantized;
 mod int8;
 mod matrix;
 mod quantized;
@@ -182,7 +183,7 @@ pub enum Embedding {
     },
     /// The output matrix, which is also the embedding (random weights).
     Output,
-    /// A matrix of its own (random weights).
+    /// A matrix in memory, which may be the output matrix: of quantized safetensors, or random.
     Matrix(WeightMatrix),
 }
 
@@ -199,13 +200,15 @@ impl Weights {
         let description = checkpoint.description();
         let map = checkpoint.tensor_map();
         let blocks = description.blocks.iter().zip(&map.blocks);
+        checkpoint.log_quantized(block_arithmetic == BlockArithmetic::Rounded);
+        let output = reader.linear(&map.output, description.vocab, description.hidden)?;
         Ok(Self {
             blocks: blocks
                 .map(|(block, tensors)| reader.block(block, tensors, description.hidden))
                 .collect::<Result<_>>()?,
             output_norm: reader.norm(&map.output_norm, &description.output_norm)?,
-            output: reader.linear(&map.output, description.vocab, description.hidden)?,
-            embedding: reader.embedding(&map.embedding)?,
+            embedding: reader.embedding(&map.embedding, &map.output.weight, &output)?,
+            output,
         })
     }
 
@@ -403,11 +406,15 @@ impl Reader<'_> {
             .as_ref()
             .map(|bias| Ok(self.slice(bias)?.to_f32()))
             .transpose()?;
-        let weight = Weight::Float(self.slice(&tensors.weight)?.into_matrix(
-            out_features,
-            in_features,
-            self.block_arithmetic,
-        ));
+        let weight = match self.quantized(&tensors.weight) {
+            Some(matrix) => matrix,
+            None => self.slice(&tensors.weight)?.into_matrix(
+                out_features,
+                in_features,
+                self.block_arithmetic,
+            ),
+        };
+        let weight = Weight::Float(weight);
         Ok(Linear {
             weight,
             decode_weight: None,
@@ -435,7 +442,36 @@ impl Reader<'_> {
         })
     }
 
-    fn embedding(&self, tensor: &TensorSlice) -> Result<Embedding> {
+    /// Returns the matrix of a tensor that the file has quantized; `None` if it is not.
+    fn quantized(&self, slice: &TensorSlice) -> Option<WeightMatrix> {
+        let tensor = self.checkpoint.quantized().get(&slice.name)?;
+        let rows = slice.rows.clone().unwrap_or(0..tensor.shape()[0]);
+        let arithmetic = self.block_arithmetic;
+        Some(from_quantized::matrix(
+            self.checkpoint,
+            tensor,
+            rows,
+            arithmetic,
+        ))
+    }
+
+    /// Reads the embedding; it shares the values of the output matrix if both are one quantized tensor.
+    fn embedding(
+        &self,
+        tensor: &TensorSlice,
+        output_tensor: &TensorSlice,
+        output: &Linear,
+    ) -> Result<Embedding> {
+        if self.checkpoint.quantized().contains_key(&tensor.name) {
+            let shared = match &output.weight {
+                Weight::Float(matrix) if tensor == output_tensor => Some(matrix.clone()),
+                _ => self.quantized(tensor),
+            };
+            return shared.map(Embedding::Matrix).ok_or_else(|| {
+                let message = format!("tensor {:?} is missing", tensor.name);
+                Error::new(ErrorKind::Missing, message)
+            });
+        }
         let stored = self.slice(tensor)?;
         let row_bytes = stored.info.bytes.len() / stored.info.shape[0];
         Ok(Embedding::Stored {

@@ -155,7 +155,7 @@ pub fn quantize_output(output: &Linear, weights: OutputWeights) -> Linear {
             bias: output.bias.clone(),
         },
         // A package has no quantized blocks.
-        (Weight::Float(float), OutputWeights::Float) if float.is_in_blocks() => Linear {
+        (Weight::Float(float), OutputWeights::Float) if !float.is_float() => Linear {
             weight: Weight::Float(float.widened()),
             decode_weight: None,
             bias: output.bias.clone(),

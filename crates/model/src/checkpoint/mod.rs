@@ -9,6 +9,7 @@ pub(crate) mod json;
 mod source;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use generation_defaults::GenerationDefaults;
@@ -21,8 +22,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::family;
 use crate::gguf;
 use crate::mapped::{MappedBytes, MappedFile};
-use crate::safetensors;
-use crate::tensor::TensorInfo;
+use crate::quantized::{self, File, Plan, QuantizedTensor};
+use crate::safetensors::{self, Element, Tensor};
+use crate::tensor::{Format, TensorInfo};
 use crate::tensor_map::TensorMap;
 
 /// The files that a checkpoint can be opened from, for error messages.
@@ -36,6 +38,7 @@ pub struct Checkpoint {
     source: Source,
     files: Vec<MappedFile>,
     tensors: BTreeMap<String, TensorInfo>,
+    quantized: BTreeMap<String, QuantizedTensor>,
     description: ModelDescription,
     tensor_map: TensorMap,
     generation_defaults: GenerationDefaults,
@@ -138,6 +141,7 @@ impl Checkpoint {
             source: Source::Gguf(metadata),
             files: vec![file],
             tensors,
+            quantized: BTreeMap::new(),
             description,
             tensor_map,
         })
@@ -164,17 +168,39 @@ impl Checkpoint {
             generation_defaults.end_tokens =
                 generation_defaults::end_tokens(&config).map_err(|error| error.at(&config_path))?;
         }
-        let tensors = weights.tensors()?;
-        let bytes = |tensor: &TensorInfo| &weights.files[tensor.file].bytes()[tensor.bytes.clone()];
-        let are_equal = |one: &TensorInfo, other: &TensorInfo| {
-            are_equal((one, bytes(one)), (other, bytes(other)))
+        let plan = Plan::new(&config)?;
+        let (tensors, quantized) = weights.tensors(plan.as_ref())?;
+        let config = match plan {
+            Some(_) => Plan::without(&config),
+            None => config,
         };
-        let (description, tensor_map) = family::from_hugging_face(&config, &tensors, &are_equal)?;
+        let files = files_of(&weights.files);
+        let bytes = |tensor: &TensorInfo| &files[tensor.file].bytes[tensor.bytes.clone()];
+        let rows = |tensor: &TensorInfo, rows: Range<usize>, out: &mut [f32]| match quantized
+            .get(&tensor.name)
+        {
+            Some(quantized) => quantized.dequantize(&files, rows, out),
+            None => {
+                let row_bytes = tensor.bytes.len() / tensor.shape[0].max(1);
+                let bytes = &bytes(tensor)[rows.start * row_bytes..rows.end * row_bytes];
+                dequantize(tensor.format, bytes, out);
+            }
+        };
+        let is_plain = |tensor: &TensorInfo| tensors.contains_key(&tensor.name);
+        let are_equal = |one: &TensorInfo, other: &TensorInfo| {
+            if is_plain(one) && is_plain(other) && one.format == other.format {
+                return bytes(one) == bytes(other);
+            }
+            are_equal(one, other, &rows)
+        };
+        let (description, tensor_map) =
+            family::from_hugging_face(&config, &with_quantized(&tensors, &quantized), &are_equal)?;
         Ok(Self {
             path: path.to_path_buf(),
             source,
             files: weights.files,
             tensors,
+            quantized,
             description,
             tensor_map,
             generation_defaults,
@@ -201,7 +227,7 @@ impl Checkpoint {
         &self.tensor_map
     }
 
-    /// Returns every tensor by name.
+    /// Returns every tensor that is not quantized, by name; blocks of GGUF are no quantized tensors in this sense.
     pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
         &self.tensors
     }
@@ -214,6 +240,49 @@ impl Checkpoint {
         self.tensors.get(name).ok_or_else(|| {
             Error::new(ErrorKind::Missing, format!("tensor {name:?} is missing")).at(&self.path)
         })
+    }
+
+    /// Returns the matrices that are stored as several tensors, by the names that they have in unquantized checkpoints.
+    pub fn quantized(&self) -> &BTreeMap<String, QuantizedTensor> {
+        &self.quantized
+    }
+
+    /// Logs how quantized tensors are computed: as stored where that is possible, or all of them widened.
+    pub fn log_quantized(&self, as_stored: bool) {
+        for summary in quantized::summary(self.quantized.values(), as_stored) {
+            tracing::info!("matrices: {summary}");
+        }
+    }
+
+    /// Writes some rows of a quantized tensor as the reference dequantizes them.
+    ///
+    /// # Panics
+    /// If the rows are not rows of this matrix, or `out` has another length.
+    pub fn dequantize(&self, tensor: &QuantizedTensor, rows: Range<usize>, out: &mut [f32]) {
+        tensor.dequantize(&files_of(&self.files), rows, out);
+    }
+
+    /// Writes integers, scales and offsets by [`QuantizedTensor::integers`].
+    ///
+    /// # Panics
+    /// As [`QuantizedTensor::integers`].
+    pub fn integers(
+        &self,
+        tensor: &QuantizedTensor,
+        rows: Range<usize>,
+        out: &mut [f32],
+        group: Option<usize>,
+        scales: &mut [f32],
+        offsets: &mut [f32],
+    ) {
+        tensor.integers(&files_of(&self.files), rows, out, group, scales, offsets);
+    }
+
+    /// Does the same as [`Self::release`] for all parts of a quantized tensor.
+    pub fn release_quantized(&self, tensor: &QuantizedTensor) {
+        for (file, bytes) in tensor.places() {
+            self.files[file].release(bytes);
+        }
     }
 
     /// Returns the bytes of one of this checkpoint's tensors, in its format.
@@ -239,7 +308,9 @@ impl Checkpoint {
 
     /// Returns the bytes of all tensors in their stored formats.
     pub fn stored_bytes(&self) -> usize {
-        self.tensors.values().map(|tensor| tensor.bytes.len()).sum()
+        let quantized = self.quantized.values().map(QuantizedTensor::stored_bytes);
+        let plain = self.tensors.values().map(|tensor| tensor.bytes.len());
+        plain.chain(quantized).sum()
     }
 
     /// Returns the author's settings for text generation, as far as the source has any.
@@ -287,52 +358,94 @@ fn weight_files(folder: &Path) -> Result<Weights> {
 }
 
 impl Weights {
-    fn tensors(&self) -> Result<BTreeMap<String, TensorInfo>> {
-        let headers = self
-            .files
-            .iter()
-            .enumerate()
-            .map(|(index, file)| {
-                safetensors::read_header(file.bytes(), index).map_err(|error| error.at(file.path()))
-            })
-            .collect::<Result<Vec<_>>>()?;
+    /// Returns the tensors that are stored as they are, and the quantized ones.
+    fn tensors(&self, plan: Option<&Plan>) -> Result<quantized::Tensors> {
+        let elements = match plan {
+            None => &[Element::F32, Element::F16, Element::Bf16][..],
+            Some(_) => &Element::ALL,
+        };
+        let stored = self.stored(elements)?;
+        let Some(plan) = plan else {
+            let info = |(name, (file, tensor)): (String, (usize, Tensor))| {
+                Some((name.clone(), tensor.info(name, file)?))
+            };
+            return Ok((
+                stored.into_iter().filter_map(info).collect(),
+                BTreeMap::new(),
+            ));
+        };
+        plan.find(stored, &files_of(&self.files))
+    }
+
+    /// Returns every tensor with its file.
+    fn stored(&self, elements: &[Element]) -> Result<BTreeMap<String, (usize, Tensor)>> {
+        let read = |file: &MappedFile| {
+            let header = safetensors::read(file.bytes(), elements);
+            Ok(header.map_err(|error| error.at(file.path()))?.tensors)
+        };
+        let mut headers = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
         let Some(file_of) = &self.file_of else {
-            return Ok(headers.into_iter().flatten().collect());
+            let header = headers.pop().unwrap_or_default();
+            return Ok(header
+                .into_iter()
+                .map(|(name, tensor)| (name, (0, tensor)))
+                .collect());
         };
         let place = |(name, &file): (&String, &usize)| {
-            let info = headers[file].get(name).ok_or_else(|| {
+            let tensor = headers[file].get(name).ok_or_else(|| {
                 let message =
                     format!("tensor {name:?} is missing, but the index puts it in this file");
                 Error::new(ErrorKind::Missing, message).at(self.files[file].path())
             })?;
-            Ok((name.clone(), info.clone()))
+            Ok((name.clone(), (file, tensor.clone())))
         };
         file_of.iter().map(place).collect()
     }
 }
 
-/// Returns whether two tensors of the same shape hold the same numbers, in any formats.
-fn are_equal(
-    (one, bytes): (&TensorInfo, &[u8]),
-    (other, other_bytes): (&TensorInfo, &[u8]),
-) -> bool {
-    if one.format == other.format {
-        return bytes == other_bytes;
-    }
-    // Row by row: all numbers of both at once may not fit in memory.
-    let width = one.shape.last().copied().unwrap_or(1);
-    let rows = (one.elements() / width.max(1)).max(1);
-    let row = |format, bytes: &[u8]| {
-        let mut values = vec![0.0; width];
-        dequantize(format, bytes, &mut values);
-        values
+fn files_of(files: &[MappedFile]) -> Vec<File<'_>> {
+    let file = |file| File {
+        path: MappedFile::path(file),
+        bytes: file.bytes(),
     };
-    let pairs = bytes
-        .chunks_exact(bytes.len() / rows)
-        .zip(other_bytes.chunks_exact(other_bytes.len() / rows));
-    pairs
-        .into_iter()
-        .all(|(bytes, others)| row(one.format, bytes) == row(other.format, others))
+    files.iter().map(file).collect()
+}
+
+/// Returns all tensors by name and shape, for readers that need no more.
+fn with_quantized(
+    tensors: &BTreeMap<String, TensorInfo>,
+    quantized: &BTreeMap<String, QuantizedTensor>,
+) -> BTreeMap<String, TensorInfo> {
+    let info = |(name, tensor): (&String, &QuantizedTensor)| {
+        let info = TensorInfo {
+            name: name.clone(),
+            shape: tensor.shape().to_vec(),
+            format: Format::F32,
+            file: 0,
+            bytes: 0..0,
+        };
+        (name.clone(), info)
+    };
+    let plain = tensors
+        .iter()
+        .map(|(name, info)| (name.clone(), info.clone()));
+    plain.chain(quantized.iter().map(info)).collect()
+}
+
+/// Reads some rows of a tensor as f32.
+type ReadRows<'a> = dyn Fn(&TensorInfo, Range<usize>, &mut [f32]) + 'a;
+
+/// Returns whether two matrices of the same shape hold the same numbers, in any formats.
+fn are_equal(one: &TensorInfo, other: &TensorInfo, read: &ReadRows<'_>) -> bool {
+    // Row by row: all numbers of both at once may not fit in memory.
+    let rows = one.shape.first().copied().unwrap_or(1);
+    let width = one.elements() / rows.max(1);
+    let mut values = [vec![0.0; width], vec![0.0; width]];
+    (0..rows).all(|row| {
+        read(one, row..row + 1, &mut values[0]);
+        read(other, row..row + 1, &mut values[1]);
+        values[0] == values[1]
+    })
 }
 
 fn elements(tensor: &TensorInfo, bytes: &[u8]) -> Vec<f32> {

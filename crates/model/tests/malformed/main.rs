@@ -7,6 +7,7 @@ mod checkpoint;
 mod gguf;
 mod mutations;
 mod numbers;
+mod quantized;
 mod safetensors;
 mod tokenizer;
 

@@ -1,5 +1,6 @@
 //! Writes the weights of a package: quantizes one linear layer at a time and writes it to its place in the file.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -20,6 +21,7 @@ use triad_kernels::int8::Int8Weight;
 use triad_model::description::Linear as LinearName;
 use triad_model::safetensors::Element;
 use triad_model::safetensors::write::Layout;
+use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind};
 
 use crate::error::Result;
@@ -59,20 +61,14 @@ pub(super) fn weights(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Formats> {
     let weights = model.weights();
-    let Embedding::Stored {
-        bytes: embedding,
-        format,
-        ..
-    } = &weights.embedding
-    else {
-        return Err(Error::new(
+    let (format, embedding) = embedding(&weights.embedding).ok_or_else(|| {
+        Error::new(
             ErrorKind::Unsupported,
             "a model with random weights cannot be prepared",
         )
-        .into());
-    };
+    })?;
     let stored = match &weights.output.weight {
-        Weight::Float(matrix) => float_element(matrix.view()),
+        Weight::Float(matrix) => Some(float_element(matrix.view())),
         Weight::Int8(_) => None,
     };
     let stored = stored
@@ -81,7 +77,7 @@ pub(super) fn weights(
         linears: options.linears,
         decode: options.decode_weights,
         output: tensors::output_element(options.output_weights, stored),
-        embedding: *format,
+        embedding: format,
     };
     let description = model.description();
     let mut file = Output::create(path, tensors::entries(description, &formats)?)?;
@@ -110,8 +106,10 @@ pub(super) fn weights(
     let output = model.install(|| quantize_output(&weights.output, options.output_weights));
     release(&weights.output);
     file.output(&output)?;
-    file.put(EMBEDDING, embedding)?;
-    embedding.release();
+    file.put(EMBEDDING, &embedding)?;
+    if let Embedding::Stored { bytes, .. } = &weights.embedding {
+        bytes.release();
+    }
     file.finish()?;
     progress(total, total);
     Ok(formats)
@@ -124,14 +122,35 @@ fn release(linear: &Linear) {
     }
 }
 
-fn float_element(matrix: Matrix<'_>) -> Option<Element> {
+fn float_element(matrix: Matrix<'_>) -> Element {
     match matrix {
-        // `quantize_output` widens quantized blocks.
-        Matrix::F32(_) | Matrix::Blocks(_) => Some(Element::F32),
-        Matrix::F16(_) => Some(Element::F16),
-        Matrix::Bf16(_) => Some(Element::Bf16),
-        Matrix::Int8 { .. } | Matrix::Int4 { .. } => None,
+        // `quantize_output` widens all others.
+        Matrix::F32(_) | Matrix::Blocks(_) | Matrix::Int8 { .. } | Matrix::Int4 { .. } => {
+            Element::F32
+        }
+        Matrix::F16(_) => Element::F16,
+        Matrix::Bf16(_) => Element::Bf16,
     }
+}
+
+/// Returns the rows of an embedding with their format; `None` for random weights.
+fn embedding(embedding: &Embedding) -> Option<(Format, Cow<'_, [u8]>)> {
+    let matrix = match embedding {
+        Embedding::Stored { bytes, format, .. } => return Some((*format, Cow::Borrowed(bytes))),
+        Embedding::Output => return None,
+        Embedding::Matrix(matrix) => matrix,
+    };
+    let (format, bytes) = match matrix.view() {
+        Matrix::F32(values) => (Format::F32, bytemuck::cast_slice(values)),
+        Matrix::F16(values) => (Format::F16, bytemuck::cast_slice(values)),
+        Matrix::Bf16(values) => (Format::Bf16, bytemuck::cast_slice(values)),
+        Matrix::Blocks(blocks) => (Format::Blocks(blocks.format), blocks.bytes),
+        Matrix::Int8 { .. } | Matrix::Int4 { .. } => {
+            let values = bytemuck::cast_slice(&matrix.to_f32()).to_vec();
+            return Some((Format::F32, Cow::Owned(values)));
+        }
+    };
+    Some((format, Cow::Borrowed(bytes)))
 }
 
 /// A safetensors file that can be written in any order.

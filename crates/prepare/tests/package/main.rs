@@ -3,4 +3,5 @@
 mod damaged;
 mod extremes;
 mod prepared;
+mod quantized;
 mod tiny;
