@@ -112,6 +112,8 @@ impl Manifest {
         self.model
             .check()
             .map_err(|error| malformed("field `model`".into()).caused_by(error))?;
+        self.generation
+            .check(|name| format!("field `generation.{name}`"))?;
         self.formats()?;
         self.check_inputs()?;
         match self

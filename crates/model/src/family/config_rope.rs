@@ -67,8 +67,8 @@ impl<'a> ConfigRope<'a> {
         let places: Vec<Config<'a>> = scaling.into_iter().filter(|_| !local).collect();
         if self.by(Version::Four, local, &places)? != newer {
             return Err(unsupported(
-                "config.json: versions 4 and 5 of transformers read another RoPE each from `rope_scaling` and the fields \
-                 next to it, expected fields that mean the same to both",
+                "config.json: versions 4 and 5 of transformers read another RoPE each from `rope_theta`, `rope_scaling` \
+                 and the fields next to them, expected fields that mean the same to both",
             ));
         }
         Ok(newer)
@@ -108,7 +108,11 @@ impl<'a> ConfigRope<'a> {
         };
         let (field, default) = match self.family.local_rope_base {
             Some(base) if local => ("rope_local_base_freq", base),
-            _ => ("rope_theta", self.family.rope_base),
+            _ => {
+                let older = self.family.older_rope_base;
+                let older = older.filter(|_| version == Version::Four);
+                ("rope_theta", older.unwrap_or(self.family.rope_base))
+            }
         };
         let base = inner("rope_theta")?
             .map_or_else(|| self.config.positive(field), |base| Ok(Some(base)))?;

@@ -168,14 +168,14 @@ pub(super) fn tokenizer(
     end_tokens: &[u32],
 ) -> Result<Tokenizer> {
     let path = folder.join(FILE);
-    if !path.is_file() {
+    let io = |error: std::io::Error| {
+        Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path)
+    };
+    if !files::is_there(&path).map_err(io)? {
         let message =
             "there is no tokenizer.json; a tokenizer.model or vocab.txt alone is not supported";
         return Err(Error::new(ErrorKind::Missing, message).at(folder));
     }
-    let io = |error: std::io::Error| {
-        Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path)
-    };
     let config = Config {
         value: config.unwrap_or(&Value::Null),
     };
