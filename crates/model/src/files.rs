@@ -32,6 +32,21 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Returns whether there is anything at `path`: also a symbolic link that leads nowhere, which no file of a model should
+/// be. To read it is then an error, where [`Path::exists`] would let its reader go on without it.
+///
+/// # Errors
+/// If the system does not tell, such as in a folder that may not be searched.
+pub fn is_there(path: &Path) -> io::Result<bool> {
+    match path.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(false),
+            _ => Err(error),
+        },
+    }
+}
+
 /// Reads the file at `path`, of at most `most` bytes.
 ///
 /// # Errors
@@ -88,6 +103,22 @@ mod tests {
         assert_eq!(
             open(folder.path()).unwrap_err().kind(),
             io::ErrorKind::InvalidInput
+        );
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_link_that_leads_nowhere_is_there_and_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let [link, none] = ["link", "none"].map(|name| folder.path().join(name));
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        assert!(is_there(&link).unwrap());
+        read(&link, 10).unwrap_err();
+        assert!(!is_there(&none).unwrap());
+        std::fs::write(&none, "").unwrap();
+        assert!(
+            !is_there(&none.join("file")).unwrap(),
+            "a file has no files in it"
         );
     }
 

@@ -29,7 +29,11 @@ struct Base<'a> {
 }
 
 enum Fields {
-    Config(Map<String, Json>),
+    /// A configuration, and the key of the object that `changes` are in.
+    Config {
+        config: Map<String, Json>,
+        within: Option<String>,
+    },
     Gguf {
         fields: BTreeMap<String, Value>,
         tensors: GgufBuilder,
@@ -46,7 +50,10 @@ impl<'a> Base<'a> {
                     let file = file.expect(checkpoint);
                     fs::copy(file.path(), folder.path().join(file.file_name())).expect(checkpoint);
                 }
-                Fields::Config(base["config"].as_object().expect("a configuration").clone())
+                Fields::Config {
+                    config: base["config"].as_object().expect("a configuration").clone(),
+                    within: text("within").map(str::to_owned),
+                }
             }
             None => gguf_fields(text("file").expect("a file"), &base["without"]),
         };
@@ -63,10 +70,35 @@ impl<'a> Base<'a> {
     fn write(&self, changes: &Map<String, Json>, dropped: &[Json]) -> PathBuf {
         let dropped = dropped.iter().filter_map(Json::as_str);
         match &self.fields {
-            Fields::Config(config) => {
+            Fields::Config { config, within } => {
                 let mut config = config.clone();
-                config.extend(changes.clone());
-                dropped.for_each(|key| drop(config.remove(key)));
+                // The fields of the object `within`; of the outermost one if a key begins with a slash.
+                let mut inner = within.as_ref().map(|key| {
+                    let inner = config[key].as_object();
+                    inner.expect("an object").clone()
+                });
+                let mut change = |key: &str, value: Option<&Json>| {
+                    let (fields, key) = match (key.strip_prefix('/'), &mut inner) {
+                        (None, Some(inner)) => (inner, key),
+                        (key_outside, _) => (&mut config, key_outside.unwrap_or(key)),
+                    };
+                    match value {
+                        Some(value) => drop(fields.insert(key.to_owned(), value.clone())),
+                        None => drop(fields.remove(key)),
+                    }
+                };
+                let keeps_inner = |key: &String| {
+                    let outside = format!("/{key}");
+                    !changes.contains_key(&outside) && dropped.clone().all(|key| key != outside)
+                };
+                let keeps_inner = within.as_ref().is_some_and(keeps_inner);
+                changes
+                    .iter()
+                    .for_each(|(key, value)| change(key, Some(value)));
+                dropped.clone().for_each(|key| change(key, None));
+                if let (Some(key), Some(inner), true) = (within, inner, keeps_inner) {
+                    config.insert(key.clone(), inner.into());
+                }
                 let text = serde_json::to_string(&config).expect("JSON");
                 fs::write(self.folder.path().join("config.json"), text).expect("a configuration");
                 self.folder.path().to_path_buf()

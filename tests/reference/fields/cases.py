@@ -15,6 +15,8 @@ DROP = object()
 VOCAB = 128
 FULL, SLIDING = "full_attention", "sliding_attention"
 
+QWEN2_VISION = {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 1, "patch_size": 14}
+
 # Name of a base: checkpoint in tests/golden/families, changes to its configuration, tokens. Sessions of 80 tokens are
 # beyond the context of LongRoPE's pre-training.
 HUGGING_FACE = {
@@ -36,7 +38,15 @@ HUGGING_FACE = {
     "phi2": ("phi2", {}, 40),
     "phi3": ("phi3", {}, 40),
     "phi3-longrope": ("phi3-longrope", {}, 80),
+    # The text of models with images; changes to all fields but `/field` are in `text_config`.
+    "qwen2_vl": ("qwen2_5_vl", {"/model_type": "qwen2_vl", "model_type": "qwen2_vl_text", "/vision_config": QWEN2_VISION}, 40),
+    "qwen2_5_vl": ("qwen2_5_vl", {}, 40),
+    "qwen3_vl": ("qwen3_vl", {}, 40),
+    "smolvlm": ("smolvlm", {}, 40),
+    "llava": ("llava", {}, 40),
 }
+# Bases whose text is read as that of another base: only fields around it are changed, and those of the text left out.
+OTHER_TEXTS = {"qwen2_vl", "smolvlm", "llava"}
 # Name of a base: file, tensors and fields (less the architecture) that it is without, tokens.
 LONG_ROPE = ["rope_factors_short.weight", "rope_factors_long.weight", "rope.scaling.original_context_length", "rope.scaling.attn_factor"]
 # Bases that differ from another of their family in what these fields have.
@@ -57,7 +67,11 @@ GGUF = {
     "phi2.gguf": ("phi2.gguf", [], 40),
     "phi3-longrope.gguf": ("phi3-longrope.gguf", [], 80),
     "phi3.gguf": ("phi3-longrope.gguf", LONG_ROPE, 40),
+    "qwen2vl.gguf": ("qwen2vl.gguf", [], 40),
+    "qwen3vl.gguf": ("qwen3vl.gguf", [], 40),
 }
+# The object that has the fields of the text, in a model with images.
+TEXT = "text_config"
 
 
 def tokens(count):
@@ -82,13 +96,16 @@ class Case:
             self.name = ", ".join(shown)
 
 
-def changed(fields, changes):
+def changed(fields, changes, within=None):
+    """`fields` with `changes`: of the object `within` if there is one, and of the outermost if a key begins with a slash."""
     fields = copy.deepcopy(fields)
+    inner = fields[within] if within else fields
     for key, value in changes.items():
+        place, key = (fields, key[1:]) if key.startswith("/") else (inner, key)
         if value is DROP:
-            fields.pop(key, None)
+            place.pop(key, None)
         else:
-            fields[key] = value
+            place[key] = value
     return fields
 
 
@@ -247,17 +264,51 @@ def windows_together(config):
     yield {"hidden_act": "gelu", "hidden_activation": None}
 
 
-def hugging_face(base, config, style, fields):
-    """Changed configurations of a base. `fields`: what each version says that it reads."""
-    seen = {json.dumps(config, sort_keys=True)}
+def around(outer, values):
+    """Fields outside the object of the text, those of the text with up to so many `values` each."""
+    text = outer[TEXT]
+    for flag in (True, False, None, DROP):
+        for inner in (True, False, None, DROP):
+            yield {"/tie_word_embeddings": flag, "tie_word_embeddings": inner}
+    own = {name: value for name, value in outer.items() if not isinstance(value, dict)}
+    for name, value in sorted((text | own).items()) if values else ():
+        if name not in SKIPPED | {"transformers_version"}:
+            for other in plausible(name, value, text, "4")[:values]:
+                yield {f"/{name}": other}
+    for name in sorted(text) if values else ():
+        if name not in SKIPPED:
+            yield {name: DROP}
+            yield {f"/{name}": text[name], name: DROP}
+    yield {"model_type": DROP}
+    yield {"/model_type": text["model_type"]}
+    for name in ("/vision_config", f"/{TEXT}"):
+        for value in (DROP, None, {}):
+            yield {name: value}
+    # All fields at the top level, as the oldest files of Qwen2-VL have them.
+    flat = {f"/{name}": value for name, value in text.items() if name != "model_type"}
+    for rest in (DROP, None, {}):
+        yield flat | {f"/{TEXT}": rest}
+
+
+def hugging_face(base, config, style, fields, outer=None):
+    """Changed configurations of a base. `fields`: what each version says that it reads; `outer`: the configuration that
+    has `config` as its text."""
+    whole, within = (outer, TEXT) if outer else (config, None)
+    seen = {json.dumps(whole, sort_keys=True)}
 
     def fresh(changes, name=""):
-        text = json.dumps(changed(config, changes), sort_keys=True)
+        text = json.dumps(changed(whole, changes, within), sort_keys=True)
         if text not in seen:
             seen.add(text)
             yield Case(base, changes, name)
 
     yield Case(base, {}, "as it is")
+    other_text = base.split()[0] in OTHER_TEXTS
+    values = 0 if style == "5" else 1 if other_text else 3
+    for changes in around(outer, values) if outer else ():
+        yield from fresh(changes)
+    if other_text:
+        return
     defaults = {}
     for version in fields:
         defaults |= {name: None for name in version["read"]} | version["own"]

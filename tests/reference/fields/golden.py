@@ -16,9 +16,14 @@ DISAGREE = "disagree"
 
 
 def write(folder, golden):
-    """`golden`: base and `[(case, logits of the references, None or "disagree")]` by the base's name."""
+    """`golden`: base and `[(case, logits of the references, None or "disagree")]` by the base's name. Other bases that the
+    file has are kept."""
     folder.mkdir(exist_ok=True)
-    described = []
+    path, described = folder / "cases.json", []
+    for base in json.loads(path.read_text())["bases"] if path.exists() else []:
+        if base["name"] not in golden:
+            lines = map(json.dumps, base.pop("cases"))
+            described.append(block(base, lines))
     for name, (base, found) in golden.items():
         rows, lines = [], []
         for case, reference in found:
@@ -29,9 +34,14 @@ def write(folder, golden):
             changes = {key: value for key, value in case.changes.items() if value is not cases.DROP}
             dropped = [key for key, value in case.changes.items() if value is cases.DROP]
             lines.append(json.dumps([changes, dropped, number]))
-        head = json.dumps({"name": name, "tokens": len(base.tokens), **base.described()})
-        described.append(head[:-1] + ', "cases": [\n' + ",\n".join(lines) + "\n]}")
-    (folder / "cases.json").write_text('{"bases": [\n' + ",\n".join(described) + "\n]}\n")
+        head = {"name": name, "tokens": len(base.tokens), **base.described()}
+        described.append(block(head, lines))
+    path.write_text('{"bases": [\n' + ",\n".join(described) + "\n]}\n")
+
+
+def block(head, lines):
+    """The text of a base with its cases, one a line."""
+    return json.dumps(head)[:-1] + ', "cases": [\n' + ",\n".join(lines) + "\n]}"
 
 
 def index(rows, row):

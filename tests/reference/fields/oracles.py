@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALL
 
 # Seconds after which a job has no answer.
 LONGEST = 180
+# Bytes of memory after which a process is started again: llama.cpp does not return what some files made it take.
+MOST_MEMORY = 2 << 30
 # Read by the code of every model, whichever family it is of.
 SHARED = ["configuration_utils", "masking_utils", "modeling_rope_utils", "modeling_utils"]
 
@@ -40,11 +43,16 @@ class Transformers:
 
     def logits(self, folder, tokens):
         torch, transformers = self.torch, self.transformers
-        model, loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        kind = type(transformers.AutoConfig.from_pretrained(folder))
+        images = transformers.AutoModelForImageTextToText
+        is_text = kind in transformers.AutoModelForCausalLM._model_mapping or kind not in images._model_mapping
+        auto = transformers.AutoModelForCausalLM if is_text else images
+        model, loaded = auto.from_pretrained(
             folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
         )
         # Weights that the file has not are random.
-        absent = [name for name in loaded["missing_keys"] if "vision" not in name and "multi_modal" not in name]
+        is_of_images = re.compile("vision|visual|multi_modal|connector").search
+        absent = [name for name in loaded["missing_keys"] if not is_of_images(name)]
         if absent or loaded["mismatched_keys"]:
             raise ValueError(f"absent {absent[:3]}, of another shape {list(loaded['mismatched_keys'])[:3]}")
         with torch.no_grad():
@@ -75,7 +83,8 @@ class Transformers:
             read |= set(re.findall(r'kwargs\.(?:pop|get)\("(\w+)"', inspect.getsource(source)))
         pattern = r'(?:getattr|hasattr)\([\w.]*config, "(\w+)"|config\.([a-z]\w+)\b(?!\()'
         find = lambda module: {one or other for one, other in re.findall(pattern, inspect.getsource(module))}
-        read |= find(inspect.getmodule(transformers.AutoModelForCausalLM._model_mapping[type(config)]))
+        mappings = (transformers.AutoModelForCausalLM._model_mapping, transformers.AutoModel._model_mapping)
+        read |= find(inspect.getmodule(next(mapping[type(config)] for mapping in mappings if type(config) in mapping)))
         shared = set().union(*(find(importlib.import_module(f"transformers.{name}")) for name in SHARED))
         common = (set(base().to_dict()) | shared) - read - {"tie_word_embeddings"}
         return {"own": own, "read": sorted((read | shared) - own.keys()), "common": sorted(common)}
@@ -111,6 +120,8 @@ def serve(name):
     import numpy as np
 
     # What libraries print on their own must not be read as an answer.
+    if name == "llama.cpp":
+        resource.setrlimit(resource.RLIMIT_AS, (4 * MOST_MEMORY, 4 * MOST_MEMORY))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     oracle = LlamaCpp() if name == "llama.cpp" else Transformers()
@@ -154,6 +165,9 @@ class Worker:
             self.process.wait()
             code, self.process = self.process.returncode, None
             return {"refused": f"the process ended with {code}"}
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        if pages * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
+            self.close()
         return json.loads(line)
 
     def logits(self, model, tokens):
@@ -167,6 +181,7 @@ class Worker:
         if self.process:
             self.process.stdin.close()
             self.process.wait()
+            self.process = None
 
 
 if __name__ == "__main__":

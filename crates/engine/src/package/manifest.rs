@@ -118,6 +118,8 @@ impl Manifest {
                 "field `model`: experts or sinks of attention, which packages do not hold".into(),
             ));
         }
+        self.generation
+            .check(|name| format!("field `generation.{name}`"))?;
         self.formats()?;
         self.check_inputs()?;
         match self

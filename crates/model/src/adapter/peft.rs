@@ -107,12 +107,17 @@ impl Config {
             )));
         }
         let targets = match config.get("target_modules") {
+            // A text is a pattern, or means all layers.
+            None | Some(Value::Null | Value::String(_)) => Some(Vec::new()),
             Some(Value::Array(names)) => names
                 .iter()
-                .filter_map(|name| Some(name.as_str()?.to_owned()))
+                .map(|name| name.as_str().map(str::to_owned))
                 .collect(),
-            _ => Vec::new(),
+            Some(_) => None,
         };
+        let targets = targets.ok_or_else(|| {
+            malformed("field `target_modules` is neither a text nor an array of texts")
+        })?;
         let rank_stabilized = match config.get("use_rslora") {
             None | Some(Value::Null) => false,
             Some(Value::Bool(value)) => *value,

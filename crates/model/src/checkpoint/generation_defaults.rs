@@ -39,22 +39,36 @@ impl GenerationDefaults {
                 push_new(&mut end_tokens, id);
             }
         }
-        Ok(Self {
+        let defaults = Self {
             temperature: metadata.float("general.sampling.temp")?,
             top_k: metadata.integer("general.sampling.top_k")?,
             top_p: metadata.float("general.sampling.top_p")?,
             min_p: metadata.float("general.sampling.min_p")?,
             repetition_penalty: metadata.float("general.sampling.penalty_repeat")?,
             end_tokens,
-        })
+        };
+        defaults.check(|name| {
+            let name = match name {
+                "temperature" => "temp",
+                "repetition_penalty" => "penalty_repeat",
+                name => name,
+            };
+            format!("metadata field `general.sampling.{name}`")
+        })?;
+        Ok(defaults)
     }
 
     /// Reads `generation_config.json`. With `"do_sample": false` the temperature is 0, whatever value the file states,
     /// as in `transformers`.
     pub(super) fn from_generation_config(config: &Value) -> Result<Self> {
-        let greedy = stated(config, "do_sample").and_then(Value::as_bool) == Some(false);
-        Ok(Self {
-            temperature: if greedy {
+        let samples = match stated(config, "do_sample") {
+            None => true,
+            Some(value) => value
+                .as_bool()
+                .ok_or_else(|| unexpected("do_sample", value, "true or false"))?,
+        };
+        let defaults = Self {
+            temperature: if !samples {
                 Some(0.0)
             } else {
                 float(config, "temperature")?
@@ -64,7 +78,36 @@ impl GenerationDefaults {
             min_p: float(config, "min_p")?,
             repetition_penalty: float(config, "repetition_penalty")?,
             end_tokens: end_tokens(config)?,
-        })
+        };
+        defaults.check(|name| format!("field `{name}`"))?;
+        Ok(defaults)
+    }
+
+    /// Checks that the sampler takes these settings. `field` returns the place of a setting in the source.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`] naming the field, its value and the expected range.
+    pub fn check(&self, field: impl Fn(&str) -> String) -> Result<()> {
+        let settings = [
+            ("temperature", self.temperature, 0.0..=f32::MAX),
+            ("top_p", self.top_p, f32::MIN_POSITIVE..=1.0),
+            ("min_p", self.min_p, 0.0..=1.0),
+            ("repetition_penalty", self.repetition_penalty, 0.01..=100.0),
+        ];
+        for (name, value, range) in settings {
+            if let Some(value) = value.filter(|value| !range.contains(value)) {
+                let expected = match name {
+                    "temperature" => "a number of at least 0".to_owned(),
+                    "top_p" => "a number above 0 and at most 1".to_owned(),
+                    _ => format!("a number from {} to {}", range.start(), range.end()),
+                };
+                return Err(Error::new(
+                    ErrorKind::Malformed,
+                    format!("{} is {value}, expected {expected}", field(name)),
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -167,10 +210,45 @@ mod tests {
             (json!({"top_k": -1}), "top_k"),
             (json!({"eos_token_id": [2, "</s>"]}), "eos_token_id"),
             (json!({"eos_token_id": 4294967296u64}), "eos_token_id"),
+            (json!({"do_sample": "no"}), "do_sample"),
+            (json!({"do_sample": 0}), "do_sample"),
         ] {
             let error = GenerationDefaults::from_generation_config(&config).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Malformed);
             assert!(error.to_string().contains(field), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_setting_that_the_sampler_refuses_is_an_error_that_names_it() {
+        for (field, value) in [
+            ("temperature", -1.0),
+            ("temperature", 1e39),
+            ("top_p", 0.0),
+            ("top_p", 1e-46),
+            ("top_p", 1.01),
+            ("min_p", 2.0),
+            ("repetition_penalty", 0.0),
+            ("repetition_penalty", 1e39),
+        ] {
+            let error =
+                GenerationDefaults::from_generation_config(&json!({ field: value })).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Malformed);
+            assert!(
+                error.to_string().starts_with(&format!("field `{field}`")),
+                "{error}"
+            );
+        }
+        for (key, value) in [
+            ("general.sampling.temp", f64::NAN),
+            ("general.sampling.temp", -1.0),
+            ("general.sampling.top_p", 1e300),
+            ("general.sampling.penalty_repeat", f64::INFINITY),
+        ] {
+            let mut metadata = Metadata::default();
+            metadata.insert(key, gguf::Value::Float(value));
+            let error = GenerationDefaults::from_gguf(&metadata).unwrap_err();
+            assert!(error.to_string().contains(key), "{error}");
         }
     }
 

@@ -2,18 +2,18 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
 /// Maximum size of a JSON file, which is read whole into memory. The largest real ones are tokenizers of about 35 MB.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Parses the file at `path`; returns `None` if there is no such file. A syntax error names line and column.
-pub(crate) fn read(path: &Path) -> Result<Option<serde_json::Value>> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let bytes = files::read(path, MAX_BYTES).map_err(|error| match error.kind() {
+/// Parses the file at `path`, which holds a JSON object; returns `None` if there is no such file. A syntax error names
+/// line and column.
+pub(crate) fn read(path: &Path) -> Result<Option<Value>> {
+    let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::FileTooLarge => {
             let message = format!(
                 "the file is larger than {} MiB, expected a configuration",
@@ -22,8 +22,23 @@ pub(crate) fn read(path: &Path) -> Result<Option<serde_json::Value>> {
             Error::new(ErrorKind::Malformed, message).at(path)
         }
         _ => Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path),
-    })?;
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-        Error::new(ErrorKind::Malformed, format!("not valid JSON: {error}")).at(path)
-    })
+    };
+    if !files::is_there(path).map_err(failed)? {
+        return Ok(None);
+    }
+    let malformed = |message: String| Error::new(ErrorKind::Malformed, message).at(path);
+    let bytes = files::read(path, MAX_BYTES).map_err(failed)?;
+    let value: Value = serde_json::from_slice(&bytes)
+        .map_err(|error| malformed(format!("not valid JSON: {error}")))?;
+    let kind = match &value {
+        Value::Object(_) => return Ok(Some(value)),
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+    };
+    Err(malformed(format!(
+        "the file holds {kind}, expected a JSON object"
+    )))
 }

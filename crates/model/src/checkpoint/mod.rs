@@ -14,12 +14,13 @@ use std::path::{Path, PathBuf};
 
 pub use generation_defaults::GenerationDefaults;
 pub use source::Source;
-pub(crate) use source::TOOL_TEMPLATES;
+pub(crate) use source::{TOKENIZER_CONFIG, TOOL_TEMPLATES};
 
 use crate::dequantize::dequantize;
 use crate::description::ModelDescription;
 use crate::error::{Error, ErrorKind, Result};
 use crate::family;
+use crate::files;
 use crate::gguf;
 use crate::mapped::{MappedBytes, MappedFile};
 use crate::quantized::{self, File, Plan, QuantizedTensor};
@@ -319,6 +320,13 @@ impl Checkpoint {
     }
 }
 
+/// Returns [`files::is_there`] as an error of the model's file.
+fn is_there(path: &Path) -> Result<bool> {
+    files::is_there(path).map_err(|error| {
+        Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path)
+    })
+}
+
 /// The safetensors files of a folder.
 struct Weights {
     files: Vec<MappedFile>,
@@ -329,7 +337,7 @@ struct Weights {
 /// Opens `model.safetensors`, or the files that `model.safetensors.index.json` names.
 fn weight_files(folder: &Path) -> Result<Weights> {
     let single = folder.join("model.safetensors");
-    if single.exists() {
+    if is_there(&single)? {
         return Ok(Weights {
             files: vec![MappedFile::open(single)?],
             file_of: None,
@@ -345,7 +353,7 @@ fn weight_files(folder: &Path) -> Result<Weights> {
     let shards = safetensors::shards(&index).map_err(|error| error.at(&index_path))?;
     let open = |name: &String| {
         let path = folder.join(name);
-        if !path.exists() {
+        if !is_there(&path)? {
             let message = format!("this file is missing, {} names it", index_path.display());
             return Err(Error::new(ErrorKind::Missing, message).at(path));
         }
@@ -399,7 +407,23 @@ impl Weights {
             })?;
             Ok((name.clone(), (file, tensor.clone())))
         };
-        file_of.iter().map(place).collect()
+        let tensors = file_of.iter().map(place).collect::<Result<_>>()?;
+        for (index, header) in headers.iter().enumerate() {
+            let stray = header
+                .keys()
+                .find(|name| file_of.get(*name) != Some(&index));
+            if let Some(name) = stray {
+                let place = match file_of.get(name) {
+                    None => "does not name it".to_owned(),
+                    Some(&other) => format!("puts it in {}", self.files[other].path().display()),
+                };
+                let message = format!(
+                    "tensor {name:?} is in this file, but the index {place}: expected the same in both"
+                );
+                return Err(Error::new(ErrorKind::Malformed, message).at(self.files[index].path()));
+            }
+        }
+        Ok(tensors)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Checkpoint, json};
+use super::{Checkpoint, is_there, json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::gguf::{self, Metadata};
@@ -24,7 +24,7 @@ pub enum Source {
 
 /// The head of a GGUF file: all metadata and no tensors.
 const GGUF: &str = "tokenizer.gguf";
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The files in a folder from which tokenizer and template are read.
 const FOLDER: [&str; 3] = ["tokenizer.json", TOKENIZER_CONFIG, "chat_template.jinja"];
 /// The template for conversations with functions: its names in packages and in folders in the layout of `transformers`.
@@ -46,7 +46,7 @@ impl Source {
     /// If a file cannot be read or its content does not match its name.
     pub fn open_text(folder: &Path) -> Result<Self> {
         let gguf = folder.join(GGUF);
-        if gguf.exists() {
+        if is_there(&gguf)? {
             let file = MappedFile::open(&gguf)?;
             return Ok(Self::Gguf(
                 gguf::read(file.bytes())
@@ -82,26 +82,23 @@ impl Checkpoint {
                 Ok(vec![(GGUF, head)])
             }
             Source::HuggingFace { folder, .. } => {
-                let tool_template = TOOL_TEMPLATES
-                    .iter()
-                    .map(|name| folder.join(name))
-                    .find(|path| path.is_file());
-                let there = FOLDER
-                    .into_iter()
+                let mut texts = Vec::new();
+                for (name, path) in FOLDER
                     .map(|name| (name, folder.join(name)))
-                    .filter(|(_, path)| path.is_file());
-                let there = there.chain(tool_template.map(|path| (TOOL_TEMPLATES[0], path)));
-                let read =
-                    |(name, path): (&'static str, PathBuf)| match files::read(&path, MAX_TEXT_FILE)
-                    {
-                        Ok(bytes) => Ok((name, bytes)),
-                        Err(error) => Err(Error::new(
-                            ErrorKind::Io,
-                            format!("cannot read the file: {error}"),
-                        )
-                        .at(path)),
-                    };
-                there.map(read).collect()
+                    .into_iter()
+                    .chain(TOOL_TEMPLATES.map(|name| (TOOL_TEMPLATES[0], folder.join(name))))
+                {
+                    // The first of the places of a template is read.
+                    let is_new = texts.iter().all(|(other, _)| *other != name);
+                    if is_new && is_there(&path)? {
+                        let bytes = files::read(&path, MAX_TEXT_FILE).map_err(|error| {
+                            let message = format!("cannot read the file: {error}");
+                            Error::new(ErrorKind::Io, message).at(path)
+                        })?;
+                        texts.push((name, bytes));
+                    }
+                }
+                Ok(texts)
             }
         }
     }

@@ -71,8 +71,8 @@ impl<'a> ConfigRope<'a> {
         let places: Vec<Config<'a>> = scaling.into_iter().filter(|_| !local).collect();
         if self.by(Version::Four, local, &places)? != newer {
             return Err(unsupported(
-                "config.json: versions 4 and 5 of transformers read another RoPE each from `rope_scaling` and the fields \
-                 next to it, expected fields that mean the same to both",
+                "config.json: versions 4 and 5 of transformers read another RoPE each from `rope_theta`, `rope_scaling` \
+                 and the fields next to them, expected fields that mean the same to both",
             ));
         }
         Ok(newer)
@@ -116,7 +116,11 @@ impl<'a> ConfigRope<'a> {
             LocalRope::Unscaled if version == Version::Five => {
                 ((!local).then_some("rope_theta"), OLMO3_BASE)
             }
-            _ => (Some("rope_theta"), self.family.rope_base),
+            _ => {
+                let older = self.family.older_rope_base;
+                let older = older.filter(|_| version == Version::Four);
+                (Some("rope_theta"), older.unwrap_or(self.family.rope_base))
+            }
         };
         let base = match (inner("rope_theta")?, field) {
             (None, Some(field)) => self.config.positive(field)?,

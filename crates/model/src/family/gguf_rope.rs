@@ -50,6 +50,7 @@ impl Reader<'_> {
             }
             None => ROPE_BASE,
         };
+        self.check_sections(dims)?;
         let scaling = self.rope_scaling((base, dims), context, read_f32)?;
         self.refuse_windows_of_their_own(head_dim, dims, base)?;
         Ok(Rope {
@@ -58,6 +59,28 @@ impl Reader<'_> {
             pairing,
             scaling,
         })
+    }
+
+    /// Checks which pairs of dimensions rotate by which axis of an image. All axes are the same for text, except the fourth,
+    /// whose positions llama.cpp takes as 0.
+    fn check_sections(&self, dims: usize) -> Result<()> {
+        let key = self.key("rope.dimension_sections");
+        if !self.family.images || self.metadata.get(&key).is_none() {
+            return Ok(());
+        }
+        let sections = self.metadata.integers(&key)?.unwrap_or_default();
+        let sum = sections.iter().try_fold(0i64, |sum, &section| {
+            sum.checked_add(section).filter(|_| section >= 0)
+        });
+        let pairs = dims / 2;
+        let is_whole = sum.is_some_and(|sum| sum == pairs as i64);
+        if matches!(sections, [_, _, _] | [_, _, _, 0]) && is_whole {
+            return Ok(());
+        }
+        Err(malformed(format!(
+            "metadata field `{key}` is {:?}, expected three numbers of at least 0 that add up to {pairs}, and a 0",
+            sections.iter().take(8).collect::<Vec<_>>()
+        )))
     }
 
     /// Refuses fields by which llama.cpp gives the blocks with a window other heads or another RoPE, but for Gemma 3's base.

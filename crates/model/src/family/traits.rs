@@ -62,6 +62,8 @@ pub(super) struct Family {
 
     /// Base of RoPE.
     pub rope_base: f32,
+    /// Base of RoPE in version 4 of `transformers`, if its default is another.
+    pub older_rope_base: Option<f32>,
     /// Part of a head that RoPE rotates; `None`: all of it, and a configuration can't change that.
     pub rotary_fraction: Option<f64>,
     /// Epsilon of the norms.
@@ -123,6 +125,7 @@ pub(super) const LLAMA: Family = Family {
     temperature: false,
     yarn: true,
     rope_base: 10_000.0,
+    older_rope_base: None,
     rotary_fraction: None,
     epsilon: 1e-6,
     tied: false,
@@ -415,6 +418,7 @@ pub(super) const QWEN3_VL: Family = Family {
     windows: Windows::Never,
     window: None,
     rope_base: 500_000.0,
+    older_rope_base: Some(5_000_000.0),
     context: 128_000,
     ..QWEN3
 };

@@ -2,12 +2,19 @@
 
 use std::path::Path;
 
-use crate::checkpoint::{Source, TOOL_TEMPLATES};
+use serde_json::Value;
+
+use crate::checkpoint::{Source, TOKENIZER_CONFIG, TOOL_TEMPLATES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
+/// The name of the template for conversations in `transformers`.
+const DEFAULT: &str = "default";
 /// The name of the template for conversations with functions in `transformers`.
 const TOOLS: &str = "tool_use";
+
+/// The field of `tokenizer_config.json` with the templates.
+const FIELD: &str = "chat_template";
 
 /// The texts of a model's templates.
 pub(super) struct Sources {
@@ -30,9 +37,13 @@ impl Sources {
                 tokenizer_config,
             } => {
                 let config = |name| {
-                    tokenizer_config
+                    let found = tokenizer_config
                         .as_ref()
-                        .and_then(|config| in_config(config, name))
+                        .map(|config| in_config(config, name));
+                    found
+                        .transpose()
+                        .map(Option::flatten)
+                        .map_err(|error: Error| error.at(folder.join(TOKENIZER_CONFIG)))
                 };
                 let file = read(&folder.join("chat_template.jinja"))?;
                 let tools = TOOL_TEMPLATES
@@ -42,10 +53,10 @@ impl Sources {
                 let tools = tools.transpose()?.flatten();
                 // A separate file replaces everything in the configuration.
                 let has_file = file.is_some();
-                (
-                    file.or_else(|| config("default")),
-                    tools.or_else(|| config(TOOLS).filter(|_| !has_file)),
-                )
+                match has_file {
+                    true => (file, tools),
+                    false => (config(DEFAULT)?, tools.or(config(TOOLS)?)),
+                }
             }
         };
         Ok(default.map(|default| Self { default, tools }))
@@ -53,23 +64,119 @@ impl Sources {
 }
 
 fn read(path: &Path) -> Result<Option<String>> {
-    if !path.is_file() {
+    let io = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path);
+    if !files::is_there(path).map_err(io)? {
         return Ok(None);
     }
-    let io = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path);
     files::read_text(path, super::MAX_SOURCE as u64)
         .map(Some)
         .map_err(io)
 }
 
 /// Returns the template `name` of `tokenizer_config.json`, which has one text, or several by name.
-fn in_config(config: &serde_json::Value, name: &str) -> Option<String> {
-    let templates = config.get("chat_template")?;
-    let text = match templates.as_array() {
-        Some(templates) => {
-            templates.iter().find(|template| template["name"] == name)?["template"].as_str()
-        }
-        None => templates.as_str().filter(|_| name == "default"),
+fn in_config(config: &Value, name: &str) -> Result<Option<String>> {
+    let malformed = |problem: String| {
+        Err(Error::new(
+            ErrorKind::Malformed,
+            format!("field `{FIELD}`{problem}"),
+        ))
     };
-    text.map(str::to_owned)
+    let templates = match config.get(FIELD) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(text)) => return Ok(Some(text.clone()).filter(|_| name == DEFAULT)),
+        Some(Value::Array(templates)) => templates,
+        Some(_) => return malformed(": expected a text or an array of templates".to_owned()),
+    };
+    let mut found = None;
+    for (index, template) in templates.iter().enumerate() {
+        let (Some(other), Some(text)) = (template["name"].as_str(), template["template"].as_str())
+        else {
+            return malformed(format!(
+                "[{index}]: expected an object with the texts `name` and `template`"
+            ));
+        };
+        if other == name && found.replace(text.to_owned()).is_some() {
+            return malformed(format!("[{index}]: there are two templates `{name}`"));
+        }
+    }
+    if found.is_none() && name == DEFAULT && !templates.is_empty() {
+        return malformed(format!(": none of its templates is `{DEFAULT}`"));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Reads the templates of a folder whose `tokenizer_config.json` has this `chat_template`.
+    fn read_field(folder: &Path, template: &Value) -> Result<Option<Sources>> {
+        Sources::read(&Source::HuggingFace {
+            folder: folder.to_path_buf(),
+            tokenizer_config: Some(json!({ FIELD: template })),
+        })
+    }
+
+    #[test]
+    fn a_configuration_has_one_template_or_several_with_a_name_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = |template: Value| {
+            let found = read_field(folder.path(), &template).unwrap();
+            found.map(|Sources { default, tools }| (default, tools))
+        };
+        let one = |name: &str, text: &str| json!({ "name": name, "template": text });
+        assert_eq!(found(json!(null)), None);
+        assert_eq!(found(json!([])), None);
+        assert_eq!(found(json!("a")), Some(("a".into(), None)));
+        assert_eq!(
+            found(json!([one("tool_use", "t"), one("default", "a")])),
+            Some(("a".into(), Some("t".into())))
+        );
+        for (template, named) in [
+            (json!(3), "`chat_template`: expected a text or an array"),
+            (json!({ "default": "a" }), "`chat_template`: expected"),
+            (json!(["a"]), "`chat_template`[0]: expected an object"),
+            (json!([one("default", "a"), { "name": "x" }]), "[1]"),
+            (
+                json!([one("default", "a"), one("default", "b")]),
+                "[1]: there are two templates `default`",
+            ),
+            (json!([one("rag", "a")]), "none of its templates"),
+        ] {
+            let error = read_field(folder.path(), &template)
+                .map(|_| ())
+                .unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Malformed);
+            let error = error.to_string();
+            assert!(
+                error.contains("tokenizer_config.json: field `chat_template`"),
+                "{error}"
+            );
+            assert!(error.contains(named), "{template}: {error}");
+        }
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_template_that_cannot_be_read_is_not_taken_as_absent() {
+        for name in ["chat_template.jinja", TOOL_TEMPLATES[0], TOOL_TEMPLATES[1]] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let refused = || {
+                let error = read_field(folder.path(), &json!("a"))
+                    .map(|_| ())
+                    .unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Io);
+                assert!(error.to_string().contains(name), "{error}");
+            };
+            std::fs::create_dir(&path).unwrap();
+            refused();
+            std::fs::remove_dir(&path).unwrap();
+            std::os::unix::fs::symlink("nowhere", &path).unwrap();
+            refused();
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
+use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::{
     DecoderWrapper, Encoding, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper,
@@ -168,14 +169,14 @@ pub(super) fn tokenizer(
     end_tokens: &[u32],
 ) -> Result<Tokenizer> {
     let path = folder.join(FILE);
-    if !path.is_file() {
+    let io = |error: std::io::Error| {
+        Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path)
+    };
+    if !files::is_there(&path).map_err(io)? {
         let message =
             "there is no tokenizer.json; a tokenizer.model or vocab.txt alone is not supported";
         return Err(Error::new(ErrorKind::Missing, message).at(folder));
     }
-    let io = |error: std::io::Error| {
-        Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path)
-    };
     let config = Config {
         value: config.unwrap_or(&Value::Null),
     };
@@ -219,6 +220,7 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
         Spelling::ByteLevel => TokenizerKind::ByteLevelBpe,
         Spelling::SentencePiece => TokenizerKind::SentencePieceBpe,
     };
+    check_added(bytes, &inner)?;
     let mut vocabulary = vocabulary(&inner, decoder.spelling)?;
     let bos = config.token("bos_token", &vocabulary)?;
     let eos = config.token("eos_token", &vocabulary)?;
@@ -277,6 +279,35 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
     })
 }
 
+/// The added tokens of a `tokenizer.json`.
+#[derive(Deserialize)]
+struct AddedTokens {
+    added_tokens: Option<Vec<AddedToken>>,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    id: u32,
+    content: String,
+}
+
+/// Checks that each added token has the id that the file states: the library itself numbers those that are not in the
+/// model's vocabulary, in the order of the file.
+fn check_added(bytes: &[u8], tokenizer: &tokenizers::Tokenizer) -> Result<()> {
+    let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
+    let AddedTokens { added_tokens } = serde_json::from_slice(bytes)
+        .map_err(|error| malformed(format!("field `added_tokens`: {error}")))?;
+    for (index, AddedToken { id, content }) in added_tokens.iter().flatten().enumerate() {
+        if let Some(given) = tokenizer.token_to_id(content).filter(|given| given != id) {
+            return Err(malformed(format!(
+                "field `added_tokens[{index}].id` is {id}, but the `tokenizers` library gives {content:?} the id {given}: \
+                 expected the ids after those of `model.vocab`, in their order"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Returns the tokens that the post-processor puts before and after a text.
 fn around(tokenizer: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
     const TEXT: &str = "a";
@@ -317,6 +348,15 @@ fn vocabulary(tokenizer: &tokenizers::Tokenizer, spelling: Spelling) -> Result<V
     let mut pieces = vec![""; size];
     let mut kinds = vec![TokenKind::Unused; size];
     for (piece, &id) in &by_piece {
+        if kinds[id as usize] != TokenKind::Unused {
+            // The map has no order, the message has one.
+            let (one, other) = (
+                pieces[id as usize].min(piece),
+                pieces[id as usize].max(piece),
+            );
+            let message = format!("{FIELD} gives the id {id} to two tokens, {one:?} and {other:?}");
+            return Err(Error::new(ErrorKind::Malformed, message));
+        }
         pieces[id as usize] = piece;
         let is_byte = spelling == Spelling::SentencePiece && byte_of_piece(piece).is_some();
         kinds[id as usize] = if is_byte {

@@ -310,6 +310,14 @@ fn what_a_configuration_asks_for_is_done_or_refused_by_name() {
         Malformed,
         &["yes", "true or false"],
     );
+    for targets in [json!(3), json!(true), json!(["k_proj", 3])] {
+        refused(
+            "target_modules",
+            targets,
+            Malformed,
+            &["neither a text nor an array of texts"],
+        );
+    }
     refused(
         "rank_pattern",
         json!(["k_proj"]),

@@ -110,6 +110,53 @@ fn broken_json_is_named_with_file_and_line() {
 }
 
 #[test]
+fn a_file_of_a_model_that_is_no_object_is_refused_and_not_taken_as_empty() {
+    let weights = crate::safetensors::valid();
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "tokenizer_config.json",
+    ] {
+        for (content, kind) in [
+            ("[]", "an array"),
+            ("null", "null"),
+            ("3", "a number"),
+            ("\"text\"", "a string"),
+        ] {
+            let folder = folder(&[
+                ("model.safetensors", &weights),
+                ("config.json", b"{}"),
+                (name, content.as_bytes()),
+            ]);
+            let mentions = [name, kind, "expected a JSON object"];
+            assert_refused(name, open(folder.path()), Malformed, &mentions);
+        }
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_link_that_leads_nowhere_is_not_taken_as_an_absent_file() {
+    let weights = crate::safetensors::valid();
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "tokenizer_config.json",
+        "model.safetensors.index.json",
+    ] {
+        let mut files: Vec<(&str, &[u8])> = vec![("config.json", b"{}")];
+        if name != "model.safetensors.index.json" {
+            files.push(("model.safetensors", &weights));
+        }
+        files.retain(|(other, _)| *other != name);
+        let folder = folder(&files);
+        std::os::unix::fs::symlink("nowhere", folder.path().join(name)).unwrap();
+        let mentions = [name, "cannot read the file"];
+        assert_refused(name, open(folder.path()), Io, &mentions);
+    }
+}
+
+#[test]
 fn a_configuration_larger_than_any_real_one_is_not_read() {
     let folder = folder(&[("model.safetensors", &crate::safetensors::valid())]);
     let config = fs::File::create(folder.path().join("config.json")).unwrap();
@@ -165,6 +212,17 @@ fn every_shard_and_every_tensor_of_the_index_must_be_there() {
         open(elsewhere.path()),
         Malformed,
         &["index.json", "../model.safetensors"],
+    );
+    let weight_map = r#"{"weight_map": {"matrix": "model-1.safetensors"}}"#;
+    assert_refused(
+        "tensor that the index does not name",
+        open(with_index(weight_map).path()),
+        Malformed,
+        &[
+            "model-1.safetensors",
+            "\"norm\"",
+            "the index does not name it",
+        ],
     );
     let tensor = with_index(&index("model-1.safetensors", "bias"));
     assert_refused(

@@ -421,3 +421,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_id_that_two_tokens_have_or_that_the_library_changes_is_refused() {
+    let mut file = golden("bpe-gpt-2");
+    let vocab = file["model"]["vocab"].as_object_mut().unwrap();
+    let taken = vocab["b"].clone();
+    vocab["a"] = taken;
+    assert_refused(
+        "id twice",
+        open(&file),
+        ErrorKind::Malformed,
+        &[
+            "tokenizer.json: ",
+            "`model.vocab` gives the id",
+            "\"a\" and \"b\"",
+        ],
+    );
+    // The library numbers added tokens that the model does not have.
+    let mut file = golden("bpe-gpt-2");
+    let added = file["added_tokens"].as_array().unwrap().clone();
+    let vocab = file["model"]["vocab"].as_object_mut().unwrap();
+    added
+        .iter()
+        .for_each(|token| drop(vocab.remove(token["content"].as_str().unwrap())));
+    open(&file).unwrap();
+    file["added_tokens"].as_array_mut().unwrap().reverse();
+    assert_refused(
+        "added tokens out of order",
+        open(&file),
+        ErrorKind::Malformed,
+        &["tokenizer.json: ", "`added_tokens[0].id` is"],
+    );
+}

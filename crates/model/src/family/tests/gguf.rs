@@ -407,6 +407,43 @@ fn a_gguf_file_that_triad_does_not_run_is_refused_by_name() {
 }
 
 #[test]
+fn the_axes_of_images_share_rope_and_the_fourth_has_none_of_it() {
+    let read = |architecture: &str, sections: Value| {
+        let metadata = metadata(architecture, &[("rope.dimension_sections", sections)]);
+        let biases = [
+            ("attn_q.bias", 64),
+            ("attn_k.bias", 32),
+            ("attn_v.bias", 32),
+        ];
+        let biases = biases.map(|(name, size)| (name, [size]));
+        let biases: Vec<(&str, &[usize])> = biases
+            .iter()
+            .map(|(name, shape)| (*name, &shape[..]))
+            .collect();
+        from_file(&metadata, &gguf_tensors(&biases))
+    };
+    let integers = |values: &[i64]| Value::Integers(values.to_vec());
+    for right in [integers(&[4, 2, 2, 0]), integers(&[8, 0, 0])] {
+        read("qwen2vl", right).unwrap();
+    }
+    for wrong in [
+        integers(&[2, 2, 2, 2]),
+        integers(&[4, 2, 1, 0]),
+        integers(&[4, 5, -1, 0]),
+        integers(&[8]),
+        integers(&[i64::MAX, i64::MAX, 10, 0]),
+        Value::Bools(vec![true; 4]),
+    ] {
+        let error = read("qwen2vl", wrong.clone()).unwrap_err().to_string();
+        assert!(
+            error.contains("`qwen2vl.rope.dimension_sections`"),
+            "{wrong:?}: {error}"
+        );
+        assert!(read("qwen2", wrong).is_ok(), "a text model has no axes");
+    }
+}
+
+#[test]
 fn divisors_of_rope_that_make_no_sense_are_errors() {
     let mut stored = gguf_tensors(&[]);
     stored.extend([tensor("rope_freqs.weight", &[8])]);

@@ -412,6 +412,10 @@ fn numbers_of_rope_that_rope_parameters_lack_are_taken_from_the_top_level() {
     );
 }
 
+fn qwen3_vl() -> Json {
+    with(&llama(), json!({ "model_type": "qwen3_vl_text" }))
+}
+
 #[test]
 fn a_rope_that_versions_of_transformers_read_differently_is_refused() {
     let linear = json!({ "rope_type": "linear", "factor": 2.0, "rope_theta": 777.0 });
@@ -431,6 +435,18 @@ fn a_rope_that_versions_of_transformers_read_differently_is_refused() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{changes}: {error}");
         assert!(error.to_string().contains(named), "{changes}: {error}");
     }
+    // Their defaults of the base differ.
+    let config = with(&qwen3_vl(), json!({ "rope_theta": null }));
+    let error = hugging_face::describe(&config).expect_err("no base");
+    assert!(error.to_string().contains("`rope_theta`"), "{error}");
+    let newer = json!({ "rope_theta": null, "rope_parameters": { "rope_type": "default" } });
+    assert_eq!(
+        described(&with(&qwen3_vl(), newer)).blocks[0]
+            .attention
+            .rope
+            .base,
+        5e5
+    );
     let same = with(&linear, json!({ "rope_theta": 5e5 }));
     assert_eq!(
         described(&with(&llama(), json!({ "rope_scaling": same }))).blocks[0]
