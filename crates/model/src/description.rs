@@ -4,10 +4,12 @@
 //! [`crate::family`], not new code in the engine.
 
 mod check;
+mod feed_forward;
 
 use serde::{Deserialize, Serialize};
 
 pub(crate) use check::limits;
+pub use feed_forward::{Activation, Experts, FeedForward, Routing};
 
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -182,16 +184,6 @@ impl Temperature {
     }
 }
 
-impl Experts {
-    /// Returns the parameters of the router, the correction and the shared expert's gate.
-    fn router_parameters(&self, hidden: usize) -> usize {
-        let correction = if self.correction { self.count } else { 0 };
-        let gate = if self.shared_gate { hidden } else { 0 };
-        let bias = if self.bias { self.count } else { 0 };
-        self.count * hidden + bias + correction + gate
-    }
-}
-
 impl Attention {
     /// Returns the widths of the norms on queries and keys.
     pub fn qk_norm_widths(&self) -> [usize; 2] {
@@ -263,72 +255,6 @@ pub enum RopeScaling {
         /// Factor on cosine and sine.
         attention_factor: f32,
     },
-}
-
-/// Feed-forward of one block.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FeedForward {
-    /// Inner width of the layers that all rows pass through: of a dense feed-forward, or of the shared expert. 0 if there
-    /// are only experts.
-    pub width: usize,
-    /// `down(activation(gate(x)) · up(x))` if true, `down(activation(up(x)))` if false (Phi-2).
-    pub gated: bool,
-    /// The nonlinearity.
-    pub activation: Activation,
-    /// Whether up and down linears have a bias.
-    pub bias: bool,
-    /// The experts, of which a router chooses some for each row (mixture of experts).
-    #[serde(default)]
-    pub experts: Option<Experts>,
-}
-
-/// The experts of one block: feed-forwards of one shape, gated and with the activation of their block. The output of
-/// the chosen experts, each times its weight, is added to that of the dense layers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Experts {
-    /// Number of experts.
-    pub count: usize,
-    /// Number of experts that the router chooses for each row.
-    pub used: usize,
-    /// Inner width of one expert.
-    pub width: usize,
-    /// How the router's outputs become scores.
-    pub routing: Routing,
-    /// Whether the weights of the chosen experts are divided by their sum.
-    pub normalized: bool,
-    /// Factor on the weights of the chosen experts.
-    pub scale: f32,
-    /// Whether each score has a summand for the choice, which the weights lack (DeepSeek-V3, LFM2).
-    pub correction: bool,
-    /// Whether the router and the experts' layers have biases (gpt-oss).
-    pub bias: bool,
-    /// The limit of gpt-oss's activation, `(up + 1) · gate · sigmoid(1.702 · gate)`: gate is at most this number, and up
-    /// within it on both sides. `None`: the activation of the block.
-    pub clamp: Option<f32>,
-    /// Whether the dense layers are a shared expert whose output has a sigmoid gate (Qwen2-MoE).
-    pub shared_gate: bool,
-}
-
-/// The function from the router's outputs to the scores of the experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Routing {
-    /// Softmax over all experts.
-    Softmax,
-    /// Sigmoid of each.
-    Sigmoid,
-}
-
-/// Nonlinearity of the feed-forward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Activation {
-    /// `x · sigmoid(x)`.
-    Silu,
-    /// GELU in its tanh form (`gelu_new`, `gelu_pytorch_tanh`).
-    GeluTanh,
-    /// GELU with the error function.
-    Gelu,
 }
 
 impl ModelDescription {
