@@ -1,6 +1,6 @@
 //! safetensors: a JSON header, then the tensors' bytes.
 //!
-//! [`read_header`] checks the header of a model's file, [`read`] that of any file; [`shards`] reads the index of a
+//! [`read_model`] checks the header of a model's file, [`read`] that of any file; [`shards`] reads the index of a
 //! model in several files; [`write`](mod@write) creates headers. The header is parsed here rather than by the
 //! `safetensors` crate, whose errors don't name the tensor, which uses the last of two tensors with one name, and whose
 //! sum of sizes can overflow.
@@ -37,16 +37,6 @@ pub enum Element {
 }
 
 impl Element {
-    const ALL: [Self; 7] = [
-        Self::F32,
-        Self::I32,
-        Self::U32,
-        Self::F16,
-        Self::Bf16,
-        Self::I8,
-        Self::U8,
-    ];
-
     /// Returns the name in headers.
     pub fn name(self) -> &'static str {
         match self {
@@ -77,6 +67,23 @@ impl Element {
     }
 }
 
+/// Types of numbers that no weight may have, with the bytes per number.
+const OTHER_TYPES: [(&str, usize); 13] = [
+    ("BOOL", 1),
+    ("I8", 1),
+    ("U8", 1),
+    ("F8_E4M3", 1),
+    ("F8_E5M2", 1),
+    ("I16", 2),
+    ("U16", 2),
+    ("I32", 4),
+    ("U32", 4),
+    ("I64", 8),
+    ("U64", 8),
+    ("F64", 8),
+    ("C64", 8),
+];
+
 /// A tensor of a safetensors file: its length matches its shape and element type, and it is inside the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
@@ -97,47 +104,89 @@ pub struct Header {
     pub remarks: BTreeMap<String, String>,
 }
 
+/// The tensors of one file of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelTensors {
+    /// Tensors of floats, by name.
+    pub floats: BTreeMap<String, TensorInfo>,
+    /// Tensors of other types, which no weight may have: the shape and the type of each, by name.
+    pub others: BTreeMap<String, (Vec<usize>, String)>,
+}
+
 /// Reads the header of the safetensors file with the content `bytes`, the `file`-th of its checkpoint: returns the
 /// tensors by name, all of them inside the file and disjoint.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for a tensor that is not F32,
-/// F16 or BF16. The message names the tensor, its value and the expected value.
+/// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for a tensor of an unknown type.
+/// The message names the tensor, its value and the expected value.
+pub fn read_model(bytes: &[u8], file: usize) -> Result<ModelTensors> {
+    let (header, others) = parse(bytes, &FLOATS.map(|(element, _)| element), true)?;
+    Ok(ModelTensors {
+        floats: floats(header, file),
+        others,
+    })
+}
+
+/// Does the same as [`read_model`] for a file that may only have tensors of floats.
+///
+/// # Errors
+/// As for [`read_model`]; [`ErrorKind::Unsupported`] for a tensor that is not F32, F16 or BF16.
 pub fn read_header(bytes: &[u8], file: usize) -> Result<BTreeMap<String, TensorInfo>> {
-    let formats = [
-        (Element::F32, Format::F32),
-        (Element::F16, Format::F16),
-        (Element::Bf16, Format::Bf16),
-    ];
-    let header = read(bytes, &formats.map(|(element, _)| element))?;
-    let info = |(
-        name,
-        Tensor {
-            element,
-            shape,
-            bytes,
-        },
-    ): (String, Tensor)| {
-        let (_, format) = *formats.iter().find(|(read, _)| *read == element)?;
-        Some((
-            name.clone(),
-            TensorInfo {
-                name,
-                shape,
-                format,
-                file,
-                bytes,
-            },
-        ))
+    let header = read(bytes, &FLOATS.map(|(element, _)| element))?;
+    Ok(floats(header, file))
+}
+
+/// Returns the tensors of floats of the `file`-th file.
+fn floats(header: Header, file: usize) -> BTreeMap<String, TensorInfo> {
+    let info = |(name, tensor): (String, Tensor)| {
+        let (_, format) = *FLOATS.iter().find(|(read, _)| *read == tensor.element)?;
+        let info = TensorInfo {
+            name: name.clone(),
+            shape: tensor.shape,
+            format,
+            file,
+            bytes: tensor.bytes,
+        };
+        Some((name, info))
     };
-    Ok(header.tensors.into_iter().filter_map(info).collect())
+    header.tensors.into_iter().filter_map(info).collect()
+}
+
+/// The types of weights.
+const FLOATS: [(Element, Format); 3] = [
+    (Element::F32, Format::F32),
+    (Element::F16, Format::F16),
+    (Element::Bf16, Format::Bf16),
+];
+
+/// Returns the error for a tensor of a type that is not read.
+fn other_type(name: &str, data_type: &str, elements: &[Element]) -> Error {
+    let read: Vec<_> = elements.iter().map(|element| element.name()).collect();
+    let message = format!(
+        "tensor {name:?} has type {data_type:?}, expected one of {}",
+        read.join(", ")
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+/// Returns the error for a weight of a type that no weight may have.
+pub(crate) fn not_a_float(name: &str, data_type: &str) -> Error {
+    other_type(name, data_type, &FLOATS.map(|(element, _)| element))
 }
 
 /// Reads the header of the safetensors file with the content `bytes`, whose tensors may only have `elements`.
 ///
 /// # Errors
-/// As for [`read_header`]; [`ErrorKind::Unsupported`] for a tensor of another element type.
+/// As for [`read_model`]; [`ErrorKind::Unsupported`] for a tensor of another element type.
 pub fn read(bytes: &[u8], elements: &[Element]) -> Result<Header> {
+    Ok(parse(bytes, elements, false)?.0)
+}
+
+/// The shapes and types of tensors by name.
+type Others = BTreeMap<String, (Vec<usize>, String)>;
+
+/// Reads a header, and the shapes and types of tensors of other types than `elements` if there may be any.
+fn parse(bytes: &[u8], elements: &[Element], allow_others: bool) -> Result<(Header, Others)> {
     let Some((length, rest)) = bytes.split_first_chunk() else {
         return Err(malformed(format!(
             "not a safetensors file: it has {} bytes, expected at least the 8 of the header's length",
@@ -160,13 +209,28 @@ pub fn read(bytes: &[u8], elements: &[Element]) -> Result<Header> {
         .map_err(|error| malformed(format!("header is not valid: {error}")))?;
 
     let data_start = bytes.len() - rest.len() + header.len();
-    let mut tensors = BTreeMap::new();
+    let (mut tensors, mut others, mut places) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for (name, entry) in entries {
-        let tensor = entry.check(&name, elements, data_start, bytes.len())?;
-        tensors.insert(name, tensor);
+        let (element, bytes) =
+            entry.check(&name, elements, allow_others, data_start, bytes.len())?;
+        places.push((name.clone(), bytes.clone()));
+        match element {
+            Some(element) => {
+                let shape = entry.shape;
+                let tensor = Tensor {
+                    element,
+                    shape,
+                    bytes,
+                };
+                tensors.insert(name, tensor);
+            }
+            None => {
+                others.insert(name, (entry.shape, entry.dtype));
+            }
+        }
     }
-    check_coverage(&tensors, data_start, bytes.len())?;
-    Ok(Header { tensors, remarks })
+    check_coverage(places, data_start, bytes.len())?;
+    Ok((Header { tensors, remarks }, others))
 }
 
 fn malformed(message: impl Into<String>) -> Error {
@@ -183,27 +247,32 @@ struct Entry {
 }
 
 impl Entry {
+    /// Returns the element type and the place; no type for one of [`OTHER_TYPES`], if there may be any.
     fn check(
-        self,
+        &self,
         name: &str,
         elements: &[Element],
+        allow_others: bool,
         data_start: usize,
         file_length: usize,
-    ) -> Result<Tensor> {
+    ) -> Result<(Option<Element>, Range<usize>)> {
         let what = format!("tensor {name:?}");
-        let element = Element::ALL
-            .into_iter()
+        let element = elements
+            .iter()
+            .copied()
             .find(|element| element.name() == self.dtype);
-        let Some(element) = element.filter(|element| elements.contains(element)) else {
-            let read: Vec<_> = elements.iter().map(|element| element.name()).collect();
-            let message = format!(
-                "{what} has type {:?}, expected one of {}",
-                self.dtype,
-                read.join(", ")
-            );
-            return Err(Error::new(ErrorKind::Unsupported, message));
+        let other = OTHER_TYPES
+            .iter()
+            .find(|(other, _)| allow_others && *other == self.dtype);
+        let size = element.map(Element::bytes).or(other.map(|(_, size)| *size));
+        let Some(size) = size else {
+            return Err(other_type(name, &self.dtype, elements));
         };
-        let Some(length) = element.bytes_of(&self.shape) else {
+        let length = self
+            .shape
+            .iter()
+            .try_fold(size, |product, &size| product.checked_mul(size));
+        let Some(length) = length else {
             return Err(malformed(format!(
                 "{what} has shape {:?}: more bytes than can be addressed",
                 self.shape
@@ -213,8 +282,7 @@ impl Entry {
         if end.checked_sub(start) != Some(length) {
             return Err(malformed(format!(
                 "{what} has data_offsets [{start}, {end}], expected {length} bytes for shape {:?} in format {}",
-                self.shape,
-                element.name()
+                self.shape, self.dtype
             )));
         }
         let data_length = file_length - data_start;
@@ -224,12 +292,7 @@ impl Entry {
                  truncated or its header is wrong"
             )));
         }
-        let bytes = data_start + start..data_start + end;
-        Ok(Tensor {
-            element,
-            shape: self.shape,
-            bytes,
-        })
+        Ok((element, data_start + start..data_start + end))
     }
 }
 
@@ -284,14 +347,10 @@ impl<'de> Visitor<'de> for EntriesVisitor {
 
 /// Checks the tensors' ranges: the format allows no gaps, no overlaps and no bytes after the last tensor.
 fn check_coverage(
-    tensors: &BTreeMap<String, Tensor>,
+    mut by_place: Vec<(String, Range<usize>)>,
     data_start: usize,
     file_length: usize,
 ) -> Result<()> {
-    let mut by_place: Vec<_> = tensors
-        .iter()
-        .map(|(name, tensor)| (name, &tensor.bytes))
-        .collect();
     by_place.sort_by_key(|(_, bytes)| (bytes.start, bytes.end));
     let mut covered = data_start;
     for (name, bytes) in by_place {

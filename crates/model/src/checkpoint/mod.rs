@@ -5,13 +5,17 @@
 //! role of each tensor in it.
 
 mod generation_defaults;
+mod gguf_parts;
 pub(crate) mod json;
+mod other_types;
 mod source;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use generation_defaults::GenerationDefaults;
+use gguf_parts::Parts;
+use other_types::OtherTypes;
 pub use source::Source;
 pub(crate) use source::TOOL_TEMPLATES;
 
@@ -42,8 +46,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the model at `path`: a GGUF file, a folder with `config.json`, or a `.safetensors` file next to its
-    /// `config.json`. Checks everything; reads no weights.
+    /// Opens the model at `path`: a GGUF file, the first of several GGUF files, a folder with `config.json`, or a
+    /// `.safetensors` file next to its `config.json`. Checks everything; reads no weights.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for a missing file,
@@ -116,27 +120,25 @@ impl Checkpoint {
     }
 
     fn open_gguf(path: &Path, file: MappedFile) -> Result<Self> {
-        let gguf::Gguf {
-            metadata, tensors, ..
-        } = gguf::read(file.bytes())?;
-        if let Some(parts) = metadata.integer("split.count")?.filter(|&parts| parts > 1) {
-            let message = format!(
-                "metadata field \"split.count\" is {parts}, expected a model in one file: merge its parts"
-            );
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
+        let Parts {
+            metadata,
+            tensors,
+            files,
+        } = gguf_parts::open(path, file)?;
         if metadata.string("general.type")? == Some("adapter") {
             let message = "this is an adapter, expected a model: pass it together with its model, as with `triad run --lora`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let read_f32 =
-            |tensor: &TensorInfo| Ok(elements(tensor, &file.bytes()[tensor.bytes.clone()]));
+        let read_f32 = |tensor: &TensorInfo| {
+            let bytes = &files[tensor.file].bytes()[tensor.bytes.clone()];
+            Ok(elements(tensor, bytes))
+        };
         let (description, tensor_map) = family::from_gguf(&metadata, &tensors, &read_f32)?;
         Ok(Self {
             path: path.to_path_buf(),
             generation_defaults: GenerationDefaults::from_gguf(&metadata)?,
             source: Source::Gguf(metadata),
-            files: vec![file],
+            files,
             tensors,
             description,
             tensor_map,
@@ -164,12 +166,16 @@ impl Checkpoint {
             generation_defaults.end_tokens =
                 generation_defaults::end_tokens(&config).map_err(|error| error.at(&config_path))?;
         }
-        let tensors = weights.tensors()?;
+        let (tensors, others) = weights.tensors()?;
         let bytes = |tensor: &TensorInfo| &weights.files[tensor.file].bytes()[tensor.bytes.clone()];
         let are_equal = |one: &TensorInfo, other: &TensorInfo| {
-            are_equal((one, bytes(one)), (other, bytes(other)))
+            let of_floats = !others.contains_key(&one.name) && !others.contains_key(&other.name);
+            of_floats && are_equal((one, bytes(one)), (other, bytes(other)))
         };
-        let (description, tensor_map) = family::from_hugging_face(&config, &tensors, &are_equal)?;
+        let describe = |tensors: &BTreeMap<String, TensorInfo>| {
+            family::from_hugging_face(&config, tensors, &are_equal)
+        };
+        let (description, tensor_map) = other_types::describe(&tensors, &others, describe)?;
         Ok(Self {
             path: path.to_path_buf(),
             source,
@@ -287,27 +293,36 @@ fn weight_files(folder: &Path) -> Result<Weights> {
 }
 
 impl Weights {
-    fn tensors(&self) -> Result<BTreeMap<String, TensorInfo>> {
+    /// Returns the tensors of floats and the others.
+    fn tensors(&self) -> Result<(BTreeMap<String, TensorInfo>, OtherTypes)> {
         let headers = self
             .files
             .iter()
             .enumerate()
             .map(|(index, file)| {
-                safetensors::read_header(file.bytes(), index).map_err(|error| error.at(file.path()))
+                safetensors::read_model(file.bytes(), index).map_err(|error| error.at(file.path()))
             })
             .collect::<Result<Vec<_>>>()?;
+        let (mut floats, mut others) = (BTreeMap::new(), BTreeMap::new());
         let Some(file_of) = &self.file_of else {
-            return Ok(headers.into_iter().flatten().collect());
+            for header in headers {
+                floats.extend(header.floats);
+                others.extend(header.others);
+            }
+            return Ok((floats, others));
         };
-        let place = |(name, &file): (&String, &usize)| {
-            let info = headers[file].get(name).ok_or_else(|| {
+        for (name, &file) in file_of {
+            if let Some(info) = headers[file].floats.get(name) {
+                floats.insert(name.clone(), info.clone());
+            } else if let Some(other) = headers[file].others.get(name) {
+                others.insert(name.clone(), other.clone());
+            } else {
                 let message =
                     format!("tensor {name:?} is missing, but the index puts it in this file");
-                Error::new(ErrorKind::Missing, message).at(self.files[file].path())
-            })?;
-            Ok((name.clone(), info.clone()))
-        };
-        file_of.iter().map(place).collect()
+                return Err(Error::new(ErrorKind::Missing, message).at(self.files[file].path()));
+            }
+        }
+        Ok((floats, others))
     }
 }
 
