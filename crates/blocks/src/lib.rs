@@ -2,126 +2,104 @@
 //!
 //! A quantized row is a sequence of blocks: integers of few bits, with one or two scales in f16. Blocks of [`simple`]
 //! formats have 32 elements, those of the K-quants ([`super_block`]) 256, whose parts of 16 or 32 have their own
-//! integer scales. Both are unpacked to 16-bit integers, from which [`dequantize`] computes the values, and kernels
-//! their sums of products.
+//! integer scales. Formats of one or two bits and those with a codebook have a [`shared`] layout, of 64 to 256 elements.
+//! All are unpacked to 16-bit integers, from which [`dequantize`] computes the values, and kernels their sums of
+//! products. [`nvfp4`] alone has a float scale for every 16 elements.
 
+mod codebooks;
+mod few_bits;
+pub mod nvfp4;
+pub mod shared;
 pub mod simple;
 pub mod super_block;
 
 use std::fmt;
 
+use shared::SharedLayout;
 use simple::{Block, ELEMENTS};
 use super_block::{PARTS, SUPER_BLOCK, SuperBlock};
 
-/// Format of a quantized row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the names are the field's own")]
-#[expect(non_camel_case_types, reason = "GGUF writes them so")]
-pub enum BlockFormat {
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q2_K,
-    Q3_K,
-    Q4_K,
-    Q5_K,
-    Q6_K,
+/// Defines the formats, and the macro that chooses a format's layout.
+macro_rules! formats {
+    ($all:literal; $($name:ident),*) => {
+        /// Format of a quantized row.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[expect(missing_docs, reason = "the names are the field's own")]
+        #[expect(non_camel_case_types, reason = "GGUF writes them so")]
+        pub enum BlockFormat {
+            $($name,)*
+        }
+
+        impl BlockFormat {
+            /// Every format, for tables and tests.
+            pub const ALL: [Self; $all] = [$(Self::$name,)*];
+
+            /// Returns the name in GGUF.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+        }
+    };
 }
 
-/// Evaluates an expression with a type for the layout of a format: one expression for types that implement [`Block`],
-/// another for those that implement [`SuperBlock`].
+formats!(25; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, Q1_0, Q2_0, IQ3_S,
+    IQ3_XXS, IQ2_XXS, IQ2_XS, IQ2_S, NVFP4, TQ1_0, TQ2_0, IQ1_S, IQ1_M);
+
+/// Evaluates an expression for the layout of a format: one with a type that implements [`Block`], another with a type
+/// that implements [`SuperBlock`], a third with a [`SharedLayout`], and one for [`nvfp4`].
 #[macro_export]
 macro_rules! with_layout {
-    ($format:expr, Block $block:ident => $simple:expr, SuperBlock $super_block:ident => $super:expr) => {
+    ($format:expr, Block $block:ident => $simple:expr, SuperBlock $super_block:ident => $super:expr,
+     Shared $layout:ident => $shared:expr, Nvfp4 => $nvfp4:expr) => {
+        $crate::with_layout!(
+            @ $format, $block, $simple, $super_block, $super, $layout, $shared, $nvfp4;
+            Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL MXFP4;
+            Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS
+        )
+    };
+    (@ $format:expr, $block:ident, $simple:expr, $super_block:ident, $super:expr, $layout:ident, $shared:expr,
+     $nvfp4:expr; $($one:ident)*; $($part:ident)*) => {
         match $format {
-            $crate::BlockFormat::Q4_0 => {
-                type $block = $crate::simple::Q4_0;
+            $($crate::BlockFormat::$one => {
+                type $block = $crate::simple::$one;
                 $simple
-            }
-            $crate::BlockFormat::Q4_1 => {
-                type $block = $crate::simple::Q4_1;
-                $simple
-            }
-            $crate::BlockFormat::Q5_0 => {
-                type $block = $crate::simple::Q5_0;
-                $simple
-            }
-            $crate::BlockFormat::Q5_1 => {
-                type $block = $crate::simple::Q5_1;
-                $simple
-            }
-            $crate::BlockFormat::Q8_0 => {
-                type $block = $crate::simple::Q8_0;
-                $simple
-            }
-            $crate::BlockFormat::Q2_K => {
-                type $super_block = $crate::super_block::Q2_K;
+            })*
+            $($crate::BlockFormat::$part => {
+                type $super_block = $crate::super_block::$part;
                 $super
-            }
-            $crate::BlockFormat::Q3_K => {
-                type $super_block = $crate::super_block::Q3_K;
-                $super
-            }
-            $crate::BlockFormat::Q4_K => {
-                type $super_block = $crate::super_block::Q4_K;
-                $super
-            }
-            $crate::BlockFormat::Q5_K => {
-                type $super_block = $crate::super_block::Q5_K;
-                $super
-            }
-            $crate::BlockFormat::Q6_K => {
-                type $super_block = $crate::super_block::Q6_K;
-                $super
+            })*
+            $crate::BlockFormat::NVFP4 => $nvfp4,
+            format => {
+                let $layout = $crate::shared::SharedLayout::of(format);
+                $shared
             }
         }
     };
 }
 
 impl BlockFormat {
-    /// Every format, for tables and tests.
-    pub const ALL: [Self; 10] = [
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q8_0,
-        Self::Q2_K,
-        Self::Q3_K,
-        Self::Q4_K,
-        Self::Q5_K,
-        Self::Q6_K,
-    ];
-
-    /// Returns the name in GGUF.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-            Self::Q5_0 => "Q5_0",
-            Self::Q5_1 => "Q5_1",
-            Self::Q8_0 => "Q8_0",
-            Self::Q2_K => "Q2_K",
-            Self::Q3_K => "Q3_K",
-            Self::Q4_K => "Q4_K",
-            Self::Q5_K => "Q5_K",
-            Self::Q6_K => "Q6_K",
-        }
-    }
-
     /// Returns the elements per block: a row is a whole number of blocks.
     pub fn elements(self) -> usize {
-        match self {
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => ELEMENTS,
-            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K => SUPER_BLOCK,
-        }
+        with_layout!(
+            self,
+            Block _B => ELEMENTS,
+            SuperBlock _B => SUPER_BLOCK,
+            Shared layout => layout.elements,
+            Nvfp4 => nvfp4::ELEMENTS
+        )
     }
 
     /// Returns the bytes per block.
     pub fn bytes(self) -> usize {
-        with_layout!(self, Block B => B::BYTES, SuperBlock B => B::BYTES)
+        with_layout!(
+            self,
+            Block B => B::BYTES,
+            SuperBlock B => B::BYTES,
+            Shared layout => layout.bytes,
+            Nvfp4 => nvfp4::BYTES
+        )
     }
 
     /// Returns the bytes of `elements` elements.
@@ -157,7 +135,13 @@ pub fn dequantize(format: BlockFormat, bytes: &[u8], out: &mut [f32]) {
         "bytes of {} elements in {format}",
         out.len()
     );
-    with_layout!(format, Block B => dequantize_simple::<B>(bytes, out), SuperBlock B => dequantize_super_blocks::<B>(bytes, out));
+    with_layout!(
+        format,
+        Block B => dequantize_simple::<B>(bytes, out),
+        SuperBlock B => dequantize_super_blocks::<B>(bytes, out),
+        Shared layout => dequantize_shared(layout, bytes, out),
+        Nvfp4 => dequantize_nvfp4(bytes, out)
+    );
 }
 
 #[inline(always)]
@@ -168,7 +152,9 @@ fn dequantize_simple<B: Block>(bytes: &[u8], out: &mut [f32]) {
         .zip(out.as_chunks_mut::<ELEMENTS>().0)
     {
         // Without this, LLVM would gather one number of each of sixteen blocks into a register, byte by byte.
-        let [scale, minimum] = B::unpack(std::hint::black_box(block), &mut integers).map(widen);
+        let bits = B::unpack(std::hint::black_box(block), &mut integers);
+        let scale = B::scale(bits[0]);
+        let minimum = if B::HAS_MINIMUM { widen(bits[1]) } else { 0.0 };
         for (out, integer) in out.iter_mut().zip(integers) {
             let value = scale * f32::from(integer);
             *out = if B::HAS_MINIMUM {
@@ -176,6 +162,41 @@ fn dequantize_simple<B: Block>(bytes: &[u8], out: &mut [f32]) {
             } else {
                 value
             };
+        }
+    }
+}
+
+/// Dequantizes blocks of a shared layout. `d · factor · integer` has at most 24 significant bits, as in super-blocks.
+#[inline(always)]
+fn dequantize_shared(layout: SharedLayout, bytes: &[u8], out: &mut [f32]) {
+    let mut integers = [0; SUPER_BLOCK];
+    for (block, out) in bytes
+        .chunks_exact(layout.bytes)
+        .zip(out.chunks_exact_mut(layout.elements))
+    {
+        let scale = widen((layout.unpack)(block, &mut integers)) * layout.factor;
+        for (out, integer) in out.iter_mut().zip(integers) {
+            *out = scale * f32::from(integer);
+        }
+    }
+}
+
+#[inline(always)]
+fn dequantize_nvfp4(bytes: &[u8], out: &mut [f32]) {
+    let mut integers = [0; nvfp4::ELEMENTS];
+    for (block, out) in bytes
+        .chunks_exact(nvfp4::BYTES)
+        .zip(out.as_chunks_mut::<{ nvfp4::ELEMENTS }>().0)
+    {
+        let scales = nvfp4::unpack(block, &mut integers);
+        let parts = out.as_chunks_mut::<{ nvfp4::PART }>().0.iter_mut();
+        for ((out, integers), scale) in parts
+            .zip(integers.as_chunks::<{ nvfp4::PART }>().0)
+            .zip(scales)
+        {
+            for (out, integer) in out.iter_mut().zip(integers) {
+                *out = scale * f32::from(*integer);
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 
 #![expect(non_camel_case_types, reason = "GGUF writes them so")]
 
+use crate::simple::IQ4;
 use crate::{BlockFormat, bits_at};
 
 /// Elements per super-block.
@@ -22,7 +23,7 @@ pub trait SuperBlock {
     /// The format.
     const FORMAT: BlockFormat;
     /// Whether parts have minimums.
-    const HAS_MINIMUMS: bool;
+    const HAS_MINIMUMS: bool = false;
 
     /// Writes the scale and, if there are minimums, the minimum of each 16 elements of a super-block of
     /// [`SuperBlock::BYTES`]; returns the bits of `d` and `dmin`, in f16. Without minimums, `dmin` is 0.
@@ -87,7 +88,6 @@ pub struct Q3_K;
 impl SuperBlock for Q3_K {
     const BYTES: usize = 110;
     const FORMAT: BlockFormat = BlockFormat::Q3_K;
-    const HAS_MINIMUMS: bool = false;
 
     #[inline(always)]
     fn scales(block: &[u8], scales: &mut [i16; PARTS], _: &mut [i32; PARTS]) -> [u16; 2] {
@@ -214,7 +214,6 @@ pub struct Q6_K;
 impl SuperBlock for Q6_K {
     const BYTES: usize = 210;
     const FORMAT: BlockFormat = BlockFormat::Q6_K;
-    const HAS_MINIMUMS: bool = false;
 
     #[inline(always)]
     fn scales(block: &[u8], scales: &mut [i16; PARTS], _: &mut [i32; PARTS]) -> [u16; 2] {
@@ -250,6 +249,53 @@ impl SuperBlock for Q6_K {
     }
 }
 
+/// `d: f16, high: [u2; 8], low: [u4; 8], index: [u4; 256]`: a part of 32 has a scale of six bits, stored with 32 added,
+/// and numbers of [`IQ4_NL`](crate::simple::IQ4_NL).
+pub struct IQ4_XS;
+
+impl IQ4_XS {
+    /// The numbers at the indices.
+    pub const TABLE: &'static [i8; 16] = &IQ4;
+    /// The first byte of the indices.
+    pub const INDICES: usize = 8;
+}
+
+impl SuperBlock for IQ4_XS {
+    const BYTES: usize = 136;
+    const FORMAT: BlockFormat = BlockFormat::IQ4_XS;
+
+    #[inline(always)]
+    fn scales(block: &[u8], scales: &mut [i16; PARTS], _: &mut [i32; PARTS]) -> [u16; 2] {
+        let high = bits_at(block, 2);
+        for (part, scales) in scales.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let low = block[4 + part / 2] >> (part % 2 * 4) & 0xF;
+            let upper = (high >> (2 * part) & 3) << 4;
+            *scales = [(u16::from(low) | upper) as i16 - 32; 2];
+        }
+        [bits_at(block, 0), 0]
+    }
+
+    #[inline(always)]
+    fn unpack(
+        block: &[u8],
+        integers: &mut [i16; SUPER_BLOCK],
+        minimums: &mut [i32; PARTS],
+    ) -> [u16; 2] {
+        let mut scales = [0; PARTS];
+        let bits = Self::scales(block, &mut scales, minimums);
+        let packed = block[Self::INDICES..].as_chunks::<16>().0;
+        let parts = integers.as_chunks_mut::<32>().0.iter_mut().zip(packed);
+        for ((integers, packed), scales) in parts.zip(scales.as_chunks::<2>().0) {
+            let (low, high) = integers.split_at_mut(16);
+            for ((low, high), byte) in low.iter_mut().zip(high).zip(packed) {
+                *low = scales[0] * i16::from(IQ4[usize::from(byte & 0xF)]);
+                *high = scales[0] * i16::from(IQ4[usize::from(byte >> 4)]);
+            }
+        }
+        bits
+    }
+}
+
 /// Returns the halves of a super-block, each with the 32 bytes of its two-bit numbers.
 #[inline(always)]
 fn halves<'a>(
@@ -275,7 +321,7 @@ fn scale(integers: &mut [i16; 32], scales: [i16; 2]) {
 
 /// Returns `BYTES` bytes of a block.
 #[inline(always)]
-fn array<const BYTES: usize>(block: &[u8], first: usize) -> [u8; BYTES] {
+pub(crate) fn array<const BYTES: usize>(block: &[u8], first: usize) -> [u8; BYTES] {
     *block[first..].first_chunk().expect("a whole block")
 }
 

@@ -1,6 +1,6 @@
 //! safetensors: a JSON header, then the tensors' bytes.
 //!
-//! [`read_header`] checks the header of a model's file, [`read`] that of any file; [`shards`] reads the index of a
+//! [`read_model`] checks the header of a model's file, [`read`] that of any file; [`shards`] reads the index of a
 //! model in several files; [`write`](mod@write) creates headers. The header is parsed here rather than by the
 //! `safetensors` crate, whose errors don't name the tensor, which uses the last of two tensors with one name, and whose
 //! sum of sizes can overflow.
@@ -51,6 +51,8 @@ impl Element {
         Self::U8,
         Self::I64,
     ];
+    /// The types of weights.
+    pub const FLOATS: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
 
     /// Returns the name in headers.
     pub fn name(self) -> &'static str {
@@ -95,6 +97,23 @@ impl Element {
     }
 }
 
+/// Types of numbers that no weight may have, with the bytes per number.
+const OTHER_TYPES: [(&str, usize); 13] = [
+    ("BOOL", 1),
+    ("I8", 1),
+    ("U8", 1),
+    ("F8_E4M3", 1),
+    ("F8_E5M2", 1),
+    ("I16", 2),
+    ("U16", 2),
+    ("I32", 4),
+    ("U32", 4),
+    ("I64", 8),
+    ("U64", 8),
+    ("F64", 8),
+    ("C64", 8),
+];
+
 /// A tensor of a safetensors file: its length matches its shape and element type, and it is inside the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
@@ -128,23 +147,55 @@ pub struct Header {
     pub remarks: BTreeMap<String, String>,
 }
 
-/// Reads the header of the safetensors file with the content `bytes`, the `file`-th of its checkpoint: returns the
-/// tensors by name, all of them inside the file and disjoint.
+/// The shapes and types of tensors by name.
+pub type OtherTypes = BTreeMap<String, (Vec<usize>, String)>;
+
+/// Reads the header of a model's safetensors file with the content `bytes`: the tensors with `elements`, and the shapes
+/// and types of the others, which no weight may have. All are inside the file and disjoint.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for a tensor that is not F32,
-/// F16 or BF16. The message names the tensor, its value and the expected value.
+/// [`ErrorKind::Malformed`] if the bytes violate the format, [`ErrorKind::Unsupported`] for a tensor of an unknown type.
+/// The message names the tensor, its value and the expected value.
+pub fn read_model(bytes: &[u8], elements: &[Element]) -> Result<(Header, OtherTypes)> {
+    parse(bytes, elements, true)
+}
+
+/// Reads the header of the safetensors file with the content `bytes`, the `file`-th of its checkpoint, which may only
+/// have tensors of floats.
+///
+/// # Errors
+/// As for [`read_model`]; [`ErrorKind::Unsupported`] for a tensor that is not F32, F16 or BF16.
 pub fn read_header(bytes: &[u8], file: usize) -> Result<BTreeMap<String, TensorInfo>> {
-    let header = read(bytes, &[Element::F32, Element::F16, Element::Bf16])?;
+    let header = read(bytes, &Element::FLOATS)?;
     let info = |(name, tensor): (String, Tensor)| Some((name.clone(), tensor.info(name, file)?));
     Ok(header.tensors.into_iter().filter_map(info).collect())
+}
+
+/// Returns the error for a tensor of a type that is not read.
+fn other_type(name: &str, data_type: &str, elements: &[Element]) -> Error {
+    let read: Vec<_> = elements.iter().map(|element| element.name()).collect();
+    let message = format!(
+        "tensor {name:?} has type {data_type:?}, expected one of {}",
+        read.join(", ")
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+/// Returns the error for a weight of a type that no weight may have.
+pub(crate) fn not_a_float(name: &str, data_type: &str) -> Error {
+    other_type(name, data_type, &Element::FLOATS)
 }
 
 /// Reads the header of the safetensors file with the content `bytes`, whose tensors may only have `elements`.
 ///
 /// # Errors
-/// As for [`read_header`]; [`ErrorKind::Unsupported`] for a tensor of another element type.
+/// As for [`read_model`]; [`ErrorKind::Unsupported`] for a tensor of another element type.
 pub fn read(bytes: &[u8], elements: &[Element]) -> Result<Header> {
+    Ok(parse(bytes, elements, false)?.0)
+}
+
+/// Reads a header, and the shapes and types of tensors of other types than `elements` if there may be any.
+fn parse(bytes: &[u8], elements: &[Element], allow_others: bool) -> Result<(Header, OtherTypes)> {
     let Some((length, rest)) = bytes.split_first_chunk() else {
         return Err(malformed(format!(
             "not a safetensors file: it has {} bytes, expected at least the 8 of the header's length",
@@ -167,13 +218,28 @@ pub fn read(bytes: &[u8], elements: &[Element]) -> Result<Header> {
         .map_err(|error| malformed(format!("header is not valid: {error}")))?;
 
     let data_start = bytes.len() - rest.len() + header.len();
-    let mut tensors = BTreeMap::new();
+    let (mut tensors, mut others, mut places) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for (name, entry) in entries {
-        let tensor = entry.check(&name, elements, data_start, bytes.len())?;
-        tensors.insert(name, tensor);
+        let (element, bytes) =
+            entry.check(&name, elements, allow_others, data_start, bytes.len())?;
+        places.push((name.clone(), bytes.clone()));
+        match element {
+            Some(element) => {
+                let shape = entry.shape;
+                let tensor = Tensor {
+                    element,
+                    shape,
+                    bytes,
+                };
+                tensors.insert(name, tensor);
+            }
+            None => {
+                others.insert(name, (entry.shape, entry.dtype));
+            }
+        }
     }
-    check_coverage(&tensors, data_start, bytes.len())?;
-    Ok(Header { tensors, remarks })
+    check_coverage(places, data_start, bytes.len())?;
+    Ok((Header { tensors, remarks }, others))
 }
 
 fn malformed(message: impl Into<String>) -> Error {
@@ -190,27 +256,32 @@ struct Entry {
 }
 
 impl Entry {
+    /// Returns the element type and the place; no type for one of [`OTHER_TYPES`], if there may be any.
     fn check(
-        self,
+        &self,
         name: &str,
         elements: &[Element],
+        allow_others: bool,
         data_start: usize,
         file_length: usize,
-    ) -> Result<Tensor> {
+    ) -> Result<(Option<Element>, Range<usize>)> {
         let what = format!("tensor {name:?}");
-        let element = Element::ALL
-            .into_iter()
+        let element = elements
+            .iter()
+            .copied()
             .find(|element| element.name() == self.dtype);
-        let Some(element) = element.filter(|element| elements.contains(element)) else {
-            let read: Vec<_> = elements.iter().map(|element| element.name()).collect();
-            let message = format!(
-                "{what} has type {:?}, expected one of {}",
-                self.dtype,
-                read.join(", ")
-            );
-            return Err(Error::new(ErrorKind::Unsupported, message));
+        let other = OTHER_TYPES
+            .iter()
+            .find(|(other, _)| allow_others && *other == self.dtype);
+        let size = element.map(Element::bytes).or(other.map(|(_, size)| *size));
+        let Some(size) = size else {
+            return Err(other_type(name, &self.dtype, elements));
         };
-        let Some(length) = element.bytes_of(&self.shape) else {
+        let length = self
+            .shape
+            .iter()
+            .try_fold(size, |product, &size| product.checked_mul(size));
+        let Some(length) = length else {
             return Err(malformed(format!(
                 "{what} has shape {:?}: more bytes than can be addressed",
                 self.shape
@@ -220,8 +291,7 @@ impl Entry {
         if end.checked_sub(start) != Some(length) {
             return Err(malformed(format!(
                 "{what} has data_offsets [{start}, {end}], expected {length} bytes for shape {:?} in format {}",
-                self.shape,
-                element.name()
+                self.shape, self.dtype
             )));
         }
         let data_length = file_length - data_start;
@@ -231,12 +301,7 @@ impl Entry {
                  truncated or its header is wrong"
             )));
         }
-        let bytes = data_start + start..data_start + end;
-        Ok(Tensor {
-            element,
-            shape: self.shape,
-            bytes,
-        })
+        Ok((element, data_start + start..data_start + end))
     }
 }
 
@@ -291,14 +356,10 @@ impl<'de> Visitor<'de> for EntriesVisitor {
 
 /// Checks the tensors' ranges: the format allows no gaps, no overlaps and no bytes after the last tensor.
 fn check_coverage(
-    tensors: &BTreeMap<String, Tensor>,
+    mut by_place: Vec<(String, Range<usize>)>,
     data_start: usize,
     file_length: usize,
 ) -> Result<()> {
-    let mut by_place: Vec<_> = tensors
-        .iter()
-        .map(|(name, tensor)| (name, &tensor.bytes))
-        .collect();
     by_place.sort_by_key(|(_, bytes)| (bytes.start, bytes.end));
     let mut covered = data_start;
     for (name, bytes) in by_place {

@@ -20,21 +20,16 @@ pub enum Format {
 
 impl Format {
     /// Every format, for tables and tests.
-    pub const ALL: [Self; 13] = [
-        Self::F32,
-        Self::F16,
-        Self::Bf16,
-        Self::Blocks(BlockFormat::Q4_0),
-        Self::Blocks(BlockFormat::Q4_1),
-        Self::Blocks(BlockFormat::Q5_0),
-        Self::Blocks(BlockFormat::Q5_1),
-        Self::Blocks(BlockFormat::Q8_0),
-        Self::Blocks(BlockFormat::Q2_K),
-        Self::Blocks(BlockFormat::Q3_K),
-        Self::Blocks(BlockFormat::Q4_K),
-        Self::Blocks(BlockFormat::Q5_K),
-        Self::Blocks(BlockFormat::Q6_K),
-    ];
+    pub const ALL: [Self; 3 + BlockFormat::ALL.len()] = {
+        let mut all = [Self::F32; 3 + BlockFormat::ALL.len()];
+        (all[1], all[2]) = (Self::F16, Self::Bf16);
+        let mut index = 0;
+        while index < BlockFormat::ALL.len() {
+            all[3 + index] = Self::Blocks(BlockFormat::ALL[index]);
+            index += 1;
+        }
+        all
+    };
 
     /// Returns the name as GGUF writes it.
     pub fn name(self) -> &'static str {

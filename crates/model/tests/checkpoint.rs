@@ -121,6 +121,56 @@ fn a_file_a_folder_and_shards_hold_the_same_model() {
 }
 
 #[test]
+fn a_tensor_of_another_type_is_refused_only_if_the_model_needs_it() {
+    let q_bias = "model.layers.0.self_attn.q_proj.bias";
+    let cases = [
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", None),
+        ("model.layers.0.self_attn.masked_bias", None),
+        ("vision_model.embeddings.position_ids", None),
+        ("model.layers.0.self_attn.q_proj.scale", Some("has no part")),
+        (q_bias, Some(q_bias)),
+        (
+            "model.norm.weight",
+            Some("tensor \"model.norm.weight\" has type \"I64\", expected one of F32, F16, BF16"),
+        ),
+    ];
+    for (name, refusal) in cases {
+        for dtype in [Dtype::I64, Dtype::BOOL] {
+            let folder = tempfile::tempdir().unwrap();
+            write_config(folder.path());
+            let data: Vec<Vec<u8>> = (0..TENSORS.len()).map(stored).collect();
+            let floats = TENSORS
+                .iter()
+                .zip(&data)
+                .filter(|((float, _), _)| *float != name);
+            let views = floats.map(|((name, shape), data)| {
+                (
+                    *name,
+                    TensorView::new(Dtype::F16, shape.to_vec(), data).unwrap(),
+                )
+            });
+            let bytes = vec![1; dtype.bitsize() / 8 * 8];
+            let other = TensorView::new(dtype, vec![8], &bytes).unwrap();
+            let file = safetensors::serialize(views.chain([(name, other)]), None).unwrap();
+            fs::write(folder.path().join("model.safetensors"), file).unwrap();
+            let error = Checkpoint::open(folder.path())
+                .err()
+                .map(|error| error.to_string());
+            match refusal {
+                None => assert_eq!(error, None, "{name}"),
+                Some(refusal) => {
+                    let error = error
+                        .expect(name)
+                        .replace("\"I64\"", "X")
+                        .replace("\"BOOL\"", "X");
+                    assert!(error.contains(&refusal.replace("\"I64\"", "X")), "{error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_tied_output_matrix_is_taken_if_its_numbers_are_the_embeddings_in_whatever_format() {
     let embedding = stored(1);
     let widened = embedding

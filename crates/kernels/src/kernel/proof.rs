@@ -4,6 +4,8 @@
 //! Products are compared with the plain kernels, conversions with their definition. A kernel that differs is refused,
 //! and that of the next tier is used instead. All tests together take about three milliseconds.
 
+mod blocks;
+
 use std::fmt::Display;
 use std::ops::Range;
 
@@ -215,9 +217,7 @@ pub(super) fn int16(kernel: &dyn Int16Kernel) -> Proof {
         )?;
 
         for format in BlockFormat::ALL {
-            // Such bytes are finite numbers in f16, less than one.
-            let count = FEW_COLUMNS * format.bytes_for(BLOCK_FEATURES);
-            let bytes: Vec<u8> = (0..count).map(|index| (index * 37 % 0x3b) as u8).collect();
+            let bytes = blocks::numbers(format, FEW_COLUMNS * BLOCK_FEATURES);
             let product = |kernel: &dyn Int16Kernel| {
                 output(*rows, |out| {
                     BlockColumns {

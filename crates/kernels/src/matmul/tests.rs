@@ -185,7 +185,7 @@ proptest! {
         rows in 1usize..41, count in prop_oneof![4 => 1usize..4, 1 => 8usize..10], columns in 1usize..140, seed: u64,
         with_bias: bool,
     ) {
-        let format = BlockFormat::ALL[(seed % 10) as usize];
+        let format = BlockFormat::ALL[(seed % BlockFormat::ALL.len() as u64) as usize];
         let depth = count * format.elements();
         let bytes = blocks(format, columns * count, seed);
         let mut exact = vec![f32::NAN; columns * depth];

@@ -5,7 +5,9 @@
 //! role of each tensor in it.
 
 mod generation_defaults;
+mod gguf_parts;
 pub(crate) mod json;
+mod other_types;
 mod source;
 
 use std::collections::BTreeMap;
@@ -13,6 +15,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use generation_defaults::GenerationDefaults;
+use gguf_parts::Parts;
 pub use source::Source;
 pub(crate) use source::{TOKENIZER_CONFIG, TOOL_TEMPLATES};
 
@@ -24,7 +27,7 @@ use crate::files;
 use crate::gguf;
 use crate::mapped::{MappedBytes, MappedFile};
 use crate::quantized::{self, File, Plan, QuantizedTensor};
-use crate::safetensors::{self, Element, Tensor};
+use crate::safetensors::{self, Element, OtherTypes, Tensor};
 use crate::tensor::{Format, TensorInfo};
 use crate::tensor_map::TensorMap;
 
@@ -46,8 +49,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the model at `path`: a GGUF file, a folder with `config.json`, or a `.safetensors` file next to its
-    /// `config.json`. Checks everything; reads no weights.
+    /// Opens the model at `path`: a GGUF file, the first of several GGUF files, a folder with `config.json`, or a
+    /// `.safetensors` file next to its `config.json`. Checks everything; reads no weights.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for a missing file,
@@ -120,27 +123,25 @@ impl Checkpoint {
     }
 
     fn open_gguf(path: &Path, file: MappedFile) -> Result<Self> {
-        let gguf::Gguf {
-            metadata, tensors, ..
-        } = gguf::read(file.bytes())?;
-        if let Some(parts) = metadata.integer("split.count")?.filter(|&parts| parts > 1) {
-            let message = format!(
-                "metadata field \"split.count\" is {parts}, expected a model in one file: merge its parts"
-            );
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
+        let Parts {
+            metadata,
+            tensors,
+            files,
+        } = gguf_parts::open(path, file)?;
         if metadata.string("general.type")? == Some("adapter") {
             let message = "this is an adapter, expected a model: pass it together with its model, as with `triad run --lora`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let read_f32 =
-            |tensor: &TensorInfo| Ok(elements(tensor, &file.bytes()[tensor.bytes.clone()]));
+        let read_f32 = |tensor: &TensorInfo| {
+            let bytes = &files[tensor.file].bytes()[tensor.bytes.clone()];
+            Ok(elements(tensor, bytes))
+        };
         let (description, tensor_map) = family::from_gguf(&metadata, &tensors, &read_f32)?;
         Ok(Self {
             path: path.to_path_buf(),
             generation_defaults: GenerationDefaults::from_gguf(&metadata)?,
             source: Source::Gguf(metadata),
-            files: vec![file],
+            files,
             tensors,
             quantized: BTreeMap::new(),
             description,
@@ -170,7 +171,7 @@ impl Checkpoint {
                 generation_defaults::end_tokens(&config).map_err(|error| error.at(&config_path))?;
         }
         let plan = Plan::new(&config)?;
-        let (tensors, quantized) = weights.tensors(plan.as_ref())?;
+        let (tensors, quantized, others) = weights.tensors(plan.as_ref())?;
         let config = match plan {
             Some(_) => Plan::without(&config),
             None => config,
@@ -189,13 +190,19 @@ impl Checkpoint {
         };
         let is_plain = |tensor: &TensorInfo| tensors.contains_key(&tensor.name);
         let are_equal = |one: &TensorInfo, other: &TensorInfo| {
+            if others.contains_key(&one.name) || others.contains_key(&other.name) {
+                return false;
+            }
             if is_plain(one) && is_plain(other) && one.format == other.format {
                 return bytes(one) == bytes(other);
             }
             are_equal(one, other, &rows)
         };
-        let (description, tensor_map) =
-            family::from_hugging_face(&config, &with_quantized(&tensors, &quantized), &are_equal)?;
+        let describe = |tensors: &BTreeMap<String, TensorInfo>| {
+            family::from_hugging_face(&config, tensors, &are_equal)
+        };
+        let of_weights = with_quantized(&tensors, &quantized);
+        let (description, tensor_map) = other_types::describe(&of_weights, &others, describe)?;
         Ok(Self {
             path: path.to_path_buf(),
             source,
@@ -327,6 +334,13 @@ fn is_there(path: &Path) -> Result<bool> {
     })
 }
 
+/// Tensors that are stored as they are, quantized ones, and those of types that no weight may have.
+type StoredTensors = (
+    BTreeMap<String, TensorInfo>,
+    BTreeMap<String, QuantizedTensor>,
+    OtherTypes,
+);
+
 /// The safetensors files of a folder.
 struct Weights {
     files: Vec<MappedFile>,
@@ -366,64 +380,74 @@ fn weight_files(folder: &Path) -> Result<Weights> {
 }
 
 impl Weights {
-    /// Returns the tensors that are stored as they are, and the quantized ones.
-    fn tensors(&self, plan: Option<&Plan>) -> Result<quantized::Tensors> {
+    /// Returns the tensors that are stored as they are, the quantized ones, and those of types that no weight may have.
+    fn tensors(&self, plan: Option<&Plan>) -> Result<StoredTensors> {
         let elements = match plan {
-            None => &[Element::F32, Element::F16, Element::Bf16][..],
+            None => &Element::FLOATS[..],
             Some(_) => &Element::ALL,
         };
-        let stored = self.stored(elements)?;
+        let (stored, others) = self.stored(elements)?;
         let Some(plan) = plan else {
             let info = |(name, (file, tensor)): (String, (usize, Tensor))| {
                 Some((name.clone(), tensor.info(name, file)?))
             };
-            return Ok((
-                stored.into_iter().filter_map(info).collect(),
-                BTreeMap::new(),
-            ));
+            let floats = stored.into_iter().filter_map(info).collect();
+            return Ok((floats, BTreeMap::new(), others));
         };
-        plan.find(stored, &files_of(&self.files))
+        let (floats, quantized) = plan.find(stored, &files_of(&self.files))?;
+        Ok((floats, quantized, others))
     }
 
-    /// Returns every tensor with its file.
-    fn stored(&self, elements: &[Element]) -> Result<BTreeMap<String, (usize, Tensor)>> {
+    /// Returns every tensor with its file, and the tensors of other types than `elements`.
+    fn stored(
+        &self,
+        elements: &[Element],
+    ) -> Result<(BTreeMap<String, (usize, Tensor)>, OtherTypes)> {
         let read = |file: &MappedFile| {
-            let header = safetensors::read(file.bytes(), elements);
-            Ok(header.map_err(|error| error.at(file.path()))?.tensors)
+            let header = safetensors::read_model(file.bytes(), elements);
+            let (header, others) = header.map_err(|error| error.at(file.path()))?;
+            Ok((header.tensors, others))
         };
-        let mut headers = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
-        let Some(file_of) = &self.file_of else {
-            let header = headers.pop().unwrap_or_default();
-            return Ok(header
-                .into_iter()
-                .map(|(name, tensor)| (name, (0, tensor)))
-                .collect());
-        };
-        let place = |(name, &file): (&String, &usize)| {
-            let tensor = headers[file].get(name).ok_or_else(|| {
+        let headers = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let (mut stored, mut others) = (BTreeMap::new(), BTreeMap::new());
+        for (index, (tensors, of_file)) in headers.into_iter().enumerate() {
+            let names = tensors.keys().chain(of_file.keys());
+            if let Some(file_of) = &self.file_of {
+                self.check_index(index, names, file_of)?;
+            }
+            let tensors = tensors.into_iter();
+            stored.extend(tensors.map(|(name, tensor)| (name, (index, tensor))));
+            others.extend(of_file);
+        }
+        let named = self.file_of.iter().flatten();
+        for (name, &file) in named {
+            if !stored.contains_key(name) && !others.contains_key(name) {
                 let message =
                     format!("tensor {name:?} is missing, but the index puts it in this file");
-                Error::new(ErrorKind::Missing, message).at(self.files[file].path())
-            })?;
-            Ok((name.clone(), (file, tensor.clone())))
-        };
-        let tensors = file_of.iter().map(place).collect::<Result<_>>()?;
-        for (index, header) in headers.iter().enumerate() {
-            let stray = header
-                .keys()
-                .find(|name| file_of.get(*name) != Some(&index));
-            if let Some(name) = stray {
-                let place = match file_of.get(name) {
-                    None => "does not name it".to_owned(),
-                    Some(&other) => format!("puts it in {}", self.files[other].path().display()),
-                };
-                let message = format!(
-                    "tensor {name:?} is in this file, but the index {place}: expected the same in both"
-                );
-                return Err(Error::new(ErrorKind::Malformed, message).at(self.files[index].path()));
+                return Err(Error::new(ErrorKind::Missing, message).at(self.files[file].path()));
             }
         }
-        Ok(tensors)
+        Ok((stored, others))
+    }
+
+    /// Checks that the index puts the tensors of a file, called `names`, in this file.
+    fn check_index<'a>(
+        &self,
+        file: usize,
+        mut names: impl Iterator<Item = &'a String>,
+        file_of: &BTreeMap<String, usize>,
+    ) -> Result<()> {
+        let Some(name) = names.find(|name| file_of.get(*name) != Some(&file)) else {
+            return Ok(());
+        };
+        let place = match file_of.get(name) {
+            None => "does not name it".to_owned(),
+            Some(&other) => format!("puts it in {}", self.files[other].path().display()),
+        };
+        let message = format!(
+            "tensor {name:?} is in this file, but the index {place}: expected the same in both"
+        );
+        Err(Error::new(ErrorKind::Malformed, message).at(self.files[file].path()))
     }
 }
 

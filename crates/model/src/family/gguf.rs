@@ -74,6 +74,12 @@ pub(super) fn describe(
     let architecture = metadata.string("general.architecture")?;
     let architecture =
         architecture.ok_or_else(|| missing("metadata has no field `general.architecture`"))?;
+    if architecture == "clip" {
+        return Err(unsupported(
+            "this is the projector of a vision model (metadata field `general.architecture` is `clip`); give the model's \
+             own GGUF file",
+        ));
+    }
     let Some(&(_, family, pairing)) = FAMILIES.iter().find(|(name, ..)| *name == architecture)
     else {
         let known: Vec<&str> = FAMILIES.iter().map(|(name, ..)| *name).collect();
@@ -151,6 +157,28 @@ impl Reader<'_> {
         }
     }
 
+    /// Returns a size that a file may state for each block, if all are equal.
+    fn size_of_blocks(&self, field: &str, most: usize, blocks: usize) -> Result<Option<usize>> {
+        let key = self.key(field);
+        let Some(Value::Integers(sizes)) = self.metadata.get(&key) else {
+            return self.size(field, most);
+        };
+        let first = sizes.first().copied().unwrap_or(0);
+        if let Some(other) = sizes.iter().find(|size| **size != first) {
+            return Err(unsupported(format!(
+                "metadata field `{key}` has {first} and {other} for different blocks, which Triad does not support"
+            )));
+        }
+        match usize::try_from(first) {
+            Ok(size) if sizes.len() == blocks && (1..=most).contains(&size) => Ok(Some(size)),
+            _ => Err(malformed(format!(
+                "metadata field `{key}` is {} times {first}, expected an integer from 1 to {most} for each of {blocks} \
+                 blocks",
+                sizes.len()
+            ))),
+        }
+    }
+
     pub(super) fn required<T>(&self, field: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| missing(format!("metadata has no field `{}`", self.key(field))))
     }
@@ -167,7 +195,11 @@ impl Reader<'_> {
         };
         let hidden = required("embedding_length", limits::HIDDEN)?;
         let blocks = required("block_count", limits::BLOCKS)?;
-        let heads = required("attention.head_count", limits::HEADS)?;
+        let required_of_blocks = |field: &str, most| {
+            self.size_of_blocks(field, most, blocks)
+                .and_then(|size| self.required(field, size))
+        };
+        let heads = required_of_blocks("attention.head_count", limits::HEADS)?;
         let context = required("context_length", limits::CONTEXT)?;
         let key_width = self.size("attention.key_length", limits::HEAD_DIM)?;
         let head_dim = key_width.map_or_else(|| head_dim(hidden, heads), Ok)?;
@@ -197,10 +229,10 @@ impl Reader<'_> {
             context,
             heads,
             kv_heads: self
-                .size("attention.head_count_kv", limits::HEADS)?
+                .size_of_blocks("attention.head_count_kv", limits::HEADS, blocks)?
                 .unwrap_or(heads),
             head_dim,
-            width: required("feed_forward_length", limits::WIDTH)?,
+            width: required_of_blocks("feed_forward_length", limits::WIDTH)?,
             has_experts: vec![family.experts.is_some(); blocks],
             experts: self.experts()?,
             epsilon: self

@@ -1,6 +1,6 @@
 //! Selection of the files of a hub repository that form a model, and their places in the cache.
 //!
-//! A GGUF model is one file; a safetensors model is a folder. [`Hub::pull`] writes a [`Manifest`] last, so that a
+//! A GGUF model is one file, or several of which the first is opened; a safetensors model is a folder. [`Hub::pull`] writes a [`Manifest`] last, so that a
 //! folder counts as a model only when all its files are present.
 
 use std::fs;
@@ -18,6 +18,7 @@ use super::part::{Expected, Part};
 use super::{Progress, fetch_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
+use crate::gguf::PartName;
 
 /// The endpoint for the prefix `hf:`.
 const HUGGING_FACE: &str = "https://huggingface.co";
@@ -90,7 +91,8 @@ fn folder(cache: &Path, repository: &Repository) -> PathBuf {
 pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
     let folder = folder(cache, repository);
     if let Some(file) = &repository.file {
-        return Some(folder.join(file)).filter(|path| path.is_file());
+        let whole = parts(file).all(|part| folder.join(part).is_file());
+        return whole.then(|| folder.join(file));
     }
     let manifest: Manifest =
         serde_json::from_slice(&files::read(&folder.join(Manifest::NAME), LARGEST_LISTING).ok()?)
@@ -272,17 +274,45 @@ impl Sibling {
     }
 }
 
+/// Returns the names of all files of the model whose first file is called `name`.
+fn parts(name: &str) -> Box<dyn Iterator<Item = String> + '_> {
+    match PartName::parse(name) {
+        Some(part) => Box::new(part.all()),
+        None => Box::new(std::iter::once(name.to_owned())),
+    }
+}
+
 /// Returns the files that `repository` selects.
 fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
     let model = format!("{}/{}", repository.owner, repository.name);
     let find = |name: &str| siblings.iter().find(|file| file.name == name);
-    let gguf = |file: &Sibling| Selection {
-        files: vec![file.clone()],
-        open: Some(file.name.clone()),
+    let gguf = |file: &Sibling| {
+        if let Some(part) = PartName::parse(&file.name).filter(|part| part.number != 1) {
+            return Err(fetch_error(format!(
+                "`{}` is one of {} files of a model; ask for the first, `{}`",
+                file.name,
+                part.count,
+                part.all().next().unwrap_or_default()
+            )));
+        }
+        let part = |name: String| {
+            find(&name).cloned().ok_or_else(|| {
+                fetch_error(format!(
+                    "{model} has no file `{name}`, which is a part of the model `{}`",
+                    file.name
+                ))
+            })
+        };
+        Ok(Selection {
+            files: parts(&file.name).map(part).collect::<Result<_>>()?,
+            open: Some(file.name.clone()),
+        })
     };
+    // Of a model in several files, the first one stands for all.
+    let is_other_part = |name: &str| PartName::parse(name).is_some_and(|part| part.number != 1);
     let ggufs: Vec<_> = siblings
         .iter()
-        .filter(|file| file.name.ends_with(".gguf"))
+        .filter(|file| file.name.ends_with(".gguf") && !is_other_part(&file.name))
         .collect();
     let names = |files: &[&Sibling]| {
         let names: Vec<_> = files
@@ -297,14 +327,17 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
                 "`{wanted}`: only a GGUF file can be asked for by name"
             )));
         }
-        return find(wanted).map(gguf).ok_or_else(|| {
+        let Some(file) = find(wanted) else {
             let there = if ggufs.is_empty() {
                 "no GGUF file".into()
             } else {
                 names(&ggufs)
             };
-            fetch_error(format!("{model} has no file `{wanted}`; it has {there}"))
-        });
+            return Err(fetch_error(format!(
+                "{model} has no file `{wanted}`; it has {there}"
+            )));
+        };
+        return gguf(file);
     }
     let weights: Vec<_> = siblings
         .iter()
@@ -323,7 +356,7 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
                 "{model} has neither GGUF nor safetensors files"
             )));
         }
-        (None, None, [], [only]) => return Ok(gguf(only)),
+        (None, None, [], [only]) => return gguf(only),
         (None, None, [], several) => {
             let example = &several[0].name;
             let message = format!(

@@ -3,11 +3,11 @@
 use crate::tensor::Format;
 
 /// GGML's tensor types in the order of their numbers; an empty name marks a withdrawn type.
-const GGML_TYPES: [&str; 42] = [
+const GGML_TYPES: [&str; 43] = [
     "F32", "F16", "Q4_0", "Q4_1", "", "", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
     "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S",
     "IQ4_XS", "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "",
-    "", "", "MXFP4", "NVFP4", "Q1_0",
+    "", "", "MXFP4", "NVFP4", "Q1_0", "Q2_0",
 ];
 
 /// Returns the name of tensor type `id`; `None` if no type has that number.
@@ -86,13 +86,29 @@ mod tests {
             assert_eq!(Format::from_ggml_type(format.ggml_type()), Some(format));
         }
         assert_eq!(Format::from_ggml_type(30), Some(Format::Bf16));
-        assert_eq!(
-            Format::from_ggml_type(14),
-            Some(Format::Blocks(BlockFormat::Q6_K))
-        );
-        for unread in [4, 9, 15, 20, 39, 42, u32::MAX] {
+        for (id, format) in [
+            (14, BlockFormat::Q6_K),
+            (16, BlockFormat::IQ2_XXS),
+            (17, BlockFormat::IQ2_XS),
+            (18, BlockFormat::IQ3_XXS),
+            (19, BlockFormat::IQ1_S),
+            (20, BlockFormat::IQ4_NL),
+            (21, BlockFormat::IQ3_S),
+            (22, BlockFormat::IQ2_S),
+            (23, BlockFormat::IQ4_XS),
+            (29, BlockFormat::IQ1_M),
+            (34, BlockFormat::TQ1_0),
+            (35, BlockFormat::TQ2_0),
+            (39, BlockFormat::MXFP4),
+            (40, BlockFormat::NVFP4),
+            (41, BlockFormat::Q1_0),
+            (42, BlockFormat::Q2_0),
+        ] {
+            assert_eq!(Format::from_ggml_type(id), Some(Format::Blocks(format)));
+        }
+        for unread in [4, 9, 15, 24, 31, 36, 43, u32::MAX] {
             assert_eq!(Format::from_ggml_type(unread), None, "{unread}");
         }
-        assert_eq!(ggml_type_name(20), Some("IQ4_NL"));
+        assert_eq!(ggml_type_name(15), Some("Q8_K"));
     }
 }

@@ -57,21 +57,6 @@ fn a_path_that_is_no_model_is_refused_with_what_was_expected() {
 }
 
 #[test]
-fn part_of_a_split_gguf_model_is_refused() {
-    let bytes = crate::gguf::valid()
-        .field("split.count", Value::Integer(3))
-        .build();
-    let folder = folder(&[("model-00001-of-00003.gguf", &bytes)]);
-    let path = folder.path().join("model-00001-of-00003.gguf");
-    assert_refused(
-        "split",
-        open(&path),
-        Unsupported,
-        &["00001-of-00003", "split.count", "3"],
-    );
-}
-
-#[test]
 fn weights_without_a_configuration_are_refused() {
     let folder = folder(&[("model.safetensors", &crate::safetensors::valid())]);
     assert_refused("folder", open(folder.path()), Missing, &["config.json"]);

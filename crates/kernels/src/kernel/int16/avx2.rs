@@ -2,16 +2,17 @@
 //! them to the sums.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_add_epi32, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtsi128_si32,
-    _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_movehdup_ps, _mm_set1_epi16,
-    _mm_shuffle_epi32, _mm256_add_epi32, _mm256_and_si256, _mm256_broadcastss_ps,
-    _mm256_castps128_ps256, _mm256_castsi256_si128, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi16,
-    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtph_ps, _mm256_dpwssd_avx_epi32,
-    _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_loadu_si256,
-    _mm256_madd_epi16, _mm256_mullo_epi16, _mm256_mullo_epi32, _mm256_or_si256,
-    _mm256_permutevar8x32_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setr_epi16, _mm256_setr_epi32, _mm256_sll_epi16, _mm256_srl_epi16, _mm256_srli_epi16,
-    _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_epi16,
+    __m256, __m256i, _mm_add_epi32, _mm_and_si128, _mm_cvtph_ps, _mm_cvtsi32_si128,
+    _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_movehdup_ps,
+    _mm_set1_epi8, _mm_set1_epi16, _mm_shuffle_epi8, _mm_shuffle_epi32, _mm_srli_epi16,
+    _mm256_add_epi32, _mm256_and_si256, _mm256_broadcastss_ps, _mm256_castps128_ps256,
+    _mm256_castsi256_si128, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps,
+    _mm256_cvtepu8_epi16, _mm256_cvtph_ps, _mm256_dpwssd_avx_epi32, _mm256_extracti128_si256,
+    _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mullo_epi16,
+    _mm256_mullo_epi32, _mm256_or_si256, _mm256_permutevar8x32_ps, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi16, _mm256_setr_epi32, _mm256_sll_epi16,
+    _mm256_srl_epi16, _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256,
+    _mm256_sub_epi16,
 };
 
 use super::blocks;
@@ -115,6 +116,14 @@ macro_rules! kernel {
             }
 
             #[inline(always)]
+            unsafe fn look_up(table: &[i8; 16], from: *const u8, register: usize) -> __m256i {
+                let bytes = _mm_loadu_si128(from.cast());
+                let indices = if register == 0 { bytes } else { _mm_srli_epi16::<4>(bytes) };
+                let indices = _mm_and_si128(indices, _mm_set1_epi8(15));
+                _mm256_cvtepi8_epi16(_mm_shuffle_epi8(_mm_loadu_si128(table.as_ptr().cast()), indices))
+            }
+
+            #[inline(always)]
             unsafe fn fifth_bits(bits: u32, register: usize) -> __m256i {
                 let places =
                     _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, i16::MIN);
@@ -184,6 +193,11 @@ macro_rules! kernel {
             #[inline(always)]
             unsafe fn splat(number: f32) -> __m256 {
                 _mm256_set1_ps(number)
+            }
+
+            #[inline(always)]
+            unsafe fn splat_float_halves(numbers: [f32; 2], register: usize) -> __m256 {
+                _mm256_set1_ps(numbers[register])
             }
 
             #[inline(always)]

@@ -1,6 +1,8 @@
 //! Products with quantized blocks. Plain Rust, compiled for the kernel's instructions, unpacks a block to 16-bit
 //! integers once for four rows (or for one, if fewer are left). Each row then adds its products with these integers.
 
+use triad_blocks::nvfp4;
+use triad_blocks::shared::SharedLayout;
 use triad_blocks::simple::{Block, ELEMENTS};
 use triad_blocks::super_block::{PARTS, SUPER_BLOCK, SuperBlock};
 use triad_blocks::with_layout;
@@ -12,11 +14,15 @@ use crate::dot::sum;
 
 /// Parts per block of 32.
 const SIMPLE_PARTS: usize = ELEMENTS / PART;
+/// Numbers whose products are added to sixteen sums.
+const RUN: usize = 32;
 
 /// Sixteen sums of a row and column, in registers of a set of instructions.
 pub(super) trait Sums: Copy {
     /// A factor of sums.
     type Scale: Copy;
+    /// A factor of the first eight sums, and another of the others.
+    type Scales: Copy;
 
     /// Returns sums of zero.
     fn zero() -> Self;
@@ -24,6 +30,9 @@ pub(super) trait Sums: Copy {
     /// Adds `scale` times the exact sums of the products of neighbouring pairs: numbers 2 i and 2 i + 1 of each 32 go
     /// to sum i. The count of numbers must be a multiple of 32, and no sum may overflow.
     fn add_products(self, integers: &[i16], x: &[i16], scale: Self::Scale) -> Self;
+
+    /// Does the same for 32 numbers whose halves have a scale each.
+    fn add_halves(self, integers: &[i16; RUN], x: &[i16; RUN], scales: Self::Scales) -> Self;
 
     /// Subtracts `scale` times the exact product of each minimum and sum.
     fn subtract_products(
@@ -44,6 +53,12 @@ pub(super) trait Sums: Copy {
 
     /// Returns the value of an f16 with these bits.
     fn scale(bits: u16) -> Self::Scale;
+
+    /// Returns a number as a scale.
+    fn scale_of(number: f32) -> Self::Scale;
+
+    /// Returns two numbers as the scales of halves.
+    fn scales_of(numbers: [f32; 2]) -> Self::Scales;
 
     /// Returns the values of two f16, the second as a plain number.
     fn scale_and_number(bits: [u16; 2]) -> (Self::Scale, f32);
@@ -87,7 +102,9 @@ fn tile<S: Sums, const ROWS: usize>(task: &BlockColumns, row: usize, column: usi
     let totals = with_layout!(
         task.format,
         Block B => simple::<B, S, ROWS>(task, row, column),
-        SuperBlock B => super_blocks::<B, S, ROWS>(task, row, column)
+        SuperBlock B => super_blocks::<B, S, ROWS>(task, row, column),
+        Shared layout => shared::<S, ROWS>(task, row, column, layout),
+        Nvfp4 => nvfp4_blocks::<S, ROWS>(task, row, column)
     );
     for (index, total) in totals.into_iter().enumerate() {
         task.write(row + index, column, total * task.x.scales()[row + index]);
@@ -151,6 +168,8 @@ fn add_block<B: Block, S: Sums, const ROWS: usize>(
     let bits = S::unpack::<B>(block, &mut integers);
     let (scale, minimum) = if B::HAS_MINIMUM {
         S::scale_and_number(bits)
+    } else if B::SCALE_IS_BF16 {
+        (S::scale_of(B::scale(bits[0])), 0.0)
     } else {
         (S::scale(bits[0]), 0.0)
     };
@@ -197,6 +216,64 @@ fn super_blocks<B: SuperBlock, S: Sums, const ROWS: usize>(
     totals
 }
 
+#[inline(always)]
+fn shared<S: Sums, const ROWS: usize>(
+    task: &BlockColumns,
+    row: usize,
+    column: usize,
+    layout: SharedLayout,
+) -> [f32; ROWS] {
+    let rows = rows_of::<ROWS>(task, row);
+    let mut sums = [S::zero(); ROWS];
+    let mut integers = [0; SUPER_BLOCK];
+    let blocks = task.column(column).chunks_exact(layout.bytes);
+    for (index, block) in blocks.enumerate() {
+        prefetch_block(block);
+        let bits = (layout.unpack)(block, &mut integers);
+        let scale = S::scale_of(triad_blocks::widen(bits) * layout.factor);
+        let integers = &integers[..layout.elements];
+        for ((x, _), sums) in rows.iter().zip(&mut sums) {
+            let x = &x[index * layout.elements..][..layout.elements];
+            *sums = sums.add_products(integers, x, scale);
+        }
+    }
+    let mut totals = [0.0; ROWS];
+    for (total, sums) in totals.iter_mut().zip(sums) {
+        *total = sums.total();
+    }
+    totals
+}
+
+#[inline(always)]
+fn nvfp4_blocks<S: Sums, const ROWS: usize>(
+    task: &BlockColumns,
+    row: usize,
+    column: usize,
+) -> [f32; ROWS] {
+    let rows = rows_of::<ROWS>(task, row);
+    let mut sums = [[S::zero(); 2]; ROWS];
+    let mut integers = [0; nvfp4::ELEMENTS];
+    for (index, block) in task.column(column).chunks_exact(nvfp4::BYTES).enumerate() {
+        prefetch_block(block);
+        let [first, second, third, fourth] = nvfp4::unpack(block, &mut integers);
+        let scales = [S::scales_of([first, second]), S::scales_of([third, fourth])];
+        for ((x, _), sums) in rows.iter().zip(&mut sums) {
+            let x = x[index * nvfp4::ELEMENTS..][..nvfp4::ELEMENTS]
+                .as_chunks()
+                .0;
+            let runs = integers.as_chunks().0.iter().zip(x).zip(scales);
+            for (sums, ((integers, x), scales)) in sums.iter_mut().zip(runs) {
+                *sums = sums.add_halves(integers, x, scales);
+            }
+        }
+    }
+    let mut totals = [0.0; ROWS];
+    for (total, [even, odd]) in totals.iter_mut().zip(sums) {
+        *total = even.total() + odd.total();
+    }
+    totals
+}
+
 /// Prefetches the data [`AHEAD`] bytes after a block: blocks straddle cache lines, and the hardware prefetcher alone
 /// does not keep up.
 #[inline(always)]
@@ -212,6 +289,7 @@ pub(super) struct Plain([f32; PARTS]);
 
 impl Sums for Plain {
     type Scale = f32;
+    type Scales = [f32; 2];
 
     #[inline(always)]
     fn zero() -> Self {
@@ -220,20 +298,17 @@ impl Sums for Plain {
 
     #[inline(always)]
     fn add_products(mut self, integers: &[i16], x: &[i16], scale: f32) -> Self {
-        let mut exact = [0i32; PARTS];
-        for (integers, x) in integers
-            .as_chunks::<ELEMENTS>()
-            .0
-            .iter()
-            .zip(x.as_chunks::<ELEMENTS>().0)
-        {
-            for lane in 0..PARTS {
-                exact[lane] += i32::from(integers[2 * lane]) * i32::from(x[2 * lane])
-                    + i32::from(integers[2 * lane + 1]) * i32::from(x[2 * lane + 1]);
-            }
-        }
-        for (sum, exact) in self.0.iter_mut().zip(exact) {
+        for (sum, exact) in self.0.iter_mut().zip(products(integers, x)) {
             *sum = Self::multiply_add(exact as f32, scale, *sum);
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn add_halves(mut self, integers: &[i16; RUN], x: &[i16; RUN], scales: [f32; 2]) -> Self {
+        let exact = products(integers, x);
+        for (lane, (sum, exact)) in self.0.iter_mut().zip(exact).enumerate() {
+            *sum = Self::multiply_add(exact as f32, scales[lane / (PARTS / 2)], *sum);
         }
         self
     }
@@ -274,6 +349,16 @@ impl Sums for Plain {
     }
 
     #[inline(always)]
+    fn scale_of(number: f32) -> f32 {
+        number
+    }
+
+    #[inline(always)]
+    fn scales_of(numbers: [f32; 2]) -> [f32; 2] {
+        numbers
+    }
+
+    #[inline(always)]
     fn scale_and_number(bits: [u16; 2]) -> (f32, f32) {
         (Self::scale(bits[0]), Self::scale(bits[1]))
     }
@@ -287,4 +372,18 @@ impl Sums for Plain {
     fn total(self) -> f32 {
         sum(self.0)
     }
+}
+
+/// Returns the exact sums of products, as [`Sums::add_products`] defines them.
+#[inline(always)]
+fn products(integers: &[i16], x: &[i16]) -> [i32; PARTS] {
+    let mut exact = [0; PARTS];
+    let runs = integers.as_chunks::<RUN>().0.iter();
+    for (integers, x) in runs.zip(x.as_chunks::<RUN>().0) {
+        for lane in 0..PARTS {
+            exact[lane] += i32::from(integers[2 * lane]) * i32::from(x[2 * lane])
+                + i32::from(integers[2 * lane + 1]) * i32::from(x[2 * lane + 1]);
+        }
+    }
+    exact
 }

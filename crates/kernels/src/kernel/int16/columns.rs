@@ -23,8 +23,9 @@ use crate::output::SharedOutput;
 ///
 /// With quantized blocks, each block gives sixteen exact sums of products of neighbouring pairs, which are added in the
 /// same way. Super-blocks also have a minimum for every sixteen numbers, whose products are subtracted after these sums
-/// are added. A super-block format has one set of sixteen sums; a format of blocks of 32 has two, for blocks at odd and
-/// at even places. Minimums of blocks of 32 likewise have one sum for even and one for odd places.
+/// are added. A format of blocks of 32 has two sets of sixteen sums, for blocks at odd and at even places, and NVFP4 has
+/// two, for the first and the second 32 numbers of its blocks, where the halves of a set have a scale each. All others
+/// have one set. Minimums of blocks of 32 likewise have one sum for even and one for odd places.
 ///
 /// Kernels differ only in whether products are rounded before they are added: if a processor has an instruction that
 /// rounds once, they are not.

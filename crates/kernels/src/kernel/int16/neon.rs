@@ -1,12 +1,13 @@
 //! NEON (every aarch64): `smlal` adds products of 16-bit numbers to 32-bit sums.
 
 use std::arch::aarch64::{
-    float32x4_t, int16x8_t, int32x4_t, vaddq_s32, vaddvq_s32, vandq_s16, vandq_s32, vcvtq_f32_s32,
-    vdupq_laneq_f32, vdupq_n_f32, vdupq_n_s16, vdupq_n_s32, vfmaq_f32, vfmsq_f32, vget_low_s16,
-    vld1_s8, vld1_u8, vld1q_s16, vmlal_high_s16, vmlal_s16, vmovl_s8, vmovl_u8, vmulq_s16,
-    vmulq_s32, vorrq_s16, vpaddq_s32, vreinterpretq_s16_s32, vreinterpretq_s16_u16,
-    vreinterpretq_s32_s16, vreinterpretq_s32_u32, vreinterpretq_u16_s16, vreinterpretq_u32_s16,
-    vshlq_u16, vshrq_n_u16, vshrq_n_u32, vst1q_f32, vst1q_s16, vsubq_s16, vtstq_s16,
+    float32x4_t, int16x8_t, int32x4_t, vaddq_s32, vaddvq_s32, vand_u8, vandq_s16, vandq_s32,
+    vcvtq_f32_s32, vdup_n_u8, vdupq_laneq_f32, vdupq_n_f32, vdupq_n_s16, vdupq_n_s32, vfmaq_f32,
+    vfmsq_f32, vget_low_s16, vld1_s8, vld1_u8, vld1q_s8, vld1q_s16, vmlal_high_s16, vmlal_s16,
+    vmovl_s8, vmovl_u8, vmulq_s16, vmulq_s32, vorrq_s16, vpaddq_s32, vqtbl1_s8,
+    vreinterpretq_s16_s32, vreinterpretq_s16_u16, vreinterpretq_s32_s16, vreinterpretq_s32_u32,
+    vreinterpretq_u16_s16, vreinterpretq_u32_s16, vshlq_u16, vshr_n_u8, vshrq_n_u16, vshrq_n_u32,
+    vst1q_f32, vst1q_s16, vsubq_s16, vtstq_s16,
 };
 use std::arch::asm;
 
@@ -73,6 +74,17 @@ impl Vector for Quarter {
     #[inline(always)]
     unsafe fn widen_unsigned(from: *const u8) -> int16x8_t {
         vreinterpretq_s16_u16(vmovl_u8(vld1_u8(from)))
+    }
+
+    #[inline(always)]
+    unsafe fn look_up(table: &[i8; 16], from: *const u8, register: usize) -> int16x8_t {
+        let bytes = vld1_u8(from.add(register % 2 * 8));
+        let indices = if register < 2 {
+            vand_u8(bytes, vdup_n_u8(15))
+        } else {
+            vshr_n_u8::<4>(bytes)
+        };
+        vmovl_s8(vqtbl1_s8(vld1q_s8(table.as_ptr()), indices))
     }
 
     #[inline(always)]
@@ -156,6 +168,11 @@ impl Vector for Quarter {
     #[inline(always)]
     unsafe fn splat(number: f32) -> float32x4_t {
         vdupq_n_f32(number)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_float_halves(numbers: [f32; 2], register: usize) -> float32x4_t {
+        vdupq_n_f32(numbers[register / 2])
     }
 
     #[inline(always)]

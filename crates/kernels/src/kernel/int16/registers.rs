@@ -18,6 +18,7 @@ pub(super) struct Registers<V: Vector>(pub V::Sixteen<V::Floats>);
 #[allow(unsafe_code)]
 impl<V: Vector> Sums for Registers<V> {
     type Scale = V::Floats;
+    type Scales = V::Sixteen<V::Floats>;
 
     #[inline(always)]
     fn zero() -> Self {
@@ -27,22 +28,28 @@ impl<V: Vector> Sums for Registers<V> {
 
     #[inline(always)]
     fn add_products(mut self, integers: &[i16], x: &[i16], scale: V::Floats) -> Self {
-        assert!(integers.len() == x.len() && x.len().is_multiple_of(2 * SUMS));
-        // SAFETY: as above; 32 numbers each.
+        // SAFETY: as above.
         unsafe {
-            let zero = V::splat_i16(0);
-            let mut exact = V::sixteen(V::begin(zero));
-            for first in (0..x.len()).step_by(2 * SUMS) {
-                for (register, exact) in exact.as_mut().iter_mut().enumerate() {
-                    let place = first + register * 2 * V::LANES;
-                    let (integers, x) = (
-                        V::load(integers.as_ptr().add(place)),
-                        V::load(x.as_ptr().add(place)),
-                    );
-                    *exact = V::add_products(*exact, integers, x);
-                }
+            self.add(&Self::products(integers, x), V::splat_i16(0), scale);
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn add_halves(
+        mut self,
+        integers: &[i16; 2 * SUMS],
+        x: &[i16; 2 * SUMS],
+        scales: V::Sixteen<V::Floats>,
+    ) -> Self {
+        let exact = Self::products(integers, x);
+        let sums = self.0.as_mut().iter_mut().zip(exact.as_ref());
+        for ((to, exact), scale) in sums.zip(scales.as_ref()) {
+            // SAFETY: as above.
+            unsafe {
+                let exact = V::to_floats(V::end(*exact, V::splat_i16(0)));
+                *to = V::multiply_add(exact, *scale, *to);
             }
-            self.add(&exact, zero, scale);
         }
         self
     }
@@ -104,6 +111,24 @@ impl<V: Vector> Sums for Registers<V> {
     }
 
     #[inline(always)]
+    fn scale_of(number: f32) -> V::Floats {
+        // SAFETY: as above.
+        unsafe { V::splat(number) }
+    }
+
+    #[inline(always)]
+    fn scales_of(numbers: [f32; 2]) -> V::Sixteen<V::Floats> {
+        // SAFETY: as above.
+        unsafe {
+            let mut scales = V::sixteen(V::splat(0.0));
+            for (register, scales) in scales.as_mut().iter_mut().enumerate() {
+                *scales = V::splat_float_halves(numbers, register);
+            }
+            scales
+        }
+    }
+
+    #[inline(always)]
     fn scale_and_number(bits: [u16; 2]) -> (V::Floats, f32) {
         // SAFETY: as above.
         unsafe { V::splat_and_widen(bits) }
@@ -111,11 +136,14 @@ impl<V: Vector> Sums for Registers<V> {
 
     #[inline(always)]
     fn unpack<B: Block>(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {
-        let Some(fifth) = B::FIFTH_BITS else {
-            return B::unpack(block, integers);
-        };
         // SAFETY: as above.
-        unsafe { simple_blocks::five_bits::<B, V>(block, fifth, integers) }
+        unsafe {
+            match (B::FIFTH_BITS, B::TABLE) {
+                (Some(fifth), _) => simple_blocks::five_bits::<B, V>(block, fifth, integers),
+                (_, Some(table)) => simple_blocks::from_table::<B, V>(block, table, integers),
+                _ => B::unpack(block, integers),
+            }
+        }
     }
 
     #[inline(always)]
@@ -135,6 +163,28 @@ impl<V: Vector> Sums for Registers<V> {
 }
 
 impl<V: Vector> Registers<V> {
+    /// Returns the exact sums of products, as [`Sums::add_products`] defines them.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    fn products(integers: &[i16], x: &[i16]) -> V::Sixteen<V::Exact> {
+        assert!(integers.len() == x.len() && x.len().is_multiple_of(2 * SUMS));
+        // SAFETY: as above; 32 numbers each.
+        unsafe {
+            let mut exact = V::sixteen(V::begin(V::splat_i16(0)));
+            for first in (0..x.len()).step_by(2 * SUMS) {
+                for (register, exact) in exact.as_mut().iter_mut().enumerate() {
+                    let place = first + register * 2 * V::LANES;
+                    let (integers, x) = (
+                        V::load(integers.as_ptr().add(place)),
+                        V::load(x.as_ptr().add(place)),
+                    );
+                    *exact = V::add_products(*exact, integers, x);
+                }
+            }
+            exact
+        }
+    }
+
     /// Adds `scale` times exact sums.
     #[inline(always)]
     #[allow(unsafe_code)]

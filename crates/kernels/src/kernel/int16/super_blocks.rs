@@ -2,7 +2,7 @@
 //! unpacked.
 
 use triad_blocks::BlockFormat;
-use triad_blocks::super_block::{PARTS, SUPER_BLOCK, SuperBlock};
+use triad_blocks::super_block::{IQ4_XS, PARTS, SUPER_BLOCK, SuperBlock};
 
 use super::vector::Vector;
 
@@ -16,7 +16,7 @@ const HALF: usize = 32;
 #[inline(always)]
 pub(super) const fn is_faster<B: SuperBlock, V: Vector>() -> bool {
     match B::FORMAT {
-        BlockFormat::Q2_K | BlockFormat::Q3_K => true,
+        BlockFormat::Q2_K | BlockFormat::Q3_K | BlockFormat::IQ4_XS => true,
         BlockFormat::Q6_K => V::LANES < PARTS,
         _ => false,
     }
@@ -53,6 +53,7 @@ pub(super) unsafe fn products<B: SuperBlock, V: Vector, const ROWS: usize>(
             match B::FORMAT {
                 BlockFormat::Q2_K => rows.q2(block, register),
                 BlockFormat::Q3_K => rows.q3(block, register),
+                BlockFormat::IQ4_XS => rows.iq4(block, register),
                 _ => rows.q6(block, register),
             }
         }
@@ -113,6 +114,15 @@ impl<V: Vector, const ROWS: usize> Rows<'_, V, ROWS> {
                 let number = V::or(Self::bits(packed, 2 * pair as i32, 3), third);
                 self.add_scaled(run, register, V::subtract_i16(number, V::splat_i16(4)));
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn iq4(&mut self, block: &[u8], register: usize) {
+        for run in 0..SUPER_BLOCK / RUN {
+            let indices = block.as_ptr().add(IQ4_XS::INDICES + run * RUN / 2);
+            let numbers = V::look_up(IQ4_XS::TABLE, indices, register);
+            self.add_scaled(run, register, numbers);
         }
     }
 

@@ -48,6 +48,9 @@ pub(super) trait Vector: Copy {
             }
         }
     }
+    /// Returns a register of the numbers of a table at four-bit indices, which are in sixteen bytes in the order of
+    /// [`four_bits`](Self::four_bits).
+    unsafe fn look_up(table: &[i8; 16], from: *const u8, register: usize) -> Self::Integers;
     /// Returns a register of 32 numbers, one for each bit: 16 if the bit is set, 0 otherwise.
     unsafe fn fifth_bits(bits: u32, register: usize) -> Self::Integers;
     /// Returns a register with one 16-bit number in all lanes.
@@ -76,6 +79,8 @@ pub(super) trait Vector: Copy {
 
     /// Returns a register with one number in all lanes.
     unsafe fn splat(number: f32) -> Self::Floats;
+    /// Returns a register of sixteen numbers, whose halves are copies of the first and of the second of two numbers.
+    unsafe fn splat_float_halves(numbers: [f32; 2], register: usize) -> Self::Floats;
     /// Converts 32-bit integers to floats.
     unsafe fn to_floats(numbers: Self::Integers) -> Self::Floats;
     /// Computes `a · b + c`, rounded once.

@@ -320,6 +320,10 @@ fn a_gguf_file_that_triad_does_not_run_is_refused_by_name() {
     let cases = [
         (metadata("mamba", &[]), "mamba"),
         (
+            metadata("clip", &[]),
+            "the projector of a vision model (metadata field `general.architecture` is `clip`); give the model's own GGUF",
+        ),
+        (
             metadata("qwen2", &[("expert_count", Value::Integer(8))]),
             "qwen2.expert_count",
         ),
@@ -440,6 +444,35 @@ fn the_axes_of_images_share_rope_and_the_fourth_has_none_of_it() {
             "{wrong:?}: {error}"
         );
         assert!(read("qwen2", wrong).is_ok(), "a text model has no axes");
+    }
+}
+
+#[test]
+fn sizes_of_each_block_are_read_if_they_are_equal() {
+    let plain = from_file(&metadata("llama", &[]), &gguf_tensors(&[])).unwrap();
+    let fields = [
+        ("attention.head_count", 4),
+        ("attention.head_count_kv", 2),
+        ("feed_forward_length", 96),
+    ];
+    for (field, size) in fields {
+        let read = |sizes: &[i64]| {
+            let sizes = Value::Integers(sizes.to_vec());
+            from_file(&metadata("llama", &[(field, sizes)]), &gguf_tensors(&[]))
+        };
+        assert_eq!(read(&[size, size]).unwrap(), plain, "{field}");
+        for (sizes, expected) in [
+            (&[size, size + 1][..], "for different blocks"),
+            (&[size], "1 times"),
+            (&[size; 3], "3 times"),
+            (&[0, 0], "2 times 0"),
+            (&[-1, -1], "2 times -1"),
+            (&[], "0 times"),
+        ] {
+            let error = read(sizes).expect_err(field).to_string();
+            let named = error.contains(&format!("`llama.{field}`")) && error.contains(expected);
+            assert!(named, "{sizes:?}: {error}");
+        }
     }
 }
 

@@ -556,6 +556,16 @@ fn the_file_to_fetch_is_the_one_named_or_the_only_one() {
         ),
         (&["x"], Some("b.gguf"), "it has no GGUF file"),
         (
+            &["a-00001-of-00002.gguf", "a-00002-of-00002.gguf"],
+            Some("a-00002-of-00002.gguf"),
+            "`a-00002-of-00002.gguf` is one of 2 files of a model; ask for the first, `a-00001-of-00002.gguf`",
+        ),
+        (
+            &["a-00001-of-00002.gguf"],
+            None,
+            "o/n has no file `a-00002-of-00002.gguf`, which is a part of the model `a-00001-of-00002.gguf`",
+        ),
+        (
             &["x"],
             Some("config.json"),
             "only a GGUF file can be asked for by name",
@@ -574,6 +584,35 @@ fn the_file_to_fetch_is_the_one_named_or_the_only_one() {
     ] {
         let error: String = select(names, file).unwrap_err();
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn all_files_of_a_split_gguf_model_are_fetched_and_the_first_is_opened() {
+    let names = [1, 2].map(|number| format!("q4/a-0000{number}-of-00002.gguf"));
+    let [first, second] = names.each_ref().map(String::as_str);
+    let server = {
+        let sizes = names.clone().map(|name| (name, 3));
+        Server::start(move |request| match request.path.as_str() {
+            "/api/models/o/n?blobs=true" => {
+                let files = sizes.each_ref().map(|(name, size)| (&**name, *size, None));
+                listing(&files)
+            }
+            path if path.ends_with("00001-of-00002.gguf") => Response::ok("one"),
+            _ => Response::ok("two"),
+        })
+    };
+    for file in [None, Some(first)] {
+        let cache = tempfile::tempdir().unwrap();
+        let hub = Hub::new(&server.endpoint, None, None);
+        let path = hub.pull(cache.path(), &repository(file), &()).unwrap();
+        let folder = cache.path().join("hf/o/n");
+        assert_eq!(path, folder.join(first));
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        assert_eq!(fs::read(folder.join(second)).unwrap(), b"two");
+        assert_eq!(cached(cache.path(), &repository(file)), Some(path));
+        fs::remove_file(folder.join(second)).unwrap();
+        assert_eq!(cached(cache.path(), &repository(file)), None, "{file:?}");
     }
 }
 

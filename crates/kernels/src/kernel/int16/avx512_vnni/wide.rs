@@ -2,13 +2,13 @@
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadu_si128,
-    _mm_movehdup_ps, _mm_srli_epi16, _mm256_and_si256, _mm256_loadu_si256, _mm256_set_m128i,
-    _mm256_set1_epi8, _mm256_set1_epi16, _mm512_and_si512, _mm512_broadcastss_ps,
-    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16, _mm512_cvtph_ps, _mm512_dpwssd_epi32,
-    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mask_set1_epi16,
-    _mm512_maskz_set1_epi16, _mm512_mullo_epi16, _mm512_mullo_epi32, _mm512_or_si512,
-    _mm512_set1_epi16, _mm512_set1_ps, _mm512_sll_epi16, _mm512_srl_epi16, _mm512_storeu_ps,
-    _mm512_storeu_si512, _mm512_sub_epi16,
+    _mm_movehdup_ps, _mm_srli_epi16, _mm256_and_si256, _mm256_broadcastsi128_si256,
+    _mm256_loadu_si256, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_shuffle_epi8,
+    _mm512_and_si512, _mm512_broadcastss_ps, _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps,
+    _mm512_cvtepu8_epi16, _mm512_cvtph_ps, _mm512_dpwssd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps,
+    _mm512_loadu_si512, _mm512_mask_mov_ps, _mm512_mask_set1_epi16, _mm512_maskz_set1_epi16,
+    _mm512_mullo_epi16, _mm512_mullo_epi32, _mm512_or_si512, _mm512_set1_epi16, _mm512_set1_ps,
+    _mm512_sll_epi16, _mm512_srl_epi16, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi16,
 };
 
 use super::super::vector::Vector;
@@ -46,6 +46,15 @@ impl Vector for Wide {
         let bytes = _mm_loadu_si128(from.cast());
         let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
         _mm512_cvtepu8_epi16(_mm256_and_si256(both, _mm256_set1_epi8(15)))
+    }
+
+    #[inline(always)]
+    unsafe fn look_up(table: &[i8; 16], from: *const u8, _: usize) -> __m512i {
+        let bytes = _mm_loadu_si128(from.cast());
+        let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
+        let indices = _mm256_and_si256(both, _mm256_set1_epi8(15));
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        _mm512_cvtepi8_epi16(_mm256_shuffle_epi8(table, indices))
     }
 
     #[inline(always)]
@@ -115,6 +124,12 @@ impl Vector for Wide {
     #[inline(always)]
     unsafe fn splat(number: f32) -> __m512 {
         _mm512_set1_ps(number)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_float_halves(numbers: [f32; 2], _: usize) -> __m512 {
+        let (first, second) = (_mm512_set1_ps(numbers[0]), _mm512_set1_ps(numbers[1]));
+        _mm512_mask_mov_ps(first, 0xff00, second)
     }
 
     #[inline(always)]

@@ -1,0 +1,54 @@
+//! Tensors of a checkpoint whose numbers are no floats: they may be there if the model has no use for them.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::safetensors::{self, OtherTypes};
+use crate::tensor::{Format, TensorInfo};
+
+/// Describes the model by its tensors of floats, and checks that the others have no part in it. `describe` maps tensors
+/// to the parts of the model, and fails if one is missing or left over.
+pub(super) fn describe<T: PartialEq>(
+    floats: &BTreeMap<String, TensorInfo>,
+    others: &OtherTypes,
+    describe: impl Fn(&BTreeMap<String, TensorInfo>) -> Result<T>,
+) -> Result<T> {
+    let described = describe(floats).map_err(|error| explained(error, others))?;
+    if others.is_empty() {
+        return Ok(described);
+    }
+    let info = |(name, (shape, _)): (&String, &(Vec<usize>, String))| {
+        let info = TensorInfo {
+            name: name.clone(),
+            shape: shape.clone(),
+            format: Format::F32,
+            file: 0,
+            bytes: 0..0,
+        };
+        (name.clone(), info)
+    };
+    let mut all = floats.clone();
+    all.extend(others.iter().map(info));
+    // Some parts are there if their tensors are.
+    if describe(&all)? == described {
+        return Ok(described);
+    }
+    let names: Vec<_> = others.keys().take(3).cloned().collect();
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "a weight has another type than F32, F16 or BF16; the first tensors of other types are {}",
+            names.join(", ")
+        ),
+    ))
+}
+
+/// Returns the error, or the type of the tensor that it calls missing.
+fn explained(error: Error, others: &OtherTypes) -> Error {
+    let message = error.to_string();
+    let missing = |name: &&String| message.contains(&format!("tensor `{name}` is missing"));
+    match others.keys().find(missing) {
+        Some(name) => safetensors::not_a_float(name, &others[name].1),
+        None => error,
+    }
+}
