@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::draft::Draft;
 use super::hugging_face::head_dim;
 use super::traits::{self, Family, Windows};
-use super::{ReadF32, malformed, missing, unsupported};
+use super::{ReadF32, malformed, missing, ollama, unsupported};
 use crate::description::{ModelDescription, NormKind, Rope, RopePairing, RopeScaling, limits};
 use crate::error::Result;
 use crate::gguf::{Metadata, Value};
@@ -63,6 +63,11 @@ pub(super) fn describe(
             known.join(", ")
         )));
     };
+    let translated = match architecture {
+        "gemma3" => ollama::translated(metadata, tensors)?,
+        _ => None,
+    };
+    let metadata = translated.as_ref().unwrap_or(metadata);
     let reader = Reader {
         metadata,
         tensors,

@@ -20,6 +20,7 @@ mod gguf_rope;
 mod hugging_face;
 mod modules;
 mod names;
+mod ollama;
 mod rope;
 mod shapes;
 mod tensors;
