@@ -217,17 +217,3 @@ fn every_pre_tokenizer_gives_the_tokens_of_llama_cpp() {
     assert!(pre_tokenizers_agree("pre", &vocabulary) >= 50);
     pre_tokenizers_agree("pre-gemma4", &metadata(&golden().join("pre-gemma4.gguf")));
 }
-
-#[test]
-fn every_pre_tokenizer_gives_the_tokens_of_llama_cpp_with_the_vocabularies_of_real_models() {
-    for name in ["smollm2-135m", "qwen2.5-coder-0.5b"] {
-        let Some(path) = common::real_model(&format!("{name}.gguf")) else {
-            continue;
-        };
-        let checkpoint = triad_model::checkpoint::Checkpoint::open(path).unwrap();
-        let triad_model::checkpoint::Source::Gguf(metadata) = checkpoint.source() else {
-            panic!("{name} is a GGUF file");
-        };
-        assert!(pre_tokenizers_agree(name, metadata) >= 50);
-    }
-}

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::checkpoint::{Source, TOOL_TEMPLATES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
@@ -29,10 +31,13 @@ impl Sources {
                 folder,
                 tokenizer_config,
             } => {
-                let config = |name| {
-                    tokenizer_config
-                        .as_ref()
-                        .and_then(|config| in_config(config, name))
+                let named = match tokenizer_config {
+                    Some(config) => in_config(config)?,
+                    None => Vec::new(),
+                };
+                let config = |name: &str| {
+                    let template = named.iter().find(|(other, _)| *other == name)?;
+                    Some(template.1.to_owned())
                 };
                 let file = read(&folder.join("chat_template.jinja"))?;
                 let tools = TOOL_TEMPLATES
@@ -42,8 +47,18 @@ impl Sources {
                 let tools = tools.transpose()?.flatten();
                 // A separate file replaces everything in the configuration.
                 let has_file = file.is_some();
+                let default = file.or_else(|| config("default"));
+                if default.is_none() && (!named.is_empty() || tools.is_some()) {
+                    let names = named.iter().map(|(name, _)| *name);
+                    let names: Vec<_> = names.chain(tools.is_some().then_some(TOOLS)).collect();
+                    let message = format!(
+                        "the chat templates are called {}; expected one called default",
+                        names.join(", ")
+                    );
+                    return Err(Error::new(ErrorKind::Missing, message));
+                }
                 (
-                    file.or_else(|| config("default")),
+                    default,
                     tools.or_else(|| config(TOOLS).filter(|_| !has_file)),
                 )
             }
@@ -62,14 +77,23 @@ fn read(path: &Path) -> Result<Option<String>> {
         .map_err(io)
 }
 
-/// Returns the template `name` of `tokenizer_config.json`, which has one text, or several by name.
-fn in_config(config: &serde_json::Value, name: &str) -> Option<String> {
-    let templates = config.get("chat_template")?;
-    let text = match templates.as_array() {
-        Some(templates) => {
-            templates.iter().find(|template| template["name"] == name)?["template"].as_str()
-        }
-        None => templates.as_str().filter(|_| name == "default"),
+/// Returns the templates of `tokenizer_config.json`, by name: it has one text, or several with names.
+fn in_config<'a>(config: &'a Value) -> Result<Vec<(&'a str, &'a str)>> {
+    let wrong = || {
+        let message = "tokenizer_config.json: `chat_template` is neither a text nor a list of objects with `name` and `template`";
+        Error::new(ErrorKind::Malformed, message)
     };
-    text.map(str::to_owned)
+    match config.get("chat_template") {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::String(text)) => Ok(vec![("default", text)]),
+        Some(Value::Array(templates)) => {
+            let text = |value: Option<&'a Value>| value.and_then(Value::as_str);
+            let named = templates.iter().map(|template| {
+                let name = text(template.get("name"));
+                name.zip(text(template.get("template"))).ok_or_else(wrong)
+            });
+            named.collect()
+        }
+        Some(_) => Err(wrong()),
+    }
 }
