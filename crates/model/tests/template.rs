@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
-use triad_model::template::{ChatTemplate, Message};
+use triad_model::template::{ChatTemplate, Message, RenderOptions};
 use triad_model::tokenizer::Tokenizer;
 
 fn golden() -> std::path::PathBuf {
@@ -73,6 +73,77 @@ fn templates_render_as_in_transformers() {
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n\n"));
+}
+
+/// Returns the differences between the renderings of a table and those of `transformers`, and the number of both.
+fn differences(table: &[Value]) -> (Vec<String>, usize) {
+    let mut differences = Vec::new();
+    for of_template in table.chunk_by(|a, b| a["template"] == b["template"]) {
+        let name = of_template[0]["template"].as_str().unwrap();
+        let source = of_template[0]["source"].as_str().map(str::to_owned);
+        let source = source.unwrap_or_else(|| {
+            let text = std::fs::read_to_string(golden().join("styles").join(name)).unwrap();
+            text.strip_suffix('\n').unwrap().to_owned()
+        });
+        let template = ChatTemplate::new(source, Some("<s>"), Some("</s>"));
+        for row in of_template {
+            let rendered = template.as_ref().map_err(ToString::to_string);
+            let rendered = rendered.and_then(|template| rendered_row(template, row));
+            let agrees = match (&rendered, row["text"].as_str()) {
+                (Ok(rendered), Some(text)) => rendered == text,
+                (rendered, None) => rendered.is_err(),
+                (Err(_), Some(_)) => false,
+            };
+            if !agrees {
+                let case = row["case"].as_str().unwrap();
+                let expected = row.get("text").unwrap_or(&row["error"]);
+                differences.push(format!(
+                    "{name}, {case}:\n{rendered:?}\nexpected {expected}"
+                ));
+            }
+        }
+    }
+    (differences, table.len())
+}
+
+fn rendered_row(template: &ChatTemplate, row: &Value) -> Result<String, String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let variables = row["variables"].as_object().unwrap();
+    let mut further = variables.clone();
+    further.retain(|name, _| name == "enable_thinking");
+    let is_true = |name: &str| variables.get(name) == Some(&Value::Bool(true));
+    let (tools, documents) = (
+        list(&row["variables"]["tools"]),
+        list(&row["variables"]["documents"]),
+    );
+    let options = RenderOptions {
+        tools: &tools,
+        documents: &documents,
+        add_generation_prompt: is_true("add_generation_prompt"),
+        continue_final_message: is_true("continue_final_message"),
+        variables: Some(&further),
+    };
+    template
+        .render_conversation(&list(&row["messages"]), &options, None)
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn conversations_with_tools_and_thoughts_render_as_in_transformers() {
+    let mut tables = vec![golden().join("table.json")];
+    // Of templates that may not be in the tree: `table.py` makes it.
+    tables.extend(std::env::var_os("TRIAD_TEMPLATE_TABLE").map(std::path::PathBuf::from));
+    for path in tables {
+        let table: Vec<Value> = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let (differences, count) = differences(&table);
+        assert!(
+            differences.is_empty(),
+            "{}: {} of {count} differ\n{}",
+            path.display(),
+            differences.len(),
+            differences.join("\n\n")
+        );
+    }
 }
 
 fn message(value: &Value) -> Message {

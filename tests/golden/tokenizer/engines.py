@@ -96,13 +96,15 @@ def llama_cpp(path):
     return encode
 
 
-def with_weights(reader, path):
-    """Copies a vocabulary into a model of one small block, since llama.cpp's server wants one."""
+def with_weights(reader, path, **changed):
+    """Copies a vocabulary into a model of one small block, since llama.cpp's server wants one. Fields of the tokenizer
+    may have other texts."""
     writer = gguf.GGUFWriter(path, "llama")
     for key, field in reader.fields.items():
         if key.startswith("tokenizer."):
             (kind, *of) = field.types
-            writer.add_key_value(key, field.contents(), kind, of[-1] if of else None)
+            value = changed.get(key.removeprefix("tokenizer.ggml."), field.contents())
+            writer.add_key_value(key, value, kind, of[-1] if of else None)
     size, hidden = len(reader.fields["tokenizer.ggml.tokens"].data), 32
     writer.add_context_length(64)
     writer.add_embedding_length(hidden)

@@ -74,7 +74,13 @@ struct Info {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     quantized: Vec<QuantizedInfo>,
     tokenizer: Option<TokenizerInfo>,
+    /// The reason why the tokenizer cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokenizer_error: Option<String>,
     chat_template: bool,
+    /// The reason why the chat template cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat_template_error: Option<String>,
     /// Memory of a run with this context and chunk size.
     run: Run,
 }
@@ -192,14 +198,19 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
             text: summary.to_string(),
         })
         .collect();
-    let tokenizer = match Tokenizer::from_checkpoint(checkpoint) {
-        Err(error) if error.kind() == ErrorKind::Missing => None,
-        tokenizer => Some(tokenizer?),
+    // The rest of the model is shown even if Triad cannot read its texts.
+    let (tokenizer, tokenizer_error) = match Tokenizer::from_checkpoint(checkpoint) {
+        Ok(tokenizer) => (Some(tokenizer), None),
+        Err(error) if error.kind() == ErrorKind::Missing => (None, None),
+        Err(error) => (None, Some(error.to_string())),
     };
     let template = tokenizer
         .as_ref()
-        .map(|tokenizer| ChatTemplate::from_checkpoint(checkpoint, tokenizer))
-        .transpose()?;
+        .map(|tokenizer| ChatTemplate::from_checkpoint(checkpoint, tokenizer));
+    let (template, chat_template_error) = match template.transpose() {
+        Ok(template) => (template.flatten(), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
     let weights = memory::of_weights(checkpoint);
     let needed = memory::of_session(
         description,
@@ -238,7 +249,9 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
             kind: tokenizer.kind().name(),
             tokens: tokenizer.vocab_size(),
         }),
-        chat_template: template.flatten().is_some(),
+        tokenizer_error,
+        chat_template: template.is_some(),
+        chat_template_error,
         run: Run {
             context,
             chunk: arguments.chunk,
@@ -321,13 +334,20 @@ fn print(info: &Info) -> Result<()> {
     fields.extend([
         (
             "tokenizer",
-            tokenizer.map_or("none".into(), |it| {
-                format!("{}, {} tokens", it.kind, output::count(it.tokens))
-            }),
+            match (tokenizer, &info.tokenizer_error) {
+                (Some(it), _) => format!("{}, {} tokens", it.kind, output::count(it.tokens)),
+                (None, Some(error)) => format!("cannot be used: {error}"),
+                (None, None) => "none".into(),
+            },
         ),
         (
             "chat template",
-            if info.chat_template { "yes" } else { "no" }.into(),
+            match &info.chat_template_error {
+                Some(error) => format!("cannot be used: {error}"),
+                None if info.chat_template => "yes".into(),
+                None if info.tokenizer_error.is_some() => "not read, without a tokenizer".into(),
+                None => "no".into(),
+            },
         ),
         (
             "memory of a run",

@@ -27,6 +27,12 @@ const GGUF: &str = "tokenizer.gguf";
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The files in a folder from which tokenizer and template are read.
 const FOLDER: [&str; 3] = ["tokenizer.json", TOKENIZER_CONFIG, "chat_template.jinja"];
+/// The files from which a tokenizer is read if there is no `tokenizer.json`.
+const SENTENCE_PIECE: [&str; 3] = [
+    "tokenizer.model",
+    "added_tokens.json",
+    "special_tokens_map.json",
+];
 /// The template for conversations with functions: its names in packages and in folders in the layout of `transformers`.
 pub(crate) const TOOL_TEMPLATES: [&str; 2] = [
     "chat_template.tool_use.jinja",
@@ -38,7 +44,16 @@ const MAX_TEXT_FILE: u64 = 1 << 28;
 
 impl Source {
     /// Every file that [`Checkpoint::text_files`] may name.
-    pub const TEXT_FILES: [&str; 5] = [GGUF, FOLDER[0], FOLDER[1], FOLDER[2], TOOL_TEMPLATES[0]];
+    pub const TEXT_FILES: [&str; 8] = [
+        GGUF,
+        FOLDER[0],
+        FOLDER[1],
+        FOLDER[2],
+        TOOL_TEMPLATES[0],
+        SENTENCE_PIECE[0],
+        SENTENCE_PIECE[1],
+        SENTENCE_PIECE[2],
+    ];
 
     /// Opens a folder with the files of [`Checkpoint::text_files`].
     ///
@@ -83,9 +98,12 @@ impl Checkpoint {
             }
             Source::HuggingFace { folder, .. } => {
                 let mut texts = Vec::new();
+                let has_json = is_there(&folder.join(FOLDER[0]))?;
+                let sentence_piece = SENTENCE_PIECE.into_iter().filter(|_| !has_json);
                 for (name, path) in FOLDER
-                    .map(|name| (name, folder.join(name)))
                     .into_iter()
+                    .chain(sentence_piece)
+                    .map(|name| (name, folder.join(name)))
                     .chain(TOOL_TEMPLATES.map(|name| (TOOL_TEMPLATES[0], folder.join(name))))
                 {
                     // The first of the places of a template is read.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::draft::{Draft, head_dim};
 use super::kinds::{LocalRope, NoRope, SoftCaps, Windows};
 use super::traits::{self, Family};
-use super::{ReadF32, malformed, missing, unsupported};
+use super::{ReadF32, malformed, missing, ollama, unsupported};
 use crate::description::{
     ModelDescription, NormKind, Rope, RopePairing, RopeScaling, Temperature, limits,
 };
@@ -95,6 +95,11 @@ pub(super) fn describe(
         "llama" if has_experts => &traits::MIXTRAL,
         _ => family,
     };
+    let translated = match architecture {
+        "gemma3" => ollama::translated(metadata, tensors)?,
+        _ => None,
+    };
+    let metadata = translated.as_ref().unwrap_or(metadata);
     let reader = Reader {
         metadata,
         tensors,

@@ -22,6 +22,7 @@ mod hugging_face;
 mod kinds;
 mod modules;
 mod names;
+mod ollama;
 mod rope;
 mod shapes;
 mod tensors;

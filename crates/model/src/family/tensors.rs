@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::gguf_rope::ROPE_TENSORS;
 use super::names::{self, Names};
 use super::traits::Family;
-use super::{AreEqual, malformed, missing, unsupported};
+use super::{AreEqual, malformed, missing, ollama, unsupported};
 use crate::description::{
     BlockDescription, Experts, Linear, LinearShape, ModelDescription, Norm, NormKind,
 };
@@ -102,6 +102,10 @@ pub(super) fn gguf(
     };
     let map = mapper.map()?;
     mapper.used.extend(ROPE_TENSORS.map(String::from));
+    if description.family == "gemma3" {
+        let images = tensors.keys().filter(|name| ollama::is_for_images(name));
+        mapper.used.extend(images.cloned());
+    }
     mapper.account_for_the_rest(&[""])?;
     Ok(map)
 }

@@ -53,10 +53,17 @@ impl Sources {
                 let tools = tools.transpose()?.flatten();
                 // A separate file replaces everything in the configuration.
                 let has_file = file.is_some();
-                match has_file {
+                let (default, tools) = match has_file {
                     true => (file, tools),
                     false => (config(DEFAULT)?, tools.or(config(TOOLS)?)),
+                };
+                if default.is_none() && tools.is_some() {
+                    let message = format!(
+                        "the only chat template is {TOOLS}; expected another one called {DEFAULT}"
+                    );
+                    return Err(Error::new(ErrorKind::Missing, message).at(folder));
                 }
+                (default, tools)
             }
         };
         Ok(default.map(|default| Self { default, tools }))

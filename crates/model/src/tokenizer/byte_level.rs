@@ -4,17 +4,18 @@ use hashbrown::HashMap;
 
 use super::byte_alphabet::{ALPHABET, spell};
 use super::limit::Limit;
-use super::merge::{Merge, Merger, NO_ID};
+use super::merge::{Merger, NO_ID};
+use super::merge_table::MergeTable;
 use super::pre_tokenizer::PreTokenizer;
 use super::vocabulary::{TokenKind, Vocabulary};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 
 /// Encodes text without special tokens.
 pub(super) struct ByteLevelBpe {
     pre_tokenizer: PreTokenizer,
     /// Token of each single byte; a vocabulary may lack bytes that its training text did not contain.
     byte_ids: [u32; 256],
-    merges: HashMap<(u32, u32), Merge>,
+    merges: MergeTable,
 }
 
 impl ByteLevelBpe {
@@ -38,36 +39,11 @@ impl ByteLevelBpe {
                 .id(piece)
                 .or_else(|| respelled.get(piece).copied())
         };
-        let mut table = HashMap::with_capacity(merges.len());
-        let mut merged = String::new();
-        for (priority, merge) in (0u32..).zip(merges) {
-            let malformed = |what: &str| {
-                Error::new(
-                    ErrorKind::Malformed,
-                    format!("{field}[{priority}] is {merge:?}, {what}"),
-                )
-            };
-            let (left, right) = merge
-                .split_once(' ')
-                .filter(|(left, right)| {
-                    !left.is_empty() && !right.is_empty() && !right.contains(' ')
-                })
-                .ok_or_else(|| malformed("expected two pieces separated by one space"))?;
-            merged.clear();
-            merged.push_str(left);
-            merged.push_str(right);
-            let known =
-                |piece| id(piece).ok_or_else(|| malformed(&format!("but no token is {piece:?}")));
-            let merge = Merge {
-                priority,
-                id: known(&merged)?,
-            };
-            table.entry((known(left)?, known(right)?)).or_insert(merge);
-        }
+        let merges = MergeTable::new(merges, id, field)?;
         Ok(Self {
             pre_tokenizer,
             byte_ids,
-            merges: table,
+            merges,
         })
     }
 
@@ -102,10 +78,8 @@ impl ByteLevelBpe {
                     merger.push(id, position, position + 1);
                 }
             }
-            let find = |left: &super::merge::Symbol, right: &super::merge::Symbol| {
-                self.merges.get(&(left.id, right.id)).copied()
-            };
-            tokens.extend(merger.merge(find, limit).map(|symbol| symbol.id));
+            let symbols = self.merges.merge(merger, limit);
+            tokens.extend(symbols.map(|symbol| symbol.id));
         });
     }
 }

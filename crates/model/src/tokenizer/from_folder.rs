@@ -11,6 +11,8 @@ use tokenizers::{
 };
 
 use super::bounds::Parts;
+use super::config::{CONFIG, Config};
+use super::from_model_file;
 use super::guarded::guarded;
 use super::limit::Limit;
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_of_piece};
@@ -23,7 +25,6 @@ const MAX_FILE: u64 = 1 << 28;
 
 /// Name of the file, also in errors of encoding: its folder is of no use to a client that sent a text.
 const FILE: &str = "tokenizer.json";
-const CONFIG: &str = "tokenizer_config.json";
 
 /// An encoder based on the `tokenizers` crate.
 pub(super) struct HuggingFace {
@@ -173,8 +174,10 @@ pub(super) fn tokenizer(
         Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path)
     };
     if !files::is_there(&path).map_err(io)? {
-        let message =
-            "there is no tokenizer.json; a tokenizer.model or vocab.txt alone is not supported";
+        if files::is_there(&folder.join(from_model_file::FILE)).map_err(io)? {
+            return from_model_file::tokenizer(folder, config, end_tokens);
+        }
+        let message = "there is neither a tokenizer.json nor a tokenizer.model; a vocab.txt or vocab.json is not supported";
         return Err(Error::new(ErrorKind::Missing, message).at(folder));
     }
     let config = Config {
@@ -427,41 +430,5 @@ impl Decoder {
             spelling: Spelling::SentencePiece,
             strips_space,
         })
-    }
-}
-
-/// `tokenizer_config.json`; `null` if there is none.
-struct Config<'a> {
-    value: &'a Value,
-}
-
-impl Config<'_> {
-    fn malformed(field: &str, expected: &str) -> Error {
-        Error::new(
-            ErrorKind::Malformed,
-            format!("{CONFIG}: `{field}` is not {expected}"),
-        )
-    }
-
-    fn bool(&self, field: &str) -> Result<Option<bool>> {
-        match &self.value[field] {
-            Value::Null => Ok(None),
-            Value::Bool(bool) => Ok(Some(*bool)),
-            _ => Err(Self::malformed(field, "a boolean")),
-        }
-    }
-
-    /// Returns the id of a token given as a string or as an object with its text in `content`.
-    fn token(&self, field: &str, vocabulary: &Vocabulary) -> Result<Option<u32>> {
-        let value = &self.value[field];
-        let text = match (value, &value["content"]) {
-            (Value::Null, _) => return Ok(None),
-            (Value::String(text), _) | (_, Value::String(text)) => text,
-            _ => return Err(Self::malformed(field, "a token")),
-        };
-        vocabulary
-            .id(text)
-            .map(Some)
-            .ok_or_else(|| Self::malformed(field, "a token of the vocabulary"))
     }
 }

@@ -3,16 +3,22 @@
 use std::sync::OnceLock;
 
 use super::byte_level::ByteLevelBpe;
+use super::character_level::CharacterBpe;
 use super::markers::Markers;
 use super::pre_tokenizer::PreTokenizer;
 use super::sentence_piece::{Algorithm, SentencePiece, Spaces};
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, check_count};
+use super::words::Words;
 use super::{Encoder, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
+/// The name of Gemma 4's tokenizer, as a model and as a pre-tokenizer.
+const GEMMA4: &str = "gemma4";
+/// Pre-tokenizers whose `<mask>` drops the white space before it.
+const JINA_WITH_MASK: [&str; 3] = ["jina-v2-de", "jina-v2-es", "jina-v2-code"];
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
@@ -55,13 +61,18 @@ const T5: Defaults = Defaults {
 };
 
 pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
-    let (kind, defaults) = match required(MODEL, metadata.string(MODEL)?)? {
+    let model = required(MODEL, metadata.string(MODEL)?)?;
+    let merges_characters =
+        model == GEMMA4 || model == "gpt2" && metadata.string(PRE)? == Some(GEMMA4);
+    let (kind, defaults) = match model {
+        _ if merges_characters => (TokenizerKind::SentencePieceBpe, BYTE_LEVEL),
         "gpt2" => (TokenizerKind::ByteLevelBpe, BYTE_LEVEL),
         "llama" => (TokenizerKind::SentencePieceBpe, SENTENCE_PIECE),
         "t5" => (TokenizerKind::Unigram, T5),
         other => {
-            let message =
-                format!("metadata field `{MODEL}` is {other:?}; Triad supports gpt2, llama and t5");
+            let message = format!(
+                "metadata field `{MODEL}` is {other:?}; Triad supports gpt2, llama, t5 and {GEMMA4}"
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
     };
@@ -81,36 +92,45 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
         vocabulary.set_kind(bos, TokenKind::Control);
     }
 
-    let (encoder, add_bos, adds_space) = match kind {
+    // The only properties of tokens for which GGUF has no field.
+    let is_phi3 = kind != TokenizerKind::ByteLevelBpe
+        && metadata.string("general.architecture")? == Some("phi3");
+    let is_jina = metadata
+        .string(PRE)?
+        .is_some_and(|pre| JINA_WITH_MASK.contains(&pre));
+    let markers = Markers::new(&vocabulary, |piece, kind| {
+        (
+            is_jina && piece == "<mask>",
+            is_phi3 && kind == TokenKind::Control,
+        )
+    })?;
+    let (words, add_bos, adds_space) = match kind {
+        _ if merges_characters => {
+            let pre_tokenizer = PreTokenizer::named(GEMMA4, PRE)?;
+            (merged(metadata, &vocabulary, pre_tokenizer)?, true, false)
+        }
         TokenizerKind::ByteLevelBpe => {
             let pre_tokenizer = pre_tokenizer(metadata)?;
             let add_bos = pre_tokenizer.adds_bos();
-            let merges = required(MERGES, metadata.strings(MERGES)?)?;
-            let encoder = ByteLevelBpe::new(
-                &vocabulary,
-                merges,
-                pre_tokenizer,
-                &format!("metadata field `{MERGES}`"),
-            )?;
-            let markers = Markers::new(&vocabulary, false)?;
-            (Encoder::ByteLevelBpe { encoder, markers }, add_bos, false)
-        }
-        TokenizerKind::SentencePieceBpe | TokenizerKind::Unigram => {
-            let encoder = sentence_piece(metadata, &vocabulary, kind, &defaults, unknown)?;
-            // The only property of Phi-3's tokens for which GGUF has no field.
-            let strips_after_control = metadata.string("general.architecture")? == Some("phi3");
-            let markers = Markers::new(&vocabulary, strips_after_control)?;
-            let adds_space = encoder.adds_space_prefix();
             (
-                Encoder::SentencePiece { encoder, markers },
-                defaults.add_bos,
-                adds_space,
+                merged(metadata, &vocabulary, pre_tokenizer)?,
+                add_bos,
+                false,
             )
         }
+        TokenizerKind::SentencePieceBpe | TokenizerKind::Unigram => {
+            let spaces = spaces(metadata, kind, &defaults)?;
+            let encoder = sentence_piece(metadata, &vocabulary, kind, spaces, unknown)?;
+            let words = Words::SentencePiece(encoder);
+            (words, defaults.add_bos, spaces.prefix)
+        }
     };
+    let encoder = Encoder::Own { words, markers };
     let around = |name: &str, default: bool, token: Option<u32>| {
         let key = format!("tokenizer.ggml.add_{name}_token");
-        match (metadata.bool(&key)?.unwrap_or(default), token) {
+        let adds = metadata.bool(&key)?.unwrap_or(default);
+        // Some files of Gemma 4 deny the BEGIN token, which the model needs: llama.cpp adds it always.
+        match (adds || name == "bos" && merges_characters, token) {
             (false, _) => Ok(Vec::new()),
             (true, Some(token)) => Ok(vec![token]),
             (true, None) => {
@@ -229,11 +249,36 @@ fn pre_tokenizer(metadata: &Metadata) -> Result<PreTokenizer> {
     PreTokenizer::named(name, &format!("metadata field `{PRE}`"))
 }
 
+/// Returns the encoder of a vocabulary with a list of merges.
+fn merged(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary,
+    pre_tokenizer: PreTokenizer,
+) -> Result<Words> {
+    let merges = required(MERGES, metadata.strings(MERGES)?)?;
+    let field = format!("metadata field `{MERGES}`");
+    if pre_tokenizer.is_byte_level() {
+        ByteLevelBpe::new(vocabulary, merges, pre_tokenizer, &field).map(Words::ByteLevel)
+    } else {
+        CharacterBpe::new(vocabulary, merges, pre_tokenizer, &field).map(Words::Characters)
+    }
+}
+
+/// Returns the treatment of spaces by SentencePiece.
+fn spaces(metadata: &Metadata, kind: TokenizerKind, defaults: &Defaults) -> Result<Spaces> {
+    let flag = |key: &str, default: bool| Ok::<_, Error>(metadata.bool(key)?.unwrap_or(default));
+    Ok(Spaces {
+        prefix: flag("tokenizer.ggml.add_space_prefix", defaults.add_space_prefix)?,
+        remove_extra: kind == TokenizerKind::Unigram
+            && flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
+    })
+}
+
 fn sentence_piece(
     metadata: &Metadata,
     vocabulary: &Vocabulary,
     kind: TokenizerKind,
-    defaults: &Defaults,
+    spaces: Spaces,
     unknown: Option<u32>,
 ) -> Result<SentencePiece> {
     if metadata
@@ -245,16 +290,10 @@ fn sentence_piece(
         );
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    let flag = |key: &str, default: bool| Ok::<_, Error>(metadata.bool(key)?.unwrap_or(default));
     let algorithm = if kind == TokenizerKind::Unigram {
         Algorithm::Unigram
     } else {
         Algorithm::Bpe
-    };
-    let spaces = Spaces {
-        prefix: flag("tokenizer.ggml.add_space_prefix", defaults.add_space_prefix)?,
-        remove_extra: algorithm == Algorithm::Unigram
-            && flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
     };
     let scores = required(SCORES, metadata.floats(SCORES)?)?.to_vec();
     SentencePiece::new(

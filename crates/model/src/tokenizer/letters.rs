@@ -7,7 +7,7 @@
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::limit::{Encoded, Limit};
-use super::{Encoder, Fragment, MAX_TEXT, Merger, Special, TokenKind, Tokenizer};
+use super::{Encoder, MAX_TEXT, Special, TokenKind, Tokenizer};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Marks user texts, and encodes rendered texts.
@@ -85,47 +85,16 @@ impl<'a> Letters<'a> {
             return tokenizer.encode_within(text, (Special::Parsed, false), most, stop);
         }
         let limit = &Limit::new(most, stop);
-        let (mut tokens, mut merger, mut outcome) = (Vec::new(), Merger::default(), Ok(()));
+        let mut tokens = Vec::new();
         let plain = |text: &str| text.replace(mark, "");
-        let vocabulary = &tokenizer.vocabulary;
         match &tokenizer.encoder {
-            Encoder::ByteLevelBpe { encoder, markers } => {
-                markers.split(
-                    vocabulary,
-                    text,
-                    Special::Parsed,
-                    |fragment| match fragment {
-                        Fragment::Token(id) => tokens.push(id),
-                        Fragment::Text(text) => encoder.encode(
-                            vocabulary,
-                            &plain(text),
-                            limit,
-                            &mut merger,
-                            &mut tokens,
-                        ),
-                    },
-                );
-            }
-            Encoder::SentencePiece { encoder, markers } => {
-                markers.split(
-                    vocabulary,
-                    text,
-                    Special::Parsed,
-                    |fragment| match fragment {
-                        Fragment::Token(id) => tokens.push(id),
-                        Fragment::Text(text) if outcome.is_ok() => {
-                            outcome = encoder.encode(
-                                vocabulary,
-                                &plain(text),
-                                limit,
-                                &mut merger,
-                                &mut tokens,
-                            );
-                        }
-                        Fragment::Text(_) => {}
-                    },
-                );
-            }
+            Encoder::Own { words, markers } => words.encode_fragments(
+                (&tokenizer.vocabulary, markers),
+                (text, Special::Parsed),
+                limit,
+                Some(mark),
+                &mut tokens,
+            )?,
             Encoder::HuggingFace(encoder) => {
                 // Between two control tokens, either no name is marked or all are plain text.
                 let mut rest = text;
@@ -144,6 +113,6 @@ impl<'a> Letters<'a> {
                 }
             }
         }
-        outcome.map(|()| limit.outcome(tokens))
+        Ok(limit.outcome(tokens))
     }
 }

@@ -6,9 +6,11 @@
 //! | origin | kind | where |
 //! | --- | --- | --- |
 //! | GGUF `gpt2` | byte-level BPE | [`pre_tokenizer`] cuts words, [`byte_level`] merges their bytes |
+//! | GGUF `gemma4` | BPE of characters | [`pre_tokenizer`] cuts lines, [`character_level`] merges their characters |
 //! | GGUF `llama` | SentencePiece BPE | [`sentence_piece`] |
 //! | GGUF `t5` | SentencePiece unigram | [`sentence_piece`], [`unigram`] |
 //! | `tokenizer.json` | any of them | the `tokenizers` crate |
+//! | `tokenizer.model` | SentencePiece | [`model_file`], [`normalizer`], [`sentence_piece`] |
 //!
 //! GGUF kinds have their own encoders, for the time to the first token and for long prompts. Measured with SmolLM2's
 //! vocabulary against the `tokenizers` crate, they load in 6 ms instead of 64, and encode 10 MB of text in 0.8 s and 25
@@ -17,21 +19,31 @@
 //! The `tokenizers` crate panics on some files: its input is checked first ([`bounds`]), and its panics are caught
 //! ([`guarded`]). Special tokens are split off the text first ([`markers`]). [`stream`] decodes tokens one at a time.
 
+mod added_tokens;
 mod bounds;
 mod byte_alphabet;
 mod byte_level;
+mod character_level;
+mod charsmap;
+mod config;
 mod from_folder;
 mod from_gguf;
+mod from_model_file;
 mod guarded;
 mod letters;
 mod limit;
 mod markers;
 mod merge;
+mod merge_table;
+mod model_file;
+mod normalizer;
 mod pre_tokenizer;
+mod protobuf;
 mod sentence_piece;
 mod stream;
 mod unigram;
 mod vocabulary;
+mod words;
 
 pub use letters::Letters;
 pub use limit::Encoded;
@@ -44,13 +56,11 @@ use std::sync::OnceLock;
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
-use byte_level::ByteLevelBpe;
 use from_folder::HuggingFace;
 use limit::Limit;
-use markers::{Fragment, Markers};
-use merge::Merger;
-use sentence_piece::SentencePiece;
+use markers::Markers;
 use vocabulary::Vocabulary;
+use words::Words;
 
 /// The treatment of names of control tokens (`<|im_start|>`) in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,14 +111,7 @@ pub struct Tokenizer {
 }
 
 enum Encoder {
-    ByteLevelBpe {
-        encoder: ByteLevelBpe,
-        markers: Markers,
-    },
-    SentencePiece {
-        encoder: SentencePiece,
-        markers: Markers,
-    },
+    Own { words: Words, markers: Markers },
     HuggingFace(Box<HuggingFace>),
 }
 
@@ -118,7 +121,7 @@ impl Tokenizer {
         from_gguf::tokenizer(metadata)
     }
 
-    /// Returns the tokenizer of a model folder: `tokenizer.json`, with the rules in `config` (`tokenizer_config.json`)
+    /// Returns the tokenizer of a model folder: `tokenizer.json` or else `tokenizer.model`, with the rules in `config` (`tokenizer_config.json`)
     /// and the `end_tokens` that other files state.
     pub fn from_folder(
         folder: &Path,
@@ -219,9 +222,8 @@ impl Tokenizer {
     fn least_tokens(&self, text: &str) -> Option<usize> {
         let longest = *self.longest.get_or_init(|| {
             let times = match &self.encoder {
-                Encoder::ByteLevelBpe { encoder, .. } => encoder.keeps_all().then_some(1),
-                Encoder::SentencePiece { encoder, markers } => {
-                    (encoder.keeps_all() && !markers.strips_after_control()).then_some(1)
+                Encoder::Own { words, markers } => {
+                    (words.keeps_all() && !markers.strips()).then_some(1)
                 }
                 Encoder::HuggingFace(encoder) => encoder
                     .most_shortened()
@@ -264,30 +266,16 @@ impl Tokenizer {
         limit: &Limit,
         tokens: &mut Vec<u32>,
     ) -> Result<()> {
-        let mut merger = Merger::default();
-        let mut outcome = Ok(());
         match &self.encoder {
-            Encoder::ByteLevelBpe { encoder, markers } => {
-                markers.split(&self.vocabulary, text, special, |fragment| match fragment {
-                    Fragment::Token(id) => tokens.push(id),
-                    Fragment::Text(text) => {
-                        encoder.encode(&self.vocabulary, text, limit, &mut merger, tokens);
-                    }
-                });
-            }
-            Encoder::SentencePiece { encoder, markers } => {
-                markers.split(&self.vocabulary, text, special, |fragment| match fragment {
-                    Fragment::Token(id) => tokens.push(id),
-                    Fragment::Text(text) if outcome.is_ok() => {
-                        outcome =
-                            encoder.encode(&self.vocabulary, text, limit, &mut merger, tokens);
-                    }
-                    Fragment::Text(_) => {}
-                });
-            }
-            Encoder::HuggingFace(encoder) => encoder.encode(text, special, limit, tokens)?,
+            Encoder::Own { words, markers } => words.encode_fragments(
+                (&self.vocabulary, markers),
+                (text, special),
+                limit,
+                None,
+                tokens,
+            ),
+            Encoder::HuggingFace(encoder) => encoder.encode(text, special, limit, tokens),
         }
-        outcome
     }
 
     /// Does the same as [`encode`](Self::encode) for bytes that may not be UTF-8: each broken sequence becomes U+FFFD,
@@ -378,11 +366,11 @@ impl Tokenizer {
 const MAX_TEXT: usize = 1 << 30;
 
 /// The names of the end of a turn or of a text in vocabularies.
-const END_NAMES: [&str; 11] = [
+const END_NAMES: [&str; 20] = [
     "<|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",
-    "<|end|>",
+    END_OF_MESSAGE,
     "<|endoftext|>",
     "<|end_of_text|>",
     "<end_of_turn>",
@@ -390,13 +378,29 @@ const END_NAMES: [&str; 11] = [
     "_<EOT>",
     "[EOT]",
     "<|END_OF_TURN_TOKEN|>",
+    "<｜end▁of▁sentence｜>",
+    "<end_of_utterance>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<turn|>",
+    "<|tool_response>",
+    "[e~[",
 ];
+/// The end of an answer, except in vocabularies with several messages per answer: gpt-oss, Solar Open.
+const END_OF_MESSAGE: &str = "<|end|>";
+const SEVERAL_MESSAGES: [[&str; 2]; 2] = [["<|return|>", "<|call|>"], ["<|flush|>", "<|calls|>"]];
 
 /// Returns all end tokens: those `stated` by the model's files and those with well-known names. Corrects a vocabulary
 /// that treats one as ordinary text.
 fn end_tokens(vocabulary: &mut Vocabulary, stated: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let mut ends: Vec<u32> = stated.into_iter().collect();
-    ends.extend(END_NAMES.iter().filter_map(|name| vocabulary.id(name)));
+    let has = |name: &&str| vocabulary.id(name).is_some();
+    let has_several = SEVERAL_MESSAGES.iter().any(|names| names.iter().all(has));
+    let names = END_NAMES.iter().copied();
+    let names = names.filter(|name| !(has_several && *name == END_OF_MESSAGE));
+    ends.extend(names.filter_map(|name| vocabulary.id(name)));
     ends.sort_unstable();
     ends.dedup();
     for &end in &ends {

@@ -1,121 +1,44 @@
 //! Splits text into the words within which byte-level BPE merges, by the rules of each vocabulary.
 //!
-//! A rule is one or more patterns, each applied to the parts that the previous one left: a match is a word, and so is
-//! the text between two matches. The published patterns end in `\s+(?!\S)|\s+`, "white space, but not its last
+//! A [rule](rules) is one or more steps, each applied to the parts that the previous one left. Most are patterns: a match
+//! is a word, and so is the text between two matches. The published patterns end in `\s+(?!\S)|\s+`, "white space, but not its last
 //! character if a word follows". Here they end in `\s+`, and [`Pattern::split`] gives that last character back: without
 //! look-ahead, the pattern matches in linear time for any text.
+
+mod rules;
+mod thousands;
 
 use regex::Regex;
 
 use crate::error::{Error, ErrorKind, Result};
-
-/// GPT-2's words.
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
-/// LLaMA 3: contractions in any case, at most three digits per word, line breaks separate from other white space.
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
-/// As LLaMA 3, with every digit as a word.
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
-/// Mistral's Tekken: words also end where lower case changes to upper case.
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+";
-/// GPT-4o (Phi-4-mini): as Tekken, with contractions joined to their word and up to three digits.
-const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+";
+use rules::RULES;
 
 /// One rule for splitting text.
 struct Rule {
     /// Names in `tokenizer.ggml.pre`.
     names: &'static [&'static str],
-    patterns: &'static [&'static str],
+    steps: &'static [Step],
     /// Whether a word that is a token is not split into bytes and merged.
     keeps_known_words: bool,
     /// Whether prompts start with BOS unless the file states otherwise.
     adds_bos: bool,
+    /// Whether words are merged from bytes; otherwise from characters.
+    is_byte_level: bool,
 }
 
-const RULES: &[Rule] = &[
-    Rule {
-        names: &[
-            "gpt-2",
-            "gpt2",
-            "phi-2",
-            "mpt",
-            "olmo",
-            "jais",
-            "trillion",
-            "granite-docling",
-        ],
-        patterns: &[GPT2],
-        keeps_known_words: false,
-        adds_bos: false,
-    },
-    Rule {
-        names: &[
-            "smollm",
-            "starcoder",
-            "refact",
-            "command-r",
-            "codeshell",
-            "exaone",
-            "minerva-7b",
-        ],
-        patterns: &[r"\p{N}", GPT2],
-        keeps_known_words: false,
-        adds_bos: false,
-    },
-    Rule {
-        names: &[
-            "qwen2",
-            "stablelm2",
-            "deepseek-r1-qwen",
-            "megrez",
-            "hunyuan",
-        ],
-        patterns: &[QWEN2],
-        keeps_known_words: false,
-        adds_bos: false,
-    },
-    Rule {
-        names: &[
-            "llama-bpe",
-            "llama3",
-            "llama-v3",
-            "falcon3",
-            "pixtral",
-            "lfm2",
-        ],
-        patterns: &[LLAMA3],
-        keeps_known_words: true,
-        adds_bos: true,
-    },
-    Rule {
-        names: &["dbrx", "smaug-bpe"],
-        patterns: &[LLAMA3],
-        keeps_known_words: false,
-        adds_bos: false,
-    },
-    Rule {
-        names: &["tekken"],
-        patterns: &[TEKKEN],
-        keeps_known_words: true,
-        adds_bos: true,
-    },
-    Rule {
-        names: &["gpt-4o", "llama4"],
-        patterns: &[GPT4O],
-        keeps_known_words: false,
-        adds_bos: false,
-    },
-    // The rule of converters that did not recognize the vocabulary.
-    Rule {
-        names: &["default"],
-        patterns: &[r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
-        keeps_known_words: false,
-        adds_bos: false,
-    },
-];
+/// One way of splitting a part.
+enum Step {
+    /// A match is a part, and so is the text between two matches.
+    Pattern(&'static str),
+    /// As [`thousands::cut_groups`].
+    Thousands,
+    /// As [`thousands::cut_after_groups`].
+    ThousandsWithText,
+}
 
 /// Splits text into words.
 pub(super) struct PreTokenizer {
-    patterns: Vec<Pattern>,
+    splitters: Vec<Splitter>,
     rule: &'static Rule,
 }
 
@@ -131,11 +54,7 @@ impl PreTokenizer {
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         Ok(Self {
-            patterns: rule
-                .patterns
-                .iter()
-                .map(|pattern| Pattern::new(pattern))
-                .collect(),
+            splitters: rule.steps.iter().map(Splitter::new).collect(),
             rule,
         })
     }
@@ -150,16 +69,44 @@ impl PreTokenizer {
         self.rule.adds_bos
     }
 
+    /// Returns whether words are merged from bytes; otherwise from characters.
+    pub(super) fn is_byte_level(&self) -> bool {
+        self.rule.is_byte_level
+    }
+
     /// Calls `word` with every word of `text`, first to last; their concatenation is `text`.
     pub(super) fn split(&self, text: &str, word: &mut impl FnMut(&str)) {
-        split_by(&self.patterns, text, word);
+        split_by(&self.splitters, text, word);
     }
 }
 
-fn split_by(patterns: &[Pattern], text: &str, word: &mut dyn FnMut(&str)) {
-    match patterns.split_first() {
+fn split_by(splitters: &[Splitter], text: &str, word: &mut dyn FnMut(&str)) {
+    match splitters.split_first() {
         None => word(text),
-        Some((pattern, rest)) => pattern.split(text, &mut |part| split_by(rest, part, word)),
+        Some((splitter, rest)) => splitter.split(text, &mut |part| split_by(rest, part, word)),
+    }
+}
+
+/// A compiled [`Step`].
+enum Splitter {
+    Pattern(Pattern),
+    Function(fn(&str, &mut dyn FnMut(&str))),
+}
+
+impl Splitter {
+    fn new(step: &Step) -> Self {
+        match step {
+            Step::Pattern(pattern) => Self::Pattern(Pattern::new(pattern)),
+            Step::Thousands => Self::Function(thousands::cut_groups),
+            Step::ThousandsWithText => Self::Function(thousands::cut_after_groups),
+        }
+    }
+
+    fn split(&self, text: &str, part: &mut dyn FnMut(&str)) {
+        match self {
+            Self::Pattern(pattern) => pattern.split(text, part),
+            Self::Function(cut) => cut(text, part),
+        }
     }
 }
 

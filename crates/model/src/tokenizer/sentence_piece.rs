@@ -5,6 +5,7 @@ use hashbrown::HashSet;
 
 use super::limit::Limit;
 use super::merge::{Merge, Merger, NO_ID, Symbol};
+use super::normalizer::{Normalizer, Prefix};
 use super::unigram;
 use super::vocabulary::{TokenKind, VISIBLE_SPACE, Vocabulary, byte_of_piece};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,10 +28,44 @@ pub(super) struct Spaces {
     pub(super) remove_extra: bool,
 }
 
+impl Spaces {
+    fn escape(&self, text: &str) -> String {
+        let mut escaped = String::with_capacity(text.len() + text.len() / 4);
+        if self.remove_extra {
+            for word in text.split(' ').filter(|word| !word.is_empty()) {
+                if self.prefix || !escaped.is_empty() {
+                    escaped.push(VISIBLE_SPACE);
+                }
+                escaped.push_str(word);
+            }
+            return escaped;
+        }
+        if self.prefix {
+            escaped.push(VISIBLE_SPACE);
+        }
+        escaped.extend(text.chars().map(|character| {
+            if character == ' ' {
+                VISIBLE_SPACE
+            } else {
+                character
+            }
+        }));
+        escaped
+    }
+}
+
+/// The changes to a text before the search for pieces.
+enum Normalization {
+    /// The changes that GGUF states; user-defined tokens are split off before.
+    Spaces(Spaces),
+    /// The changes of SentencePiece's own file; user-defined pieces are found in the normalized text.
+    Full(Normalizer),
+}
+
 /// Encodes text without special tokens.
 pub(super) struct SentencePiece {
     algorithm: Algorithm,
-    spaces: Spaces,
+    normalization: Normalization,
     /// Score of each token; `NEG_INFINITY` for those that are never produced from text.
     scores: Vec<f32>,
     /// Characters that precede `▁` within a piece. After any other character, `▁` starts a new word.
@@ -41,11 +76,47 @@ pub(super) struct SentencePiece {
 }
 
 impl SentencePiece {
-    /// Creates the encoder; errors use `field` as the name of `scores`.
+    /// Creates the encoder of a GGUF file; errors use `field` as the name of `scores`.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         algorithm: Algorithm,
         spaces: Spaces,
+        scores: Vec<f32>,
+        unknown: Option<u32>,
+        field: &str,
+    ) -> Result<Self> {
+        let normalization = Normalization::Spaces(spaces);
+        Self::build(
+            vocabulary,
+            (algorithm, normalization),
+            scores,
+            unknown,
+            field,
+        )
+    }
+
+    /// Creates the encoder of SentencePiece's own file; errors use `field` as the name of `scores`.
+    pub(super) fn of_model_file(
+        vocabulary: &Vocabulary,
+        algorithm: Algorithm,
+        normalizer: Normalizer,
+        scores: Vec<f32>,
+        unknown: u32,
+        field: &str,
+    ) -> Result<Self> {
+        let normalization = Normalization::Full(normalizer);
+        Self::build(
+            vocabulary,
+            (algorithm, normalization),
+            scores,
+            Some(unknown),
+            field,
+        )
+    }
+
+    fn build(
+        vocabulary: &Vocabulary,
+        (algorithm, normalization): (Algorithm, Normalization),
         mut scores: Vec<f32>,
         unknown: Option<u32>,
         field: &str,
@@ -87,7 +158,7 @@ impl SentencePiece {
         let unigram = unigram::Limits::new(vocabulary, &scores);
         Ok(Self {
             algorithm,
-            spaces,
+            normalization,
             scores,
             before_space,
             byte_ids,
@@ -96,26 +167,36 @@ impl SentencePiece {
         })
     }
 
-    /// Returns whether the first space of encoded text is an added one.
-    pub(super) fn adds_space_prefix(&self) -> bool {
-        self.spaces.prefix
+    /// Returns whether only the text with which a prompt starts gets a space before it.
+    pub(super) fn prefixes_first(&self) -> bool {
+        match &self.normalization {
+            Normalization::Spaces(_) => false,
+            Normalization::Full(normalizer) => normalizer.prefix() == Prefix::First,
+        }
     }
 
     /// Returns whether every byte of a text is in one of its tokens, and no token stands for a run of any length.
     pub(super) fn keeps_all(&self) -> bool {
-        !self.byte_ids.contains(&NO_ID) && !self.spaces.remove_extra
+        !self.byte_ids.contains(&NO_ID)
+            && match &self.normalization {
+                Normalization::Spaces(spaces) => !spaces.remove_extra,
+                Normalization::Full(normalizer) => normalizer.keeps_all(),
+            }
     }
 
-    /// Appends the tokens of `text`.
+    /// Appends the tokens of `text`; `is_first` states whether a prompt starts with it.
     pub(super) fn encode(
         &self,
         vocabulary: &Vocabulary,
-        text: &str,
+        (text, is_first): (&str, bool),
         limit: &Limit,
         merger: &mut Merger,
         tokens: &mut Vec<u32>,
     ) -> Result<()> {
-        let text = self.escape(text);
+        let text = match &self.normalization {
+            Normalization::Spaces(spaces) => spaces.escape(text),
+            Normalization::Full(normalizer) => normalizer.normalize(text, is_first)?,
+        };
         let mut unknown_before = false;
         let mut start = 0;
         let mut before = None;
@@ -145,30 +226,6 @@ impl SentencePiece {
             &mut unknown_before,
             tokens,
         )
-    }
-
-    fn escape(&self, text: &str) -> String {
-        let mut escaped = String::with_capacity(text.len() + text.len() / 4);
-        if self.spaces.remove_extra {
-            for word in text.split(' ').filter(|word| !word.is_empty()) {
-                if self.spaces.prefix || !escaped.is_empty() {
-                    escaped.push(VISIBLE_SPACE);
-                }
-                escaped.push_str(word);
-            }
-            return escaped;
-        }
-        if self.spaces.prefix {
-            escaped.push(VISIBLE_SPACE);
-        }
-        escaped.extend(text.chars().map(|character| {
-            if character == ' ' {
-                VISIBLE_SPACE
-            } else {
-                character
-            }
-        }));
-        escaped
     }
 
     fn encode_word(
@@ -202,12 +259,22 @@ impl SentencePiece {
             }
             Algorithm::Bpe => {
                 merger.clear();
-                for (start, character) in word.char_indices() {
-                    let end = start + character.len_utf8();
+                let mut start = 0;
+                while let Some(character) = word[start..].chars().next() {
+                    let frozen = self.frozen(&word[start..]);
+                    let end = start + frozen.unwrap_or(character.len_utf8());
                     let id = self.piece(vocabulary, &word[start..end]).unwrap_or(NO_ID);
                     merger.push(id, start as u32, end as u32);
+                    start = end;
                 }
+                let is_frozen = |symbol: &Symbol| {
+                    matches!(self.normalization, Normalization::Full(_))
+                        && vocabulary.kind(symbol.id) == TokenKind::UserDefined
+                };
                 let find = |left: &Symbol, right: &Symbol| {
+                    if is_frozen(left) || is_frozen(right) {
+                        return None;
+                    }
                     let id =
                         self.piece(vocabulary, &word[left.start as usize..right.end as usize])?;
                     Some(Merge {
@@ -219,6 +286,14 @@ impl SentencePiece {
                     push(symbol.id, &word[symbol.start as usize..symbol.end as usize])
                 })
             }
+        }
+    }
+
+    /// Returns the length of the user-defined piece at the start of `text`, which is not merged.
+    fn frozen(&self, text: &str) -> Option<usize> {
+        match &self.normalization {
+            Normalization::Spaces(_) => None,
+            Normalization::Full(normalizer) => normalizer.user_defined(text),
         }
     }
 
