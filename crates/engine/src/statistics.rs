@@ -32,6 +32,8 @@ pub enum Operator {
     CacheWrite,
     /// Attention of the queries to all keys and values that they may see.
     Attention,
+    /// The operator of a mixer with a state.
+    Mixer,
     /// The output layer of attention.
     AttentionOutput,
     /// Linear layers of gate and up.
@@ -59,7 +61,7 @@ pub enum Operator {
 
 impl Operator {
     /// All operators.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Embedding,
         Self::Norm,
         Self::Quantize,
@@ -67,6 +69,7 @@ impl Operator {
         Self::Rope,
         Self::CacheWrite,
         Self::Attention,
+        Self::Mixer,
         Self::AttentionOutput,
         Self::GateUp,
         Self::Activation,
@@ -103,6 +106,7 @@ impl Operator {
             Self::Rope => "RoPE",
             Self::CacheWrite => "cache write",
             Self::Attention => "attention",
+            Self::Mixer => "mixer with a state",
             Self::AttentionOutput => "attention output product",
             Self::GateUp => "gate, up product",
             Self::Activation => "activation, quantize",

@@ -22,6 +22,9 @@ impl Weights {
                 .into_iter()
                 .flatten()
                 .for_each(|norm| norm.visit(visit));
+            for values in block.mixer.values() {
+                visit(bytemuck::cast_slice(values));
+            }
             visit(format!("{:?}", block.inputs).as_bytes());
             block
                 .linears

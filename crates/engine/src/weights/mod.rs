@@ -6,6 +6,7 @@
 mod fingerprint;
 mod int8;
 mod matrix;
+mod mixer;
 mod quantized;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use triad_model::{Error, ErrorKind, Result, description};
 pub use int8::Int8Matrix;
 use matrix::Storage;
 pub use matrix::WeightMatrix;
+pub use mixer::MixerWeights;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
 
 use crate::quantization::InputQuantization;
@@ -84,6 +86,8 @@ pub struct Block {
     pub inputs: Option<[InputQuantization; 4]>,
     /// The linear layers.
     pub linears: BTreeMap<description::Linear, Linear>,
+    /// The weights of the mixer's operator.
+    pub mixer: MixerWeights,
 }
 
 impl Block {
@@ -210,16 +214,22 @@ impl Weights {
         };
         let hidden = description.hidden;
         let blocks = description.blocks.iter().map(|block| {
-            let (residual, qk_norm) = (block.residual, block.attention.qk_norm);
+            let residual = block.residual;
             let wide = |exists: bool| exists.then(|| norm(&block.norm, hidden));
-            let [query, key] = block.attention.qk_norm_widths();
+            let [query_norm, key_norm] = block.qk_norms().map(|of| {
+                let (of, width) = of?;
+                Some(norm(&of, width))
+            });
+            let mixer = mixer::random(&block.mixer, &mut |rows, columns| {
+                linear(rows, columns, false).weight
+            });
             Block {
                 attention_norm: wide(residual.has_attention_norm()),
                 attention_post_norm: wide(residual.has_post_norms()),
                 feed_forward_norm: wide(residual.has_feed_forward_norm()),
                 feed_forward_post_norm: wide(residual.has_post_norms()),
-                query_norm: qk_norm.map(|of| norm(&of.norm, query)),
-                key_norm: qk_norm.map(|of| norm(&of.norm, key)),
+                query_norm,
+                key_norm,
                 inputs: None,
                 linears: block
                     .linears(hidden)
@@ -231,6 +241,7 @@ impl Weights {
                         )
                     })
                     .collect(),
+                mixer,
             }
         });
         let blocks = blocks.collect();
@@ -312,8 +323,8 @@ impl Reader<'_> {
                 .map(|tensors| self.norm(tensors, description))
                 .transpose()
         };
-        let qk_norm = match description.attention.qk_norm {
-            Some(qk_norm) => qk_norm.norm,
+        let qk_norm = match description.qk_norms()[0] {
+            Some((norm, _)) => norm,
             None => description.norm,
         };
         let linears = description.linears(hidden).into_iter().map(|shape| {
@@ -337,6 +348,7 @@ impl Reader<'_> {
             key_norm: norm(&tensors.key_norm, &qk_norm)?,
             inputs: None,
             linears: linears.collect::<Result<_>>()?,
+            mixer: self.mixer(&description.mixer, tensors)?,
         })
     }
 

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, QkNorm,
-    Residual, Rope, RopePairing, RopeScaling, Temperature,
+    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
+    QkNorm, Residual, Rope, RopePairing, RopeScaling, Temperature,
 };
 
 pub const VOCAB: usize = 97;
@@ -25,7 +25,7 @@ prop_compose! {
         let pairs = if has_rope { pairs } else { 0 };
         let unrotated = if has_rope { unrotated } else { unrotated + 2 };
         BlockDescription {
-            attention: Attention {
+            mixer: Mixer::Attention(Attention {
                 heads: kv_heads * group,
                 kv_heads,
                 head_dim: 2 * pairs + unrotated,
@@ -56,7 +56,7 @@ prop_compose! {
                         },
                     },
                 },
-            },
+            }),
             feed_forward: FeedForward {
                 width,
                 gated,

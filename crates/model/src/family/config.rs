@@ -78,6 +78,14 @@ impl<'a> Config<'a> {
         })
     }
 
+    /// Returns an array of non-negative integers.
+    pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>> {
+        self.get(key, "an array of non-negative integers", |value| {
+            let count = |value: &Value| value.as_u64().and_then(|it| usize::try_from(it).ok());
+            value.as_array()?.iter().map(count).collect()
+        })
+    }
+
     /// Returns a finite number above 0.
     pub fn positive(&self, key: &str) -> Result<Option<f64>> {
         self.get(key, "a number above 0", |value| {

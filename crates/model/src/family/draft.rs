@@ -3,8 +3,8 @@
 use super::malformed;
 use super::traits::{Family, QkNorms};
 use crate::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, QkNorm,
-    Rope, RopeScaling, Temperature,
+    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
+    QkNorm, Rope, RopeScaling, Temperature,
 };
 use crate::error::Result;
 
@@ -37,6 +37,8 @@ pub(super) struct Draft {
     pub residual_scale: f32,
     /// Factor on the logits.
     pub logit_scale: f32,
+    /// Mixer of each block; `None`: attention.
+    pub mixers: Vec<Option<Mixer>>,
     /// Window of each block.
     pub windows: Vec<Option<usize>>,
     /// Whether each block has RoPE.
@@ -75,8 +77,8 @@ impl Draft {
             scaling: RopeScaling::None,
             ..self.rope.clone()
         };
-        let block = |(&window, &has_rope): (&Option<usize>, &bool)| BlockDescription {
-            attention: Attention {
+        let attention = |(&window, &has_rope): (&Option<usize>, &bool)| {
+            Mixer::Attention(Attention {
                 heads: self.heads,
                 kv_heads: self.kv_heads,
                 head_dim: self.head_dim,
@@ -96,7 +98,11 @@ impl Draft {
                     None => self.rope.clone(),
                 },
                 temperature: self.temperature,
-            },
+            })
+        };
+        let attentions = self.windows.iter().zip(&self.has_rope).map(attention);
+        let block = |(mixer, attention): (&Option<Mixer>, Mixer)| BlockDescription {
+            mixer: mixer.clone().unwrap_or(attention),
             feed_forward: FeedForward {
                 width: self.width,
                 gated: family.gated,
@@ -119,7 +125,7 @@ impl Draft {
             },
             residual_scale: self.residual_scale,
             logit_scale: self.logit_scale,
-            blocks: self.windows.iter().zip(&self.has_rope).map(block).collect(),
+            blocks: self.mixers.iter().zip(attentions).map(block).collect(),
             output_norm: norm(family.norm),
             tied_output: self.tied,
             output_bias: family.all_biases,

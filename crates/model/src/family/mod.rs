@@ -18,6 +18,7 @@ mod draft;
 mod gguf;
 mod gguf_rope;
 mod hugging_face;
+mod mixer;
 mod modules;
 mod names;
 mod rope;

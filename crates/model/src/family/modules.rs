@@ -9,7 +9,7 @@ use crate::description::{Linear, ModelDescription, RopePairing};
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 21] = [
+const ALL: [&Family; 22] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -31,6 +31,7 @@ const ALL: [&Family; 21] = [
     &traits::OLMO3,
     &traits::QWEN2_VL,
     &traits::QWEN3_VL,
+    &traits::LFM2,
 ];
 
 /// The names of linear layers in the adapters of one model, in one layout.
@@ -152,6 +153,8 @@ fn layers(names: &Names) -> Vec<(&'static str, Vec<Linear>)> {
         Linear::Gate,
         Linear::Up,
         Linear::Down,
+        Linear::MixerInput,
+        Linear::MixerOutput,
     ] {
         let name = names.linear(linear);
         match layers.iter_mut().find(|(other, _)| *other == name) {

@@ -54,6 +54,8 @@ pub(super) struct Family {
     pub temperature: bool,
     /// Whether RoPE may be scaled by YaRN.
     pub yarn: bool,
+    /// The token mixers of blocks without attention.
+    pub mixers: Mixers,
 
     /// Base of RoPE.
     pub rope_base: f32,
@@ -61,6 +63,8 @@ pub(super) struct Family {
     pub rotary_fraction: Option<f64>,
     /// Epsilon of the norms.
     pub epsilon: f32,
+    /// Field of a `config.json` with the epsilon, if it is not that of the norm's kind.
+    pub epsilon_field: Option<&'static str>,
     /// Whether the output matrix is the embedding.
     pub tied: bool,
     /// Width of a head; `None`: hidden / heads.
@@ -135,6 +139,15 @@ pub(super) enum NoRope {
     Global,
 }
 
+/// The mixers of a family other than attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mixers {
+    /// All blocks have attention.
+    Attention,
+    /// Some blocks have a gated convolution of the width of the residual stream.
+    ShortConv,
+}
+
 /// Default soft caps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SoftCaps {
@@ -170,9 +183,11 @@ pub(super) const LLAMA: Family = Family {
     no_rope: NoRope::Never,
     temperature: false,
     yarn: true,
+    mixers: Mixers::Attention,
     rope_base: 10_000.0,
     rotary_fraction: None,
     epsilon: 1e-6,
+    epsilon_field: None,
     tied: false,
     head_dim: None,
     context: 2048,
@@ -428,5 +443,23 @@ pub(super) const PHI3: Family = Family {
     epsilon: 1e-5,
     context: 4096,
     original_context: Some(4096),
+    ..LLAMA
+};
+
+/// LFM2, whose convolutions and attention take turns.
+pub(super) const LFM2: Family = Family {
+    name: "lfm2",
+    names: names::LFM2,
+    qk_norm: QkNorms::Heads,
+    // No field gives linear layers of attention or the feed-forward a bias, or another nonlinearity.
+    bias_fields: [("", false); 3],
+    activation_field: "",
+    mixers: Mixers::ShortConv,
+    rope_base: 1_000_000.0,
+    epsilon: 1e-5,
+    epsilon_field: Some("norm_eps"),
+    tied: true,
+    context: 128_000,
+    sizes: &[("num_key_value_heads", 8)],
     ..LLAMA
 };

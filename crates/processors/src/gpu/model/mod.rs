@@ -138,8 +138,8 @@ impl GpuModel {
             .map(|one| (one.frequencies.to_vec(), one.factor))
             .collect();
         let tile_rows = model.description.blocks.iter().map(|block| {
-            let (queries, _) = Kernel::attention_tile(block.attention.head_dim);
-            queries / (block.attention.heads / block.attention.kv_heads).min(queries)
+            let (queries, _) = Kernel::attention_tile(attention_of(block).head_dim);
+            queries / (attention_of(block).heads / attention_of(block).kv_heads).min(queries)
         });
         let tile_rows = tile_rows.min().unwrap_or(1);
         let groups = (None, Vec::new());
@@ -207,7 +207,7 @@ impl GpuModel {
             .reserve(&self.context, Place::Table, table.len())?;
         if call.splits > 1 {
             let of_head = |block: &triad_model::description::BlockDescription| {
-                block.attention.heads * (block.attention.head_dim + 4)
+                attention_of(block).heads * (attention_of(block).head_dim + 4)
             };
             let widest = self
                 .description
@@ -357,7 +357,7 @@ impl GpuModel {
             .description
             .blocks
             .iter()
-            .map(|block| block.attention.kv_heads)
+            .map(|block| attention_of(block).kv_heads)
             .min()
             .unwrap_or(1);
         let wanted_splits = BUSY.div_ceil(tiles.len() * kv_heads).clamp(1, most_pages);
