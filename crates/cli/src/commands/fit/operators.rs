@@ -12,9 +12,7 @@ use triad_kernels::mixer::ShortConv;
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{OutputMut, Phase, Product as Multiplied, matmul_each, narrow_f16};
-use triad_model::description::{
-    self, Attention, BlockDescription, Mixer, MixerWeight, NormKind, Residual,
-};
+use triad_model::description::{self, Attention, BlockDescription, Mixer, MixerWeight, NormKind};
 
 use super::arena::Arena;
 use super::forms::{Group, Product};

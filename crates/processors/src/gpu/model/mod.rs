@@ -37,6 +37,7 @@ use crate::device::ModelOptions;
 use crate::error::{Error, Result};
 use crate::model::{DeviceModel, Outputs, Wanted};
 use buffers::{Buffers, Place, WORD, returned_words};
+use description::attention_of;
 use kernels::{ACTIVATE_THREADS, Kernel, Pipelines, WeightFormat};
 use pages::Pages;
 use slices::Chunk;
