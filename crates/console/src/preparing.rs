@@ -21,6 +21,11 @@ pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> 
         |cancel, show| packages::package_of(path, threads, cancel, &mut read, show),
         name,
     )?;
+    if found.is_stored {
+        output::note(&format!(
+            "{name} is a mixture of experts: it runs in the format in which it is stored"
+        ));
+    }
     if let Some(time) = found.prepared {
         let (seconds, path) = (time.as_secs_f64(), found.path.display());
         output::note(&format!(

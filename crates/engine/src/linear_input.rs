@@ -32,8 +32,10 @@ impl LinearInput {
         match linear {
             Linear::Query | Linear::Key | Linear::Value | Linear::MixerInput => Self::Attention,
             Linear::AttentionOutput | Linear::MixerOutput => Self::AttentionOutput,
-            Linear::Gate | Linear::Up => Self::FeedForward,
-            Linear::Down => Self::Down,
+            Linear::Gate | Linear::Up | Linear::ExpertGate(_) | Linear::ExpertUp(_) => {
+                Self::FeedForward
+            }
+            Linear::Down | Linear::ExpertDown(_) => Self::Down,
         }
     }
 

@@ -48,6 +48,10 @@ pub enum Operator {
     /// A feed-forward that is computed as a whole, by a device's program or in fixed point, instead of gate and up,
     /// activation and down.
     FeedForward,
+    /// The choice of experts.
+    Router,
+    /// The feed-forwards of the chosen experts.
+    Experts,
     /// The outlier correction of linear layers, except in [`Operator::Gated`].
     Shadows,
     /// The LoRA adapters of linear layers.
@@ -61,7 +65,7 @@ pub enum Operator {
 
 impl Operator {
     /// All operators.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Embedding,
         Self::Norm,
         Self::Quantize,
@@ -76,6 +80,8 @@ impl Operator {
         Self::Gated,
         Self::Down,
         Self::FeedForward,
+        Self::Router,
+        Self::Experts,
         Self::Shadows,
         Self::Adapters,
         Self::Residual,
@@ -113,6 +119,8 @@ impl Operator {
             Self::Gated => "gate, up product, activation, quantize",
             Self::Down => "down product",
             Self::FeedForward => "whole feed-forward",
+            Self::Router => "router",
+            Self::Experts => "experts",
             Self::Shadows => "shadows",
             Self::Adapters => "adapters",
             Self::Residual => "residual",

@@ -14,7 +14,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 58] = [
+const CASES: [(&str, &str, usize); 66] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -51,6 +51,14 @@ const CASES: [(&str, &str, usize); 58] = [
     ("olmo3.gguf", "olmo3", 512),
     ("ministral3", "ministral3", 512),
     ("ministral3.gguf", "ministral3", 512),
+    ("qwen3_moe", "qwen3_moe", 512),
+    ("qwen3moe.gguf", "qwen3moe", 512),
+    ("qwen2_moe", "qwen2_moe", 512),
+    ("qwen2_moe.gguf", "qwen2_moe", 512),
+    ("olmoe", "olmoe", 512),
+    ("olmoe.gguf", "olmoe", 512),
+    ("mixtral", "mixtral", 512),
+    ("mixtral.gguf", "mixtral", 512),
     ("qwen2_5_vl", "qwen2_5_vl", 512),
     ("qwen3_vl", "qwen3_vl", 512),
     ("qwen2vl.gguf", "qwen2vl", 512),

@@ -28,9 +28,12 @@ pub struct Found {
     pub path: PathBuf,
     /// The time of its preparation, if it was prepared now.
     pub prepared: Option<Duration>,
+    /// Whether it is the model itself: a mixture of experts runs as it is stored.
+    pub is_stored: bool,
 }
 
-/// Returns the package of the model at `path`: the package at `path` itself, or one in the cache. It is prepared now,
+/// Returns the package of the model at `path`: the package at `path` itself, or one in the cache; of a mixture of
+/// experts, which cannot be prepared, the model itself. It is prepared now,
 /// with the default options, if it is not in the cache. `read` is as in [`cached`].
 ///
 /// # Errors
@@ -46,22 +49,24 @@ pub fn package_of(
         return Ok(Found {
             path: path.into(),
             prepared: None,
+            is_stored: false,
+        });
+    }
+    // A file that is not a model is refused before all of it is read.
+    if Checkpoint::open(path)?.description().has_experts() {
+        return Ok(Found {
+            path: path.into(),
+            prepared: None,
+            is_stored: true,
         });
     }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
-    let known = Hashes::of(path);
-    if model_files(path)
-        .iter()
-        .any(|file| known.known(file).is_none())
-    {
-        // A file that is not a model is refused before all of it is read.
-        Checkpoint::open(path)?;
-    }
     let destination = cached(path, &options, &text, read)?;
     if Package::is_at(&destination) {
         return Ok(Found {
             path: destination,
             prepared: None,
+            is_stored: false,
         });
     }
     let start = Instant::now();
@@ -77,6 +82,7 @@ pub fn package_of(
     Ok(Found {
         path: destination,
         prepared: Some(start.elapsed()),
+        is_stored: false,
     })
 }
 

@@ -58,6 +58,13 @@ impl HeteroExecutor {
             wait,
             time_out,
         } = options;
+        if setup.forward.description().has_experts() {
+            let error = triad_model::Error::new(
+                triad_model::ErrorKind::Unsupported,
+                "the model is a mixture of experts, which only one CPU runs: leave out the list of processors",
+            );
+            return Err(Error::Engine(error.into()));
+        }
         if chunks_in_flight == 0 {
             return Err(refused("the number of chunks in flight", "0", "at least 1"));
         }

@@ -182,6 +182,15 @@ impl Temperature {
     }
 }
 
+impl Experts {
+    /// Returns the parameters of the router, the correction and the shared expert's gate.
+    fn router_parameters(&self, hidden: usize) -> usize {
+        let correction = if self.correction { self.count } else { 0 };
+        let gate = if self.shared_gate { hidden } else { 0 };
+        self.count * hidden + correction + gate
+    }
+}
+
 impl Attention {
     /// Returns the widths of the norms on queries and keys.
     pub fn qk_norm_widths(&self) -> [usize; 2] {
@@ -256,9 +265,10 @@ pub enum RopeScaling {
 }
 
 /// Feed-forward of one block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeedForward {
-    /// Inner width.
+    /// Inner width of the layers that all rows pass through: of a dense feed-forward, or of the shared expert. 0 if there
+    /// are only experts.
     pub width: usize,
     /// `down(activation(gate(x)) · up(x))` if true, `down(activation(up(x)))` if false (Phi-2).
     pub gated: bool,
@@ -266,6 +276,41 @@ pub struct FeedForward {
     pub activation: Activation,
     /// Whether up and down linears have a bias.
     pub bias: bool,
+    /// The experts, of which a router chooses some for each row (mixture of experts).
+    #[serde(default)]
+    pub experts: Option<Experts>,
+}
+
+/// The experts of one block: feed-forwards of one shape, gated and with the activation of their block. The output of
+/// the chosen experts, each times its weight, is added to that of the dense layers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experts {
+    /// Number of experts.
+    pub count: usize,
+    /// Number of experts that the router chooses for each row.
+    pub used: usize,
+    /// Inner width of one expert.
+    pub width: usize,
+    /// How the router's outputs become scores.
+    pub routing: Routing,
+    /// Whether the weights of the chosen experts are divided by their sum.
+    pub normalized: bool,
+    /// Factor on the weights of the chosen experts.
+    pub scale: f32,
+    /// Whether each score has a summand for the choice, which the weights lack (DeepSeek-V3, LFM2).
+    pub correction: bool,
+    /// Whether the dense layers are a shared expert whose output has a sigmoid gate (Qwen2-MoE).
+    pub shared_gate: bool,
+}
+
+/// The function from the router's outputs to the scores of the experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Routing {
+    /// Softmax over all experts.
+    Softmax,
+    /// Sigmoid of each.
+    Sigmoid,
 }
 
 /// Nonlinearity of the feed-forward.
@@ -304,7 +349,11 @@ impl ModelDescription {
                     .iter()
                     .map(LinearShape::parameters)
                     .sum();
-                linears + block.residual.norms() * norm(&block.norm) + qk_norm + mixer
+                let router = match block.feed_forward.experts {
+                    Some(experts) => experts.router_parameters(self.hidden),
+                    None => 0,
+                };
+                linears + block.residual.norms() * norm(&block.norm) + qk_norm + mixer + router
             })
             .sum();
         let output = if self.tied_output {
@@ -314,6 +363,23 @@ impl ModelDescription {
         };
         let output_bias = if self.output_bias { self.vocab } else { 0 };
         self.vocab * self.hidden + blocks + norm(&self.output_norm) + output + output_bias
+    }
+
+    /// Returns the parameters that one token uses: those of [`ModelDescription::parameters`] without the experts that its
+    /// router does not choose.
+    pub fn active_parameters(&self) -> usize {
+        let idle = |block: &BlockDescription| match block.feed_forward.experts {
+            Some(experts) => (experts.count - experts.used) * 3 * experts.width * self.hidden,
+            None => 0,
+        };
+        self.parameters() - self.blocks.iter().map(idle).sum::<usize>()
+    }
+
+    /// Returns whether a block has experts.
+    pub fn has_experts(&self) -> bool {
+        self.blocks
+            .iter()
+            .any(|block| block.feed_forward.experts.is_some())
     }
 
     /// Returns the bytes of keys and values per token of context. `bytes_per_head` returns the bytes of one key or
@@ -355,6 +421,22 @@ pub enum Linear {
     MixerInput,
     /// Output projection of a mixer with a state.
     MixerOutput,
+    /// Gate projection of an expert.
+    ExpertGate(u16),
+    /// Up projection of an expert.
+    ExpertUp(u16),
+    /// Down projection of an expert.
+    ExpertDown(u16),
+}
+
+impl Linear {
+    /// Returns whether it is a layer of an expert.
+    pub fn is_of_expert(self) -> bool {
+        matches!(
+            self,
+            Self::ExpertGate(_) | Self::ExpertUp(_) | Self::ExpertDown(_)
+        )
+    }
 }
 
 /// Shape of one linear layer: weight `[out_features, in_features]`, row-major.
@@ -390,11 +472,20 @@ impl BlockDescription {
         };
         let mut linears = self.mixer.inputs(hidden);
         linears.push(self.mixer.output(hidden));
-        if self.feed_forward.gated {
-            linears.push(shape(Linear::Gate, width, hidden, bias));
+        if width > 0 {
+            if self.feed_forward.gated {
+                linears.push(shape(Linear::Gate, width, hidden, bias));
+            }
+            linears.push(shape(Linear::Up, width, hidden, bias));
+            linears.push(shape(Linear::Down, hidden, width, bias));
         }
-        linears.push(shape(Linear::Up, width, hidden, bias));
-        linears.push(shape(Linear::Down, hidden, width, bias));
+        if let Some(Experts { count, width, .. }) = self.feed_forward.experts {
+            for expert in (0..count).map(|expert| expert as u16) {
+                linears.push(shape(Linear::ExpertGate(expert), width, hidden, false));
+                linears.push(shape(Linear::ExpertUp(expert), width, hidden, false));
+                linears.push(shape(Linear::ExpertDown(expert), hidden, width, false));
+            }
+        }
         linears
     }
 }

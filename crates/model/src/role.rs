@@ -134,6 +134,9 @@ impl Role {
             Linear::AttentionOutput | Linear::MixerOutput => self == Self::AttentionOutput,
             Linear::Gate | Linear::Up => matches!(self, Self::FeedForward | Self::GateUp),
             Linear::Down => matches!(self, Self::FeedForward | Self::Down),
+            Linear::ExpertGate(_) | Linear::ExpertUp(_) | Linear::ExpertDown(_) => {
+                self == Self::FeedForward
+            }
         }
     }
 }

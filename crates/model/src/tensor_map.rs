@@ -42,6 +42,17 @@ pub struct MixerTensor {
     pub is_transposed: bool,
 }
 
+/// The tensors that choose among experts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouterTensors {
+    /// Weight `[experts, hidden]`.
+    pub weight: TensorSlice,
+    /// Summands of the scores for the choice, `[experts]`.
+    pub correction: Option<TensorSlice>,
+    /// Weight of the shared expert's gate, `[1, hidden]` or `[hidden]`.
+    pub shared_gate: Option<TensorSlice>,
+}
+
 /// The tensors of one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockTensors {
@@ -57,6 +68,8 @@ pub struct BlockTensors {
     pub query_norm: Option<NormTensors>,
     /// Norm on keys, of the second width.
     pub key_norm: Option<NormTensors>,
+    /// The choice of experts, if the block has them.
+    pub router: Option<RouterTensors>,
     /// One entry for each of [`crate::description::BlockDescription::linears`].
     pub linears: BTreeMap<Linear, LinearTensors>,
     /// One entry for each of [`crate::description::Mixer::weights`].

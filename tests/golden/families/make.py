@@ -101,6 +101,8 @@ LFM2 = SMALL | dict(
     num_hidden_layers=5, layer_types=["conv", "conv", "full_attention", "conv", "full_attention"], rope_theta=1e6,
     intermediate_size=64, block_multiple_of=16,
 )
+MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
+EXPERTS = WIDE_HEADS | MOE
 SHORT = [1.0, 1.1, 1.2, 1.4, 1.7, 2.0]
 LONG = [1.2, 1.9, 3.1, 4.6, 6.0, 8.0]
 
@@ -208,6 +210,25 @@ CASES = {
             dict(rope_parameters=MINISTRAL3 | dict(original_max_position_embeddings=32)),
         ],
         architecture="mistral3", version=5,
+    ),
+    # Experts, whose weights sum to 1; the second block has none.
+    "qwen3_moe": Case(
+        "qwen3_moe", EXPERTS | dict(norm_topk_prob=True, mlp_only_layers=[1]),
+        features=[dict(norm_topk_prob=False), dict(num_experts_per_tok=3), dict(mlp_only_layers=[])],
+    ),
+    "qwen3moe": Case("qwen3_moe", EXPERTS | dict(norm_topk_prob=True), architecture="qwen3moe", gguf_alone=True),
+    # A shared expert with a gate.
+    "qwen2_moe": Case(
+        "qwen2_moe", SMALL | MOE | dict(shared_expert_intermediate_size=32),
+        features=[dict(norm_topk_prob=True)], architecture="qwen2moe",
+    ),
+    "olmoe": Case(
+        "olmoe", SMALL | MOE | dict(intermediate_size=24, num_key_value_heads=4), features=[dict(norm_topk_prob=True)],
+        architecture="olmoe",
+    ),
+    "mixtral": Case(
+        "mixtral", SMALL | dict(num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, head_dim=8),
+        features=[dict(num_experts_per_tok=3)], architecture="llama",
     ),
     "seed_oss": Case(
         "seed_oss", WIDE_HEADS | dict(attention_out_bias=True),
@@ -369,6 +390,9 @@ BLOCK_NAMES = {
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
+    "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
 }
 POST_NORM_NAMES = BLOCK_NAMES | {
@@ -380,6 +404,10 @@ LFM2_NAMES = BLOCK_NAMES | {
     "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
     "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "conv.conv": "shortconv.conv",
     "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj",
+}
+EXPERT_NAMES = {
+    "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
+    "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps",
 }
 OUTER_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm",
@@ -402,8 +430,15 @@ def gguf_tensors(case, model):
     config, architecture = model.config, case.architecture
     names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3", "exaone4", "olmo2") else BLOCK_NAMES
     names = LFM2_NAMES if architecture == "lfm2" else names
+    stacked = {}
     for name, parameter in model.named_parameters():
         values = parameter.detach().float().numpy()
+        if ".experts." in name:
+            # One tensor has all experts, which come in their order.
+            *_, block, _, _, _, part, _ = name.split(".")
+            target = EXPERT_NAMES[part]
+            stacked.setdefault(f"blk.{block}.{target}.weight", []).append(values)
+            continue
         stem, _, end = name.rpartition(".")
         if stem.startswith("model.layers."):
             _, _, block, part = stem.split(".", 3)
@@ -422,7 +457,9 @@ def gguf_tensors(case, model):
         if part_is_convolution(target):
             values = values.squeeze(1)
         yield target, values
-    if architecture == "llama":
+    for target, experts in stacked.items():
+        yield target, np.stack(experts)
+    if architecture == "llama" and case.model_type == "llama":
         yield "rope_freqs.weight", llama3_divisors(model)
     if architecture == "phi3":
         yield "rope_factors_short.weight", np.array(SHORT, dtype=np.float32)
@@ -487,6 +524,13 @@ def write_gguf(path, case, model, matrices, original_context=None):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(yarn["factor"])
         writer.add_rope_scaling_orig_ctx_len(yarn["original_max_position_embeddings"])
+    if case.model_type.endswith("moe") or case.model_type == "mixtral":
+        writer.add_expert_count(config.num_local_experts if case.model_type == "mixtral" else config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if case.architecture in ("qwen2moe", "qwen3moe"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if case.architecture == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if case.architecture == "mistral3":
         writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
         writer.add_attn_temperature_scale(scaling["llama_4_scaling_beta"])
@@ -516,7 +560,7 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     for name, values in gguf_tensors(case, model):
-        is_matrix = values.ndim == 2 and not part_is_convolution(name)
+        is_matrix = values.ndim > 1 and not part_is_convolution(name)
         stored = gguf.quantize(values.astype(np.float32), matrices if is_matrix else F32)
         if is_matrix:
             assert (gguf.dequantize(stored, matrices) == values).all(), f"{name} does not fit {matrices.name}"

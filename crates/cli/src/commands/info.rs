@@ -11,7 +11,7 @@ use triad_engine::package::{Manifest, Package};
 use triad_frontend::hashes;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
-use triad_model::description::{Attention, BlockDescription};
+use triad_model::description::{Attention, BlockDescription, Experts};
 use triad_model::fetch;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::Tokenizer;
@@ -54,12 +54,16 @@ struct Info {
     family: String,
     name: Option<String>,
     parameters: usize,
+    /// Parameters that one token uses.
+    active_parameters: usize,
     blocks: usize,
     hidden: usize,
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
     feed_forward: usize,
+    /// The experts of the first block that has them.
+    experts: Option<Experts>,
     vocab: usize,
     context: usize,
     tied_output: bool,
@@ -186,12 +190,17 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         family: description.family.clone(),
         name: description.name.clone(),
         parameters: description.parameters(),
+        active_parameters: description.active_parameters(),
         blocks: description.blocks.len(),
         hidden: description.hidden,
         heads: heads(|attention| attention.heads),
         kv_heads: heads(|attention| attention.kv_heads),
         head_dim: heads(|attention| attention.head_dim),
         feed_forward: shape(|block| block.feed_forward.width),
+        experts: description
+            .blocks
+            .iter()
+            .find_map(|block| block.feed_forward.experts),
         vocab: description.vocab,
         context: longest,
         tied_output: description.tied_output,
@@ -221,6 +230,21 @@ fn print(info: &Info) -> Result<()> {
         .collect();
     let tokenizer = info.tokenizer.as_ref();
     let run = &info.run;
+    let all = output::count(info.parameters);
+    let parameters = match info.experts {
+        Some(_) => format!(
+            "{all}, {} for a token",
+            output::count(info.active_parameters)
+        ),
+        None => all,
+    };
+    let feed_forward = match info.experts {
+        Some(experts) => format!(
+            "{}, {} of {} experts of {}",
+            info.feed_forward, experts.used, experts.count, experts.width
+        ),
+        None => info.feed_forward.to_string(),
+    };
     output::fields(&[
         (
             "model",
@@ -228,7 +252,7 @@ fn print(info: &Info) -> Result<()> {
         ),
         ("path", info.path.clone()),
         ("family", info.family.clone()),
-        ("parameters", output::count(info.parameters)),
+        ("parameters", parameters),
         ("blocks", info.blocks.to_string()),
         ("hidden", info.hidden.to_string()),
         (
@@ -238,7 +262,7 @@ fn print(info: &Info) -> Result<()> {
                 info.heads, info.kv_heads, info.head_dim
             ),
         ),
-        ("feed-forward", info.feed_forward.to_string()),
+        ("feed-forward", feed_forward),
         (
             "vocabulary",
             format!(

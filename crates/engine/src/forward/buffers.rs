@@ -49,6 +49,8 @@ pub struct Buffers {
     pub(super) angles: RwLock<Vec<Angles>>,
     /// The input of linear layers, in INT8.
     pub(super) input: RwLock<QuantizedInput>,
+    /// The rows of one expert.
+    pub(super) experts: Mutex<ExpertBuffers>,
     /// Buffers of adapters.
     pub(super) adapters: Mutex<AdapterBuffers>,
 }
@@ -62,6 +64,31 @@ pub(super) struct AdapterBuffers {
     pub(super) reduced: Vec<f32>,
     /// `[rows of an adapter, out_features]`.
     pub(super) added: Vec<f32>,
+}
+
+/// The rows of one expert, and the choices of all. Reused from layer to layer.
+#[derive(Default)]
+pub(super) struct ExpertBuffers {
+    /// The router's outputs, then the scores, `[rows, experts]`.
+    pub(super) scores: Vec<f32>,
+    /// One entry for each row and each of its experts, sorted by expert, then by row.
+    pub(super) chosen: Vec<Chosen>,
+    /// `[rows of an expert, hidden]`.
+    pub(super) x: Vec<f32>,
+    /// `[rows of an expert, width]`.
+    pub(super) gate: Vec<f32>,
+    /// `[rows of an expert, width]`.
+    pub(super) up: Vec<f32>,
+    /// `[rows of an expert, hidden]`.
+    pub(super) out: Vec<f32>,
+}
+
+/// An expert of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Chosen {
+    pub(super) expert: usize,
+    pub(super) row: usize,
+    pub(super) weight: f32,
 }
 
 /// The parts of RoPE that depend on no token.
@@ -167,6 +194,7 @@ impl Buffers {
             requested: Mutex::default(),
             angles: RwLock::default(),
             input: RwLock::default(),
+            experts: Mutex::default(),
             adapters: Mutex::default(),
         }
     }
@@ -181,6 +209,9 @@ impl Buffers {
             Linear::AttentionOutput | Linear::MixerOutput | Linear::Down => &self.projected,
             Linear::Gate => &self.gate,
             Linear::Up => &self.up,
+            Linear::ExpertGate(_) | Linear::ExpertUp(_) | Linear::ExpertDown(_) => {
+                unreachable!("experts have buffers of their own")
+            }
         }
     }
 
@@ -219,6 +250,11 @@ impl Buffers {
             width,
         } = Widths::new(description);
         let floats = 3 * description.hidden + query + 2 * key_value + mixed + attended + 2 * width;
+        let of_experts = |block: &BlockDescription| match block.feed_forward.experts {
+            Some(experts) => experts.count + 2 * experts.width + 2 * description.hidden,
+            None => 0,
+        };
+        let floats = floats + description.blocks.iter().map(of_experts).max().unwrap_or(0);
         // Also the widest input of linear layers, in INT8.
         floats * size_of::<f32>() + description.hidden.max(attended).max(width)
     }

@@ -8,6 +8,8 @@
 
 mod adapters;
 mod buffers;
+mod experts;
+mod feed_forward;
 mod mixer;
 mod rows;
 mod subgraphs;

@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use smallvec::SmallVec;
+use triad_kernels::Phase;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, activated_product};
 use triad_kernels::attention::{Precision, Row, Shape};
 use triad_kernels::chunks::{Nothing, chunks_mut, for_each_chunk};
-use triad_kernels::int8::{QuantizedRows, QuantizedView};
+use triad_kernels::int8::QuantizedRows;
 use triad_kernels::lease::ReadLease;
 use triad_kernels::lock;
 use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Angles, Pairing, rope};
-use triad_kernels::{OutputMut, Phase};
 use triad_model::description::{self, Attention, Linear, ModelDescription, Residual, RopePairing};
 use triad_model::role::Role;
 
@@ -23,11 +23,11 @@ use crate::error::Result;
 use crate::hot_rows::HotRows;
 use crate::kv::BlockCache;
 use crate::linear::{
-    Backend, Layers, LinearOutput, Observer, Shadows, StaticInput, add_shadow, columns_of, layers,
-    multiply, scales, shadow, shadow_apart, shadow_bytes,
+    Backend, Layers, LinearOutput, Observer, Shadows, add_shadow, columns_of, layers, multiply,
+    scales, shadow_apart, shadow_bytes,
 };
 use crate::linear_input::LinearInput;
-use crate::statistics::{Begun, Bytes, Counters, Operator};
+use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::{Block, Norm, Weights};
 
 /// The number of sequences that decode together without an allocation.
@@ -501,7 +501,8 @@ impl ForwardContext<'_> {
         );
         if self.description.blocks[index].residual != Residual::Parallel {
             let norm = block.feed_forward_norm.as_ref();
-            return self.norm(place, (Some(post_norm), norm), false, chunk, multiplier);
+            let is_kept = block.router.is_some();
+            return self.norm(place, (Some(post_norm), norm), is_kept, chunk, multiplier);
         }
         self.add_projected(post_norm, rows, buffers);
         let normed = buffers.normed.read(hidden, 0..rows);
@@ -509,135 +510,8 @@ impl ForwardContext<'_> {
         self.quantize(index, LinearInput::FeedForward, &normed, chunk);
     }
 
-    /// Computes gate and up, the activation, requantizing, and down: by one program, or one after the other, for
-    /// example if adapters change the values in between.
-    fn feed_forward(
-        &self,
-        index: usize,
-        chunk: Chunk,
-        multiplier: &mut MatmulContext,
-    ) -> Result<()> {
-        let is_whole = !multiplier.reads_floats(chunk);
-        if is_whole && self.feed_forward_program(index, chunk, multiplier)? {
-            return Ok(());
-        }
-        if !self.gated(index, chunk, multiplier) {
-            // If the shadow is computed apart, it is that of down alone.
-            let shadows = std::mem::replace(&mut multiplier.shadows, Shadows::Inline);
-            let outcome = self.subgraph(index, Role::GateUp, chunk, multiplier);
-            multiplier.shadows = shadows;
-            outcome?;
-            self.activation(index, chunk, multiplier);
-        }
-        self.subgraph(index, Role::Down, chunk, multiplier)
-    }
-
-    /// Computes gate and up, the activation and quantizing of a prompt as one operator, if the backend has one and
-    /// nothing reads the values in between in float.
-    fn gated(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) -> bool {
-        let (block, feed_forward) = (
-            self.block(index),
-            &self.description.blocks[index].feed_forward,
-        );
-        if self.phase != Phase::Prefill || !feed_forward.gated || multiplier.reads_floats(chunk) {
-            return false;
-        }
-        let (begun, activation) = (self.counters.begin(), activation(feed_forward.activation));
-        let (mut input_bytes, backend) = (0, &mut multiplier.backend);
-        let multiply = |x: QuantizedView, how: StaticInput, inner: &mut QuantizedRows| {
-            input_bytes = x.size();
-            backend.gated(index, x, activation, how, inner)
-        };
-        let is_done = self.make_gated(index, chunk, multiply);
-        if is_done {
-            self.end_made(begun, Operator::Gated, (index, chunk), || {
-                let of_linear = |linear: Linear| {
-                    let linear = &block.linears[&linear];
-                    linear.weight.bytes() + linear.bias.as_deref().map_or(0, size_of_val)
-                };
-                Bytes::of(
-                    input_bytes,
-                    0,
-                    of_linear(Linear::Gate) + of_linear(Linear::Up),
-                )
-            });
-        }
-        is_done
-    }
-
-    /// Counts a whole feed-forward that began at `begun`.
-    fn count_feed_forward(&self, begun: Begun, index: usize, x: QuantizedView, projected: &[f32]) {
-        self.counters.end(begun, Operator::FeedForward, || {
-            let linears = [Linear::Gate, Linear::Up, Linear::Down];
-            let weights = linears
-                .iter()
-                .filter_map(|linear| self.block(index).linears.get(linear));
-            let weights = weights.map(|linear| linear.weight.bytes()).sum();
-            Bytes::of(x.size(), size_of_val(projected), weights)
-        });
-    }
-
-    /// Computes the feed-forward by one program, if the backend has one. The program writes the input of down to the
-    /// buffer of up.
-    fn feed_forward_program(
-        &self,
-        index: usize,
-        chunk: Chunk,
-        multiplier: &mut MatmulContext,
-    ) -> Result<bool> {
-        let (width, hidden) = (
-            self.description.blocks[index].feed_forward.width,
-            self.description.hidden,
-        );
-        let (rows, buffers) = (chunk.rows(), chunk.buffers);
-        let mut projected = buffers.projected.write(hidden, 0..rows);
-        {
-            let (input, mut inner) = (read(&buffers.input), buffers.up.write(width, 0..rows));
-            let Some(x) = input.int8(0..rows) else {
-                return Ok(false);
-            };
-            let begun = self.counters.begin();
-            if !multiplier
-                .backend
-                .feed_forward(index, x, &mut projected, &mut inner)?
-            {
-                return Ok(false);
-            }
-            self.count_feed_forward(begun, index, x, &projected);
-        }
-        let block = self.block(index);
-        let has_shadow = block
-            .inputs
-            .as_ref()
-            .is_some_and(|inputs| inputs[LinearInput::Down.index()].has_shadow());
-        if has_shadow && multiplier.shadows == Shadows::Inline {
-            self.quantize(
-                index,
-                LinearInput::Down,
-                &buffers.up.read(width, 0..rows),
-                chunk,
-            );
-            let input = read(&buffers.input);
-            let x = input
-                .int8(0..rows)
-                .expect("the rows were quantized for a shadow");
-            let out = OutputMut::new(&mut projected, hidden);
-            shadow(
-                block,
-                x,
-                &mut [LinearOutput {
-                    linear: Linear::Down,
-                    columns: 0..hidden,
-                    out,
-                }],
-                self.counters,
-            );
-        }
-        Ok(true)
-    }
-
     /// Computes the activation of gate, or of up alone; requantizes it.
-    fn activation(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) {
+    pub(super) fn activation(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) {
         let (feed_forward, rows, buffers) = (
             &self.description.blocks[index].feed_forward,
             chunk.rows(),

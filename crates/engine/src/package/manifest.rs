@@ -112,6 +112,11 @@ impl Manifest {
         self.model
             .check()
             .map_err(|error| malformed("field `model`".into()).caused_by(error))?;
+        if self.model.has_experts() {
+            return Err(unsupported(
+                "field `model`: a mixture of experts, which packages do not hold".into(),
+            ));
+        }
         self.formats()?;
         self.check_inputs()?;
         match self

@@ -131,6 +131,7 @@ impl Package {
             query_norm: norm(NormPlace::Query)?,
             key_norm: norm(NormPlace::Key)?,
             inputs,
+            router: None,
             linears: block
                 .linears(hidden)
                 .into_iter()

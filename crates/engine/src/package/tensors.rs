@@ -117,6 +117,9 @@ pub fn linear_name(block: usize, linear: Linear) -> String {
         Linear::Down => "down",
         Linear::MixerInput => "mixer-input",
         Linear::MixerOutput => "mixer-output",
+        Linear::ExpertGate(expert) => return format!("blocks.{block}.experts.{expert}.gate"),
+        Linear::ExpertUp(expert) => return format!("blocks.{block}.experts.{expert}.up"),
+        Linear::ExpertDown(expert) => return format!("blocks.{block}.experts.{expert}.down"),
     };
     format!("blocks.{block}.{name}")
 }

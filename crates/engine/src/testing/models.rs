@@ -149,6 +149,7 @@ pub fn description() -> ModelDescription {
             gated: true,
             activation: Activation::Silu,
             bias: false,
+            experts: None,
         },
         norm,
         residual: Residual::Serial,

@@ -352,6 +352,8 @@ fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
             (!has_states).then_some(Operator::Mixer),
             (!is_gated).then_some(Operator::Gated),
             Some(Operator::FeedForward),
+            Some(Operator::Router),
+            Some(Operator::Experts),
             Some(Operator::Adapters),
         ];
         let expected: Vec<_> = expected.into_iter().flatten().collect();

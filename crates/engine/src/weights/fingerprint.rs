@@ -26,6 +26,13 @@ impl Weights {
                 visit(bytemuck::cast_slice(values));
             }
             visit(format!("{:?}", block.inputs).as_bytes());
+            if let Some(router) = &block.router {
+                router.weight.visit(visit);
+                let vectors = [&router.correction, &router.shared_gate];
+                for values in vectors.into_iter().flatten() {
+                    visit(bytemuck::cast_slice(values));
+                }
+            }
             block
                 .linears
                 .values()

@@ -8,6 +8,7 @@ mod int8;
 mod matrix;
 mod mixer;
 mod quantized;
+mod router;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +17,12 @@ use triad_kernels::BlockArithmetic;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::dequantize::dequantize;
-use triad_model::description::{ModelDescription, Norm as NormDescription, NormKind};
+use triad_model::description::{Experts, ModelDescription, Norm as NormDescription, NormKind};
 use triad_model::mapped::MappedBytes;
 use triad_model::tensor::{Format, TensorInfo};
-use triad_model::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorSlice};
+use triad_model::tensor_map::{
+    BlockTensors, LinearTensors, NormTensors, RouterTensors, TensorSlice,
+};
 use triad_model::{Error, ErrorKind, Result, description};
 
 pub use int8::Int8Matrix;
@@ -27,6 +30,7 @@ use matrix::Storage;
 pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
+pub use router::Router;
 
 use crate::quantization::InputQuantization;
 
@@ -62,8 +66,18 @@ impl Weights {
                 .as_ref()
                 .map_or(linear.weight.bytes(), WeightMatrix::bytes)
         };
-        let linears = self.blocks.iter().flat_map(|block| block.linears.values());
-        linears.chain([&self.output]).map(of_linear).sum()
+        let of_block = |block: &Block| {
+            let router = block.router.as_ref();
+            let linears = block.linears.iter().map(|(name, linear)| match router {
+                // A token reads the experts that its router chooses.
+                Some(Router { experts, .. }) if name.is_of_expert() => {
+                    of_linear(linear) * experts.used / experts.count
+                }
+                _ => of_linear(linear),
+            });
+            linears.sum::<usize>() + router.map_or(0, Router::bytes)
+        };
+        self.blocks.iter().map(of_block).sum::<usize>() + of_linear(&self.output)
     }
 }
 
@@ -84,18 +98,12 @@ pub struct Block {
     pub key_norm: Option<Norm>,
     /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
     pub inputs: Option<[InputQuantization; 4]>,
+    /// The choice of experts.
+    pub router: Option<Router>,
     /// The linear layers.
     pub linears: BTreeMap<description::Linear, Linear>,
     /// The weights of the mixer's operator.
     pub mixer: MixerWeights,
-}
-
-impl Block {
-    /// Returns [`Weights::rounds_activations`] of one block.
-    pub fn rounds_activations(&self) -> bool {
-        let rounds = |linear: &Linear| matches!(&linear.weight, Weight::Float(matrix) if matrix.view().rounds_activations());
-        self.inputs.is_some() || self.linears.values().any(rounds)
-    }
 }
 
 /// One linear layer.
@@ -231,6 +239,12 @@ impl Weights {
                 query_norm,
                 key_norm,
                 inputs: None,
+                router: block.feed_forward.experts.map(|experts| Router {
+                    experts,
+                    weight: WeightMatrix::random(experts.count, hidden, 2),
+                    correction: experts.correction.then(|| vec![0.0; experts.count]),
+                    shared_gate: experts.shared_gate.then(|| vec![0.0; hidden]),
+                }),
                 linears: block
                     .linears(hidden)
                     .iter()
@@ -347,8 +361,26 @@ impl Reader<'_> {
             query_norm: norm(&tensors.query_norm, &qk_norm)?,
             key_norm: norm(&tensors.key_norm, &qk_norm)?,
             inputs: None,
+            router: match (&description.feed_forward.experts, &tensors.router) {
+                (Some(experts), Some(tensors)) => Some(self.router(experts, tensors, hidden)?),
+                _ => None,
+            },
             linears: linears.collect::<Result<_>>()?,
             mixer: self.mixer(&description.mixer, tensors)?,
+        })
+    }
+
+    fn router(&self, experts: &Experts, tensors: &RouterTensors, hidden: usize) -> Result<Router> {
+        let vector = |slice: &Option<TensorSlice>| {
+            let vector = slice.as_ref().map(|slice| Ok(self.slice(slice)?.to_f32()));
+            vector.transpose()
+        };
+        let weight = self.slice(&tensors.weight)?;
+        Ok(Router {
+            experts: *experts,
+            weight: weight.into_matrix(experts.count, hidden, self.block_arithmetic),
+            correction: vector(&tensors.correction)?,
+            shared_gate: vector(&tensors.shared_gate)?,
         })
     }
 

@@ -3,19 +3,37 @@
 use proptest::prelude::*;
 use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
-    QkNorm, Residual, Rope, RopePairing, RopeScaling, Temperature,
+    Activation, Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm,
+    NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling, Routing, Temperature,
 };
 
 pub const VOCAB: usize = 97;
 pub const CONTEXT: usize = 80;
 
 prop_compose! {
+    fn experts()(
+        count in 1usize..6, share in 1usize..4, width in 1usize..20, sigmoid: bool, normalized: bool, correction: bool,
+        shared_gate: bool,
+    ) -> Experts {
+        Experts {
+            count,
+            used: share.min(count),
+            width,
+            routing: if sigmoid { Routing::Sigmoid } else { Routing::Softmax },
+            normalized,
+            scale: 1.5,
+            correction,
+            shared_gate,
+        }
+    }
+}
+
+prop_compose! {
     fn blocks()(
         kv_heads in 1usize..3, group in 1usize..3, pairs in 1usize..5, unrotated in 0usize..3,
         window in prop::option::of(1usize..30), soft_cap in prop::option::of(2f32..20.0), qkv_bias: bool,
         qk_norm in 0usize..4, halves: bool, layer_norm: bool, residual in 0usize..4, has_rope in prop::bool::weighted(0.8),
-        temperature in prop::option::of(0.1f32..1.0), gated: bool, width in 1usize..40,
+        temperature in prop::option::of(0.1f32..1.0), experts in prop::option::of(experts()), has_shared: bool, gated: bool, width in 1usize..40,
         activation in 0usize..3, scaling in 0usize..4,
     ) -> BlockDescription {
         let rms = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
@@ -58,10 +76,14 @@ prop_compose! {
                 },
             }),
             feed_forward: FeedForward {
-                width,
-                gated,
+                width: if experts.is_some() && !has_shared { 0 } else { width },
+                experts: experts.map(|experts| Experts {
+                    shared_gate: experts.shared_gate && has_shared,
+                    ..experts
+                }),
+                gated: gated || experts.is_some(),
                 activation: [Activation::Silu, Activation::Gelu, Activation::GeluTanh][activation],
-                bias: qkv_bias,
+                bias: qkv_bias && experts.is_none(),
             },
             norm: Norm { kind: if layer_norm { NormKind::Layer } else { NormKind::Rms }, ..rms },
             residual,

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use super::{
-    Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, QkNorm, RopeScaling,
-    ShortConv, Temperature,
+    Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm, QkNorm,
+    RopeScaling, ShortConv, Temperature,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -15,6 +15,7 @@ pub(crate) mod limits {
     pub const HEADS: usize = 1024;
     pub const HEAD_DIM: usize = 1024;
     pub const HIDDEN: usize = 1 << 20;
+    pub const EXPERTS: usize = 1024;
     pub const WIDTH: usize = 1 << 22;
     pub const VOCAB: usize = 1 << 24;
     pub const CONTEXT: usize = 1 << 30;
@@ -78,11 +79,11 @@ impl BlockDescription {
     fn check(&self) -> Result<()> {
         let Self {
             mixer,
-            feed_forward: FeedForward { width, .. },
+            feed_forward,
             norm,
             residual: _,
         } = self;
-        size("the width of the feed-forward", *width, limits::WIDTH)?;
+        feed_forward.check()?;
         norm.check()?;
         match mixer {
             Mixer::Attention(attention) => attention.check(),
@@ -98,6 +99,43 @@ impl BlockDescription {
                 }
             }
         }
+    }
+}
+
+impl FeedForward {
+    fn check(&self) -> Result<()> {
+        let Some(experts) = self.experts else {
+            return size("the width of the feed-forward", self.width, limits::WIDTH);
+        };
+        let Experts {
+            count,
+            used,
+            width,
+            scale,
+            shared_gate,
+            ..
+        } = experts;
+        size("the number of experts", count, limits::EXPERTS)?;
+        size("the number of experts of a row", used, count)?;
+        size("the width of an expert", width, limits::WIDTH)?;
+        within(
+            "the factor on the experts' weights",
+            Some(scale),
+            ranges::FACTOR,
+        )?;
+        if self.width > 0 {
+            size("the width of the shared expert", self.width, limits::WIDTH)?;
+        } else if shared_gate {
+            return Err(malformed(
+                "a gate of a shared expert of width 0, expected a width",
+            ));
+        }
+        if !self.gated || self.bias {
+            return Err(malformed(
+                "experts without a gate or with biases, expected gated experts without biases",
+            ));
+        }
+        Ok(())
     }
 }
 

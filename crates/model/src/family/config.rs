@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{malformed, missing};
+use super::{malformed, missing, unsupported};
 use crate::error::Result;
 
 /// One JSON object of a configuration. `null` always counts as absent, since `transformers` writes absent values so.
@@ -78,14 +78,6 @@ impl<'a> Config<'a> {
         })
     }
 
-    /// Returns an array of non-negative integers.
-    pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>> {
-        self.get(key, "an array of non-negative integers", |value| {
-            let count = |value: &Value| value.as_u64().and_then(|it| usize::try_from(it).ok());
-            value.as_array()?.iter().map(count).collect()
-        })
-    }
-
     /// Returns a finite number above 0.
     pub fn positive(&self, key: &str) -> Result<Option<f64>> {
         self.get(key, "a number above 0", |value| {
@@ -109,6 +101,14 @@ impl<'a> Config<'a> {
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
         self.get(key, "an array of strings", |value| {
             value.as_array()?.iter().map(Value::as_str).collect()
+        })
+    }
+
+    /// Returns an array of non-negative integers.
+    pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>> {
+        self.get(key, "an array of non-negative integers", |value| {
+            let count = |value: &Value| usize::try_from(value.as_u64()?).ok();
+            value.as_array()?.iter().map(count).collect()
         })
     }
 
@@ -138,6 +138,23 @@ impl<'a> Config<'a> {
             values.iter().map(factor).collect::<Option<Vec<f32>>>()
         })?;
         self.required(key, factors)
+    }
+
+    /// Refuses fields that would change the computation, unless null, false, 0 or empty.
+    pub fn refuse(&self, fields: &[&str]) -> Result<()> {
+        for field in fields {
+            let neutral = |value: &Value| match value {
+                Value::Object(fields) => fields.is_empty(),
+                Value::Array(values) => values.is_empty(),
+                value => value.as_bool() == Some(false) || value.as_f64() == Some(0.0),
+            };
+            if self.raw(field).is_some_and(|value| !neutral(value)) {
+                return Err(unsupported(format!(
+                    "config.json sets `{field}`, which Triad does not support"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Returns `value`, or the error that `key` is missing.

@@ -1,11 +1,12 @@
 //! RoPE as a `config.json` describes it. Versions 4 and 5 of `transformers` read its numbers from different places.
 
 use super::config::Config;
+use super::kinds::LocalRope;
 use super::rope::{
     BETA_FAST, BETA_SLOW, Llama3, Yarn, llama3_factors, long_rope_attention_factor,
     yarn_attention_factor, yarn_factors,
 };
-use super::traits::{self, Family, LocalRope};
+use super::traits::{self, Family};
 use super::{FULL, SLIDING, malformed, missing, unsupported};
 use crate::description::{Rope, RopeScaling, Temperature, limits};
 use crate::error::Result;

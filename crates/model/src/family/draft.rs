@@ -1,10 +1,11 @@
 //! The data about a model that both readers collect, and its last checks before it becomes a description.
 
+use super::kinds::QkNorms;
 use super::malformed;
-use super::traits::{Family, QkNorms};
+use super::traits::Family;
 use crate::description::{
-    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
-    QkNorm, Rope, RopeScaling, Temperature,
+    Activation, Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm,
+    NormKind, QkNorm, Rope, RopeScaling, Temperature, limits,
 };
 use crate::error::Result;
 
@@ -18,8 +19,12 @@ pub(super) struct Draft {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
-    /// Width of the feed-forward.
+    /// Width of the dense feed-forward.
     pub width: usize,
+    /// The experts, and the width of the shared one, of the blocks that have them.
+    pub experts: Option<(Experts, usize)>,
+    /// Whether each block has experts.
+    pub has_experts: Vec<bool>,
     pub epsilon: f32,
     /// The number that norm weights lack in storage.
     pub norm_offset: f32,
@@ -101,16 +106,23 @@ impl Draft {
             })
         };
         let attentions = self.windows.iter().zip(&self.has_rope).map(attention);
-        let block = |(mixer, attention): (&Option<Mixer>, Mixer)| BlockDescription {
-            mixer: mixer.clone().unwrap_or(attention),
-            feed_forward: FeedForward {
-                width: self.width,
+        let feed_forward = |has_experts: bool| {
+            let experts = self.experts.filter(|_| has_experts);
+            FeedForward {
+                width: experts.map_or(self.width, |(_, shared)| shared),
                 gated: family.gated,
                 activation: self.activation,
                 bias: self.feed_forward_bias,
-            },
-            norm: norm(family.norm),
-            residual: family.residual,
+                experts: experts.map(|(experts, _)| experts),
+            }
+        };
+        let block = |((mixer, attention), &has_experts): ((&Option<Mixer>, Mixer), &bool)| {
+            BlockDescription {
+                mixer: mixer.clone().unwrap_or(attention),
+                feed_forward: feed_forward(has_experts),
+                norm: norm(family.norm),
+                residual: family.residual,
+            }
         };
         let description = ModelDescription {
             family: family.name.to_owned(),
@@ -125,7 +137,13 @@ impl Draft {
             },
             residual_scale: self.residual_scale,
             logit_scale: self.logit_scale,
-            blocks: self.mixers.iter().zip(attentions).map(block).collect(),
+            blocks: self
+                .mixers
+                .iter()
+                .zip(attentions)
+                .zip(&self.has_experts)
+                .map(block)
+                .collect(),
             output_norm: norm(family.norm),
             tied_output: self.tied,
             output_bias: family.all_biases,
@@ -133,5 +151,16 @@ impl Draft {
         };
         description.check()?;
         Ok(description)
+    }
+}
+
+/// Returns the width of a head if the file does not state it.
+pub(super) fn head_dim(hidden: usize, heads: usize) -> Result<usize> {
+    match hidden / heads {
+        head_dim if hidden.is_multiple_of(heads) && head_dim <= limits::HEAD_DIM => Ok(head_dim),
+        _ => Err(malformed(format!(
+            "a width of {hidden} can't be cut into {heads} heads of at most {} each, and no head width is given",
+            limits::HEAD_DIM
+        ))),
     }
 }

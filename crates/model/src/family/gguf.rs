@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::draft::Draft;
-use super::hugging_face::head_dim;
+use super::draft::{Draft, head_dim};
+use super::kinds::{LocalRope, Mixers, NoRope, SoftCaps, Windows};
 use super::mixer;
-use super::traits::{self, Family, LocalRope, Mixers, NoRope, Windows};
+use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, unsupported};
 use crate::description::{
     Mixer, ModelDescription, NormKind, Rope, RopePairing, RopeScaling, Temperature, limits,
@@ -16,7 +16,7 @@ use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 20] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 23] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
@@ -34,6 +34,9 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 20] = [
     ("hunyuan-dense", &traits::HUNYUAN, RopePairing::Halves),
     ("exaone4", &traits::EXAONE4, RopePairing::Halves),
     ("olmo2", &traits::OLMO3, RopePairing::Halves),
+    ("qwen2moe", &traits::QWEN2_MOE, RopePairing::Halves),
+    ("qwen3moe", &traits::QWEN3_MOE, RopePairing::Halves),
+    ("olmoe", &traits::OLMOE, RopePairing::Halves),
     ("qwen2vl", &traits::QWEN2_VL, RopePairing::Halves),
     ("qwen3vl", &traits::QWEN3_VL, RopePairing::Halves),
     ("lfm2", &traits::LFM2, RopePairing::Halves),
@@ -41,12 +44,14 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 20] = [
 
 /// Fields that would change the numbers in a way that Triad does not compute, unless they hold the value
 /// given here.
-const REFUSED: [(&str, f32); 4] = [
-    ("expert_count", 0.0),
+const REFUSED: [(&str, f32); 3] = [
     ("attention.clamp_kqv", 0.0),
     ("attention.max_alibi_bias", 0.0),
     ("attention.temperature_length", 0.0),
 ];
+
+/// The number of experts, in families without experts 0.
+const EXPERT_COUNT: (&str, f32) = ("expert_count", 0.0);
 
 /// A factor that only Ministral 3 has.
 const TEMPERATURE: (&str, f32) = ("attention.temperature_scale", 0.0);
@@ -79,6 +84,12 @@ pub(super) fn describe(
             known.join(", ")
         )));
     };
+    let count = metadata.float(&format!("{architecture}.expert_count"))?;
+    let has_experts = count.is_some_and(|count| count > 0.0);
+    let family = match architecture {
+        "llama" if has_experts => &traits::MIXTRAL,
+        _ => family,
+    };
     let reader = Reader {
         metadata,
         tensors,
@@ -86,9 +97,10 @@ pub(super) fn describe(
         family,
     };
     let multipliers = &MULTIPLIERS[..if family.multipliers { 0 } else { 3 }];
-    let temperature = [TEMPERATURE];
-    let temperature = &temperature[..usize::from(!family.temperature)];
-    for &(field, neutral) in REFUSED.iter().chain(multipliers).chain(temperature) {
+    let temperature = (!family.temperature).then_some(&TEMPERATURE);
+    let experts = family.experts.is_none().then_some(&EXPERT_COUNT);
+    let refused = REFUSED.iter().chain(multipliers);
+    for &(field, neutral) in refused.chain(temperature).chain(experts) {
         if reader.float(field)?.is_some_and(|value| value != neutral) {
             return Err(unsupported(format!(
                 "metadata sets `{architecture}.{field}`, which Triad does not support"
@@ -172,11 +184,10 @@ impl Reader<'_> {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
             NormKind::Layer => "attention.layer_norm_epsilon",
         };
-        let cap =
-            |field: &str, default: fn(&traits::SoftCaps) -> Option<f32>| match &family.soft_caps {
-                Some(caps) => self.positive(field).map(|cap| cap.or(default(caps))),
-                None => Ok(None),
-            };
+        let cap = |field: &str, default: fn(&SoftCaps) -> Option<f32>| match &family.soft_caps {
+            Some(caps) => self.positive(field).map(|cap| cap.or(default(caps))),
+            None => Ok(None),
+        };
         let fused = self.has("blk.0.attn_qkv.bias");
         let rope = self.rope(pairing, head_dim, context, read_f32)?;
         let windows = self.windows(blocks)?;
@@ -194,6 +205,8 @@ impl Reader<'_> {
                 .unwrap_or(heads),
             head_dim,
             width: required("feed_forward_length", limits::WIDTH)?,
+            has_experts: vec![family.experts.is_some(); blocks],
+            experts: self.experts()?,
             epsilon: self
                 .positive(epsilon)
                 .and_then(|value| self.required(epsilon, value))?,
@@ -370,7 +383,12 @@ impl Reader<'_> {
             Some(0) => None,
             // Files carry Qwen's `sliding_window` though `use_sliding_window`, which they don't carry, is false. In files of
             // the families without windows, llama.cpp doesn't read the field.
-            Some(_) if matches!(self.family.windows, Windows::FromLayer | Windows::Never) => None,
+            Some(_)
+                if matches!(self.family.windows, Windows::FromLayer | Windows::Never)
+                    || self.architecture == traits::LLAMA.name =>
+            {
+                None
+            }
             Some(_) if self.family.name == "exaone4" && blocks != EXAONE4_WINDOWED => {
                 return Err(unsupported(format!(
                     "metadata sets `{}` in a model of {blocks} blocks, expected {EXAONE4_WINDOWED} for exaone4 with windows",

@@ -2,10 +2,10 @@
 
 use super::ReadF32;
 use super::gguf::Reader;
+use super::kinds::{LocalRope, Windows};
 use super::rope::{
     BETA_FAST, BETA_SLOW, Yarn, long_rope_attention_factor, yarn_attention_factor, yarn_factors,
 };
-use super::traits::{LocalRope, Windows};
 use super::{malformed, missing, unsupported};
 use crate::description::{Rope, RopePairing, RopeScaling, limits};
 use crate::error::Result;

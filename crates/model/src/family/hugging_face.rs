@@ -5,15 +5,17 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::config_rope::ConfigRope;
-use super::draft::Draft;
+use super::draft::{Draft, head_dim};
+use super::experts;
+use super::kinds::{Mixers, NoRope, SoftCaps, Windows};
 use super::mixer;
-use super::traits::{self, Family, Mixers, NoRope, Windows};
+use super::traits::{self, Family};
 use super::{FULL, SLIDING, malformed, unsupported};
 use crate::description::{Activation, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 26] = [
+const FAMILIES: [(&str, &Family); 30] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -37,6 +39,10 @@ const FAMILIES: [(&str, &Family); 26] = [
     ("olmo2", &traits::OLMO2),
     ("olmo3", &traits::OLMO3),
     ("lfm2", &traits::LFM2),
+    ("qwen2_moe", &traits::QWEN2_MOE),
+    ("qwen3_moe", &traits::QWEN3_MOE),
+    ("olmoe", &traits::OLMOE),
+    ("mixtral", &traits::MIXTRAL),
     ("qwen2_vl_text", &traits::QWEN2_VL),
     ("qwen2_5_vl_text", &traits::QWEN2_VL),
     ("qwen3_vl_text", &traits::QWEN3_VL),
@@ -55,14 +61,12 @@ const WITH_IMAGES: [(&str, &str); 8] = [
 ];
 
 /// Fields that would change the computation in a way that Triad does not support, unless null, false, 0 or empty.
-const REFUSED: [&str; 7] = [
+const REFUSED: [&str; 5] = [
     "quantization_config",
     "per_layer_config",
     "qk_layernorm",
     "use_bidirectional_attention",
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
+    "clip_qkv",
 ];
 
 /// Returns the family that `config` names, and the description of the model.
@@ -94,15 +98,16 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
         config.required("rms_norm_eps", config.raw("rms_norm_eps"))?;
     }
     for part in [outer, config] {
-        refuse(&part, &REFUSED)?;
+        part.refuse(&REFUSED)?;
+        experts::refuse_other_counts(family, &part)?;
         refuse_bidirectional(&part)?;
     }
     if family.soft_caps.is_none_or(|caps| caps.scores.is_none()) {
-        refuse(&config, &["attn_logit_softcapping"])?;
+        config.refuse(&["attn_logit_softcapping"])?;
     }
     mixer::refuse_ambiguous(family, &config)?;
     if family.soft_caps.is_none() {
-        refuse(&config, &["final_logit_softcapping"])?;
+        config.refuse(&["final_logit_softcapping"])?;
     }
     let own = mixer::tied(family, &config)?;
     let tied = match own.map_or_else(|| config.bool("tie_word_embeddings"), |own| Ok(Some(own)))? {
@@ -118,22 +123,6 @@ fn refuse_bidirectional(config: &Config<'_>) -> Result<()> {
         return Err(unsupported(
             "config.json sets `is_causal` to other than true, which Triad does not support",
         ));
-    }
-    Ok(())
-}
-
-fn refuse(config: &Config<'_>, fields: &[&str]) -> Result<()> {
-    for field in fields {
-        let neutral = |value: &Value| match value {
-            Value::Object(fields) => fields.is_empty(),
-            Value::Array(values) => values.is_empty(),
-            value => value.as_bool() == Some(false) || value.as_f64() == Some(0.0),
-        };
-        if config.raw(field).is_some_and(|value| !neutral(value)) {
-            return Err(unsupported(format!(
-                "config.json sets `{field}`, which Triad does not support"
-            )));
-        }
     }
     Ok(())
 }
@@ -192,7 +181,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         None if family.multipliers => multiplier("attention_multiplier")?.powi(-2) as f32,
         None => head_dim as f32,
     };
-    let cap = |key: &str, default: fn(&traits::SoftCaps) -> Option<f32>| match &family.soft_caps {
+    let cap = |key: &str, default: fn(&SoftCaps) -> Option<f32>| match &family.soft_caps {
         // An absent field means the default; null means no cap.
         Some(caps) if !config.has(key) => Ok(default(caps)),
         Some(_) => config.positive(key).map(|cap| cap.map(|cap| cap as f32)),
@@ -217,6 +206,8 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
             Mixers::Attention => required("intermediate_size", limits::WIDTH)?,
             Mixers::ShortConv => mixer::adjusted_width(config)?,
         },
+        experts: experts::read(family, config)?,
+        has_experts: experts::blocks(family, config, blocks)?,
         epsilon: config
             .positive(epsilon)?
             .map_or(family.epsilon, |epsilon| epsilon as f32),
@@ -262,7 +253,7 @@ fn has_rope(family: &Family, config: &Config<'_>, windows: &[Option<usize>]) -> 
         NoRope::Every(default) => default,
     };
     if config.bool("use_sliding_window")? == Some(true) {
-        refuse(config, &["sliding_window"])?;
+        config.refuse(&["sliding_window"])?;
     }
     if let Some(flags) = config.flags("no_rope_layers")? {
         return match flags.get(..blocks) {
@@ -279,17 +270,6 @@ fn has_rope(family: &Family, config: &Config<'_>, windows: &[Option<usize>]) -> 
     Ok((1..=blocks)
         .map(|block| !block.is_multiple_of(interval))
         .collect())
-}
-
-/// Returns the width of a head if the file does not state it.
-pub(super) fn head_dim(hidden: usize, heads: usize) -> Result<usize> {
-    match hidden / heads {
-        head_dim if hidden.is_multiple_of(heads) && head_dim <= limits::HEAD_DIM => Ok(head_dim),
-        _ => Err(malformed(format!(
-            "a width of {hidden} can't be cut into {heads} heads of at most {} each, and no head width is given",
-            limits::HEAD_DIM
-        ))),
-    }
 }
 
 fn activation(family: &Family, config: &Config<'_>) -> Result<Activation> {
@@ -362,8 +342,8 @@ fn types_to_windows(
         )));
     }
     let to_window = |(block, kind): (usize, &&str)| match *kind {
-        // `transformers` gives every block of Phi-3 and Ministral 3 the window, whatever `layer_types` contains.
-        FULL | SLIDING if ["phi3", "mistral3"].contains(&family.name) => Ok(window),
+        // `transformers` gives every block of these the window, whatever `layer_types` contains.
+        FULL | SLIDING if ["phi3", "mistral3", "mixtral"].contains(&family.name) => Ok(window),
         FULL => Ok(None),
         SLIDING if window.is_some() => Ok(window),
         SLIDING => Err(malformed(format!(

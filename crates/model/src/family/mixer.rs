@@ -1,7 +1,8 @@
 //! The blocks of a model whose token mixer is not attention, and the sizes of these mixers.
 
 use super::config::Config;
-use super::traits::{Family, Mixers};
+use super::kinds::Mixers;
+use super::traits::Family;
 use super::{FULL, malformed, unsupported};
 use crate::description::{Mixer, ShortConv, limits};
 use crate::error::Result;

@@ -15,9 +15,11 @@
 mod config;
 mod config_rope;
 mod draft;
+mod experts;
 mod gguf;
 mod gguf_rope;
 mod hugging_face;
+mod kinds;
 mod mixer;
 mod modules;
 mod names;

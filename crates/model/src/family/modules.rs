@@ -9,7 +9,7 @@ use crate::description::{Linear, ModelDescription, RopePairing};
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 22] = [
+const ALL: [&Family; 26] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -24,6 +24,10 @@ const ALL: [&Family; 22] = [
     &traits::ERNIE4_5,
     &traits::SEED_OSS,
     &traits::MINISTRAL3,
+    &traits::QWEN2_MOE,
+    &traits::QWEN3_MOE,
+    &traits::OLMOE,
+    &traits::MIXTRAL,
     &traits::GLM,
     &traits::GLM4,
     &traits::HUNYUAN,
@@ -72,7 +76,9 @@ impl Modules {
         let family = family(description)?;
         let is_it = |(name, other, _): &&(&str, &Family, RopePairing)| {
             *name == architecture
-                && (other.name == family.name || (other.name, family.name) == ("llama", "mistral"))
+                && (other.name == family.name
+                    || (other.name, family.name) == ("llama", "mistral")
+                    || (other.name, family.name) == ("llama", "mixtral"))
         };
         let Some((.., pairing)) = FAMILIES.iter().find(is_it) else {
             return Err(unsupported(format!(

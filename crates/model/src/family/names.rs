@@ -26,7 +26,37 @@ pub(super) struct Names {
     pub(super) mixer_output: &'static str,
     /// A mixer's convolution; its bias has the same name.
     pub(super) convolution: &'static str,
+    /// Names in the blocks with experts.
+    pub(super) experts: ExpertNames,
 }
+
+/// Tensor names of a block with experts. A `*` stands for the number of an expert; without one, the tensor holds all
+/// experts one after another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpertNames {
+    pub(super) router: &'static str,
+    pub(super) correction: &'static str,
+    pub(super) gate: &'static str,
+    pub(super) up: &'static str,
+    pub(super) down: &'static str,
+    /// Names of the shared expert.
+    pub(super) shared: [&'static str; 3],
+    pub(super) shared_gate: &'static str,
+}
+
+const EXPERTS: ExpertNames = ExpertNames {
+    router: "mlp.gate",
+    correction: "mlp.gate.e_score_correction_bias",
+    gate: "mlp.experts.*.gate_proj",
+    up: "mlp.experts.*.up_proj",
+    down: "mlp.experts.*.down_proj",
+    shared: [
+        "mlp.shared_expert.gate_proj",
+        "mlp.shared_expert.up_proj",
+        "mlp.shared_expert.down_proj",
+    ],
+    shared_gate: "mlp.shared_expert_gate",
+};
 
 pub(super) const LLAMA: Names = Names {
     embedding: "embed_tokens",
@@ -49,6 +79,18 @@ pub(super) const LLAMA: Names = Names {
     mixer_input: "",
     mixer_output: "",
     convolution: "",
+    experts: EXPERTS,
+};
+
+pub(super) const MIXTRAL: Names = Names {
+    experts: ExpertNames {
+        router: "block_sparse_moe.gate",
+        gate: "block_sparse_moe.experts.*.w1",
+        up: "block_sparse_moe.experts.*.w3",
+        down: "block_sparse_moe.experts.*.w2",
+        ..EXPERTS
+    },
+    ..LLAMA
 };
 
 pub(super) const QWEN3: Names = Names {
@@ -152,4 +194,13 @@ pub(super) const GGUF: Names = Names {
     mixer_input: "shortconv.in_proj",
     mixer_output: "shortconv.out_proj",
     convolution: "shortconv.conv",
+    experts: ExpertNames {
+        router: "ffn_gate_inp",
+        correction: "exp_probs_b.bias",
+        gate: "ffn_gate_exps",
+        up: "ffn_up_exps",
+        down: "ffn_down_exps",
+        shared: ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"],
+        shared_gate: "ffn_gate_inp_shexp",
+    },
 };

@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::gguf_rope::ROPE_TENSORS;
+use super::kinds::Mixers;
 use super::names::{self, Names};
-use super::traits::{Family, Mixers};
+use super::traits::Family;
 use super::{AreEqual, malformed, missing, unsupported};
-use crate::description::{BlockDescription, Linear, MixerWeight, ModelDescription, Norm, NormKind};
+use crate::description::{
+    BlockDescription, Experts, Linear, LinearShape, MixerWeight, ModelDescription, Norm, NormKind,
+};
 use crate::error::Result;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{
-    BlockTensors, LinearTensors, MixerTensor, NormTensors, TensorMap, TensorSlice,
+    BlockTensors, LinearTensors, MixerTensor, NormTensors, RouterTensors, TensorMap, TensorSlice,
 };
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
@@ -199,6 +202,10 @@ impl Mapper<'_> {
             attention_post_norm,
             feed_forward_norm,
             feed_forward_post_norm,
+            router: match &block.feed_forward.experts {
+                Some(experts) => Some(self.router(&prefix, experts)?),
+                None => None,
+            },
             linears: self.linears(&prefix, block)?,
             mixer: self.mixer(&prefix, block)?,
         })
@@ -237,23 +244,89 @@ impl Mapper<'_> {
         found.collect()
     }
 
+    fn router(&mut self, prefix: &str, experts: &Experts) -> Result<RouterTensors> {
+        let (names, hidden) = (self.names.experts, self.description.hidden);
+        // GGUF drops the dimension of one row.
+        let gate_name = format!("{}.weight", names.shared_gate);
+        let gate = self.tensors.get(&format!("{prefix}{gate_name}"));
+        let gate_shape: &[usize] = match gate {
+            Some(gate) if gate.shape.len() == 1 => &[hidden],
+            _ => &[1, hidden],
+        };
+        let mut whole = |name: &str, shape: &[usize]| {
+            let name = self.tensor(&format!("{prefix}{name}"), shape)?;
+            Ok(TensorSlice { name, rows: None })
+        };
+        Ok(RouterTensors {
+            weight: whole(
+                &format!("{}.weight", names.router),
+                &[experts.count, hidden],
+            )?,
+            correction: match experts.correction {
+                true => Some(whole(names.correction, &[experts.count])?),
+                false => None,
+            },
+            shared_gate: match experts.shared_gate {
+                true => Some(whole(&gate_name, gate_shape)?),
+                false => None,
+            },
+        })
+    }
+
+    /// Returns the weight of a linear layer of an expert.
+    fn expert(&mut self, prefix: &str, shape: &LinearShape, count: usize) -> Result<LinearTensors> {
+        let names = self.names.experts;
+        let (name, expert) = match shape.linear {
+            Linear::ExpertGate(expert) => (names.gate, expert),
+            Linear::ExpertUp(expert) => (names.up, expert),
+            Linear::ExpertDown(expert) => (names.down, expert),
+            other => unreachable!("{other:?} is no layer of an expert"),
+        };
+        let (rows, columns) = (shape.out_features, shape.in_features);
+        let weight = if name.contains('*') {
+            let name = name.replace('*', &expert.to_string());
+            TensorSlice {
+                name: self.tensor(&format!("{prefix}{name}.weight"), &[rows, columns])?,
+                rows: None,
+            }
+        } else {
+            let expert = usize::from(expert);
+            TensorSlice {
+                name: self.tensor(&format!("{prefix}{name}.weight"), &[count, rows, columns])?,
+                rows: Some(expert..expert + 1),
+            }
+        };
+        Ok(LinearTensors { weight, bias: None })
+    }
+
     fn linears(
         &mut self,
         prefix: &str,
         block: &BlockDescription,
     ) -> Result<BTreeMap<Linear, LinearTensors>> {
-        let shapes = block.linears(self.description.hidden);
+        let mut linears = BTreeMap::new();
+        let (of_experts, shapes): (Vec<_>, Vec<_>) = block
+            .linears(self.description.hidden)
+            .into_iter()
+            .partition(|shape| shape.linear.is_of_expert());
+        let experts = block.feed_forward.experts;
+        for shape in &of_experts {
+            let count = experts.map_or(0, |experts| experts.count);
+            linears.insert(shape.linear, self.expert(prefix, shape, count)?);
+        }
         // Each shape, with the number of rows before it in a shared tensor, and the total number of rows of that
         // tensor.
         let mut placed = Vec::with_capacity(shapes.len());
         let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
         for shape in &shapes {
-            let name = self.names.linear(shape.linear);
+            let name = match experts {
+                Some(_) => self.names.in_block_with_experts(shape.linear),
+                None => self.names.linear(shape.linear),
+            };
             let rows = rows.entry(name).or_default();
             placed.push((shape, name, *rows));
             *rows += shape.out_features;
         }
-        let mut linears = BTreeMap::new();
         for (shape, name, first) in placed {
             let rows = rows[name];
             let part = (rows != shape.out_features).then(|| first..first + shape.out_features);
@@ -337,6 +410,18 @@ impl Names {
             Linear::Down => self.down,
             Linear::MixerInput => self.mixer_input,
             Linear::MixerOutput => self.mixer_output,
+            Linear::ExpertGate(_) | Linear::ExpertUp(_) | Linear::ExpertDown(_) => "",
+        }
+    }
+
+    /// Returns the name in a block with experts, whose dense feed-forward is the shared expert.
+    fn in_block_with_experts(&self, linear: Linear) -> &'static str {
+        let [gate, up, down] = self.experts.shared;
+        match linear {
+            Linear::Gate => gate,
+            Linear::Up => up,
+            Linear::Down => down,
+            other => self.linear(other),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! The common properties of a family's models: one constant per family.
 
+use super::kinds::{
+    ExpertTraits, LocalRope, Mixers, NoRope, Normalized, QkNorms, SoftCaps, Windows,
+};
 use super::names::{self, Names};
-use crate::description::{Activation, NormKind, Residual, RopePairing};
+use crate::description::{Activation, NormKind, Residual, RopePairing, Routing};
 
 /// The properties of a family. The first half defines the computation; the second half has the default values of a
 /// `config.json`, as in `transformers`.
@@ -32,6 +35,8 @@ pub(super) struct Family {
     pub pairing: RopePairing,
     /// Whether the model is the text part of one with images, whose RoPE of three axes is plain for text.
     pub images: bool,
+    /// The experts, if the family has them.
+    pub experts: Option<ExpertTraits>,
     /// Whether the feed-forward has a gate.
     pub gated: bool,
     /// Nonlinearity of the feed-forward.
@@ -91,70 +96,6 @@ impl Family {
     }
 }
 
-/// The blocks of a model that have a sliding window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Windows {
-    /// None of them.
-    Never,
-    /// All of them.
-    Everywhere,
-    /// Blocks from `max_window_layers` on, if `use_sliding_window`.
-    FromLayer,
-    /// All except every n-th.
-    AllButEvery(usize),
-}
-
-/// The norms of queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QkNorms {
-    /// None.
-    Never,
-    /// One for each head, before RoPE.
-    Heads,
-    /// One for each head, after RoPE.
-    HeadsAfterRope,
-    /// One for all heads, before RoPE.
-    AllHeads,
-}
-
-/// RoPE of the blocks that have a sliding window.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum LocalRope {
-    /// That of all blocks.
-    Same,
-    /// On this base by default, without scaling.
-    Base(f32),
-    /// On the base of all blocks, without scaling.
-    Unscaled,
-}
-
-/// The blocks that have no RoPE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoRope {
-    /// None of them.
-    Never,
-    /// Every n-th, if the file does not list them.
-    Every(usize),
-    /// Blocks without a window, in a model in which others have one.
-    Global,
-}
-
-/// The mixers of a family other than attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mixers {
-    /// All blocks have attention.
-    Attention,
-    /// Some blocks have a gated convolution of the width of the residual stream.
-    ShortConv,
-}
-
-/// Default soft caps.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SoftCaps {
-    pub scores: Option<f32>,
-    pub logits: Option<f32>,
-}
-
 pub(super) const LLAMA: Family = Family {
     name: "llama",
     names: names::LLAMA,
@@ -172,6 +113,7 @@ pub(super) const LLAMA: Family = Family {
     ],
     pairing: RopePairing::Halves,
     images: false,
+    experts: None,
     gated: true,
     activation: Activation::Silu,
     activation_field: "hidden_act",
@@ -221,6 +163,93 @@ pub(super) const QWEN3: Family = Family {
     qk_norm: QkNorms::Heads,
     head_dim: Some(128),
     ..QWEN2
+};
+
+/// The models of Qwen3 with experts.
+pub(super) const QWEN3_MOE: Family = Family {
+    name: "qwen3moe",
+    experts: Some(ExpertTraits {
+        routing: Routing::Softmax,
+        normalized: Normalized::Stated { gguf: true },
+        count: ("num_experts", 128),
+        used: 8,
+        width: ("moe_intermediate_size", Some(768)),
+        shared: None,
+        sparse_step: true,
+    }),
+    head_dim: None,
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
+    windows: Windows::Never,
+    window: None,
+    ..QWEN3
+};
+
+/// The models of Qwen1.5 and Qwen2 with experts.
+pub(super) const QWEN2_MOE: Family = Family {
+    name: "qwen2moe",
+    experts: Some(ExpertTraits {
+        routing: Routing::Softmax,
+        normalized: Normalized::Stated { gguf: false },
+        count: ("num_experts", 60),
+        used: 4,
+        width: ("moe_intermediate_size", Some(1408)),
+        shared: Some(5632),
+        sparse_step: true,
+    }),
+    qkv_bias: false,
+    bias_fields: [("qkv_bias", true), ("", false), ("", false)],
+    windows: Windows::Never,
+    window: None,
+    ..QWEN2
+};
+
+pub(super) const OLMOE: Family = Family {
+    name: "olmoe",
+    names: names::QWEN3,
+    experts: Some(ExpertTraits {
+        routing: Routing::Softmax,
+        normalized: Normalized::Stated { gguf: false },
+        count: ("num_experts", 64),
+        used: 8,
+        width: ("intermediate_size", Some(2048)),
+        shared: None,
+        sparse_step: false,
+    }),
+    qk_norm: QkNorms::AllHeads,
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
+    epsilon: 1e-5,
+    context: 4096,
+    ..LLAMA
+};
+
+/// Mixtral, whose files of GGUF say `llama`.
+pub(super) const MIXTRAL: Family = Family {
+    name: "mixtral",
+    names: names::MIXTRAL,
+    experts: Some(ExpertTraits {
+        routing: Routing::Softmax,
+        normalized: Normalized::Always,
+        count: ("num_local_experts", 8),
+        used: 2,
+        width: ("intermediate_size", None),
+        shared: None,
+        sparse_step: false,
+    }),
+    bias_fields: [("", false); 3],
+    windows: Windows::Everywhere,
+    window: None,
+    rope_base: 1_000_000.0,
+    epsilon: 1e-5,
+    context: 131_072,
+    ..LLAMA
 };
 
 /// Granite 3 and the dense models of 4.

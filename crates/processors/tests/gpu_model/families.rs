@@ -42,6 +42,7 @@ pub fn llama() -> ModelDescription {
             gated: true,
             activation: Activation::Silu,
             bias: false,
+            experts: None,
         },
         norm: RMS,
         residual: Residual::Serial,
@@ -86,6 +87,7 @@ pub fn all() -> Vec<(&'static str, ModelDescription)> {
             gated: false,
             activation: Activation::GeluTanh,
             bias: true,
+            experts: None,
         };
         block.attention_mut().unwrap().kv_heads = 4;
         (

@@ -323,8 +323,8 @@ fn a_gguf_file_that_triad_does_not_run_is_refused_by_name() {
     let cases = [
         (metadata("mamba", &[]), "mamba"),
         (
-            metadata("llama", &[("expert_count", Value::Integer(8))]),
-            "llama.expert_count",
+            metadata("qwen2", &[("expert_count", Value::Integer(8))]),
+            "qwen2.expert_count",
         ),
         (
             metadata("llama", &[("rope.scaling.type", text("dynamic"))]),

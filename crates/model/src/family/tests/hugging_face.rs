@@ -554,6 +554,7 @@ fn phi2_is_parallel_with_layer_norms_biases_and_half_rotary_heads() {
         gated: false,
         activation: Activation::GeluTanh,
         bias: true,
+        experts: None,
     };
     assert_eq!(block.feed_forward, expected);
     assert!(map.blocks[0].feed_forward_norm.is_none());
@@ -666,7 +667,7 @@ fn a_language_model_inside_one_with_images_is_found_and_the_rest_ignored() {
 #[test]
 fn what_triad_does_not_run_is_refused_by_name() {
     let cases = [
-        (json!({ "model_type": "mixtral" }), "mixtral"),
+        (json!({ "model_type": "jetmoe" }), "jetmoe"),
         (json!({ "model_type": "deepseek_v3" }), "deepseek_v3"),
         (json!({ "hidden_act": "relu2" }), "relu2"),
         (

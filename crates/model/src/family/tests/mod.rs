@@ -1,5 +1,6 @@
 //! Tests the description of every family from a configuration and from metadata, and the refusals.
 
+mod experts;
 mod gguf;
 mod hugging_face;
 mod lfm2;
@@ -84,6 +85,7 @@ fn llama_description() -> ModelDescription {
             gated: true,
             activation: Activation::Silu,
             bias: false,
+            experts: None,
         },
         norm,
         residual: Residual::Serial,

@@ -354,13 +354,9 @@ impl GpuModel {
         table.extend(tiles.as_flattened().iter().map(|value| *value as u32));
         table.extend(wanted.rows.iter().map(|row| *row as u32));
         table.extend(pages);
-        let kv_heads = self
-            .description
-            .blocks
-            .iter()
-            .map(|block| attention_of(block).kv_heads)
-            .min()
-            .unwrap_or(1);
+        let blocks = self.description.blocks.iter();
+        let kv_heads = blocks.map(|block| attention_of(block).kv_heads).min();
+        let kv_heads = kv_heads.unwrap_or(1);
         let wanted_splits = BUSY.div_ceil(tiles.len() * kv_heads).clamp(1, most_pages);
         let most = if self.context.is_software {
             PAGES_OF_SOFTWARE
